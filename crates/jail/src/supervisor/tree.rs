@@ -1,0 +1,168 @@
+//! Everything below this process, as /proc shows it, and signals to all of it.
+//!
+//! A process group is not enough: a daemon that forks twice and calls setsid leaves it. It cannot leave the tree,
+//! because this process is the subreaper that every orphan of the run falls back to.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+
+use rustix::process::{Pid, PidfdFlags, Signal, getpgrp, getpid, kill_process_group, pidfd_open, pidfd_send_signal};
+
+/// Enough for anything that forks while it is being frozen; whatever is left gets the next round.
+const FREEZE_PASSES: usize = 16;
+const CHASE_PASSES: usize = 256;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Process {
+    pid: Pid,
+    parent: i32,
+    group: i32,
+    /// In clock ticks since boot: with the pid it names one process for ever.
+    started: u64,
+    dead: bool,
+    pub(super) name: String,
+}
+
+/// The living descendants of this process.
+pub(super) fn descendants() -> Vec<Process> {
+    let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        if let Some(process) = entry.file_name().to_str().and_then(read) {
+            children.entry(process.parent).or_default().push(process);
+        }
+    }
+    let mut found = Vec::new();
+    let mut open = vec![getpid().as_raw_nonzero().get()];
+    while let Some(parent) = open.pop() {
+        for process in children.remove(&parent).into_iter().flatten() {
+            open.push(process.pid.as_raw_nonzero().get());
+            // A thread group whose leader has ended may still have living threads, and a zombie takes a signal
+            // unharmed, so only the count below leaves the dead out.
+            found.push(process);
+        }
+    }
+    found
+}
+
+/// The living among them.
+pub(super) fn living() -> Vec<Process> {
+    let mut all = descendants();
+    all.retain(|process| !process.dead);
+    all
+}
+
+fn read(pid: &str) -> Option<Process> {
+    if !pid.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// `pid (name) state ppid pgrp …`: the name may hold anything, parentheses and spaces too, so the last one counts.
+fn parse(stat: &[u8]) -> Option<Process> {
+    let stat = String::from_utf8_lossy(stat);
+    let (head, tail) = stat.rsplit_once(')')?;
+    let (pid, name) = head.split_once(" (")?;
+    let fields: Vec<&str> = tail.split_ascii_whitespace().collect();
+    Some(Process {
+        pid: Pid::from_raw(pid.parse().ok()?)?,
+        parent: fields.get(1)?.parse().ok()?,
+        group: fields.get(2)?.parse().ok()?,
+        started: fields.get(19)?.parse().ok()?,
+        dead: matches!(*fields.first()?, "Z" | "X"),
+        name: name.to_owned(),
+    })
+}
+
+/// Asks everything to end. A stopped process is woken, so that it can.
+pub(super) fn terminate() {
+    for process in descendants() {
+        signal(&process, Signal::TERM);
+        signal(&process, Signal::CONT);
+    }
+}
+
+/// Ends everything there is. Frozen first, so that nothing forks away from the signal; whole groups next, because
+/// the kernel signals a group in one step.
+pub(super) fn kill() {
+    let mut frozen = HashMap::new();
+    for _ in 0..FREEZE_PASSES {
+        for _ in 0..CHASE_PASSES {
+            if !freeze(children(), &mut frozen) {
+                break;
+            }
+        }
+        if !freeze(living(), &mut frozen) {
+            break;
+        }
+    }
+    let own = getpgrp().as_raw_nonzero().get();
+    let groups: BTreeSet<i32> = frozen.values().map(|process| process.group).filter(|group| *group != own).collect();
+    for group in groups.into_iter().filter_map(Pid::from_raw) {
+        // It may be gone already, and what the kernel does not let us signal is tried one by one below.
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    for process in frozen.values() {
+        signal(process, Signal::KILL);
+    }
+}
+
+/// Stops what was not stopped before; says whether there was any such.
+fn freeze(found: Vec<Process>, frozen: &mut HashMap<(Pid, u64), Process>) -> bool {
+    let before = frozen.len();
+    for process in found {
+        if let Entry::Vacant(place) = frozen.entry((process.pid, process.started)) {
+            signal(&process, Signal::STOP);
+            place.insert(process);
+        }
+    }
+    frozen.len() > before
+}
+
+/// Our own living children, found without a walk through all of /proc. A process that forks and exits without pause
+/// is gone before a walk ends, but every one of its generations falls to us, and here it can be caught.
+fn children() -> Vec<Process> {
+    let lists = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let lists = lists.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let found = lists.flat_map(|list| list.split_ascii_whitespace().filter_map(read).collect::<Vec<_>>());
+    found.filter(|process| !process.dead).collect()
+}
+
+/// Signals the process that was seen and never one that has taken over its number: the descriptor is opened first
+/// and the number looked at again, so all three are the same process.
+fn signal(process: &Process, signal: Signal) {
+    let Ok(handle) = pidfd_open(process.pid, PidfdFlags::empty()) else { return };
+    let number = process.pid.as_raw_nonzero().to_string();
+    if read(&number).is_some_and(|now| now.started == process.started) {
+        // It may have ended meanwhile; a process of another user (setuid) is not ours to end and is waited for.
+        let _ = pidfd_send_signal(&handle, signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostile_name_does_not_confuse_the_parser() {
+        let mut line = b"42 (a) R 1 1 (b) S 7 8 9 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 123456 0 0".to_vec();
+        let process = parse(&line).unwrap();
+        assert_eq!(process.name, "a) R 1 1 (b");
+        assert_eq!((process.parent, process.group, process.started, process.dead), (7, 8, 123_456, false));
+        line.truncate(30);
+        assert_eq!(parse(&line), None);
+    }
+
+    #[test]
+    fn a_signal_is_not_sent_to_a_process_that_has_taken_over_the_number() {
+        let mut child = std::process::Command::new("/bin/sleep").arg("30").spawn().unwrap();
+        let mut seen = read(&child.id().to_string()).unwrap();
+        seen.started += 1;
+        signal(&seen, Signal::KILL);
+        assert_eq!(child.try_wait().unwrap(), None);
+        seen.started -= 1;
+        signal(&seen, Signal::KILL);
+        assert!(!child.wait().unwrap().success());
+    }
+}

@@ -1,0 +1,133 @@
+//! What server and supervisor say to each other: one JSON object per line over a stream socket.
+//!
+//! The first line is the [`Spec`], with the run's stdin, stdout, stderr and working directory as descriptors. So
+//! the directory that was checked is the directory that is used, whatever happens to its name meanwhile.
+
+use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+use serde::{Deserialize, Serialize};
+
+/// Far above what an exec takes (2 MiB of arguments and environment on Linux), far below what hurts.
+const SPEC_BYTES: usize = 16 << 20;
+/// The first piece travels with the descriptors and must fit an empty socket buffer without waiting.
+const FIRST_BYTES: usize = 16 << 10;
+const FDS: usize = 4;
+
+/// What to run. The environment is exact: nothing is added to it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Spec {
+    pub program: String,
+    pub args: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub argv0: Option<String>,
+    pub env: Vec<(String, String)>,
+    /// Between SIGTERM and SIGKILL.
+    pub grace_ms: u64,
+}
+
+/// What the server may ask for after the spec. Closing the socket asks for the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    Kill,
+}
+
+/// What the supervisor tells. The end of the stream means that nothing of the run is left.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Report {
+    Started(i32),
+    Failed(Failure),
+    Exited(Exit),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Absent when it was not the system that refused.
+    pub errno: Option<i32>,
+    pub text: String,
+}
+
+/// How the main process ended, and what it left running.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    pub left_behind: usize,
+    /// Of at most a few of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
+}
+
+/// The descriptors that go with a spec.
+pub struct Fds<F> {
+    pub stdin: F,
+    pub stdout: F,
+    pub stderr: F,
+    /// An `O_PATH` descriptor will do.
+    pub cwd: F,
+}
+
+/// One message, ready to be written.
+pub fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// Sends the descriptors and the beginning of the spec without waiting, on a socket that nothing was written to
+/// yet. What it returns is left to be written.
+pub fn send_spec(socket: BorrowedFd<'_>, spec: &Spec, fds: &Fds<BorrowedFd<'_>>) -> io::Result<Vec<u8>> {
+    let mut line = encode(spec)?;
+    if line.len() > SPEC_BYTES {
+        return Err(io::Error::from(io::ErrorKind::ArgumentListTooLong));
+    }
+    let fds = [fds.stdin, fds.stdout, fds.stderr, fds.cwd];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
+        return Err(io::Error::other("no room for the descriptors"));
+    }
+    let first = &line[..line.len().min(FIRST_BYTES)];
+    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(first)], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(line.split_off(sent))
+}
+
+/// Reads the spec and its descriptors; `None` when the server went away without sending one.
+pub(super) fn receive_spec(socket: &UnixStream) -> io::Result<Option<(Spec, Fds<OwnedFd>)>> {
+    let mut line = vec![0; FIRST_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let got = rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(socket.as_fd(), &mut [IoSliceMut::new(&mut line)], &mut control, flags)
+    })?;
+    if got.bytes == 0 {
+        return Ok(None);
+    }
+    line.truncate(got.bytes);
+    let fds: Vec<OwnedFd> = control
+        .drain()
+        .filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    let Ok([stdin, stdout, stderr, cwd]) = <[OwnedFd; FDS]>::try_from(fds) else {
+        return Err(io::Error::other("the descriptors are missing"));
+    };
+    if line.last() != Some(&b'\n') {
+        // Nothing follows the spec before our first report, so reading ahead loses nothing.
+        BufReader::new(socket.take((SPEC_BYTES - line.len()) as u64)).read_until(b'\n', &mut line)?;
+    }
+    Ok(Some((serde_json::from_slice(&line)?, Fds { stdin, stdout, stderr, cwd })))
+}

@@ -1,0 +1,168 @@
+//! The gate. Nothing runs without passing it, and it alone can make a [`Granted`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::pending::{Answer, Pending};
+use super::prompt::Prompt;
+use crate::audit::Approvals;
+use crate::base::call::Prepared;
+use crate::base::caller::Caller;
+use crate::base::clock::{Deadline, unix_millis};
+use crate::base::{Cancel, Error, Kind, Result};
+use crate::session::View;
+
+/// Who allowed it, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// `policy` (nobody had to be asked), `trust` (this session said so before), `client`, `terminal`.
+    pub by: &'static str,
+    pub for_session: bool,
+}
+
+/// A value that may run, once. It cannot be cloned, and only the gate makes one:
+///
+/// ```compile_fail
+/// use ringfence::approval::{Grant, Granted};
+/// let forged = Granted { inner: "rm -rf /", grant: Grant { by: "policy", for_session: false } };
+/// ```
+#[derive(Debug)]
+pub struct Granted<T> {
+    inner: T,
+    grant: Grant,
+}
+
+impl<T> Granted<T> {
+    pub fn grant(&self) -> Grant {
+        self.grant
+    }
+
+    pub fn get(&self) -> &T {
+        &self.inner
+    }
+
+    /// Running takes what was granted; the grant is used up with it.
+    pub fn consume(self) -> T {
+        self.inner
+    }
+}
+
+/// What a question needs to know of the call that raises it.
+pub struct AskCx<'a> {
+    pub view: &'a View,
+    pub caller: &'a Caller,
+    pub cancel: &'a Cancel,
+    /// Stands still while a human decides.
+    pub deadline: &'a Deadline,
+    pub approvals: &'a Approvals,
+}
+
+pub struct Gate {
+    pub pending: Arc<Pending>,
+    expiry: Duration,
+    /// Somebody may answer at `ringfence approvals`.
+    terminal: bool,
+}
+
+impl Gate {
+    pub fn new(expiry: Duration, terminal: bool) -> Self {
+        Gate { pending: Arc::default(), expiry, terminal }
+    }
+
+    /// Lets a prepared call through, after asking where one has to.
+    pub async fn pass(&self, cx: &AskCx<'_>, call: Prepared) -> Result<Granted<Prepared>> {
+        let Some(why) = call.asks.clone() else {
+            return Ok(Granted { inner: call, grant: Grant { by: "policy", for_session: false } });
+        };
+        if cx.view.lasting && cx.view.session.trusts(&call.tool, &call.definition) {
+            cx.approvals.write("approved", "trust", "session")?;
+            return Ok(Granted { inner: call, grant: Grant { by: "trust", for_session: true } });
+        }
+        let prompt = Prompt::of(&call, &why, &cx.view.session);
+        let grant = self.decide(cx, prompt).await?;
+        if grant.for_session && cx.view.lasting {
+            cx.view.session.trust(&call.tool, &call.definition);
+        }
+        Ok(Granted { inner: call, grant })
+    }
+
+    /// A question raised while a call runs. What is granted is the question's own subject, nothing wider.
+    pub async fn confirm<T>(&self, cx: &AskCx<'_>, prompt: Prompt, subject: T) -> Result<Granted<T>> {
+        let grant = self.decide(cx, prompt).await?;
+        Ok(Granted { inner: subject, grant })
+    }
+
+    /// Asks everyone who can answer; the first answer counts, and silence is a no.
+    async fn decide(&self, cx: &AskCx<'_>, mut prompt: Prompt) -> Result<Grant> {
+        let by_client = cx.caller.abilities().elicitation;
+        if !by_client && !self.terminal {
+            cx.approvals.write("denied", "nobody", "once")?;
+            return Err(nobody_to_ask(&prompt.tool));
+        }
+        prompt.expires_unix_ms = unix_millis() + u64::try_from(self.expiry.as_millis()).unwrap_or(u64::MAX);
+        let tool = prompt.tool.clone();
+        let elicitation = prompt.elicitation();
+        let Some((asked, at_terminal)) = self.pending.ask(prompt) else {
+            cx.approvals.write("denied", "limit", "once")?;
+            return Err(Error::new(Kind::ResourceExhausted, "too many questions wait in this session already")
+                .hint("Have the open questions answered first."));
+        };
+        let pause = cx.deadline.pause();
+        let outcome = tokio::select! {
+            answer = at_terminal, if self.terminal => answer.ok(),
+            answer = ask_client(cx.caller, elicitation), if by_client => Some((answer, "client")),
+            () = tokio::time::sleep(self.expiry) => None,
+            cause = cx.cancel.cancelled() => {
+                cx.approvals.write("expired", cause.name(), "once")?;
+                return Err(Error::new(Kind::Cancelled, "the call was cancelled while it waited for approval"));
+            }
+        };
+        drop((asked, pause));
+        match outcome {
+            None => {
+                cx.approvals.write("expired", "nobody", "once")?;
+                Err(Error::new(Kind::ApprovalExpired, format!("nobody answered whether `{tool}` may run")))
+            }
+            Some((Answer::Deny, by)) => {
+                cx.approvals.write("denied", by, "once")?;
+                Err(Error::new(Kind::ApprovalDenied, format!("`{tool}` was not allowed to run")))
+            }
+            // A client whose own sandbox is off accepts without showing anything to anybody.
+            Some((_, "client")) if cx.caller.abilities().accepts_unseen => {
+                cx.approvals.write("denied", "client_unseen", "once")?;
+                Err(Error::new(Kind::ApprovalDenied, format!("`{tool}` was accepted by a client that asks nobody"))
+                    .reason("no_human")
+                    .hint("Its sandbox is off, so its answers are automatic: answer with `ringfence approvals`, or let the operator allow it."))
+            }
+            Some((answer, by)) => {
+                let for_session = answer == Answer::Session;
+                cx.approvals.write("approved", by, if for_session { "session" } else { "once" })?;
+                Ok(Grant { by, for_session })
+            }
+        }
+    }
+}
+
+fn nobody_to_ask(tool: &str) -> Error {
+    Error::new(Kind::ApprovalDenied, format!("`{tool}` needs a human's approval and nobody can be asked"))
+        .reason("no_asker")
+        .hint("Use a client that supports elicitation, or set `[approval] terminal = true` and answer with `ringfence approvals`.")
+}
+
+/// Anything but a clear yes is a no: an error, a cancelled dialog, an answer we do not understand.
+async fn ask_client(caller: &Caller, elicitation: Value) -> Answer {
+    match caller.ask("elicitation/create", elicitation).await {
+        Ok(answer) if answer["action"] == "accept" => match answer["_meta"]["persist"].as_str() {
+            // We offer "session" only; a client's "always" counts as that and no more.
+            Some("session" | "always") => Answer::Session,
+            _ => Answer::Once,
+        },
+        Ok(_) => Answer::Deny,
+        Err(error) => {
+            tracing::info!("the client did not answer: {}", error.detail());
+            Answer::Deny
+        }
+    }
+}

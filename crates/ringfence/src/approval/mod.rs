@@ -1,0 +1,10 @@
+//! Approval: who is asked, with which words, and the one place that turns a prepared call into a granted one.
+
+mod gate;
+mod pending;
+mod prompt;
+pub mod terminal;
+
+pub use gate::{AskCx, Gate, Grant, Granted};
+pub use pending::{Answer, Pending};
+pub use prompt::Prompt;

@@ -1,0 +1,72 @@
+//! The questions that wait for an answer on this server. The terminal and the console read and answer them
+//! here; whoever answers first decides.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+use super::prompt::Prompt;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Answer {
+    Once,
+    Session,
+    Deny,
+}
+
+#[derive(Default)]
+pub struct Pending {
+    waiting: Mutex<BTreeMap<String, Waiting>>,
+}
+
+struct Waiting {
+    prompt: Prompt,
+    reply: oneshot::Sender<(Answer, &'static str)>,
+}
+
+/// A question being asked. Dropping it takes the question back.
+pub struct Asked<'a> {
+    pending: &'a Pending,
+    id: String,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.pending.lock().remove(&self.id);
+    }
+}
+
+impl Pending {
+    /// At most this many questions wait per session; more are denied at once, since nobody reads them.
+    pub const PER_SESSION: usize = 32;
+
+    pub(super) fn ask(&self, prompt: Prompt) -> Option<(Asked<'_>, oneshot::Receiver<(Answer, &'static str)>)> {
+        let mut waiting = self.lock();
+        if waiting.values().filter(|other| other.prompt.session == prompt.session).count() >= Self::PER_SESSION {
+            return None;
+        }
+        let (reply, answer) = oneshot::channel();
+        let id = prompt.id.clone();
+        waiting.insert(id.clone(), Waiting { prompt, reply });
+        Some((Asked { pending: self, id }, answer))
+    }
+
+    pub fn list(&self) -> Vec<Prompt> {
+        self.lock().values().map(|waiting| waiting.prompt.clone()).collect()
+    }
+
+    /// False when the question is gone: answered by somebody else, expired or taken back.
+    pub fn answer(&self, id: &str, answer: Answer, by: &'static str) -> bool {
+        match self.lock().remove(id) {
+            Some(waiting) => waiting.reply.send((answer, by)).is_ok(),
+            None => false,
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

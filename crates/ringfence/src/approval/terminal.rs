@@ -1,0 +1,365 @@
+//! The server's side of `ringfence approvals`: a socket under root where open questions are listed and answered.
+//!
+//! One JSON object per line each way: `{"list":{}}` gives `{"pending":[…]}`;
+//! `{"answer":{"id":"a-…","answer":"once"}}` gives `{"ok":true}` or `{"ok":false,"error":"…"}`.
+
+mod peer;
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::{JoinHandle, JoinSet};
+
+pub use peer::{Peer, Process, Processes, Server};
+use peer::{Proc, may_answer, may_list};
+
+use super::pending::{Answer, Pending};
+use crate::base::{Error, Kind, Result};
+
+/// Of one request.
+pub const LINE_BYTES: usize = 64 * 1024;
+/// At a time; a person needs one.
+const CONNECTIONS: usize = 16;
+const IDLE: Duration = Duration::from_secs(60);
+
+/// What is asked on the socket.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Request {
+    List {},
+    Answer { id: String, answer: Answer },
+}
+
+/// The directory of the sockets of all servers with this root.
+pub fn directory(root: &Path) -> PathBuf {
+    root.join("run")
+}
+
+/// Opens the socket and answers on it until the guard is dropped.
+pub async fn serve(pending: Arc<Pending>, root: &Path, server: Server) -> Result<Guard> {
+    serve_with(pending, root, server, Arc::new(Proc)).await
+}
+
+async fn serve_with(pending: Arc<Pending>, root: &Path, server: Server, table: Arc<dyn Processes>) -> Result<Guard> {
+    let failed = |error: std::io::Error| {
+        Error::new(
+            Kind::Unavailable,
+            "questions cannot be taken to the terminal: the approvals socket cannot be opened",
+        )
+        .hint("Check that the root directory can be written to, or set `[approval] terminal = false`.")
+        .source(error)
+    };
+    let dir = directory(root);
+    DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed)?;
+    // An older or looser directory is tightened first: what is made in it is never open to others, not for a moment.
+    fs::set_permissions(&dir, Permissions::from_mode(0o700)).map_err(failed)?;
+    let socket = Socket::in_dir(&dir, server.pid).map_err(failed)?;
+    let listener = match UnixListener::bind(&socket.address) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            // The number is ours now, so an unanswered socket is left over from a process that had it before.
+            if UnixStream::connect(&socket.address).await.is_ok() {
+                return Err(failed(error));
+            }
+            fs::remove_file(&socket.path).map_err(failed)?;
+            UnixListener::bind(&socket.address)
+        }
+        bound => bound,
+    }
+    .map_err(failed)?;
+    fs::set_permissions(&socket.path, Permissions::from_mode(0o600)).map_err(failed)?;
+    let inode = fs::symlink_metadata(&socket.path).map_err(failed)?.ino();
+    let door = Arc::new(Door { pending, server, uid: rustix::process::geteuid().as_raw(), table });
+    let task = tokio::spawn(accept(listener, door));
+    Ok(Guard { path: socket.path, inode, task })
+}
+
+/// A socket's path, and an address for it that fits into the 108 bytes the kernel allows.
+pub struct Socket {
+    pub path: PathBuf,
+    pub address: PathBuf,
+    /// Keeps the address good.
+    _dir: Option<OwnedFd>,
+}
+
+impl Socket {
+    fn in_dir(dir: &Path, pid: u32) -> std::io::Result<Socket> {
+        Socket::at(dir.join(format!("approvals-{pid}.sock")))
+    }
+
+    /// A long path is reached through the opened directory.
+    pub fn at(path: PathBuf) -> std::io::Result<Socket> {
+        let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(ErrorKind::InvalidInput.into());
+        };
+        if path.as_os_str().len() < 100 {
+            return Ok(Socket { address: path.clone(), path, _dir: None });
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(dir, flags, Mode::empty())?;
+        let address = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name);
+        Ok(Socket { path, address, _dir: Some(dir) })
+    }
+}
+
+/// Keeps the socket open; dropping it closes and removes it.
+pub struct Guard {
+    path: PathBuf,
+    inode: u64,
+    task: JoinHandle<()>,
+}
+
+impl Guard {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.task.abort();
+        // Another server may have taken the name since; its socket stays.
+        if fs::symlink_metadata(&self.path).is_ok_and(|facts| facts.ino() == self.inode)
+            && let Err(error) = fs::remove_file(&self.path)
+        {
+            tracing::warn!("cannot remove the approvals socket: {error}");
+        }
+    }
+}
+
+struct Door {
+    pending: Arc<Pending>,
+    server: Server,
+    uid: u32,
+    table: Arc<dyn Processes>,
+}
+
+async fn accept(listener: UnixListener, door: Arc<Door>) {
+    let mut talks = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(_) = talks.join_next() => {}
+            accepted = listener.accept(), if talks.len() < CONNECTIONS => match accepted {
+                Ok((stream, _)) => {
+                    talks.spawn(talk(stream, Arc::clone(&door)));
+                }
+                Err(error) => {
+                    tracing::warn!("the approvals socket: {error}");
+                    // Out of descriptors, most likely: trying again at once would only burn time.
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+            },
+        }
+    }
+}
+
+async fn talk(mut stream: UnixStream, door: Arc<Door>) {
+    let peer = match stream.peer_cred() {
+        Ok(cred) => {
+            let pid = cred.pid().and_then(|pid| u32::try_from(pid).ok());
+            let started = pid.and_then(|pid| door.table.look(pid)).map(|process| process.started);
+            Peer { uid: cred.uid(), pid, started }
+        }
+        Err(error) => return tracing::warn!("the approvals socket: {error}"),
+    };
+    let (reader, mut writer) = stream.split();
+    let mut reader = BufReader::new(reader);
+    if let Err(why) = may_list(&peer, door.uid) {
+        let _ = send(&mut writer, &refusal(why)).await;
+        return;
+    }
+    loop {
+        let mut line = Vec::new();
+        let mut bounded = (&mut reader).take(LINE_BYTES as u64 + 1);
+        let read = tokio::time::timeout(IDLE, bounded.read_until(b'\n', &mut line)).await;
+        let Ok(Ok(1..)) = read else { return };
+        if line.len() > LINE_BYTES {
+            let _ = send(&mut writer, &refusal("the line is too long")).await;
+            return;
+        }
+        let reply = door.reply(&peer, &line);
+        if send(&mut writer, &reply).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn send(writer: &mut (impl AsyncWriteExt + Unpin), reply: &Value) -> std::io::Result<()> {
+    let line = format!("{reply}\n");
+    let sent = tokio::time::timeout(IDLE, writer.write_all(line.as_bytes())).await;
+    sent.map_err(|_| std::io::Error::from(ErrorKind::TimedOut))?
+}
+
+fn refusal(why: &str) -> Value {
+    json!({"ok": false, "error": why})
+}
+
+impl Door {
+    fn reply(&self, peer: &Peer, line: &[u8]) -> Value {
+        let (id, answer) = match serde_json::from_slice(line) {
+            Ok(Request::List {}) => return json!({"pending": self.pending.list()}),
+            Ok(Request::Answer { id, answer }) => (id, answer),
+            Err(_) => return refusal("the line is not a request that this server knows"),
+        };
+        if let Err(why) = may_answer(peer, self.uid, self.server, self.table.as_ref()) {
+            tracing::warn!(pid = peer.pid, "an answer to {id:?} was refused: {why}");
+            return refusal(why);
+        }
+        match self.pending.answer(&id, answer, "terminal") {
+            true => json!({"ok": true}),
+            false => refusal("there is no such question any more: it was answered, withdrawn or has expired"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::sync::Mutex;
+
+    use tokio::io::Lines;
+    use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+    use super::*;
+    use crate::approval::Prompt;
+    use crate::config::scratch::Scratch;
+
+    /// The test process itself with a terminal, or without; and nothing above it but init.
+    struct Desk(Mutex<HashMap<u32, Process>>);
+
+    impl Desk {
+        fn new(has_terminal: bool) -> Arc<Desk> {
+            let own = Process { parent: 1, has_terminal, started: 7, fenced: Some(false) };
+            Arc::new(Desk(Mutex::new(HashMap::from([(std::process::id(), own)]))))
+        }
+    }
+
+    impl Processes for Desk {
+        fn look(&self, pid: u32) -> Option<Process> {
+            self.0.lock().unwrap().get(&pid).copied()
+        }
+    }
+
+    fn prompt(id: &str) -> Prompt {
+        let text = || "x".to_owned();
+        Prompt {
+            id: id.to_owned(),
+            trace_id: text(),
+            tool: "shell.exec".to_owned(),
+            description: text(),
+            why: text(),
+            principal: text(),
+            session: text(),
+            workspace: text(),
+            cwd: text(),
+            profile: text(),
+            effects: Vec::new(),
+            arguments: json!({"command": "make"}),
+            expires_unix_ms: 0,
+        }
+    }
+
+    /// Not this process, so that the test itself may answer.
+    const ELSEWHERE: Server = Server { pid: 4_000_000, client: None };
+
+    struct Talk(Lines<BufReader<OwnedReadHalf>>, OwnedWriteHalf);
+
+    impl Talk {
+        async fn with(guard: &Guard) -> Talk {
+            let socket = Socket::at(guard.path().to_owned()).unwrap();
+            let (reader, writer) = UnixStream::connect(&socket.address).await.unwrap().into_split();
+            Talk(BufReader::new(reader).lines(), writer)
+        }
+
+        async fn say(&mut self, line: &str) -> Value {
+            self.1.write_all(format!("{line}\n").as_bytes()).await.unwrap();
+            serde_json::from_str(&self.0.next_line().await.unwrap().unwrap()).unwrap()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_question_is_listed_and_answered_once() {
+        let scratch = Scratch::new();
+        let pending = Arc::new(Pending::default());
+        let guard = serve_with(Arc::clone(&pending), scratch.path(), ELSEWHERE, Desk::new(true)).await.unwrap();
+        let (_asked, answer) = pending.ask(prompt("a-1")).unwrap();
+        let mut talk = Talk::with(&guard).await;
+        let listed = talk.say(r#"{"list":{}}"#).await;
+        assert_eq!(listed["pending"][0]["id"], "a-1");
+        assert_eq!(listed["pending"][0]["tool"], "shell.exec");
+        assert_eq!(talk.say(r#"{"answer":{"id":"a-1","answer":"session"}}"#).await, json!({"ok": true}));
+        assert_eq!(answer.await.unwrap(), (Answer::Session, "terminal"));
+        assert_eq!(talk.say(r#"{"answer":{"id":"a-1","answer":"once"}}"#).await["ok"], false);
+        assert_eq!(talk.say(r#"{"list":{}}"#).await, json!({"pending": []}));
+    }
+
+    #[tokio::test]
+    async fn without_a_terminal_one_may_look_but_not_answer() {
+        let scratch = Scratch::new();
+        let pending = Arc::new(Pending::default());
+        let guard = serve_with(Arc::clone(&pending), scratch.path(), ELSEWHERE, Desk::new(false)).await.unwrap();
+        let (_asked, mut answer) = pending.ask(prompt("a-1")).unwrap();
+        let mut talk = Talk::with(&guard).await;
+        assert_eq!(talk.say(r#"{"list":{}}"#).await["pending"][0]["id"], "a-1");
+        let refused = talk.say(r#"{"answer":{"id":"a-1","answer":"once"}}"#).await;
+        assert_eq!(refused, json!({"ok": false, "error": "answers count only from a terminal"}));
+        assert!(answer.try_recv().is_err());
+        assert_eq!(pending.list().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn the_server_cannot_answer_itself_on_the_real_table() {
+        let scratch = Scratch::new();
+        let pending = Arc::new(Pending::default());
+        let guard = serve(Arc::clone(&pending), scratch.path(), Server::alone()).await.unwrap();
+        let (_asked, _answer) = pending.ask(prompt("a-1")).unwrap();
+        let refused = Talk::with(&guard).await.say(r#"{"answer":{"id":"a-1","answer":"once"}}"#).await;
+        assert_eq!(refused["ok"], false);
+        assert_eq!(pending.list().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn malformed_lines_are_answered_and_long_ones_end_the_talk() {
+        let scratch = Scratch::new();
+        let guard = serve_with(Arc::default(), scratch.path(), ELSEWHERE, Desk::new(true)).await.unwrap();
+        let mut talk = Talk::with(&guard).await;
+        for line in
+            ["", "x", "[]", r#"{"list":1}"#, r#"{"answer":{"id":"a","answer":"always"}}"#, r#"{"list":{},"answer":{}}"#]
+        {
+            assert_eq!(talk.say(line).await["ok"], false, "{line}");
+        }
+        assert_eq!(talk.say(r#"{"list":{}}"#).await, json!({"pending": []}));
+        assert_eq!(talk.say(&"x".repeat(LINE_BYTES)).await["error"], "the line is too long");
+        assert!(!matches!(talk.0.next_line().await, Ok(Some(_))));
+    }
+
+    #[tokio::test]
+    async fn the_socket_is_private_and_goes_with_the_guard() {
+        let scratch = Scratch::new();
+        // Beyond what a socket address holds.
+        let root = scratch.dir(&"long/".repeat(30));
+        let guard = serve_with(Arc::default(), &root, ELSEWHERE, Desk::new(true)).await.unwrap();
+        let path = guard.path().to_owned();
+        let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&path), mode(&directory(&root))), (0o600, 0o700));
+        assert_eq!(path.file_name().unwrap(), "approvals-4000000.sock");
+        assert_eq!(Talk::with(&guard).await.say(r#"{"list":{}}"#).await, json!({"pending": []}));
+        // A second one with the same number does not take it away.
+        assert!(serve_with(Arc::default(), &root, ELSEWHERE, Desk::new(true)).await.is_err());
+        drop(guard);
+        assert!(!path.exists());
+        // A socket that a crash left behind is taken over.
+        drop(std::os::unix::net::UnixListener::bind(Socket::at(path.clone()).unwrap().address).unwrap());
+        assert!(path.exists());
+        assert!(serve_with(Arc::default(), &root, ELSEWHERE, Desk::new(true)).await.is_ok());
+    }
+}

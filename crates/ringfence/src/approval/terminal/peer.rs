@@ -1,0 +1,233 @@
+//! Who is at the other end of the socket. The agent must not be able to approve itself, so an answer counts
+//! only from a person's terminal: a process with a controlling terminal, outside the fence, that neither this
+//! server nor its client started.
+
+use std::fs;
+
+/// What the system says about one process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Process {
+    pub parent: u32,
+    pub has_terminal: bool,
+    /// Tells a process from a later one with the same number.
+    pub started: u64,
+    /// It lives in other namespaces or under a stricter filter than this server; None where we may not look.
+    pub fenced: Option<bool>,
+}
+
+/// The table of processes; a trait, so that the rules can be tested without making processes.
+pub trait Processes: Send + Sync + 'static {
+    fn look(&self, pid: u32) -> Option<Process>;
+}
+
+/// The other end, as the kernel told us when it connected.
+#[derive(Debug, Clone, Copy)]
+pub struct Peer {
+    pub uid: u32,
+    pub pid: Option<u32>,
+    /// When that process was started, as seen at the time of the connection.
+    pub started: Option<u64>,
+}
+
+/// This server, and whose descendants may not answer.
+#[derive(Debug, Clone, Copy)]
+pub struct Server {
+    pub pid: u32,
+    /// The process that started us to talk over stdio; its other children belong to the agent as well.
+    pub client: Option<u32>,
+}
+
+impl Server {
+    /// A server on the network: nobody in particular started it.
+    pub fn alone() -> Self {
+        Server { pid: std::process::id(), client: None }
+    }
+
+    /// A server on stdio: whoever started it is the client.
+    pub fn of_client() -> Self {
+        let client = rustix::process::getppid().and_then(|pid| u32::try_from(pid.as_raw_pid()).ok());
+        Server { client, ..Server::alone() }
+    }
+}
+
+/// Longer chains do not occur; a table that changes while we walk it must not keep us.
+const GENERATIONS: usize = 128;
+
+/// Listing needs the same user, or root.
+pub fn may_list(peer: &Peer, own_uid: u32) -> Result<(), &'static str> {
+    if peer.uid == own_uid || peer.uid == 0 { Ok(()) } else { Err("this server belongs to another user") }
+}
+
+/// Answering needs a person's terminal as well.
+pub fn may_answer(peer: &Peer, own_uid: u32, server: Server, table: &dyn Processes) -> Result<(), &'static str> {
+    may_list(peer, own_uid)?;
+    let unknown = "the process that answers cannot be looked at, so its answer does not count";
+    let pid = peer.pid.ok_or(unknown)?;
+    let process = table.look(pid).ok_or(unknown)?;
+    if peer.started != Some(process.started) {
+        return Err(unknown);
+    }
+    if !process.has_terminal {
+        return Err("answers count only from a terminal");
+    }
+    match process.fenced {
+        Some(false) => {}
+        Some(true) => return Err("answers do not count from inside a sandbox"),
+        // Only the superuser's processes are closed to us; and it needs no answer of ours to do as it likes.
+        None if peer.uid == 0 && own_uid != 0 => {}
+        None => return Err(unknown),
+    }
+    let kin = [Some(server.pid), server.client.filter(|pid| *pid > 1)];
+    let mut at = pid;
+    for _ in 0..GENERATIONS {
+        if kin.contains(&Some(at)) {
+            return Err("what this server or its client started cannot answer its questions");
+        }
+        if at <= 1 {
+            return Ok(());
+        }
+        at = table.look(at).ok_or(unknown)?.parent;
+    }
+    Err(unknown)
+}
+
+/// The real table, from /proc.
+pub struct Proc;
+
+impl Processes for Proc {
+    fn look(&self, pid: u32) -> Option<Process> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (parent, has_terminal, started) = parse_stat(&stat)?;
+        Some(Process { parent, has_terminal, started, fenced: is_fenced(pid) })
+    }
+}
+
+/// Parent, terminal and start time. The name in parentheses is the process's own choice and may hold anything,
+/// so the fields are counted from its last parenthesis.
+fn parse_stat(stat: &str) -> Option<(u32, bool, u64)> {
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let terminal: i64 = fields.get(4)?.parse().ok()?;
+    Some((fields.get(1)?.parse().ok()?, terminal != 0, fields.get(19)?.parse().ok()?))
+}
+
+fn is_fenced(pid: u32) -> Option<bool> {
+    let own = std::process::id();
+    for space in ["user", "pid", "mnt"] {
+        let link = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/{space}")).ok();
+        if link(pid)? != link(own)? {
+            return Some(true);
+        }
+    }
+    let (theirs, ours) = (restraints(pid)?, restraints(own)?);
+    Some(theirs.0 > ours.0 || theirs.1 > ours.1)
+}
+
+/// Whether a process can gain no privileges, and how many system call filters it is under.
+fn restraints(pid: u32) -> Option<(u32, u32)> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.map_or(Some(0), |value| value.trim().parse().ok())
+    };
+    // Kernels before 5.9 do not count the filters; then their mode has to do.
+    let filters = if status.contains("Seccomp_filters:") { field("Seccomp_filters")? } else { field("Seccomp")? };
+    Some((field("NoNewPrivs")?, filters))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    struct Table(HashMap<u32, Process>);
+
+    impl Processes for Table {
+        fn look(&self, pid: u32) -> Option<Process> {
+            self.0.get(&pid).copied()
+        }
+    }
+
+    const UID: u32 = 1000;
+    const SERVER: Server = Server { pid: 50, client: Some(40) };
+
+    /// 1 init; 30 the user's shell; 40 the client; 50 the server; 60 a tool run; 61 its child; 70 the client's own
+    /// shell; 80 another terminal of the user; 90 a fenced process elsewhere.
+    fn table() -> Table {
+        let one = |parent| Process { parent, has_terminal: true, started: 7, fenced: Some(false) };
+        let parents = [(1, 0), (30, 1), (40, 30), (50, 40), (60, 50), (61, 60), (70, 40), (80, 30), (90, 30)];
+        let mut table: HashMap<u32, Process> = parents.into_iter().map(|(pid, parent)| (pid, one(parent))).collect();
+        table.get_mut(&90).unwrap().fenced = Some(true);
+        Table(table)
+    }
+
+    fn peer(pid: u32) -> Peer {
+        Peer { uid: UID, pid: Some(pid), started: Some(7) }
+    }
+
+    #[test]
+    fn a_persons_terminal_may_answer_and_the_agents_processes_may_not() {
+        let table = table();
+        let check = |pid| may_answer(&peer(pid), UID, SERVER, &table);
+        assert_eq!(check(80), Ok(()));
+        assert_eq!(check(30), Ok(()));
+        for pid in [50, 60, 61] {
+            assert!(check(pid).unwrap_err().contains("started"), "{pid}");
+        }
+        assert!(check(70).unwrap_err().contains("client"));
+        assert!(check(90).unwrap_err().contains("sandbox"));
+        assert!(check(999).is_err());
+        // On the network the shell that started the server is a person's, not a client.
+        let alone = Server { pid: 50, client: None };
+        assert_eq!(may_answer(&peer(70), UID, alone, &table), Ok(()));
+        // A client that is gone leaves us to init, and everything descends from that.
+        assert_eq!(may_answer(&peer(80), UID, Server { pid: 50, client: Some(1) }, &table), Ok(()));
+    }
+
+    #[test]
+    fn no_terminal_no_answer() {
+        let mut table = table();
+        table.0.get_mut(&80).unwrap().has_terminal = false;
+        assert_eq!(may_answer(&peer(80), UID, SERVER, &table), Err("answers count only from a terminal"));
+        assert_eq!(may_list(&peer(80), UID), Ok(()));
+    }
+
+    #[test]
+    fn another_user_may_not_even_list_and_root_may_answer_unseen() {
+        let mut table = table();
+        let stranger = Peer { uid: 1001, ..peer(80) };
+        assert!(may_list(&stranger, UID).is_err());
+        assert!(may_answer(&stranger, UID, SERVER, &table).is_err());
+        table.0.get_mut(&80).unwrap().fenced = None;
+        assert!(may_answer(&peer(80), UID, SERVER, &table).is_err());
+        assert_eq!(may_answer(&Peer { uid: 0, ..peer(80) }, UID, SERVER, &table), Ok(()));
+        // A server of root's can look at everything, so there it is no excuse.
+        assert!(may_answer(&Peer { uid: 0, ..peer(80) }, 0, SERVER, &table).is_err());
+    }
+
+    #[test]
+    fn a_number_that_was_given_to_another_process_does_not_count() {
+        let table = table();
+        assert!(may_answer(&Peer { started: Some(6), ..peer(80) }, UID, SERVER, &table).is_err());
+        assert!(may_answer(&Peer { started: None, ..peer(80) }, UID, SERVER, &table).is_err());
+        assert!(may_answer(&Peer { pid: None, ..peer(80) }, UID, SERVER, &table).is_err());
+        let mut circle = table;
+        circle.0.get_mut(&30).unwrap().parent = 80;
+        assert!(may_answer(&peer(80), UID, SERVER, &circle).is_err());
+    }
+
+    #[test]
+    fn a_process_cannot_lie_with_its_name() {
+        let stat = "77 (sh) S 1 1 1 34816 ) S 42 77 77 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 12345 0 0";
+        assert_eq!(parse_stat(stat), Some((42, false, 12345)));
+        assert_eq!(parse_stat("77 (sh"), None);
+    }
+
+    #[test]
+    fn the_real_table_knows_this_process() {
+        let own = Proc.look(std::process::id()).unwrap();
+        assert_eq!(own.parent, rustix::process::getppid().unwrap().as_raw_pid() as u32);
+        assert_eq!(own.fenced, Some(false));
+        assert!(own.started > 0);
+    }
+}

@@ -1,0 +1,191 @@
+//! The keyed chain: how a record becomes a line, and how a line proves which line came before it.
+//!
+//! A line is `{"seq":7,…,"mac":"<64 hex>"}`. Its mac is HMAC-SHA256 over the mac of the line before (32 zero
+//! bytes for the first) and the line's exact bytes without the `mac` member. The first line names its own file,
+//! so a file cannot stand in for another.
+
+use aws_lc_rs::hmac;
+use serde_json::{Map, Value};
+
+use crate::base::ids::hex;
+
+pub(super) const MAC_LEN: usize = 32;
+pub(super) type Mac = [u8; MAC_LEN];
+
+/// The mac before the first line.
+pub(super) const START: Mac = [0; MAC_LEN];
+
+const MAC_OPEN: &[u8] = b",\"mac\":\"";
+const MAC_CLOSE: &[u8] = b"\"}";
+
+/// Members that the chain writes itself; a caller's member of the same name is left out.
+const RESERVED: [&str; 4] = ["seq", "ts", "event", "mac"];
+
+pub(super) struct Key(hmac::Key);
+
+impl Key {
+    pub(super) fn new(bytes: &[u8; 32]) -> Self {
+        Key(hmac::Key::new(hmac::HMAC_SHA256, bytes))
+    }
+
+    /// Each purpose has its own space of macs, so that none made for one is ever good for another.
+    pub(super) fn mac(&self, purpose: &str, parts: &[&[u8]]) -> Mac {
+        let mut context = hmac::Context::with_key(&self.0);
+        context.update(purpose.as_bytes());
+        context.update(b"\n");
+        for part in parts {
+            context.update(part);
+        }
+        let mut mac = START;
+        // An HMAC-SHA256 tag has exactly this length.
+        mac.copy_from_slice(context.sign().as_ref());
+        mac
+    }
+}
+
+/// What happened, before it has its place in the chain.
+#[derive(Clone)]
+pub(super) struct Entry {
+    pub(super) ts: String,
+    pub(super) event: String,
+    pub(super) fields: Map<String, Value>,
+}
+
+/// A record with its place: the bytes to write, newline included.
+pub(super) struct Line {
+    pub(super) bytes: Vec<u8>,
+    pub(super) seq: u64,
+    pub(super) mac: Mac,
+}
+
+pub(super) fn seal(key: &Key, previous: &Mac, seq: u64, entry: &Entry) -> Line {
+    let mut record = Map::new();
+    record.insert("seq".into(), seq.into());
+    record.insert("ts".into(), entry.ts.as_str().into());
+    record.insert("event".into(), entry.event.as_str().into());
+    for (name, value) in &entry.fields {
+        if !RESERVED.contains(&name.as_str()) {
+            record.insert(name.clone(), value.clone());
+        }
+    }
+    let mut bytes = Value::Object(record).to_string().into_bytes();
+    let mac = key.mac("record", &[previous, &bytes]);
+    bytes.pop();
+    bytes.extend_from_slice(MAC_OPEN);
+    bytes.extend_from_slice(hex(&mac).as_bytes());
+    bytes.extend_from_slice(MAC_CLOSE);
+    bytes.push(b'\n');
+    Line { bytes, seq, mac }
+}
+
+/// The mac of a line (without its newline) when it follows `previous`, or what is wrong with it. Nothing is
+/// believed of a line before this has said yes.
+pub(super) fn check(key: &Key, previous: &Mac, seq: u64, line: &[u8]) -> Result<Mac, String> {
+    let found = seq_of(line);
+    let misplaced = || match found {
+        Some(found) if found != seq => {
+            Some(format!("seq {found} stands where seq {seq} belongs: a record was removed, inserted or moved"))
+        }
+        _ => None,
+    };
+    let Some((body, stated)) = split(line) else {
+        return Err(misplaced().unwrap_or_else(|| "this is not a whole record: its mac is missing or damaged".into()));
+    };
+    let mac = key.mac("record", &[previous, body, b"}"]);
+    // The stated mac is compared as text: an upper-case digit is a change too.
+    if hex(&mac).as_bytes() != stated {
+        return Err(misplaced().unwrap_or_else(|| "its mac does not fit: the record, or its mac, was changed".into()));
+    }
+    match misplaced() {
+        Some(what) => Err(what),
+        None => Ok(mac),
+    }
+}
+
+/// A line's body without its closing brace, and its mac in hex.
+fn split(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let rest = line.strip_suffix(MAC_CLOSE)?;
+    let (rest, mac) = rest.split_at_checked(rest.len().checked_sub(2 * MAC_LEN)?)?;
+    Some((rest.strip_suffix(MAC_OPEN)?, mac))
+}
+
+/// The sequence number a line claims.
+pub(super) fn seq_of(line: &[u8]) -> Option<u64> {
+    let rest = line.strip_prefix(b"{\"seq\":")?;
+    let digits = rest.iter().position(|byte| !byte.is_ascii_digit())?;
+    std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()
+}
+
+/// Whether these bytes can be the beginning of record `seq`, cut off in mid-write.
+pub(super) fn begins_record(bytes: &[u8], seq: u64) -> bool {
+    let start = format!("{{\"seq\":{seq},");
+    let start = start.as_bytes();
+    let shared = start.len().min(bytes.len());
+    bytes[..shared] == start[..shared]
+}
+
+/// A record of another file, as headers name it. Without `seq` and `mac` it says only that the file was there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Link {
+    pub(super) file: String,
+    pub(super) at: Option<(u64, String)>,
+}
+
+impl Link {
+    pub(super) fn new(file: &str, seq: u64, mac: &Mac) -> Self {
+        Link { file: file.to_owned(), at: Some((seq, hex(mac))) }
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        let (seq, mac) = self.at.clone().unzip();
+        serde_json::json!({"file": self.file, "seq": seq, "mac": mac})
+    }
+
+    pub(super) fn from_json(value: &Value) -> Option<Link> {
+        let at = value["seq"].as_u64().zip(value["mac"].as_str().map(str::to_owned));
+        Some(Link { file: value["file"].as_str()?.to_owned(), at })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn entry(fields: Value) -> Entry {
+        Entry { ts: "t".into(), event: "e".into(), fields: fields.as_object().cloned().unwrap_or_default() }
+    }
+
+    #[test]
+    fn the_mac_covers_the_line_without_its_mac_and_the_mac_before() {
+        let key = Key::new(&[7; 32]);
+        let line = seal(&key, &START, 1, &entry(json!({"a": "ü\n", "mac": "mine", "seq": 9})));
+        let text = String::from_utf8(line.bytes.clone()).unwrap();
+        assert_eq!(
+            text,
+            format!("{{\"seq\":1,\"ts\":\"t\",\"event\":\"e\",\"a\":\"ü\\n\",\"mac\":\"{}\"}}\n", hex(&line.mac))
+        );
+        // The definition, computed independently of `seal`.
+        let mut input = b"record\n".to_vec();
+        input.extend_from_slice(&START);
+        input.extend_from_slice("{\"seq\":1,\"ts\":\"t\",\"event\":\"e\",\"a\":\"ü\\n\"}".as_bytes());
+        let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &[7; 32]), &input);
+        assert_eq!(tag.as_ref(), line.mac);
+
+        let bare = &line.bytes[..line.bytes.len() - 1];
+        assert_eq!(check(&key, &START, 1, bare), Ok(line.mac));
+        assert!(check(&key, &[1; 32], 1, bare).is_err(), "another predecessor");
+        assert!(check(&Key::new(&[8; 32]), &START, 1, bare).is_err(), "another key");
+        assert!(check(&key, &START, 2, bare).unwrap_err().contains("seq 1 stands where seq 2 belongs"));
+    }
+
+    #[test]
+    fn the_beginning_of_a_record_is_known_at_any_length() {
+        for cut in [&b"{"[..], b"{\"seq\":12", b"{\"seq\":12,\"ts\":\"2"] {
+            assert!(begins_record(cut, 12));
+        }
+        assert!(!begins_record(b"{\"seq\":13,", 12));
+        assert!(!begins_record(b"x", 12));
+    }
+}

@@ -1,0 +1,122 @@
+//! The audit log: one JSON line per event under `<root>/audit/`, in a chain that shows what was done to it.
+//!
+//! Each process writes its own files. A file's first record (`open`) links the newest record of the file opened
+//! before it, whoever wrote that; its last (`close`) says that the process ended, or rotated to the `next` file,
+//! in an orderly way. Every record holds a `seq` and a `mac` over itself and the record before; after every
+//! record the file's head (`.head`) is rewritten with the newest `seq` and `mac`; `latest` names the file opened
+//! last. [`verify`] walks it all.
+//!
+//! # What the chain proves, against whom
+//!
+//! Against somebody who can write these files but cannot read `audit/key` (a backup operator, a process that was
+//! given the directory but not the key, a damaged disk): no record was changed, added, removed, or moved, and no
+//! file is missing that a later header, its own head or `latest` names.
+//!
+//! It proves nothing against somebody who has the key, that is, the user who runs the server, or root: they can
+//! write another history. Send the log elsewhere as it grows where that matters.
+//!
+//! Nor against an older state put back whole. Who kept a copy of the newest file *and* its head can put both
+//! back; only the link of a file that was opened in the meantime shows the records that are gone. Who removes the
+//! newest file with its head and puts the `latest` from before it back leaves no trace, unless a rotation names it.
+//! A retention job that removes old files is reported like anybody else who removes them.
+//!
+//! A process killed in mid-write leaves a last line without its newline (a torn tail). That is a crash and is
+//! called so, as long as the head agrees with the last whole record; the next process opens a new file. Records
+//! are not synced one by one: after a power cut the tail may be lost with the head ahead of it, which cannot be
+//! told from a cut and is reported as one.
+//!
+//! # Nothing runs unrecorded
+//!
+//! [`Record::start`] and [`Approvals::write`] fail when their record cannot be written, and then the call must
+//! not run. A `call.stop` that cannot be written is kept in memory and written before anything else.
+
+mod chain;
+pub mod read;
+mod record;
+mod redact;
+mod sink;
+mod store;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+pub mod verify;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Map, Value};
+
+use self::chain::Entry;
+pub use self::record::{Approvals, Record};
+use self::sink::Sink;
+use crate::base::clock::now_utc;
+use crate::base::{Error, Kind, Result};
+
+/// A handle on this process's log. Clones share it; the last one dropped closes it.
+#[derive(Clone)]
+pub struct Audit(Arc<Inner>);
+
+struct Inner(Mutex<Sink>);
+
+impl Audit {
+    /// Opens a new file under `root`. It is rotated when it has grown past `rotate_bytes`.
+    pub fn open(root: &Path, rotate_bytes: u64) -> Result<Audit> {
+        let sink = Sink::open(root, rotate_bytes).map_err(unwritable)?;
+        Ok(Audit(Arc::new(Inner(Mutex::new(sink)))))
+    }
+
+    /// Writes one event: names, hashes and counts. Takes microseconds, so it may be called from async code.
+    pub fn event(&self, event: &str, fields: Value) -> Result<()> {
+        let fields = redact::redact(object(fields));
+        let mut sink = self.0.lock();
+        // Under the lock, so that times in a file do not run backwards.
+        let entry = Entry { ts: now_utc(), event: event.to_owned(), fields };
+        sink.write(&entry).map_err(unwritable)
+    }
+
+    /// Writes the closing record and syncs. Later events fail; it is not an error to call it twice.
+    pub fn close(&self) -> Result<()> {
+        self.0.lock().close().map_err(unwritable)
+    }
+
+    /// The end of a call cannot be refused any more: what cannot be written now is kept.
+    fn stop(&self, fields: Map<String, Value>) {
+        let fields = redact::redact(fields);
+        let mut sink = self.0.lock();
+        let entry = Entry { ts: now_utc(), event: "call.stop".to_owned(), fields };
+        if let Err(error) = sink.write_or_keep(entry) {
+            tracing::error!("the end of a call could not be recorded yet: {error}");
+        }
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Sink> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Err(error) = self.lock().close() {
+            tracing::error!("the audit log could not be closed: {error}");
+        }
+    }
+}
+
+/// Members of an event; a lone value gets a name.
+fn object(fields: Value) -> Map<String, Value> {
+    match fields {
+        Value::Object(fields) => fields,
+        Value::Null => Map::new(),
+        other => Map::from_iter([("value".to_owned(), other)]),
+    }
+}
+
+fn unwritable(error: std::io::Error) -> Error {
+    Error::new(Kind::Unavailable, "the audit log cannot be written, and nothing runs unrecorded")
+        .reason("audit_unwritable")
+        .hint("Ask the operator to look at the audit directory (disk full, removed, read-only?); then call again.")
+        .source(error)
+}

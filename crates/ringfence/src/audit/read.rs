@@ -1,0 +1,204 @@
+//! Reading the log back: all files as one stream in the order of time, now and as they grow.
+//!
+//! Nothing is checked here; that is what `verify` is for.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::store::{LOG, names};
+
+/// One line of the log.
+#[derive(Debug)]
+pub struct Event {
+    pub file: String,
+    pub line: u64,
+    /// As it stands in the file, without its newline.
+    pub raw: Vec<u8>,
+    /// None where the line is not JSON.
+    pub value: Option<Value>,
+}
+
+/// Remembers how far each file was read.
+pub struct Reader {
+    dir: PathBuf,
+    places: BTreeMap<String, Place>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Place {
+    offset: u64,
+    line: u64,
+}
+
+/// A file that is being read, and its next line.
+struct Source {
+    name: String,
+    file: BufReader<File>,
+    place: Place,
+    next: Event,
+}
+
+impl Reader {
+    pub fn new(root: &Path) -> Self {
+        Reader { dir: root.join("audit"), places: BTreeMap::new() }
+    }
+
+    /// Gives every whole line that was not given before, oldest first.
+    pub fn read(&mut self, mut give: impl FnMut(Event) -> io::Result<()>) -> io::Result<()> {
+        let mut waiting = self.grown()?;
+        let mut sources: Vec<Option<Source>> = Vec::new();
+        // The next line of each open file, by time; files of the same time in the order they were opened.
+        let mut heap: BinaryHeap<Reverse<(String, usize)>> = BinaryHeap::new();
+        loop {
+            // A file is opened when its time has come, so that a long history needs few at once.
+            while let Some(name) = waiting.front()
+                && heap.peek().is_none_or(|Reverse((ts, _))| opened_at(name) <= *ts)
+            {
+                let source = self.open(name)?;
+                waiting.pop_front();
+                if let Some(source) = source {
+                    heap.push(Reverse((source.time(), sources.len())));
+                    sources.push(Some(source));
+                }
+            }
+            let Some(Reverse((ts, at))) = heap.pop() else { return Ok(()) };
+            let Some(mut source) = sources.get_mut(at).and_then(Option::take) else { continue };
+            match source.advance()? {
+                (event, true) => {
+                    give(event)?;
+                    // Within a file the order of the lines is the order of events, whatever the clock did.
+                    heap.push(Reverse((source.time().max(ts), at)));
+                    sources[at] = Some(source);
+                }
+                (event, false) => {
+                    self.places.insert(source.name, source.place);
+                    give(event)?;
+                }
+            }
+        }
+    }
+
+    /// Files with something new in them, in the order they were opened.
+    fn grown(&mut self) -> io::Result<VecDeque<String>> {
+        let mut grown = VecDeque::new();
+        for name in names(&self.dir)?.into_iter().filter(|name| name.ends_with(LOG)) {
+            let size = std::fs::metadata(self.dir.join(&name)).map_or(0, |found| found.len());
+            let place = self.places.entry(name.clone()).or_default();
+            if size > place.offset {
+                grown.push_back(name);
+            }
+        }
+        Ok(grown)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Option<Source>> {
+        let mut place = self.places.get(name).copied().unwrap_or_default();
+        let mut file = BufReader::new(File::open(self.dir.join(name))?);
+        file.seek(SeekFrom::Start(place.offset))?;
+        let next = next_line(&mut file, &mut place, name)?;
+        Ok(next.map(|next| Source { name: name.to_owned(), file, place, next }))
+    }
+}
+
+impl Source {
+    fn time(&self) -> String {
+        let ts = self.next.value.as_ref().and_then(|value| value["ts"].as_str());
+        ts.map_or_else(|| opened_at(&self.name), str::to_owned)
+    }
+
+    /// The line that was next, and whether there is another.
+    fn advance(&mut self) -> io::Result<(Event, bool)> {
+        match next_line(&mut self.file, &mut self.place, &self.name)? {
+            Some(next) => Ok((std::mem::replace(&mut self.next, next), true)),
+            None => {
+                let nothing = Event { file: String::new(), line: 0, raw: Vec::new(), value: None };
+                Ok((std::mem::replace(&mut self.next, nothing), false))
+            }
+        }
+    }
+}
+
+/// A line without its newline is still being written, or torn: not yet, or never, a record.
+fn next_line(file: &mut BufReader<File>, place: &mut Place, name: &str) -> io::Result<Option<Event>> {
+    let mut raw = Vec::new();
+    let count = file.read_until(b'\n', &mut raw)?;
+    if raw.pop_if(|end| *end == b'\n').is_none() {
+        return Ok(None);
+    }
+    place.offset += count as u64;
+    place.line += 1;
+    let value = serde_json::from_slice(&raw).ok();
+    Ok(Some(Event { file: name.to_owned(), line: place.line, raw, value }))
+}
+
+/// `20261115T214003.123456Z-…` as the time stamps in the log are written. Empty, which is before everything,
+/// for a name that is not ours.
+fn opened_at(name: &str) -> String {
+    match (name.get(..4), name.get(4..6), name.get(6..11), name.get(11..13), name.get(13..23)) {
+        (Some(year), Some(month), Some(day), Some(minute), Some(rest)) => {
+            let (day, hour) = day.split_at(2);
+            format!("{year}-{month}-{day}{hour}:{minute}:{rest}")
+        }
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::Audit;
+    use super::super::testing::Dir;
+    use super::*;
+
+    fn numbers(reader: &mut Reader) -> Vec<u64> {
+        let mut numbers = Vec::new();
+        reader
+            .read(|event| {
+                numbers.extend(event.value.and_then(|value| value["n"].as_u64()));
+                Ok(())
+            })
+            .unwrap();
+        numbers
+    }
+
+    #[test]
+    fn a_name_tells_its_time() {
+        assert_eq!(opened_at("20261115T214003.123456Z-12-ab.jsonl"), "2026-11-15T21:40:03.123456Z");
+        assert_eq!(opened_at("x.jsonl"), "");
+    }
+
+    #[test]
+    fn files_are_merged_by_time_and_read_on_where_reading_stopped() {
+        let root = Dir::new();
+        let (one, two) = (Audit::open(root.path(), 600).unwrap(), Audit::open(root.path(), 1 << 20).unwrap());
+        for n in 0..40 {
+            [&one, &two][n % 3 % 2].event("test", json!({"n": n})).unwrap();
+        }
+        let mut reader = Reader::new(root.path());
+        assert_eq!(numbers(&mut reader), (0..40).collect::<Vec<_>>());
+        assert!(numbers(&mut reader).is_empty());
+        let three = Audit::open(root.path(), 1 << 20).unwrap();
+        for n in 40..50 {
+            [&one, &two, &three][n % 3].event("test", json!({"n": n})).unwrap();
+        }
+        assert_eq!(numbers(&mut reader), (40..50).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn an_unfinished_line_is_left_until_it_is_whole() {
+        let root = Dir::new();
+        let dir = root.path().join("audit");
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(dir.join("a.jsonl"), b"{\"n\":1}\n{\"n\"").unwrap();
+        let mut reader = Reader::new(root.path());
+        assert_eq!(numbers(&mut reader), [1]);
+        std::fs::write(dir.join("a.jsonl"), b"{\"n\":1}\n{\"n\":2}\n").unwrap();
+        assert_eq!(numbers(&mut reader), [2]);
+    }
+}

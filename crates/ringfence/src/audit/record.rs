@@ -1,0 +1,154 @@
+//! The record of one call, as a guard: whatever becomes of the call, there is one `call.stop`.
+
+use std::time::Instant;
+
+use serde_json::{Map, Value};
+
+use super::{Audit, object};
+use crate::base::call::{Facts, Status};
+use crate::base::clock::now_utc;
+use crate::base::{Cause, Error, Kind, Result, TraceId};
+
+/// The order in which a call's members are written; others follow in the order they came.
+const ORDER: [&str; 12] = [
+    "trace_id",
+    "session",
+    "principal",
+    "workspace",
+    "transport",
+    "protocol",
+    "client",
+    "tool",
+    "arguments_hash",
+    "cwd",
+    "profile",
+    "timeout_ms",
+];
+
+/// What an approval repeats of its call.
+const APPROVAL: [&str; 5] = ["trace_id", "session", "principal", "tool", "arguments_hash"];
+
+/// The record of one call. Dropped without `finish`, it writes `aborted`.
+pub struct Record {
+    audit: Audit,
+    fields: Map<String, Value>,
+    opened: Instant,
+    started: Option<(String, Instant)>,
+    finished: bool,
+}
+
+impl Record {
+    /// Writes nothing yet: what is not known is given with `set`.
+    pub fn open(audit: &Audit, trace_id: &TraceId, fields: Value) -> Record {
+        let known = Map::from_iter([("trace_id".to_owned(), Value::from(trace_id.as_str()))]);
+        let mut record =
+            Record { audit: audit.clone(), fields: known, opened: Instant::now(), started: None, finished: false };
+        record.set(fields);
+        record
+    }
+
+    /// Adds members, or replaces them. The trace id stays.
+    pub fn set(&mut self, fields: Value) {
+        for (name, value) in object(fields) {
+            if name != "trace_id" {
+                self.fields.insert(name, value);
+            }
+        }
+    }
+
+    /// What is written about the questions of this call, also while it runs.
+    pub fn approvals(&self) -> Approvals {
+        let fields =
+            APPROVAL.iter().filter_map(|name| Some(((*name).to_owned(), self.fields.get(*name)?.clone()))).collect();
+        Approvals { audit: self.audit.clone(), fields }
+    }
+
+    /// Before the run. An error means that the call must not run.
+    pub fn start(&mut self) -> Result<()> {
+        self.audit.event("call.start", Value::Object(self.ordered()))?;
+        self.started = Some((now_utc(), Instant::now()));
+        Ok(())
+    }
+
+    pub fn finish(mut self, facts: &Facts, error: Option<&Error>, cause: Option<Cause>) {
+        self.stop(status(facts, error, cause), facts, error, cause);
+    }
+
+    fn stop(&mut self, status: &str, facts: &Facts, error: Option<&Error>, cause: Option<Cause>) {
+        self.finished = true;
+        let mut fields = self.ordered();
+        let mut add = |name: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                fields.insert(name.to_owned(), value);
+            }
+        };
+        add("status", Some(status.into()));
+        add("error", error.map(|error| error.kind().name().into()));
+        add("reason", error.and_then(Error::reason_name).map(Into::into));
+        add("cause", cause.map(|cause| cause.name().into()));
+        add("exit_code", facts.exit_code.map(Into::into));
+        add("signal", facts.signal.map(Into::into));
+        add("stdout_bytes", facts.stdout_bytes.map(Into::into));
+        add("stderr_bytes", facts.stderr_bytes.map(Into::into));
+        let since = self.started.as_ref().map_or(self.opened, |(_, since)| *since);
+        add("started", self.started.take().map(|(at, _)| at.into()));
+        add("stopped", Some(now_utc().into()));
+        add("duration_ms", Some(u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX).into()));
+        self.audit.stop(fields);
+    }
+
+    fn ordered(&self) -> Map<String, Value> {
+        let first = ORDER.iter().filter_map(|name| self.fields.get_key_value(*name));
+        let rest = self.fields.iter().filter(|(name, _)| !ORDER.contains(&name.as_str()));
+        first.chain(rest).map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+}
+
+/// Where the answers to a call's questions are written, under the call's own trace id.
+#[derive(Clone)]
+pub struct Approvals {
+    audit: Audit,
+    fields: Map<String, Value>,
+}
+
+impl Approvals {
+    /// What was decided: `approved`, `denied` or `expired`, by whom, and for how long (`mode`).
+    pub fn write(&self, outcome: &str, by: &str, mode: &str) -> Result<()> {
+        let mut fields = self.fields.clone();
+        for (name, value) in [("outcome", outcome), ("by", by), ("mode", mode)] {
+            fields.insert(name.to_owned(), value.into());
+        }
+        self.audit.event("approval", Value::Object(fields))
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.stop("aborted", &Facts::default(), None, None);
+        }
+    }
+}
+
+/// An error is never recorded as completed, whatever the facts say.
+fn status(facts: &Facts, error: Option<&Error>, cause: Option<Cause>) -> &'static str {
+    match (facts.status, error) {
+        (Some(status), None) => status,
+        (Some(status), Some(_)) if status != Status::Completed => status,
+        (_, Some(error)) => match error.kind() {
+            Kind::Cancelled if cause == Some(Cause::Deadline) => Status::TimedOut,
+            Kind::Cancelled => Status::Cancelled,
+            Kind::DeadlineExceeded => Status::TimedOut,
+            Kind::Unauthenticated | Kind::PermissionDenied | Kind::ApprovalDenied | Kind::ApprovalExpired => {
+                Status::Denied
+            }
+            _ => Status::Failed,
+        },
+        (None, None) => match cause {
+            None => Status::Completed,
+            Some(Cause::Deadline) => Status::TimedOut,
+            Some(_) => Status::Cancelled,
+        },
+    }
+    .name()
+}

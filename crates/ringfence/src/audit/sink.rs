@@ -1,0 +1,304 @@
+//! The writing end: one file of this process at a time, its head, and the step from one file to the next.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use super::chain::{self, Entry, Line, Link, Mac, START};
+use super::store::{LATEST, Store, create_new, head_of, new_name};
+use crate::base::clock::now_utc;
+
+/// Stop records that could not be written wait for room, up to this many.
+const BACKLOG: usize = 4096;
+
+pub(super) struct Sink {
+    store: Store,
+    rotate_bytes: u64,
+    /// None when the step to the next file stopped half way: the next record opens one.
+    current: Option<LogFile>,
+    backlog: VecDeque<Entry>,
+    closed: bool,
+}
+
+impl Sink {
+    pub(super) fn open(root: &Path, rotate_bytes: u64) -> io::Result<Self> {
+        let (store, _lock) = Store::create(root)?;
+        let file = LogFile::open(&store)?;
+        Ok(Sink { store, rotate_bytes, current: Some(file), backlog: VecDeque::new(), closed: false })
+    }
+
+    /// Writes what waits and then this. When it returns an error, nothing of `entry` is in the log.
+    pub(super) fn write(&mut self, entry: &Entry) -> io::Result<()> {
+        self.write_backlog()?;
+        self.put(entry)
+    }
+
+    /// For what has happened already and must not be lost: without room now, it is written before the next record.
+    pub(super) fn write_or_keep(&mut self, entry: Entry) -> io::Result<()> {
+        let written = self.write(&entry);
+        if written.is_err() {
+            if self.backlog.len() < BACKLOG {
+                self.backlog.push_back(entry);
+            } else {
+                let lost = Value::Object(entry.fields);
+                tracing::error!("too many audit records wait; lost: {lost}");
+            }
+        }
+        written
+    }
+
+    pub(super) fn close(&mut self) -> io::Result<()> {
+        if self.closed {
+            return Ok(());
+        }
+        self.write_backlog()?;
+        if let Some(file) = &mut self.current {
+            let line = file.seal(&self.store, &entry("close", json!({"reason": "end"})));
+            file.append(&self.store, &line)?;
+        }
+        self.closed = true;
+        match self.current.take() {
+            Some(file) => file.file.sync_all(),
+            None => Ok(()),
+        }
+    }
+
+    fn write_backlog(&mut self) -> io::Result<()> {
+        while let Some(entry) = self.backlog.pop_front() {
+            if let Err(error) = self.put(&entry) {
+                self.backlog.push_front(entry);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, entry: &Entry) -> io::Result<()> {
+        if self.closed {
+            return Err(io::Error::other("the audit log was closed"));
+        }
+        // Where rotation is not possible now (no room for a file, the lock is taken), the old file goes on.
+        if let Some(file) = self.current.take_if(|file| file.seq > 1 && file.size >= self.rotate_bytes) {
+            self.current = self.rotate(file);
+        }
+        let file = match &mut self.current {
+            Some(file) => file,
+            none => {
+                let _lock = self.store.lock()?;
+                none.insert(LogFile::open(&self.store)?)
+            }
+        };
+        let line = file.seal(&self.store, entry);
+        file.append(&self.store, &line)
+    }
+
+    /// The file to go on with: the next one, or the same when it was not closed, or none when it was and the
+    /// next one is not there.
+    fn rotate(&self, mut old: LogFile) -> Option<LogFile> {
+        let warn = |error: io::Error| tracing::warn!("the audit log was not rotated: {error}");
+        let _lock = match self.store.try_lock() {
+            Ok(Some(lock)) => lock,
+            Ok(None) => return Some(old),
+            Err(error) => {
+                warn(error);
+                return Some(old);
+            }
+        };
+        let name = new_name();
+        // The next header links the closing record, which therefore has its mac before it is written. It is
+        // written only when the next file has its room on the disk.
+        let closing = old.seal(&self.store, &entry("close", json!({"reason": "rotate", "next": name})));
+        let continues = Link::new(&old.name, closing.seq, &closing.mac);
+        let next = match NewFile::prepare(&self.store, &name, Some(continues)) {
+            Ok(next) => next,
+            Err(error) => {
+                warn(error);
+                return Some(old);
+            }
+        };
+        if let Err(error) = old.append(&self.store, &closing) {
+            warn(error);
+            next.discard();
+            return Some(old);
+        }
+        if let Err(error) = old.file.sync_all() {
+            tracing::warn!("the closed audit file may not be on the disk yet: {error}");
+        }
+        next.publish().map_err(warn).ok()
+    }
+}
+
+fn entry(event: &str, fields: Value) -> Entry {
+    let fields = if let Value::Object(fields) = fields { fields } else { Map::new() };
+    Entry { ts: now_utc(), event: event.to_owned(), fields }
+}
+
+struct LogFile {
+    name: String,
+    path: PathBuf,
+    /// Locked as long as the process lives: that is how a reader knows a file in use from a crashed one.
+    file: File,
+    head: File,
+    identity: (u64, u64),
+    size: u64,
+    seq: u64,
+    mac: Mac,
+    /// Bytes of a failed write may stand behind the last record.
+    torn: bool,
+}
+
+impl LogFile {
+    /// The caller holds the directory's lock.
+    fn open(store: &Store) -> io::Result<LogFile> {
+        NewFile::prepare(store, &new_name(), None)?.publish()
+    }
+
+    fn seal(&self, store: &Store, entry: &Entry) -> Line {
+        chain::seal(&store.key, &self.mac, self.seq + 1, entry)
+    }
+
+    /// All or nothing: on an error the file ends with the record before, now or before the next write.
+    fn append(&mut self, store: &Store, line: &Line) -> io::Result<()> {
+        self.mend()?;
+        self.check_place()?;
+        let written = write_once(&mut self.file, &line.bytes)
+            .and_then(|()| self.head.write_all_at(&store.head_line(&self.name, line.seq, &line.mac), 0));
+        if let Err(error) = written {
+            self.torn = true;
+            // When this fails too, the next append begins with it.
+            let _ = self.mend();
+            return Err(error);
+        }
+        self.size += line.bytes.len() as u64;
+        self.seq = line.seq;
+        self.mac = line.mac;
+        Ok(())
+    }
+
+    fn mend(&mut self) -> io::Result<()> {
+        if self.torn {
+            self.file.set_len(self.size)?;
+            self.torn = false;
+        }
+        Ok(())
+    }
+
+    /// A write to a removed file succeeds and is lost. So the name must still lead to this file, as we left it.
+    fn check_place(&self) -> io::Result<()> {
+        let found = fs::symlink_metadata(&self.path)?;
+        if (found.dev(), found.ino()) != self.identity {
+            return Err(io::Error::other("the audit file was removed or replaced"));
+        }
+        if found.len() != self.size {
+            return Err(io::Error::other("the audit file was changed by somebody else"));
+        }
+        Ok(())
+    }
+}
+
+/// One write(2): a record is never in two pieces unless the disk is full.
+fn write_once(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    loop {
+        match file.write(bytes) {
+            Ok(count) if count == bytes.len() => return Ok(()),
+            Ok(_) => return Err(io::Error::new(io::ErrorKind::StorageFull, "only a part of the record was written")),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A file with its header, complete but for its name. Steps in an order that a crash may stop anywhere: a head
+/// of a header alone without its file, or a file that `latest` does not name yet, harms nobody.
+struct NewFile {
+    log: LogFile,
+    written_as: PathBuf,
+    latest: (PathBuf, PathBuf),
+    head_path: PathBuf,
+}
+
+impl NewFile {
+    fn prepare(store: &Store, name: &str, continues: Option<Link>) -> io::Result<NewFile> {
+        let (mut predecessor, damage) = store.newest()?;
+        // The file opened last may be the one that is about to be closed: then its last record is the closing one.
+        if let (Some(last), Some(closing)) = (&predecessor, &continues)
+            && last.file == closing.file
+        {
+            predecessor = continues.clone();
+        }
+        let mut header = entry(
+            "open",
+            json!({
+                "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(), "file": name,
+                "predecessor": predecessor.as_ref().map(Link::to_json),
+            }),
+        );
+        if let Some(closing) = &continues {
+            header.fields.insert("continues".into(), closing.to_json());
+        }
+        if let Some(what) = damage {
+            header.fields.insert("latest_damaged".into(), what.into());
+        }
+        let line = chain::seal(&store.key, &START, 1, &header);
+
+        let mut undo = Undo(Vec::new());
+        let head_path = store.path(&head_of(name));
+        let head = create_new(&head_path, false)?;
+        undo.0.push(head_path.clone());
+        head.write_all_at(&store.head_line(name, line.seq, &line.mac), 0)?;
+        let (latest_path, mut latest) = store.temporary()?;
+        undo.0.push(latest_path.clone());
+        latest.write_all(&store.latest_line(name))?;
+        let (written_as, mut file) = store.temporary()?;
+        undo.0.push(written_as.clone());
+        file.lock()?;
+        write_once(&mut file, &line.bytes)?;
+        let identity = file.metadata().map(|found| (found.dev(), found.ino()))?;
+        undo.0.clear();
+
+        let log = LogFile {
+            name: name.to_owned(),
+            path: store.path(name),
+            file,
+            head,
+            identity,
+            size: line.bytes.len() as u64,
+            seq: line.seq,
+            mac: line.mac,
+            torn: false,
+        };
+        Ok(NewFile { log, written_as, latest: (latest_path, store.path(LATEST)), head_path })
+    }
+
+    fn publish(self) -> io::Result<LogFile> {
+        let renamed = fs::rename(&self.written_as, &self.log.path);
+        if let Err(error) = renamed.and_then(|()| fs::rename(&self.latest.0, &self.latest.1)) {
+            self.discard();
+            return Err(error);
+        }
+        Ok(self.log)
+    }
+
+    fn discard(self) {
+        drop(Undo(vec![self.written_as, self.latest.0, self.log.path, self.head_path]));
+    }
+}
+
+/// Removes what was made, unless it was cleared. The log goes before its head, as a crash would leave them.
+struct Undo(Vec<PathBuf>);
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            if let Err(error) = fs::remove_file(path)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                tracing::warn!("left over in the audit directory: {error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! The audit directory: the lock, the key, the names, the heads and the pointer to the file opened last.
+//!
+//! ```text
+//! audit/            0700
+//!   lock            held while a file is opened, so that each file links the one opened before it
+//!   key             32 random bytes
+//!   latest          the file opened last, with its mac
+//!   <name>.jsonl    the records of one process, or of one stretch of it between rotations
+//!   <name>.head     the newest record of that file {seq, mac}, with its own mac; rewritten in place
+//! ```
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::chain::{Key, Link, Mac, START};
+use crate::base::clock::now_utc;
+use crate::base::ids::{hex, random};
+
+pub(super) const LOG: &str = ".jsonl";
+pub(super) const HEAD: &str = ".head";
+pub(super) const LATEST: &str = "latest";
+const TEMPORARY: &str = "tmp-";
+
+pub(super) struct Store {
+    dir: PathBuf,
+    pub(super) key: Key,
+}
+
+/// The directory at one moment.
+pub(super) struct Snapshot {
+    /// Sorted.
+    pub(super) names: Vec<String>,
+    pub(super) latest: Option<Result<String, String>>,
+}
+
+impl Store {
+    /// Opens the directory under `root` and makes what is missing. The lock comes back held.
+    pub(super) fn create(root: &Path) -> io::Result<(Store, File)> {
+        let dir = root.join("audit");
+        DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        tighten(&File::open(&dir)?, 0o700)?;
+        let lock = open_lock(&dir)?;
+        lock.lock()?;
+        // Whoever made one of these held the lock, so it is a dead process's.
+        for name in names(&dir)?.iter().filter(|name| name.starts_with(TEMPORARY)) {
+            fs::remove_file(dir.join(name))?;
+        }
+        let key = match read_key(&dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if names(&dir)?.iter().any(|name| name.ends_with(LOG)) {
+                    return Err(io::Error::other(
+                        "audit/key is gone but there are records made with it: put it back, or move the audit directory away",
+                    ));
+                }
+                make_key(&dir)?;
+                read_key(&dir)?
+            }
+            other => other?,
+        };
+        tighten(&File::open(dir.join("key"))?, 0o600)?;
+        Ok((Store { dir, key }, lock))
+    }
+
+    /// The directory as it is, for reading.
+    pub(super) fn existing(root: &Path) -> io::Result<Store> {
+        let dir = root.join("audit");
+        let key = read_key(&dir)?;
+        Ok(Store { dir, key })
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    pub(super) fn lock(&self) -> io::Result<File> {
+        let lock = open_lock(&self.dir)?;
+        lock.lock()?;
+        Ok(lock)
+    }
+
+    /// `None` when somebody else holds it.
+    pub(super) fn try_lock(&self) -> io::Result<Option<File>> {
+        let lock = open_lock(&self.dir)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Some(lock)),
+            Err(fs::TryLockError::WouldBlock) => Ok(None),
+            Err(fs::TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    /// What is in the directory. Under the lock where there is one to take, so that no file is seen
+    /// half made.
+    pub(super) fn snapshot(&self) -> io::Result<Snapshot> {
+        let lock = File::open(self.path("lock")).ok();
+        if let Some(lock) = &lock {
+            lock.lock_shared()?;
+        }
+        Ok(Snapshot { names: names(&self.dir)?, latest: self.latest() })
+    }
+
+    /// The newest record of the file opened last, which the next header links, and what was wrong with `latest`,
+    /// which the header then says: it is about to be replaced, and nothing else would show it afterwards.
+    pub(super) fn newest(&self) -> io::Result<(Option<Link>, Option<String>)> {
+        let (file, damage) = match self.latest() {
+            Some(Ok(file)) => (file, None),
+            damaged => {
+                let logs: Vec<_> = names(&self.dir)?.into_iter().filter(|name| name.ends_with(LOG)).collect();
+                let Some(file) = logs.last().cloned() else { return Ok((None, damaged.and_then(Result::err))) };
+                // The very first process may have died before it had written it.
+                let unused = damaged.is_none() && logs.len() == 1 && matches!(self.head(&file), Ok((1, _)));
+                let what = damaged.and_then(Result::err).unwrap_or_else(|| "it is missing".into());
+                tracing::error!("audit/latest: {what}; linking {file} instead (see `ringfence audit verify`)");
+                (file, (!unused).then_some(what))
+            }
+        };
+        let at = match self.head(&file) {
+            Ok((seq, mac)) => Some((seq, hex(&mac))),
+            Err(what) => {
+                tracing::error!("the head of {file}: {what} (see `ringfence audit verify`)");
+                None
+            }
+        };
+        Ok((Some(Link { file, at }), damage))
+    }
+
+    /// What `latest` names, or what is wrong with it. `None` when there is none.
+    pub(super) fn latest(&self) -> Option<Result<String, String>> {
+        let bytes = match fs::read(self.path(LATEST)) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => return Some(Err(error.to_string())),
+        };
+        let file = serde_json::from_slice::<Value>(&bytes).ok().and_then(|v| v["file"].as_str().map(str::to_owned));
+        Some(match file {
+            Some(file) if self.latest_line(&file) == bytes => Ok(file),
+            _ => Err("it was changed: its mac does not fit".into()),
+        })
+    }
+
+    pub(super) fn latest_line(&self, file: &str) -> Vec<u8> {
+        let mac = hex(&self.key.mac("latest", &[file.as_bytes()]));
+        format!("{}\n", json!({"file": file, "mac": mac})).into_bytes()
+    }
+
+    /// Always of one length, so that it can be rewritten in place. It is bound to its file's name.
+    pub(super) fn head_line(&self, file: &str, seq: u64, mac: &Mac) -> Vec<u8> {
+        let stated = format!("{{\"seq\":\"{seq:020}\",\"mac\":\"{}\"", hex(mac));
+        let check = hex(&self.key.mac("head", &[file.as_bytes(), b"\n", stated.as_bytes()]));
+        format!("{stated},\"check\":\"{check}\"}}\n").into_bytes()
+    }
+
+    /// The newest record of `file` as its head has it, or what is wrong with the head.
+    pub(super) fn head(&self, file: &str) -> Result<(u64, Mac), String> {
+        let path = self.path(&head_of(file));
+        // A reader may look in the middle of a rewrite; a damaged head stays damaged.
+        for _ in 0..10 {
+            let bytes = match fs::read(&path) {
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Err("it is missing".into()),
+                Err(error) => return Err(error.to_string()),
+            };
+            if let Some((seq, mac)) = parse_head(&bytes)
+                && self.head_line(file, seq, &mac) == bytes
+            {
+                return Ok((seq, mac));
+            }
+            std::thread::yield_now();
+        }
+        Err("it was changed: its mac does not fit".into())
+    }
+
+    /// A file nobody else can have open, to be renamed into place.
+    pub(super) fn temporary(&self) -> io::Result<(PathBuf, File)> {
+        temporary(&self.dir)
+    }
+}
+
+/// `20261115T214003.123456Z-<pid>-<random>.jsonl`: sorts by time, and no two are ever the same.
+pub(super) fn new_name() -> String {
+    let time: String = now_utc().chars().filter(|c| !matches!(c, '-' | ':')).collect();
+    format!("{time}-{}-{}{LOG}", std::process::id(), hex(&random::<4>()))
+}
+
+pub(super) fn head_of(file: &str) -> String {
+    format!("{}{HEAD}", file.strip_suffix(LOG).unwrap_or(file))
+}
+
+pub(super) fn names(dir: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        // A name that is not UTF-8 is not one of ours.
+        if let Ok(name) = entry?.file_name().into_string() {
+            names.push(name);
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// A new file that only we may read, never one that is there, never through a link.
+pub(super) fn create_new(path: &Path, append: bool) -> io::Result<File> {
+    OpenOptions::new().write(true).append(append).create_new(true).mode(0o600).open(path)
+}
+
+fn temporary(dir: &Path) -> io::Result<(PathBuf, File)> {
+    let path = dir.join(format!("{TEMPORARY}{}", hex(&random::<8>())));
+    let file = create_new(&path, true)?;
+    Ok((path, file))
+}
+
+fn open_lock(dir: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(no_follow())
+        .open(dir.join("lock"))
+}
+
+#[expect(clippy::cast_possible_wrap, reason = "the flags fit, and this is the type that open(2) takes")]
+fn no_follow() -> i32 {
+    rustix::fs::OFlags::NOFOLLOW.bits() as i32
+}
+
+/// Whole before it has its name, and the first of several stays: `link` does not replace.
+fn make_key(dir: &Path) -> io::Result<()> {
+    let (path, mut file) = temporary(dir)?;
+    file.write_all(&random::<32>())?;
+    file.sync_all()?;
+    let linked = fs::hard_link(&path, dir.join("key"));
+    fs::remove_file(&path)?;
+    match linked {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn read_key(dir: &Path) -> io::Result<Key> {
+    let mut file = OpenOptions::new().read(true).custom_flags(no_follow()).open(dir.join("key"))?;
+    let mut bytes = Vec::new();
+    (&mut file).take(64).read_to_end(&mut bytes)?;
+    let bytes: [u8; 32] = bytes.try_into().map_err(|_| io::Error::other("audit/key is damaged: it is not 32 bytes"))?;
+    Ok(Key::new(&bytes))
+}
+
+fn tighten(file: &File, mode: u32) -> io::Result<()> {
+    let found = file.metadata()?.permissions().mode() & 0o777;
+    if found & !mode != 0 {
+        tracing::warn!("the audit directory or key was open to others (mode {found:o}); now it is {mode:o}");
+        file.set_permissions(Permissions::from_mode(mode))?;
+    }
+    Ok(())
+}
+
+fn parse_head(bytes: &[u8]) -> Option<(u64, Mac)> {
+    let value: Value = serde_json::from_slice(bytes).ok()?;
+    let text = value["mac"].as_str()?.as_bytes();
+    let mut mac = START;
+    if text.len() != 2 * mac.len() {
+        return None;
+    }
+    for (byte, pair) in mac.iter_mut().zip(text.chunks_exact(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some((value["seq"].as_str()?.parse().ok()?, mac))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Dir;
+    use super::*;
+
+    #[test]
+    fn concurrent_starters_agree_on_one_key() {
+        let root = Dir::new();
+        // Without the lock: the link alone must decide.
+        let keys: Vec<Mac> = std::thread::scope(|scope| {
+            let starters: Vec<_> = (0..16)
+                .map(|_| {
+                    scope.spawn(|| {
+                        make_key(root.path()).unwrap();
+                        read_key(root.path()).unwrap().mac("test", &[])
+                    })
+                })
+                .collect();
+            starters.into_iter().map(|starter| starter.join().unwrap()).collect()
+        });
+        assert!(keys.iter().all(|mac| *mac == keys[0]));
+        assert_eq!(names(root.path()).unwrap(), ["key"], "nothing is left over");
+    }
+
+    #[test]
+    fn modes_are_private_and_made_private_again() {
+        let root = Dir::new();
+        let mode = |name: &str| fs::metadata(root.path().join(name)).unwrap().permissions().mode() & 0o777;
+        drop(Store::create(root.path()).unwrap());
+        assert_eq!([mode("audit"), mode("audit/key"), mode("audit/lock")], [0o700, 0o600, 0o600]);
+        fs::set_permissions(root.path().join("audit"), Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(root.path().join("audit/key"), Permissions::from_mode(0o644)).unwrap();
+        drop(Store::create(root.path()).unwrap());
+        assert_eq!([mode("audit"), mode("audit/key")], [0o700, 0o600]);
+    }
+
+    #[test]
+    fn a_lost_or_damaged_key_is_not_replaced() {
+        let root = Dir::new();
+        drop(Store::create(root.path()).unwrap());
+        let key = root.path().join("audit/key");
+        fs::write(&key, b"short").unwrap();
+        assert!(Store::create(root.path()).is_err());
+        fs::remove_file(&key).unwrap();
+        fs::write(root.path().join("audit/x.jsonl"), b"").unwrap();
+        assert!(Store::create(root.path()).is_err());
+        assert!(!key.exists());
+    }
+
+    #[test]
+    fn a_head_has_one_length_and_belongs_to_its_file() {
+        let root = Dir::new();
+        let (store, _lock) = Store::create(root.path()).unwrap();
+        let line = store.head_line("a.jsonl", 7, &[9; 32]);
+        assert_eq!(line.len(), store.head_line("a.jsonl", u64::MAX, &[0; 32]).len());
+        fs::write(store.path("a.head"), &line).unwrap();
+        fs::write(store.path("b.head"), &line).unwrap();
+        assert_eq!(store.head("a.jsonl"), Ok((7, [9; 32])));
+        assert!(store.head("b.jsonl").is_err());
+    }
+}

@@ -1,0 +1,141 @@
+//! Time: timestamps for people and a deadline that stands still while a human decides.
+
+use std::sync::Mutex;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// Now, as `2026-11-15T21:40:03.123456Z`.
+pub fn now_utc() -> String {
+    format_utc(SystemTime::now())
+}
+
+pub fn unix_millis() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+}
+
+pub fn format_utc(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seconds = since.as_secs();
+    let (year, month, day) = civil_from_days(seconds / 86_400);
+    let rest = seconds % 86_400;
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:06}Z",
+        rest / 3600,
+        rest / 60 % 60,
+        rest % 60,
+        since.subsec_micros()
+    )
+}
+
+/// Days since 1970-01-01 to a Gregorian date. Eras of 400 years keep it in integers.
+fn civil_from_days(days: u64) -> (u64, u64, u64) {
+    let z = days + 719_468;
+    let era = z / 146_097;
+    let doe = z % 146_097;
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let day = doy - (153 * mp + 2) / 5 + 1;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    (yoe + era * 400 + u64::from(month <= 2), month, day)
+}
+
+/// The time a call may still run. Waiting for a human does not count: whoever asks holds a [`Pause`].
+pub struct Deadline {
+    state: Mutex<DeadlineState>,
+    changed: Notify,
+}
+
+struct DeadlineState {
+    left: Duration,
+    /// When the clock last started, unless it stands still.
+    running_since: Option<Instant>,
+    pauses: usize,
+}
+
+impl Deadline {
+    pub fn after(limit: Duration) -> Self {
+        Deadline {
+            state: Mutex::new(DeadlineState { left: limit, running_since: Some(Instant::now()), pauses: 0 }),
+            changed: Notify::new(),
+        }
+    }
+
+    /// Stops the clock until the returned guard is dropped. Pauses overlap: the clock runs when none is left.
+    pub fn pause(&self) -> Pause<'_> {
+        let mut state = self.lock();
+        state.pauses += 1;
+        if let Some(since) = state.running_since.take() {
+            state.left = state.left.saturating_sub(since.elapsed());
+        }
+        drop(state);
+        self.changed.notify_waiters();
+        Pause(self)
+    }
+
+    /// Resolves when the time is up.
+    pub async fn passed(&self) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let end = {
+                let state = self.lock();
+                state.running_since.map(|since| since + state.left)
+            };
+            match end {
+                Some(end) => tokio::select! {
+                    () = tokio::time::sleep_until(end) => return,
+                    () = changed => {}
+                },
+                None => changed.await,
+            }
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, DeadlineState> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+pub struct Pause<'a>(&'a Deadline);
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.pauses -= 1;
+        if state.pauses == 0 {
+            state.running_since = Some(Instant::now());
+        }
+        drop(state);
+        self.0.changed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_right_on_both_sides_of_a_leap_day() {
+        let at = |seconds| format_utc(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01T00:00:00.000000Z");
+        assert_eq!(at(951_782_399), "2000-02-28T23:59:59.000000Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00.000000Z");
+        assert_eq!(at(1_794_778_800), "2026-11-15T21:40:00.000000Z");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_paused_deadline_does_not_pass() {
+        let deadline = Deadline::after(Duration::from_secs(1));
+        let pause = deadline.pause();
+        assert!(tokio::time::timeout(Duration::from_secs(60), deadline.passed()).await.is_err());
+        let second = deadline.pause();
+        drop(pause);
+        assert!(tokio::time::timeout(Duration::from_secs(60), deadline.passed()).await.is_err());
+        drop(second);
+        assert!(tokio::time::timeout(Duration::from_millis(1100), deadline.passed()).await.is_ok());
+    }
+}

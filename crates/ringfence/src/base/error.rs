@@ -1,0 +1,289 @@
+//! One error type, one table of kinds.
+//!
+//! `message` and `hint` are for the caller and may be shown to a model; `source` is for the log alone, since
+//! it may name paths outside the workspace. There is no blanket `From<io::Error>`: whoever turns an OS error
+//! into ours has to say what it means for the caller.
+
+use std::fmt;
+
+use serde_json::{Map, Value, json};
+
+use super::ids::TraceId;
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, as callers and operators are told. The table below maps each to the wire and to a shell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    ParseError,
+    InvalidRequest,
+    MethodNotFound,
+    UnknownTool,
+    UnsupportedVersion,
+    Unauthenticated,
+    InvalidArguments,
+    PermissionDenied,
+    ApprovalDenied,
+    ApprovalExpired,
+    NotFound,
+    Conflict,
+    TooLarge,
+    DeadlineExceeded,
+    Cancelled,
+    Unavailable,
+    ResourceExhausted,
+    Internal,
+}
+
+/// One row per kind: its name on the wire, its JSON-RPC code, its HTTP status and its exit code.
+pub struct Row {
+    pub kind: Kind,
+    pub name: &'static str,
+    pub code: i64,
+    pub http: u16,
+    pub exit: u8,
+}
+
+macro_rules! kinds {
+    ($($kind:ident $name:literal $code:literal $http:literal $exit:literal;)*) => {
+        pub const KINDS: &[Row] = &[$(Row { kind: Kind::$kind, name: $name, code: $code, http: $http, exit: $exit },)*];
+    };
+}
+
+// Own codes would have to stand outside -32768..-32000, and no client knows them; the standard ones say
+// enough on the wire, and `data.kind` says the rest.
+kinds! {
+    ParseError         "parse_error"         -32700 400 65;
+    InvalidRequest     "invalid_request"     -32600 400 65;
+    MethodNotFound     "method_not_found"    -32601 404 65;
+    UnknownTool        "unknown_tool"        -32602 200 65;
+    UnsupportedVersion "unsupported_version" -32602 400 65;
+    Unauthenticated    "unauthenticated"     -32600 401 77;
+    InvalidArguments   "invalid_arguments"   -32602 200 64;
+    PermissionDenied   "permission_denied"   -32600 403 77;
+    ApprovalDenied     "approval_denied"     -32600 403 77;
+    ApprovalExpired    "approval_expired"    -32600 403 77;
+    NotFound           "not_found"           -32602 404 66;
+    Conflict           "conflict"            -32600 409 75;
+    TooLarge           "too_large"           -32600 413 65;
+    DeadlineExceeded   "deadline_exceeded"   -32603 504 75;
+    Cancelled          "cancelled"           -32603 499 75;
+    Unavailable        "unavailable"         -32603 503 69;
+    ResourceExhausted  "resource_exhausted"  -32603 429 75;
+    Internal           "internal"            -32603 500 70;
+}
+
+impl Kind {
+    pub fn row(self) -> &'static Row {
+        // The table is total (a unit test walks it), so the first row is never a silent stand-in.
+        KINDS.iter().find(|row| row.kind == self).unwrap_or(&KINDS[0])
+    }
+
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// The kind that a bare JSON-RPC code stands for, when the protocol engine made the error itself.
+    pub fn from_code(code: i64) -> Kind {
+        match code {
+            -32700 => Kind::ParseError,
+            -32601 => Kind::MethodNotFound,
+            -32602 => Kind::InvalidArguments,
+            -32022 => Kind::UnsupportedVersion,
+            -32600 | -32020 | -32021 => Kind::InvalidRequest,
+            -32002 => Kind::NotFound,
+            _ => Kind::Internal,
+        }
+    }
+}
+
+/// Boxed inside, so that a `Result` on the hot path stays one pointer wide.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: Kind,
+    code: Option<i64>,
+    reason: Option<&'static str>,
+    message: String,
+    hint: Option<String>,
+    data: Map<String, Value>,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Error(Box::new(Inner {
+            kind,
+            code: None,
+            reason: None,
+            message: message.into(),
+            hint: None,
+            data: Map::new(),
+            source: None,
+        }))
+    }
+
+    pub fn internal(message: impl Into<String>) -> Self {
+        Error::new(Kind::Internal, message)
+    }
+
+    pub fn invalid_arguments(message: impl Into<String>) -> Self {
+        Error::new(Kind::InvalidArguments, message)
+    }
+
+    pub fn permission_denied(reason: &'static str, message: impl Into<String>) -> Self {
+        Error::new(Kind::PermissionDenied, message).reason(reason)
+    }
+
+    /// Overrides the table's code where the protocol reserves one (-32020 to -32022).
+    #[must_use]
+    pub fn code(mut self, code: i64) -> Self {
+        self.0.code = Some(code);
+        self
+    }
+
+    #[must_use]
+    pub fn reason(mut self, reason: &'static str) -> Self {
+        self.0.reason = Some(reason);
+        self
+    }
+
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.0.hint = Some(hint.into());
+        self
+    }
+
+    /// Facts a program can act on, beside the words: `supported`, `nearest`, `partial` …
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.0.data.insert(key.to_owned(), value.into());
+        self
+    }
+
+    #[must_use]
+    pub fn source(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.0.kind
+    }
+
+    pub fn reason_name(&self) -> Option<&'static str> {
+        self.0.reason
+    }
+
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    pub fn hint_text(&self) -> Option<&str> {
+        self.0.hint.as_deref()
+    }
+
+    pub fn wire_code(&self) -> i64 {
+        self.0.code.unwrap_or(self.0.kind.row().code)
+    }
+
+    /// For the log: the message and the chain beneath it.
+    pub fn detail(&self) -> String {
+        use std::fmt::Write;
+        let mut text = self.0.message.clone();
+        let mut next: Option<&dyn std::error::Error> = self.0.source.as_deref().map(|e| e as _);
+        while let Some(error) = next {
+            let _ = write!(text, ": {error}");
+            next = error.source();
+        }
+        text
+    }
+
+    /// `{code, kind, reason?, message, hint, trace_id}` and the facts: the body every caller gets.
+    pub fn body(&self, trace_id: &TraceId) -> Value {
+        let mut body = Map::new();
+        body.insert("code".into(), json!(self.wire_code()));
+        body.insert("kind".into(), json!(self.0.kind.name()));
+        if let Some(reason) = self.0.reason {
+            body.insert("reason".into(), json!(reason));
+        }
+        body.insert("message".into(), json!(self.0.message));
+        body.insert("hint".into(), json!(self.0.hint.as_deref().unwrap_or_else(|| self.0.kind.default_hint())));
+        body.insert("trace_id".into(), json!(trace_id.as_str()));
+        for (key, value) in &self.0.data {
+            body.insert(key.clone(), value.clone());
+        }
+        Value::Object(body)
+    }
+}
+
+impl Kind {
+    /// The next step when the place that failed had nothing better to say.
+    pub fn default_hint(self) -> &'static str {
+        match self {
+            Kind::ParseError => "Send one JSON-RPC 2.0 object per message.",
+            Kind::InvalidRequest => "Check the envelope: jsonrpc \"2.0\", a method, and an id that is a string or a number.",
+            Kind::MethodNotFound => "Ask `mcp.capabilities` or `server/discover` for what this server offers.",
+            Kind::UnknownTool => "Ask `tools/list` for the tools there are.",
+            Kind::UnsupportedVersion => "Use one of the versions in `supported`.",
+            Kind::Unauthenticated => "Send `Authorization: Bearer <token>` with a token made for this server.",
+            Kind::InvalidArguments => "Compare the arguments with the tool's inputSchema.",
+            Kind::PermissionDenied => "The operator's policy does not allow this; do it another way or ask the operator.",
+            Kind::ApprovalDenied => "A human said no; do not repeat the call unchanged.",
+            Kind::ApprovalExpired => "Nobody answered in time; ask the user to be ready and call again.",
+            Kind::NotFound => "Check the name.",
+            Kind::Conflict => "Read the current state and try again.",
+            Kind::TooLarge => "Ask for less at a time.",
+            Kind::DeadlineExceeded => "Raise timeout_ms or do less in one call.",
+            Kind::Cancelled => "The call was stopped before it ended.",
+            Kind::Unavailable => "Try again later, or run `ringfence doctor`.",
+            Kind::ResourceExhausted => "Wait for running calls to end.",
+            Kind::Internal => "Look up the trace_id with `ringfence audit --trace`.",
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.0.kind.name(), self.detail())
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|e| e as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_its_own_row() {
+        for row in KINDS {
+            assert_eq!(row.kind.row().name, row.name);
+        }
+        let mut names: Vec<_> = KINDS.iter().map(|row| row.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), KINDS.len());
+    }
+
+    #[test]
+    fn a_body_has_what_every_error_promises_and_no_source() {
+        let error = Error::permission_denied("outside_workspace", "no").source(std::io::Error::other("/etc/shadow"));
+        let body = error.body(&TraceId::mint());
+        for key in ["code", "kind", "reason", "message", "hint", "trace_id"] {
+            assert!(body.get(key).is_some(), "{key} missing in {body}");
+        }
+        assert!(!body.to_string().contains("shadow"));
+        assert!(error.detail().contains("shadow"));
+    }
+}

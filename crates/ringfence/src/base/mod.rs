@@ -1,0 +1,16 @@
+//! The vocabulary everything else is written in: errors, ids, secrets, clocks, cancellation, the workspace.
+
+pub mod call;
+pub mod caller;
+pub mod cancel;
+pub mod clock;
+pub mod error;
+pub mod ids;
+pub mod nearest;
+pub mod seal;
+pub mod secret;
+pub mod workspace;
+
+pub use cancel::{Cancel, Cause};
+pub use error::{Error, Kind, Result};
+pub use ids::TraceId;

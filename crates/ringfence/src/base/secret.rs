@@ -1,0 +1,23 @@
+//! A value that must never be shown. It has no Display and no Serialize; Debug says only that it is there.
+
+use std::fmt;
+
+#[derive(Clone)]
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    pub fn new(value: impl Into<Vec<u8>>) -> Self {
+        Secret(value.into())
+    }
+
+    /// The one way to the bytes, so that every use can be found by name.
+    pub fn expose(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(set)")
+    }
+}

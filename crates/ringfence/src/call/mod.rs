@@ -1,0 +1,73 @@
+//! The pipeline of a call: open the record, find the tool, prepare, pass the gate, run, record how it ended.
+//!
+//! A call runs as a task of its own. Whoever made the request is attached to it through [`Run`] and may let go
+//! and come back (see [`park`]); what the task does never depends on who is listening.
+
+pub mod park;
+mod prepare;
+mod run;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use tokio_util::task::TaskTracker;
+
+use crate::approval::Gate;
+use crate::audit::Audit;
+use crate::base::caller::Abilities;
+use crate::base::{Result, TraceId};
+use crate::config::Config;
+use crate::registry::Registry;
+use crate::session::View;
+
+pub use run::{Run, request_digest};
+
+/// One request to run a tool, free of any wire format.
+pub struct CallRequest {
+    pub trace_id: TraceId,
+    pub tool: String,
+    pub arguments: Map<String, Value>,
+    pub view: View,
+    pub abilities: Abilities,
+    /// The time the client gives us, where it says so.
+    pub timeout: Option<Duration>,
+    pub protocol: String,
+    pub client: String,
+    pub budget: usize,
+}
+
+/// Everything a call needs, shared by all transports.
+pub struct Pipeline {
+    pub config: Arc<Config>,
+    pub registry: Arc<Registry>,
+    pub gate: Arc<Gate>,
+    pub audit: Audit,
+    pub parked: park::Parked,
+    /// The calls in flight.
+    runs: TaskTracker,
+}
+
+impl Pipeline {
+    pub fn new(config: Arc<Config>) -> Result<Self> {
+        let audit = Audit::open(&config.root, config.limits.audit_rotate_bytes)?;
+        Ok(Pipeline {
+            registry: Arc::new(Registry::new(&config)),
+            gate: Arc::new(Gate::new(config.approval.expiry, config.approval.terminal)),
+            parked: park::Parked::new(config.approval.expiry, config.limits.grace)?,
+            runs: TaskTracker::new(),
+            audit,
+            config,
+        })
+    }
+}
+
+impl Pipeline {
+    /// Waits until every call has ended and is on record, but not for ever.
+    pub async fn idle(&self, at_most: Duration) {
+        self.runs.close();
+        if tokio::time::timeout(at_most, self.runs.wait()).await.is_err() {
+            tracing::error!("{} calls did not end in time", self.runs.len());
+        }
+    }
+}

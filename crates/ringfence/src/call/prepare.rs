@@ -1,0 +1,68 @@
+//! From a request to a frozen [`Prepared`]: arguments checked, effects known, limits set. Nothing happens yet.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::{CallRequest, Pipeline};
+use crate::base::call::{Prepared, digest};
+use crate::base::{Error, Kind, Result};
+use crate::tools::{PrepareCx, Tool};
+
+/// Text longer than this is cut in prompts; the hash covers the whole.
+const SHOWN_CHARS: usize = 2000;
+
+pub fn find(pipeline: &Pipeline, name: &str) -> Result<Arc<dyn Tool>> {
+    pipeline.registry.get(name).cloned().ok_or_else(|| {
+        // Hidden and missing tools get the same words, so that asking reveals nothing.
+        let shown: String = name.chars().take(64).collect();
+        Error::new(Kind::UnknownTool, format!("there is no tool `{shown}`"))
+    })
+}
+
+pub fn prepare(pipeline: &Pipeline, tool: &dyn Tool, request: &CallRequest) -> Result<Prepared> {
+    let spec = tool.spec();
+    if let Some(reason) = &spec.unavailable {
+        return Err(Error::new(Kind::Unavailable, format!("`{}` cannot run on this host: {reason}", spec.name))
+            .hint("Run `ringfence doctor` on the host."));
+    }
+    let cx = PrepareCx { session: &request.view.session, config: &pipeline.config };
+    let plan = tool.prepare(&request.arguments, &cx)?;
+    let asks = plan.asks.or_else(|| {
+        (spec.requires_approval || pipeline.config.approval.own_tools_always)
+            .then(|| "The operator wants to be asked for every call of it.".to_owned())
+    });
+    Ok(Prepared {
+        trace_id: request.trace_id.clone(),
+        tool: spec.name.clone(),
+        description: spec.description.clone(),
+        definition: spec.definition(),
+        generation: pipeline.config.generation,
+        arguments_hash: digest(&Value::Object(request.arguments.clone())),
+        shown_arguments: shown(&request.arguments),
+        arguments: request.arguments.clone(),
+        cwd: plan.cwd.unwrap_or_else(|| request.view.session.workspace.display()),
+        profile: spec.profile,
+        effects: spec.effects.clone(),
+        limit: limit(pipeline, spec.timeout, plan.timeout, request.timeout),
+        asks,
+    })
+}
+
+/// The smallest of what the caller, the client and the operator allow.
+fn limit(pipeline: &Pipeline, tool: Duration, asked: Option<Duration>, client: Option<Duration>) -> Duration {
+    let ceiling = pipeline.config.limits.timeout_ceiling;
+    asked.unwrap_or(tool).min(client.unwrap_or(ceiling)).min(ceiling)
+}
+
+fn shown(arguments: &Map<String, Value>) -> Value {
+    let cut = |value: &Value| match value {
+        Value::String(text) if text.chars().nth(SHOWN_CHARS).is_some() => {
+            let head: String = text.chars().take(SHOWN_CHARS).collect();
+            json!(format!("{head} … [{} bytes in all]", text.len()))
+        }
+        other => other.clone(),
+    };
+    Value::Object(arguments.iter().map(|(name, value)| (name.clone(), cut(value))).collect())
+}

@@ -1,0 +1,159 @@
+//! One running call and the handle to it.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use serde_json::json;
+use tokio::sync::{mpsc, oneshot};
+
+use super::prepare::{find, prepare};
+use super::{CallRequest, Pipeline};
+use crate::approval::AskCx;
+use crate::audit::Record;
+use crate::base::call::{Facts, Output, Status, digest};
+use crate::base::caller::{Caller, Event};
+use crate::base::clock::Deadline;
+use crate::base::{Cancel, Cause, Error, Kind, Result};
+use crate::tools::RunCx;
+
+/// A call that has been started. Dropping it does not end the call; `cancel` does.
+pub struct Run {
+    pub events: mpsc::Receiver<Event>,
+    pub done: oneshot::Receiver<Result<Output>>,
+    pub cancel: Cancel,
+    /// Tool and arguments in one hash: a retry must be for the same call.
+    pub digest: String,
+    pub principal: String,
+}
+
+impl Pipeline {
+    /// Starts a call. It ends by itself, by its deadline, by `Run::cancel` or with its session.
+    pub fn start(self: &Arc<Self>, request: CallRequest) -> Run {
+        let (caller, events) = Caller::new(request.abilities);
+        let (finished, done) = oneshot::channel();
+        let cancel = request.view.session.cancel.child();
+        let run = Run {
+            events,
+            done,
+            cancel: cancel.clone(),
+            digest: request_digest(&request.tool, &request.arguments),
+            principal: request.view.session.principal.name().to_owned(),
+        };
+        let pipeline = Arc::clone(self);
+        self.runs.spawn(async move {
+            let record = Record::open(
+                &pipeline.audit,
+                &request.trace_id,
+                json!({
+                    "session": request.view.session.id,
+                    "principal": request.view.session.principal.name(),
+                    "workspace": request.view.session.workspace.display(),
+                    "transport": request.view.session.transport,
+                    "protocol": request.protocol,
+                    "client": request.client,
+                    "tool": request.tool.chars().take(128).collect::<String>(),
+                }),
+            );
+            let result = pipeline.carry_out(request, caller, cancel, record).await;
+            // Nobody is attached any more when this fails; the record is written all the same.
+            let _ = finished.send(result);
+        });
+        run
+    }
+
+    async fn carry_out(
+        self: &Arc<Self>,
+        request: CallRequest,
+        caller: Caller,
+        cancel: Cancel,
+        mut record: Record,
+    ) -> Result<Output> {
+        let result = self.follow_the_road(request, caller, &cancel, &mut record).await;
+        match &result {
+            Ok(output) => record.finish(&output.facts, None, cancel.cause()),
+            Err(error) => {
+                let facts = Facts { status: Some(status_of(error)), ..Facts::default() };
+                if error.kind() == Kind::Internal {
+                    tracing::error!("{}", error.detail());
+                }
+                record.finish(&facts, Some(error), cancel.cause());
+            }
+        }
+        result
+    }
+
+    /// The road itself, top to bottom. A panic in a tool is an internal error of that call, nothing more.
+    async fn follow_the_road(
+        self: &Arc<Self>,
+        request: CallRequest,
+        caller: Caller,
+        cancel: &Cancel,
+        record: &mut Record,
+    ) -> Result<Output> {
+        let tool = find(self, &request.tool)?;
+        let prepared = prepare(self, &*tool, &request)?;
+        record.set(json!({
+            "tool": prepared.tool,
+            "arguments_hash": prepared.arguments_hash,
+            "cwd": prepared.cwd,
+            "profile": prepared.profile,
+            "timeout_ms": u64::try_from(prepared.limit.as_millis()).unwrap_or(u64::MAX),
+        }));
+        let deadline = Arc::new(Deadline::after(prepared.limit));
+        let limit = prepared.limit;
+        let approvals = record.approvals();
+        let ask = AskCx { view: &request.view, caller: &caller, cancel, deadline: &deadline, approvals: &approvals };
+        let granted = self.gate.pass(&ask, prepared).await?;
+        record.start()?;
+        let cx = Arc::new(RunCx {
+            trace_id: request.trace_id.clone(),
+            session: Arc::clone(&request.view.session),
+            view: request.view,
+            config: Arc::clone(&self.config),
+            cancel: cancel.clone(),
+            deadline: Arc::clone(&deadline),
+            caller,
+            gate: Arc::clone(&self.gate),
+            budget: request.budget,
+            approvals,
+        });
+        let work = std::panic::AssertUnwindSafe(tool.run(Arc::clone(&cx), granted)).catch_unwind();
+        tokio::pin!(work);
+        let ended = tokio::select! {
+            result = &mut work => Some(result),
+            () = deadline.passed() => { cancel.cancel(Cause::Deadline); None }
+            _ = cancel.cancelled() => None,
+        };
+        // A tool has the grace to end its children and to hand over what it has; then it is dropped.
+        let ended = match ended {
+            Some(result) => Some(result),
+            None => tokio::time::timeout(self.config.limits.grace * 2 + Run::SLACK, work).await.ok(),
+        };
+        match ended {
+            Some(Ok(result)) => result,
+            Some(Err(_)) => Err(Error::internal("the tool failed unexpectedly")),
+            None if cancel.cause() == Some(Cause::Deadline) => {
+                Err(Error::new(Kind::DeadlineExceeded, format!("no result within {} ms", limit.as_millis())))
+            }
+            None => Err(Error::new(Kind::Cancelled, "the call was cancelled")),
+        }
+    }
+}
+
+impl Run {
+    /// For a tool to hand over its partial result after its children are dead.
+    const SLACK: std::time::Duration = std::time::Duration::from_secs(1);
+}
+
+pub fn request_digest(tool: &str, arguments: &serde_json::Map<String, serde_json::Value>) -> String {
+    digest(&json!([crate::registry::underscored(tool), arguments]))
+}
+
+fn status_of(error: &Error) -> Status {
+    match error.kind() {
+        Kind::ApprovalDenied | Kind::ApprovalExpired | Kind::PermissionDenied => Status::Denied,
+        Kind::DeadlineExceeded => Status::TimedOut,
+        Kind::Cancelled => Status::Cancelled,
+        _ => Status::Failed,
+    }
+}

@@ -1,0 +1,370 @@
+//! `ringfence approvals`: shows the questions that wait on the servers of this root, and answers them.
+
+use std::collections::HashSet;
+use std::io::{BufRead, BufReader, ErrorKind, IsTerminal, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Pid;
+use rustix::termios::{QueueSelector, tcflush};
+use serde_json::{Value, json};
+
+use crate::approval::terminal::{Request, Socket, directory};
+use crate::approval::{Answer, Prompt};
+use crate::base::{Error, Kind, Result};
+
+/// A server that does not answer in this time is not waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a watch looks again.
+const GLANCE: Duration = Duration::from_millis(300);
+/// Of one list; a server holds a bounded number of questions per session.
+const REPLY_BYTES: u64 = 64 * 1024 * 1024;
+
+/// See the calls that wait for approval, and answer them
+#[derive(Debug, Args)]
+pub struct Approvals {
+    /// The runtime directory of the servers; default: $XDG_STATE_HOME/ringfence
+    #[arg(long, value_name = "DIR", global = true)]
+    pub root: Option<PathBuf>,
+    /// Print the waiting questions as JSON
+    #[arg(long, conflicts_with = "watch")]
+    pub json: bool,
+    /// Wait for questions and ask them here, one by one
+    #[arg(long)]
+    pub watch: bool,
+    #[command(subcommand)]
+    pub command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Allow one waiting call
+    Allow {
+        /// The question's id, as listed
+        id: String,
+        /// Also allow the same tool for the rest of that session
+        #[arg(long)]
+        session: bool,
+    },
+    /// Refuse one waiting call
+    Deny {
+        /// The question's id, as listed
+        id: String,
+    },
+}
+
+/// The person's end: a real terminal, or a script of one in tests.
+trait Desk {
+    /// Somebody reads what is shown and types what is answered.
+    fn is_manned(&self) -> bool;
+    /// For the person.
+    fn show(&mut self, text: &str) -> Result<()>;
+    /// For the person or a pipe.
+    fn print(&mut self, text: &str) -> Result<()>;
+    /// Forgets what was typed before the question was on the screen.
+    fn forget_typed(&mut self);
+    /// A line, if one was typed within the time; an empty text is the end of input.
+    fn typed(&mut self, within: Duration) -> Result<Option<String>>;
+}
+
+pub fn run(args: &Approvals, root: &Path) -> Result<()> {
+    run_at(args, root, &mut Terminal)
+}
+
+fn run_at(args: &Approvals, root: &Path, desk: &mut dyn Desk) -> Result<()> {
+    match &args.command {
+        Some(Command::Allow { id, session: false }) => decide(root, id, Answer::Once, desk),
+        Some(Command::Allow { id, session: true }) => decide(root, id, Answer::Session, desk),
+        Some(Command::Deny { id }) => decide(root, id, Answer::Deny, desk),
+        None if args.watch => watch(root, desk),
+        None => list(root, args.json, desk),
+    }
+}
+
+/// One waiting question and the server that asks it.
+struct Question {
+    server: u32,
+    socket: PathBuf,
+    prompt: Prompt,
+}
+
+fn list(root: &Path, as_json: bool, desk: &mut dyn Desk) -> Result<()> {
+    let questions = waiting(root)?;
+    if as_json {
+        let shown: Vec<Value> = questions.iter().map(as_value).collect::<Result<_>>()?;
+        let text = serde_json::to_string_pretty(&json!({"pending": shown}))
+            .map_err(|error| Error::internal("the questions cannot be shown").source(error))?;
+        return desk.print(&format!("{}\n", ascii(&text)));
+    }
+    if questions.is_empty() {
+        return desk.print("No call waits for approval.\n");
+    }
+    for question in &questions {
+        let text = format!("{}  (server {})\n{}\n", question.prompt.id, question.server, question.prompt.text());
+        desk.print(&plain(&text))?;
+    }
+    desk.print("Answer with `ringfence approvals allow ID [--session]` or `ringfence approvals deny ID`.\n")
+}
+
+fn as_value(question: &Question) -> Result<Value> {
+    let mut value = serde_json::to_value(&question.prompt)
+        .map_err(|error| Error::internal("the question cannot be shown").source(error))?;
+    value["server"] = json!(question.server);
+    Ok(value)
+}
+
+fn want_manned(desk: &dyn Desk) -> Result<()> {
+    if desk.is_manned() {
+        return Ok(());
+    }
+    Err(Error::permission_denied(
+        "no_terminal",
+        "approvals are answered by a person: stdin and stderr must be a terminal",
+    )
+    .hint("Run it in a terminal, without pipes. `ringfence approvals` alone lists anywhere."))
+}
+
+fn decide(root: &Path, id: &str, answer: Answer, desk: &mut dyn Desk) -> Result<()> {
+    want_manned(desk)?;
+    let questions = waiting(root)?;
+    let question = questions.iter().find(|question| question.prompt.id == id).ok_or_else(|| {
+        Error::new(Kind::NotFound, "no waiting question has this id")
+            .hint("It may have been answered or have expired; `ringfence approvals` lists what waits.")
+    })?;
+    send_answer(question, answer)?;
+    desk.show(&plain(&format!("{} `{}`\n", outcome(answer), question.prompt.tool)))
+}
+
+fn outcome(answer: Answer) -> &'static str {
+    match answer {
+        Answer::Once => "Allowed once:",
+        Answer::Session => "Allowed for this session:",
+        Answer::Deny => "Denied:",
+    }
+}
+
+fn send_answer(question: &Question, answer: Answer) -> Result<()> {
+    let request = Request::Answer { id: question.prompt.id.clone(), answer };
+    let reply = talk(&question.socket, &request)
+        .map_err(|error| Error::new(Kind::Unavailable, "the server that asked is gone").source(error))?;
+    if reply["ok"] == true {
+        return Ok(());
+    }
+    let why = reply["error"].as_str().unwrap_or("the server did not take the answer");
+    Err(Error::new(Kind::Conflict, plain(why)).hint("`ringfence approvals` lists what still waits."))
+}
+
+/// Asks what waits and what comes, until the person has enough.
+fn watch(root: &Path, desk: &mut dyn Desk) -> Result<()> {
+    want_manned(desk)?;
+    desk.show("Waiting for questions (q and Enter to leave).\n")?;
+    let mut skipped = HashSet::new();
+    loop {
+        let next = waiting(root)?.into_iter().find(|question| !skipped.contains(&question.prompt.id));
+        match next {
+            Some(question) => match ask(root, &question, desk)? {
+                Asked::Answered => {}
+                Asked::Failed => {
+                    skipped.insert(question.prompt.id);
+                }
+                Asked::Left => return Ok(()),
+            },
+            None => {
+                if let Some("q" | "Q" | "") = desk.typed(GLANCE)?.as_deref().map(str::trim) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+enum Asked {
+    Answered,
+    /// The server did not take the answer; asking again would only annoy.
+    Failed,
+    Left,
+}
+
+/// One question, until it is answered here, answered elsewhere, or expired.
+fn ask(root: &Path, question: &Question, desk: &mut dyn Desk) -> Result<Asked> {
+    desk.show(&plain(&format!("\n{}", question.prompt.text())))?;
+    let choices = "[y] once  [s] for this session  [n] deny  [q] leave: ";
+    desk.forget_typed();
+    desk.show(choices)?;
+    loop {
+        let Some(line) = desk.typed(GLANCE)? else {
+            if waiting(root)?.iter().any(|other| other.prompt.id == question.prompt.id) {
+                continue;
+            }
+            desk.show("\nIt was answered elsewhere, withdrawn, or has expired.\n")?;
+            return Ok(Asked::Answered);
+        };
+        let answer = match line.trim().to_ascii_lowercase().as_str() {
+            "y" | "yes" => Answer::Once,
+            "s" | "session" => Answer::Session,
+            "n" | "no" => Answer::Deny,
+            "q" | "quit" => return Ok(Asked::Left),
+            "" if line.is_empty() => return Ok(Asked::Left),
+            _ => {
+                desk.show(choices)?;
+                continue;
+            }
+        };
+        return match send_answer(question, answer) {
+            Ok(()) => desk
+                .show(&format!("{} `{}`\n", outcome(answer), plain(&question.prompt.tool)))
+                .map(|()| Asked::Answered),
+            Err(error) => desk.show(&format!("Not taken: {error}\n")).map(|()| Asked::Failed),
+        };
+    }
+}
+
+/// Everything that waits on all servers of this root, the most urgent first.
+fn waiting(root: &Path) -> Result<Vec<Question>> {
+    let mut questions = Vec::new();
+    for (server, path) in sockets(root)? {
+        let reply = match talk(&path, &Request::List {}) {
+            Ok(reply) => reply,
+            Err(error) => {
+                // Left behind by a crash, once its process is gone; a live one may only be slow.
+                if is_gone(server) {
+                    let _ = std::fs::remove_file(&path);
+                } else {
+                    tracing::warn!("the server {server} does not answer: {error}");
+                }
+                continue;
+            }
+        };
+        let prompts: Vec<Prompt> = serde_json::from_value(reply["pending"].clone()).unwrap_or_else(|error| {
+            tracing::warn!("the server {server} gave an answer that is not understood: {error}");
+            Vec::new()
+        });
+        questions.extend(prompts.into_iter().map(|prompt| Question { server, socket: path.clone(), prompt }));
+    }
+    questions.sort_by(|a, b| (a.prompt.expires_unix_ms, &a.prompt.id).cmp(&(b.prompt.expires_unix_ms, &b.prompt.id)));
+    Ok(questions)
+}
+
+/// The servers of this root by process number, and their sockets.
+fn sockets(root: &Path) -> Result<Vec<(u32, PathBuf)>> {
+    let failed = |error: std::io::Error| {
+        Error::new(Kind::Unavailable, "the servers of this root cannot be found")
+            .hint("Name the root of the server with `--root` (or SANDBOX_ROOT).")
+            .source(error)
+    };
+    let entries = match std::fs::read_dir(directory(root)) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let number = name.strip_prefix("approvals-").and_then(|rest| rest.strip_suffix(".sock"));
+        if let Some(pid) = number.and_then(|number| number.parse().ok()) {
+            found.push((pid, path));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn is_gone(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_none_or(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
+}
+
+fn talk(path: &Path, request: &Request) -> std::io::Result<Value> {
+    let socket = Socket::at(path.to_owned())?;
+    let mut stream = UnixStream::connect(&socket.address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(format!("{}\n", serde_json::to_string(request)?).as_bytes())?;
+    let mut line = String::new();
+    BufReader::new(stream.take(REPLY_BYTES)).read_line(&mut line)?;
+    Ok(serde_json::from_str(&line)?)
+}
+
+/// What a server sends could redraw the terminal; only line breaks of our own stay as they are.
+fn plain(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => shown.push(c),
+            c if c.is_control() || is_invisible(c) => shown.push_str(&format!("\\u{{{:x}}}", u32::from(c))),
+            c => shown.push(c),
+        }
+    }
+    shown
+}
+
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// JSON in which everything beyond ASCII is escaped: the same value, and nothing a terminal would act on.
+fn ascii(json: &str) -> String {
+    let mut shown = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            '\n' | ' '..='~' => shown.push(c),
+            c => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| shown.push_str(&format!("\\u{unit:04x}"))),
+        }
+    }
+    shown
+}
+
+struct Terminal;
+
+impl Desk for Terminal {
+    fn is_manned(&self) -> bool {
+        std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+    }
+
+    fn show(&mut self, text: &str) -> Result<()> {
+        write_out(&mut std::io::stderr().lock(), text)
+    }
+
+    fn print(&mut self, text: &str) -> Result<()> {
+        write_out(&mut std::io::stdout().lock(), text)
+    }
+
+    fn forget_typed(&mut self) {
+        // It fails only where there is no terminal, and then nobody is asked.
+        let _ = tcflush(std::io::stdin(), QueueSelector::IFlush);
+    }
+
+    /// Read past the standard buffer: a line typed ahead must not lie there as the answer to the next question.
+    fn typed(&mut self, within: Duration) -> Result<Option<String>> {
+        let failed =
+            |error: rustix::io::Errno| Error::new(Kind::Unavailable, "the terminal cannot be read").source(error);
+        let stdin = std::io::stdin();
+        let patience =
+            Timespec::try_from(within).map_err(|error| Error::internal("a time out of range").source(error))?;
+        match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&patience)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+            Ok(_) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let mut bytes = [0u8; 1024];
+        let count = rustix::io::read(&stdin, &mut bytes).map_err(failed)?;
+        let text = String::from_utf8_lossy(&bytes[..count]);
+        Ok(Some(text.split_inclusive('\n').next().unwrap_or_default().to_owned()))
+    }
+}
+
+fn write_out(out: &mut dyn Write, text: &str) -> Result<()> {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // Whoever read it has seen enough (`| head`).
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome.map_err(|error| Error::new(Kind::Unavailable, "the output cannot be written").source(error)),
+    }
+}
+
+#[cfg(test)]
+#[path = "approvals_tests.rs"]
+mod tests;

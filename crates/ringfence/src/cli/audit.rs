@@ -1,0 +1,451 @@
+//! `ringfence audit`: read the log, follow it, check it.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use clap::Subcommand;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::Value;
+
+use crate::audit::read::{Event, Reader};
+use crate::audit::verify::{FileReport, State, verify};
+use crate::base::clock::format_utc;
+use crate::base::{Error, Kind, Result};
+
+/// Show what was called, by whom, what was decided, and how it ended.
+///
+/// One line per event, oldest first, over all servers that share the root. Every call has a `call.start` and a
+/// `call.stop` with the same trace id, which is also in the answer the client got. Arguments are never recorded,
+/// only their hash.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  ringfence audit --since 10m               the last ten minutes\n  ringfence audit --follow --tool shell.exec  calls of one tool as they happen\n  ringfence audit --trace 3f9a01c2          everything about one call\n  ringfence audit --json > audit.jsonl      export\n  ringfence audit verify                    was the log changed?"
+)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// Keep printing as events happen, until the reader closes or Ctrl-C.
+    #[arg(long, short)]
+    pub follow: bool,
+    /// Only events of this tool, by its exact name.
+    #[arg(long, value_name = "TOOL")]
+    pub tool: Option<String>,
+    /// Only events of this session.
+    #[arg(long, value_name = "SESSION")]
+    pub session: Option<String>,
+    /// Only the call with this trace id; its beginning is enough.
+    #[arg(long, value_name = "ID")]
+    pub trace: Option<String>,
+    /// Only events from then on: an age (30s, 10m, 2h, 7d) or a UTC time (2026-11-15, 2026-11-15T21:40:03Z).
+    #[arg(long, value_name = "WHEN", value_parser = parse_since)]
+    pub since: Option<String>,
+    /// Print each record as the JSON line it is in the log.
+    #[arg(long)]
+    pub json: bool,
+    /// The directory that holds the server's state.
+    #[arg(long, value_name = "DIR", global = true)]
+    pub root: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub enum Command {
+    /// Check that no record was changed, added, moved or removed.
+    ///
+    /// Walks the keyed chain of every file and names the first record that is not as it was written; then the
+    /// exit code is 1. A file that ends in mid-line because its process was killed is reported as a crash, which
+    /// is not an error. This proves nothing against somebody who can read audit/key: the user who runs the
+    /// server, and root.
+    Verify,
+}
+
+impl Args {
+    fn narrows(&self) -> bool {
+        self.tool.is_some() || self.session.is_some() || self.trace.is_some() || self.since.is_some()
+    }
+}
+
+/// The exit code: 1 when `verify` found something.
+pub fn run(args: Args, root: &Path, out: &mut dyn Write) -> Result<u8> {
+    let done = match args.command {
+        Some(Command::Verify) if args.follow || args.json || args.narrows() => {
+            return Err(Error::invalid_arguments("`ringfence audit verify` takes no filters: it checks the whole log")
+                .hint("Leave out everything but --root."));
+        }
+        Some(Command::Verify) => print_verified(root, out)?,
+        None => print_events(&args, root, out).map(|()| 0),
+    };
+    match done {
+        // The reader has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(0),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(Error::new(Kind::NotFound, "there is no audit log")
+                .hint("Check --root; the log is in the directory `audit` below it and begins with the first server.")
+                .source(error))
+        }
+        Err(error) => Err(Error::new(Kind::Unavailable, "the audit log cannot be read or printed").source(error)),
+        Ok(code) => Ok(code),
+    }
+}
+
+fn print_verified(root: &Path, out: &mut dyn Write) -> Result<io::Result<u8>> {
+    let report = verify(root)?;
+    let mut print = || {
+        for file in &report.files {
+            writeln!(out, "{}  {:>8}  {}", clean(&file.name), file.records, state(file))?;
+        }
+        for note in &report.notes {
+            writeln!(out, "{}", clean(note))?;
+        }
+        let total = format!("{} in {}", count(report.records, "record"), count(report.files.len() as u64, "file"));
+        match &report.problems[..] {
+            [] => writeln!(out, "{total}: chain intact")?,
+            [first, rest @ ..] => {
+                writeln!(out, "BROKEN: {}", clean(&first.to_string()))?;
+                for problem in rest {
+                    writeln!(out, "  also: {}", clean(&problem.to_string()))?;
+                }
+                writeln!(out, "{total} are proven; what follows the first broken record in its file is not")?;
+            }
+        }
+        out.flush()?;
+        Ok(u8::from(!report.problems.is_empty()))
+    };
+    Ok(print())
+}
+
+fn state(file: &FileReport) -> String {
+    match file.state {
+        State::Closed => "closed".into(),
+        State::Open => "open (in use)".into(),
+        State::Crashed { torn: 0 } => "crash: its process ended without closing it".into(),
+        State::Crashed { torn } => format!("crash: torn tail, {} of an unfinished record", count(torn, "byte")),
+        State::Broken => "BROKEN".into(),
+    }
+}
+
+fn count(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+fn print_events(args: &Args, root: &Path, out: &mut dyn Write) -> io::Result<()> {
+    let mut reader = Reader::new(root);
+    loop {
+        reader.read(|event| if matches(args, &event) { print_event(args.json, &event, out) } else { Ok(()) })?;
+        out.flush()?;
+        if !args.follow {
+            return Ok(());
+        }
+        if reader_left() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+    }
+}
+
+/// Waits a moment before the next look at the files. True when whoever read our standard output has gone, which
+/// would otherwise be noticed only at the next event.
+fn reader_left() -> bool {
+    let stdout = rustix::stdio::stdout();
+    let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
+    let moment = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+    let ready = poll(&mut fds, Some(&moment)).unwrap_or(0);
+    ready > 0 && fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL)
+}
+
+fn matches(args: &Args, event: &Event) -> bool {
+    let Some(value) = &event.value else { return !args.narrows() };
+    let is = |name: &str, wanted: &Option<String>| wanted.as_ref().is_none_or(|wanted| value[name] == wanted.as_str());
+    let text = |name: &str| value[name].as_str().unwrap_or_default();
+    is("tool", &args.tool)
+        && is("session", &args.session)
+        && args.trace.as_ref().is_none_or(|start| text("trace_id").starts_with(start.as_str()))
+        && args.since.as_ref().is_none_or(|since| text("ts") >= since.as_str())
+}
+
+fn print_event(json: bool, event: &Event, out: &mut dyn Write) -> io::Result<()> {
+    match &event.value {
+        _ if json => {
+            out.write_all(&event.raw)?;
+            out.write_all(b"\n")
+        }
+        Some(value) => writeln!(out, "{}", show(value)),
+        None => writeln!(out, "{:<26}  unreadable: {} line {}", "", clean(&event.file), event.line),
+    }
+}
+
+/// Time, event, tool, status, who, trace id, and what there is to say about how it went.
+fn show(value: &Value) -> String {
+    let text = |name: &str| clean(value[name].as_str().unwrap_or_default());
+    let or = |first: String, second: String| if first.is_empty() { second } else { first };
+    let who = [text("principal"), text("session")].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
+    let line = format!(
+        "{:<26}  {:<12}  {:<16}  {:<9}  {:<28}  {:<32}  {}",
+        text("ts").trim_end_matches('Z').replacen('T', " ", 1),
+        text("event"),
+        or(text("tool"), "-".into()),
+        or(or(text("status"), text("outcome")), "-".into()),
+        or(who.join("/"), "-".into()),
+        or(text("trace_id"), "-".into()),
+        details(value)
+    );
+    line.trim_end().to_owned()
+}
+
+fn details(value: &Value) -> String {
+    const SHOWN: [(&str, &str); 10] = [
+        ("exit_code", "exit "),
+        ("signal", "signal "),
+        ("error", ""),
+        ("reason", ""),
+        ("cause", "by "),
+        ("by", "by "),
+        ("mode", ""),
+        ("file", ""),
+        ("next", "next "),
+        ("duration_ms", "ms "),
+    ];
+    let shown = SHOWN.iter().filter_map(|(name, before)| match value.get(*name)? {
+        Value::String(text) => Some(format!("{before}{}", clean(text))),
+        Value::Number(number) => Some(format!("{before}{number}")),
+        _ => None,
+    });
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+/// Names in the log come from clients and models: on a terminal they must be text and nothing else.
+fn clean(text: &str) -> String {
+    let strange = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    text.chars().map(|c| if strange(c) { '\u{fffd}' } else { c }).collect()
+}
+
+/// As the beginning of a time stamp: those are UTC, and their order as text is their order in time.
+fn parse_since(text: &str) -> std::result::Result<String, String> {
+    let wrong =
+        || "give an age such as 30s, 10m, 2h, 7d, or a UTC time such as 2026-11-15 or 2026-11-15T21:40:03Z".to_owned();
+    let (number, unit) = text.split_at(text.len() - text.chars().next_back().map_or(0, char::len_utf8));
+    if let Ok(number) = number.parse::<u64>() {
+        let unit: u64 = match unit {
+            "s" => 1,
+            "m" => 60,
+            "h" => 3600,
+            "d" => 86_400,
+            "w" => 604_800,
+            _ => return Err(wrong()),
+        };
+        let age = number.checked_mul(unit).map(Duration::from_secs).ok_or_else(wrong)?;
+        // Older than time itself is everything.
+        return Ok(SystemTime::now().checked_sub(age).map_or_else(String::new, format_utc));
+    }
+    const SHAPE: &[u8] = b"0000-00-00T00:00:00.000000";
+    let time = text.strip_suffix('Z').unwrap_or(text);
+    let fits = |at: usize, byte: u8| {
+        SHAPE.get(at).is_some_and(|s| if *s == b'0' { byte.is_ascii_digit() } else { byte == *s })
+    };
+    let whole = matches!(time.len(), 10 | 13 | 16 | 19 | 21..=26);
+    if whole && time.bytes().enumerate().all(|(at, byte)| fits(at, byte)) { Ok(time.to_owned()) } else { Err(wrong()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use serde_json::json;
+
+    use super::*;
+    use crate::audit::{Audit, Record};
+    use crate::base::TraceId;
+    use crate::base::call::Facts;
+    use crate::base::ids::short;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(words: &[&str]) -> Args {
+        Cli::try_parse_from([&["audit"], words].concat()).unwrap_or_else(|error| panic!("{error}")).args
+    }
+
+    struct Root(PathBuf);
+
+    impl Root {
+        fn new() -> Self {
+            Root(std::env::temp_dir().join(short("ringfence-cli-audit")))
+        }
+
+        fn output(&self, words: &[&str]) -> (u8, String) {
+            let mut out = Vec::new();
+            let code = run(args(words), &self.0, &mut out).unwrap();
+            (code, String::from_utf8(out).unwrap())
+        }
+    }
+
+    impl Drop for Root {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn call(audit: &Audit, tool: &str, session: &str) -> TraceId {
+        let trace = TraceId::mint();
+        let mut record = Record::open(audit, &trace, json!({"tool": tool, "session": session, "principal": "alice"}));
+        record.start().unwrap();
+        record.finish(&Facts { exit_code: Some(7), ..Facts::default() }, None, None);
+        trace
+    }
+
+    #[test]
+    fn filters_pick_and_json_is_the_line_as_it_is() {
+        let root = Root::new();
+        let (one, two) = (Audit::open(&root.0, 1 << 20).unwrap(), Audit::open(&root.0, 1 << 20).unwrap());
+        let trace = call(&one, "shell.exec", "s-1");
+        call(&two, "file.read", "s-1");
+        call(&one, "shell.exec", "s-2");
+
+        let lines = |words: &[&str]| root.output(words).1.lines().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(lines(&[]).len(), 8);
+        assert_eq!(lines(&["--tool", "shell.exec"]).len(), 4);
+        assert_eq!(lines(&["--session", "s-1"]).len(), 4);
+        assert_eq!(lines(&["--session", "s-1", "--tool", "shell.exec"]).len(), 2);
+        assert_eq!(lines(&["--since", "10m"]).len(), 8);
+        assert_eq!(lines(&["--since", "2999-01-01"]).len(), 0);
+        let [start, stop] = &lines(&["--trace", &trace.as_str()[..12]])[..] else { panic!() };
+        assert!(start.contains("call.start") && stop.contains("call.stop"));
+        for part in ["shell.exec", "completed", "alice/s-1", trace.as_str(), "exit 7"] {
+            assert!(stop.contains(part), "{part} in {stop}");
+        }
+        assert_eq!(start.find(trace.as_str()), stop.find(trace.as_str()), "aligned");
+
+        let name = std::fs::read_dir(root.0.join("audit")).unwrap().map(|entry| entry.unwrap().path());
+        let mut raw: Vec<String> = name
+            .filter(|path| path.extension().is_some_and(|end| end == "jsonl"))
+            .flat_map(|path| std::fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect::<Vec<_>>())
+            .collect();
+        let mut printed = lines(&["--json"]);
+        let times: Vec<Value> =
+            printed.iter().map(|line| serde_json::from_str::<Value>(line).unwrap()["ts"].take()).collect();
+        assert!(times.is_sorted_by_key(|ts| ts.as_str().unwrap().to_owned()));
+        raw.sort();
+        printed.sort();
+        assert_eq!(printed, raw);
+    }
+
+    #[test]
+    fn verify_says_so_and_its_exit_code_does_too() {
+        let root = Root::new();
+        let audit = Audit::open(&root.0, 1 << 20).unwrap();
+        call(&audit, "shell.exec", "s-1");
+        let (code, text) = root.output(&["verify"]);
+        assert_eq!(code, 0);
+        assert!(text.contains("open (in use)") && text.ends_with("3 records in 1 file: chain intact\n"), "{text}");
+        drop(audit);
+        let name = text.split_whitespace().next().unwrap();
+        let path = root.0.join("audit").join(name);
+        let original = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, original.replacen("alice", "mal\u{1b}", 1)).unwrap();
+        let (code, text) = root.output(&["verify"]);
+        assert_eq!(code, 1);
+        assert!(text.contains(&format!("BROKEN: {name} line 2 (seq 2): its mac does not fit")), "{text}");
+        std::fs::write(&path, original).unwrap();
+        assert_eq!(root.output(&["verify"]).0, 0);
+    }
+
+    #[test]
+    fn without_a_log_it_says_where_to_look() {
+        let root = Root::new();
+        for words in [&[][..], &["verify"]] {
+            let error = run(args(words), &root.0, &mut Vec::new()).unwrap_err();
+            assert_eq!(error.kind(), Kind::NotFound);
+            assert!(error.hint_text().unwrap().contains("--root"));
+        }
+        assert!(!root.0.exists(), "reading makes nothing");
+    }
+
+    /// Closes after a number of lines, and writes the next events itself: what is seen was written after
+    /// following began.
+    struct Pipe<'a> {
+        lines: Vec<String>,
+        more: Box<dyn FnMut(usize) + 'a>,
+        limit: usize,
+    }
+
+    impl Write for Pipe<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.lines.len() == self.limit {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            let text = String::from_utf8(bytes.to_vec()).unwrap();
+            match self.lines.last_mut() {
+                Some(last) if !last.ends_with('\n') => last.push_str(&text),
+                _ => self.lines.push(text),
+            }
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            let seen = self.lines.len();
+            (self.more)(seen);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn follow_sees_growth_and_new_files_and_ends_with_its_reader() {
+        let root = Root::new();
+        let audit = Audit::open(&root.0, 1 << 20).unwrap();
+        call(&audit, "one", "s-1");
+        let mut others = Vec::new();
+        let mut pipe = Pipe {
+            lines: Vec::new(),
+            limit: 6,
+            more: Box::new(|seen| match seen {
+                2 => drop(call(&audit, "two", "s-1")),
+                4 => {
+                    others.push(Audit::open(&root.0, 1 << 20).unwrap());
+                    call(&others[0], "three", "s-1");
+                }
+                // The seventh line finds the pipe closed.
+                _ => drop(call(&audit, "four", "s-1")),
+            }),
+        };
+        assert_eq!(run(args(&["--follow", "--json", "--session", "s-1"]), &root.0, &mut pipe).unwrap(), 0);
+        let tools: Vec<_> = pipe
+            .lines
+            .iter()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap()["tool"].as_str().unwrap().to_owned())
+            .collect();
+        assert_eq!(tools, ["one", "one", "two", "two", "three", "three"]);
+    }
+
+    #[test]
+    fn the_root_may_stand_before_or_after_verify() {
+        for words in [&["--root", "/r", "verify"][..], &["verify", "--root", "/r"], &["--root", "/r"]] {
+            assert_eq!(args(words).root.as_deref(), Some(Path::new("/r")));
+        }
+        for words in [["--follow", "verify"], ["--json", "verify"], ["--tool=x", "verify"]] {
+            let error = run(args(&words), Path::new("/r"), &mut Vec::new()).unwrap_err();
+            assert_eq!(error.kind(), Kind::InvalidArguments);
+        }
+        assert!(Cli::try_parse_from(["audit", "--since", "yesterday"]).is_err());
+    }
+
+    #[test]
+    fn since_takes_ages_and_times_and_nothing_else() {
+        for good in ["30s", "10m", "2h", "7d", "1w", "2026-11-15", "2026-11-15T21:40", "2026-11-15T21:40:03.5Z"] {
+            assert!(parse_since(good).is_ok(), "{good}");
+        }
+        assert_eq!(parse_since("2026-11-15T21:40:03Z").unwrap(), "2026-11-15T21:40:03");
+        for bad in ["", "m", "10", "10y", "-5m", "yesterday", "2026-11", "2026-11-15T21:40:03+02:00", "10µ"] {
+            assert!(parse_since(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn names_cannot_drive_the_terminal() {
+        let line = show(&json!({"ts": "2026-11-15T21:40:03.1Z", "event": "x", "tool": "\u{1b}[2J\u{202e}\u{9b}"}));
+        assert!(!line.contains(['\u{1b}', '\u{202e}', '\u{9b}']), "{line:?}");
+    }
+}

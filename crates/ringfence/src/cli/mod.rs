@@ -1,0 +1,67 @@
+//! The command line: one file per command.
+
+mod approvals;
+mod audit;
+mod serve;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::base::{Error, Result};
+use crate::config::{Env, Flags, resolve_root};
+
+/// Tools that coding agents can be trusted with.
+///
+/// Ringfence is an MCP server. Every call to one of its tools takes one road: it is checked, asked about where
+/// it must be, run, and written to an audit log that can be verified.
+#[derive(Parser)]
+#[command(name = "ringfence", version, max_term_width = 100)]
+#[command(after_help = "Start with:  ringfence serve --workspace .\nAdd to Codex: codex mcp add ringfence -- ringfence serve")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve MCP on standard input and output, or over HTTP
+    Serve(serve::Args),
+    /// Show what has been done, follow it, or verify that the log is whole
+    Audit(audit::Args),
+    /// List and answer the questions that wait for a human
+    Approvals(approvals::Approvals),
+}
+
+/// Runs the command line and turns its end into an exit code.
+pub fn run() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::Serve(args) => serve::run(args),
+        Command::Audit(args) => root(args.root.clone())
+            .and_then(|root| audit::run(args, &root, &mut std::io::stdout().lock())),
+        Command::Approvals(args) => root(args.root.clone()).and_then(|root| approvals::run(&args, &root)).map(|()| 0),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            report(&error);
+            ExitCode::from(error.kind().row().exit)
+        }
+    }
+}
+
+/// An error for a person at a terminal: what happened, then what to do.
+fn report(error: &Error) {
+    let mut stderr = std::io::stderr().lock();
+    let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint());
+    // When standard error is gone there is nowhere left to say it.
+    let _ = writeln!(stderr, "error: {}\nhint: {hint}", error.detail());
+}
+
+/// The root that these flags and this environment name.
+fn root(flag: Option<PathBuf>) -> Result<PathBuf> {
+    resolve_root(&Flags { root: flag, ..Flags::default() }, &Env::of_process())
+}

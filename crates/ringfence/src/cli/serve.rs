@@ -1,0 +1,178 @@
+//! `ringfence serve`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::approval::terminal;
+use crate::base::{Cause, Error, Kind, Result};
+use crate::config::{self, Config, Env, Flags};
+use crate::mcp::{Server, http, stdio};
+
+/// Serve MCP on standard input and output (default), or over HTTP
+#[derive(clap::Args)]
+#[command(after_help = "Flags win over the environment, the environment over the config file, the file over defaults.\n\
+Environment: SANDBOX_WORKSPACE, SANDBOX_ROOT, RINGFENCE_CONFIG, MCP_AUTH_ENABLED, MCP_AUTH_JWT_SECRET,\n\
+MCP_AUTH_JWT_PUBLIC_KEY, MCP_AUTH_AUDIENCE, MCP_AUTH_ISSUER, RINGFENCE_LOG (error, warn, info, debug, trace)")]
+pub struct Args {
+    /// The directory the tools work in; default: the current directory on stdio, one per caller over HTTP
+    #[arg(long, value_name = "DIR")]
+    workspace: Option<PathBuf>,
+    /// Where runtime files go (audit log, sockets, outputs); default: $XDG_STATE_HOME/ringfence
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+    /// The config file; default: $XDG_CONFIG_HOME/ringfence/config.toml
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Which of our own tools are listed
+    #[arg(long, value_name = "core|all")]
+    tools: Option<String>,
+    /// Serve `POST /mcp` and `GET /mcp/sse` here instead of stdio, e.g. 127.0.0.1:8931 (port 0: any free one)
+    #[arg(long, value_name = "ADDR:PORT")]
+    http: Option<String>,
+    /// Allow a public address without auth: anyone who can reach it can use the tools
+    #[arg(long)]
+    insecure_no_auth: bool,
+    #[arg(long, hide = true)]
+    conformance_fixtures: bool,
+}
+
+pub fn run(args: Args) -> Result<u8> {
+    start_log()?;
+    let config = config::resolve(
+        &Flags {
+            root: args.root,
+            workspace: args.workspace,
+            config: args.config,
+            tools: args.tools,
+            http: args.http,
+            insecure_no_auth: args.insecure_no_auth,
+            conformance_fixtures: args.conformance_fixtures,
+        },
+        &Env::of_process(),
+    )?;
+    config::prepare_root(&config)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| Error::internal("cannot start the runtime").source(error))?;
+    let result = runtime.block_on(serve(config));
+    // A read of standard input may never return; it must not keep the process.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    result.map(|()| 0)
+}
+
+async fn serve(config: Config) -> Result<()> {
+    let listener = match config.http.listen {
+        Some(address) => Some(bind(address).await?),
+        None => None,
+    };
+    // A limit on file sizes must refuse a call, not kill the server.
+    let _too_large = signal(SignalKind::from_raw(SIGXFSZ)).map_err(no_signals)?;
+    let server = Server::new(config)?;
+    let audit = server.pipeline.audit.clone();
+    audit.event("server.start", json!({"version": env!("CARGO_PKG_VERSION"), "transport": if listener.is_some() { "http" } else { "stdio" }}))?;
+    let _terminal = match server.config.approval.terminal {
+        true => {
+            let who = if listener.is_some() { terminal::Server::alone() } else { terminal::Server::of_client() };
+            Some(terminal::serve(Arc::clone(&server.pipeline.gate.pending), &server.config.root, who).await?)
+        }
+        false => None,
+    };
+    let stopped = Arc::clone(&server);
+    let mut stop = StopSignals::new()?;
+    tokio::spawn(async move {
+        stop.received().await;
+        stopped.shutdown.cancel(Cause::Shutdown);
+    });
+    let result = match listener {
+        Some(listener) => within_grace(&server, http::serve(Arc::clone(&server), listener)).await,
+        None => within_grace(&server, stdio::serve(Arc::clone(&server))).await,
+    };
+    server.shutdown.cancel(Cause::Shutdown);
+    server.pipeline.idle(server.config.limits.grace * 2 + Duration::from_secs(1)).await;
+    let reason = server.shutdown.cause().map_or("eof", Cause::name);
+    audit.event("server.stop", json!({"cause": reason}))?;
+    audit.close()?;
+    result
+}
+
+/// After a signal, open connections have the grace to end; then we go.
+async fn within_grace(server: &Server, serving: impl Future<Output = Result<()>>) -> Result<()> {
+    let grace = server.config.limits.grace * 2 + Duration::from_secs(1);
+    tokio::select! {
+        result = serving => result,
+        () = async {
+            server.shutdown.cancelled().await;
+            tokio::time::sleep(grace).await;
+        } => Ok(()),
+    }
+}
+
+async fn bind(address: SocketAddr) -> Result<tokio::net::TcpListener> {
+    let listener = tokio::net::TcpListener::bind(address).await.map_err(|error| {
+        Error::new(Kind::Unavailable, format!("cannot listen on {address}"))
+            .hint("Choose another address or port with --http.")
+            .source(error)
+    })?;
+    let bound = listener.local_addr().map_err(|error| Error::internal("no local address").source(error))?;
+    // On standard error, for people and for scripts that asked for port 0.
+    tracing::warn!("listening on http://{bound}/mcp");
+    Ok(listener)
+}
+
+/// The same number on every Linux architecture but MIPS, and on macOS.
+const SIGXFSZ: i32 = 25;
+
+fn no_signals(error: std::io::Error) -> Error {
+    Error::internal("cannot listen for signals").source(error)
+}
+
+struct StopSignals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl StopSignals {
+    fn new() -> Result<Self> {
+        let listen = |kind| signal(kind).map_err(no_signals);
+        Ok(StopSignals { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    async fn received(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Log lines go to standard error: standard output belongs to the protocol. They are ours alone; the protocol
+/// engine would log whole requests, and arguments may hold secrets.
+fn start_log() -> Result<()> {
+    use tracing::level_filters::LevelFilter;
+    use tracing_subscriber::layer::SubscriberExt;
+    use tracing_subscriber::util::SubscriberInitExt;
+
+    let level = match std::env::var("RINGFENCE_LOG").as_deref() {
+        Ok("error") => LevelFilter::ERROR,
+        Ok("info") => LevelFilter::INFO,
+        Ok("debug") => LevelFilter::DEBUG,
+        Ok("trace") => LevelFilter::TRACE,
+        Ok("warn" | "") | Err(_) => LevelFilter::WARN,
+        Ok(_) => {
+            return Err(Error::invalid_arguments("RINGFENCE_LOG must be error, warn, info, debug or trace"));
+        }
+    };
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(false);
+    tracing_subscriber::registry()
+        .with(tracing_subscriber::filter::Targets::new().with_target("ringfence", level))
+        .with(lines.compact())
+        .try_init()
+        .map_err(|error| Error::internal("cannot start the log").source(error))
+}

@@ -1,0 +1,165 @@
+//! The environment: one table of every variable we read, and a picture of it taken once at the start.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::base::{Error, Result};
+
+/// One variable and what it is for.
+pub struct Variable {
+    pub name: &'static str,
+    pub meaning: &'static str,
+    /// Its value is never shown, only whether it is set.
+    pub secret: bool,
+}
+
+macro_rules! variables {
+    ($($constant:ident $name:literal $secret:literal $meaning:literal;)*) => {
+        $(pub const $constant: &str = $name;)*
+        /// Every environment variable that is read anywhere.
+        pub const VARIABLES: &[Variable] =
+            &[$(Variable { name: $name, meaning: $meaning, secret: $secret },)*];
+    };
+}
+
+variables! {
+    SANDBOX_ROOT            "SANDBOX_ROOT"            false "Where runtime files live (`--root`).";
+    SANDBOX_WORKSPACE       "SANDBOX_WORKSPACE"       false "The directory the tools work in (`--workspace`).";
+    RINGFENCE_CONFIG        "RINGFENCE_CONFIG"        false "The config file (`--config`).";
+    RINGFENCE_LOG           "RINGFENCE_LOG"           false "How much is logged: error, warn, info, debug or trace.";
+    ENABLE_SURFACE          "ENABLE_MCP_SERVER_SURFACE" false "`enable_mcp_server_surface`; its name is accepted in any case.";
+    MCP_AUTH_ENABLED        "MCP_AUTH_ENABLED"        false "Whether HTTP callers need a bearer token.";
+    MCP_AUTH_JWT_SECRET     "MCP_AUTH_JWT_SECRET"     true  "The shared secret that tokens are signed with (HS256).";
+    MCP_AUTH_JWT_PUBLIC_KEY "MCP_AUTH_JWT_PUBLIC_KEY" false "The public key that tokens are checked with (RS256, ES256, EdDSA): PEM text or a file.";
+    MCP_AUTH_AUDIENCE       "MCP_AUTH_AUDIENCE"       false "The audience a token must name.";
+    MCP_AUTH_ISSUER         "MCP_AUTH_ISSUER"         false "The issuer a token must name; also published as the authorization server.";
+    XDG_STATE_HOME          "XDG_STATE_HOME"          false "Holds the default root.";
+    XDG_CONFIG_HOME         "XDG_CONFIG_HOME"         false "Holds the default config file.";
+    HOME                    "HOME"                    false "The home directory: base of the defaults, and refused as a workspace.";
+}
+
+/// What the process was started with. It is data, so that resolving a config depends on nothing hidden.
+#[derive(Clone, Default)]
+pub struct Env {
+    variables: Vec<(OsString, OsString)>,
+    /// The directory that relative paths start from.
+    pub cwd: Option<PathBuf>,
+}
+
+impl Env {
+    pub fn of_process() -> Self {
+        Env { variables: std::env::vars_os().collect(), cwd: std::env::current_dir().ok() }
+    }
+
+    pub fn new<N: Into<OsString>, V: Into<OsString>>(
+        variables: impl IntoIterator<Item = (N, V)>,
+        cwd: impl Into<PathBuf>,
+    ) -> Self {
+        let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        Env { variables, cwd: Some(cwd.into()) }
+    }
+
+    /// An empty value counts as not set, as shells and unit files leave them behind.
+    pub fn get(&self, name: &str) -> Option<&OsStr> {
+        self.variables
+            .iter()
+            .find(|(other, _)| other == name)
+            .map(|(_, value)| value.as_os_str())
+            .filter(|value| !value.is_empty())
+    }
+
+    pub fn path(&self, name: &str) -> Option<&Path> {
+        self.get(name).map(Path::new)
+    }
+
+    /// A directory of the XDG kind: the specification says to ignore a relative one.
+    pub fn absolute(&self, name: &str) -> Option<&Path> {
+        self.path(name).filter(|path| path.is_absolute())
+    }
+
+    pub fn text(&self, name: &str) -> Result<Option<String>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(value) => match value.to_str() {
+                Some(text) => Ok(Some(text.to_owned())),
+                None => Err(Error::invalid_arguments(format!("{name} is not valid UTF-8"))),
+            },
+        }
+    }
+
+    pub fn bool(&self, name: &str) -> Result<Option<bool>> {
+        self.get(name).map(|value| parse_bool(name, value)).transpose()
+    }
+
+    /// A switch whose name may be written in any case. Two spellings that disagree are an error, because
+    /// either choice would be the wrong one for somebody.
+    pub fn bool_in_any_case(&self, name: &str) -> Result<Option<bool>> {
+        let mut found = None;
+        for (other, value) in &self.variables {
+            if !other.as_bytes().eq_ignore_ascii_case(name.as_bytes()) || value.is_empty() {
+                continue;
+            }
+            let value = parse_bool(name, value)?;
+            if found.is_some_and(|earlier| earlier != value) {
+                return Err(Error::invalid_arguments(format!(
+                    "{name} is set twice in different cases, to different values"
+                ))
+                .hint(format!("Keep one {name}.")));
+            }
+            found = Some(value);
+        }
+        Ok(found)
+    }
+}
+
+fn parse_bool(name: &str, value: &OsStr) -> Result<bool> {
+    let text = value.to_string_lossy().trim().to_ascii_lowercase();
+    match text.as_str() {
+        "true" | "1" | "yes" | "on" => Ok(true),
+        "false" | "0" | "no" | "off" => Ok(false),
+        _ => Err(Error::invalid_arguments(format!("{name} is neither true nor false"))
+            .hint(format!("Set {name} to true or false."))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn env(pairs: &[(&str, &str)]) -> Env {
+        Env::new(pairs.iter().copied(), "/")
+    }
+
+    #[test]
+    fn names_in_the_table_are_unique_and_explained() {
+        for (at, variable) in VARIABLES.iter().enumerate() {
+            assert!(!variable.meaning.is_empty());
+            assert!(VARIABLES[..at].iter().all(|other| other.name != variable.name), "{}", variable.name);
+        }
+    }
+
+    #[test]
+    fn a_switch_is_true_or_false_and_nothing_in_between() {
+        for (text, expected) in
+            [("true", true), ("1", true), ("Yes", true), ("0", false), ("FALSE", false), ("off", false)]
+        {
+            assert_eq!(env(&[("MCP_AUTH_ENABLED", text)]).bool(MCP_AUTH_ENABLED).unwrap(), Some(expected), "{text}");
+        }
+        assert_eq!(env(&[("MCP_AUTH_ENABLED", "")]).bool(MCP_AUTH_ENABLED).unwrap(), None);
+        let error = env(&[("MCP_AUTH_ENABLED", "treu")]).bool(MCP_AUTH_ENABLED).unwrap_err();
+        assert!(error.message().contains("MCP_AUTH_ENABLED"), "{error}");
+    }
+
+    #[test]
+    fn the_surface_switch_is_found_in_any_case_but_must_not_contradict_itself() {
+        let found = |pairs: &[(&str, &str)]| env(pairs).bool_in_any_case(ENABLE_SURFACE);
+        assert_eq!(found(&[]).unwrap(), None);
+        assert_eq!(found(&[("enable_mcp_server_surface", "0")]).unwrap(), Some(false));
+        assert_eq!(
+            found(&[("Enable_Mcp_Server_Surface", "1"), ("ENABLE_MCP_SERVER_SURFACE", "true")]).unwrap(),
+            Some(true)
+        );
+        assert!(found(&[("enable_mcp_server_surface", "0"), ("ENABLE_MCP_SERVER_SURFACE", "1")]).is_err());
+    }
+}

@@ -1,0 +1,158 @@
+//! What is wrong with a config file, said so that one can fix it: file, line, column, a caret, the likely word.
+
+use std::path::Path;
+
+use crate::base::nearest::nearest;
+use crate::base::{Error, Kind};
+
+/// Turns what the TOML reader found into our error.
+pub fn describe(path: &Path, text: &str, error: &toml::de::Error) -> Error {
+    let span = error.span().unwrap_or(0..0);
+    let place = Place::of(text, span);
+    let (what, hint) = words(error.message(), place.is_secret);
+    let message = format!("{}:{}:{}: {what}\n{}", path.display(), place.line, place.column, place.picture);
+    Error::new(Kind::InvalidArguments, message)
+        .reason("bad_config")
+        .hint(hint)
+        .with("file", path.display().to_string())
+        .with("line", place.line)
+        .with("column", place.column)
+}
+
+struct Place {
+    line: usize,
+    column: usize,
+    picture: String,
+    is_secret: bool,
+}
+
+impl Place {
+    fn of(text: &str, span: std::ops::Range<usize>) -> Place {
+        let start = (0..=span.start.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
+        let line_end = text[start..].find('\n').map_or(text.len(), |at| start + at);
+        let line = text[..line_start].matches('\n').count() + 1;
+        let whole = &text[line_start..line_end];
+        let is_secret = names_a_secret(whole);
+        // A line that may hold a secret is shown as far as its key: errors end up in logs.
+        let shown = match whole.find('=') {
+            Some(equals) if is_secret => format!("{}= …", &whole[..equals]),
+            _ => whole.to_owned(),
+        };
+        let shown: String = shown.chars().take(160).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let before = text[line_start..start].chars().count();
+        let span_end = (start..=span.end.clamp(start, line_end)).rev().find(|at| text.is_char_boundary(*at));
+        let width = text[start..span_end.unwrap_or(start)].chars().count().max(1);
+        let indent = before.min(shown.chars().count());
+        let carets = width.min(shown.chars().count().saturating_sub(indent).max(1));
+        let gutter = " ".repeat(line.to_string().len());
+        let picture = format!("{line} | {shown}\n{gutter} | {}{}", " ".repeat(indent), "^".repeat(carets));
+        Place { line, column: before + 1, picture, is_secret }
+    }
+}
+
+fn names_a_secret(line: &str) -> bool {
+    // The whole line, since an inline table holds keys on both sides of its first `=`.
+    let line = line.to_ascii_lowercase();
+    ["secret", "token", "password", "key"].iter().any(|word| line.contains(word))
+}
+
+/// Our words for the reader's: it speaks of fields and variants, an operator of keys and values.
+fn words(message: &str, is_secret: bool) -> (String, String) {
+    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    let first = message.lines().next().unwrap_or_default();
+    match quoted.split_first() {
+        Some((name, known)) if first.starts_with("unknown field") => {
+            (format!("there is no key `{}` here", shorten(name)), unknown_key_hint(name, known))
+        }
+        Some((name, known)) if first.starts_with("unknown variant") => {
+            let what = if is_secret {
+                "the value does not fit".to_owned()
+            } else {
+                format!("`{}` is not a value of this key", shorten(name))
+            };
+            (what, did_you_mean(name, known))
+        }
+        _ if is_secret => {
+            ("the value does not fit".to_owned(), "Check the kind of value that this key takes.".to_owned())
+        }
+        _ => (first.to_owned(), "Correct the line and start again.".to_owned()),
+    }
+}
+
+fn unknown_key_hint(name: &str, known: &[&str]) -> String {
+    match name {
+        "jwt_secret" => {
+            "Secrets are not kept in config.toml: set MCP_AUTH_JWT_SECRET, or name a file with `jwt_secret_file`."
+                .to_owned()
+        }
+        _ => did_you_mean(name, known),
+    }
+}
+
+fn did_you_mean(name: &str, known: &[&str]) -> String {
+    match nearest(name, known) {
+        Some(near) => format!("Did you mean `{near}`?"),
+        None => format!("Known here: {}.", known.join(", ")),
+    }
+}
+
+fn shorten(name: &str) -> String {
+    name.chars().filter(|c| !c.is_control()).take(64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::raw;
+    use super::*;
+
+    fn fault(text: &str) -> Error {
+        raw::parse(text, Path::new("/etc/rf.toml")).unwrap_err()
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_place_and_the_likely_word() {
+        let error = fault("tools = \"all\"\n\n[approval]\nexpiry = 3\n");
+        assert_eq!(error.message(), "/etc/rf.toml:4:1: there is no key `expiry` here\n4 | expiry = 3\n  | ^^^^^^");
+        assert_eq!(error.hint_text(), Some("Did you mean `expiry_s`?"));
+        let error = fault("[upstreams.x]\nurl = \"y\"\n");
+        assert!(error.message().starts_with("/etc/rf.toml:1:2: there is no key `upstreams`"), "{error}");
+    }
+
+    #[test]
+    fn a_bad_value_is_named_with_its_place() {
+        let error = fault("tools = \"browser\"");
+        assert!(error.message().starts_with("/etc/rf.toml:1:9: `browser` is not a value of this key"), "{error}");
+        assert_eq!(error.hint_text(), Some("Known here: core, shell, all."));
+        let error = fault("[limits]\ngrace_ms = -4\n");
+        assert!(error.message().starts_with("/etc/rf.toml:2:12: -4 is not a number from 0 to 60000"), "{error}");
+        let error = fault("[http]\nallowed_origins = [\"https://a\", \"*\"]\n");
+        assert!(error.message().starts_with("/etc/rf.toml:2:19: an origin is written"), "{error}");
+    }
+
+    #[test]
+    fn what_does_not_parse_gets_a_caret() {
+        let error = fault("tools = \n");
+        assert!(error.message().starts_with("/etc/rf.toml:1:"), "{error}");
+        assert!(error.message().contains("1 | tools = \n  | "), "{error}");
+        assert!(error.message().ends_with('^'), "{error}");
+        let error = fault("[limits]\n[limits]\n");
+        assert!(error.message().starts_with("/etc/rf.toml:2:"), "{error}");
+        let error = fault("tools = \"ü\" x");
+        assert!(error.message().starts_with("/etc/rf.toml:1:13:"), "{error}");
+    }
+
+    #[test]
+    fn a_secret_written_into_the_file_is_not_repeated() {
+        for text in [
+            "[auth]\njwt_secret = \"hunter2hunter2\"\n",
+            "[auth]\njwt_secret_file = [\"hunter2hunter2\"]\n",
+            "[auth]\njwt_secret_file = \"hunter2hunter2\n",
+            "auth = { jwt_secret = \"hunter2hunter2\" }\n",
+        ] {
+            let error = fault(text);
+            assert!(!format!("{error:?}{}", error.hint_text().unwrap_or_default()).contains("hunter2"), "{error:?}");
+        }
+        assert!(fault("[auth]\njwt_secret = \"x\"\n").hint_text().unwrap().contains("MCP_AUTH_JWT_SECRET"));
+    }
+}

@@ -1,0 +1,181 @@
+//! The operator's word: read once, resolved into one immutable value, swapped whole on reload.
+//!
+//! `raw` is the file as written, `env` the environment, `resolve` puts them together (flag over environment
+//! over file over default), `place` says where the root and the workspace may be.
+
+mod bind;
+pub mod env;
+mod fault;
+mod keys;
+mod place;
+pub mod raw;
+mod resolve;
+#[cfg(test)]
+pub(crate) mod scratch;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+pub use bind::check_bind;
+pub use env::Env;
+pub use place::{prepare_root, workspace_for};
+pub use resolve::{Flags, resolve, resolve_root};
+
+/// The defaults, as the config file that they are.
+pub const DEFAULTS: &str = include_str!("defaults.toml");
+
+/// Which of our own tools are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ToolSet {
+    Core,
+    Shell,
+    All,
+}
+
+impl ToolSet {
+    pub const ALL: &[ToolSet] = &[ToolSet::Core, ToolSet::Shell, ToolSet::All];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            ToolSet::Core => "core",
+            ToolSet::Shell => "shell",
+            ToolSet::All => "all",
+        }
+    }
+}
+
+/// How tool names are spelled in a list. A call is accepted in either style.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ToolNames {
+    /// Dotted, except for clients known to reject dots.
+    Auto,
+    Dot,
+    Underscore,
+}
+
+impl ToolNames {
+    pub fn name(self) -> &'static str {
+        match self {
+            ToolNames::Auto => "auto",
+            ToolNames::Dot => "dot",
+            ToolNames::Underscore => "underscore",
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Counts reloads, so that a grant can say under which config it was given.
+    pub generation: u64,
+    /// Where runtime files live; nothing else is written anywhere unasked.
+    pub root: PathBuf,
+    /// The workspace of stdio, or the one named for everybody; None on the network means one under root, for
+    /// each principal or shared.
+    pub workspace: Option<PathBuf>,
+    /// Without a named workspace, every principal on the network gets the same one.
+    pub shared_workspace: bool,
+    /// Inside the workspace and shut to every tool: the root, when it lies there.
+    pub closed: Vec<PathBuf>,
+    /// False leaves the legacy pair of tools alone on the list.
+    pub surface: bool,
+    pub tools: ToolSet,
+    pub tool_names: ToolNames,
+    pub approval: Approval,
+    pub limits: Limits,
+    pub http: Http,
+    pub auth: Option<Auth>,
+    /// Hidden: registers the fixtures of the conformance suite.
+    pub conformance_fixtures: bool,
+    /// The file that was read, if there was one.
+    pub file: Option<PathBuf>,
+    /// Every setting as it may be shown, and who set it.
+    pub settings: Vec<Setting>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Approval {
+    pub expiry: Duration,
+    /// Questions may be answered with `ringfence approvals`.
+    pub terminal: bool,
+    /// `own_tools = "always"`: our own tools ask for every call.
+    pub own_tools_always: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// No call runs longer, whatever it asks for.
+    pub timeout_ceiling: Duration,
+    /// Between SIGTERM and SIGKILL.
+    pub grace: Duration,
+    /// Of one stored output.
+    pub output_file_bytes: u64,
+    /// Of one JSON-RPC message.
+    pub message_bytes: usize,
+    pub audit_rotate_bytes: u64,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Http {
+    /// Where to listen; None is stdio.
+    pub listen: Option<SocketAddr>,
+    /// Names and `name:port` allowed in Host, beside loopback.
+    pub allowed_hosts: Vec<String>,
+    pub allowed_origins: Vec<String>,
+    pub insecure_no_auth: bool,
+}
+
+/// How bearer tokens are checked.
+#[derive(Debug, Clone)]
+pub struct Auth {
+    pub key: AuthKey,
+    pub audience: Option<String>,
+    pub issuer: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+pub enum AuthKey {
+    /// HS256.
+    Secret(crate::base::secret::Secret),
+    /// RS256, ES256 or EdDSA, by the kind of key: PEM text.
+    PublicPem(String),
+}
+
+/// One resolved value and where it came from. A secret is shown as `set`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    pub key: &'static str,
+    pub value: String,
+    pub origin: Origin,
+}
+
+/// Who set a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    Flag(&'static str),
+    Env(&'static str),
+    File(PathBuf),
+    Default,
+}
+
+impl Origin {
+    /// Somebody chose it for this server; it is not what happens by itself.
+    pub fn is_named(&self) -> bool {
+        *self != Origin::Default
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Flag(name) | Origin::Env(name) => f.write_str(name),
+            Origin::File(path) => write!(f, "{}", path.display()),
+            Origin::Default => f.write_str("default"),
+        }
+    }
+}

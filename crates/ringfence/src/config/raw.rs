@@ -1,0 +1,125 @@
+//! `config.toml` as it is written: every key optional, nothing unknown accepted, values checked where they stand.
+
+use std::path::{Path, PathBuf};
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+
+use super::{ToolNames, ToolSet, fault};
+use crate::base::Result;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct File {
+    #[serde(alias = "ENABLE_MCP_SERVER_SURFACE")]
+    pub enable_mcp_server_surface: Option<bool>,
+    pub tool_names: Option<ToolNames>,
+    pub tools: Option<ToolSet>,
+    pub shared_workspace: Option<bool>,
+    pub root: Option<PathBuf>,
+    pub workspace: Option<PathBuf>,
+    pub approval: Approval,
+    pub limits: Limits,
+    pub http: Http,
+    pub auth: Auth,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Approval {
+    pub expiry_s: Option<Within<1, 86_400>>,
+    pub terminal: Option<bool>,
+    pub own_tools: Option<OwnTools>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OwnTools {
+    Auto,
+    Always,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    pub timeout_ms: Option<Within<1, 604_800_000>>,
+    pub grace_ms: Option<Within<0, 60_000>>,
+    pub output_file_mb: Option<Within<1, 1_048_576>>,
+    pub message_mb: Option<Within<1, 1024>>,
+    pub audit_rotate_mb: Option<Within<1, 1_048_576>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Http {
+    pub allowed_hosts: Option<Vec<HostName>>,
+    pub allowed_origins: Option<Vec<OriginName>>,
+}
+
+/// The secret itself has no key here on purpose: config files are copied, shown and checked in.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Auth {
+    pub enabled: Option<bool>,
+    pub jwt_secret_file: Option<PathBuf>,
+    pub jwt_public_key: Option<String>,
+    pub audience: Option<String>,
+    pub issuer: Option<String>,
+}
+
+/// A number with its bounds, so that a bad one is reported at its place in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Within<const LOW: u64, const HIGH: u64>(pub u64);
+
+impl<'de, const LOW: u64, const HIGH: u64> Deserialize<'de> for Within<LOW, HIGH> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = i64::deserialize(deserializer)?;
+        match u64::try_from(number) {
+            Ok(number) if (LOW..=HIGH).contains(&number) => Ok(Within(number)),
+            _ => Err(D::Error::custom(format!("{number} is not a number from {LOW} to {HIGH}"))),
+        }
+    }
+}
+
+/// `name` or `name:port`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct HostName(pub String);
+
+impl TryFrom<String> for HostName {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
+        if text.is_empty() || !text.chars().all(known) {
+            return Err("a host is written `name` or `name:port`, without wildcards");
+        }
+        Ok(HostName(text.to_ascii_lowercase()))
+    }
+}
+
+/// `scheme://host[:port]`, as browsers send it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct OriginName(pub String);
+
+impl TryFrom<String> for OriginName {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let wrong = "an origin is written `scheme://host` or `scheme://host:port`, without path or wildcards";
+        let (scheme, host) = text.split_once("://").ok_or(wrong)?;
+        let scheme_fits =
+            !scheme.is_empty() && scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
+        if !scheme_fits {
+            return Err(wrong);
+        }
+        HostName::try_from(host.to_owned()).map_err(|_| wrong)?;
+        Ok(OriginName(text.to_ascii_lowercase()))
+    }
+}
+
+/// Reads the text of a config file; `path` is for the words of an error.
+pub fn parse(text: &str, path: &Path) -> Result<File> {
+    toml::from_str(text).map_err(|error| fault::describe(path, text, &error))
+}

@@ -1,0 +1,377 @@
+//! From flags, environment, file and defaults to one [`Config`]; each value remembers who set it.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::bind::{check_bind, parse_listen};
+use super::env::{self, Env};
+use super::place::{self, Keepers, Place};
+use super::{Approval, Config, DEFAULTS, Http, Limits, Origin, Setting, ToolNames, ToolSet, keys, raw};
+use crate::base::nearest::nearest;
+use crate::base::{Error, Kind, Result};
+
+const MIB: u64 = 1024 * 1024;
+
+/// What was said on the command line.
+#[derive(Debug, Clone, Default)]
+pub struct Flags {
+    pub root: Option<PathBuf>,
+    pub workspace: Option<PathBuf>,
+    pub config: Option<PathBuf>,
+    pub tools: Option<String>,
+    /// `PORT` (on 127.0.0.1) or `ADDRESS:PORT`; None is stdio.
+    pub http: Option<String>,
+    pub conformance_fixtures: bool,
+    pub insecure_no_auth: bool,
+}
+
+/// What each source says about one value, strongest first.
+pub(super) struct Layers<T> {
+    pub flag: Option<(T, &'static str)>,
+    pub env: Option<(T, &'static str)>,
+    pub file: Option<T>,
+    pub default: Option<T>,
+}
+
+impl<T> Layers<T> {
+    /// Only a config file may say it.
+    fn file_only(file: Option<T>, default: Option<T>) -> Self {
+        Layers { flag: None, env: None, file, default }
+    }
+}
+
+/// Chooses values and keeps the table of who set them.
+pub(super) struct Picker<'a> {
+    file: Option<&'a Path>,
+    home: Option<PathBuf>,
+    settings: Vec<Setting>,
+}
+
+impl Picker<'_> {
+    pub fn pick<T>(
+        &mut self,
+        key: &'static str,
+        layers: Layers<T>,
+        show: impl Fn(&T) -> String,
+    ) -> Result<(T, Origin)> {
+        self.pick_optional(key, layers, show)
+            .ok_or_else(|| Error::internal(format!("the compiled-in defaults do not set `{key}`")))
+    }
+
+    pub fn pick_optional<T>(
+        &mut self,
+        key: &'static str,
+        layers: Layers<T>,
+        show: impl Fn(&T) -> String,
+    ) -> Option<(T, Origin)> {
+        let Layers { flag, env, file, default } = layers;
+        let chosen = (flag.map(|(value, name)| (value, Origin::Flag(name))))
+            .or_else(|| env.map(|(value, name)| (value, Origin::Env(name))))
+            .or_else(|| file.map(|value| (value, self.file_origin())))
+            .or_else(|| default.map(|value| (value, Origin::Default)))?;
+        self.record(key, show(&chosen.0), chosen.1.clone());
+        Some(chosen)
+    }
+
+    pub fn record(&mut self, key: &'static str, value: String, origin: Origin) {
+        self.settings.push(Setting { key, value, origin });
+    }
+
+    pub fn file_origin(&self) -> Origin {
+        self.file.map_or(Origin::Default, |path| Origin::File(path.to_owned()))
+    }
+
+    /// A path written in the config file starts from that file's directory.
+    pub fn file_path(&self, path: &Path) -> Result<PathBuf> {
+        place::absolute(path, self.file.and_then(Path::parent), self.home.as_deref())
+    }
+}
+
+/// The config file: the one that was named, which must be there, or the default one, which need not.
+struct Source {
+    path: Option<PathBuf>,
+    /// Whether it is there or not, this is where it would be looked for.
+    places: Vec<PathBuf>,
+    raw: raw::File,
+}
+
+impl Source {
+    fn read(flags: &Flags, env: &Env) -> Result<Source> {
+        let named = flags.config.as_deref().or_else(|| env.path(env::RINGFENCE_CONFIG));
+        let path = match named {
+            Some(path) => place::absolute(path, env.cwd.as_deref(), None)?,
+            None => match default_config_path(env) {
+                Some(path) => path,
+                None => return Ok(Source { path: None, places: Vec::new(), raw: raw::File::default() }),
+            },
+        };
+        let text = match read_text(&path) {
+            Ok(text) => text,
+            Err(error) if named.is_none() && error.kind() == Kind::NotFound => {
+                let places = path.parent().map(place::settle).transpose()?.into_iter().collect();
+                return Ok(Source { path: None, places, raw: raw::File::default() });
+            }
+            Err(error) => return Err(error),
+        };
+        let raw = raw::parse(&text, &path)?;
+        // A link and its target: changing either changes the config.
+        let mut places = Vec::new();
+        for file in [Some(path.clone()), path.canonicalize().ok()].into_iter().flatten() {
+            places.extend(file.parent().map(place::settle).transpose()?);
+        }
+        Ok(Source { path: Some(path), places, raw })
+    }
+}
+
+fn default_config_path(env: &Env) -> Option<PathBuf> {
+    let base = match env.absolute(env::XDG_CONFIG_HOME) {
+        Some(base) => base.to_owned(),
+        None => env.absolute(env::HOME)?.join(".config"),
+    };
+    Some(base.join("ringfence/config.toml"))
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    let failed = |kind, what: &str| {
+        Error::new(kind, format!("the config file {} {what}", path.display()))
+            .hint("Name the file with `--config` (or RINGFENCE_CONFIG).")
+    };
+    let file = File::open(path).map_err(|error| {
+        let missing = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
+        let (kind, what) =
+            if missing { (Kind::NotFound, "is not there") } else { (Kind::Unavailable, "cannot be read") };
+        failed(kind, what).source(error)
+    })?;
+    let facts = file.metadata().map_err(|error| failed(Kind::Unavailable, "cannot be read").source(error))?;
+    if facts.mode() & 0o002 != 0 && facts.is_file() {
+        return Err(failed(Kind::PermissionDenied, "can be written to by anybody").hint("Run `chmod o-w` on it."));
+    }
+    let mut text = String::new();
+    let read = file.take(MIB + 1).read_to_string(&mut text);
+    read.map_err(|error| failed(Kind::Unavailable, "cannot be read as text").source(error))?;
+    if text.len() as u64 > MIB {
+        return Err(failed(Kind::TooLarge, "is larger than 1 MiB"));
+    }
+    Ok(text)
+}
+
+/// The root alone, for commands that need no workspace.
+pub fn resolve_root(flags: &Flags, env: &Env) -> Result<PathBuf> {
+    let source = Source::read(flags, env)?;
+    let mut picker = picker(&source, env);
+    Ok(root(&mut picker, flags, env, &source)?.0)
+}
+
+/// Everything a server needs to know.
+pub fn resolve(flags: &Flags, env: &Env) -> Result<Config> {
+    let source = Source::read(flags, env)?;
+    let file = &source.raw;
+    let defaults = raw::parse(DEFAULTS, Path::new("defaults.toml"))?;
+    let mut picker = picker(&source, env);
+    let p = &mut picker;
+
+    let (root, root_origin) = root(p, flags, env, &source)?;
+    let listen = flags.http.as_deref().map(parse_listen).transpose()?;
+    if let Some(address) = listen {
+        p.record("http.listen", address.to_string(), Origin::Flag("--http"));
+    }
+    let keys = keys::resolve(p, env, &file.auth, &defaults.auth)?;
+    let shared = Layers::file_only(file.shared_workspace, defaults.shared_workspace);
+    let (shared_workspace, _) = p.pick("shared_workspace", shared, bool::to_string)?;
+
+    let mut steering: Vec<_> = source.places.iter().map(|place| ("the config file", place.clone())).collect();
+    for (what, path) in keys.files {
+        steering.push((what, place::settle(&path)?));
+    }
+    let keepers = Keepers {
+        home: env.absolute(env::HOME).map(place::settle).transpose()?,
+        root: Place { path: &root, named: root_origin.is_named() },
+        steering: &steering,
+    };
+    let (workspace, closed) = workspace(p, flags, env, &source, &keepers)?;
+
+    let surface = Layers {
+        env: env.bool_in_any_case(env::ENABLE_SURFACE)?.map(|value| (value, env::ENABLE_SURFACE)),
+        ..Layers::file_only(file.enable_mcp_server_surface, defaults.enable_mcp_server_surface)
+    };
+    let tools = Layers {
+        flag: flags.tools.as_deref().map(parse_tools).transpose()?.map(|tools| (tools, "--tools")),
+        ..Layers::file_only(file.tools, defaults.tools)
+    };
+    let names = Layers::file_only(file.tool_names, defaults.tool_names);
+    let config = Config {
+        generation: 1,
+        surface: p.pick("enable_mcp_server_surface", surface, bool::to_string)?.0,
+        tools: p.pick("tools", tools, |tools: &ToolSet| tools.name().to_owned())?.0,
+        tool_names: p.pick("tool_names", names, |names: &ToolNames| names.name().to_owned())?.0,
+        approval: approval(p, &file.approval, &defaults.approval)?,
+        limits: limits(p, &file.limits, &defaults.limits)?,
+        http: http(p, flags, listen, &source.raw.http, &defaults.http)?,
+        auth: keys.auth,
+        root,
+        workspace,
+        shared_workspace,
+        closed,
+        conformance_fixtures: flags.conformance_fixtures,
+        file: source.path.clone(),
+        settings: picker.settings,
+    };
+    if let Some(address) = listen {
+        check_bind(address, &config)?;
+        if config.workspace.is_some() && config.auth.is_some() && !shared_workspace {
+            tracing::warn!("a workspace was named, so every principal works in it; leave it out to give each its own");
+        }
+    }
+    Ok(config)
+}
+
+fn picker<'a>(source: &'a Source, env: &Env) -> Picker<'a> {
+    let home = env.absolute(env::HOME).map(Path::to_owned);
+    Picker { file: source.path.as_deref(), home, settings: Vec::new() }
+}
+
+fn show_path(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn root(picker: &mut Picker<'_>, flags: &Flags, env: &Env, source: &Source) -> Result<(PathBuf, Origin)> {
+    let from = |path: &Path| place::absolute(path, env.cwd.as_deref(), None);
+    let layers = Layers {
+        flag: flags.root.as_deref().map(from).transpose()?.map(|path| (path, "--root")),
+        env: env.path(env::SANDBOX_ROOT).map(from).transpose()?.map(|path| (path, env::SANDBOX_ROOT)),
+        file: source.raw.root.as_deref().map(|path| picker.file_path(path)).transpose()?,
+        default: default_root(env),
+    };
+    let (path, origin) = picker.pick_optional("root", layers, |path| show_path(path)).ok_or_else(|| {
+        Error::invalid_arguments("there is no place for runtime files, as HOME and XDG_STATE_HOME are not set")
+            .hint("Name a directory with `--root` (or SANDBOX_ROOT).")
+    })?;
+    let path = place::settle(&path)?;
+    if path.parent().is_none() {
+        return Err(Error::invalid_arguments("`/` cannot be the root directory of this server")
+            .hint("Name a directory of its own with `--root` (or SANDBOX_ROOT)."));
+    }
+    Ok((path, origin))
+}
+
+fn default_root(env: &Env) -> Option<PathBuf> {
+    if cfg!(target_os = "macos") {
+        return Some(env.absolute(env::HOME)?.join("Library/Application Support/ringfence"));
+    }
+    let base = match env.absolute(env::XDG_STATE_HOME) {
+        Some(base) => base.to_owned(),
+        None => env.absolute(env::HOME)?.join(".local/state"),
+    };
+    Some(base.join("ringfence"))
+}
+
+/// The workspace and what is closed inside it. On the network there is none unless one was named: each
+/// principal gets its own.
+fn workspace(
+    picker: &mut Picker<'_>,
+    flags: &Flags,
+    env: &Env,
+    source: &Source,
+    keepers: &Keepers<'_>,
+) -> Result<(Option<PathBuf>, Vec<PathBuf>)> {
+    let from = |path: &Path| place::absolute(path, env.cwd.as_deref(), None);
+    let layers = Layers {
+        flag: flags.workspace.as_deref().map(from).transpose()?.map(|path| (path, "--workspace")),
+        env: env.path(env::SANDBOX_WORKSPACE).map(from).transpose()?.map(|path| (path, env::SANDBOX_WORKSPACE)),
+        file: source.raw.workspace.as_deref().map(|path| picker.file_path(path)).transpose()?,
+        default: if flags.http.is_none() { env.cwd.clone() } else { None },
+    };
+    let Some((path, origin)) = picker.pick_optional("workspace", layers, |path| show_path(path)) else {
+        if flags.http.is_some() {
+            picker.record("workspace", "<root>/workspaces/<principal>".to_owned(), Origin::Default);
+            return Ok((None, Vec::new()));
+        }
+        return Err(Error::invalid_arguments("the current directory is gone").hint("Name one with `--workspace`."));
+    };
+    let unusable = || {
+        Error::new(Kind::NotFound, format!("the workspace {} is not a directory that can be used", path.display()))
+            .reason("bad_workspace")
+            .hint("Name an existing directory with `--workspace` (or SANDBOX_WORKSPACE).")
+    };
+    let path = path.canonicalize().map_err(|error| unusable().source(error))?;
+    if !path.is_dir() {
+        return Err(unusable());
+    }
+    let closed = place::check_workspace(&Place { path: &path, named: origin.is_named() }, keepers)?;
+    Ok((Some(path), closed))
+}
+
+fn approval(p: &mut Picker<'_>, file: &raw::Approval, defaults: &raw::Approval) -> Result<Approval> {
+    let expiry = Layers::file_only(file.expiry_s, defaults.expiry_s);
+    let own_tools = Layers::file_only(file.own_tools, defaults.own_tools);
+    Ok(Approval {
+        expiry: Duration::from_secs(p.pick("approval.expiry_s", expiry, |value| value.0.to_string())?.0.0),
+        terminal: p.pick("approval.terminal", Layers::file_only(file.terminal, defaults.terminal), bool::to_string)?.0,
+        own_tools_always: p.pick("approval.own_tools", own_tools, |value| format!("{value:?}").to_lowercase())?.0
+            == raw::OwnTools::Always,
+    })
+}
+
+fn limits(p: &mut Picker<'_>, file: &raw::Limits, defaults: &raw::Limits) -> Result<Limits> {
+    macro_rules! number {
+        ($field:ident) => {{
+            let layers = Layers::file_only(file.$field, defaults.$field);
+            p.pick(concat!("limits.", stringify!($field)), layers, |value| value.0.to_string())?.0.0
+        }};
+    }
+    Ok(Limits {
+        timeout_ceiling: Duration::from_millis(number!(timeout_ms)),
+        grace: Duration::from_millis(number!(grace_ms)),
+        output_file_bytes: number!(output_file_mb) * MIB,
+        message_bytes: usize::try_from(number!(message_mb) * MIB).unwrap_or(usize::MAX),
+        audit_rotate_bytes: number!(audit_rotate_mb) * MIB,
+    })
+}
+
+fn http(
+    p: &mut Picker<'_>,
+    flags: &Flags,
+    listen: Option<SocketAddr>,
+    file: &raw::Http,
+    defaults: &raw::Http,
+) -> Result<Http> {
+    let texts = |names: &Option<Vec<raw::HostName>>| {
+        names.as_ref().map(|names| names.iter().map(|name| name.0.clone()).collect())
+    };
+    let origins = |names: &Option<Vec<raw::OriginName>>| {
+        names.as_ref().map(|names| names.iter().map(|name| name.0.clone()).collect())
+    };
+    let join = |names: &Vec<String>| names.join(", ");
+    let hosts = Layers::file_only(texts(&file.allowed_hosts), texts(&defaults.allowed_hosts));
+    let origins = Layers::file_only(origins(&file.allowed_origins), origins(&defaults.allowed_origins));
+    let insecure = Layers {
+        flag: flags.insecure_no_auth.then_some((true, "--insecure-no-auth")),
+        ..Layers::file_only(None, Some(false))
+    };
+    Ok(Http {
+        listen,
+        allowed_hosts: p.pick("http.allowed_hosts", hosts, join)?.0,
+        allowed_origins: p.pick("http.allowed_origins", origins, join)?.0,
+        insecure_no_auth: p.pick("http.insecure_no_auth", insecure, bool::to_string)?.0,
+    })
+}
+
+fn parse_tools(text: &str) -> Result<ToolSet> {
+    if let Some(tools) = ToolSet::ALL.iter().find(|tools| tools.name() == text) {
+        return Ok(*tools);
+    }
+    let names: Vec<&str> = ToolSet::ALL.iter().map(|tools| tools.name()).collect();
+    let hint = match nearest(text, &names) {
+        Some(near) => format!("Did you mean `--tools {near}`?"),
+        None => format!("Use `--tools` with one of {}.", names.join(", ")),
+    };
+    Err(Error::invalid_arguments("`--tools` names no known set of tools").hint(hint))
+}
+
+#[cfg(test)]
+#[path = "resolve_tests.rs"]
+mod tests;

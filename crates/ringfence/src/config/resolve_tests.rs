@@ -1,0 +1,227 @@
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use super::super::scratch::Scratch;
+use super::*;
+
+/// A user with a home, a project to work in, and nothing configured.
+struct User(Scratch);
+
+impl User {
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        scratch.dir("home");
+        scratch.dir("project");
+        User(scratch)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn env(&self, more: &[(&str, &str)]) -> Env {
+        let home = self.path("home").display().to_string();
+        let all = [("HOME", home.as_str())].into_iter().chain(more.iter().copied());
+        Env::new(all.map(|(name, value)| (name.to_owned(), value.to_owned())), self.path("project"))
+    }
+
+    fn resolve(&self, flags: &Flags, more: &[(&str, &str)]) -> Result<Config> {
+        resolve(flags, &self.env(more))
+    }
+
+    fn config(&self, text: &str) -> PathBuf {
+        self.0.file("home/.config/ringfence/config.toml", text)
+    }
+}
+
+fn origin(config: &Config, key: &str) -> Origin {
+    config.settings.iter().find(|setting| setting.key == key).unwrap().origin.clone()
+}
+
+#[test]
+fn the_defaults_are_complete_and_shown() {
+    let user = User::new();
+    let config = user.resolve(&Flags::default(), &[]).unwrap();
+    assert_eq!(config.root, user.path("home/.local/state/ringfence"));
+    assert_eq!(config.workspace, Some(user.path("project")));
+    assert!(config.surface && config.auth.is_none() && config.file.is_none());
+    assert_eq!((config.tools, config.tool_names), (ToolSet::Core, ToolNames::Auto));
+    assert_eq!(config.approval.expiry, Duration::from_secs(300));
+    assert!(!config.approval.terminal && !config.approval.own_tools_always);
+    assert_eq!(config.limits.message_bytes, 16 << 20);
+    assert!(config.settings.iter().all(|setting| setting.origin == Origin::Default), "{:?}", config.settings);
+    // Every key that the defaults set is in the table.
+    let table: toml::Table = DEFAULTS.parse().unwrap();
+    for (name, value) in &table {
+        let keys: Vec<String> = match value {
+            toml::Value::Table(inner) => inner.keys().map(|key| format!("{name}.{key}")).collect(),
+            _ => vec![name.clone()],
+        };
+        for key in keys {
+            assert!(config.settings.iter().any(|setting| setting.key == key), "{key}");
+        }
+    }
+}
+
+#[test]
+fn flag_over_environment_over_file_over_default() {
+    let user = User::new();
+    let of = |name: &str| user.0.dir(name).display().to_string();
+    let (flag, env, file) = (of("flag"), of("env"), of("file"));
+    let path = user.config(&format!("root = '{file}/root'\nworkspace = '{file}'\ntools = 'all'\n"));
+    let variables = [("SANDBOX_ROOT", "../env-root"), ("SANDBOX_WORKSPACE", env.as_str())];
+
+    let from_file = user.resolve(&Flags::default(), &[]).unwrap();
+    assert_eq!(from_file.root, PathBuf::from(&file).join("root"));
+    assert_eq!(from_file.workspace, Some(PathBuf::from(&file)));
+    assert_eq!(from_file.closed, [PathBuf::from(&file).join("root")]);
+    assert_eq!(from_file.tools, ToolSet::All);
+    assert_eq!(origin(&from_file, "workspace"), Origin::File(path));
+
+    let from_env = user.resolve(&Flags::default(), &variables).unwrap();
+    assert_eq!(from_env.root, user.path("env-root"));
+    assert_eq!(from_env.workspace, Some(PathBuf::from(&env)));
+    assert_eq!(origin(&from_env, "root"), Origin::Env("SANDBOX_ROOT"));
+
+    let flags = Flags {
+        root: Some("../flag-root".into()),
+        workspace: Some(flag.clone().into()),
+        tools: Some("shell".into()),
+        ..Flags::default()
+    };
+    let from_flag = user.resolve(&flags, &variables).unwrap();
+    assert_eq!(from_flag.root, user.path("flag-root"));
+    assert_eq!(from_flag.workspace, Some(PathBuf::from(&flag)));
+    assert_eq!(from_flag.tools, ToolSet::Shell);
+    assert_eq!(origin(&from_flag, "tools"), Origin::Flag("--tools"));
+}
+
+#[test]
+fn the_surface_switch_of_the_environment_beats_the_file() {
+    let user = User::new();
+    user.config("enable_mcp_server_surface = false");
+    assert!(!user.resolve(&Flags::default(), &[]).unwrap().surface);
+    assert!(user.resolve(&Flags::default(), &[("Enable_MCP_Server_Surface", "1")]).unwrap().surface);
+}
+
+#[test]
+fn a_named_config_file_must_be_there_and_the_default_one_need_not() {
+    let user = User::new();
+    assert!(user.resolve(&Flags::default(), &[]).is_ok());
+    let named = Flags { config: Some("/nowhere/rf.toml".into()), ..Flags::default() };
+    assert_eq!(user.resolve(&named, &[]).unwrap_err().kind(), Kind::NotFound);
+    assert!(user.resolve(&Flags::default(), &[("RINGFENCE_CONFIG", "missing.toml")]).is_err());
+    // The flag wins over the variable, and a relative name starts from the current directory.
+    user.0.file("conf/good.toml", "tools = 'all'");
+    let flags = Flags { config: Some("../conf/good.toml".into()), ..Flags::default() };
+    assert_eq!(user.resolve(&flags, &[("RINGFENCE_CONFIG", "/nowhere")]).unwrap().tools, ToolSet::All);
+    // XDG_CONFIG_HOME moves the default; a relative one is ignored.
+    user.0.file("xdg/ringfence/config.toml", "tools = 'shell'");
+    let xdg = user.path("xdg").display().to_string();
+    assert_eq!(user.resolve(&Flags::default(), &[("XDG_CONFIG_HOME", &xdg)]).unwrap().tools, ToolSet::Shell);
+    assert_eq!(user.resolve(&Flags::default(), &[("XDG_CONFIG_HOME", "../xdg")]).unwrap().tools, ToolSet::Core);
+}
+
+#[test]
+fn a_config_that_anybody_can_write_or_that_is_wrong_stops_the_start() {
+    let user = User::new();
+    let path = user.config("tols = 'all'");
+    let error = user.resolve(&Flags::default(), &[]).unwrap_err();
+    assert!(error.message().starts_with(&format!("{}:1:1:", path.display())), "{error}");
+    assert_eq!(error.hint_text(), Some("Did you mean `tools`?"));
+    std::fs::write(&path, "tools = 'all'").unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
+    assert_eq!(user.resolve(&Flags::default(), &[]).unwrap_err().kind(), Kind::PermissionDenied);
+}
+
+#[test]
+fn nothing_inside_the_workspace_is_used_unasked() {
+    let user = User::new();
+    for name in [
+        "config.toml",
+        "ringfence.toml",
+        ".ringfence/config.toml",
+        ".config/ringfence/config.toml",
+        "ringfence/config.toml",
+    ] {
+        user.0.file(&format!("project/{name}"), "tools = 'all'");
+    }
+    assert_eq!(user.resolve(&Flags::default(), &[]).unwrap().tools, ToolSet::Core);
+}
+
+#[test]
+fn places_that_are_no_project_are_refused_through_links_too() {
+    let user = User::new();
+    symlink(user.path("home"), user.path("project/link")).unwrap();
+    for workspace in ["/", "..", "../home", "link", "../home/.config", "../home/.local"] {
+        user.config("");
+        user.0.dir("home/.local/state");
+        let flags = Flags { workspace: Some(workspace.into()), ..Flags::default() };
+        let error = user.resolve(&flags, &[]).unwrap_err();
+        assert_eq!(error.reason_name(), Some("bad_workspace"), "{workspace}");
+        assert!(error.hint_text().unwrap().contains("--workspace"));
+    }
+    let flags = Flags { workspace: Some("missing".into()), ..Flags::default() };
+    assert!(user.resolve(&flags, &[]).unwrap_err().hint_text().unwrap().contains("--workspace"));
+    // The directory of a config file that does not exist yet could be filled by a tool.
+    std::fs::remove_file(user.config("")).unwrap();
+    let flags = Flags { workspace: Some("../home/.config/ringfence".into()), ..Flags::default() };
+    assert!(user.resolve(&flags, &[]).is_err());
+}
+
+#[test]
+fn a_root_inside_the_workspace_is_closed_when_both_were_named() {
+    let user = User::new();
+    let root = Some(PathBuf::from(".state"));
+    let by_chance = Flags { root: root.clone(), ..Flags::default() };
+    assert!(user.resolve(&by_chance, &[]).is_err());
+    let named = Flags { root, workspace: Some(".".into()), ..Flags::default() };
+    assert_eq!(user.resolve(&named, &[]).unwrap().closed, [user.path("project/.state")]);
+    // A config inside the workspace is never accepted: a tool could rewrite it.
+    user.0.file("project/rf.toml", "");
+    let flags = Flags { config: Some("rf.toml".into()), workspace: Some(".".into()), ..Flags::default() };
+    assert!(user.resolve(&flags, &[]).is_err());
+}
+
+#[test]
+fn on_the_network_no_workspace_comes_by_itself() {
+    let user = User::new();
+    let mut flags = Flags { http: Some("8080".into()), ..Flags::default() };
+    let config = user.resolve(&flags, &[]).unwrap();
+    assert_eq!(config.workspace, None);
+    assert_eq!(config.http.listen, Some("127.0.0.1:8080".parse().unwrap()));
+    flags.workspace = Some(".".into());
+    assert_eq!(user.resolve(&flags, &[]).unwrap().workspace, Some(user.path("project")));
+}
+
+#[test]
+fn the_root_alone_resolves_where_a_workspace_would_not() {
+    let user = User::new();
+    let env = Env::new([("HOME", user.path("home"))], user.path("home"));
+    assert!(resolve(&Flags::default(), &env).is_err());
+    assert_eq!(resolve_root(&Flags::default(), &env).unwrap(), user.path("home/.local/state/ringfence"));
+    let bare = Env::new([("PATH", "/bin")], user.path("project"));
+    assert!(resolve_root(&Flags::default(), &bare).unwrap_err().hint_text().unwrap().contains("--root"));
+    let xdg = Env::new([("XDG_STATE_HOME", user.path("state"))], user.path("project"));
+    assert_eq!(resolve_root(&Flags::default(), &xdg).unwrap(), user.path("state/ringfence"));
+}
+
+#[test]
+fn a_public_address_needs_auth_or_the_explicit_word() {
+    let user = User::new();
+    let secret = [("MCP_AUTH_ENABLED", "1"), ("MCP_AUTH_JWT_SECRET", "0123456789abcdef0123456789abcdef")];
+    let at = |address: &str, insecure_no_auth, variables: &[(&str, &str)]| {
+        let flags = Flags { http: Some(address.into()), insecure_no_auth, ..Flags::default() };
+        user.resolve(&flags, variables)
+    };
+    for address in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1", ":1", "1", "[::ffff:127.0.0.1]:1"] {
+        assert!(at(address, false, &[]).is_ok(), "{address}");
+    }
+    for address in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "[::ffff:10.0.0.1]:1"] {
+        assert_eq!(at(address, false, &[]).unwrap_err().reason_name(), Some("public_without_auth"), "{address}");
+        assert!(at(address, true, &[]).is_ok(), "{address}");
+        assert!(at(address, false, &secret).is_ok(), "{address}");
+    }
+    for address in ["example.com:80", "", "99999", "127.0.0.1"] {
+        assert_eq!(at(address, false, &[]).unwrap_err().kind(), Kind::InvalidArguments, "{address}");
+    }
+}

@@ -1,0 +1,16 @@
+//! Ringfence: tools that coding agents can be trusted with.
+//!
+//! One MCP server, one road for every call: transport, session, registry, prepare, gate, tool, render, audit.
+//! Start reading at `docs/life-of-a-call.md`.
+
+pub mod approval;
+pub mod audit;
+pub mod base;
+pub mod call;
+pub mod cli;
+pub mod config;
+pub mod mcp;
+pub mod registry;
+pub mod sandbox;
+pub mod session;
+pub mod tools;

@@ -1,0 +1,179 @@
+//! Being attached to a run: carrying its progress, log lines and questions to the client.
+//!
+//! On the 2025 protocols a question is a request to the client in mid-call. On 2026-07-28 it ends the request,
+//! and the run is parked until the answer comes with the next one.
+
+#![expect(deprecated, reason = "2025 clients still read log messages")]
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use rmcp::model::{
+    CustomRequest, LoggingLevel, LoggingMessageNotificationParam, ProgressNotificationParam, ProgressToken,
+    ServerNotification, ServerRequest,
+};
+use rmcp::service::{Peer, PeerRequestOptions, RequestContext, RoleServer, ServiceError};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::base::call::Output;
+use crate::base::caller::{Event, Question};
+use crate::base::{Cause, Error, Kind, Result};
+use crate::call::park::Held;
+
+/// How being attached ended.
+pub enum Attached {
+    Done(Result<Output>),
+    /// 2026-07-28: these questions have to be answered first.
+    Asks(Box<Held>),
+}
+
+/// The request that is attached to the run just now.
+pub struct Link<'a> {
+    pub context: &'a RequestContext<RoleServer>,
+    pub stateless: bool,
+    /// What the end of this request means for the run.
+    pub cause: Cause,
+}
+
+/// Some clients drop progress that arrives in the same read as the result.
+const AFTER_PROGRESS: Duration = Duration::from_millis(8);
+
+pub async fn attach(mut held: Held, link: &Link<'_>) -> Attached {
+    let mut pen = Pen { peer: &link.context.peer, token: link.context.meta.get_progress_token(), last: 0.0, at: None };
+    let mut asked = FuturesUnordered::new();
+    let mut speaks = true;
+    if link.stateless && !held.open.is_empty() {
+        return Attached::Asks(Box::new(held));
+    }
+    loop {
+        tokio::select! {
+            biased;
+            () = link.context.ct.cancelled() => {
+                held.run.cancel.cancel(link.cause);
+                // Nobody may be answered any more; we stay until the run is over so that its end is recorded.
+                return Attached::Done(finish(&mut held).await);
+            }
+            event = held.run.events.recv(), if speaks => match event {
+                None => speaks = false,
+                Some(Event::Ask(questions)) if link.stateless => {
+                    held.ask(questions);
+                    return Attached::Asks(Box::new(held));
+                }
+                Some(Event::Ask(questions)) => {
+                    for question in questions {
+                        asked.push(put(&link.context.peer, question));
+                    }
+                }
+                Some(Event::Progress { message, progress, total, done }) => {
+                    let cancelled = until_cancelled(link.context, pen.progress(message, progress, total)).await;
+                    let _ = done.send(());
+                    if cancelled { continue }
+                }
+                Some(Event::Log { level, logger, data, done }) => {
+                    until_cancelled(link.context, pen.log(level, logger, data)).await;
+                    let _ = done.send(());
+                }
+            },
+            Some(()) = asked.next(), if !asked.is_empty() => {}
+            result = &mut held.run.done => {
+                pen.settle().await;
+                return Attached::Done(result.unwrap_or_else(|_| Err(lost())));
+            }
+        }
+    }
+}
+
+async fn finish(held: &mut Held) -> Result<Output> {
+    // Events are taken and dropped, so that nothing the run still says can hold it up.
+    loop {
+        tokio::select! {
+            biased;
+            result = &mut held.run.done => return result.unwrap_or_else(|_| Err(lost())),
+            event = held.run.events.recv() => if event.is_none() {
+                return (&mut held.run.done).await.unwrap_or_else(|_| Err(lost()));
+            },
+        }
+    }
+}
+
+fn lost() -> Error {
+    Error::internal("the call ended without a result")
+}
+
+async fn until_cancelled(context: &RequestContext<RoleServer>, sending: impl Future<Output = ()>) -> bool {
+    tokio::select! {
+        () = sending => false,
+        () = context.ct.cancelled() => true,
+    }
+}
+
+/// Asks the client one thing. When the asker no longer wants the answer (somebody else gave it, or time is up)
+/// the request is cancelled, so that the client can close its dialog.
+async fn put(peer: &Peer<RoleServer>, mut question: Question) {
+    let request = ServerRequest::CustomRequest(CustomRequest::new(question.method, Some(question.params)));
+    let mut handle = match peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await {
+        Ok(handle) => handle,
+        Err(error) => {
+            let _ = question.reply.send(Err(unanswered(error)));
+            return;
+        }
+    };
+    tokio::select! {
+        answer = &mut handle.rx => {
+            let answer = match answer {
+                Ok(Ok(result)) => serde_json::to_value(result).map_err(|e| Error::internal("an unreadable answer").source(e)),
+                Ok(Err(error)) => Err(unanswered(error)),
+                Err(_) => Err(unanswered(ServiceError::TransportClosed)),
+            };
+            let _ = question.reply.send(answer);
+        }
+        () = question.reply.closed() => {
+            if let Err(error) = handle.cancel(Some("answered elsewhere or expired".to_owned())).await {
+                tracing::debug!("cannot take a question back: {error}");
+            }
+        }
+    }
+}
+
+fn unanswered(error: ServiceError) -> Error {
+    Error::new(Kind::Unavailable, "the client did not answer").source(error)
+}
+
+/// Writes notifications for one request.
+struct Pen<'a> {
+    peer: &'a Peer<RoleServer>,
+    token: Option<ProgressToken>,
+    last: f64,
+    at: Option<Instant>,
+}
+
+impl Pen<'_> {
+    async fn progress(&mut self, message: String, progress: f64, total: Option<f64>) {
+        let Some(token) = self.token.clone() else { return };
+        // MCP wants every progress value above the one before.
+        self.last = if progress > self.last || self.at.is_none() { progress } else { self.last + 1.0 };
+        let mut note = ProgressNotificationParam::new(token, self.last).with_message(message);
+        note.total = total;
+        if let Err(error) = self.peer.notify_progress(note).await {
+            tracing::debug!("progress was not delivered: {error}");
+        }
+        self.at = Some(Instant::now());
+    }
+
+    async fn log(&mut self, level: &str, logger: String, data: Value) {
+        let level: LoggingLevel = serde_json::from_value(Value::from(level)).unwrap_or(LoggingLevel::Info);
+        let note = LoggingMessageNotificationParam::new(level, data).with_logger(logger);
+        let note = ServerNotification::LoggingMessageNotification(rmcp::model::Notification::new(note));
+        if let Err(error) = self.peer.send_notification(note).await {
+            tracing::debug!("a log line was not delivered: {error}");
+        }
+    }
+
+    async fn settle(&self) {
+        if let Some(at) = self.at {
+            tokio::time::sleep_until(at + AFTER_PROGRESS).await;
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Bearer tokens: who a request comes from, and what one is told that comes from nobody.
+//!
+//! A key allows exactly one algorithm, so a token cannot choose how it is checked. Only the `Authorization`
+//! header is read; a token in a query string would end up in logs, and is no token to us.
+
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ED25519, ParsedPublicKey};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::{Algorithm, DecodingKey, Validation};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::base::{Error, Kind, Result};
+use crate::config::{Auth, AuthKey};
+use crate::session::Principal;
+
+/// Clocks of two machines differ; tokens are honoured this long around their times.
+const LEEWAY_S: u64 = 30;
+/// No honest token is longer, and a longer one costs us work before it is refused.
+const TOKEN_BYTES: usize = 16 * 1024;
+const SUBJECT_BYTES: usize = 512;
+
+pub struct Verifier {
+    key: DecodingKey,
+    algorithm: Algorithm,
+    validation: Validation,
+    audience: Option<String>,
+    issuer: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Claims {
+    #[serde(default)]
+    sub: Value,
+    #[serde(default)]
+    iss: Value,
+    #[serde(default)]
+    aud: Value,
+}
+
+impl Verifier {
+    pub fn new(auth: &Auth) -> Result<Verifier> {
+        let (key, algorithm) = match &auth.key {
+            AuthKey::Secret(secret) => (secret_key(secret.expose())?, Algorithm::HS256),
+            AuthKey::PublicPem(pem) => public_key(pem)?,
+        };
+        let mut validation = Validation::new(algorithm);
+        validation.leeway = LEEWAY_S;
+        validation.validate_nbf = true;
+        // Audience and issuer are checked below: when they are wanted, a token without them is refused as well.
+        validation.validate_aud = false;
+        if auth.audience.is_none() {
+            tracing::warn!(
+                "no audience is set, so a token made for another service is accepted; set MCP_AUTH_AUDIENCE"
+            );
+        }
+        Ok(Verifier { key, algorithm, validation, audience: auth.audience.clone(), issuer: auth.issuer.clone() })
+    }
+
+    /// Who sent a request with this `Authorization` header.
+    pub fn verify(&self, authorization_header: Option<&str>) -> Result<Principal> {
+        let token = bearer(authorization_header)?;
+        self.check_header(token)?;
+        let claims = jsonwebtoken::decode::<Claims>(token, &self.key, &self.validation).map_err(refusal)?.claims;
+        if let Some(issuer) = &self.issuer
+            && claims.iss.as_str() != Some(issuer)
+        {
+            return Err(refused("wrong_issuer", "the token is not from the issuer that this server trusts"));
+        }
+        if let Some(audience) = &self.audience
+            && !names_audience(&claims.aud, audience)
+        {
+            return Err(refused("wrong_audience", "the token is not made for this server"));
+        }
+        principal(&claims)
+    }
+
+    /// The algorithm is ours to choose, not the token's; this also refuses `none`, which the library calls malformed.
+    fn check_header(&self, token: &str) -> Result<()> {
+        let malformed = || refused("malformed_token", "the token is not a signed JWT");
+        let part = token.split('.').next().unwrap_or_default();
+        let bytes = URL_SAFE_NO_PAD.decode(part).map_err(|_| malformed())?;
+        let header: Value = serde_json::from_slice(&bytes).map_err(|_| malformed())?;
+        let algorithm = header.get("alg").and_then(Value::as_str).ok_or_else(malformed)?;
+        if algorithm != name(self.algorithm) {
+            let hint = format!("Sign tokens for this server with {}.", name(self.algorithm));
+            return Err(refused(
+                "wrong_algorithm",
+                "the token is signed with another algorithm than this server's key",
+            )
+            .hint(hint));
+        }
+        // Extensions that must be understood, and are not (RFC 7515, 4.1.11).
+        if header.get("crit").is_some() {
+            return Err(malformed());
+        }
+        Ok(())
+    }
+}
+
+fn name(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::RS256 => "RS256",
+        Algorithm::ES256 => "ES256",
+        Algorithm::EdDSA => "EdDSA",
+        _ => "HS256",
+    }
+}
+
+fn secret_key(secret: &[u8]) -> Result<DecodingKey> {
+    if secret.len() < 16 {
+        return Err(Error::invalid_arguments("MCP_AUTH_JWT_SECRET is shorter than 16 bytes and could be guessed")
+            .reason("weak_secret")
+            .hint("Make one with `openssl rand -base64 32`."));
+    }
+    // A public key put here would be a secret that everybody knows.
+    if secret.starts_with(b"-----BEGIN ") {
+        return Err(Error::invalid_arguments("MCP_AUTH_JWT_SECRET holds a PEM key and not a secret")
+            .reason("wrong_key")
+            .hint("Put a public key into MCP_AUTH_JWT_PUBLIC_KEY."));
+    }
+    if secret.len() < 32 {
+        tracing::warn!("MCP_AUTH_JWT_SECRET is shorter than 32 bytes, which is what HS256 wants");
+    }
+    Ok(DecodingKey::from_secret(secret))
+}
+
+/// The one algorithm that goes with the kind of key in the PEM.
+fn public_key(pem: &str) -> Result<(DecodingKey, Algorithm)> {
+    let unfit = |what: &str| {
+        Error::invalid_arguments(format!("MCP_AUTH_JWT_PUBLIC_KEY {what}"))
+            .reason("wrong_key")
+            .hint("Give one public key in PEM form: RSA (2048 to 8192 bits), EC P-256 or Ed25519.")
+    };
+    let labels: Vec<&str> = pem.split("-----BEGIN ").skip(1).filter_map(|rest| rest.split("-----").next()).collect();
+    match labels[..] {
+        ["PUBLIC KEY" | "RSA PUBLIC KEY"] => {}
+        [label] if label.ends_with("PRIVATE KEY") => {
+            return Err(unfit("holds a private key, which does not belong here"));
+        }
+        _ => return Err(unfit("is not one public key in PEM form")),
+    }
+    let read = |result: jsonwebtoken::errors::Result<DecodingKey>, algorithm| result.ok().map(|key| (key, algorithm));
+    let bytes = pem.as_bytes();
+    let found = read(DecodingKey::from_rsa_pem(bytes), Algorithm::RS256)
+        .or_else(|| read(DecodingKey::from_ed_pem(bytes), Algorithm::EdDSA))
+        .or_else(|| read(DecodingKey::from_ec_pem(bytes), Algorithm::ES256));
+    let (key, algorithm) = found.ok_or_else(|| unfit("cannot be read"))?;
+    if !fits(&key, algorithm) {
+        return Err(unfit("is of a kind or size that is not accepted"));
+    }
+    Ok((key, algorithm))
+}
+
+/// Found out at the start and not with the first token: a curve, a point or a size that the algorithm does not take.
+fn fits(key: &DecodingKey, algorithm: Algorithm) -> bool {
+    let Ok(bytes) = key.try_get_as_bytes() else { return false };
+    match algorithm {
+        Algorithm::RS256 => {
+            aws_lc_rs::rsa::PublicKey::from_der(bytes).is_ok_and(|key| (256..=1024).contains(&key.modulus_len()))
+        }
+        Algorithm::ES256 => ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, bytes).is_ok(),
+        _ => ParsedPublicKey::new(&ED25519, bytes).is_ok(),
+    }
+}
+
+fn bearer(header: Option<&str>) -> Result<&str> {
+    let missing = || refused("missing_token", "this server wants a bearer token");
+    let header = header.map(str::trim).ok_or_else(missing)?;
+    let (scheme, token) = header.split_once(' ').unwrap_or((header, ""));
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return Err(missing());
+    }
+    let token = token.trim_start();
+    let plain =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'+' | b'/' | b'=');
+    if token.is_empty() || token.len() > TOKEN_BYTES || !token.bytes().all(plain) {
+        return Err(refused("malformed_token", "the token is not a signed JWT"));
+    }
+    Ok(token)
+}
+
+fn names_audience(claim: &Value, audience: &str) -> bool {
+    match claim {
+        Value::String(one) => one == audience,
+        Value::Array(many) => many.iter().any(|one| one.as_str() == Some(audience)),
+        _ => false,
+    }
+}
+
+/// `subject@issuer`. The issuer's own `@` is escaped, so the last one always parts the two and no pair of
+/// subject and issuer reads like another; a token without issuer ends in the bare `@`.
+fn principal(claims: &Claims) -> Result<Principal> {
+    let unfit = || refused("no_subject", "the token does not say whom it is for (sub)");
+    let subject = claims.sub.as_str().filter(|text| is_name(text)).ok_or_else(unfit)?;
+    let issuer = match &claims.iss {
+        Value::Null => "",
+        Value::String(text) if text.is_empty() || is_name(text) => text,
+        _ => return Err(refused("wrong_issuer", "the token's issuer (iss) is not a plain text")),
+    };
+    let issuer = issuer.replace('%', "%25").replace('@', "%40");
+    Ok(Principal::named(format!("{subject}@{issuer}")))
+}
+
+/// It will stand in logs and prompts, so it is short and holds no control characters.
+fn is_name(text: &str) -> bool {
+    !text.trim().is_empty() && text.len() <= SUBJECT_BYTES && !text.chars().any(char::is_control)
+}
+
+fn refused(reason: &'static str, message: &str) -> Error {
+    let hint = match reason {
+        "missing_token" => "Send `Authorization: Bearer <token>` with a token made for this server.",
+        "expired" => "Get a new token.",
+        "not_yet_valid" => "Wait, or check the clocks of this server and of the issuer.",
+        "wrong_audience" => "Get a token whose audience (aud) is this server.",
+        "wrong_issuer" => "Get a token from the issuer that this server's operator set.",
+        "no_subject" => "Get a token with a subject (sub).",
+        _ => "Get a token that is signed with this server's key.",
+    };
+    Error::new(Kind::Unauthenticated, message).reason(reason).hint(hint)
+}
+
+/// Our words for the library's: its own text may quote the token.
+fn refusal(error: jsonwebtoken::errors::Error) -> Error {
+    match error.kind() {
+        ErrorKind::ExpiredSignature => refused("expired", "the token has expired"),
+        ErrorKind::ImmatureSignature => refused("not_yet_valid", "the token is not valid yet"),
+        ErrorKind::InvalidSignature => refused("bad_signature", "the token's signature is not from this server's key"),
+        ErrorKind::InvalidAlgorithm => {
+            refused("wrong_algorithm", "the token is signed with another algorithm than this server's key")
+        }
+        ErrorKind::MissingRequiredClaim(_) => {
+            refused("malformed_token", "the token does not say when it expires (exp)")
+        }
+        _ => refused("malformed_token", "the token is not a signed JWT"),
+    }
+}
+
+/// The `WWW-Authenticate` header of a 401. RFC 6750: who sent no token is not told that it was wrong.
+pub fn challenge(error: &Error, resource_metadata_url: Option<&str>) -> String {
+    let mut text = "Bearer realm=\"ringfence\"".to_owned();
+    if error.reason_name() != Some("missing_token") {
+        text.push_str(&format!(", error=\"invalid_token\", error_description=\"{}\"", quotable(error.message())));
+    }
+    if let Some(url) = resource_metadata_url {
+        text.push_str(&format!(", resource_metadata=\"{}\"", quotable(url)));
+    }
+    text
+}
+
+/// What may stand between quotes in a header: printable ASCII without quotes and backslashes.
+fn quotable(text: &str) -> String {
+    text.chars().filter(|c| matches!(c, ' '..='~') && !matches!(c, '"' | '\\')).collect()
+}
+
+/// RFC 9728: where a client gets a token for this server.
+pub fn protected_resource_metadata(issuer: &str, resource_url: &str) -> Value {
+    json!({
+        "resource": resource_url,
+        "resource_name": "Ringfence",
+        "authorization_servers": [issuer],
+        "bearer_methods_supported": ["header"],
+    })
+}
+
+#[cfg(test)]
+#[path = "auth_tests.rs"]
+mod tests;

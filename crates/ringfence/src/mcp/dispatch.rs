@@ -1,0 +1,290 @@
+//! The protocol engine's view of us: each method of MCP to the file that answers it.
+
+#![expect(deprecated, reason = "2025 clients still set a log level and subscribe")]
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use rmcp::ServerHandler;
+use rmcp::model::*;
+use rmcp::service::{NotificationContext, Peer, RequestContext, RoleServer, SubscriptionContext};
+use serde_json::Value;
+
+use super::methods::{METHODS, REMOVED_IN_STATELESS, initialize, mcp_capabilities, tools_call, tools_list};
+use super::server::{Change, Line};
+use super::{Server, meta, render, version};
+use crate::base::{Error, Kind, Result, TraceId};
+use crate::session::Client;
+
+#[derive(Clone)]
+pub struct Handler {
+    pub server: Arc<Server>,
+}
+
+type Answer<T> = std::result::Result<T, ErrorData>;
+
+impl Handler {
+    /// Lets a request in after a handshake, or when it carries its own protocol version.
+    fn admit(&self, context: &RequestContext<RoleServer>) -> Result<(Line, String, bool)> {
+        let line = line_of(&context.extensions)?;
+        let Some(version) = context.protocol_version() else {
+            return Err(Error::new(Kind::InvalidRequest, "no handshake has been made")
+                .reason("not_initialized")
+                .hint("Send `initialize` first, or carry the protocol version in `_meta` (2026-07-28)."));
+        };
+        let stateless = version.as_str() >= self::version::STATELESS;
+        Ok((line, version.as_str().to_owned(), stateless))
+    }
+
+    pub(super) fn admitted(&self, context: &RequestContext<RoleServer>) -> Answer<(Line, String, bool)> {
+        self.admit(context).map_err(refused)
+    }
+}
+
+pub(super) fn refused(error: Error) -> ErrorData {
+    let trace_id = TraceId::mint();
+    tracing::info!(%trace_id, "refused: {}", error.detail());
+    render::error_data(&error, &trace_id)
+}
+
+fn unknown_method(method: &str) -> ErrorData {
+    let shown: String = method.chars().take(64).collect();
+    refused(Error::new(Kind::MethodNotFound, format!("there is no method `{shown}`")))
+}
+
+/// Stdio and SSE put the line beside the message, HTTP beside the request that carried it.
+pub(super) fn line_of(extensions: &Extensions) -> Result<Line> {
+    extensions
+        .get::<Line>()
+        .or_else(|| extensions.get::<::http::request::Parts>().and_then(|parts| parts.extensions.get::<Line>()))
+        .cloned()
+        .ok_or_else(|| Error::internal("a request arrived without its connection"))
+}
+
+pub(super) fn client_of(context: &RequestContext<RoleServer>) -> Client {
+    context.client_info().map_or_else(Client::default, |info| Client { name: info.name, version: info.version })
+}
+
+impl ServerHandler for Handler {
+    fn get_info(&self) -> ServerConfig {
+        initialize::info(&self.server)
+    }
+
+    fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
+        Cow::Borrowed(ProtocolVersion::KNOWN_VERSIONS)
+    }
+
+    async fn initialize(
+        &self,
+        mut request: InitializeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Answer<InitializeResult> {
+        let agreed = version::negotiate(request.protocol_version.as_str()).map_err(refused)?;
+        let mut info = self.get_info();
+        info.protocol_version = wire_version(agreed);
+        request.protocol_version = info.protocol_version.clone();
+        if let Ok(line) = line_of(&context.extensions) {
+            let client =
+                Client { name: request.client_info.name.clone(), version: request.client_info.version.clone() };
+            line.session.set_client(client);
+        }
+        context.peer.set_peer_info(request);
+        Ok(info)
+    }
+
+    async fn discover(&self, context: RequestContext<RoleServer>) -> Answer<DiscoverResult> {
+        let line = line_of(&context.extensions).map_err(refused)?;
+        let mut result =
+            DiscoverResult::from_server_info(self.supported_protocol_versions().into_owned(), self.get_info());
+        result.ttl_ms = tools_list::TTL_MS;
+        let handle = self.server.mint_handle(&line.principal).map_err(refused)?;
+        let table = mcp_capabilities::table(&self.server);
+        let about = result.meta.get_or_insert_default();
+        about.insert(meta::TOOLS.to_owned(), table);
+        about.insert(meta::SESSION.to_owned(), Value::from(handle));
+        Ok(result)
+    }
+
+    async fn list_tools(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Answer<ListToolsResult> {
+        let (line, _, stateless) = self.admitted(&context)?;
+        Ok(tools_list::list(&self.server, &line.session, &client_of(&context), stateless))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Answer<CallToolResponse> {
+        let (line, protocol, stateless) = self.admitted(&context)?;
+        let client = client_of(&context);
+        let incoming =
+            tools_call::Incoming { server: &self.server, line, client, protocol, stateless, context: &context };
+        tools_call::call(incoming, request).await
+    }
+
+    fn get_tool(&self, name: &str) -> Option<Tool> {
+        let tool = self.server.pipeline.registry.get(name)?;
+        Some(tools_list::wire(tool.spec(), name.contains('.'), None))
+    }
+
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        context: RequestContext<RoleServer>,
+    ) -> Answer<CustomResult> {
+        if request.method == "mcp.capabilities" {
+            let line = line_of(&context.extensions).ok();
+            let session = line.as_ref().map(|line| &*line.session);
+            return Ok(CustomResult::new(mcp_capabilities::capabilities(&self.server, session)));
+        }
+        let method = request.method.as_str();
+        let stateless = context.protocol_version().is_some_and(|spoken| spoken.as_str() >= version::STATELESS);
+        // The engine hands us what it could not read: either a method nobody knows, or parameters that do not fit.
+        if METHODS.contains(&method) && !(stateless && REMOVED_IN_STATELESS.contains(&method)) {
+            return Err(refused(Error::invalid_arguments(format!("the parameters of `{method}` do not fit"))));
+        }
+        Err(unknown_method(method))
+    }
+
+    async fn set_level(
+        &self,
+        _request: SetLevelRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Answer<()> {
+        let (_, _, stateless) = self.admitted(&context)?;
+        if stateless { Err(unknown_method("logging/setLevel")) } else { Ok(()) }
+    }
+
+    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
+        if let Ok(line) = line_of(&context.extensions) {
+            tokio::spawn(announce(self.server.clone(), line, context.peer));
+        }
+    }
+
+    fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+        Some(requested.clone())
+    }
+
+    async fn listen(&self, context: SubscriptionContext) -> Answer<()> {
+        let mut changes = self.server.changes.subscribe();
+        loop {
+            let change = tokio::select! {
+                change = changes.recv() => change,
+                () = context.cancelled() => return Ok(()),
+                _ = self.server.shutdown.cancelled() => return Ok(()),
+            };
+            let sent = match change {
+                Ok(Change::Tools) => context.sink().notify_tool_list_changed().await,
+                Ok(Change::Prompts) => context.sink().notify_prompt_list_changed().await,
+                Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => continue,
+                Err(tokio::sync::broadcast::error::RecvError::Closed) => return Ok(()),
+            };
+            if let Err(error) = sent {
+                tracing::debug!("a subscriber missed a change: {error}");
+            }
+        }
+    }
+
+    async fn complete(
+        &self,
+        request: CompleteRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Answer<CompleteResult> {
+        self.fixtures(&context, "completion/complete")?;
+        super::fixtures::complete(request)
+    }
+
+    async fn list_prompts(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Answer<ListPromptsResult> {
+        self.fixtures(&context, "prompts/list")?;
+        Ok(super::fixtures::prompts())
+    }
+
+    async fn get_prompt(
+        &self,
+        request: GetPromptRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Answer<GetPromptResponse> {
+        self.fixtures(&context, "prompts/get")?;
+        super::fixtures::prompt(request, &context)
+    }
+
+    async fn list_resources(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Answer<ListResourcesResult> {
+        self.fixtures(&context, "resources/list")?;
+        Ok(super::fixtures::resources())
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _request: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Answer<ListResourceTemplatesResult> {
+        self.fixtures(&context, "resources/templates/list")?;
+        Ok(super::fixtures::resource_templates())
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Answer<ReadResourceResponse> {
+        self.fixtures(&context, "resources/read")?;
+        super::fixtures::resource(request)
+    }
+
+    async fn subscribe(&self, _request: SubscribeRequestParams, context: RequestContext<RoleServer>) -> Answer<()> {
+        self.fixtures(&context, "resources/subscribe")
+    }
+
+    async fn unsubscribe(&self, _request: UnsubscribeRequestParams, context: RequestContext<RoleServer>) -> Answer<()> {
+        self.fixtures(&context, "resources/unsubscribe")
+    }
+}
+
+impl Handler {
+    /// Prompts, resources and completions exist for the conformance suite alone.
+    fn fixtures(&self, context: &RequestContext<RoleServer>, method: &str) -> Answer<()> {
+        if !self.server.config.conformance_fixtures {
+            return Err(unknown_method(method));
+        }
+        self.admitted(context).map(|_| ())
+    }
+}
+
+fn wire_version(version: &str) -> ProtocolVersion {
+    serde_json::from_value(Value::from(version)).unwrap_or(ProtocolVersion::V_2025_11_25)
+}
+
+/// Tells a 2025 client about changes for as long as it is there.
+async fn announce(server: Arc<Server>, line: Line, peer: Peer<RoleServer>) {
+    let mut changes = server.changes.subscribe();
+    let over = line.session.cancel.clone();
+    // The session must be able to end while we wait, so it is not held.
+    drop(line);
+    loop {
+        let change = tokio::select! {
+            change = changes.recv() => change,
+            _ = over.cancelled() => return,
+        };
+        let sent = match change {
+            Ok(Change::Tools) => peer.notify_tool_list_changed().await,
+            Ok(Change::Prompts) => peer.notify_prompt_list_changed().await,
+            Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => continue,
+            Err(tokio::sync::broadcast::error::RecvError::Closed) => return,
+        };
+        if sent.is_err() {
+            return;
+        }
+    }
+}

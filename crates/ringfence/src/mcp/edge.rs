@@ -1,0 +1,163 @@
+//! The envelope: what a message must look like before anything else is done with it. The same rules on every
+//! transport, since a client that sends nonsense must learn what is wrong wherever it sends it.
+
+use serde_json::{Map, Value, json};
+
+use super::version;
+use crate::base::{Error, Kind, Result, TraceId};
+
+/// What to do with the bytes a client sent as one message.
+pub enum Verdict {
+    /// A sound message.
+    Pass(Map<String, Value>),
+    /// Answer with this error, whose kind decides the HTTP status.
+    Refuse(Kind, Value),
+    /// Say nothing: a request whose id is null, or a broken notification.
+    Ignore,
+}
+
+pub fn judge(bytes: &[u8]) -> Verdict {
+    let value: Value = match serde_json::from_slice(bytes) {
+        Ok(value) => value,
+        Err(error) => {
+            return refuse(None, Error::new(Kind::ParseError, format!("this is not JSON: {error}")));
+        }
+    };
+    let Value::Object(message) = value else {
+        return refuse(None, not_an_object(&value));
+    };
+    if message.get("id").is_some_and(Value::is_null) && message.contains_key("method") {
+        tracing::info!("a request with a null id was ignored");
+        return Verdict::Ignore;
+    }
+    let id = message.get("id").filter(|id| is_id(id)).cloned();
+    match check(&message) {
+        Ok(()) => Verdict::Pass(message),
+        Err(error) if id.is_none() && !message.contains_key("id") && message.get("method").is_some_and(Value::is_string) => {
+            // A notification is never answered, not even a broken one.
+            tracing::info!("a broken notification was ignored: {}", error.message());
+            Verdict::Ignore
+        }
+        Err(error) => refuse(id, error),
+    }
+}
+
+/// An error as a whole JSON-RPC message. Without a known id the member is left out, as MCP's schema has it.
+pub fn refusal(id: Option<Value>, error: &Error) -> Value {
+    let trace_id = TraceId::mint();
+    tracing::info!(%trace_id, "refused: {}", error.detail());
+    let mut message = json!({"jsonrpc": "2.0"});
+    if let Some(id) = id {
+        message["id"] = id;
+    }
+    message["error"] = json!({
+        "code": error.wire_code(),
+        "message": error.message(),
+        "data": error.body(&trace_id),
+    });
+    message
+}
+
+pub fn refuse(id: Option<Value>, error: Error) -> Verdict {
+    Verdict::Refuse(error.kind(), refusal(id, &error))
+}
+
+/// Whatever the engine answered by itself gets the fields that every error of ours has.
+pub fn stamp(message: &mut Value) {
+    let Some(error) = message.get_mut("error").and_then(Value::as_object_mut) else { return };
+    let code = error.get("code").and_then(Value::as_i64).unwrap_or(-32603);
+    let text = error.get("message").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let data = error.entry("data").or_insert_with(|| json!({}));
+    if !data.is_object() {
+        *data = json!({"detail": data.take()});
+    }
+    if data.get("trace_id").is_some() {
+        return;
+    }
+    let kind = if code == -32602 && text.starts_with("request _meta") { Kind::InvalidRequest } else { Kind::from_code(code) };
+    if let (Value::Object(body), Some(data)) =
+        (Error::new(kind, text).code(code).body(&TraceId::mint()), data.as_object_mut())
+    {
+        for (key, value) in body {
+            data.entry(key).or_insert(value);
+        }
+    }
+}
+
+fn not_an_object(value: &Value) -> Error {
+    match value {
+        Value::Array(_) => Error::new(Kind::InvalidRequest, "batches are not supported")
+            .reason("batch")
+            .hint("Send one message at a time; MCP dropped batches in 2025-06-18."),
+        _ => Error::new(Kind::InvalidRequest, "a message must be a JSON object"),
+    }
+}
+
+/// Ids are strings or whole numbers that fit 64 bits, as in MCP's schema.
+fn is_id(id: &Value) -> bool {
+    id.is_string() || id.is_i64()
+}
+
+fn check(message: &Map<String, Value>) -> Result<()> {
+    let invalid = |text: &str| Error::new(Kind::InvalidRequest, text);
+    if message.get("jsonrpc").and_then(Value::as_str) != Some("2.0") {
+        return Err(invalid("`jsonrpc` must be \"2.0\""));
+    }
+    if message.get("id").is_some_and(|id| !is_id(id) && !id.is_null()) {
+        return Err(invalid("`id` must be a string or a whole number"));
+    }
+    let Some(method) = message.get("method") else {
+        return check_response(message);
+    };
+    let Some(method) = method.as_str() else {
+        return Err(invalid("`method` must be a string"));
+    };
+    let empty = Map::new();
+    let params = match message.get("params") {
+        None => &empty,
+        Some(Value::Object(params)) => params,
+        Some(_) => {
+            return Err(Error::invalid_arguments("`params` must be an object").hint("MCP passes parameters by name."));
+        }
+    };
+    if params.get("_meta").is_some_and(|meta| !meta.is_object()) {
+        return Err(Error::invalid_arguments("`_meta` must be an object"));
+    }
+    match method {
+        "initialize" => check_initialize(params),
+        "tools/call" => check_tools_call(params),
+        _ => Ok(()),
+    }
+}
+
+fn check_response(message: &Map<String, Value>) -> Result<()> {
+    let answers = message.contains_key("result") || message.get("error").is_some_and(Value::is_object);
+    if answers && message.contains_key("id") {
+        return Ok(());
+    }
+    Err(Error::new(Kind::InvalidRequest, "there is neither a `method` nor a `result` nor an `error`"))
+}
+
+fn check_initialize(params: &Map<String, Value>) -> Result<()> {
+    match params.get("protocolVersion").and_then(Value::as_str) {
+        Some(requested) => version::negotiate(requested).map(|_| ()),
+        None => Err(Error::invalid_arguments("`protocolVersion` must be a string")
+            .hint(format!("Ask for one of {}.", version::supported().join(", ")))
+            .with("supported", json!(version::supported()))),
+    }?;
+    if !params.get("capabilities").is_none_or(Value::is_object) || !params.get("clientInfo").is_none_or(Value::is_object) {
+        return Err(Error::invalid_arguments("`capabilities` and `clientInfo` must be objects"));
+    }
+    Ok(())
+}
+
+fn check_tools_call(params: &Map<String, Value>) -> Result<()> {
+    if !params.get("name").is_some_and(Value::is_string) {
+        return Err(Error::invalid_arguments("`name` must be the name of a tool")
+            .hint("Ask `tools/list` for the tools there are."));
+    }
+    if params.get("arguments").is_some_and(|arguments| !arguments.is_object() && !arguments.is_null()) {
+        return Err(Error::invalid_arguments("`arguments` must be an object"));
+    }
+    Ok(())
+}

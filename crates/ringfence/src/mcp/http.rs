@@ -1,0 +1,469 @@
+//! HTTP: `POST /mcp` (Streamable HTTP with its GET stream and DELETE), `GET /mcp/sse`, and what stands before
+//! them on every route: Host, Origin, token, owner of the connection, envelope, session.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::header::{ACCEPT, CONTENT_TYPE, HOST, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get, post};
+use axum::{Extension, Router};
+use bytes::Bytes;
+use futures::StreamExt;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{SessionManager, StreamableHttpServerConfig, StreamableHttpService};
+use serde_json::{Map, Value, json};
+
+use super::auth::{self, Verifier};
+use super::dispatch::Handler;
+use super::edge::{self, Verdict};
+use super::methods::mcp_capabilities;
+use super::peer::Connection;
+use super::server::Line;
+use super::sse::{self, Streams};
+use super::stdio::too_long;
+use super::{Server, version};
+use crate::base::{Cause, Error, Kind, Result};
+use crate::session::Principal;
+
+const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+/// A 2025 session that nobody uses is ended after this long.
+const SESSION_IDLE: Duration = Duration::from_secs(30 * 60);
+
+/// Who sent this HTTP request, once it has been let in.
+#[derive(Clone)]
+pub struct Caller {
+    pub principal: Principal,
+}
+
+struct App {
+    server: Arc<Server>,
+    verifier: Option<Verifier>,
+    engine: StreamableHttpService<Handler, LocalSessionManager>,
+    manager: Arc<LocalSessionManager>,
+    sessions: Mutex<HashMap<String, Held>>,
+    /// What a 2026-07-28 request without a handle runs in, one per principal.
+    ambient: Mutex<HashMap<Principal, Line>>,
+}
+
+struct Held {
+    line: Line,
+    used: Instant,
+    /// Open response streams; counted by its clones.
+    streams: Arc<()>,
+}
+
+/// Serves until shutdown.
+pub async fn serve(server: Arc<Server>, listener: tokio::net::TcpListener) -> Result<()> {
+    let app = App::new(Arc::clone(&server))?;
+    tokio::spawn(reap(Arc::clone(&app)));
+    let router = router(app).into_make_service_with_connect_info::<Connection>();
+    let over = server.shutdown.clone();
+    axum::serve(listener, router)
+        .with_graceful_shutdown(async move {
+            over.cancelled().await;
+        })
+        .await
+        .map_err(|error| Error::new(Kind::Unavailable, "the HTTP server stopped").source(error))
+}
+
+fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/mcp", any(mcp))
+        .route("/mcp/sse", get(sse::open))
+        .route("/mcp/message", post(sse::post))
+        .layer(axum::extract::DefaultBodyLimit::max(app.server.config.limits.message_bytes))
+        .layer(Extension(Arc::clone(&app.server)))
+        .layer(Extension(Arc::<Streams>::default()))
+        .layer(from_fn_with_state(Arc::clone(&app), authenticate))
+        .route("/.well-known/oauth-protected-resource", get(resource_metadata))
+        .route("/.well-known/oauth-protected-resource/mcp", get(resource_metadata))
+        .fallback(|| async { json_error(None, &Error::new(Kind::NotFound, "there is nothing here").hint("The endpoint is POST /mcp.")) })
+        .layer(from_fn_with_state(Arc::clone(&app), check_names))
+        .with_state(app)
+}
+
+impl App {
+    fn new(server: Arc<Server>) -> Result<Arc<Self>> {
+        let mut manager = LocalSessionManager::default();
+        // The engine would end a session in mid-call when nothing is said for a while; ours ends idle ones only.
+        manager.session_config.keep_alive = None;
+        let manager = Arc::new(manager);
+        let handler = Handler { server: Arc::clone(&server) };
+        let config = StreamableHttpServerConfig::default()
+            .with_cancellation_token(server.shutdown.token().child_token())
+            .with_max_request_body_bytes(server.config.limits.message_bytes)
+            // Host and Origin are checked before, on every route alike.
+            .disable_allowed_hosts();
+        Ok(Arc::new(App {
+            verifier: server.config.auth.as_ref().map(Verifier::new).transpose()?,
+            engine: StreamableHttpService::new(move || Ok(handler.clone()), Arc::clone(&manager), config),
+            manager,
+            sessions: Mutex::default(),
+            ambient: Mutex::default(),
+            server,
+        }))
+    }
+
+    fn ambient(&self, principal: &Principal) -> Result<Line> {
+        let mut ambient = self.ambient.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(line) = ambient.get(principal) {
+            return Ok(line.clone());
+        }
+        let line = self.server.connect(principal.clone(), "http")?;
+        ambient.insert(principal.clone(), line.clone());
+        Ok(line)
+    }
+
+    /// The session of this id, if it is this principal's.
+    fn session(&self, id: &str, principal: &Principal) -> Result<(Line, Arc<()>)> {
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        match sessions.get_mut(id).filter(|held| held.line.principal == *principal) {
+            Some(held) => {
+                held.used = Instant::now();
+                Ok((held.line.clone(), Arc::clone(&held.streams)))
+            }
+            // Somebody else's session looks like none at all.
+            None => Err(Error::new(Kind::NotFound, "there is no such session")
+                .reason("unknown_session")
+                .hint("Start a new one with `initialize`.")),
+        }
+    }
+
+    fn end(&self, id: &str, cause: Cause) {
+        let held = self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        if let Some(held) = held {
+            held.line.session.cancel.cancel(cause);
+        }
+    }
+}
+
+/// Ends sessions that nobody has used for long and that nothing runs in.
+async fn reap(app: Arc<App>) {
+    let mut tick = tokio::time::interval(Duration::from_secs(60));
+    loop {
+        tokio::select! {
+            _ = tick.tick() => {}
+            _ = app.server.shutdown.cancelled() => return,
+        }
+        let idle: Vec<String> = app
+            .sessions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .filter(|(_, held)| held.used.elapsed() > SESSION_IDLE && Arc::strong_count(&held.streams) == 1)
+            .filter(|(_, held)| app.server.is_idle(&held.line.session.id))
+            .map(|(id, _)| id.clone())
+            .collect();
+        for id in idle {
+            app.end(&id, Cause::SessionEnd);
+            if let Err(error) = app.manager.close_session(&id.into()).await {
+                tracing::warn!("cannot end an idle session: {error}");
+            }
+        }
+    }
+}
+
+/// An error as an HTTP answer: the status of its kind, the body of JSON-RPC.
+pub fn json_error(id: Option<Value>, error: &Error) -> Response {
+    // HTTP has words of its own for a few of our reasons.
+    let status = match error.reason_name() {
+        Some("not_acceptable") => 406,
+        Some("media_type") => 415,
+        Some("http_method") => 405,
+        _ => error.kind().row().http,
+    };
+    json_response(status, &edge::refusal(id, error))
+}
+
+fn json_response(status: u16, body: &Value) -> Response {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    (status, [(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+}
+
+/// Host and Origin: a web page must not reach a local server under another name (DNS rebinding).
+async fn check_names(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let http = &app.server.config.http;
+    let refused = |reason, message| {
+        let hint = "Use a loopback name, or let the operator add yours to [http] allowed_hosts or allowed_origins.";
+        json_error(None, &Error::permission_denied(reason, message).hint(hint))
+    };
+    let host = request
+        .headers()
+        .get(HOST)
+        .and_then(|host| host.to_str().ok())
+        .or_else(|| request.uri().authority().map(|authority| authority.as_str()));
+    if !host.is_some_and(|host| is_loopback_name(host) || is_listed(host, &http.allowed_hosts)) {
+        return refused("host", "this Host is not allowed");
+    }
+    if let Some(origin) = request.headers().get(ORIGIN) {
+        let allowed = origin.to_str().is_ok_and(|origin| {
+            let local = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+            local.is_some_and(is_loopback_name) || http.allowed_origins.iter().any(|listed| listed == origin)
+        });
+        if !allowed {
+            return refused("origin", "this Origin is not allowed");
+        }
+    }
+    next.run(request).await
+}
+
+/// `name` or `name:port` with a loopback name.
+fn is_loopback_name(authority: &str) -> bool {
+    let name = match authority.strip_prefix('[') {
+        Some(rest) => match rest.split_once(']') {
+            Some((name, port)) if port.is_empty() || is_port(port) => name,
+            _ => return false,
+        },
+        None => match authority.split_once(':') {
+            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+            Some(_) => return false,
+            None => authority,
+        },
+    };
+    name.eq_ignore_ascii_case("localhost") || name == "127.0.0.1" || name == "::1"
+}
+
+fn is_port(text: &str) -> bool {
+    text.strip_prefix(':').is_some_and(|port| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+fn is_listed(host: &str, allowed: &[String]) -> bool {
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    allowed.iter().any(|listed| listed.eq_ignore_ascii_case(host) || listed.eq_ignore_ascii_case(name))
+}
+
+/// The token when auth is on; the owner of a loopback connection when it is off.
+async fn authenticate(
+    State(app): State<Arc<App>>,
+    ConnectInfo(connection): ConnectInfo<Connection>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let principal = match &app.verifier {
+        None => connection.require_same_user().map(|()| Principal::local()),
+        Some(verifier) => {
+            let header = request.headers().get(axum::http::header::AUTHORIZATION);
+            verifier.verify(header.map(|value| value.to_str().unwrap_or("")))
+        }
+    };
+    match principal {
+        Ok(principal) => {
+            request.extensions_mut().insert(Caller { principal });
+            next.run(request).await
+        }
+        Err(error) => {
+            let mut response = json_error(None, &error);
+            if error.kind() == Kind::Unauthenticated {
+                let metadata = metadata_url(&app, request.headers());
+                if let Ok(challenge) = HeaderValue::from_str(&auth::challenge(&error, metadata.as_deref())) {
+                    response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+                }
+            }
+            response
+        }
+    }
+}
+
+fn resource_url(headers: &HeaderMap) -> String {
+    // Host has been checked against the names we answer to.
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("127.0.0.1");
+    format!("http://{host}/mcp")
+}
+
+fn metadata_url(app: &App, headers: &HeaderMap) -> Option<String> {
+    app.server.config.auth.as_ref()?.issuer.as_ref()?;
+    Some(resource_url(headers).replace("/mcp", "/.well-known/oauth-protected-resource/mcp"))
+}
+
+/// RFC 9728, when there is an issuer to name.
+async fn resource_metadata(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    match app.server.config.auth.as_ref().and_then(|auth| auth.issuer.as_deref()) {
+        Some(issuer) => json_response(200, &auth::protected_resource_metadata(issuer, &resource_url(&headers))),
+        None => json_error(None, &Error::new(Kind::NotFound, "no authorization server is configured")),
+    }
+}
+
+async fn mcp(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, request: Request) -> Response {
+    let answer = match *request.method() {
+        Method::POST => receive(&app, &caller, request).await,
+        Method::GET | Method::DELETE => on_session(&app, &caller, request).await,
+        _ => Err((None, Error::new(Kind::MethodNotFound, "use POST, GET or DELETE").reason("http_method"))),
+    };
+    answer.unwrap_or_else(|(id, error)| json_error(id, &error))
+}
+
+type Refused = (Option<Value>, Error);
+
+/// `GET` (the stream of server messages) and `DELETE` (the end) of a 2025 session.
+async fn on_session(app: &Arc<App>, caller: &Caller, mut request: Request) -> std::result::Result<Response, Refused> {
+    let Some(id) = header(request.headers(), &SESSION) else {
+        return Ok(finish(app.engine.handle(request).await.map(Body::new), None).await);
+    };
+    let (line, streams) = app.session(&id, &caller.principal).map_err(|error| (None, error))?;
+    let ends = request.method() == Method::DELETE;
+    request.extensions_mut().insert(line);
+    let response = finish(app.engine.handle(request).await.map(Body::new), None).await;
+    if ends && response.status().is_success() {
+        app.end(&id, Cause::SessionEnd);
+    }
+    Ok(counted(response, streams))
+}
+
+/// `POST`: one message.
+async fn receive(app: &Arc<App>, caller: &Caller, request: Request) -> std::result::Result<Response, Refused> {
+    let (mut parts, body) = request.into_parts();
+    check_media(&mut parts.headers).map_err(|error| (None, error))?;
+    let limit = app.server.config.limits.message_bytes;
+    let bytes = axum::body::to_bytes(body, limit).await.map_err(|error| (None, too_long(limit).source(error)))?;
+    let message = match edge::judge(&bytes) {
+        Verdict::Pass(message) => message,
+        Verdict::Refuse(kind, refusal) => return Ok(json_response(kind.row().http, &refusal)),
+        Verdict::Ignore => return Ok(StatusCode::ACCEPTED.into_response()),
+    };
+    let id = message.get("id").cloned();
+    let refused = |error: Error| (id.clone(), error);
+    let method = message.get("method").and_then(Value::as_str).unwrap_or_default();
+    if method == "mcp.capabilities" {
+        let line = app.ambient(&caller.principal).map_err(refused)?;
+        let result = mcp_capabilities::capabilities(&app.server, Some(&line.session));
+        return Ok(json_response(200, &json!({"jsonrpc": "2.0", "id": id, "result": result})));
+    }
+    let stateless = is_stateless(&message, &parts.headers).map_err(refused)?;
+    let session = header(&parts.headers, &SESSION).filter(|_| !stateless);
+    let (line, streams) = match (&session, stateless) {
+        (Some(session), _) => app.session(session, &caller.principal).map_err(refused)?,
+        (None, true) => (app.ambient(&caller.principal).map_err(refused)?, Arc::default()),
+        (None, false) if method == "initialize" => {
+            (app.server.connect(caller.principal.clone(), "http").map_err(refused)?, Arc::default())
+        }
+        (None, false) => {
+            return Err(refused(
+                Error::new(Kind::InvalidRequest, "there is no session")
+                    .reason("not_initialized")
+                    .hint("Send `initialize` and then its Mcp-Session-Id with each request, or use 2026-07-28."),
+            ));
+        }
+    };
+    if method == "notifications/cancelled" && session.is_some() {
+        // Past the engine's queue, which stands still while a client does not read.
+        let request = message.get("params").and_then(|params| params.get("requestId")).map(Value::to_string);
+        app.server.cancel(&line.session.id, &request.unwrap_or_default(), Cause::Client);
+    }
+    parts.extensions.insert(line.clone());
+    let response = app.engine.handle(Request::from_parts(parts, Body::from(bytes))).await.map(Body::new);
+    if let (None, Some(new)) = (&session, header(response.headers(), &SESSION)) {
+        let held = Held { line, used: Instant::now(), streams: Arc::clone(&streams) };
+        app.sessions.lock().unwrap_or_else(PoisonError::into_inner).insert(new, held);
+    }
+    Ok(counted(finish(response, id).await, streams))
+}
+
+fn header(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
+    headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+}
+
+/// Curl users and small clients accept anything; then they get what MCP sends. A client that asks for something
+/// else is told.
+fn check_media(headers: &mut HeaderMap) -> Result<()> {
+    if !headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(|value| {
+        value.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json"))
+    }) {
+        return Err(Error::new(Kind::InvalidRequest, "the body must be JSON")
+            .reason("media_type")
+            .hint("Send `Content-Type: application/json`."));
+    }
+    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("*/*");
+    let takes = |media: &str| accept.contains(media) || accept.contains("*/*");
+    if !(takes("application/json") && takes("text/event-stream")) {
+        return Err(Error::new(Kind::InvalidRequest, "the answer may be JSON or an event stream")
+            .reason("not_acceptable")
+            .hint("Send `Accept: application/json, text/event-stream`."));
+    }
+    headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+    Ok(())
+}
+
+/// Whether this message is one of 2026-07-28, which has no sessions.
+fn is_stateless(message: &Map<String, Value>, headers: &HeaderMap) -> Result<bool> {
+    let own = message.get("params").and_then(|params| params.get("_meta")).and_then(|meta| {
+        meta.get("io.modelcontextprotocol/protocolVersion")
+    });
+    let said = headers.get(VERSION).map(|value| value.to_str().unwrap_or_default());
+    if own.is_none()
+        && let Some(said) = said
+        && !version::supported().contains(&said)
+    {
+        let shown: String = said.chars().take(64).collect();
+        return Err(Error::new(Kind::UnsupportedVersion, "this MCP-Protocol-Version is not supported")
+            .code(-32022)
+            .with("supported", json!(version::supported()))
+            .with("requested", shown));
+    }
+    let discovers = message.get("method").is_some_and(|method| method == "server/discover");
+    let initializes = message.get("method").is_some_and(|method| method == "initialize");
+    Ok(!initializes && (own.is_some() || discovers || said == Some(version::STATELESS)))
+}
+
+/// Gives the engine's own refusals the shape that all of ours have.
+async fn finish(response: Response, id: Option<Value>) -> Response {
+    let status = response.status();
+    if !(status.is_client_error() || status.is_server_error()) {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    let bytes = axum::body::to_bytes(body, 1 << 20).await.unwrap_or_default();
+    let body = match serde_json::from_slice::<Value>(&bytes) {
+        Ok(mut message) if message.get("error").is_some() => {
+            edge::stamp(&mut message);
+            message
+        }
+        _ => edge::refusal(id, &plain(status, &bytes)),
+    };
+    parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    parts.headers.remove(axum::http::header::CONTENT_LENGTH);
+    Response::from_parts(parts, Body::from(body.to_string()))
+}
+
+fn plain(status: StatusCode, text: &[u8]) -> Error {
+    let kind = match status {
+        StatusCode::NOT_FOUND => Kind::NotFound,
+        StatusCode::METHOD_NOT_ALLOWED => Kind::MethodNotFound,
+        StatusCode::PAYLOAD_TOO_LARGE => Kind::TooLarge,
+        status if status.is_server_error() => Kind::Internal,
+        _ => Kind::InvalidRequest,
+    };
+    let text: String = String::from_utf8_lossy(text).chars().take(200).collect();
+    Error::new(kind, if text.is_empty() { status.to_string() } else { text })
+}
+
+/// Counts an open answer as use of its session.
+fn counted(response: Response, streams: Arc<()>) -> Response {
+    response.map(|body| {
+        Body::from_stream(body.into_data_stream().map(move |chunk: std::result::Result<Bytes, axum::Error>| {
+            let _open = &streams;
+            chunk
+        }))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_names_pass_by_themselves() {
+        for name in ["localhost", "LOCALHOST:1", "127.0.0.1", "127.0.0.1:8080", "[::1]", "[::1]:80"] {
+            assert!(is_loopback_name(name), "{name}");
+        }
+        for name in ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io", "127.0.0.1@evil", "[::1]evil", "[::1", "localhost:80:80", ""] {
+            assert!(!is_loopback_name(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Our own keys in `_meta`, in one place. docs/protocol.md explains each; a test holds the two together.
+
+/// On `initialize`, `server/discover`: the tool and permission table.
+pub const TOOLS: &str = "dev.ringfence/tools";
+/// On a `tools/list` entry.
+pub const VERSION: &str = "dev.ringfence/version";
+pub const PERMISSION: &str = "dev.ringfence/permission";
+pub const REQUIRES_APPROVAL: &str = "dev.ringfence/requires_approval";
+pub const SANDBOX_PROFILE: &str = "dev.ringfence/sandbox_profile";
+pub const DEFAULT_TIMEOUT_MS: &str = "dev.ringfence/default_timeout_ms";
+pub const ALLOWS_STREAMING: &str = "dev.ringfence/allows_streaming";
+pub const SIDE_EFFECTS: &str = "dev.ringfence/side_effects";
+pub const SESSION_DEFAULTS: &str = "dev.ringfence/session_defaults";
+pub const OUTPUT_SCHEMA: &str = "dev.ringfence/output_schema";
+/// On every tool result.
+pub const TRACE_ID: &str = "dev.ringfence/trace_id";
+/// On results and requests of 2026-07-28: the sealed session handle.
+pub const SESSION: &str = "dev.ringfence/session";
+/// On a `tools/call` request: the time the client will wait.
+pub const TIMEOUT_MS: &str = "dev.ringfence/timeout_ms";
+/// The same handle as an argument, for models whose client cannot set `_meta`.
+pub const SESSION_ARGUMENT: &str = "ringfence_session";
+
+pub const ALL: &[&str] = &[
+    TOOLS,
+    VERSION,
+    PERMISSION,
+    REQUIRES_APPROVAL,
+    SANDBOX_PROFILE,
+    DEFAULT_TIMEOUT_MS,
+    ALLOWS_STREAMING,
+    SIDE_EFFECTS,
+    SESSION_DEFAULTS,
+    OUTPUT_SCHEMA,
+    TRACE_ID,
+    SESSION,
+    TIMEOUT_MS,
+];

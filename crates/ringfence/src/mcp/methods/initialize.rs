@@ -1,0 +1,45 @@
+//! `initialize` and `server/discover`: who we are.
+
+use rmcp::model::{Implementation, MetaObject, ProtocolVersion, ServerCapabilities, ServerConfig};
+use serde_json::{Map, json};
+
+use super::mcp_capabilities::table;
+use crate::mcp::{Server, meta};
+
+/// What both eras tell about this server; `initialize` then names the version that was agreed on.
+pub fn info(server: &Server) -> ServerConfig {
+    let mut capabilities = ServerCapabilities::default();
+    capabilities.tools = Some(serde_json::from_value(json!({"listChanged": true})).unwrap_or_default());
+    capabilities.logging = Some(Map::new());
+    if server.config.conformance_fixtures {
+        crate::mcp::fixtures::declare(&mut capabilities);
+    }
+    let mut info = ServerConfig::new(capabilities)
+        .with_instructions(instructions(server))
+        .with_server_info(
+            Implementation::new("ringfence", env!("CARGO_PKG_VERSION"))
+                .with_title("Ringfence")
+                .with_description("Tools that coding agents can be trusted with"),
+        )
+        .with_protocol_version(ProtocolVersion::V_2025_11_25);
+    info.meta = Some(MetaObject::from(Map::from_iter([(meta::TOOLS.to_owned(), table(server))])));
+    info
+}
+
+/// Codex shows a model nothing but this at first, so it names the tools and what they are for.
+fn instructions(server: &Server) -> String {
+    let mut text = String::from(
+        "Sandboxed tools for working in one workspace. Paths are relative to the workspace; leaving it is refused. \
+         Long output is cut: read on with file.read path \"output:<id>\". Every error has kind, hint and trace_id. Tools:",
+    );
+    for tool in server.pipeline.registry.tools() {
+        let spec = tool.spec();
+        let line = format!(" {} ({});", spec.name, spec.title.to_lowercase());
+        // Codex reads about one kilobyte.
+        if text.len() + line.len() > 1000 {
+            break;
+        }
+        text.push_str(&line);
+    }
+    text
+}

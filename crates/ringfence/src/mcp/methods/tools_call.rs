@@ -1,0 +1,174 @@
+//! `tools/call`: a request in, a run started or taken up again, a result out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rmcp::model::{CallToolRequestParams, CallToolResponse, ErrorData, InputRequests, InputRequiredResult};
+use rmcp::service::{RequestContext, RoleServer};
+use serde_json::{Map, Value, json};
+
+use crate::base::caller::Abilities;
+use crate::base::{Cause, Error, Kind, Result, TraceId};
+use crate::call::park::Held;
+use crate::call::{CallRequest, request_digest};
+use crate::mcp::ask::{Attached, Link, attach};
+use crate::mcp::server::Line;
+use crate::mcp::{Server, meta, render};
+use crate::session::{Client, View};
+
+pub struct Incoming<'a> {
+    pub server: &'a Arc<Server>,
+    pub line: Line,
+    pub client: Client,
+    pub protocol: String,
+    pub stateless: bool,
+    pub context: &'a RequestContext<RoleServer>,
+}
+
+pub async fn call(incoming: Incoming<'_>, params: CallToolRequestParams) -> Result<CallToolResponse, ErrorData> {
+    let trace_id = TraceId::mint();
+    let name = params.name.clone();
+    let answer = handle(&incoming, params, &trace_id).await;
+    match answer {
+        Ok(mut response) => {
+            if let (true, CallToolResponse::Complete(result)) = (incoming.stateless, &mut response) {
+                give_handle(&incoming, result);
+            }
+            Ok(response)
+        }
+        // What was not even a call is a protocol error; everything else is a result a model can read.
+        Err(error) if is_protocol_error(&error) => {
+            tracing::info!(%trace_id, tool = %name, "{}", error.detail());
+            Err(render::error_data(&error, &trace_id))
+        }
+        Err(error) => Ok(CallToolResponse::Complete(render::failure(&error, &trace_id))),
+    }
+}
+
+fn is_protocol_error(error: &Error) -> bool {
+    error.kind() == Kind::UnknownTool
+        || matches!(error.reason_name(), Some("bad_state" | "expired_state" | "other_call" | "used_state" | "bad_session"))
+}
+
+async fn handle(incoming: &Incoming<'_>, params: CallToolRequestParams, trace_id: &TraceId) -> Result<CallToolResponse> {
+    let mut arguments = params.arguments.unwrap_or_default();
+    let view = view(incoming, &mut arguments)?;
+    let digest = request_digest(&params.name, &arguments);
+    let held = match (&params.request_state, incoming.stateless) {
+        (Some(state), true) => {
+            let parked = &incoming.server.pipeline.parked;
+            let mut held = parked.take_up(state, incoming.line.principal.name(), &digest).await?;
+            held.answer(params.input_responses.unwrap_or_default());
+            held.drop_settled();
+            held
+        }
+        _ => Held::new(incoming.server.pipeline.start(request(incoming, view, &params.name, arguments, trace_id))),
+    };
+    let request_id = serde_json::to_string(&incoming.context.id).unwrap_or_default();
+    let _running =
+        incoming.server.running(&incoming.line.session.id, &request_id, held.run.cancel.clone());
+    let link = Link { context: incoming.context, stateless: incoming.stateless, cause: cause(incoming) };
+    match attach(held, &link).await {
+        Attached::Done(Ok(output)) => Ok(CallToolResponse::Complete(render::result(output, trace_id))),
+        Attached::Done(Err(error)) => Err(error),
+        Attached::Asks(held) => {
+            let requests = questions(&held)?;
+            let state = incoming.server.pipeline.parked.park(*held)?;
+            Ok(CallToolResponse::InputRequired(InputRequiredResult::new(Some(requests), Some(state))))
+        }
+    }
+}
+
+/// All open questions go into one round.
+fn questions(held: &Held) -> Result<InputRequests> {
+    held.open
+        .iter()
+        .map(|(key, question)| {
+            let request = json!({"method": question.method, "params": question.params});
+            let request = serde_json::from_value(request)
+                .map_err(|error| Error::internal("a question does not fit the protocol").source(error))?;
+            Ok((key.clone(), request))
+        })
+        .collect()
+}
+
+fn view(incoming: &Incoming<'_>, arguments: &mut Map<String, Value>) -> Result<View> {
+    if !incoming.stateless {
+        return Ok(View { session: Arc::clone(&incoming.line.session), lasting: true });
+    }
+    let argument = arguments.remove(meta::SESSION_ARGUMENT);
+    let handle = incoming.context.meta.get(meta::SESSION).or(argument.as_ref());
+    incoming.server.view_by_handle(&incoming.line, handle.and_then(Value::as_str))
+}
+
+fn request(
+    incoming: &Incoming<'_>,
+    view: View,
+    tool: &str,
+    arguments: Map<String, Value>,
+    trace_id: &TraceId,
+) -> CallRequest {
+    CallRequest {
+        trace_id: trace_id.clone(),
+        tool: tool.to_owned(),
+        arguments,
+        view,
+        abilities: abilities(incoming),
+        timeout: incoming.context.meta.get(meta::TIMEOUT_MS).and_then(Value::as_u64).map(Duration::from_millis),
+        protocol: incoming.protocol.clone(),
+        client: format!("{}/{}", incoming.client.name, incoming.client.version).chars().take(128).collect(),
+        budget: budget(&incoming.client),
+    }
+}
+
+fn abilities(incoming: &Incoming<'_>) -> Abilities {
+    let declared = incoming.context.client_capabilities();
+    let declared = declared.as_ref();
+    Abilities {
+        // `{}` means forms; a client that names only `url` cannot show one.
+        elicitation: declared
+            .and_then(|declared| declared.elicitation.as_ref())
+            .is_some_and(|modes| modes.form.is_some() || modes.url.is_none()),
+        sampling: declared.is_some_and(|declared| declared.sampling.is_some()),
+        roots: declared.is_some_and(|declared| declared.roots.is_some()),
+        progress: incoming.context.meta.get_progress_token().is_some(),
+        logging: !incoming.stateless || incoming.context.meta.log_level().is_some(),
+        accepts_unseen: accepts_unseen(incoming),
+    }
+}
+
+/// Codex with its own sandbox off accepts questions by itself; it says in `_meta` that it is off.
+fn accepts_unseen(incoming: &Incoming<'_>) -> bool {
+    ["codex/sandbox-state", "codex/sandbox-state-meta"].iter().filter_map(|key| incoming.context.meta.get(*key)).any(
+        |state| {
+            state["permissionProfile"]["type"] == "disabled" || state["sandboxPolicy"]["type"] == "danger-full-access"
+        },
+    )
+}
+
+/// How much text a client takes before it cuts by itself, which it does in the wrong place.
+fn budget(client: &Client) -> usize {
+    if client.name.to_ascii_lowercase().contains("codex") { 10_000 } else { 24_000 }
+}
+
+/// What the end of the request without an answer means. On 2026-07-28 over HTTP it is the stream being closed.
+fn cause(incoming: &Incoming<'_>) -> Cause {
+    match (incoming.stateless, incoming.line.transport) {
+        (true, "http") => Cause::Disconnect,
+        _ => Cause::Client,
+    }
+}
+
+fn give_handle(incoming: &Incoming<'_>, result: &mut rmcp::model::CallToolResult) {
+    let given = incoming.context.meta.get(meta::SESSION).and_then(Value::as_str).map(str::to_owned);
+    let handle = match given {
+        Some(handle) => Ok(handle),
+        None => incoming.server.mint_handle(&incoming.line.principal),
+    };
+    match handle {
+        Ok(handle) => {
+            result.meta.get_or_insert_default().insert(meta::SESSION.to_owned(), json!(handle));
+        }
+        Err(error) => tracing::error!("{}", error.detail()),
+    }
+}

@@ -1,0 +1,21 @@
+//! The protocol: the only module that knows JSON-RPC and MCP.
+//!
+//! `rmcp` is the engine; in front of it stands our own edge, since every malformed message must get an error
+//! that says what to do, on every transport alike.
+
+pub mod ask;
+pub mod auth;
+pub mod dispatch;
+pub mod edge;
+pub mod http;
+pub mod meta;
+pub mod fixtures;
+pub mod methods;
+mod peer;
+pub mod render;
+pub mod server;
+pub mod sse;
+pub mod stdio;
+pub mod version;
+
+pub use server::Server;

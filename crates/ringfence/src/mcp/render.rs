@@ -1,0 +1,49 @@
+//! From what a tool gave back to what goes over the wire.
+
+use rmcp::model::{CallToolResult, ContentBlock, ErrorData, MetaObject};
+use serde_json::{Map, Value, json};
+
+use super::meta;
+use crate::base::call::{Block, Output};
+use crate::base::{Error, TraceId};
+
+/// An error as JSON-RPC has it.
+pub fn error_data(error: &Error, trace_id: &TraceId) -> ErrorData {
+    let code = i32::try_from(error.wire_code()).unwrap_or(-32603);
+    ErrorData::new(rmcp::model::ErrorCode(code), error.message().to_owned(), Some(error.body(trace_id)))
+}
+
+pub fn result(output: Output, trace_id: &TraceId) -> CallToolResult {
+    let mut content = Vec::with_capacity(output.content.len());
+    for block in output.content {
+        match block {
+            Block::Text(text) => content.push(ContentBlock::text(text)),
+            Block::Image { data, mime } => content.push(ContentBlock::image(data, mime)),
+            Block::Wire(value) => match serde_json::from_value(value) {
+                Ok(block) => content.push(block),
+                Err(error) => tracing::error!(%trace_id, "a content block was dropped: {error}"),
+            },
+        }
+    }
+    let mut result = CallToolResult::success(content);
+    result.structured_content = output.structured.map(Value::Object);
+    result.is_error = Some(output.is_error);
+    result.meta = Some(stamped(output.meta, trace_id));
+    result
+}
+
+/// A failed call as a result, so that a model can read what went wrong and correct itself.
+pub fn failure(error: &Error, trace_id: &TraceId) -> CallToolResult {
+    let body = error.body(trace_id);
+    let hint = body["hint"].as_str().unwrap_or_default().to_owned();
+    let text = format!("{}: {}\n{hint}\ntrace_id: {trace_id}", error.kind().name(), error.message());
+    let mut result = CallToolResult::error(vec![ContentBlock::text(text)]);
+    result.structured_content = Some(json!({"error": body}));
+    result.meta = Some(stamped(Map::new(), trace_id));
+    result
+}
+
+fn stamped(mut map: Map<String, Value>, trace_id: &TraceId) -> MetaObject {
+    map.insert(meta::TRACE_ID.to_owned(), json!(trace_id.as_str()));
+    MetaObject::from(map)
+}

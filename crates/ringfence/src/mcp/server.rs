@@ -1,0 +1,172 @@
+//! What all transports share: the pipeline, the sessions, and who is connected.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::broadcast;
+
+use crate::base::ids::short;
+use crate::base::seal::Sealer;
+use crate::base::workspace::Workspace;
+use crate::base::{Cancel, Cause, Error, Result};
+use crate::call::Pipeline;
+use crate::config::Config;
+use crate::session::{Principal, Session, View};
+
+/// Who is on the other end of a message: put beside each request by its transport.
+#[derive(Clone)]
+pub struct Line {
+    pub principal: Principal,
+    /// The connection's own session; on 2026-07-28 only what is left without a handle.
+    pub session: Arc<Session>,
+    pub transport: &'static str,
+}
+
+/// What changed and whom it concerns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    Tools,
+    Prompts,
+}
+
+pub struct Server {
+    pub pipeline: Arc<Pipeline>,
+    pub config: Arc<Config>,
+    pub shutdown: Cancel,
+    pub changes: broadcast::Sender<Change>,
+    handles: Sealer,
+    /// Sessions of 2026-07-28, by the id inside their handle.
+    lasting: Mutex<HashMap<String, Lasting>>,
+    workspaces: Mutex<HashMap<PathBuf, Arc<Workspace>>>,
+    /// Calls in flight, so that a cancellation reaches them past a connection that is stuck.
+    running: Mutex<HashMap<(String, String), Cancel>>,
+}
+
+struct Lasting {
+    session: Arc<Session>,
+    used: Instant,
+}
+
+/// The inside of a session handle.
+#[derive(Serialize, Deserialize)]
+struct Handle {
+    id: String,
+}
+
+/// A handle unused for so long is forgotten, and its trust with it.
+const HANDLE_IDLE: Duration = Duration::from_secs(3600);
+const HANDLES_LIMIT: usize = 4096;
+
+impl Server {
+    pub fn new(config: Config) -> Result<Arc<Self>> {
+        let config = Arc::new(config);
+        Ok(Arc::new(Server {
+            pipeline: Arc::new(Pipeline::new(Arc::clone(&config))?),
+            config,
+            shutdown: Cancel::new(),
+            changes: broadcast::channel(16).0,
+            handles: Sealer::new()?,
+            lasting: Mutex::default(),
+            workspaces: Mutex::default(),
+            running: Mutex::default(),
+        }))
+    }
+
+    /// A connection's own session. It ends when its `cancel` is cancelled or its last holder lets go.
+    pub fn connect(&self, principal: Principal, transport: &'static str) -> Result<Line> {
+        let workspace = self.workspace(&principal)?;
+        let session =
+            Arc::new(Session::new(principal.clone(), transport, workspace, &self.config.root, self.shutdown.child()));
+        Ok(Line { principal, session, transport })
+    }
+
+    fn workspace(&self, principal: &Principal) -> Result<Arc<Workspace>> {
+        let opened = crate::config::workspace_for(&self.config, &principal.directory())?;
+        let mut workspaces = lock(&self.workspaces);
+        Ok(Arc::clone(workspaces.entry(opened.path().to_owned()).or_insert_with(|| Arc::new(opened))))
+    }
+
+    /// The session a 2026-07-28 request belongs to: its handle's, or none that lasts.
+    pub fn view_by_handle(&self, line: &Line, handle: Option<&str>) -> Result<View> {
+        let Some(sealed) = handle else {
+            return Ok(View { session: Arc::clone(&line.session), lasting: false });
+        };
+        let handle: Handle = self.handles.open(&handle_purpose(&line.principal), sealed).ok_or_else(|| {
+            Error::invalid_arguments("this session handle is not one of ours")
+                .reason("bad_session")
+                .hint("Use the handle of a result's _meta exactly as it was given, or leave it out.")
+        })?;
+        let mut lasting = lock(&self.lasting);
+        lasting.retain(|_, held| held.used.elapsed() < HANDLE_IDLE || Arc::strong_count(&held.session) > 1);
+        if let Some(held) = lasting.get_mut(&handle.id) {
+            held.used = Instant::now();
+            return Ok(View { session: Arc::clone(&held.session), lasting: true });
+        }
+        if lasting.len() >= HANDLES_LIMIT {
+            return Err(Error::new(crate::base::Kind::ResourceExhausted, "too many sessions are open"));
+        }
+        let session = self.connect(line.principal.clone(), line.transport)?.session;
+        lasting.insert(handle.id, Lasting { session: Arc::clone(&session), used: Instant::now() });
+        Ok(View { session, lasting: true })
+    }
+
+    /// A new handle. Nothing is kept for it until it comes back.
+    pub fn mint_handle(&self, principal: &Principal) -> Result<String> {
+        self.handles.seal(&handle_purpose(principal), &Handle { id: short("h") })
+    }
+
+    pub fn running(&self, session: &str, request: &str, cancel: Cancel) -> Running<'_> {
+        let key = (session.to_owned(), request.to_owned());
+        lock(&self.running).insert(key.clone(), cancel);
+        Running { server: self, key }
+    }
+
+    /// Cancels a call in flight; false when there is none.
+    pub fn cancel(&self, session: &str, request: &str, cause: Cause) -> bool {
+        let found = lock(&self.running).get(&(session.to_owned(), request.to_owned())).cloned();
+        found.map(|cancel| cancel.cancel(cause)).is_some()
+    }
+
+    pub fn is_idle(&self, session: &str) -> bool {
+        !lock(&self.running).keys().any(|(of, _)| of == session)
+    }
+}
+
+fn handle_purpose(principal: &Principal) -> String {
+    format!("session of {}", principal.name())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps a call on the list of those that can be cancelled.
+pub struct Running<'a> {
+    server: &'a Server,
+    key: (String, String),
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        lock(&self.server.running).remove(&self.key);
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::config::{Env, Flags, resolve};
+
+    /// A server on a root of its own, without a transport.
+    pub fn server() -> Arc<Server> {
+        let root = std::env::temp_dir().join(short("ringfence-test"));
+        std::fs::create_dir_all(&root).unwrap();
+        let workspace = root.join("workspace");
+        std::fs::create_dir_all(&workspace).unwrap();
+        let flags = Flags { root: Some(root), workspace: Some(workspace), ..Flags::default() };
+        Server::new(resolve(&flags, &Env::new([("HOME", "/nonexistent")], "/")).unwrap()).unwrap()
+    }
+}

@@ -1,0 +1,168 @@
+//! `GET /mcp/sse`: the HTTP+SSE transport of 2024-11-05, kept for clients that know nothing newer. The stream
+//! is the session: its first event names where to post, and when it closes the session is over.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::Extension;
+use axum::extract::Query;
+use axum::http::StatusCode;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::service::{RoleServer, serve_directly_with_ct};
+use rmcp::transport::Transport;
+use serde::Deserialize;
+use tokio::sync::mpsc;
+
+use super::dispatch::Handler;
+use super::edge::{self, Verdict};
+use super::http::{Caller, json_error};
+use super::server::{Line, Server};
+use super::stdio::{parse, stamped};
+use crate::base::ids::{hex, random};
+use crate::base::{Cause, Error, Kind};
+use crate::session::Principal;
+
+#[derive(Default)]
+pub struct Streams {
+    open: Mutex<HashMap<String, Open>>,
+}
+
+#[derive(Clone)]
+struct Open {
+    principal: Principal,
+    line: Line,
+    inbox: mpsc::Sender<ClientJsonRpcMessage>,
+    outbox: mpsc::Sender<Vec<u8>>,
+}
+
+impl Streams {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Open>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends the session with its stream.
+struct Closing {
+    streams: Arc<Streams>,
+    id: String,
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        if let Some(open) = self.streams.lock().remove(&self.id) {
+            open.line.session.cancel.cancel(Cause::Disconnect);
+        }
+    }
+}
+
+struct Channel {
+    inbox: mpsc::Receiver<ClientJsonRpcMessage>,
+    outbox: mpsc::Sender<Vec<u8>>,
+}
+
+impl Transport<RoleServer> for Channel {
+    type Error = std::io::Error;
+
+    fn send(&mut self, message: ServerJsonRpcMessage) -> impl Future<Output = std::io::Result<()>> + Send + 'static {
+        let outbox = self.outbox.clone();
+        async move {
+            let bytes = stamped(&message)?;
+            outbox.send(bytes).await.map_err(|_| std::io::ErrorKind::BrokenPipe.into())
+        }
+    }
+
+    async fn receive(&mut self) -> Option<ClientJsonRpcMessage> {
+        tokio::select! {
+            message = self.inbox.recv() => message,
+            () = self.outbox.closed() => None,
+        }
+    }
+
+    async fn close(&mut self) -> std::io::Result<()> {
+        self.inbox.close();
+        Ok(())
+    }
+}
+
+pub async fn open(
+    Extension(server): Extension<Arc<Server>>,
+    Extension(streams): Extension<Arc<Streams>>,
+    Extension(caller): Extension<Caller>,
+) -> Response {
+    let line = match server.connect(caller.principal.clone(), "sse") {
+        Ok(line) => line,
+        Err(error) => return json_error(None, &error),
+    };
+    let id = hex(&random::<16>());
+    let (to_engine, inbox) = mpsc::channel(16);
+    let (outbox, from_engine) = mpsc::channel(16);
+    let open = Open { principal: caller.principal, line, inbox: to_engine, outbox: outbox.clone() };
+    streams.lock().insert(id.clone(), open);
+    let closing = Closing { streams, id: id.clone() };
+    let running = serve_directly_with_ct(
+        Handler { server: Arc::clone(&server) },
+        Channel { inbox, outbox },
+        None,
+        server.shutdown.token().child_token(),
+    );
+    tokio::spawn(running.waiting());
+    Sse::new(events(id, from_engine, closing, server)).keep_alive(KeepAlive::default()).into_response()
+}
+
+fn events(
+    id: String,
+    outbox: mpsc::Receiver<Vec<u8>>,
+    closing: Closing,
+    server: Arc<Server>,
+) -> impl Stream<Item = Result<Event, Infallible>> {
+    let first = Event::default().event("endpoint").data(format!("/mcp/message?session_id={id}"));
+    let messages = futures::stream::unfold((outbox, closing), |(mut outbox, closing)| async move {
+        let bytes = outbox.recv().await?;
+        // Our own serializer made these bytes, so they are UTF-8 and hold no line break.
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        Some((Ok(Event::default().event("message").data(text)), (outbox, closing)))
+    });
+    let over = server.shutdown.clone();
+    futures::stream::iter([Ok(first)]).chain(messages).take_until(async move { over.cancelled().await })
+}
+
+#[derive(Deserialize)]
+pub struct Address {
+    session_id: String,
+}
+
+/// A message for an open stream. Answers, errors too, go to the stream: that is where this transport's clients
+/// look for them.
+pub async fn post(
+    Extension(streams): Extension<Arc<Streams>>,
+    Extension(caller): Extension<Caller>,
+    Query(address): Query<Address>,
+    body: Bytes,
+) -> Response {
+    let found = streams.lock().get(&address.session_id).cloned();
+    // Somebody else's stream looks like none at all.
+    let Some(open) = found.filter(|open| open.principal == caller.principal) else {
+        let error = Error::new(Kind::NotFound, "there is no such stream")
+            .reason("unknown_session")
+            .hint("Open `GET /mcp/sse` and post to the address in its first event.");
+        return json_error(None, &error);
+    };
+    let delivered = match edge::judge(&body) {
+        Verdict::Ignore => return StatusCode::ACCEPTED.into_response(),
+        Verdict::Refuse(_, refusal) => open.outbox.send(refusal.to_string().into_bytes()).await.is_ok(),
+        Verdict::Pass(message) => match parse(message, &open.line) {
+            Ok(message) => open.inbox.send(message).await.is_ok(),
+            Err(refusal) => open.outbox.send(refusal.to_string().into_bytes()).await.is_ok(),
+        },
+    };
+    if delivered {
+        StatusCode::ACCEPTED.into_response()
+    } else {
+        json_error(None, &Error::new(Kind::NotFound, "the stream has just been closed").reason("unknown_session"))
+    }
+}

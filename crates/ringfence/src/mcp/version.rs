@@ -1,0 +1,57 @@
+//! Protocol versions: which there are, and what we answer to the others.
+
+use serde_json::json;
+
+use crate::base::{Error, Kind, Result};
+
+/// Spoken by `initialize`, oldest first.
+pub const WITH_INITIALIZE: &[&str] = &["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
+/// Spoken by `server/discover` and per-request `_meta`.
+pub const STATELESS: &str = "2026-07-28";
+
+pub fn supported() -> Vec<&'static str> {
+    WITH_INITIALIZE.iter().copied().chain([STATELESS]).collect()
+}
+
+/// The version `initialize` is answered with. A date we do not know gets our newest, as MCP demands; what is no
+/// date, or older than the first release, is refused.
+pub fn negotiate(requested: &str) -> Result<&'static str> {
+    if let Some(known) = WITH_INITIALIZE.iter().find(|known| **known == requested) {
+        return Ok(known);
+    }
+    if !is_date(requested) || requested < WITH_INITIALIZE[0] {
+        let shown: String = requested.chars().take(64).collect();
+        return Err(Error::new(Kind::UnsupportedVersion, "this protocol version is not supported")
+            .hint(format!("Ask for one of {}.", supported().join(", ")))
+            .with("supported", json!(supported()))
+            .with("requested", json!(shown)));
+    }
+    Ok(WITH_INITIALIZE[WITH_INITIALIZE.len() - 1])
+}
+
+fn is_date(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let number = |range: std::ops::Range<usize>| text.get(range).and_then(|part| part.parse::<u32>().ok());
+    bytes.len() == 10
+        && bytes.iter().enumerate().all(|(at, byte)| if at == 4 || at == 7 { *byte == b'-' } else { byte.is_ascii_digit() })
+        && number(5..7).is_some_and(|month| (1..=12).contains(&month))
+        && number(8..10).is_some_and(|day| (1..=31).contains(&day))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_versions_are_echoed_and_later_dates_get_our_newest() {
+        for known in WITH_INITIALIZE {
+            assert_eq!(negotiate(known).unwrap(), *known);
+        }
+        for later in ["2026-07-28", "2027-01-01", "2025-07-01", "9999-12-31"] {
+            assert_eq!(negotiate(later).unwrap(), "2025-11-25");
+        }
+        for refused in ["1.0.0", "", "2024-11-04", "1999-01-01", "2025-13-01", "2025-1-1", "latest", "２０２５-01-01"] {
+            assert_eq!(negotiate(refused).unwrap_err().kind(), Kind::UnsupportedVersion, "{refused}");
+        }
+    }
+}

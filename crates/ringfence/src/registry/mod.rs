@@ -1,0 +1,73 @@
+//! The tools there are, under the names they are called by.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::config::{Config, ToolNames};
+use crate::session::Client;
+use crate::tools::{TOOLS, Tool};
+
+/// One immutable set of tools. A reload builds a new one.
+pub struct Registry {
+    tools: Vec<Arc<dyn Tool>>,
+    by_name: HashMap<String, usize>,
+}
+
+impl Registry {
+    pub fn new(config: &Config) -> Self {
+        let mut tools: Vec<Arc<dyn Tool>> = TOOLS.iter().map(|make| make()).collect();
+        if config.conformance_fixtures {
+            tools.extend(crate::tools::fixtures::all());
+        }
+        let mut by_name = HashMap::new();
+        for (at, tool) in tools.iter().enumerate() {
+            by_name.insert(tool.spec().name.clone(), at);
+            by_name.entry(underscored(&tool.spec().name)).or_insert(at);
+        }
+        Registry { tools, by_name }
+    }
+
+    /// The tool of this name, in either spelling.
+    pub fn get(&self, name: &str) -> Option<&Arc<dyn Tool>> {
+        self.by_name.get(name).map(|at| &self.tools[*at])
+    }
+
+    /// In the order of the list, which never changes by itself.
+    pub fn tools(&self) -> &[Arc<dyn Tool>] {
+        &self.tools
+    }
+}
+
+/// A dotted name as clients that reject dots want it.
+pub fn underscored(name: &str) -> String {
+    name.replace('.', "_")
+}
+
+/// How names are spelled for this client. Claude Desktop drops the whole list over one dot, Copilot fails.
+pub fn spells_with_dots(style: ToolNames, client: &Client) -> bool {
+    const REJECT_DOTS: &[&str] = &["claude-ai", "claude-desktop", "copilot", "github-copilot", "intellij", "jetbrains"];
+    match style {
+        ToolNames::Dot => true,
+        ToolNames::Underscore => false,
+        ToolNames::Auto => {
+            let name = client.name.to_ascii_lowercase();
+            !REJECT_DOTS.iter().any(|rejects| name.contains(rejects))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_the_client_unless_forced() {
+        let client = |name: &str| Client { name: name.to_owned(), version: String::new() };
+        assert!(spells_with_dots(ToolNames::Auto, &client("codex-mcp-client")));
+        assert!(spells_with_dots(ToolNames::Auto, &client("")));
+        assert!(!spells_with_dots(ToolNames::Auto, &client("claude-ai")));
+        assert!(!spells_with_dots(ToolNames::Auto, &client("GitHub-Copilot-CLI")));
+        assert!(spells_with_dots(ToolNames::Dot, &client("claude-ai")));
+        assert!(!spells_with_dots(ToolNames::Underscore, &client("codex-mcp-client")));
+    }
+}

@@ -1,0 +1,138 @@
+//! The environment of a run: a short list of names from our own, and what the call adds.
+//!
+//! Our own environment holds tokens and keys, so it is never passed on whole; what is not on the list does not exist
+//! for a run.
+
+use std::ffi::OsString;
+
+use crate::base::{Error, Result};
+
+/// What ordinary programs need to find their way about.
+const BASELINE: &[&str] = &["PATH", "HOME", "LANG", "TERM", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR"];
+const BASELINE_PREFIX: &str = "LC_";
+const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// Names that make a program load or run something else than it was asked to: a call that says `git status` must
+/// not mean another program. A command may still set them for itself, where everyone who reads it sees them.
+const LOADERS: &[&str] = &[
+    "PATH",
+    "BASH_ENV",
+    "ENV",
+    "SHELLOPTS",
+    "BASHOPTS",
+    "PROMPT_COMMAND",
+    "PS4",
+    "IFS",
+    "CDPATH",
+    "GLOBIGNORE",
+    "ZDOTDIR",
+    "FPATH",
+    "GCONV_PATH",
+    "LOCPATH",
+    "NLSPATH",
+    "MALLOC_TRACE",
+    "PYTHONSTARTUP",
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "PYTHONINSPECT",
+    "PYTHONBREAKPOINT",
+    "PERL5OPT",
+    "PERL5LIB",
+    "PERL5DB",
+    "PERLLIB",
+    "RUBYOPT",
+    "RUBYLIB",
+    "NODE_OPTIONS",
+    "NODE_PATH",
+    "LUA_INIT",
+    "PHPRC",
+    "PHP_INI_SCAN_DIR",
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "_JAVA_OPTIONS",
+    "CLASSPATH",
+    "RUSTC_WRAPPER",
+    "RUSTC_WORKSPACE_WRAPPER",
+    "OPENSSL_CONF",
+    "OPENSSL_ENGINES",
+];
+const LOADER_PREFIXES: &[&str] = &["LD_", "DYLD_", "BASH_FUNC_", "LUA_INIT_"];
+
+/// The environment of a run, exactly: the baseline, overridden by what the call gives.
+pub fn build(given: &[(String, String)]) -> Result<Vec<(String, String)>> {
+    let mut env = baseline(std::env::vars_os());
+    for (name, value) in given {
+        check(name, value)?;
+        env.retain(|(known, _)| known != name);
+        env.push((name.clone(), value.clone()));
+    }
+    Ok(env)
+}
+
+fn baseline(ours: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {
+    let mut env: Vec<(String, String)> = ours
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| BASELINE.contains(&name.as_str()) || name.starts_with(BASELINE_PREFIX))
+        .collect();
+    if !env.iter().any(|(name, _)| name == "PATH") {
+        env.push(("PATH".to_owned(), DEFAULT_PATH.to_owned()));
+    }
+    env.sort_unstable();
+    env
+}
+
+/// Whether a call may set this.
+pub fn check(name: &str, value: &str) -> Result<()> {
+    let shown: String = name.chars().take(64).collect();
+    if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+        return Err(Error::invalid_arguments(format!("`env` has an entry that no program can be given: `{shown}`"))
+            .hint("A name is not empty and has no `=`; neither name nor value has a NUL."));
+    }
+    if LOADERS.contains(&name) || LOADER_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+        return Err(Error::permission_denied("env_name", format!("a call may not set the variable `{shown}`"))
+            .hint(format!("It decides what code runs: set it inside the command instead (`{shown}=… program`).")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(pairs: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+        pairs.iter().map(|(name, value)| (name.into(), value.into())).collect()
+    }
+
+    #[test]
+    fn only_listed_names_pass() {
+        let ours = pairs(&[
+            ("MCP_AUTH_JWT_SECRET", "s"),
+            ("LC_ALL", "C"),
+            ("HOME", "/h"),
+            ("LD_PRELOAD", "x"),
+            ("HOMEX", "y"),
+        ]);
+        let env = baseline(ours.into_iter());
+        let expected = [("HOME", "/h"), ("LC_ALL", "C"), ("PATH", DEFAULT_PATH)];
+        assert_eq!(env, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+
+    #[test]
+    fn a_name_that_loads_code_is_refused() {
+        for name in ["LD_PRELOAD", "LD_X", "PATH", "BASH_ENV", "ENV", "SHELLOPTS", "PYTHONSTARTUP", "BASH_FUNC_ls%%"] {
+            let error = build(&[(name.to_owned(), "x".to_owned())]).unwrap_err();
+            assert_eq!(error.reason_name(), Some("env_name"), "{name}");
+        }
+        for (name, value) in [("", "x"), ("A=B", "x"), ("A", "x\0y")] {
+            assert!(check(name, value).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_call_overrides_the_baseline() {
+        let env = build(&[("HOME".to_owned(), "/else".to_owned()), ("X".to_owned(), "1".to_owned())]).unwrap();
+        assert_eq!(env.iter().filter(|(name, _)| name == "HOME").count(), 1);
+        assert!(env.contains(&("HOME".to_owned(), "/else".to_owned())));
+        assert!(env.contains(&("X".to_owned(), "1".to_owned())));
+    }
+}

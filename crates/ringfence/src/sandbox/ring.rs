@@ -1,0 +1,212 @@
+//! The head and the tail of a stream, in bounded memory, and the text that a result shows of them.
+
+use std::collections::VecDeque;
+
+/// Keeps the first quarter and the last three quarters of a budget. Errors stand at the end, what was asked for at
+/// the beginning.
+pub struct Ring {
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+    budget: usize,
+    total: u64,
+}
+
+/// What is shown of one stream.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Shown {
+    pub text: String,
+    /// What the stream really had.
+    pub bytes: u64,
+    pub truncated: bool,
+}
+
+impl Ring {
+    pub fn new(budget: usize) -> Self {
+        Ring { head: Vec::new(), tail: VecDeque::new(), budget, total: 0 }
+    }
+
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    pub fn overflowed(&self) -> bool {
+        self.total > self.budget as u64
+    }
+
+    pub fn push(&mut self, mut bytes: &[u8]) {
+        self.total += bytes.len() as u64;
+        let room = (self.budget / 4).saturating_sub(self.head.len()).min(bytes.len());
+        self.head.extend_from_slice(&bytes[..room]);
+        bytes = &bytes[room..];
+        let capacity = self.budget - self.budget / 4;
+        if bytes.len() > capacity {
+            bytes = &bytes[bytes.len() - capacity..];
+        }
+        let excess = (self.tail.len() + bytes.len()).saturating_sub(capacity);
+        self.tail.drain(..excess);
+        self.tail.extend(bytes);
+    }
+
+    /// Whether all of it can be shown within `limit` bytes. Bytes that are no text grow when they are made visible.
+    pub fn fits(&self, limit: usize) -> bool {
+        self.total <= limit.min(self.budget) as u64 && self.whole().len() <= limit
+    }
+
+    /// The text of everything there is, when nothing was dropped.
+    fn whole(&self) -> String {
+        let all: Vec<u8> = self.head.iter().chain(&self.tail).copied().collect();
+        collapse(&String::from_utf8_lossy(&all))
+    }
+
+    /// The text within `limit` bytes; a cut is marked with how much is missing and, when there is one, the handle
+    /// of the whole.
+    pub fn show(mut self, limit: usize, whole: Option<&str>) -> Shown {
+        let bytes = self.total;
+        if self.fits(limit) {
+            return Shown { text: self.whole(), bytes, truncated: false };
+        }
+        let limit = limit.min(self.budget);
+        if !self.overflowed() {
+            // Nothing was dropped, but all of it may stand in the head: share it out anew.
+            self.head.extend(self.tail.drain(..));
+            self.tail.extend(self.head.drain(self.head.len() / 4..));
+        }
+        let head_room = limit / 4;
+        let tail_room = limit - head_room;
+        let tail = self.tail.make_contiguous();
+        let head = String::from_utf8_lossy(cut_end(&self.head, head_room));
+        let head = clamp_end(&head, head_room);
+        let tail = String::from_utf8_lossy(cut_start(tail, tail_room));
+        let tail = clamp_start(&tail, tail_room);
+        let kept = head.len() + tail.len();
+        let missing = bytes.saturating_sub(kept as u64);
+        let place = whole.map_or(String::new(), |handle| format!("; the whole is {handle}"));
+        let break_before = if head.is_empty() || head.ends_with('\n') { "" } else { "\n" };
+        let text = format!("{}{break_before}… [{missing} bytes omitted{place}] …\n{}", collapse(head), collapse(tail));
+        Shown { text, bytes, truncated: true }
+    }
+}
+
+/// The first `room` bytes, back to the end of a line where that loses little, else to the end of a character.
+fn cut_end(bytes: &[u8], room: usize) -> &[u8] {
+    let bytes = &bytes[..bytes.len().min(room)];
+    match bytes.iter().rposition(|byte| *byte == b'\n') {
+        Some(at) if at >= bytes.len() / 2 => &bytes[..=at],
+        _ => match std::str::from_utf8(bytes) {
+            Err(error) if error.error_len().is_none() => &bytes[..error.valid_up_to()],
+            _ => bytes,
+        },
+    }
+}
+
+/// The last `room` bytes, from the start of a line where that loses little, else from the start of a character.
+fn cut_start(bytes: &[u8], room: usize) -> &[u8] {
+    let bytes = &bytes[bytes.len() - bytes.len().min(room)..];
+    match bytes.iter().position(|byte| *byte == b'\n') {
+        Some(at) if at < bytes.len() / 2 => &bytes[at + 1..],
+        _ => {
+            let inside = bytes.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
+            &bytes[inside..]
+        }
+    }
+}
+
+/// The first `room` bytes of a text, or a character's rest less.
+fn clamp_end(text: &str, room: usize) -> &str {
+    let mut end = room.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// The last `room` bytes of a text, or a character's rest less.
+pub fn clamp_start(text: &str, room: usize) -> &str {
+    let mut start = text.len().saturating_sub(room);
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    &text[start..]
+}
+
+/// A line that was overwritten with `\r` (a progress bar) is shown as a terminal would have left it, nearly: the
+/// last thing written. Line ends of the other kind stay.
+pub fn collapse(text: &str) -> String {
+    if !text.contains('\r') {
+        return text.to_owned();
+    }
+    text.split_inclusive('\n').map(collapse_line).collect()
+}
+
+fn collapse_line(line: &str) -> String {
+    let body = line.trim_end_matches(['\r', '\n']);
+    let end = if line.ends_with("\r\n") { "\r\n" } else { &line[line.trim_end_matches('\n').len()..] };
+    let last = body.rsplit('\r').next().unwrap_or(body);
+    format!("{last}{end}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(budget: usize, limit: usize, chunks: &[&[u8]]) -> Shown {
+        let mut ring = Ring::new(budget);
+        chunks.iter().for_each(|chunk| ring.push(chunk));
+        ring.show(limit, Some("output:o-1"))
+    }
+
+    #[test]
+    fn what_fits_is_shown_as_it_is() {
+        let chunks: Vec<&[u8]> = vec![b"a\n", "ü".as_bytes(), b"", b"x".repeat(30).leak()];
+        assert_eq!(shown(40, 40, &chunks).text, format!("a\nü{}", "x".repeat(30)));
+        assert!(!shown(40, 40, &chunks).truncated);
+        assert_eq!(shown(40, 40, &[]).text, "");
+    }
+
+    #[test]
+    fn a_cut_keeps_whole_lines_and_says_what_is_missing() {
+        let all: String = (0..1000).map(|line| format!("line {line}\n")).collect();
+        for size in [1, 7, 4096] {
+            let chunks: Vec<&[u8]> = all.as_bytes().chunks(size).collect();
+            let shown = shown(400, 400, &chunks);
+            assert!(shown.truncated && shown.bytes == all.len() as u64);
+            let (head, rest) = shown.text.split_once("… [").unwrap();
+            let (mark, tail) = rest.split_once("] …\n").unwrap();
+            assert!(all.starts_with(head) && head.ends_with('\n'), "{head}");
+            assert!(all.ends_with(tail) && tail.starts_with("line "), "{tail}");
+            assert!(tail.len() > 2 * head.len() && head.len() + tail.len() <= 400);
+            let missing = all.len() - head.len() - tail.len();
+            assert_eq!(mark, format!("{missing} bytes omitted; the whole is output:o-1"));
+        }
+    }
+
+    #[test]
+    fn one_long_line_is_cut_by_bytes_between_characters() {
+        let all = "é".repeat(5000);
+        let shown = shown(401, 401, &[all.as_bytes()]);
+        assert!(!shown.text.contains('\u{fffd}'), "{}", shown.text);
+        assert!(shown.text.len() < 500 && shown.text.starts_with('é') && shown.text.ends_with('é'));
+    }
+
+    #[test]
+    fn a_smaller_limit_cuts_what_the_ring_still_had_whole() {
+        let all: String = (0..100).map(|line| format!("line {line}\n")).collect();
+        let shown = shown(4000, 200, &[all.as_bytes()]);
+        assert!(shown.truncated && shown.text.starts_with("line 0\n") && shown.text.ends_with("line 99\n"));
+        assert!(shown.text.len() < 270, "{}", shown.text.len());
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_stay_within_the_limit() {
+        let shown = shown(300, 300, &[&[0xff; 290]]);
+        assert!(shown.truncated && shown.text.len() < 400, "{}", shown.text.len());
+        assert_eq!(shown.bytes, 290);
+    }
+
+    #[test]
+    fn progress_bars_collapse() {
+        assert_eq!(collapse("1%\r2%\r100%\ndone\r\nno\n"), "100%\ndone\r\nno\n");
+        assert_eq!(collapse("a\rb"), "b");
+        assert_eq!(collapse("10%\r20%\r"), "20%");
+    }
+}

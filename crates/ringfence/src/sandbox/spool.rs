@@ -1,0 +1,87 @@
+//! The whole output of a run, both streams in the order they came, for a result that could not show all of it.
+//!
+//! Most runs say little, so nothing is written until something has to be cut: the beginning waits in memory.
+
+use tokio::fs::File;
+use tokio::io::AsyncWriteExt;
+
+use crate::session::Outputs;
+
+const LOST: &str = "the whole output could not be stored";
+
+pub struct Spool<'a> {
+    outputs: &'a Outputs,
+    /// Of the file; what comes after is counted and dropped.
+    cap: u64,
+    written: u64,
+    capped: bool,
+    state: State,
+}
+
+enum State {
+    Waiting(Vec<u8>),
+    Stored(String, File),
+    /// The disk said no. The run goes on without its copy; the result says so.
+    Lost,
+}
+
+impl<'a> Spool<'a> {
+    pub fn new(outputs: &'a Outputs, cap: u64) -> Self {
+        Spool { outputs, cap, written: 0, capped: false, state: State::Waiting(Vec::new()) }
+    }
+
+    /// Takes the next piece. `keep` says that it has to go to the file now, and everything before it too.
+    pub async fn push(&mut self, bytes: &[u8], keep: bool) {
+        if let State::Waiting(before) = &mut self.state {
+            before.extend_from_slice(bytes);
+            if keep {
+                self.store().await;
+            }
+        } else {
+            self.write(bytes).await;
+        }
+    }
+
+    /// Makes sure that there is a file.
+    pub async fn store(&mut self) {
+        let State::Waiting(before) = &mut self.state else { return };
+        let before = std::mem::take(before);
+        self.state = match self.outputs.create() {
+            Ok((handle, file)) => State::Stored(handle, File::from_std(file)),
+            Err(error) => {
+                tracing::warn!("a run's output is not kept: {}", error.detail());
+                State::Lost
+            }
+        };
+        self.write(&before).await;
+    }
+
+    async fn write(&mut self, bytes: &[u8]) {
+        let State::Stored(_, file) = &mut self.state else { return };
+        let room = usize::try_from(self.cap - self.written).unwrap_or(usize::MAX).min(bytes.len());
+        self.capped |= room < bytes.len();
+        self.written += room as u64;
+        if let Err(error) = file.write_all(&bytes[..room]).await {
+            tracing::warn!("a run's output is not kept: {error}");
+            self.state = State::Lost;
+        }
+    }
+
+    /// The handle of what was stored, and what there is to say about it.
+    pub async fn finish(self) -> (Option<String>, Option<String>) {
+        match self.state {
+            State::Waiting(_) => (None, None),
+            State::Lost => (None, Some(LOST.to_owned())),
+            State::Stored(handle, mut file) => match file.flush().await {
+                Ok(()) => {
+                    let warning = format!("the stored output stops after {} bytes", self.written);
+                    (Some(handle), self.capped.then_some(warning))
+                }
+                Err(error) => {
+                    tracing::warn!("a run's output is not kept: {error}");
+                    (None, Some(LOST.to_owned()))
+                }
+            },
+        }
+    }
+}

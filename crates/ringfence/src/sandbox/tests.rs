@@ -1,0 +1,332 @@
+//! Runs, with a real supervisor: this very test program, started again as one.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::*;
+use crate::base::caller::{Abilities, Caller, Event};
+use crate::base::clock::Deadline;
+use crate::base::workspace::Workspace;
+use crate::base::{Cancel, Cause};
+use crate::session::{Principal, Session};
+
+/// The supervisor of the other tests. The harness takes the word for a second filter, which fits no test.
+#[test]
+fn supervise_entry() {
+    if std::env::args().any(|arg| arg == jail::supervisor::ARGUMENT) {
+        jail::supervisor::run();
+    }
+}
+
+pub(crate) fn launcher() -> Launcher {
+    let entry = concat!(module_path!(), "::supervise_entry");
+    let (_, entry) = entry.split_once("::").unwrap();
+    let args = ["--exact", entry, jail::supervisor::ARGUMENT, "--test-threads=1", "--nocapture"];
+    Launcher::new(std::env::current_exe().unwrap(), args)
+}
+
+/// A session over a directory of its own, removed with it.
+pub(crate) struct Place {
+    pub dir: PathBuf,
+    pub session: Arc<Session>,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        let dir = std::env::temp_dir().join(crate::base::ids::short("ringfence-test"));
+        std::fs::create_dir_all(dir.join("ws")).unwrap();
+        let workspace = Arc::new(Workspace::open(&dir.join("ws"), &[]).unwrap());
+        let session = Session::new(Principal::local(), "stdio", workspace, &dir.join("root"), Cancel::new());
+        Place { dir, session: Arc::new(session) }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn bash(script: &str) -> Launch {
+    Launch {
+        program: "/bin/bash".into(),
+        args: vec!["-c".into(), script.into()],
+        cwd: File::open("/").unwrap().into(),
+        env: env::build(&[]).unwrap(),
+        stdin: None,
+        grace: Duration::from_millis(300),
+    }
+}
+
+/// A run, and what may end it.
+struct Test {
+    place: Place,
+    cancel: Cancel,
+    deadline: Deadline,
+    caller: Caller,
+    budget: usize,
+    file_bytes: u64,
+}
+
+impl Test {
+    fn new() -> Self {
+        Test {
+            place: Place::new(),
+            cancel: Cancel::new(),
+            deadline: Deadline::after(Duration::from_secs(60)),
+            caller: Caller::new(Abilities::default()).0,
+            budget: 10_000,
+            file_bytes: 50_000_000,
+        }
+    }
+
+    async fn run(&self, launch: Launch) -> Outcome {
+        self.try_run(launch).await.unwrap()
+    }
+
+    async fn try_run(&self, launch: Launch) -> crate::base::Result<Outcome> {
+        let watch = Watch {
+            caller: &self.caller,
+            cancel: &self.cancel,
+            deadline: &self.deadline,
+            outputs: &self.place.session.outputs,
+            budget: self.budget,
+            file_bytes: self.file_bytes,
+        };
+        launcher().start(launch).await?.finish(watch).await
+    }
+}
+
+fn our_memory_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+async fn is_gone(pid: &str) {
+    let pid = rustix::process::Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
+    let Ok(handle) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else { return };
+    let gone = tokio::task::spawn_blocking(move || {
+        let limit = rustix::event::Timespec { tv_sec: 5, tv_nsec: 0 };
+        let mut watched = [rustix::event::PollFd::new(&handle, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut watched, Some(&limit)).unwrap() == 1
+    });
+    let gone = gone.await.unwrap();
+    assert!(gone, "{pid:?} lives on");
+}
+
+fn children() -> impl Iterator<Item = String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let pids = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let pids: Vec<String> = pids.flat_map(|list| list.split(' ').map(str::to_owned).collect::<Vec<_>>()).collect();
+    pids.into_iter().filter_map(|pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok())
+}
+
+#[tokio::test]
+async fn streams_and_exit_code_come_back_apart() {
+    let outcome = Test::new().run(bash("echo out; echo err >&2; exit 3")).await;
+    assert_eq!((outcome.exit_code, outcome.signal, outcome.stop), (Some(3), None, None));
+    assert_eq!((outcome.stdout.text.as_str(), outcome.stderr.text.as_str()), ("out\n", "err\n"));
+    assert_eq!((outcome.output, outcome.warnings), (None, vec![]));
+    let outcome = Test::new().run(bash("kill -KILL $$")).await;
+    assert_eq!((outcome.exit_code, outcome.signal), (None, Some(9)));
+}
+
+#[tokio::test]
+async fn standard_input_is_what_was_given_or_nothing() {
+    let mut launch = bash("cat");
+    launch.stdin = Some(b"x".repeat(300_000));
+    let test = Test { budget: 400_000, ..Test::new() };
+    assert_eq!(test.run(launch).await.stdout.bytes, 300_000);
+    let outcome = test.run(bash("read x; echo $?; readlink /proc/self/fd/0")).await;
+    assert_eq!(outcome.stdout.text, "1\n/dev/null\n");
+    // Nobody reads it, and that hurts nobody.
+    let mut launch = bash("exit 0");
+    launch.stdin = Some(b"x".repeat(300_000));
+    assert_eq!(test.run(launch).await.exit_code, Some(0));
+}
+
+#[tokio::test]
+async fn our_environment_stays_ours() {
+    // Cargo and nextest put dozens of variables here; HOME is on the list and stands for those that pass.
+    assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some() && std::env::var_os("HOME").is_some());
+    let text = Test::new().run(bash("env")).await.stdout.text;
+    assert!(text.contains("HOME=") && !text.contains("CARGO"), "{text}");
+}
+
+#[tokio::test]
+async fn a_missing_program_is_not_found() {
+    let launch = Launch { program: "no-such-program-anywhere".into(), args: vec![], ..bash("") };
+    let error = launcher().start(launch).await.err().unwrap();
+    assert_eq!((error.kind(), error.reason_name()), (crate::base::Kind::NotFound, Some("spawn_failed")));
+    let launch = Launch { program: "/etc/passwd".into(), args: vec![], ..bash("") };
+    assert_eq!(launcher().start(launch).await.err().unwrap().kind(), crate::base::Kind::InvalidArguments);
+}
+
+#[tokio::test]
+async fn a_background_process_does_not_hold_the_result() {
+    let test = Test::new();
+    let began = Instant::now();
+    let outcome = test.run(bash("sleep 30 & echo $!")).await;
+    assert!(began.elapsed() < Duration::from_millis(600), "{:?}", began.elapsed());
+    assert_eq!(outcome.exit_code, Some(0));
+    // The name is bash's until the exec of sleep.
+    assert!(outcome.warnings[0].starts_with("1 background process ("), "{:?}", outcome.warnings);
+    assert!(outcome.warnings[0].ends_with("; ended"));
+    is_gone(&outcome.stdout.text).await;
+
+    let began = Instant::now();
+    let outcome = test.run(bash("trap '' TERM; sleep 30 & echo $!")).await;
+    assert!(began.elapsed() < Duration::from_millis(600), "{:?}", began.elapsed());
+    assert!(outcome.warnings[0].ends_with(" outlived the command and still held the output; ended"));
+    is_gone(&outcome.stdout.text).await;
+}
+
+#[tokio::test]
+async fn a_deadline_ends_the_tree_and_keeps_what_was_said() {
+    let test = Test { deadline: Deadline::after(Duration::from_millis(200)), ..Test::new() };
+    let outcome = test.run(bash("trap '' TERM; (setsid bash -c 'echo $BASHPID; exec sleep 100' &); sleep 100")).await;
+    assert_eq!((outcome.stop, outcome.signal), (Some(Stop::Deadline), Some(9)));
+    assert_eq!(outcome.warnings, Vec::<String>::new());
+    // Already dead: a result never comes before the end of what it tells of.
+    assert!(!std::path::Path::new(&format!("/proc/{}", outcome.stdout.text.trim())).exists());
+}
+
+#[tokio::test]
+async fn a_cancelled_run_tells_its_cause() {
+    let (caller, mut inbox) = Caller::new(Abilities { progress: true, ..Abilities::default() });
+    let test = Test { caller, ..Test::new() };
+    let cancel = test.cancel.clone();
+    // The first line is out: now the run is cancelled.
+    tokio::spawn(async move {
+        let event = inbox.recv().await;
+        cancel.cancel(Cause::Client);
+        drop(event);
+        inbox.recv().await;
+    });
+    let outcome = test.run(bash("echo up; sleep 100")).await;
+    assert_eq!((outcome.stop, outcome.signal), (Some(Stop::Cancelled(Cause::Client)), Some(15)));
+    assert_eq!(outcome.stdout.text, "up\n");
+}
+
+#[tokio::test]
+async fn a_dropped_run_ends_its_tree() {
+    let run = launcher().start(bash("(setsid bash -c 'echo $BASHPID; exec sleep 100' &); sleep 100")).await.unwrap();
+    let mut line = [0; 32];
+    run.stdout.readable().await.unwrap();
+    let count = run.stdout.try_read(&mut line).unwrap();
+    drop(run);
+    is_gone(std::str::from_utf8(&line[..count]).unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_lost_supervisor_is_an_error_and_not_a_result() {
+    let mut launch = bash("read; echo why >&2; kill -KILL $PPID; exec sleep 0.2");
+    // Standard input is fed once the start has been told.
+    launch.stdin = Some(b"go\n".to_vec());
+    let error = Test::new().try_run(launch).await.unwrap_err();
+    assert_eq!(error.kind(), crate::base::Kind::Internal);
+    let body = error.body(&crate::base::TraceId::mint());
+    assert_eq!(
+        (&body["message"], &body["stderr"]),
+        (&"the supervisor of the command was lost".into(), &"why\n".into())
+    );
+}
+
+#[tokio::test]
+async fn what_is_cut_is_stored_whole_and_in_order() {
+    let test = Test { budget: 1000, ..Test::new() };
+    let outcome = test.run(bash("for i in {1..500}; do echo line $i; done; echo end >&2")).await;
+    assert!(outcome.stdout.truncated && outcome.stdout.text.len() < 1100);
+    assert!(outcome.stdout.text.ends_with("line 500\n"));
+    assert_eq!(outcome.stderr.text, "end\n");
+    let file = test.place.session.outputs.open(&outcome.output.unwrap()).unwrap();
+    let whole = std::io::read_to_string(file).unwrap();
+    let expected: String = (1..=500).map(|line| format!("line {line}\n")).collect();
+    assert_eq!(whole.replace("end\n", ""), expected);
+    assert_eq!(whole.len(), expected.len() + 4);
+}
+
+#[tokio::test]
+async fn a_flood_costs_no_memory_and_little_disk() {
+    let test = Test { file_bytes: 1_000_000, ..Test::new() };
+    test.run(bash("echo warm; echo up >&2")).await;
+    let before = our_memory_kib();
+    let began = Instant::now();
+    let outcome = test.run(bash("yes 0123456789abcdef | head -c 300000000")).await;
+    let grown = our_memory_kib() - before;
+    println!("300 MB in {:?}, {grown} KiB more", began.elapsed());
+    assert_eq!(outcome.stdout.bytes, 300_000_000);
+    assert!(grown < 8 * 1024, "{grown} KiB");
+    let file = test.place.session.outputs.open(&outcome.output.unwrap()).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 1_000_000);
+    assert_eq!(outcome.warnings, ["the stored output stops after 1000000 bytes"]);
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_slows_the_run_down() {
+    let (caller, mut inbox) = Caller::new(Abilities { progress: true, ..Abilities::default() });
+    let test = Test { caller, deadline: Deadline::after(Duration::from_millis(700)), ..Test::new() };
+    let slow = tokio::spawn(async move {
+        let first = inbox.recv().await;
+        std::future::pending::<()>().await;
+        drop(first);
+    });
+    let outcome = test.run(bash("yes")).await;
+    slow.abort();
+    // 600 ms of `yes` would be gigabytes; it ran for the 100 ms before the first message only.
+    let free = Test { deadline: Deadline::after(Duration::from_millis(700)), ..Test::new() };
+    let free = free.run(bash("yes")).await;
+    assert_eq!((outcome.stop, free.stop), (Some(Stop::Deadline), Some(Stop::Deadline)));
+    assert!(outcome.stdout.bytes < free.stdout.bytes / 2, "{} {}", outcome.stdout.bytes, free.stdout.bytes);
+}
+
+#[tokio::test]
+async fn progress_shows_lines_as_they_come() {
+    let (caller, mut inbox) = Caller::new(Abilities { progress: true, ..Abilities::default() });
+    let test = Test { caller, ..Test::new() };
+    let seen = tokio::spawn(async move {
+        let mut seen = Vec::new();
+        while let Some(Event::Progress { message, progress, done, .. }) = inbox.recv().await {
+            seen.push((message, progress));
+            let _ = done.send(());
+        }
+        seen
+    });
+    test.run(bash("echo one; echo bad >&2; sleep 0.3; echo two; sleep 0.3; echo three")).await;
+    drop(test);
+    let seen = seen.await.unwrap();
+    assert_eq!(seen.len(), 2, "{seen:?}");
+    assert!(seen[0].0.contains("one") && seen[0].0.contains("[stderr] bad"));
+    assert_eq!(seen[1], ("two".to_owned(), 2.0));
+}
+
+/// Not a promise, a measurement: `--nocapture` shows it.
+#[tokio::test]
+async fn the_price_of_a_supervisor_is_small() {
+    let test = Test::new();
+    let mut supervised = Vec::new();
+    let mut plain = Vec::new();
+    for _ in 0..100 {
+        let began = Instant::now();
+        assert_eq!(test.run(bash("echo hi")).await.stdout.text, "hi\n");
+        supervised.push(began.elapsed());
+        let began = Instant::now();
+        tokio::process::Command::new("/bin/bash").args(["-c", "echo hi"]).output().await.unwrap();
+        plain.push(began.elapsed());
+    }
+    // They are reaped as they end: at most the last is still on its way.
+    let dead = children().filter(|stat| stat.contains(") Z ")).count();
+    assert!(dead <= 2, "{dead} supervisors are not reaped");
+    supervised.sort();
+    plain.sort();
+    println!(
+        "echo hi: p50 {:?} (plain {:?}), p95 {:?} (plain {:?})",
+        supervised[50], plain[50], supervised[95], plain[95]
+    );
+    assert!(supervised[50] < plain[50] + Duration::from_millis(100));
+}

@@ -1,0 +1,160 @@
+//! A session: who is on the other end, what it may touch, what it has been trusted with.
+//!
+//! On stdio it is the process, on HTTP the session id bound to its principal, on SSE the GET connection, on
+//! 2026-07-28 an explicit handle we mint. Trust and stored outputs end with it.
+
+use std::collections::HashSet;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use crate::base::ids::short;
+use crate::base::workspace::Workspace;
+use crate::base::{Cancel, Error, Kind, Result};
+
+/// Who calls. With auth off there is one principal, the local user.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Principal(String);
+
+impl Principal {
+    pub fn local() -> Self {
+        Principal("local".to_owned())
+    }
+
+    pub fn named(name: impl Into<String>) -> Self {
+        Principal(name.into())
+    }
+
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+
+    /// A directory name that no principal can choose to collide with another's.
+    pub fn directory(&self) -> String {
+        let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, self.0.as_bytes());
+        let readable: String =
+            self.0.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')).take(32).collect();
+        format!("{readable}-{}", crate::base::ids::hex(&hash.as_ref()[..8]))
+    }
+}
+
+/// What the client calls itself. It decides names and budgets, never rights.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Client {
+    pub name: String,
+    pub version: String,
+}
+
+pub struct Session {
+    pub id: String,
+    pub principal: Principal,
+    pub transport: &'static str,
+    pub workspace: Arc<Workspace>,
+    pub outputs: Outputs,
+    pub cancel: Cancel,
+    client: RwLock<Client>,
+    trust: Mutex<HashSet<(String, String)>>,
+}
+
+impl Session {
+    pub fn new(
+        principal: Principal,
+        transport: &'static str,
+        workspace: Arc<Workspace>,
+        root: &Path,
+        cancel: Cancel,
+    ) -> Self {
+        let id = short("s");
+        Session {
+            outputs: Outputs::new(root.join("outputs").join(&id)),
+            id,
+            principal,
+            transport,
+            workspace,
+            cancel,
+            client: RwLock::default(),
+            trust: Mutex::default(),
+        }
+    }
+
+    pub fn client(&self) -> Client {
+        self.client.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn set_client(&self, client: Client) {
+        *self.client.write().unwrap_or_else(PoisonError::into_inner) = client;
+    }
+
+    /// Trust is for one definition of one tool: a changed tool is asked for again.
+    pub fn trust(&self, tool: &str, definition: &str) {
+        self.lock_trust().insert((tool.to_owned(), definition.to_owned()));
+    }
+
+    pub fn trusts(&self, tool: &str, definition: &str) -> bool {
+        self.lock_trust().contains(&(tool.to_owned(), definition.to_owned()))
+    }
+
+    fn lock_trust(&self) -> std::sync::MutexGuard<'_, HashSet<(String, String)>> {
+        self.trust.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A session as one call sees it.
+#[derive(Clone)]
+pub struct View {
+    pub session: Arc<Session>,
+    /// False for a 2026-07-28 request without a handle: it can be granted nothing that outlives it.
+    pub lasting: bool,
+}
+
+/// Whole outputs, kept under root while the session lives so that `file.read output:<id>` can read on.
+pub struct Outputs {
+    dir: PathBuf,
+}
+
+impl Outputs {
+    fn new(dir: PathBuf) -> Self {
+        Outputs { dir }
+    }
+
+    /// A new, empty output and the handle to read it by (`output:o-…`).
+    pub fn create(&self) -> Result<(String, File)> {
+        let failed = |error: std::io::Error| Error::internal("cannot store the output").source(error);
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).map_err(failed)?;
+        let id = short("o");
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(self.dir.join(&id))
+            .map_err(failed)?;
+        Ok((format!("output:{id}"), file))
+    }
+
+    /// Opens `output:<id>` of this session.
+    pub fn open(&self, handle: &str) -> Result<File> {
+        let not_found = || {
+            Error::new(Kind::NotFound, "there is no such output in this session")
+                .hint("Use the `output:` handle exactly as a result gave it; outputs end with their session.")
+        };
+        let id = handle.strip_prefix("output:").ok_or_else(not_found)?;
+        // Our own ids only: nothing a caller writes here becomes a path.
+        let ours = id.strip_prefix("o-").is_some_and(|hex| hex.len() == 16 && hex.bytes().all(|b| b.is_ascii_hexdigit()));
+        if !ours {
+            return Err(not_found());
+        }
+        File::open(self.dir.join(id)).map_err(|error| not_found().source(error))
+    }
+}
+
+impl Drop for Outputs {
+    fn drop(&mut self) {
+        match std::fs::remove_dir_all(&self.dir) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => tracing::warn!("cannot remove stored outputs: {error}"),
+        }
+    }
+}

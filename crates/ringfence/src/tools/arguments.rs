@@ -1,0 +1,176 @@
+//! From a tool's argument type to its schema, and from a caller's JSON to that type.
+
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use crate::base::nearest::nearest;
+use crate::base::{Error, Result};
+
+/// The JSON Schema (2020-12) of `T`: one flat object. Clients reject whole lists over top-level combinators,
+/// type unions and references, so an optional argument is simply not required.
+pub fn schema<T: JsonSchema>() -> Map<String, Value> {
+    let mut settings = SchemaSettings::draft2020_12();
+    settings.inline_subschemas = true;
+    settings.meta_schema = None;
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    simplify(&mut schema);
+    match schema {
+        Value::Object(mut map) => {
+            map.remove("title");
+            map.remove("description");
+            map
+        }
+        _ => Map::new(),
+    }
+}
+
+fn simplify(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            // Option<T> becomes ["T", "null"]; leaving the argument out says the same.
+            if let Some(Value::Array(types)) = map.get_mut("type") {
+                types.retain(|name| name != "null");
+                if let [one] = types.as_slice() {
+                    let one = one.clone();
+                    map.insert("type".into(), one);
+                }
+            }
+            if let Some(Value::Array(options)) = map.get_mut("anyOf") {
+                options.retain(|option| option.get("type") != Some(&json!("null")));
+                if let [Value::Object(one)] = options.as_slice() {
+                    let one = one.clone();
+                    map.remove("anyOf");
+                    for (key, value) in one {
+                        map.entry(key).or_insert(value);
+                    }
+                }
+            }
+            if let Some(Value::Array(options)) = map.get_mut("enum") {
+                options.retain(|option| !option.is_null());
+            }
+            if map.get("default").is_some_and(Value::is_null) {
+                map.remove("default");
+            }
+            // Rust's integer widths mean nothing to a caller.
+            map.remove("format");
+            map.values_mut().for_each(simplify);
+        }
+        Value::Array(items) => items.iter_mut().for_each(simplify),
+        _ => {}
+    }
+}
+
+/// Reads arguments into `T`, or says which one is wrong and what would be right.
+pub fn parse<T: DeserializeOwned>(arguments: &Map<String, Value>, schema: &Map<String, Value>) -> Result<T> {
+    if let Some(Value::Object(properties)) = schema.get("properties") {
+        for name in arguments.keys() {
+            if !properties.contains_key(name) {
+                return Err(unknown_argument(name, properties));
+            }
+        }
+        for name in schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
+            if !arguments.contains_key(name) {
+                return Err(Error::invalid_arguments(format!("the argument `{name}` is missing"))
+                    .hint(describe(name, properties))
+                    .with("argument", name));
+            }
+        }
+    }
+    let value = Value::Object(arguments.clone());
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        let message = error.inner().to_string();
+        let top = path.split(['.', '[']).next().unwrap_or_default().to_owned();
+        let hint = match schema.get("properties").and_then(Value::as_object) {
+            Some(properties) if properties.contains_key(&top) => describe(&top, properties),
+            _ => "Compare the arguments with the tool's inputSchema.".to_owned(),
+        };
+        Error::invalid_arguments(format!("the argument `{path}` does not fit: {message}"))
+            .hint(hint)
+            .with("argument", path)
+    })
+}
+
+fn describe(name: &str, properties: &Map<String, Value>) -> String {
+    let property = &properties[name];
+    let kind = match property.get("enum") {
+        Some(options) => format!("one of {options}"),
+        None => property.get("type").and_then(Value::as_str).unwrap_or("value").to_owned(),
+    };
+    match property.get("description").and_then(Value::as_str) {
+        Some(text) => format!("`{name}` ({kind}): {text}"),
+        None => format!("`{name}` is a {kind}."),
+    }
+}
+
+fn unknown_argument(name: &str, properties: &Map<String, Value>) -> Error {
+    let names: Vec<&str> = properties.keys().map(String::as_str).collect();
+    let hint = match nearest(name, &names) {
+        Some(near) => format!("Did you mean `{near}`?"),
+        None => format!("Valid arguments: {}.", names.join(", ")),
+    };
+    // A name is the caller's text: it is cut so that an error stays short whatever was sent.
+    let shown: String = name.chars().take(64).collect();
+    Error::invalid_arguments(format!("there is no argument `{shown}`")).hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize, JsonSchema)]
+    #[serde(deny_unknown_fields)]
+    struct Sample {
+        /// Where.
+        path: String,
+        limit: Option<u32>,
+        mode: Option<Mode>,
+    }
+
+    #[derive(Debug, Deserialize, JsonSchema)]
+    #[serde(rename_all = "lowercase")]
+    enum Mode {
+        Fast,
+        Slow,
+    }
+
+    fn read(arguments: Value) -> Result<Sample> {
+        let Value::Object(map) = arguments else { panic!("an object") };
+        parse(&map, &schema::<Sample>())
+    }
+
+    #[test]
+    fn a_schema_is_flat() {
+        let schema = Value::Object(schema::<Sample>());
+        assert_eq!(
+            schema,
+            json!({
+                "type": "object",
+                "properties": {
+                    "path": {"type": "string", "description": "Where."},
+                    "limit": {"type": "integer", "minimum": 0},
+                    "mode": {"type": "string", "enum": ["fast", "slow"]},
+                },
+                "required": ["path"],
+                "additionalProperties": false,
+            })
+        );
+    }
+
+    #[test]
+    fn a_wrong_argument_is_named_with_what_would_be_right() {
+        let error = read(json!({"pth": "x"})).unwrap_err();
+        assert_eq!(error.hint_text(), Some("Did you mean `path`?"));
+        let error = read(json!({})).unwrap_err();
+        assert_eq!(error.message(), "the argument `path` is missing");
+        let error = read(json!({"path": 3})).unwrap_err();
+        assert!(error.message().starts_with("the argument `path` does not fit"), "{error}");
+        let error = read(json!({"path": "x", "mode": "medium"})).unwrap_err();
+        assert!(error.hint_text().unwrap().contains(r#"one of ["fast","slow"]"#), "{error:?}");
+        assert_eq!(read(json!({"path": "x", "limit": 3})).unwrap().limit, Some(3));
+    }
+}

@@ -1,0 +1,148 @@
+//! What a tool is. Adding one is a file beside this one and a line in [`TOOLS`]; the list, the capabilities,
+//! the documents, the risk and the words of a prompt all come from its [`Spec`].
+
+pub mod arguments;
+pub mod file_read;
+pub mod file_write;
+pub mod fixtures;
+pub mod shell_exec;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde_json::{Map, Value, json};
+
+use crate::approval::{AskCx, Gate, Granted, Prompt};
+use crate::audit::Approvals;
+use crate::base::call::{Output, Prepared, digest};
+use crate::base::caller::Caller;
+use crate::base::clock::Deadline;
+use crate::base::{Cancel, Result, TraceId};
+use crate::config::Config;
+use crate::session::{Session, View};
+
+/// Where a tool reaches: seed vocabulary of `permission.scope`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    Workspace,
+    Network,
+    Exec,
+}
+
+impl Scope {
+    pub fn name(self) -> &'static str {
+        match self {
+            Scope::Workspace => "workspace",
+            Scope::Network => "network",
+            Scope::Exec => "exec",
+        }
+    }
+}
+
+/// What a client may tell its user about a tool. Honest: a write is destructive even inside the fence.
+#[derive(Debug, Clone, Copy)]
+pub struct Hints {
+    pub read_only: bool,
+    pub destructive: bool,
+    pub idempotent: bool,
+    pub open_world: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct Spec {
+    /// Dotted, as the seeds have it.
+    pub name: String,
+    pub title: String,
+    pub description: String,
+    pub version: String,
+    pub scope: Scope,
+    pub hints: Hints,
+    /// `filesystem_write`, `network`, `exec`: what it may do to the world.
+    pub effects: Vec<&'static str>,
+    pub profile: &'static str,
+    pub input_schema: Map<String, Value>,
+    pub output_schema: Option<Map<String, Value>>,
+    /// A tool that can return an image must not declare its output schema in the list: a client would then
+    /// drop the image (it stands in the capabilities and in `_meta` all the same).
+    pub can_return_image: bool,
+    pub requires_approval: bool,
+    pub streaming: bool,
+    pub timeout: Duration,
+    /// Why this host cannot run it, when it cannot.
+    pub unavailable: Option<String>,
+}
+
+impl Spec {
+    /// Hash of everything that a human who trusts the tool has been told about it.
+    pub fn definition(&self) -> String {
+        digest(&json!({
+            "name": self.name, "description": self.description, "version": self.version,
+            "effects": self.effects, "profile": self.profile, "input": self.input_schema,
+            "approval": self.requires_approval,
+        }))
+    }
+}
+
+/// What `prepare` found out about one call, before anything happens.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// Shown in the prompt and the audit record; the workspace when empty.
+    pub cwd: Option<String>,
+    /// The time the caller asked for.
+    pub timeout: Option<Duration>,
+    /// Why a human must be asked for this call, if one must.
+    pub asks: Option<String>,
+}
+
+/// What a tool may look at while it prepares. Nothing here can change anything.
+pub struct PrepareCx<'a> {
+    pub session: &'a Session,
+    pub config: &'a Config,
+}
+
+/// What a running call has in its hands.
+pub struct RunCx {
+    pub trace_id: TraceId,
+    pub session: Arc<Session>,
+    pub config: Arc<Config>,
+    pub cancel: Cancel,
+    pub deadline: Arc<Deadline>,
+    pub caller: Caller,
+    pub gate: Arc<Gate>,
+    /// How much text this client takes before it cuts by itself.
+    pub budget: usize,
+    pub view: View,
+    pub approvals: Approvals,
+}
+
+impl RunCx {
+    /// Asks a human in mid-run about one step of this call. The clock stands still meanwhile.
+    pub async fn confirm<T>(&self, prompt: Prompt, subject: T) -> Result<Granted<T>> {
+        let ask = AskCx {
+            view: &self.view,
+            caller: &self.caller,
+            cancel: &self.cancel,
+            deadline: &self.deadline,
+            approvals: &self.approvals,
+        };
+        self.gate.confirm(&ask, prompt, subject).await
+    }
+}
+
+pub trait Tool: Send + Sync + 'static {
+    fn spec(&self) -> &Spec;
+
+    /// Checks the arguments and says what the call would need. Acting comes later, in `run`.
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan>;
+
+    /// Runs the call. The grant is consumed, so it can be used once.
+    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>>;
+}
+
+/// Our own tools, in the order of the list.
+pub const TOOLS: &[fn() -> Arc<dyn Tool>] = &[
+    || Arc::new(file_read::FileRead::new()),
+    || Arc::new(file_write::FileWrite::new()),
+    || Arc::new(shell_exec::ShellExec::new()),
+];

@@ -1,0 +1,342 @@
+//! `shell.exec`: one command, to its end.
+//!
+//! It runs without a sandbox, so every call is asked for and the result says so.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use crate::approval::Granted;
+use crate::base::call::{Facts, Output, Prepared, Status};
+use crate::base::{Error, Kind, Result};
+use crate::sandbox::{Launch, Launcher, Outcome, Stop, Watch, env};
+
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
+const MAX_BYTES: usize = 256 << 10;
+/// Below this a cut says nothing any more.
+const MIN_BYTES: usize = 256;
+const OPEN_TRIES: usize = 256;
+const DESCRIPTION: &str = "Run a command in the workspace and wait for it to end. Returns stdout, stderr and the exit \
+    code; a non-zero exit code is a result, not an error. Long output is cut in the middle: read the rest with \
+    file.read and the `output:` handle. Background processes end with the command. Asks the user first.";
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    /// A command line for bash. Give this or `argv`.
+    command: Option<String>,
+    /// A program and its arguments, run without a shell. Give this or `command`.
+    argv: Option<Vec<String>>,
+    /// Directory to run in, relative to the workspace. Default: the workspace.
+    cwd: Option<String>,
+    /// Environment variables to add.
+    env: Option<BTreeMap<String, String>>,
+    /// Text for standard input. Default: empty.
+    stdin: Option<String>,
+    /// Milliseconds until the command and everything it started is ended. Default: 120000.
+    timeout_ms: Option<u64>,
+    /// How many bytes of output to return at most, up to 262144.
+    max_bytes: Option<usize>,
+    /// Why you run it, in a few words, for the user who is asked.
+    #[expect(dead_code, reason = "shown with the other arguments to whoever is asked")]
+    reason: Option<String>,
+}
+
+/// What the result holds. Nothing is required of it: an error has nothing but `error`.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Reply {
+    /// completed (exit code 0), failed (another), killed (by a signal), timed_out or cancelled.
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<i32>,
+    stdout: String,
+    stderr: String,
+    /// Of the whole, shown or not.
+    stdout_bytes: u64,
+    stderr_bytes: u64,
+    truncated: bool,
+    /// Handle of the whole output, for file.read, when something was cut.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<String>,
+    duration_ms: u64,
+    sandbox: Sandbox,
+    warnings: Vec<String>,
+    trace_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Map<String, Value>>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Sandbox {
+    profile: &'static str,
+    network: bool,
+    denials: Vec<Map<String, Value>>,
+}
+
+pub struct ShellExec {
+    spec: Spec,
+    launcher: Launcher,
+}
+
+impl Default for ShellExec {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ShellExec {
+    pub fn new() -> Self {
+        Self::with(Launcher::own())
+    }
+
+    fn with(launcher: Launcher) -> Self {
+        let mut output_schema = arguments::schema::<Reply>();
+        output_schema.remove("required");
+        let spec = Spec {
+            name: "shell.exec".into(),
+            title: "Run a command".into(),
+            description: DESCRIPTION.into(),
+            version: "1.0.0".into(),
+            scope: Scope::Exec,
+            hints: Hints { read_only: false, destructive: true, idempotent: false, open_world: true },
+            effects: vec!["exec", "filesystem_write", "network"],
+            profile: "none",
+            input_schema: arguments::schema::<Arguments>(),
+            output_schema: Some(output_schema),
+            can_return_image: false,
+            requires_approval: true,
+            streaming: true,
+            timeout: DEFAULT_TIMEOUT,
+            unavailable: None,
+        };
+        ShellExec { spec, launcher }
+    }
+
+    fn read(&self, arguments: &Map<String, Value>) -> Result<Arguments> {
+        let arguments: Arguments = arguments::parse(arguments, &self.spec.input_schema)?;
+        arguments.program()?;
+        arguments.environment()?;
+        if arguments.timeout_ms == Some(0) {
+            return Err(Error::invalid_arguments("`timeout_ms` is zero").hint("Leave it out for two minutes."));
+        }
+        Ok(arguments)
+    }
+
+    async fn execute(&self, cx: &RunCx, arguments: &Map<String, Value>) -> Result<Output> {
+        let arguments = self.read(arguments)?;
+        let (program, args) = arguments.program()?;
+        let launch = Launch {
+            program,
+            args,
+            cwd: open_cwd(cx.session.workspace.path(), arguments.cwd.as_deref())?,
+            env: arguments.environment()?,
+            stdin: arguments.stdin.map(String::into_bytes),
+            grace: cx.config.limits.grace,
+        };
+        let watch = Watch {
+            caller: &cx.caller,
+            cancel: &cx.cancel,
+            deadline: &cx.deadline,
+            outputs: &cx.session.outputs,
+            budget: arguments.max_bytes.unwrap_or(cx.budget).clamp(MIN_BYTES, MAX_BYTES),
+            file_bytes: cx.config.limits.output_file_bytes,
+        };
+        let outcome = self.launcher.start(launch).await?.finish(watch).await?;
+        output(cx, outcome)
+    }
+}
+
+impl Tool for ShellExec {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
+        let arguments = self.read(arguments)?;
+        // Opened to fail before anybody is asked; the run opens it again and uses what it opened.
+        let workspace = cx.session.workspace.path();
+        open_cwd(workspace, arguments.cwd.as_deref())?;
+        let asked = arguments.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
+        Ok(Plan {
+            cwd: arguments.cwd.map(|cwd| workspace.join(cwd).display().to_string()),
+            timeout: Some(asked.min(cx.config.limits.timeout_ceiling)),
+            asks: Some("it runs without a sandbox".to_owned()),
+        })
+    }
+
+    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move {
+            let call = call.consume();
+            self.execute(&cx, &call.arguments).await
+        })
+    }
+}
+
+impl Arguments {
+    /// The program and its arguments, from whichever of the two forms was given.
+    fn program(&self) -> Result<(String, Vec<String>)> {
+        let (program, args) = match (&self.command, &self.argv) {
+            (Some(command), None) => (shell().to_owned(), vec!["-c".to_owned(), command.clone()]),
+            (None, Some(argv)) => match argv.split_first() {
+                Some((program, args)) if !program.is_empty() => (program.clone(), args.to_vec()),
+                _ => {
+                    return Err(
+                        Error::invalid_arguments("`argv` names no program").hint("Its first item is the program.")
+                    );
+                }
+            },
+            _ => {
+                return Err(Error::invalid_arguments("give either `command` or `argv`")
+                    .hint("`command` is a line for bash, `argv` a program with its arguments."));
+            }
+        };
+        if args.iter().chain([&program]).any(|part| part.contains('\0')) {
+            return Err(Error::invalid_arguments("a command cannot hold a NUL").hint("Pass such bytes through a file."));
+        }
+        Ok((program, args))
+    }
+
+    fn environment(&self) -> Result<Vec<(String, String)>> {
+        let given: Vec<(String, String)> = self.env.clone().unwrap_or_default().into_iter().collect();
+        env::build(&given)
+    }
+}
+
+fn shell() -> &'static str {
+    if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" }
+}
+
+/// Opens the directory a command runs in. The kernel keeps it beneath the workspace, whatever links there are.
+fn open_cwd(workspace: &Path, cwd: Option<&str>) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(workspace, flags, Mode::empty())
+        .map_err(|errno| Error::internal("the workspace cannot be opened").source(errno))?;
+    let Some(cwd) = cwd else { return Ok(root) };
+    let path = Path::new(cwd);
+    let path = path.strip_prefix(workspace).unwrap_or(path);
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    // Any rename on the machine makes the kernel unsure of a `..`, and it says so rather than guess.
+    let opened = (0..OPEN_TRIES)
+        .map(|_| rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve))
+        .find(|opened| !matches!(opened, Err(Errno::AGAIN | Errno::INTR)));
+    opened.unwrap_or(Err(Errno::AGAIN)).map_err(|errno| {
+        let error = match errno {
+            Errno::XDEV | Errno::LOOP => {
+                Error::permission_denied("outside_workspace", "`cwd` is not inside the workspace")
+                    .hint("Give a directory relative to the workspace, or leave `cwd` out.")
+            }
+            Errno::NOENT => Error::new(Kind::NotFound, "the directory `cwd` does not exist")
+                .hint("It is relative to the workspace; file.list shows what there is."),
+            Errno::NOTDIR | Errno::INVAL | Errno::NAMETOOLONG => {
+                Error::invalid_arguments("`cwd` is not a directory").hint("Give a directory relative to the workspace.")
+            }
+            Errno::ACCESS => Error::permission_denied("unreadable", "`cwd` cannot be entered"),
+            Errno::AGAIN => Error::new(Kind::Unavailable, "`cwd` could not be opened while files were being moved")
+                .hint("Try again, or give it without `..`."),
+            _ => Error::internal("`cwd` cannot be opened"),
+        };
+        error.source(errno)
+    })
+}
+
+fn output(cx: &RunCx, outcome: Outcome) -> Result<Output> {
+    let error = stopped(cx, &outcome);
+    let (status, audited) = match (outcome.stop, outcome.exit_code, outcome.signal) {
+        (Some(Stop::Deadline), ..) => ("timed_out", Status::TimedOut),
+        (Some(Stop::Cancelled(_)), ..) => ("cancelled", Status::Cancelled),
+        (None, Some(0), _) => ("completed", Status::Completed),
+        (None, Some(_), _) => ("failed", Status::Failed),
+        (None, None, _) => ("killed", Status::Failed),
+    };
+    let facts = Facts {
+        status: Some(audited),
+        exit_code: outcome.exit_code,
+        signal: outcome.signal,
+        stdout_bytes: Some(outcome.stdout.bytes),
+        stderr_bytes: Some(outcome.stderr.bytes),
+    };
+    let text = text(&outcome);
+    let reply = Reply {
+        status,
+        exit_code: outcome.exit_code,
+        signal: outcome.signal,
+        truncated: outcome.stdout.truncated || outcome.stderr.truncated,
+        stdout: outcome.stdout.text,
+        stderr: outcome.stderr.text,
+        stdout_bytes: outcome.stdout.bytes,
+        stderr_bytes: outcome.stderr.bytes,
+        output: outcome.output,
+        duration_ms: millis(outcome.duration),
+        sandbox: Sandbox { profile: "none", network: true, denials: vec![] },
+        warnings: outcome.warnings,
+        trace_id: cx.trace_id.to_string(),
+        error: error.as_ref().and_then(|error| error.body(&cx.trace_id).as_object().cloned()),
+    };
+    let structured =
+        serde_json::to_value(reply).map_err(|e| Error::internal("the result cannot be written").source(e))?;
+    Ok(Output { is_error: error.is_some(), facts, ..Output::of(text, structured) })
+}
+
+/// What a command that did not end by itself is told about.
+fn stopped(cx: &RunCx, outcome: &Outcome) -> Option<Error> {
+    match outcome.stop? {
+        Stop::Deadline => {
+            let message = format!("the command was ended after {} ms", millis(outcome.duration));
+            let ceiling = millis(cx.config.limits.timeout_ceiling);
+            Some(Error::new(Kind::DeadlineExceeded, message).hint(format!(
+                "What it said until then is here. Raise `timeout_ms` (at most {ceiling}) or do less in one call."
+            )))
+        }
+        Stop::Cancelled(cause) => {
+            Some(Error::new(Kind::Cancelled, "the command was stopped before it ended").with("cause", cause.name()))
+        }
+    }
+}
+
+/// Standard output, then standard error, then how it went in one line.
+fn text(outcome: &Outcome) -> String {
+    let mut text = outcome.stdout.text.clone();
+    let fresh_line = |text: &mut String| {
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+    };
+    if !outcome.stderr.text.is_empty() {
+        fresh_line(&mut text);
+        text.push_str("[stderr]\n");
+        text.push_str(&outcome.stderr.text);
+    }
+    fresh_line(&mut text);
+    for warning in &outcome.warnings {
+        text.push_str(&format!("warning: {warning}\n"));
+    }
+    let how = match (outcome.stop, outcome.exit_code, outcome.signal) {
+        (Some(Stop::Deadline), ..) => "timed out".to_owned(),
+        (Some(Stop::Cancelled(_)), ..) => "cancelled".to_owned(),
+        (None, Some(code), _) => format!("exit code {code}"),
+        (None, None, Some(signal)) => format!("killed by signal {signal}"),
+        (None, None, None) => "ended".to_owned(),
+    };
+    text.push_str(&format!("{how}, {} ms", millis(outcome.duration)));
+    text
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;
