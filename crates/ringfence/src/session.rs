@@ -141,7 +141,8 @@ impl Outputs {
         };
         let id = handle.strip_prefix("output:").ok_or_else(not_found)?;
         // Our own ids only: nothing a caller writes here becomes a path.
-        let ours = id.strip_prefix("o-").is_some_and(|hex| hex.len() == 16 && hex.bytes().all(|b| b.is_ascii_hexdigit()));
+        let ours =
+            id.strip_prefix("o-").is_some_and(|hex| hex.len() == 16 && hex.bytes().all(|b| b.is_ascii_hexdigit()));
         if !ours {
             return Err(not_found());
         }

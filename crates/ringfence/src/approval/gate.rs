@@ -57,6 +57,8 @@ pub struct AskCx<'a> {
     /// Stands still while a human decides.
     pub deadline: &'a Deadline,
     pub approvals: &'a Approvals,
+    /// How long the client itself waits, where it says so: an answer after that would reach nobody.
+    pub patience: Option<Duration>,
 }
 
 pub struct Gate {
@@ -101,7 +103,8 @@ impl Gate {
             cx.approvals.write("denied", "nobody", "once")?;
             return Err(nobody_to_ask(&prompt.tool));
         }
-        prompt.expires_unix_ms = unix_millis() + u64::try_from(self.expiry.as_millis()).unwrap_or(u64::MAX);
+        let expiry = self.expiry.min(cx.patience.unwrap_or(self.expiry));
+        prompt.expires_unix_ms = unix_millis() + u64::try_from(expiry.as_millis()).unwrap_or(u64::MAX);
         let tool = prompt.tool.clone();
         let elicitation = prompt.elicitation();
         let Some((asked, at_terminal)) = self.pending.ask(prompt) else {
@@ -113,7 +116,7 @@ impl Gate {
         let outcome = tokio::select! {
             answer = at_terminal, if self.terminal => answer.ok(),
             answer = ask_client(cx.caller, elicitation), if by_client => Some((answer, "client")),
-            () = tokio::time::sleep(self.expiry) => None,
+            () = tokio::time::sleep(expiry) => None,
             cause = cx.cancel.cancelled() => {
                 cx.approvals.write("expired", cause.name(), "once")?;
                 return Err(Error::new(Kind::Cancelled, "the call was cancelled while it waited for approval"));

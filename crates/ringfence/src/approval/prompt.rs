@@ -18,6 +18,8 @@ pub struct Prompt {
     pub session: String,
     pub workspace: String,
     pub cwd: String,
+    #[serde(default)]
+    pub env: Vec<String>,
     pub profile: String,
     pub effects: Vec<String>,
     pub arguments: Value,
@@ -36,6 +38,7 @@ impl Prompt {
             session: session.id.clone(),
             workspace: session.workspace.display(),
             cwd: call.cwd.clone(),
+            env: call.shown_env.clone(),
             profile: call.profile.to_owned(),
             effects: call.effects.iter().map(|effect| (*effect).to_owned()).collect(),
             arguments: call.shown_arguments.clone(),
@@ -63,6 +66,7 @@ impl Prompt {
             other => line("arguments", &other.to_string()),
         }
         line("cwd", &self.cwd);
+        line("env", &self.env.join(" "));
         line("sandbox", &self.profile);
         line("side effects", &self.effects.join(", "));
         line("tool", &self.description);

@@ -261,6 +261,7 @@ mod tests {
             session: text(),
             workspace: text(),
             cwd: text(),
+            env: Vec::new(),
             profile: text(),
             effects: Vec::new(),
             arguments: json!({"command": "make"}),

@@ -6,15 +6,13 @@
 
 use serde_json::{Map, Value};
 
+use crate::base::secret::is_sensitive;
+
 const TEXT_LIMIT: usize = 4096;
 const REDACTED: &str = "[redacted]";
 
 /// Members that hold what a caller passed in, whole.
 const VALUES: [&str; 7] = ["arguments", "args", "argv", "env", "environment", "headers", "input"];
-
-/// Parts of a member's name that say its text is a secret.
-const SECRETS: [&str; 9] =
-    ["token", "secret", "password", "passwd", "api_key", "apikey", "authorization", "cookie", "credential"];
 
 /// Of these the name says what they are, and it is not a secret.
 const PLAIN: [&str; 2] = ["_hash", "_bytes"];
@@ -26,7 +24,7 @@ pub(super) fn redact(fields: Map<String, Value>) -> Map<String, Value> {
 fn redact_member(name: &str, value: Value) -> Value {
     let name = name.to_ascii_lowercase();
     let plain = PLAIN.iter().any(|end| name.ends_with(end));
-    let secret = SECRETS.iter().any(|part| name.contains(part)) || name.ends_with("_key");
+    let secret = is_sensitive(&name);
     match value {
         // A number or a truth value under such a name is a count or a switch.
         Value::Null | Value::Bool(_) | Value::Number(_) => value,

@@ -21,6 +21,8 @@ pub struct Prepared {
     /// The arguments as they may be shown: secrets replaced, long text cut.
     pub shown_arguments: Value,
     pub cwd: String,
+    /// The environment as it may be shown: of a sensitive variable only that it is set.
+    pub shown_env: Vec<String>,
     pub profile: &'static str,
     pub effects: Vec<&'static str>,
     pub limit: Duration,

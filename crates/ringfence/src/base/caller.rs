@@ -26,8 +26,18 @@ pub struct Abilities {
 
 pub enum Event {
     /// One progress message; `done` resolves once the transport has taken it.
-    Progress { message: String, progress: f64, total: Option<f64>, done: oneshot::Sender<()> },
-    Log { level: &'static str, logger: String, data: Value, done: oneshot::Sender<()> },
+    Progress {
+        message: String,
+        progress: f64,
+        total: Option<f64>,
+        done: oneshot::Sender<()>,
+    },
+    Log {
+        level: &'static str,
+        logger: String,
+        data: Value,
+        done: oneshot::Sender<()>,
+    },
     /// Questions that belong into one round.
     Ask(Vec<Question>),
 }

@@ -222,13 +222,17 @@ impl Kind {
     pub fn default_hint(self) -> &'static str {
         match self {
             Kind::ParseError => "Send one JSON-RPC 2.0 object per message.",
-            Kind::InvalidRequest => "Check the envelope: jsonrpc \"2.0\", a method, and an id that is a string or a number.",
+            Kind::InvalidRequest => {
+                "Check the envelope: jsonrpc \"2.0\", a method, and an id that is a string or a number."
+            }
             Kind::MethodNotFound => "Ask `mcp.capabilities` or `server/discover` for what this server offers.",
             Kind::UnknownTool => "Ask `tools/list` for the tools there are.",
             Kind::UnsupportedVersion => "Use one of the versions in `supported`.",
             Kind::Unauthenticated => "Send `Authorization: Bearer <token>` with a token made for this server.",
             Kind::InvalidArguments => "Compare the arguments with the tool's inputSchema.",
-            Kind::PermissionDenied => "The operator's policy does not allow this; do it another way or ask the operator.",
+            Kind::PermissionDenied => {
+                "The operator's policy does not allow this; do it another way or ask the operator."
+            }
             Kind::ApprovalDenied => "A human said no; do not repeat the call unchanged.",
             Kind::ApprovalExpired => "Nobody answered in time; ask the user to be ready and call again.",
             Kind::NotFound => "Check the name.",

@@ -38,7 +38,11 @@ impl Sealer {
         let nonce: [u8; NONCE_LEN] = bytes.get(..NONCE_LEN)?.try_into().ok()?;
         let text = self
             .0
-            .open_in_place(Nonce::assume_unique_for_key(nonce), Aad::from(purpose.as_bytes()), bytes.get_mut(NONCE_LEN..)?)
+            .open_in_place(
+                Nonce::assume_unique_for_key(nonce),
+                Aad::from(purpose.as_bytes()),
+                bytes.get_mut(NONCE_LEN..)?,
+            )
             .ok()?;
         serde_json::from_slice(text).ok()
     }

@@ -1,11 +1,340 @@
-//! placeholder, replaced by the workspace work
-use std::path::{Path, PathBuf};
-use super::error::Result;
+//! The workspace: the only opener of paths that a caller names.
+//!
+//! A path is never checked and then opened. It is walked one component at a time from a directory descriptor
+//! that was opened when the workspace was, each step on the descriptor of the step before (`walk.rs`), and what
+//! the walk ends at is held by its descriptor from then on. Whatever is renamed or swapped meanwhile, what was
+//! checked is what is used.
 
-pub struct Workspace { path: PathBuf }
+mod walk;
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat};
+use rustix::io::Errno;
+
+use super::error::{Error, Kind, Result};
+use walk::{End, Walk};
+
+/// Linux's PATH_MAX. A component-wise walk has no such limit by itself.
+const MAX_PATH_BYTES: usize = 4096;
+
+pub struct Workspace {
+    /// Everything is opened beneath this. It need not have been opened by `path`: a clone of a session's own
+    /// mount tree serves as well, since dev and inode numbers are the same there.
+    base: OwnedFd,
+    /// Canonical.
+    path: PathBuf,
+    /// As the operator wrote it, made absolute: callers know the workspace by this name too.
+    given: PathBuf,
+    closed: Vec<Closed>,
+    /// Cleared where the kernel or a seccomp filter refuses openat2.
+    openat2: AtomicBool,
+}
+
+/// Which object a descriptor stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Id {
+    dev: u64,
+    ino: u64,
+}
+
+impl Id {
+    fn of(stat: &Stat) -> Id {
+        Id { dev: stat.st_dev, ino: stat.st_ino }
+    }
+}
+
+/// A directory in the workspace that no tool may enter.
+struct Closed {
+    /// From the workspace down. Holds even before the directory exists.
+    names: Vec<OsString>,
+    /// Holds wherever the directory is moved to. The descriptor keeps its inode number from being reused.
+    object: Option<(OwnedFd, Id)>,
+}
+
+/// A regular file, held by a descriptor that can neither read nor write yet.
+pub struct Object {
+    fd: OwnedFd,
+    /// Relative to the workspace, symlinks resolved.
+    pub path: String,
+}
+
+/// A file open for reading.
+pub struct Opened {
+    pub file: File,
+    pub path: String,
+}
+
+/// Where a file is to be written.
+pub enum Place {
+    /// Its directory is there and held.
+    Ready { dir: OwnedFd, name: OsString, path: String, existing: Option<Object> },
+    /// Its directory has yet to be made.
+    NoParent { path: String },
+}
 
 impl Workspace {
-    pub fn open(path: &Path, _closed: &[PathBuf]) -> Result<Workspace> { Ok(Workspace { path: path.to_owned() }) }
-    pub fn path(&self) -> &Path { &self.path }
-    pub fn display(&self) -> String { self.path.display().to_string() }
+    /// Opens the workspace at `path`. Those of `closed` (absolute) that lie in it are shut to everyone.
+    pub fn open(path: &Path, closed: &[PathBuf]) -> Result<Workspace> {
+        let failed = |error: std::io::Error| {
+            Error::new(Kind::NotFound, "cannot open the workspace")
+                .hint("Name an existing directory with `--workspace`.")
+                .source(error)
+        };
+        let given = std::path::absolute(path).map_err(failed)?;
+        let path = std::fs::canonicalize(path).map_err(failed)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let base = openat(CWD, &path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
+        Self::beneath(base, path, given, closed)
+    }
+
+    fn beneath(base: OwnedFd, path: PathBuf, given: PathBuf, closed: &[PathBuf]) -> Result<Workspace> {
+        let closed = closed.iter().filter_map(|shut| Closed::in_workspace(&path, shut)).collect::<Result<_>>()?;
+        Ok(Workspace { base, path, given, closed, openat2: AtomicBool::new(true) })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn display(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    /// Opens a regular file for reading.
+    pub fn open_read(&self, path: &str) -> Result<Opened> {
+        let object = match Walk::new(self, path)?.run(false)? {
+            (walk, End::Object { name, fd, stat }) => Object::regular(fd, &stat, walk.shown(Some(&name)))?,
+            (_, End::Directory) => return Err(is_directory(path)),
+            (_, End::Missing { .. }) => return Err(os_error(Errno::NOENT, path)),
+        };
+        Ok(Opened { file: object.open_read()?, path: object.path })
+    }
+
+    /// Opens a directory, as a descriptor to work beneath, and says where it is.
+    pub fn open_dir(&self, path: &str) -> Result<(OwnedFd, String)> {
+        match Walk::new(self, path)?.run(false)? {
+            (walk, End::Directory) => {
+                let shown = walk.shown(None);
+                Ok((walk.into_dir(), shown))
+            }
+            (_, End::Object { .. }) => Err(os_error(Errno::NOTDIR, path)),
+            (_, End::Missing { .. }) => Err(os_error(Errno::NOENT, path)),
+        }
+    }
+
+    /// Finds where `path` is to be written, through symlinks that stay inside. With `create_parents` the
+    /// directories on the way are made, otherwise nothing is touched.
+    pub fn place(&self, path: &str, create_parents: bool) -> Result<Place> {
+        let names_directory = path.ends_with('/');
+        match Walk::new(self, path)?.run(create_parents && !names_directory)? {
+            _ if names_directory => Err(is_directory(path)),
+            (_, End::Directory) => Err(is_directory(path)),
+            (walk, End::Object { name, fd, stat }) => {
+                let shown = walk.shown(Some(&name));
+                let existing = Object::regular(fd, &stat, shown.clone())?;
+                Ok(Place::Ready { dir: walk.into_dir(), name, path: shown, existing: Some(existing) })
+            }
+            (walk, End::Missing { name, rest }) if rest.is_empty() => {
+                let shown = walk.shown(Some(&name));
+                Ok(Place::Ready { dir: walk.into_dir(), name, path: shown, existing: None })
+            }
+            (walk, End::Missing { name, rest }) => {
+                let mut shown = walk.shown(Some(&name));
+                for name in rest {
+                    shown.push('/');
+                    shown.push_str(&name.to_string_lossy());
+                }
+                Ok(Place::NoParent { path: shown })
+            }
+        }
+    }
+
+    /// What remains of an absolute path below the workspace, by either of its names.
+    fn strip<'p>(&self, path: &'p Path) -> Option<&'p Path> {
+        path.strip_prefix(&self.path).or_else(|_| path.strip_prefix(&self.given)).ok()
+    }
+
+    fn closes_name(&self, levels: &[walk::Level], name: &OsStr) -> bool {
+        self.closed.iter().any(|closed| {
+            closed
+                .names
+                .split_last()
+                .is_some_and(|(last, above)| last == name && above.iter().eq(levels.iter().map(|level| &level.name)))
+        })
+    }
+
+    fn closes_object(&self, id: Id) -> bool {
+        self.closed.iter().any(|closed| closed.object.as_ref().is_some_and(|(_, shut)| *shut == id))
+    }
+
+    /// Opens one name in `dir` without following it, as a descriptor that touches nothing: a FIFO does not
+    /// block, a device is not opened.
+    fn step(&self, dir: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<OwnedFd> {
+        use rustix::fs::{ResolveFlags, openat2};
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if self.openat2.load(Ordering::Relaxed) {
+            // O_PATH with O_NOFOLLOW yields a symlink itself; NO_SYMLINKS would refuse it.
+            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+            match openat2(dir, name, flags, Mode::empty(), resolve) {
+                Err(Errno::NOSYS | Errno::PERM) => self.openat2.store(false, Ordering::Relaxed),
+                // The kernel saw a rename or mount on the way; the step below decides without its help.
+                Err(Errno::AGAIN) => {}
+                decided => return decided,
+            }
+        }
+        // A single name that is neither `..` nor followed cannot leave its directory, so this is no weaker.
+        openat(dir, name, flags, Mode::empty())
+    }
 }
+
+impl Closed {
+    /// None when `path` lies elsewhere (a workspace below the runtime root is such a case).
+    fn in_workspace(workspace: &Path, path: &Path) -> Option<Result<Closed>> {
+        let names: Vec<OsString> = match canonical(path).strip_prefix(workspace) {
+            Ok(below) => below.iter().map(OsStr::to_owned).collect(),
+            Err(_) => return None,
+        };
+        if names.is_empty() {
+            return Some(Err(Error::invalid_arguments("the workspace must not be the directory of the runtime files")
+                .hint("Choose another `--workspace` or `--root`.")));
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let object = openat(CWD, path, flags, Mode::empty()).and_then(|fd| fstat(&fd).map(|stat| (fd, Id::of(&stat))));
+        match object {
+            Ok(object) => Some(Ok(Closed { names, object: Some(object) })),
+            Err(Errno::NOENT) => Some(Ok(Closed { names, object: None })),
+            // What cannot be inspected cannot be kept shut.
+            Err(errno) => Some(Err(Error::internal("cannot inspect a closed directory").source(errno))),
+        }
+    }
+}
+
+/// The canonical form of a path whose last components may not exist yet.
+fn canonical(path: &Path) -> PathBuf {
+    let mut missing = Vec::new();
+    let mut above = path;
+    loop {
+        if let Ok(found) = std::fs::canonicalize(above) {
+            return missing.iter().rev().fold(found, |path, name| path.join(name));
+        }
+        match (above.parent(), above.components().next_back()) {
+            (Some(parent), Some(Component::Normal(name))) => {
+                missing.push(name);
+                above = parent;
+            }
+            _ => return path.to_owned(),
+        }
+    }
+}
+
+impl Object {
+    fn regular(fd: OwnedFd, stat: &Stat, path: String) -> Result<Object> {
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(Error::permission_denied(
+                "not_a_regular_file",
+                format!("{} is not a regular file", quoted(&path)),
+            )
+            .hint("Devices, pipes and sockets are not opened; name a regular file."));
+        }
+        Ok(Object { fd, path })
+    }
+
+    pub fn open_read(&self) -> Result<File> {
+        self.reopen(OFlags::RDONLY).map_err(|errno| os_error(errno, &self.path))
+    }
+
+    /// Opens the very object for writing, its bytes untouched.
+    pub fn open_write(&self) -> rustix::io::Result<File> {
+        self.reopen(OFlags::WRONLY)
+    }
+
+    /// The descriptor's own entry under /proc leads to the object and nowhere else, whatever its name has
+    /// become since.
+    fn reopen(&self, access: OFlags) -> rustix::io::Result<File> {
+        let entry = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        let flags = access | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        match openat(CWD, entry, flags, Mode::empty()) {
+            // The object is held, so it is /proc that is missing.
+            Err(Errno::NOENT) => Err(Errno::OPNOTSUPP),
+            opened => opened.map(File::from),
+        }
+    }
+}
+
+/// A caller's path as it may stand in a message.
+pub fn quoted(path: &str) -> String {
+    let mut shown: String = path.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).take(200).collect();
+    if path.chars().nth(200).is_some() {
+        shown.push('…');
+    }
+    format!("`{shown}`")
+}
+
+fn outside() -> Error {
+    Error::permission_denied("outside_workspace", "the path leads outside the workspace")
+        .hint("Use a path relative to the workspace; symlinks are followed only while they stay inside.")
+}
+
+fn closed() -> Error {
+    Error::permission_denied("closed", "the path leads into a directory that is closed to every tool")
+        .hint("The server's own runtime files are kept there. Use another path.")
+}
+
+fn is_directory(path: &str) -> Error {
+    Error::invalid_arguments(format!("{} is a directory", quoted(path)))
+        .reason("is_directory")
+        .hint("Use `file.list` to see what is in it.")
+}
+
+/// What an OS error on a caller's path means for the caller.
+pub fn os_error(errno: Errno, path: &str) -> Error {
+    let path = quoted(path);
+    let error = match errno {
+        Errno::NOENT => Error::new(Kind::NotFound, format!("there is no {path}")),
+        Errno::NOTDIR => {
+            Error::new(Kind::NotFound, format!("a part of {path} is not a directory")).reason("not_a_directory")
+        }
+        Errno::ISDIR => Error::invalid_arguments(format!("{path} is a directory")).reason("is_directory"),
+        Errno::LOOP | Errno::XDEV => outside(),
+        Errno::ACCESS | Errno::PERM => {
+            Error::permission_denied("file_mode", format!("the permissions of {path} do not allow this"))
+        }
+        Errno::ROFS => Error::permission_denied("read_only", format!("{path} is read-only here")),
+        Errno::NAMETOOLONG => Error::invalid_arguments(format!("a name in {path} is too long")),
+        Errno::NOSPC | Errno::DQUOT => {
+            Error::new(Kind::ResourceExhausted, "there is no space left for the file").reason("no_space")
+        }
+        Errno::FBIG => Error::new(Kind::TooLarge, format!("{path} would become too large")),
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM => {
+            Error::new(Kind::ResourceExhausted, "the server has too many files open")
+        }
+        Errno::TXTBSY | Errno::BUSY => Error::new(Kind::Conflict, format!("{path} is in use")).reason("busy"),
+        _ => Error::internal(format!("cannot use {path}")),
+    };
+    error.source(errno)
+}
+
+fn check_text(path: &str) -> Result<()> {
+    if path.is_empty() || path.contains('\0') {
+        return Err(Error::invalid_arguments("`path` must not be empty or hold a NUL character"));
+    }
+    if path.len() > MAX_PATH_BYTES {
+        return Err(Error::invalid_arguments(format!("`path` is longer than {MAX_PATH_BYTES} bytes")));
+    }
+    Ok(())
+}
+
+fn link_target(link: &OwnedFd) -> rustix::io::Result<PathBuf> {
+    let text = rustix::fs::readlinkat(link, "", Vec::new())?;
+    Ok(PathBuf::from(OsStr::from_bytes(text.as_bytes())))
+}
+
+#[cfg(test)]
+#[path = "workspace/tests.rs"]
+pub(crate) mod tests;

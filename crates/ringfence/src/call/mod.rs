@@ -32,6 +32,8 @@ pub struct CallRequest {
     pub abilities: Abilities,
     /// The time the client gives us, where it says so.
     pub timeout: Option<Duration>,
+    /// How long it waits for this very request, which on 2026-07-28 ends before a human is asked.
+    pub patience: Option<Duration>,
     pub protocol: String,
     pub client: String,
     pub budget: usize,

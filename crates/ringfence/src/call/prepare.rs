@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{CallRequest, Pipeline};
 use crate::base::call::{Prepared, digest};
+use crate::base::secret::is_sensitive;
 use crate::base::{Error, Kind, Result};
 use crate::tools::{PrepareCx, Tool};
 
@@ -43,6 +44,7 @@ pub fn prepare(pipeline: &Pipeline, tool: &dyn Tool, request: &CallRequest) -> R
         shown_arguments: shown(&request.arguments),
         arguments: request.arguments.clone(),
         cwd: plan.cwd.unwrap_or_else(|| request.view.session.workspace.display()),
+        shown_env: shown_env(&plan.env),
         profile: spec.profile,
         effects: spec.effects.clone(),
         limit: limit(pipeline, spec.timeout, plan.timeout, request.timeout),
@@ -56,13 +58,50 @@ fn limit(pipeline: &Pipeline, tool: Duration, asked: Option<Duration>, client: O
     asked.unwrap_or(tool).min(client.unwrap_or(ceiling)).min(ceiling)
 }
 
+/// Arguments as a prompt may show them: nothing under a sensitive name, no endless text.
 fn shown(arguments: &Map<String, Value>) -> Value {
-    let cut = |value: &Value| match value {
-        Value::String(text) if text.chars().nth(SHOWN_CHARS).is_some() => {
-            let head: String = text.chars().take(SHOWN_CHARS).collect();
-            json!(format!("{head} … [{} bytes in all]", text.len()))
+    fn show(value: &Value) -> Value {
+        match value {
+            Value::String(text) if text.chars().nth(SHOWN_CHARS).is_some() => {
+                let head: String = text.chars().take(SHOWN_CHARS).collect();
+                json!(format!("{head} … [{} bytes in all]", text.len()))
+            }
+            Value::Object(map) => {
+                let hide = |name: &str| is_sensitive(name).then(|| json!("[redacted]"));
+                map.iter().map(|(name, value)| (name.clone(), hide(name).unwrap_or_else(|| show(value)))).collect()
+            }
+            Value::Array(items) => items.iter().map(show).collect(),
+            other => other.clone(),
         }
-        other => other.clone(),
+    }
+    show(&Value::Object(arguments.clone()))
+}
+
+fn shown_env(env: &[(String, String)]) -> Vec<String> {
+    let show = |(name, value): &(String, String)| match is_sensitive(name) {
+        true => format!("{name} (set)"),
+        false => format!("{name}={}", value.chars().take(200).collect::<String>()),
     };
-    Value::Object(arguments.iter().map(|(name, value)| (name.clone(), cut(value))).collect())
+    env.iter().map(show).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prompt_shows_no_secret_and_no_endless_text() {
+        let Value::Object(arguments) = json!({
+            "command": "make", "env": {"GITHUB_TOKEN": "hunter2", "CI": "1"}, "api_key": ["hunter2"],
+            "stdin": "x".repeat(3000),
+        }) else {
+            unreachable!()
+        };
+        let shown = shown(&arguments);
+        assert!(!shown.to_string().contains("hunter2"), "{shown}");
+        assert_eq!(shown["env"]["CI"], "1");
+        assert!(shown["stdin"].as_str().unwrap().ends_with("[3000 bytes in all]"));
+        let env = [("A_TOKEN".to_owned(), "hunter2".to_owned()), ("LANG".to_owned(), "C".to_owned())];
+        assert_eq!(shown_env(&env), ["A_TOKEN (set)", "LANG=C"]);
+    }
 }

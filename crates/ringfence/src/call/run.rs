@@ -102,7 +102,15 @@ impl Pipeline {
         let deadline = Arc::new(Deadline::after(prepared.limit));
         let limit = prepared.limit;
         let approvals = record.approvals();
-        let ask = AskCx { view: &request.view, caller: &caller, cancel, deadline: &deadline, approvals: &approvals };
+        let patience = request.patience;
+        let ask = AskCx {
+            view: &request.view,
+            caller: &caller,
+            cancel,
+            deadline: &deadline,
+            approvals: &approvals,
+            patience,
+        };
         let granted = self.gate.pass(&ask, prepared).await?;
         record.start()?;
         let cx = Arc::new(RunCx {
@@ -116,6 +124,7 @@ impl Pipeline {
             gate: Arc::clone(&self.gate),
             budget: request.budget,
             approvals,
+            patience,
         });
         let work = std::panic::AssertUnwindSafe(tool.run(Arc::clone(&cx), granted)).catch_unwind();
         tokio::pin!(work);

@@ -19,7 +19,9 @@ use crate::config::{Env, Flags, resolve_root};
 /// it must be, run, and written to an audit log that can be verified.
 #[derive(Parser)]
 #[command(name = "ringfence", version, max_term_width = 100)]
-#[command(after_help = "Start with:  ringfence serve --workspace .\nAdd to Codex: codex mcp add ringfence -- ringfence serve")]
+#[command(
+    after_help = "Start with:  ringfence serve --workspace .\nAdd to Codex: codex mcp add ringfence -- ringfence serve"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -40,8 +42,9 @@ pub fn run() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Serve(args) => serve::run(args),
-        Command::Audit(args) => root(args.root.clone())
-            .and_then(|root| audit::run(args, &root, &mut std::io::stdout().lock())),
+        Command::Audit(args) => {
+            root(args.root.clone()).and_then(|root| audit::run(args, &root, &mut std::io::stdout().lock()))
+        }
         Command::Approvals(args) => root(args.root.clone()).and_then(|root| approvals::run(&args, &root)).map(|()| 0),
     };
     match result {

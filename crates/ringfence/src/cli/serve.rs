@@ -15,9 +15,11 @@ use crate::mcp::{Server, http, stdio};
 
 /// Serve MCP on standard input and output (default), or over HTTP
 #[derive(clap::Args)]
-#[command(after_help = "Flags win over the environment, the environment over the config file, the file over defaults.\n\
+#[command(
+    after_help = "Flags win over the environment, the environment over the config file, the file over defaults.\n\
 Environment: SANDBOX_WORKSPACE, SANDBOX_ROOT, RINGFENCE_CONFIG, MCP_AUTH_ENABLED, MCP_AUTH_JWT_SECRET,\n\
-MCP_AUTH_JWT_PUBLIC_KEY, MCP_AUTH_AUDIENCE, MCP_AUTH_ISSUER, RINGFENCE_LOG (error, warn, info, debug, trace)")]
+MCP_AUTH_JWT_PUBLIC_KEY, MCP_AUTH_AUDIENCE, MCP_AUTH_ISSUER, RINGFENCE_LOG (error, warn, info, debug, trace)"
+)]
 pub struct Args {
     /// The directory the tools work in; default: the current directory on stdio, one per caller over HTTP
     #[arg(long, value_name = "DIR")]
@@ -76,7 +78,10 @@ async fn serve(config: Config) -> Result<()> {
     let _too_large = signal(SignalKind::from_raw(SIGXFSZ)).map_err(no_signals)?;
     let server = Server::new(config)?;
     let audit = server.pipeline.audit.clone();
-    audit.event("server.start", json!({"version": env!("CARGO_PKG_VERSION"), "transport": if listener.is_some() { "http" } else { "stdio" }}))?;
+    audit.event(
+        "server.start",
+        json!({"version": env!("CARGO_PKG_VERSION"), "transport": if listener.is_some() { "http" } else { "stdio" }}),
+    )?;
     let _terminal = match server.config.approval.terminal {
         true => {
             let who = if listener.is_some() { terminal::Server::alone() } else { terminal::Server::of_client() };
@@ -94,7 +99,7 @@ async fn serve(config: Config) -> Result<()> {
         Some(listener) => within_grace(&server, http::serve(Arc::clone(&server), listener)).await,
         None => within_grace(&server, stdio::serve(Arc::clone(&server))).await,
     };
-    server.shutdown.cancel(Cause::Shutdown);
+    server.shutdown.cancel(Cause::Eof);
     server.pipeline.idle(server.config.limits.grace * 2 + Duration::from_secs(1)).await;
     let reason = server.shutdown.cause().map_or("eof", Cause::name);
     audit.event("server.stop", json!({"cause": reason}))?;

@@ -26,7 +26,7 @@ use crate::call::park::Held;
 pub enum Attached {
     Done(Result<Output>),
     /// 2026-07-28: these questions have to be answered first.
-    Asks(Box<Held>),
+    Asks(Held),
 }
 
 /// The request that is attached to the run just now.
@@ -45,7 +45,7 @@ pub async fn attach(mut held: Held, link: &Link<'_>) -> Attached {
     let mut asked = FuturesUnordered::new();
     let mut speaks = true;
     if link.stateless && !held.open.is_empty() {
-        return Attached::Asks(Box::new(held));
+        return Attached::Asks(held);
     }
     loop {
         tokio::select! {
@@ -59,7 +59,7 @@ pub async fn attach(mut held: Held, link: &Link<'_>) -> Attached {
                 None => speaks = false,
                 Some(Event::Ask(questions)) if link.stateless => {
                     held.ask(questions);
-                    return Attached::Asks(Box::new(held));
+                    return Attached::Asks(held);
                 }
                 Some(Event::Ask(questions)) => {
                     for question in questions {

@@ -150,11 +150,7 @@ impl ServerHandler for Handler {
         Err(unknown_method(method))
     }
 
-    async fn set_level(
-        &self,
-        _request: SetLevelRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Answer<()> {
+    async fn set_level(&self, _request: SetLevelRequestParams, context: RequestContext<RoleServer>) -> Answer<()> {
         let (_, _, stateless) = self.admitted(&context)?;
         if stateless { Err(unknown_method("logging/setLevel")) } else { Ok(()) }
     }

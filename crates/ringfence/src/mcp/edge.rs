@@ -33,7 +33,9 @@ pub fn judge(bytes: &[u8]) -> Verdict {
     let id = message.get("id").filter(|id| is_id(id)).cloned();
     match check(&message) {
         Ok(()) => Verdict::Pass(message),
-        Err(error) if id.is_none() && !message.contains_key("id") && message.get("method").is_some_and(Value::is_string) => {
+        Err(error)
+            if id.is_none() && !message.contains_key("id") && message.get("method").is_some_and(Value::is_string) =>
+        {
             // A notification is never answered, not even a broken one.
             tracing::info!("a broken notification was ignored: {}", error.message());
             Verdict::Ignore
@@ -74,7 +76,8 @@ pub fn stamp(message: &mut Value) {
     if data.get("trace_id").is_some() {
         return;
     }
-    let kind = if code == -32602 && text.starts_with("request _meta") { Kind::InvalidRequest } else { Kind::from_code(code) };
+    let kind =
+        if code == -32602 && text.starts_with("request _meta") { Kind::InvalidRequest } else { Kind::from_code(code) };
     if let (Value::Object(body), Some(data)) =
         (Error::new(kind, text).code(code).body(&TraceId::mint()), data.as_object_mut())
     {
@@ -145,7 +148,9 @@ fn check_initialize(params: &Map<String, Value>) -> Result<()> {
             .hint(format!("Ask for one of {}.", version::supported().join(", ")))
             .with("supported", json!(version::supported()))),
     }?;
-    if !params.get("capabilities").is_none_or(Value::is_object) || !params.get("clientInfo").is_none_or(Value::is_object) {
+    if !params.get("capabilities").is_none_or(Value::is_object)
+        || !params.get("clientInfo").is_none_or(Value::is_object)
+    {
         return Err(Error::invalid_arguments("`capabilities` and `clientInfo` must be objects"));
     }
     Ok(())

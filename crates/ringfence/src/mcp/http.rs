@@ -84,7 +84,9 @@ fn router(app: Arc<App>) -> Router {
         .layer(from_fn_with_state(Arc::clone(&app), authenticate))
         .route("/.well-known/oauth-protected-resource", get(resource_metadata))
         .route("/.well-known/oauth-protected-resource/mcp", get(resource_metadata))
-        .fallback(|| async { json_error(None, &Error::new(Kind::NotFound, "there is nothing here").hint("The endpoint is POST /mcp.")) })
+        .fallback(|| async {
+            json_error(None, &Error::new(Kind::NotFound, "there is nothing here").hint("The endpoint is POST /mcp."))
+        })
         .layer(from_fn_with_state(Arc::clone(&app), check_names))
         .with_state(app)
 }
@@ -392,9 +394,10 @@ fn check_media(headers: &mut HeaderMap) -> Result<()> {
 
 /// Whether this message is one of 2026-07-28, which has no sessions.
 fn is_stateless(message: &Map<String, Value>, headers: &HeaderMap) -> Result<bool> {
-    let own = message.get("params").and_then(|params| params.get("_meta")).and_then(|meta| {
-        meta.get("io.modelcontextprotocol/protocolVersion")
-    });
+    let own = message
+        .get("params")
+        .and_then(|params| params.get("_meta"))
+        .and_then(|meta| meta.get("io.modelcontextprotocol/protocolVersion"));
     let said = headers.get(VERSION).map(|value| value.to_str().unwrap_or_default());
     if own.is_none()
         && let Some(said) = said
@@ -462,7 +465,16 @@ mod tests {
         for name in ["localhost", "LOCALHOST:1", "127.0.0.1", "127.0.0.1:8080", "[::1]", "[::1]:80"] {
             assert!(is_loopback_name(name), "{name}");
         }
-        for name in ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io", "127.0.0.1@evil", "[::1]evil", "[::1", "localhost:80:80", ""] {
+        for name in [
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.nip.io",
+            "127.0.0.1@evil",
+            "[::1]evil",
+            "[::1",
+            "localhost:80:80",
+            "",
+        ] {
             assert!(!is_loopback_name(name), "{name}");
         }
     }

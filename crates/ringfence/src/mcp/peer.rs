@@ -82,7 +82,11 @@ mod tests {
         let nobody = "127.0.0.1:1".parse().unwrap();
         assert_eq!(owner_of(nobody, nobody), None);
         assert!(Connection { loopback: true, owner: None }.require_same_user().is_err());
-        assert!(Connection { loopback: true, owner: Some(rustix::process::geteuid().as_raw() + 1) }.require_same_user().is_err());
+        assert!(
+            Connection { loopback: true, owner: Some(rustix::process::geteuid().as_raw() + 1) }
+                .require_same_user()
+                .is_err()
+        );
         assert!(Connection { loopback: false, owner: None }.require_same_user().is_ok());
     }
 }

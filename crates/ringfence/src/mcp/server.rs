@@ -158,15 +158,13 @@ impl Drop for Running<'_> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::config::scratch::Scratch;
     use crate::config::{Env, Flags, resolve};
 
     /// A server on a root of its own, without a transport.
-    pub fn server() -> Arc<Server> {
-        let root = std::env::temp_dir().join(short("ringfence-test"));
-        std::fs::create_dir_all(&root).unwrap();
-        let workspace = root.join("workspace");
-        std::fs::create_dir_all(&workspace).unwrap();
-        let flags = Flags { root: Some(root), workspace: Some(workspace), ..Flags::default() };
-        Server::new(resolve(&flags, &Env::new([("HOME", "/nonexistent")], "/")).unwrap()).unwrap()
+    pub fn server(scratch: &Scratch) -> Arc<Server> {
+        let flags =
+            Flags { root: Some(scratch.dir("root")), workspace: Some(scratch.dir("workspace")), ..Flags::default() };
+        Server::new(resolve(&flags, &Env::new([("HOME", scratch.dir("home"))], "/")).unwrap()).unwrap()
     }
 }

@@ -92,7 +92,6 @@ impl<R: AsyncBufRead + Unpin, W> Pipe<R, W> {
             }
         }
     }
-
 }
 
 /// One write per message, and the next message waits for it: a client that does not read holds us up here.
@@ -104,7 +103,10 @@ async fn write_line<W: AsyncWrite + Unpin>(output: &Mutex<W>, mut bytes: Vec<u8>
 }
 
 /// A sound message as the engine reads it, with who sent it.
-pub(super) fn parse(message: serde_json::Map<String, Value>, line: &Line) -> std::result::Result<ClientJsonRpcMessage, Value> {
+pub(super) fn parse(
+    message: serde_json::Map<String, Value>,
+    line: &Line,
+) -> std::result::Result<ClientJsonRpcMessage, Value> {
     let id = message.get("id").cloned();
     let mut parsed: ClientJsonRpcMessage = serde_json::from_value(Value::Object(message)).map_err(|error| {
         edge::refusal(id, &Error::new(Kind::InvalidRequest, "this message does not fit the protocol").source(error))
@@ -196,10 +198,11 @@ mod tests {
     use super::*;
 
     async fn lines(input: &[u8], limit: usize) -> Vec<String> {
-        let server = crate::mcp::server::tests::server();
+        let scratch = crate::config::scratch::Scratch::new();
+        let server = crate::mcp::server::tests::server(&scratch);
         let mut pipe = Pipe {
             input: BufReader::with_capacity(4, input),
-            output: Arc::new(Mutex::new(Vec::new())),
+            output: Arc::new(Mutex::new(Vec::<u8>::new())),
             limit,
             line: server.connect(Principal::local(), "stdio").unwrap(),
             skipping: false,

@@ -171,6 +171,8 @@ mod tests {
         assert!(error.message().starts_with("the argument `path` does not fit"), "{error}");
         let error = read(json!({"path": "x", "mode": "medium"})).unwrap_err();
         assert!(error.hint_text().unwrap().contains(r#"one of ["fast","slow"]"#), "{error:?}");
-        assert_eq!(read(json!({"path": "x", "limit": 3})).unwrap().limit, Some(3));
+        let sample = read(json!({"path": "x", "limit": 3, "mode": "slow"})).unwrap();
+        assert_eq!((sample.path.as_str(), sample.limit), ("x", Some(3)));
+        assert!(matches!(sample.mode, Some(Mode::Slow)));
     }
 }

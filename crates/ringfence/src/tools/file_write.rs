@@ -1,25 +1,492 @@
-//! placeholder
+//! `file.write`: a whole file, or more at its end. The old bytes stay until all of the new ones are there, and
+//! mode, owner, encoding and line ends stay what they were unless the caller says otherwise.
+
+mod store;
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use encoding_rs::{Encoding, UTF_8};
 use futures::future::BoxFuture;
+use rustix::fs::{Mode as Bits, fchmod};
+use rustix::io::Errno;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool};
+
+use super::content::{Content, Survey, WHOLE_BYTES, check, etag_of, weak_etag};
+use super::diff::{Changes, changes};
+use super::text::{self, Eol};
+use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
-use crate::base::Result;
+use crate::base::workspace::{Object, Place, Workspace, os_error, quoted};
+use crate::base::{Cancel, Error, Kind, Result};
+use store::Temporary;
 
-pub struct FileWrite { spec: Spec }
+/// Old content up to this size is held, to be compared and, where a write is in place, put back.
+const HOLD_BYTES: u64 = 16 << 20;
+/// How often a write starts over because somebody else changed the file meanwhile.
+const TRIES: usize = 8;
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Args {
+    /// Workspace-relative path. Missing directories are made; symlinks inside the workspace are followed.
+    path: String,
+    /// The text, or base64 of the bytes with encoding base64.
+    content: String,
+    /// keep (default): the file's own encoding, utf-8 for a new file; utf-8; or base64 for bytes.
+    encoding: Option<InEncoding>,
+    /// overwrite (default); create: fail if it exists; append.
+    mode: Option<Mode>,
+    /// Write only if the file still has this etag.
+    if_match: Option<String>,
+    /// keep (default): the line ends the file has; lf; crlf.
+    eol: Option<InEol>,
+    /// Set or clear the executable bits; kept as they are by default.
+    executable: Option<bool>,
+    /// Say what would happen and change nothing.
+    dry_run: Option<bool>,
+    /// none; stat (default): count changed lines; unified: the diff as well.
+    diff: Option<Diff>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum InEncoding {
+    #[default]
+    Keep,
+    #[serde(rename = "utf-8")]
+    Utf8,
+    Base64,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Mode {
+    #[default]
+    Overwrite,
+    Create,
+    Append,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum InEol {
+    #[default]
+    Keep,
+    Lf,
+    Crlf,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Diff {
+    None,
+    #[default]
+    Stat,
+    Unified,
+}
+
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub struct Reply {
+    /// Relative to the workspace, symlinks resolved.
+    path: String,
+    created: bool,
+    /// Of the file as it is now (as it would be, with dry_run; absent where that cannot be known).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    etag: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    previous_etag: Option<String>,
+    /// Bytes written.
+    bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lines_added: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lines_removed: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    diff: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    diff_truncated: bool,
+    /// The encoding of the text written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    encoding: Option<String>,
+    /// False where the file was changed in place: append, and files with several names.
+    atomic: bool,
+    dry_run: bool,
+}
+
+pub struct FileWrite {
+    spec: Spec,
+}
+
 impl FileWrite {
     pub fn new() -> Self {
-        FileWrite { spec: Spec { name: "file.write".into(), title: "file.write".into(), description: "file.write".into(), version: "1.0.0".into(), scope: Scope::Workspace,
-            hints: Hints { read_only: true, destructive: false, idempotent: true, open_world: false }, effects: vec![], profile: "default",
-            input_schema: Map::from_iter([("type".to_owned(), Value::from("object"))]), output_schema: None, can_return_image: false, requires_approval: false, streaming: false,
-            timeout: std::time::Duration::from_secs(60), unavailable: None } }
+        FileWrite {
+            spec: Spec {
+                name: "file.write".into(),
+                title: "Write a file".into(),
+                description:
+                    "Writes a whole file of the workspace, atomically, or appends to it. Keeps mode, encoding \
+                    and line ends of an existing file. `if_match` with the etag of your last read guards against \
+                    changes by others."
+                        .into(),
+                version: "1.0.0".into(),
+                scope: Scope::Workspace,
+                hints: Hints { read_only: false, destructive: true, idempotent: true, open_world: false },
+                effects: vec!["filesystem_write"],
+                profile: "default",
+                input_schema: arguments::schema::<Args>(),
+                output_schema: Some(arguments::schema::<Reply>()),
+                can_return_image: false,
+                requires_approval: false,
+                streaming: false,
+                timeout: Duration::from_secs(30),
+                unavailable: None,
+            },
+        }
     }
 }
+
+impl Default for FileWrite {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Tool for FileWrite {
-    fn spec(&self) -> &Spec { &self.spec }
-    fn prepare(&self, _: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Plan> { Ok(Plan::default()) }
-    fn run(self: Arc<Self>, _cx: Arc<RunCx>, _call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
-        Box::pin(async { Ok(Output::text("placeholder")) })
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Plan> {
+        arguments::parse::<Args>(arguments, &self.spec.input_schema)?.input()?;
+        Ok(Plan::default())
+    }
+
+    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move {
+            let args: Args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
+            let work = tokio::task::spawn_blocking(move || write(&cx.session.workspace, &args, &cx.cancel));
+            let reply = work.await.map_err(|error| Error::internal("the write ended unexpectedly").source(error))??;
+            Ok(reply.into_output())
+        })
     }
 }
+
+/// What the caller sent.
+enum Input<'a> {
+    Text(&'a str),
+    Bytes(Vec<u8>),
+}
+
+impl Args {
+    fn input(&self) -> Result<Input<'_>> {
+        match self.encoding.unwrap_or_default() {
+            InEncoding::Base64 => STANDARD.decode(&self.content).map(Input::Bytes).map_err(|error| {
+                Error::invalid_arguments("the argument `content` is not base64")
+                    .with("argument", "content")
+                    .source(error)
+            }),
+            InEncoding::Keep | InEncoding::Utf8 => Ok(Input::Text(&self.content)),
+        }
+    }
+
+    fn dry_run(&self) -> bool {
+        self.dry_run.unwrap_or(false)
+    }
+}
+
+/// Writes what `args` ask for, starting over when the file is changed under its hands.
+fn write(workspace: &Workspace, args: &Args, cancel: &Cancel) -> Result<Reply> {
+    let input = args.input()?;
+    for _ in 0..TRIES {
+        check(cancel)?;
+        let place = match workspace.place(&args.path, false)? {
+            Place::NoParent { path } => {
+                Job::new(args, &input, path, None)?;
+                // All that can be refused has been; only now may directories be made.
+                workspace.place(&args.path, !args.dry_run())?
+            }
+            ready => ready,
+        };
+        let (path, target, existing) = match place {
+            Place::NoParent { path } => (path, None, None),
+            Place::Ready { dir, name, path, existing } => (path, Some((dir, name)), existing),
+        };
+        let old = existing.map(|object| Old::look(object, cancel)).transpose()?;
+        let job = Job::new(args, &input, path, old)?;
+        match target {
+            Some((dir, name)) if !args.dry_run() => {
+                if let Some(reply) = job.write(&dir, &name, cancel)? {
+                    return Ok(reply);
+                }
+            }
+            _ => return Ok(job.preview()),
+        }
+    }
+    Err(Error::new(Kind::Conflict, format!("{} keeps changing while it is written", quoted(&args.path)))
+        .reason("busy")
+        .hint("Stop whatever writes it, or try again."))
+}
+
+/// The file that is there already.
+struct Old {
+    object: Object,
+    content: Content,
+    survey: Survey,
+}
+
+impl Old {
+    fn look(object: Object, cancel: &Cancel) -> Result<Old> {
+        let content = Content::new(object.open_read()?, object.path.clone(), HOLD_BYTES)?;
+        let survey = content.survey(None, cancel)?;
+        Ok(Old { object, content, survey })
+    }
+
+    fn is_text(&self) -> bool {
+        !self.survey.found.binary
+    }
+
+    fn text(&self) -> Option<String> {
+        let bytes = self.content.bytes().filter(|_| self.is_text())?;
+        Some(self.survey.found.encoding.decode_without_bom_handling(&bytes[self.survey.bom..]).0.into_owned())
+    }
+}
+
+/// One attempt, decided down to the byte before anything is touched.
+struct Job<'a> {
+    args: &'a Args,
+    path: String,
+    old: Option<Old>,
+    /// What is written: the whole file, or its new end.
+    bytes: Vec<u8>,
+    append: bool,
+    encoding: Option<&'static Encoding>,
+    changes: Option<Changes>,
+}
+
+impl<'a> Job<'a> {
+    fn new(args: &'a Args, input: &Input<'_>, path: String, old: Option<Old>) -> Result<Job<'a>> {
+        check_preconditions(args, old.as_ref(), &path)?;
+        let append = args.mode == Some(Mode::Append) && old.is_some();
+        let (bytes, encoding, text) = match input {
+            Input::Bytes(bytes) => (bytes.clone(), None, None),
+            Input::Text(text) => {
+                let text = text::with_eol(text, wanted_eol(args, old.as_ref()));
+                let (bytes, encoding) = encode(args, &text, old.as_ref(), append)?;
+                (bytes, Some(encoding), Some(text))
+            }
+        };
+        let mut job = Job { args, path, old, bytes, append, encoding, changes: None };
+        job.changes = text.and_then(|text| job.compare(&text));
+        Ok(job)
+    }
+
+    fn compare(&self, text: &str) -> Option<Changes> {
+        let unified = match self.args.diff.unwrap_or_default() {
+            Diff::None => return None,
+            Diff::Stat => false,
+            Diff::Unified => true,
+        };
+        let old = match &self.old {
+            Some(old) => old.text()?,
+            None => String::new(),
+        };
+        if self.append {
+            return changes(&self.path, &old, &format!("{old}{text}"), unified);
+        }
+        changes(&self.path, &old, text, unified)
+    }
+
+    /// In place where another name of the file, or the rest of it, has to stay.
+    fn atomic(&self) -> bool {
+        !self.append && self.old.as_ref().is_none_or(|old| old.content.stat.st_nlink <= 1)
+    }
+
+    /// None when somebody else was faster and the attempt has to start over.
+    fn write(self, dir: &OwnedFd, name: &OsString, cancel: &Cancel) -> Result<Option<Reply>> {
+        let etag = match &self.old {
+            None => self.create(dir, name, cancel)?,
+            Some(old) if self.atomic() => self.replace(old, dir, name, cancel)?,
+            Some(old) => self.write_in_place(old, cancel)?,
+        };
+        Ok(etag.map(|etag| self.reply(Some(etag))))
+    }
+
+    fn create(&self, dir: &OwnedFd, name: &OsString, cancel: &Cancel) -> Result<Option<String>> {
+        let mode = if self.args.executable == Some(true) { 0o777 } else { 0o666 };
+        let mut temporary = Temporary::create(dir.as_fd(), name, &self.path, mode)?;
+        temporary.write(&self.bytes, cancel)?;
+        let etag = self.new_etag(&temporary)?;
+        match temporary.put_new(name)? {
+            true => Ok(Some(etag)),
+            false if self.args.mode == Some(Mode::Create) => Err(already_exists(&self.path)),
+            false => Ok(None),
+        }
+    }
+
+    fn replace(&self, old: &Old, dir: &OwnedFd, name: &OsString, cancel: &Cancel) -> Result<Option<String>> {
+        // A rename asks for no right to the file itself, so that is asked for here. A program that is running
+        // cannot be opened for writing, but it can be replaced.
+        match old.object.open_write() {
+            Ok(_) | Err(Errno::TXTBSY) => {}
+            Err(errno) => return Err(os_error(errno, &self.path)),
+        }
+        // Nobody who could not read the old file may read the new one, not even while it is written.
+        let mut temporary = Temporary::create(dir.as_fd(), name, &self.path, 0o600)?;
+        temporary.write(&self.bytes, cancel)?;
+        temporary.inherit(old.content.file(), &old.content.stat, self.new_mode(old))?;
+        let etag = self.new_etag(&temporary)?;
+        Ok(temporary.replace(name, &old.content.stat)?.then_some(etag))
+    }
+
+    fn write_in_place(&self, old: &Old, cancel: &Cancel) -> Result<Option<String>> {
+        let file = old.object.open_write().map_err(|errno| os_error(errno, &self.path))?;
+        let _one_at_a_time = store::commit_lock();
+        let now = rustix::fs::fstat(&file).map_err(|errno| os_error(errno, &self.path))?;
+        if !super::content::same(&now, &old.content.stat) {
+            return Ok(None);
+        }
+        check(cancel)?;
+        let mode = self.new_mode(old);
+        if mode != old.content.stat.st_mode & 0o7777 {
+            fchmod(&file, Bits::from_raw_mode(mode)).map_err(|errno| os_error(errno, &self.path))?;
+        }
+        if self.append {
+            store::append(&file, old.survey.size, &self.bytes, &self.path, cancel)?;
+        } else {
+            store::overwrite(&file, old.content.bytes(), &self.bytes, &self.path)?;
+        }
+        // The bytes are there now, so a cancelled call still gets its true etag.
+        let written = Content::new(old.object.open_read()?, self.path.clone(), 0)?;
+        Ok(Some(written.survey(None, &Cancel::new())?.etag))
+    }
+
+    /// Set-user-id and the like do not survive new bytes, as the kernel has it for ordinary users.
+    fn new_mode(&self, old: &Old) -> u32 {
+        let mode = old.content.stat.st_mode & 0o777;
+        match self.args.executable {
+            None => mode,
+            // Whoever may read may run.
+            Some(true) => mode | (mode & 0o444) >> 2,
+            Some(false) => mode & !0o111,
+        }
+    }
+
+    fn new_etag(&self, temporary: &Temporary<'_>) -> Result<String> {
+        if self.bytes.len() as u64 > WHOLE_BYTES {
+            return Ok(weak_etag(&temporary.stat()?));
+        }
+        Ok(etag_of(&self.bytes))
+    }
+
+    fn preview(self) -> Reply {
+        let etag = match &self.old {
+            Some(old) if self.append => old.content.bytes().map(|bytes| etag_of(&[bytes, &self.bytes].concat())),
+            _ => (self.bytes.len() as u64 <= WHOLE_BYTES).then(|| etag_of(&self.bytes)),
+        };
+        self.reply(etag)
+    }
+
+    fn reply(self, etag: Option<String>) -> Reply {
+        let atomic = self.atomic();
+        let changes = self.changes.as_ref();
+        Reply {
+            created: self.old.is_none(),
+            etag,
+            previous_etag: self.old.as_ref().map(|old| old.survey.etag.clone()),
+            bytes: self.bytes.len() as u64,
+            lines_added: changes.map(|changes| changes.added),
+            lines_removed: changes.map(|changes| changes.removed),
+            diff_truncated: changes.is_some_and(|changes| changes.cut),
+            encoding: self.encoding.map(|encoding| encoding.name().to_ascii_lowercase()),
+            atomic,
+            dry_run: self.args.dry_run(),
+            diff: self.changes.and_then(|changes| changes.unified),
+            path: self.path,
+        }
+    }
+}
+
+fn check_preconditions(args: &Args, old: Option<&Old>, path: &str) -> Result<()> {
+    if args.mode == Some(Mode::Create) && old.is_some() {
+        return Err(already_exists(path));
+    }
+    let Some(wanted) = &args.if_match else { return Ok(()) };
+    let current = old.map(|old| old.survey.etag.as_str());
+    if current == Some(wanted) {
+        return Ok(());
+    }
+    let message = match current {
+        Some(_) => format!("{} has changed since it had this etag", quoted(path)),
+        None => format!("{} is not there any more", quoted(path)),
+    };
+    Err(Error::new(Kind::Conflict, message)
+        .reason("stale")
+        .hint("Read the file again, and write with the etag it has now.")
+        .with("etag", current.map_or(Value::Null, Value::from)))
+}
+
+fn already_exists(path: &str) -> Error {
+    Error::new(Kind::Conflict, format!("{} exists already", quoted(path)))
+        .reason("already_exists")
+        .hint("Use mode overwrite to replace it, or another path.")
+}
+
+fn wanted_eol(args: &Args, old: Option<&Old>) -> Eol {
+    match args.eol.unwrap_or_default() {
+        InEol::Lf => Eol::Lf,
+        InEol::Crlf => Eol::Crlf,
+        InEol::Keep => old.filter(|old| old.is_text()).map_or(Eol::None, |old| old.survey.found.eol),
+    }
+}
+
+/// The text as the file is to hold it. What the file's encoding cannot say is an error, not a question mark.
+fn encode(args: &Args, text: &str, old: Option<&Old>, append: bool) -> Result<(Vec<u8>, &'static Encoding)> {
+    let keep = args.encoding.unwrap_or_default() == InEncoding::Keep;
+    let Some(old) = old.filter(|old| keep && old.is_text()) else { return Ok((text.as_bytes().to_vec(), UTF_8)) };
+    let encoding = old.survey.found.encoding;
+    let body = text::encode(encoding, text).ok_or_else(|| {
+        Error::invalid_arguments(format!("the file is in {}, which cannot express this text", encoding.name()))
+            .reason("encoding_error")
+            .hint("Use encoding utf-8 to turn the file into UTF-8, or leave those characters out.")
+            .with("encoding", encoding.name().to_ascii_lowercase())
+    })?;
+    let marked = old.survey.bom > 0 && !append && !text.starts_with('\u{feff}');
+    Ok((if marked { [text::mark(encoding), &body].concat() } else { body }, encoding))
+}
+
+impl Reply {
+    fn into_output(self) -> Output {
+        let verb = match (self.dry_run, self.created) {
+            (true, true) => "would create",
+            (true, false) => "would write",
+            (false, true) => "created",
+            (false, false) => "wrote",
+        };
+        let mut text = format!("{verb} {} ({} bytes", self.path, self.bytes);
+        if let (Some(added), Some(removed)) = (self.lines_added, self.lines_removed) {
+            text.push_str(&format!(", +{added} -{removed} lines"));
+        }
+        text.push(')');
+        if let Some(etag) = &self.etag {
+            text.push_str(&format!(" {etag}"));
+        }
+        if let Some(diff) = &self.diff {
+            text.push('\n');
+            text.push_str(diff);
+        }
+        // Serialising plain fields cannot fail.
+        Output::of(text, serde_json::to_value(&self).unwrap_or(Value::Null))
+    }
+}
+
+#[cfg(test)]
+#[path = "file_write/tests.rs"]
+mod tests;

@@ -1,4 +1,6 @@
 //! placeholder
-use std::sync::Arc;
 use super::Tool;
-pub fn all() -> Vec<Arc<dyn Tool>> { Vec::new() }
+use std::sync::Arc;
+pub fn all() -> Vec<Arc<dyn Tool>> {
+    Vec::new()
+}

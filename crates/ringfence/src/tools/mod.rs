@@ -2,10 +2,14 @@
 //! the documents, the risk and the words of a prompt all come from its [`Spec`].
 
 pub mod arguments;
+pub mod content;
+pub mod diff;
 pub mod file_read;
 pub mod file_write;
 pub mod fixtures;
+pub mod mime;
 pub mod shell_exec;
+pub mod text;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,6 +93,8 @@ impl Spec {
 pub struct Plan {
     /// Shown in the prompt and the audit record; the workspace when empty.
     pub cwd: Option<String>,
+    /// What a process would get, for the prompt.
+    pub env: Vec<(String, String)>,
     /// The time the caller asked for.
     pub timeout: Option<Duration>,
     /// Why a human must be asked for this call, if one must.
@@ -114,6 +120,7 @@ pub struct RunCx {
     pub budget: usize,
     pub view: View,
     pub approvals: Approvals,
+    pub patience: Option<Duration>,
 }
 
 impl RunCx {
@@ -125,6 +132,7 @@ impl RunCx {
             cancel: &self.cancel,
             deadline: &self.deadline,
             approvals: &self.approvals,
+            patience: self.patience,
         };
         self.gate.confirm(&ask, prompt, subject).await
     }

@@ -9,8 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use rustix::fs::{Mode, OFlags, ResolveFlags};
-use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -18,6 +16,7 @@ use serde_json::{Map, Value};
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
 use crate::base::call::{Facts, Output, Prepared, Status};
+use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
 use crate::sandbox::{Launch, Launcher, Outcome, Stop, Watch, env};
 
@@ -25,7 +24,6 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
 const MAX_BYTES: usize = 256 << 10;
 /// Below this a cut says nothing any more.
 const MIN_BYTES: usize = 256;
-const OPEN_TRIES: usize = 256;
 const DESCRIPTION: &str = "Run a command in the workspace and wait for it to end. Returns stdout, stderr and the exit \
     code; a non-zero exit code is a result, not an error. Long output is cut in the middle: read the rest with \
     file.read and the `output:` handle. Background processes end with the command. Asks the user first.";
@@ -140,7 +138,7 @@ impl ShellExec {
         let launch = Launch {
             program,
             args,
-            cwd: open_cwd(cx.session.workspace.path(), arguments.cwd.as_deref())?,
+            cwd: open_cwd(&cx.session.workspace, arguments.cwd.as_deref())?,
             env: arguments.environment()?,
             stdin: arguments.stdin.map(String::into_bytes),
             grace: cx.config.limits.grace,
@@ -166,13 +164,14 @@ impl Tool for ShellExec {
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
         let arguments = self.read(arguments)?;
         // Opened to fail before anybody is asked; the run opens it again and uses what it opened.
-        let workspace = cx.session.workspace.path();
+        let workspace = &cx.session.workspace;
         open_cwd(workspace, arguments.cwd.as_deref())?;
         let asked = arguments.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
         Ok(Plan {
-            cwd: arguments.cwd.map(|cwd| workspace.join(cwd).display().to_string()),
+            env: arguments.environment()?,
+            cwd: arguments.cwd.as_ref().map(|cwd| workspace.path().join(cwd).display().to_string()),
             timeout: Some(asked.min(cx.config.limits.timeout_ceiling)),
-            asks: Some("it runs without a sandbox".to_owned()),
+            asks: Some("It runs without a sandbox.".to_owned()),
         })
     }
 
@@ -218,38 +217,9 @@ fn shell() -> &'static str {
     if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" }
 }
 
-/// Opens the directory a command runs in. The kernel keeps it beneath the workspace, whatever links there are.
-fn open_cwd(workspace: &Path, cwd: Option<&str>) -> Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::open(workspace, flags, Mode::empty())
-        .map_err(|errno| Error::internal("the workspace cannot be opened").source(errno))?;
-    let Some(cwd) = cwd else { return Ok(root) };
-    let path = Path::new(cwd);
-    let path = path.strip_prefix(workspace).unwrap_or(path);
-    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    // Any rename on the machine makes the kernel unsure of a `..`, and it says so rather than guess.
-    let opened = (0..OPEN_TRIES)
-        .map(|_| rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve))
-        .find(|opened| !matches!(opened, Err(Errno::AGAIN | Errno::INTR)));
-    opened.unwrap_or(Err(Errno::AGAIN)).map_err(|errno| {
-        let error = match errno {
-            Errno::XDEV | Errno::LOOP => {
-                Error::permission_denied("outside_workspace", "`cwd` is not inside the workspace")
-                    .hint("Give a directory relative to the workspace, or leave `cwd` out.")
-            }
-            Errno::NOENT => Error::new(Kind::NotFound, "the directory `cwd` does not exist")
-                .hint("It is relative to the workspace; file.list shows what there is."),
-            Errno::NOTDIR | Errno::INVAL | Errno::NAMETOOLONG => {
-                Error::invalid_arguments("`cwd` is not a directory").hint("Give a directory relative to the workspace.")
-            }
-            Errno::ACCESS => Error::permission_denied("unreadable", "`cwd` cannot be entered"),
-            Errno::AGAIN => Error::new(Kind::Unavailable, "`cwd` could not be opened while files were being moved")
-                .hint("Try again, or give it without `..`."),
-            _ => Error::internal("`cwd` cannot be opened"),
-        };
-        error.source(errno)
-    })
+/// Opens the directory a command runs in: what was checked is what is used.
+fn open_cwd(workspace: &Workspace, cwd: Option<&str>) -> Result<OwnedFd> {
+    workspace.open_dir(cwd.unwrap_or(".")).map(|(directory, _)| directory)
 }
 
 fn output(cx: &RunCx, outcome: Outcome) -> Result<Output> {

@@ -47,10 +47,17 @@ pub async fn call(incoming: Incoming<'_>, params: CallToolRequestParams) -> Resu
 
 fn is_protocol_error(error: &Error) -> bool {
     error.kind() == Kind::UnknownTool
-        || matches!(error.reason_name(), Some("bad_state" | "expired_state" | "other_call" | "used_state" | "bad_session"))
+        || matches!(
+            error.reason_name(),
+            Some("bad_state" | "expired_state" | "other_call" | "used_state" | "bad_session")
+        )
 }
 
-async fn handle(incoming: &Incoming<'_>, params: CallToolRequestParams, trace_id: &TraceId) -> Result<CallToolResponse> {
+async fn handle(
+    incoming: &Incoming<'_>,
+    params: CallToolRequestParams,
+    trace_id: &TraceId,
+) -> Result<CallToolResponse> {
     let mut arguments = params.arguments.unwrap_or_default();
     let view = view(incoming, &mut arguments)?;
     let digest = request_digest(&params.name, &arguments);
@@ -65,15 +72,14 @@ async fn handle(incoming: &Incoming<'_>, params: CallToolRequestParams, trace_id
         _ => Held::new(incoming.server.pipeline.start(request(incoming, view, &params.name, arguments, trace_id))),
     };
     let request_id = serde_json::to_string(&incoming.context.id).unwrap_or_default();
-    let _running =
-        incoming.server.running(&incoming.line.session.id, &request_id, held.run.cancel.clone());
+    let _running = incoming.server.running(&incoming.line.session.id, &request_id, held.run.cancel.clone());
     let link = Link { context: incoming.context, stateless: incoming.stateless, cause: cause(incoming) };
     match attach(held, &link).await {
         Attached::Done(Ok(output)) => Ok(CallToolResponse::Complete(render::result(output, trace_id))),
         Attached::Done(Err(error)) => Err(error),
         Attached::Asks(held) => {
             let requests = questions(&held)?;
-            let state = incoming.server.pipeline.parked.park(*held)?;
+            let state = incoming.server.pipeline.parked.park(held)?;
             Ok(CallToolResponse::InputRequired(InputRequiredResult::new(Some(requests), Some(state))))
         }
     }
@@ -108,13 +114,15 @@ fn request(
     arguments: Map<String, Value>,
     trace_id: &TraceId,
 ) -> CallRequest {
+    let timeout = incoming.context.meta.get(meta::TIMEOUT_MS).and_then(Value::as_u64).map(Duration::from_millis);
     CallRequest {
         trace_id: trace_id.clone(),
         tool: tool.to_owned(),
         arguments,
         view,
         abilities: abilities(incoming),
-        timeout: incoming.context.meta.get(meta::TIMEOUT_MS).and_then(Value::as_u64).map(Duration::from_millis),
+        timeout,
+        patience: timeout.filter(|_| !incoming.stateless),
         protocol: incoming.protocol.clone(),
         client: format!("{}/{}", incoming.client.name, incoming.client.version).chars().take(128).collect(),
         budget: budget(&incoming.client),

@@ -2,44 +2,42 @@ use serde_json::json;
 
 use super::*;
 use crate::approval::Gate;
+use crate::audit::{Audit, Record};
 use crate::base::call::Block;
 use crate::base::caller::{Abilities, Caller};
 use crate::base::clock::Deadline;
 use crate::base::{Cancel, Cause, TraceId};
-use crate::config::{Approval, Config, Http, Limits, ToolNames, ToolSet};
+use crate::config::{Config, Env, Flags, resolve};
 use crate::sandbox::tests::{Place, launcher};
+use crate::session::View;
 
 fn config(place: &Place) -> Config {
-    Config {
-        generation: 1,
-        root: place.dir.join("root"),
-        workspace: None,
-        tools: ToolSet::Core,
-        tool_names: ToolNames::Auto,
-        approval: Approval { expiry: Duration::from_secs(1), terminal: false, own_tools_always: false },
-        limits: Limits {
-            timeout_ceiling: Duration::from_secs(600),
-            grace: Duration::from_millis(200),
-            output_file_bytes: 1 << 20,
-            message_bytes: 1 << 20,
-            audit_rotate_bytes: 1 << 20,
-        },
-        http: Http::default(),
-        auth: None,
-        conformance_fixtures: false,
-    }
+    let flags = Flags {
+        root: Some(place.dir.join("root")),
+        workspace: Some(place.session.workspace.path().to_owned()),
+        ..Flags::default()
+    };
+    let mut config = resolve(&flags, &Env::new([("HOME", "/nonexistent")], "/")).unwrap();
+    config.limits.grace = Duration::from_millis(200);
+    config.limits.timeout_ceiling = Duration::from_secs(600);
+    config
 }
 
 fn cx(place: &Place, limit: Duration) -> RunCx {
+    let audit = Audit::open(&place.dir.join("root"), 1 << 20).unwrap();
+    let trace_id = TraceId::mint();
     RunCx {
-        trace_id: TraceId::mint(),
+        approvals: Record::open(&audit, &trace_id, Value::Null).approvals(),
+        trace_id,
         session: place.session.clone(),
+        view: View { session: place.session.clone(), lasting: true },
         config: Arc::new(config(place)),
         cancel: Cancel::new(),
         deadline: Arc::new(Deadline::after(limit)),
         caller: Caller::new(Abilities::default()).0,
         gate: Arc::new(Gate::new(Duration::from_secs(1), false)),
         budget: 2000,
+        patience: None,
     }
 }
 
@@ -71,7 +69,7 @@ fn field<'a>(output: &'a Output, name: &str) -> &'a Value {
 fn every_call_asks_and_says_its_limit() {
     let place = Place::new();
     let plan = prepare(&place, json!({"command": "true"})).unwrap();
-    assert_eq!(plan.asks.as_deref(), Some("it runs without a sandbox"));
+    assert_eq!(plan.asks.as_deref(), Some("It runs without a sandbox."));
     assert_eq!((plan.timeout, plan.cwd), (Some(DEFAULT_TIMEOUT), None));
     let plan = prepare(&place, json!({"argv": ["true"], "timeout_ms": 86_400_000, "cwd": "."})).unwrap();
     assert_eq!(plan.timeout, Some(Duration::from_secs(600)));
@@ -105,14 +103,13 @@ fn a_directory_outside_the_workspace_is_not_opened() {
     std::os::unix::fs::symlink("sub", workspace.join("in")).unwrap();
     std::fs::write(workspace.join("file"), "").unwrap();
     for cwd in ["..", "/etc", "out", "sub/../..", "/proc/self/root", "out/ssl"] {
-        let error = open_cwd(&workspace, Some(cwd)).unwrap_err();
+        let error = open_cwd(&place.session.workspace, Some(cwd)).unwrap_err();
         assert_eq!(error.reason_name(), Some("outside_workspace"), "{cwd}: {error:?}");
     }
-    for cwd in [None, Some("sub"), Some("in"), Some("sub/.."), Some(""), Some(workspace.join("sub").to_str().unwrap())]
-    {
-        assert!(open_cwd(&workspace, cwd).is_ok(), "{cwd:?}");
+    for cwd in [None, Some("sub"), Some("in"), Some("sub/.."), Some(workspace.join("sub").to_str().unwrap())] {
+        assert!(open_cwd(&place.session.workspace, cwd).is_ok(), "{cwd:?}");
     }
-    assert_eq!(open_cwd(&workspace, Some("file")).unwrap_err().kind(), Kind::InvalidArguments);
+    assert_eq!(open_cwd(&place.session.workspace, Some("file")).unwrap_err().kind(), Kind::InvalidArguments);
 }
 
 #[test]

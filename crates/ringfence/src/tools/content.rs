@@ -1,0 +1,258 @@
+//! The content of an open file: read in chunks, hashed, looked at, never held whole unless it is small.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, SystemTime};
+
+use encoding_rs::Encoding;
+use rustix::fs::{Stat, fstat};
+use rustix::io::Errno;
+
+use super::text::{self, Detector, Found, Guess, HEAD_BYTES, Unit};
+use crate::base::ids::hex;
+use crate::base::workspace::os_error;
+use crate::base::{Cancel, Cause, Error, Kind, Result};
+
+/// A larger file has a weak etag and is not read through to count its lines.
+pub const WHOLE_BYTES: u64 = 64 << 20;
+const CHUNK: usize = 256 << 10;
+
+/// Ends blocking work between two chunks when nobody waits for it any more.
+pub fn check(cancel: &Cancel) -> Result<()> {
+    match cancel.is_cancelled().then(|| cancel.cause()) {
+        None => Ok(()),
+        Some(Some(Cause::Deadline)) => Err(Error::new(Kind::DeadlineExceeded, "the file took too long")),
+        Some(_) => Err(Error::new(Kind::Cancelled, "the call was cancelled")),
+    }
+}
+
+/// An open file, and all of its bytes when they are few.
+pub struct Content {
+    file: File,
+    pub stat: Stat,
+    pub path: String,
+    /// What was there at one moment. A larger file may change between two looks; see [`Content::changed`].
+    snapshot: Option<Vec<u8>>,
+}
+
+/// What one look through a file found.
+#[derive(Debug)]
+pub struct Survey {
+    pub etag: String,
+    pub size: u64,
+    pub head: Vec<u8>,
+    pub found: Found,
+    /// Length of the byte order mark.
+    pub bom: usize,
+    /// The whole file was looked at, so that counts are exact.
+    pub whole: bool,
+}
+
+impl Content {
+    /// Takes an open file, holding its bytes when there are at most `hold`.
+    pub fn new(file: File, path: String, hold: u64) -> Result<Content> {
+        let stat = fstat(&file).map_err(|errno| os_error(errno, &path))?;
+        let mut content = Content { file, stat, path, snapshot: None };
+        if content.size() <= hold {
+            // One byte more tells a file that has grown past the bound meanwhile.
+            let bytes = content.read(0, usize::try_from(hold).unwrap_or(usize::MAX - 1) + 1)?;
+            if bytes.len() as u64 <= hold {
+                content.snapshot = Some(bytes);
+            }
+        }
+        Ok(content)
+    }
+
+    pub fn size(&self) -> u64 {
+        match &self.snapshot {
+            Some(bytes) => bytes.len() as u64,
+            None => u64::try_from(self.stat.st_size).unwrap_or(0),
+        }
+    }
+
+    pub fn bytes(&self) -> Option<&[u8]> {
+        self.snapshot.as_deref()
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub fn modified(&self) -> SystemTime {
+        let seconds = Duration::from_secs(u64::try_from(self.stat.st_mtime).unwrap_or(0));
+        SystemTime::UNIX_EPOCH + seconds + Duration::from_nanos(self.stat.st_mtime_nsec)
+    }
+
+    /// Up to `len` bytes from `at` on; fewer only at the end of the file.
+    pub fn read(&self, at: u64, len: usize) -> Result<Vec<u8>> {
+        if let Some(bytes) = &self.snapshot {
+            let start = usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
+            let end = start.saturating_add(len).min(bytes.len());
+            return Ok(bytes[start..end].to_vec());
+        }
+        let mut buffer = Vec::new();
+        while buffer.len() < len {
+            let filled = buffer.len();
+            buffer.resize(len.min(filled + CHUNK), 0);
+            let count = match self.file.read_at(&mut buffer[filled..], at + filled as u64) {
+                Ok(count) => count,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {
+                    buffer.truncate(filled);
+                    continue;
+                }
+                Err(error) => return Err(self.failed(&error)),
+            };
+            buffer.truncate(filled + count);
+            if count == 0 {
+                break;
+            }
+        }
+        Ok(buffer)
+    }
+
+    fn failed(&self, error: &std::io::Error) -> Error {
+        os_error(Errno::from_io_error(error).unwrap_or(Errno::IO), &self.path)
+    }
+
+    /// Looks through the file (the head alone when it is large). `known` is the caller's word on the encoding.
+    pub fn survey(&self, known: Option<&'static Encoding>, cancel: &Cancel) -> Result<Survey> {
+        let head = self.read(0, HEAD_BYTES)?;
+        let mark = text::bom(&head);
+        let bom = mark.filter(|(marked, _)| known.is_none_or(|known| known == *marked)).map_or(0, |(_, len)| len);
+        let mut detector = Detector::new(known.or(mark.map(|(encoding, _)| encoding)));
+        if self.size() > WHOLE_BYTES {
+            detector.feed(&head[bom..]);
+            let found = detector.finish(false, || self.guess(HEAD_BYTES as u64, cancel))?;
+            return Ok(self.surveyed(self.weak_etag(), head, found, bom, false));
+        }
+        let mut hasher = blake3::Hasher::new();
+        let mut at = 0;
+        loop {
+            check(cancel)?;
+            let chunk = self.read(at, CHUNK)?;
+            hasher.update(&chunk);
+            detector.feed(if at == 0 { chunk.get(bom..).unwrap_or_default() } else { &chunk });
+            at += chunk.len() as u64;
+            // A file that grows while it is read ends where we stop caring.
+            if chunk.len() < CHUNK || at > WHOLE_BYTES + CHUNK as u64 {
+                break;
+            }
+        }
+        let etag = if at == self.size() { strong_etag(&hasher) } else { self.weak_etag() };
+        let found = detector.finish(true, || self.guess(WHOLE_BYTES, cancel))?;
+        Ok(self.surveyed(etag, head, found, bom, true))
+    }
+
+    /// The encoding of text that is not UTF-8, judged by what comes before `end`.
+    fn guess(&self, end: u64, cancel: &Cancel) -> Result<&'static Encoding> {
+        let mut guess = Guess::default();
+        let mut at = 0;
+        while guess.wants_more() && at < end {
+            check(cancel)?;
+            let chunk = self.read(at, HEAD_BYTES)?;
+            if chunk.is_empty() {
+                break;
+            }
+            guess.feed(&chunk);
+            at += chunk.len() as u64;
+        }
+        Ok(guess.encoding())
+    }
+
+    fn surveyed(&self, etag: String, head: Vec<u8>, found: Found, bom: usize, whole: bool) -> Survey {
+        Survey { etag, size: self.size(), head, found, bom, whole }
+    }
+
+    /// Whether the file is not any more what it was when it was opened. A snapshot never changes.
+    pub fn changed(&self) -> Result<bool> {
+        if self.snapshot.is_some() {
+            return Ok(false);
+        }
+        let now = fstat(&self.file).map_err(|errno| os_error(errno, &self.path))?;
+        Ok(!same(&now, &self.stat))
+    }
+
+    pub fn refresh(&mut self) -> Result<()> {
+        self.stat = fstat(&self.file).map_err(|errno| os_error(errno, &self.path))?;
+        Ok(())
+    }
+
+    pub fn weak_etag(&self) -> String {
+        weak_etag(&self.stat)
+    }
+
+    /// The byte at which line `line` (from 1) starts; None when the file has fewer lines.
+    pub fn line_start(&self, line: u64, survey: &Survey, cancel: &Cancel) -> Result<Option<u64>> {
+        let unit = Unit::of(survey.found.encoding);
+        let mut at = survey.bom as u64;
+        let mut skip = line.saturating_sub(1);
+        while skip > 0 {
+            check(cancel)?;
+            let chunk = self.read(at, CHUNK)?;
+            let newlines = unit.count_newlines(&chunk);
+            if newlines < skip {
+                skip -= newlines;
+                at += chunk.len() as u64;
+                if chunk.len() < CHUNK {
+                    return Ok(None);
+                }
+                continue;
+            }
+            let mut rest = chunk.as_slice();
+            while skip > 0
+                && let Some(after) = unit.after_newline(rest)
+            {
+                rest = &rest[after..];
+                at += after as u64;
+                skip -= 1;
+            }
+        }
+        // The end of the last line starts no other.
+        Ok((at < self.size() || line == 1).then_some(at))
+    }
+
+    /// The byte at which the `count`-th line from the end starts, found from the end.
+    pub fn line_start_from_end(&self, count: u64, survey: &Survey, cancel: &Cancel) -> Result<u64> {
+        let first = survey.bom as u64;
+        // The newline that ends the file ends its last line; it does not start another.
+        let mut end = self.size().saturating_sub(1).max(first);
+        let mut left = count;
+        while end > first {
+            check(cancel)?;
+            let start = end.saturating_sub(CHUNK as u64).max(first);
+            let chunk = self.read(start, usize::try_from(end - start).unwrap_or(CHUNK))?;
+            for (at, byte) in chunk.iter().enumerate().rev() {
+                if *byte == b'\n' {
+                    left -= 1;
+                    if left == 0 {
+                        return Ok(start + at as u64 + 1);
+                    }
+                }
+            }
+            end = start;
+        }
+        Ok(first)
+    }
+}
+
+/// The etag of bytes at hand.
+pub fn etag_of(bytes: &[u8]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(bytes);
+    strong_etag(&hasher)
+}
+
+fn strong_etag(hasher: &blake3::Hasher) -> String {
+    format!("b3:{}", hex(&hasher.finalize().as_bytes()[..16]))
+}
+
+/// What a file too large to hash is known by.
+pub fn weak_etag(stat: &Stat) -> String {
+    format!("w:{:x}-{:x}.{:x}-{:x}", stat.st_size, stat.st_mtime, stat.st_mtime_nsec, stat.st_ino)
+}
+
+/// Whether two looks saw the same state of the same file.
+pub fn same(a: &Stat, b: &Stat) -> bool {
+    let key = |s: &Stat| (s.st_dev, s.st_ino, s.st_size, s.st_mtime, s.st_mtime_nsec, s.st_ctime, s.st_ctime_nsec);
+    key(a) == key(b)
+}

@@ -1,0 +1,179 @@
+//! How bytes reach the disk: whole or not at all, and with the mode and owner of what they replace.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{
+    AtFlags, FallocateFlags, Gid, Mode, OFlags, RenameFlags, Stat, Uid, XattrFlags, fallocate, fchmod, fchown,
+    fgetxattr, flistxattr, fsetxattr, fstat, ftruncate, linkat, openat, renameat, renameat_with, statat, unlinkat,
+};
+use rustix::io::Errno;
+
+use crate::base::ids::{hex, random};
+use crate::base::workspace::os_error;
+use crate::base::{Cancel, Result};
+use crate::tools::content::{check, same};
+
+const CHUNK: usize = 1 << 20;
+
+/// Between the last look at a file and its replacement no other write of ours gets in.
+pub fn commit_lock() -> MutexGuard<'static, ()> {
+    static COMMIT: Mutex<()> = Mutex::new(());
+    COMMIT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A new file beside the one it will become. It goes away with this value unless it was put in place.
+pub struct Temporary<'d> {
+    dir: BorrowedFd<'d>,
+    name: OsString,
+    file: File,
+    path: &'d str,
+}
+
+impl<'d> Temporary<'d> {
+    pub fn create(dir: BorrowedFd<'d>, target: &OsStr, path: &'d str, mode: u32) -> Result<Temporary<'d>> {
+        let name = temporary_name(target);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(dir, &name, flags, Mode::from_raw_mode(mode)).map_err(|errno| os_error(errno, path))?;
+        Ok(Temporary { dir, name, file: File::from(file), path })
+    }
+
+    pub fn write(&mut self, bytes: &[u8], cancel: &Cancel) -> Result<()> {
+        for chunk in bytes.chunks(CHUNK) {
+            check(cancel)?;
+            self.file.write_all(chunk).map_err(|error| io_error(&error, self.path))?;
+        }
+        check(cancel)
+    }
+
+    /// Takes over what the old file was besides its bytes.
+    pub fn inherit(&self, old: &File, stat: &Stat, mode: u32) -> Result<()> {
+        copy_attributes(old, &self.file);
+        let mine = fstat(&self.file).map_err(|errno| os_error(errno, self.path))?;
+        if (mine.st_uid, mine.st_gid) != (stat.st_uid, stat.st_gid) {
+            // Only root may give files away; for anybody else the new file is theirs, as with every editor.
+            let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
+            let _ = fchown(&self.file, Some(uid), Some(gid)).or_else(|_| fchown(&self.file, None, Some(gid)));
+        }
+        self.set_mode(mode)
+    }
+
+    pub fn set_mode(&self, mode: u32) -> Result<()> {
+        fchmod(&self.file, Mode::from_raw_mode(mode)).map_err(|errno| os_error(errno, self.path))
+    }
+
+    pub fn stat(&self) -> Result<Stat> {
+        fstat(&self.file).map_err(|errno| os_error(errno, self.path))
+    }
+
+    /// Becomes `name` unless something has that name; then nothing happens and the answer is false.
+    pub fn put_new(mut self, name: &OsStr) -> Result<bool> {
+        let placed = match renameat_with(self.dir, &self.name, self.dir, name, RenameFlags::NOREPLACE) {
+            // Not every file system knows the flag; a hard link refuses an existing name as well.
+            Err(Errno::INVAL | Errno::NOSYS) => linkat(self.dir, &self.name, self.dir, name, AtFlags::empty())
+                .and_then(|()| unlinkat(self.dir, &self.name, AtFlags::empty())),
+            renamed => renamed,
+        };
+        match placed {
+            Ok(()) => {
+                self.name.clear();
+                Ok(true)
+            }
+            Err(Errno::EXIST) => Ok(false),
+            Err(errno) => Err(os_error(errno, self.path)),
+        }
+    }
+
+    /// Takes the place of `name` if that is still what `old` saw; else nothing happens and the answer is false.
+    pub fn replace(mut self, name: &OsStr, old: &Stat) -> Result<bool> {
+        let _one_at_a_time = commit_lock();
+        match statat(self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(now) if same(&now, old) => {}
+            Ok(_) | Err(Errno::NOENT) => return Ok(false),
+            Err(errno) => return Err(os_error(errno, self.path)),
+        }
+        renameat(self.dir, &self.name, self.dir, name).map_err(|errno| os_error(errno, self.path))?;
+        self.name.clear();
+        Ok(true)
+    }
+}
+
+impl Drop for Temporary<'_> {
+    fn drop(&mut self) {
+        if !self.name.is_empty()
+            && let Err(errno) = unlinkat(self.dir, &self.name, AtFlags::empty())
+        {
+            tracing::warn!("cannot remove a temporary file: {errno}");
+        }
+    }
+}
+
+/// `.name.<random>.tmp`, shortened where the file system would refuse it.
+fn temporary_name(target: &OsStr) -> OsString {
+    let target = target.as_bytes();
+    let mut name = vec![b'.'];
+    name.extend_from_slice(&target[..target.len().min(200)]);
+    name.extend_from_slice(format!(".{}.tmp", hex(&random::<8>())).as_bytes());
+    OsString::from_vec(name)
+}
+
+/// Overwrites a file that has other names too, so that they all keep showing the same bytes. `old` is put back
+/// when that fails half way.
+pub fn overwrite(file: &File, old: Option<&[u8]>, new: &[u8], path: &str) -> Result<()> {
+    // Space first: the usual failure then comes before the first byte is changed.
+    match fallocate(file.as_fd(), FallocateFlags::KEEP_SIZE, 0, (new.len() as u64).max(1)) {
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
+        Err(errno) => return Err(os_error(errno, path)),
+    }
+    let put = |bytes: &[u8]| {
+        file.write_all_at(bytes, 0)?;
+        ftruncate(file, bytes.len() as u64).map_err(std::io::Error::from)
+    };
+    put(new).map_err(|error| {
+        if let Some(Err(worse)) = old.map(put) {
+            tracing::error!("cannot restore a file after a failed write: {worse}");
+        }
+        io_error(&error, path)
+    })
+}
+
+/// Adds bytes at `end`, which is the file's length; takes them away again when that fails half way.
+pub fn append(file: &File, end: u64, bytes: &[u8], path: &str, cancel: &Cancel) -> Result<()> {
+    let mut at = end;
+    for chunk in bytes.chunks(CHUNK) {
+        let written = check(cancel).and_then(|()| file.write_all_at(chunk, at).map_err(|error| io_error(&error, path)));
+        if let Err(error) = written {
+            if let Err(worse) = ftruncate(file, end) {
+                tracing::error!("cannot shorten a file after a failed write: {worse}");
+            }
+            return Err(error);
+        }
+        at += chunk.len() as u64;
+    }
+    Ok(())
+}
+
+fn io_error(error: &std::io::Error, path: &str) -> crate::base::Error {
+    os_error(Errno::from_io_error(error).unwrap_or(Errno::IO), path)
+}
+
+/// Copies what users attach to files. Capabilities and other rights stay behind: new bytes have not earned them.
+fn copy_attributes(from: &File, to: &File) {
+    let mut names = vec![0u8; 4096];
+    let Ok(len) = flistxattr(from, names.as_mut_slice()) else { return };
+    for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        if !name.starts_with(b"user.") && name != b"system.posix_acl_access" {
+            continue;
+        }
+        let mut value = vec![0u8; 64 << 10];
+        // Best effort: a file system that cannot store them must not keep a file from being written.
+        if let Ok(len) = fgetxattr(from, name, value.as_mut_slice()) {
+            let _ = fsetxattr(to, name, &value[..len], XattrFlags::empty());
+        }
+    }
+}

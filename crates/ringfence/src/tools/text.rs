@@ -1,0 +1,394 @@
+//! What bytes say as text: their encoding, their line ends, and the way there and back without a changed byte.
+
+use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
+use encoding_rs::{Encoding, UTF_8, UTF_16BE, UTF_16LE};
+
+use crate::base::Result;
+
+/// How much of what is not UTF-8 the detector is shown; more does not change its mind.
+const DETECTOR_BYTES: usize = 1 << 20;
+/// Where a NUL means binary, as git and grep have it.
+pub const HEAD_BYTES: usize = 64 << 10;
+
+/// The encoding that a byte order mark announces, and the mark's length.
+pub fn bom(head: &[u8]) -> Option<(&'static Encoding, usize)> {
+    Encoding::for_bom(head)
+}
+
+/// How a text marks its line ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Eol {
+    Lf,
+    Crlf,
+    Mixed,
+    None,
+}
+
+impl Eol {
+    pub fn name(self) -> &'static str {
+        match self {
+            Eol::Lf => "lf",
+            Eol::Crlf => "crlf",
+            Eol::Mixed => "mixed",
+            Eol::None => "none",
+        }
+    }
+}
+
+/// Where newlines are looked for. Every encoding we know but UTF-16 has them as the byte 0x0A, which is never
+/// part of another character.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    Byte,
+    Utf16Le,
+    Utf16Be,
+}
+
+impl Unit {
+    pub fn of(encoding: &'static Encoding) -> Unit {
+        if encoding == UTF_16LE {
+            Unit::Utf16Le
+        } else if encoding == UTF_16BE {
+            Unit::Utf16Be
+        } else {
+            Unit::Byte
+        }
+    }
+
+    pub fn width(self) -> usize {
+        if self == Unit::Byte { 1 } else { 2 }
+    }
+
+    fn is(self, unit: &[u8], ascii: u8) -> bool {
+        match self {
+            Unit::Byte => unit == [ascii],
+            Unit::Utf16Le => unit == [ascii, 0],
+            Unit::Utf16Be => unit == [0, ascii],
+        }
+    }
+
+    pub fn count_newlines(self, bytes: &[u8]) -> u64 {
+        let count = match self {
+            Unit::Byte => bytes.iter().filter(|byte| **byte == b'\n').count(),
+            wide => bytes.chunks_exact(2).filter(|unit| wide.is(unit, b'\n')).count(),
+        };
+        count as u64
+    }
+
+    /// The position just after the first newline.
+    pub fn after_newline(self, bytes: &[u8]) -> Option<usize> {
+        match self {
+            Unit::Byte => bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1),
+            wide => bytes.chunks_exact(2).position(|unit| wide.is(unit, b'\n')).map(|at| at * 2 + 2),
+        }
+    }
+}
+
+/// Looks at bytes as they stream by, whole units at a time, and says what text they are.
+pub struct Detector {
+    unit: Unit,
+    known: Option<&'static Encoding>,
+    utf8: Utf8,
+    newlines: u64,
+    crlf: u64,
+    last: [u8; 2],
+    seen: u64,
+    nul: bool,
+    controls: usize,
+    head: usize,
+}
+
+/// What a [`Detector`] found.
+#[derive(Debug, Clone, Copy)]
+pub struct Found {
+    pub encoding: &'static Encoding,
+    /// It does not look like text in any encoding.
+    pub binary: bool,
+    pub eol: Eol,
+    pub lines: u64,
+    pub final_newline: bool,
+}
+
+impl Detector {
+    /// `known` is what the caller or a byte order mark says.
+    pub fn new(known: Option<&'static Encoding>) -> Detector {
+        Detector {
+            unit: known.map_or(Unit::Byte, Unit::of),
+            known,
+            utf8: Utf8::default(),
+            newlines: 0,
+            crlf: 0,
+            last: [0; 2],
+            seen: 0,
+            nul: false,
+            controls: 0,
+            head: 0,
+        }
+    }
+
+    pub fn feed(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.utf8.feed(bytes);
+        let head = &bytes[..bytes.len().min(HEAD_BYTES - self.head)];
+        self.nul |= head.contains(&0);
+        self.controls += head.iter().filter(|byte| matches!(**byte, 1..=6 | 14..=26 | 28..=31 | 127)).count();
+        self.head += head.len();
+        self.count_lines(bytes);
+        self.seen += bytes.len() as u64;
+    }
+
+    fn count_lines(&mut self, bytes: &[u8]) {
+        let unit = self.unit;
+        let width = unit.width();
+        self.newlines += unit.count_newlines(bytes);
+        self.crlf += match unit {
+            Unit::Byte if !bytes.contains(&b'\r') => 0,
+            Unit::Byte => bytes.windows(2).filter(|pair| **pair == *b"\r\n").count() as u64,
+            wide => bytes
+                .chunks_exact(2)
+                .zip(bytes.chunks_exact(2).skip(1))
+                .filter(|(cr, lf)| wide.is(cr, b'\r') && wide.is(lf, b'\n'))
+                .count() as u64,
+        };
+        let before = &self.last[2 - width..];
+        if self.seen > 0 && bytes.len() >= width && unit.is(before, b'\r') && unit.is(&bytes[..width], b'\n') {
+            self.crlf += 1;
+        }
+        if let Some(last) = bytes.len().checked_sub(width).map(|at| &bytes[at..]) {
+            self.last[2 - width..].copy_from_slice(last);
+        }
+    }
+
+    /// `complete` says that the bytes ended here, so that half a character at the end is an error. `guess` is
+    /// asked about text that is not UTF-8.
+    pub fn finish(self, complete: bool, guess: impl FnOnce() -> Result<&'static Encoding>) -> Result<Found> {
+        let binary = self.known.is_none() && (self.nul || self.controls * 10 > self.head);
+        let encoding = match self.known {
+            Some(known) => known,
+            None if binary || self.utf8.valid(complete) => UTF_8,
+            None => guess()?,
+        };
+        let final_newline = self.seen > 0 && self.unit.is(&self.last[2 - self.unit.width()..], b'\n');
+        Ok(Found {
+            encoding,
+            binary,
+            eol: match (self.newlines, self.crlf) {
+                (0, _) => Eol::None,
+                (_, 0) => Eol::Lf,
+                (all, crlf) if all == crlf => Eol::Crlf,
+                _ => Eol::Mixed,
+            },
+            lines: self.newlines + u64::from(self.seen > 0 && !final_newline),
+            final_newline,
+        })
+    }
+}
+
+/// Guesses the encoding of text that is not UTF-8. It is shown what is not ASCII, up to a bound.
+pub struct Guess {
+    detector: EncodingDetector,
+    shown: usize,
+}
+
+impl Default for Guess {
+    fn default() -> Self {
+        Guess { detector: EncodingDetector::new(Iso2022JpDetection::Allow), shown: 0 }
+    }
+}
+
+impl Guess {
+    pub fn wants_more(&self) -> bool {
+        self.shown < DETECTOR_BYTES
+    }
+
+    pub fn feed(&mut self, bytes: &[u8]) {
+        if self.wants_more() && !bytes.is_ascii() {
+            let part = &bytes[..bytes.len().min(DETECTOR_BYTES - self.shown)];
+            self.detector.feed(part, false);
+            self.shown += part.len();
+        }
+    }
+
+    pub fn encoding(&self) -> &'static Encoding {
+        self.detector.guess(None, Utf8Detection::Deny)
+    }
+}
+
+/// Checks UTF-8 across chunk borders.
+#[derive(Default)]
+struct Utf8 {
+    invalid: bool,
+    carry: Vec<u8>,
+}
+
+impl Utf8 {
+    fn feed(&mut self, mut bytes: &[u8]) {
+        while !self.invalid && !self.carry.is_empty() {
+            let Some((first, rest)) = bytes.split_first() else { return };
+            self.carry.push(*first);
+            bytes = rest;
+            match std::str::from_utf8(&self.carry) {
+                Ok(_) => self.carry.clear(),
+                Err(error) => self.invalid = error.error_len().is_some(),
+            }
+        }
+        if self.invalid {
+            return;
+        }
+        if let Err(error) = std::str::from_utf8(bytes) {
+            self.invalid = error.error_len().is_some();
+            self.carry.extend_from_slice(&bytes[error.valid_up_to()..][..(bytes.len() - error.valid_up_to()).min(4)]);
+        }
+    }
+
+    fn valid(&self, complete: bool) -> bool {
+        !self.invalid && (!complete || self.carry.is_empty())
+    }
+}
+
+/// Text decoded from the front of some bytes.
+pub struct Decoded {
+    pub text: String,
+    /// How many of the bytes it stands for.
+    pub used: usize,
+    /// Some of them made no sense in the encoding and show as U+FFFD.
+    pub lossy: bool,
+}
+
+/// Decodes as much of `bytes` as makes at most `max` bytes of text. With `more` to follow, half a character at
+/// the end is left for the next read.
+pub fn decode(encoding: &'static Encoding, bytes: &[u8], max: usize, more: bool) -> Decoded {
+    let mut used = if more { whole_characters(encoding, bytes) } else { bytes.len() };
+    loop {
+        let (text, lossy) = encoding.decode_without_bom_handling(&bytes[..used]);
+        if text.len() <= max {
+            return Decoded { text: text.into_owned(), used, lossy };
+        }
+        // Text and bytes grow together, so a few rounds of the rule of three get there.
+        let fewer = (used * max / text.len()).min(used - 1);
+        used = whole_characters(encoding, &bytes[..fewer]);
+    }
+}
+
+/// The length of `bytes` without a character that is cut off at the end.
+fn whole_characters(encoding: &'static Encoding, bytes: &[u8]) -> usize {
+    let len = bytes.len();
+    if encoding == UTF_8 {
+        let tail = len.saturating_sub(3);
+        let lead = bytes[tail..].iter().rposition(|byte| *byte >= 0xc0).map(|at| tail + at);
+        return match lead {
+            Some(at) if std::str::from_utf8(&bytes[at..]).is_err_and(|error| error.error_len().is_none()) => at,
+            _ => len,
+        };
+    }
+    if Unit::of(encoding) != Unit::Byte {
+        let even = len & !1;
+        let high = match (Unit::of(encoding), even.checked_sub(2)) {
+            (Unit::Utf16Le, Some(at)) => bytes[at + 1],
+            (_, Some(at)) => bytes[at],
+            (_, None) => 0,
+        };
+        return if (0xd8..0xdc).contains(&high) { even - 2 } else { even };
+    }
+    (0..4.min(len))
+        .map(|cut| len - cut)
+        .find(|len| encoding.decode_without_bom_handling_and_without_replacement(&bytes[..*len]).is_some())
+        .unwrap_or(len)
+}
+
+/// `text` in `encoding`; None when the encoding has no bytes for some character.
+pub fn encode(encoding: &'static Encoding, text: &str) -> Option<Vec<u8>> {
+    match Unit::of(encoding) {
+        Unit::Utf16Le => Some(text.encode_utf16().flat_map(u16::to_le_bytes).collect()),
+        Unit::Utf16Be => Some(text.encode_utf16().flat_map(u16::to_be_bytes).collect()),
+        Unit::Byte => {
+            let (bytes, _, unmappable) = encoding.encode(text);
+            (!unmappable).then(|| bytes.into_owned())
+        }
+    }
+}
+
+/// The mark to put before text that had one.
+pub fn mark(encoding: &'static Encoding) -> &'static [u8] {
+    match Unit::of(encoding) {
+        Unit::Utf16Le => &[0xff, 0xfe],
+        Unit::Utf16Be => &[0xfe, 0xff],
+        Unit::Byte => &[0xef, 0xbb, 0xbf],
+    }
+}
+
+/// `text` with every line end written as `eol` has it. Mixed and none change nothing.
+pub fn with_eol(text: &str, eol: Eol) -> String {
+    match eol {
+        Eol::Lf => text.replace("\r\n", "\n"),
+        Eol::Crlf => text.replace("\r\n", "\n").replace('\n', "\r\n"),
+        Eol::Mixed | Eol::None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(bytes: &[u8], chunk: usize) -> Found {
+        let mut detector = Detector::new(bom(bytes).map(|(encoding, _)| encoding));
+        bytes.chunks(chunk).for_each(|part| detector.feed(part));
+        detector.finish(true, || unreachable!("it is known")).unwrap()
+    }
+
+    #[test]
+    fn chunk_borders_do_not_change_what_is_found() {
+        let samples: [(&[u8], &str, Eol, u64); 6] = [
+            ("grün\r\nüber\r\n".as_bytes(), "UTF-8", Eol::Crlf, 2),
+            ("a\nb\r\nc".as_bytes(), "UTF-8", Eol::Mixed, 3),
+            (b"", "UTF-8", Eol::None, 0),
+            (b"\xff\xfea\0\r\0\n\0b\0", "UTF-16LE", Eol::Crlf, 2),
+            (b"\xfe\xff\0a\0\n\0\n", "UTF-16BE", Eol::Lf, 2),
+            ("漢字".as_bytes(), "UTF-8", Eol::None, 1),
+        ];
+        for (bytes, encoding, eol, lines) in samples {
+            for chunk in [2, 4, 1000] {
+                let found = found(bytes, chunk);
+                assert_eq!((found.encoding.name(), found.eol, found.lines), (encoding, eol, lines), "{bytes:?}");
+                assert!(!found.binary);
+            }
+        }
+        assert!(found(b"\x7fELF\x02\x01\0\0", 3).binary);
+        assert!(found(&(0..=255u8).collect::<Vec<_>>(), 64).binary);
+    }
+
+    #[test]
+    fn a_cut_never_splits_a_character() {
+        let text = "añ漢😀".repeat(20);
+        for encoding in [UTF_8, UTF_16LE, UTF_16BE, encoding_rs::GB18030] {
+            let bytes = encode(encoding, &text).unwrap();
+            for max in 12..60 {
+                let (mut at, mut back) = (0, String::new());
+                while at < bytes.len() {
+                    let window = &bytes[at..bytes.len().min(at + 37)];
+                    let part = decode(encoding, window, max, at + window.len() < bytes.len());
+                    assert!(part.used > 0 && part.text.len() <= max && !part.lossy, "{} {max}", encoding.name());
+                    at += part.used;
+                    back += &part.text;
+                }
+                assert_eq!(back, text);
+            }
+        }
+    }
+
+    #[test]
+    fn what_an_encoding_cannot_say_is_refused() {
+        assert_eq!(encode(encoding_rs::GBK, "中文").unwrap(), b"\xd6\xd0\xce\xc4");
+        assert!(encode(encoding_rs::SHIFT_JIS, "😀").is_none());
+        assert!(encode(encoding_rs::WINDOWS_1252, "中").is_none());
+    }
+
+    #[test]
+    fn line_ends_are_rewritten_once() {
+        assert_eq!(with_eol("a\nb\r\nc", Eol::Crlf), "a\r\nb\r\nc");
+        assert_eq!(with_eol("a\nb\r\nc", Eol::Lf), "a\nb\nc");
+        assert_eq!(with_eol("a\nb\r\nc", Eol::Mixed), "a\nb\r\nc");
+    }
+}
