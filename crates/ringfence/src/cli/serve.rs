@@ -31,7 +31,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Which of our own tools are listed
-    #[arg(long, value_name = "core|all")]
+    #[arg(long, value_name = "core|shell|all")]
     tools: Option<String>,
     /// Serve `POST /mcp` and `GET /mcp/sse` here instead of stdio, e.g. 127.0.0.1:8931 (port 0: any free one)
     #[arg(long, value_name = "ADDR:PORT")]
@@ -77,6 +77,11 @@ async fn serve(config: Config) -> Result<()> {
     // A limit on file sizes must refuse a call, not kill the server.
     let _too_large = signal(SignalKind::from_raw(SIGXFSZ)).map_err(no_signals)?;
     let server = Server::new(config)?;
+    if server.pipeline.registry.tools().is_empty() {
+        let asked = server.config.tools.name();
+        return Err(Error::new(Kind::Unavailable, format!("this version has no tool in the set `{asked}`"))
+            .hint("Leave `--tools` out, or say `--tools core`."));
+    }
     let audit = server.pipeline.audit.clone();
     audit.event(
         "server.start",

@@ -14,6 +14,8 @@ pub const SESSION_DEFAULTS: &str = "dev.ringfence/session_defaults";
 pub const OUTPUT_SCHEMA: &str = "dev.ringfence/output_schema";
 /// On every tool result.
 pub const TRACE_ID: &str = "dev.ringfence/trace_id";
+/// On a result of `file.read`.
+pub use crate::tools::file_read::META as FILE;
 /// On results and requests of 2026-07-28: the sealed session handle.
 pub const SESSION: &str = "dev.ringfence/session";
 /// On a `tools/call` request: the time the client will wait.
@@ -33,6 +35,7 @@ pub const ALL: &[&str] = &[
     SESSION_DEFAULTS,
     OUTPUT_SCHEMA,
     TRACE_ID,
+    FILE,
     SESSION,
     TIMEOUT_MS,
 ];

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::config::{Config, ToolNames};
+use crate::config::{Config, ToolNames, ToolSet};
 use crate::session::Client;
 use crate::tools::{TOOLS, Tool};
 
@@ -15,7 +15,10 @@ pub struct Registry {
 
 impl Registry {
     pub fn new(config: &Config) -> Self {
-        let mut tools: Vec<Arc<dyn Tool>> = TOOLS.iter().map(|make| make()).collect();
+        // `shell` is the drop-in for agents that must see one shell and nothing else.
+        let wanted = |name: &str| (config.tools == ToolSet::Shell) == (name == "shell");
+        let mut tools: Vec<Arc<dyn Tool>> =
+            TOOLS.iter().map(|make| make()).filter(|tool| wanted(&tool.spec().name)).collect();
         if config.conformance_fixtures {
             tools.extend(crate::tools::fixtures::all());
         }

@@ -21,6 +21,9 @@ use crate::base::clock::format_utc;
 use crate::base::{Cancel, Error, Kind, Result};
 use excerpt::{Excerpt, Window};
 
+/// Where a result's `_meta` holds what is known about the file.
+pub const META: &str = "dev.ringfence/file";
+
 const DEFAULT_LINES: u64 = 2000;
 const MAX_BYTES: usize = 256 << 10;
 const MIN_BYTES: usize = 64;
@@ -412,7 +415,7 @@ impl Answer {
                 vec![Block::Text(text), json]
             }
         };
-        Output { content, ..Output::default() }.with_meta("dev.ringfence/file", metadata)
+        Output { content, ..Output::default() }.with_meta(META, metadata)
     }
 }
 
