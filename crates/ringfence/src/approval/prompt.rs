@@ -46,6 +46,11 @@ impl Prompt {
         }
     }
 
+    /// A question about one step of a running call: the call's own words, with what this step would do.
+    pub fn step(call: &Prepared, why: &str, arguments: Value, session: &Session) -> Self {
+        Prompt { arguments, ..Prompt::of(call, why, session) }
+    }
+
     /// The question as text: the first line alone is enough to decide in a hurry.
     pub fn text(&self) -> String {
         let mut text = format!("Allow `{}`? {}\n", one_line(&self.tool), one_line(&self.why));

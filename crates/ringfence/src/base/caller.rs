@@ -5,7 +5,7 @@
 //! (2026-07-28 asks by ending the request and taking up the answer in the next one), and a client that reads
 //! nothing slows the run down instead of filling our memory.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use super::error::{Error, Kind, Result};
@@ -16,12 +16,44 @@ pub struct Abilities {
     pub elicitation: bool,
     pub sampling: bool,
     pub roots: bool,
+    /// It can be given a task instead of a result (2026-07-28, the tasks extension).
+    pub tasks: bool,
     /// It gave a progress token.
     pub progress: bool,
     /// It asked for log messages (2025: `logging/setLevel`, 2026: `_meta` log level).
     pub logging: bool,
     /// Its own sandbox is off, so its "accept" may be automatic and is not a human's word.
     pub accepts_unseen: bool,
+}
+
+/// What a call may need of its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ability {
+    Elicitation,
+    Sampling,
+    Roots,
+    Tasks,
+}
+
+impl Ability {
+    fn of(method: &str) -> Option<Self> {
+        match method {
+            "elicitation/create" => Some(Ability::Elicitation),
+            "sampling/createMessage" => Some(Ability::Sampling),
+            "roots/list" => Some(Ability::Roots),
+            _ => None,
+        }
+    }
+
+    /// As a client would have declared it.
+    fn declaration(self) -> Value {
+        match self {
+            Ability::Elicitation => json!({"elicitation": {}}),
+            Ability::Sampling => json!({"sampling": {}}),
+            Ability::Roots => json!({"roots": {}}),
+            Ability::Tasks => json!({"extensions": {"io.modelcontextprotocol/tasks": {}}}),
+        }
+    }
 }
 
 pub enum Event {
@@ -40,11 +72,16 @@ pub enum Event {
     },
     /// Questions that belong into one round.
     Ask(Vec<Question>),
+    /// The run goes on in the background; resolves once it does.
+    Detach(oneshot::Sender<()>),
 }
 
 /// One question to the client: an MCP request of the server's (`elicitation/create`, `sampling/createMessage`,
 /// `roots/list`) and where the answer goes.
 pub struct Question {
+    /// The name the client answers by, where the tool has one for it. Only a question with a name of its own can
+    /// be answered before it is asked; an approval has none.
+    pub key: Option<&'static str>,
     pub method: &'static str,
     pub params: Value,
     pub reply: oneshot::Sender<Result<Value>>,
@@ -90,13 +127,59 @@ impl Caller {
         }
     }
 
+    /// Refuses what cannot be done without an ability that the client did not declare.
+    pub fn require(&self, ability: Ability) -> Result<()> {
+        let declared = match ability {
+            Ability::Elicitation => self.abilities.elicitation,
+            Ability::Sampling => self.abilities.sampling,
+            Ability::Roots => self.abilities.roots,
+            Ability::Tasks => self.abilities.tasks,
+        };
+        if declared {
+            return Ok(());
+        }
+        let declaration = ability.declaration();
+        Err(Error::new(Kind::InvalidRequest, "the call needs a capability that the client did not declare")
+            .reason("missing_capability")
+            .code(-32021)
+            .hint(format!("Declare {declaration} in the client's capabilities, or use another tool."))
+            .with("requiredCapabilities", declaration))
+    }
+
+    /// Goes on in the background: the client gets a task at once and looks after it by its id. Nothing happens
+    /// for a client that did not declare that it can.
+    pub async fn detach(&self) {
+        if !self.abilities.tasks {
+            return;
+        }
+        let (done, taken) = oneshot::channel();
+        if self.events.send(Event::Detach(done)).await.is_ok() {
+            // An error means that nobody is attached any more: then it is in the background already.
+            let _ = taken.await;
+        }
+    }
+
     /// Asks the client several things in one round.
     pub async fn ask_all(&self, questions: Vec<(&'static str, Value)>) -> Vec<Result<Value>> {
+        self.put(questions.into_iter().map(|(method, params)| (None, method, params)).collect()).await
+    }
+
+    /// The same under names of the tool's own: `(name, method, params)`.
+    pub async fn ask_all_named(&self, questions: Vec<(&'static str, &'static str, Value)>) -> Vec<Result<Value>> {
+        self.put(questions.into_iter().map(|(key, method, params)| (Some(key), method, params)).collect()).await
+    }
+
+    /// A client is never asked for what it did not declare, so a round is put whole or not at all.
+    async fn put(&self, questions: Vec<(Option<&'static str>, &'static str, Value)>) -> Vec<Result<Value>> {
+        let lacking = |method| Ability::of(method).filter(|ability| self.require(*ability).is_err());
+        if let Some(ability) = questions.iter().find_map(|(_, method, _)| lacking(method)) {
+            return questions.iter().map(|_| self.require(ability).map(|()| Value::Null)).collect();
+        }
         let (questions, answers): (Vec<_>, Vec<_>) = questions
             .into_iter()
-            .map(|(method, params)| {
+            .map(|(key, method, params)| {
                 let (reply, answer) = oneshot::channel();
-                (Question { method, params, reply }, answer)
+                (Question { key, method, params, reply }, answer)
             })
             .unzip();
         let gone = || Error::new(Kind::Unavailable, "the client is gone");
@@ -112,5 +195,29 @@ impl Caller {
 
     pub async fn ask(&self, method: &'static str, params: Value) -> Result<Value> {
         self.ask_all(vec![(method, params)]).await.pop().unwrap_or_else(|| Ok(Value::Object(Map::new())))
+    }
+
+    pub async fn ask_named(&self, key: &'static str, method: &'static str, params: Value) -> Result<Value> {
+        self.ask_all_named(vec![(key, method, params)]).await.pop().unwrap_or_else(|| Ok(Value::Object(Map::new())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_is_never_asked_for_what_it_did_not_declare() {
+        let (caller, mut events) = Caller::new(Abilities { elicitation: true, ..Abilities::default() });
+        let round = vec![("elicitation/create", json!({})), ("sampling/createMessage", json!({}))];
+        for answer in caller.ask_all(round).await {
+            let error = answer.unwrap_err();
+            assert_eq!(error.wire_code(), -32021);
+            let body = error.body(&crate::base::TraceId::mint());
+            assert_eq!(body["requiredCapabilities"], json!({"sampling": {}}));
+        }
+        assert!(events.try_recv().is_err(), "nothing was sent");
+        caller.detach().await;
+        assert!(events.try_recv().is_err(), "a client without tasks gets none");
     }
 }

@@ -3,6 +3,7 @@
 pub mod call;
 pub mod caller;
 pub mod cancel;
+pub mod change;
 pub mod clock;
 pub mod error;
 pub mod ids;

@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::approval::Gate;
 use crate::audit::Audit;
 use crate::base::caller::Abilities;
+use crate::base::change::Changes;
 use crate::base::{Result, TraceId};
 use crate::config::Config;
 use crate::registry::Registry;
@@ -46,6 +47,7 @@ pub struct Pipeline {
     pub gate: Arc<Gate>,
     pub audit: Audit,
     pub parked: park::Parked,
+    pub changes: Changes,
     /// The calls in flight.
     runs: TaskTracker,
 }
@@ -57,6 +59,7 @@ impl Pipeline {
             registry: Arc::new(Registry::new(&config)),
             gate: Arc::new(Gate::new(config.approval.expiry, config.approval.terminal)),
             parked: park::Parked::new(config.approval.expiry, config.limits.grace)?,
+            changes: Changes::default(),
             runs: TaskTracker::new(),
             audit,
             config,

@@ -2,7 +2,7 @@
 //! and sealed state, and the answer comes with the next request. Until then the run is parked here: it lives
 //! on, its questions stay open, and the retry takes it up again. It is never started a second time.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -25,6 +25,10 @@ pub struct Held {
     /// Counts the times it was parked: state from an earlier round is used up.
     round: u64,
     asked: u64,
+    /// Names used up: a name stands for one question of a run.
+    named: BTreeSet<&'static str>,
+    /// Answers that came with the call itself.
+    early: BTreeMap<String, Value>,
 }
 
 /// What the sealed state says. Nobody but us can read or make it.
@@ -39,20 +43,46 @@ struct State {
 
 impl Held {
     pub fn new(run: Run) -> Self {
-        Held { run, open: BTreeMap::new(), id: short("r"), round: 0, asked: 0 }
+        Held {
+            run,
+            open: BTreeMap::new(),
+            id: short("r"),
+            round: 0,
+            asked: 0,
+            named: BTreeSet::new(),
+            early: BTreeMap::new(),
+        }
+    }
+
+    /// A client that knows a tool's questions by name may send the answers along with the call. They count for
+    /// questions with a name of their own only: nothing can be approved before it is asked.
+    pub fn with_answers(mut self, answers: BTreeMap<String, Value>) -> Self {
+        self.early = answers;
+        self
     }
 
     /// Takes up questions under names the client answers by.
     pub fn ask(&mut self, questions: Vec<Question>) {
         for question in questions {
             self.asked += 1;
-            self.open.insert(format!("q{}", self.asked), question);
+            let key = match question.key.filter(|key| self.named.insert(key)) {
+                Some(key) => match self.early.remove(key) {
+                    Some(answer @ Value::Object(_)) => {
+                        let _ = question.reply.send(Ok(answer));
+                        continue;
+                    }
+                    _ => key.to_owned(),
+                },
+                None => format!("q{}", self.asked),
+            };
+            self.open.insert(key, question);
         }
     }
 
-    /// Hands the client's answers to whoever asked. Answers to nothing are ignored.
+    /// Hands the client's answers to whoever asked. Answers to nothing are ignored, and so is what cannot be an
+    /// answer at all: its question stays open and is put again.
     pub fn answer(&mut self, answers: BTreeMap<String, Value>) {
-        for (key, answer) in answers {
+        for (key, answer) in answers.into_iter().filter(|(_, answer)| answer.is_object()) {
             if let Some(question) = self.open.remove(&key) {
                 // The asker may have been answered elsewhere or have given up: then nobody listens.
                 let _ = question.reply.send(Ok(answer));
@@ -173,7 +203,7 @@ async fn hold(
             }
             event = held.run.events.recv(), if speaks => match event {
                 Some(Event::Ask(questions)) => held.ask(questions),
-                Some(Event::Progress { .. } | Event::Log { .. }) => {}
+                Some(Event::Progress { .. } | Event::Log { .. } | Event::Detach(_)) => {}
                 None => speaks = false,
             },
             () = &mut expired => {
@@ -184,6 +214,132 @@ async fn hold(
                 held.run.cancel.cancel(Cause::Unanswered);
                 return;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::base::caller::Abilities;
+    use crate::base::workspace::Workspace;
+    use crate::base::{Cancel, TraceId};
+    use crate::call::{CallRequest, Pipeline};
+    use crate::config::scratch::Scratch;
+    use crate::config::{Env, Flags, resolve};
+    use crate::session::{Principal, Session, View};
+
+    type Asked = oneshot::Receiver<Result<Value>>;
+
+    fn question(key: Option<&'static str>) -> (Question, Asked) {
+        let (reply, answer) = oneshot::channel();
+        (Question { key, method: "elicitation/create", params: json!({}), reply }, answer)
+    }
+
+    fn held() -> (Held, mpsc::Sender<Event>) {
+        let (speaker, events) = mpsc::channel(1);
+        let run = Run {
+            trace_id: TraceId::mint(),
+            events,
+            done: oneshot::channel().1,
+            cancel: Cancel::new(),
+            digest: String::new(),
+            principal: "local".to_owned(),
+        };
+        (Held::new(run), speaker)
+    }
+
+    fn answers(value: Value) -> BTreeMap<String, Value> {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn only_a_question_with_a_name_can_be_answered_before_it_is_asked() {
+        let accept = json!({"action": "accept"});
+        let (held, _speaker) = held();
+        let mut held = held.with_answers(answers(json!({"q2": accept, "name": accept, "number": 5})));
+        let (named, mut told) = question(Some("name"));
+        let (approval, mut unasked) = question(None);
+        let (number, _) = question(Some("number"));
+        held.ask(vec![named, approval, number]);
+        assert_eq!(told.try_recv().unwrap().unwrap(), accept);
+        assert!(unasked.try_recv().is_err(), "an approval was answered before it was asked");
+        assert_eq!(held.open.keys().collect::<Vec<_>>(), ["number", "q2"]);
+        let (again, mut used) = question(Some("name"));
+        held.ask(vec![again]);
+        assert!(used.try_recv().is_err(), "one answer counts once");
+    }
+
+    #[test]
+    fn what_is_no_answer_leaves_its_question_open() {
+        let (mut held, _speaker) = held();
+        let (asked, mut answer) = question(Some("name"));
+        held.ask(vec![asked]);
+        held.answer(answers(json!({"name": 5, "other": {"action": "accept"}})));
+        assert!(held.open.contains_key("name") && answer.try_recv().is_err());
+        held.answer(answers(json!({"name": {"action": "decline"}})));
+        assert_eq!(answer.try_recv().unwrap().unwrap(), json!({"action": "decline"}));
+    }
+
+    fn pipeline(scratch: &Scratch) -> Arc<Pipeline> {
+        let flags = Flags {
+            root: Some(scratch.dir("root")),
+            workspace: Some(scratch.dir("workspace")),
+            conformance_fixtures: true,
+            ..Flags::default()
+        };
+        let env = Env::new([("HOME", scratch.dir("home"))], "/");
+        Arc::new(Pipeline::new(Arc::new(resolve(&flags, &env).unwrap())).unwrap())
+    }
+
+    fn request(scratch: &Scratch, tool: &str) -> CallRequest {
+        let workspace = Arc::new(Workspace::open(&scratch.dir("workspace"), &[]).unwrap());
+        let session = Session::new(Principal::local(), "test", workspace, &scratch.dir("root"), Cancel::new());
+        CallRequest {
+            trace_id: TraceId::mint(),
+            tool: tool.to_owned(),
+            arguments: serde_json::Map::new(),
+            view: View { session: Arc::new(session), lasting: true },
+            abilities: Abilities { elicitation: true, ..Abilities::default() },
+            timeout: None,
+            patience: None,
+            protocol: String::new(),
+            client: String::new(),
+            budget: 1000,
+        }
+    }
+
+    async fn until_it_asks(held: &mut Held) {
+        let Some(Event::Ask(questions)) = held.run.events.recv().await else { panic!("it does not ask") };
+        held.ask(questions);
+    }
+
+    #[tokio::test]
+    async fn a_run_that_is_parked_twice_runs_once() {
+        let scratch = Scratch::new();
+        let pipeline = pipeline(&scratch);
+        let mut held = Held::new(pipeline.start(request(&scratch, "test_asks_twice")));
+        let digest = held.run.digest.clone();
+        let mut states = Vec::new();
+        for action in ["accept", "decline"] {
+            until_it_asks(&mut held).await;
+            let key = held.open.keys().next().unwrap().clone();
+            let state = pipeline.parked.park(held).unwrap();
+            held = pipeline.parked.take_up(&state, "local", &digest).await.unwrap();
+            held.answer(answers(json!({key: {"action": action}})));
+            states.push(state);
+        }
+        let output = held.run.done.await.unwrap().unwrap();
+        let structured = Value::Object(output.structured.unwrap());
+        let said: Vec<_> = [0, 1].iter().map(|at| structured["answers"][*at]["answer"].as_str().unwrap()).collect();
+        assert_eq!(said, ["approved", "approval_denied"]);
+        let log = std::fs::read_to_string(scratch.dir("workspace").join("asks_twice.log")).unwrap();
+        assert_eq!(log, "first\nsecond\n");
+        for used in states {
+            let refused = pipeline.parked.take_up(&used, "local", &digest).await.err().unwrap();
+            assert_eq!(refused.reason_name(), Some("used_state"));
         }
     }
 }

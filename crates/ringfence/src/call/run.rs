@@ -13,11 +13,13 @@ use crate::audit::Record;
 use crate::base::call::{Facts, Output, Status, digest};
 use crate::base::caller::{Caller, Event};
 use crate::base::clock::Deadline;
-use crate::base::{Cancel, Cause, Error, Kind, Result};
+use crate::base::{Cancel, Cause, Error, Kind, Result, TraceId};
 use crate::tools::RunCx;
 
 /// A call that has been started. Dropping it does not end the call; `cancel` does.
 pub struct Run {
+    /// Under which the call is on record, whichever request its answer goes to.
+    pub trace_id: TraceId,
     pub events: mpsc::Receiver<Event>,
     pub done: oneshot::Receiver<Result<Output>>,
     pub cancel: Cancel,
@@ -33,6 +35,7 @@ impl Pipeline {
         let (finished, done) = oneshot::channel();
         let cancel = request.view.session.cancel.child();
         let run = Run {
+            trace_id: request.trace_id.clone(),
             events,
             done,
             cancel: cancel.clone(),
@@ -122,6 +125,7 @@ impl Pipeline {
             deadline: Arc::clone(&deadline),
             caller,
             gate: Arc::clone(&self.gate),
+            changes: self.changes.clone(),
             budget: request.budget,
             approvals,
             patience,

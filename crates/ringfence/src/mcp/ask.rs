@@ -27,6 +27,8 @@ pub enum Attached {
     Done(Result<Output>),
     /// 2026-07-28: these questions have to be answered first.
     Asks(Held),
+    /// It goes on in the background.
+    Detached(Held),
 }
 
 /// The request that is attached to the run just now.
@@ -59,7 +61,9 @@ pub async fn attach(mut held: Held, link: &Link<'_>) -> Attached {
                 None => speaks = false,
                 Some(Event::Ask(questions)) if link.stateless => {
                     held.ask(questions);
-                    return Attached::Asks(held);
+                    if !held.open.is_empty() {
+                        return Attached::Asks(held);
+                    }
                 }
                 Some(Event::Ask(questions)) => {
                     for question in questions {
@@ -74,6 +78,10 @@ pub async fn attach(mut held: Held, link: &Link<'_>) -> Attached {
                 Some(Event::Log { level, logger, data, done }) => {
                     until_cancelled(link.context, pen.log(level, logger, data)).await;
                     let _ = done.send(());
+                }
+                Some(Event::Detach(done)) => {
+                    let _ = done.send(());
+                    return Attached::Detached(held);
                 }
             },
             Some(()) = asked.next(), if !asked.is_empty() => {}

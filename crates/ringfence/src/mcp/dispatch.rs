@@ -11,8 +11,9 @@ use rmcp::service::{NotificationContext, Peer, RequestContext, RoleServer, Subsc
 use serde_json::Value;
 
 use super::methods::{METHODS, REMOVED_IN_STATELESS, initialize, mcp_capabilities, tools_call, tools_list};
-use super::server::{Change, Line};
+use super::server::Line;
 use super::{Server, meta, render, version};
+use crate::base::change::Change;
 use crate::base::{Error, Kind, Result, TraceId};
 use crate::session::Client;
 
@@ -166,7 +167,7 @@ impl ServerHandler for Handler {
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Answer<()> {
-        let mut changes = self.server.changes.subscribe();
+        let mut changes = self.server.pipeline.changes.subscribe();
         loop {
             let change = tokio::select! {
                 change = changes.recv() => change,
@@ -183,6 +184,23 @@ impl ServerHandler for Handler {
                 tracing::debug!("a subscriber missed a change: {error}");
             }
         }
+    }
+
+    async fn get_task(&self, request: GetTaskParams, context: RequestContext<RoleServer>) -> Answer<GetTaskResult> {
+        let (line, ..) = self.admitted(&context)?;
+        let task = self.server.tasks.look(&line.principal, &request.task_id).await.map_err(refused)?;
+        Ok(GetTaskResult::new(task))
+    }
+
+    async fn update_task(&self, request: UpdateTaskParams, context: RequestContext<RoleServer>) -> Answer<()> {
+        let (line, ..) = self.admitted(&context)?;
+        let answers = request.input_responses;
+        self.server.tasks.answer(&line.principal, &request.task_id, answers).await.map_err(refused)
+    }
+
+    async fn cancel_task(&self, request: CancelTaskParams, context: RequestContext<RoleServer>) -> Answer<()> {
+        let (line, ..) = self.admitted(&context)?;
+        self.server.tasks.cancel(&line.principal, &request.task_id).map_err(refused)
     }
 
     async fn complete(
@@ -264,7 +282,7 @@ fn wire_version(version: &str) -> ProtocolVersion {
 
 /// Tells a 2025 client about changes for as long as it is there.
 async fn announce(server: Arc<Server>, line: Line, peer: Peer<RoleServer>) {
-    let mut changes = server.changes.subscribe();
+    let mut changes = server.pipeline.changes.subscribe();
     let over = line.session.cancel.clone();
     // The session must be able to end while we wait, so it is not held.
     drop(line);

@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::methods::REMOVED_IN_STATELESS;
 use super::version;
 use crate::base::{Error, Kind, Result, TraceId};
 
@@ -126,6 +127,11 @@ fn check(message: &Map<String, Value>) -> Result<()> {
     if params.get("_meta").is_some_and(|meta| !meta.is_object()) {
         return Err(Error::invalid_arguments("`_meta` must be an object"));
     }
+    // A request that says which version it speaks is held to that version.
+    let spoken = params.get("_meta").and_then(|meta| meta.get("io.modelcontextprotocol/protocolVersion"));
+    if spoken.is_some_and(|spoken| spoken == version::STATELESS) && REMOVED_IN_STATELESS.contains(&method) {
+        return Err(Error::new(Kind::MethodNotFound, format!("{} has no `{method}`", version::STATELESS)));
+    }
     match method {
         "initialize" => check_initialize(params),
         "tools/call" => check_tools_call(params),
@@ -165,4 +171,23 @@ fn check_tools_call(params: &Map<String, Value>) -> Result<()> {
         return Err(Error::invalid_arguments("`arguments` must be an object"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_held_to_the_version_it_speaks() {
+        let initialize = |version: &str| {
+            let meta = json!({"io.modelcontextprotocol/protocolVersion": version});
+            let params = json!({"protocolVersion": "2025-11-25", "_meta": meta});
+            judge(json!({"jsonrpc": "2.0", "id": 7, "method": "initialize", "params": params}).to_string().as_bytes())
+        };
+        let Verdict::Refuse(Kind::MethodNotFound, refusal) = initialize(version::STATELESS) else {
+            panic!("2026-07-28 has no initialize");
+        };
+        assert_eq!((&refusal["id"], &refusal["error"]["code"]), (&json!(7), &json!(-32601)));
+        assert!(matches!(initialize("2025-11-25"), Verdict::Pass(_)));
+    }
 }

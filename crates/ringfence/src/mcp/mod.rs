@@ -16,6 +16,7 @@ pub mod render;
 pub mod server;
 pub mod sse;
 pub mod stdio;
+pub mod tasks;
 pub mod version;
 
 pub use server::Server;

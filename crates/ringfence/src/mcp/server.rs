@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::broadcast;
 
+use super::tasks::Tasks;
 use crate::base::ids::short;
 use crate::base::seal::Sealer;
 use crate::base::workspace::Workspace;
@@ -25,18 +25,11 @@ pub struct Line {
     pub transport: &'static str,
 }
 
-/// What changed and whom it concerns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
-    Tools,
-    Prompts,
-}
-
 pub struct Server {
     pub pipeline: Arc<Pipeline>,
     pub config: Arc<Config>,
     pub shutdown: Cancel,
-    pub changes: broadcast::Sender<Change>,
+    pub tasks: Tasks,
     handles: Sealer,
     /// Sessions of 2026-07-28, by the id inside their handle.
     lasting: Mutex<HashMap<String, Lasting>>,
@@ -67,7 +60,7 @@ impl Server {
             pipeline: Arc::new(Pipeline::new(Arc::clone(&config))?),
             config,
             shutdown: Cancel::new(),
-            changes: broadcast::channel(16).0,
+            tasks: Tasks::default(),
             handles: Sealer::new()?,
             lasting: Mutex::default(),
             workspaces: Mutex::default(),

@@ -21,6 +21,7 @@ use crate::approval::{AskCx, Gate, Granted, Prompt};
 use crate::audit::Approvals;
 use crate::base::call::{Output, Prepared, digest};
 use crate::base::caller::Caller;
+use crate::base::change::Changes;
 use crate::base::clock::Deadline;
 use crate::base::{Cancel, Result, TraceId};
 use crate::config::Config;
@@ -116,6 +117,7 @@ pub struct RunCx {
     pub deadline: Arc<Deadline>,
     pub caller: Caller,
     pub gate: Arc<Gate>,
+    pub changes: Changes,
     /// How much text this client takes before it cuts by itself.
     pub budget: usize,
     pub view: View,

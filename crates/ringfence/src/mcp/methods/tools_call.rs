@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rmcp::model::{CallToolRequestParams, CallToolResponse, ErrorData, InputRequests, InputRequiredResult};
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, CreateTaskResult, ErrorData, InputRequests, InputRequiredResult,
+};
 use rmcp::service::{RequestContext, RoleServer};
 use serde_json::{Map, Value, json};
 
@@ -26,9 +28,9 @@ pub struct Incoming<'a> {
 }
 
 pub async fn call(incoming: Incoming<'_>, params: CallToolRequestParams) -> Result<CallToolResponse, ErrorData> {
-    let trace_id = TraceId::mint();
+    let mut trace_id = TraceId::mint();
     let name = params.name.clone();
-    let answer = handle(&incoming, params, &trace_id).await;
+    let answer = handle(&incoming, params, &mut trace_id).await;
     match answer {
         Ok(mut response) => {
             if let (true, CallToolResponse::Complete(result)) = (incoming.stateless, &mut response) {
@@ -37,7 +39,7 @@ pub async fn call(incoming: Incoming<'_>, params: CallToolRequestParams) -> Resu
             Ok(response)
         }
         // What was not even a call is a protocol error; everything else is a result a model can read.
-        Err(error) if is_protocol_error(&error) => {
+        Err(error) if is_protocol_error(&error, incoming.stateless) => {
             tracing::info!(%trace_id, tool = %name, "{}", error.detail());
             Err(render::error_data(&error, &trace_id))
         }
@@ -45,18 +47,21 @@ pub async fn call(incoming: Incoming<'_>, params: CallToolRequestParams) -> Resu
     }
 }
 
-fn is_protocol_error(error: &Error) -> bool {
+/// Only 2026-07-28 has an error for a capability that was not declared.
+pub fn is_protocol_error(error: &Error, stateless: bool) -> bool {
     error.kind() == Kind::UnknownTool
-        || matches!(
-            error.reason_name(),
-            Some("bad_state" | "expired_state" | "other_call" | "used_state" | "bad_session")
-        )
+        || match error.reason_name() {
+            Some("bad_state" | "expired_state" | "other_call" | "used_state" | "bad_session") => true,
+            Some("missing_capability") => stateless,
+            _ => false,
+        }
 }
 
+/// `trace_id` becomes that of the run, which a retry only takes up again.
 async fn handle(
     incoming: &Incoming<'_>,
     params: CallToolRequestParams,
-    trace_id: &TraceId,
+    trace_id: &mut TraceId,
 ) -> Result<CallToolResponse> {
     let mut arguments = params.arguments.unwrap_or_default();
     let view = view(incoming, &mut arguments)?;
@@ -67,9 +72,13 @@ async fn handle(
             let mut held = parked.take_up(state, incoming.line.principal.name(), &digest).await?;
             held.answer(params.input_responses.unwrap_or_default());
             held.drop_settled();
+            *trace_id = held.run.trace_id.clone();
             held
         }
-        _ => Held::new(incoming.server.pipeline.start(request(incoming, view, &params.name, arguments, trace_id))),
+        (_, stateless) => {
+            let run = incoming.server.pipeline.start(request(incoming, view, &params.name, arguments, trace_id));
+            Held::new(run).with_answers(params.input_responses.filter(|_| stateless).unwrap_or_default())
+        }
     };
     let request_id = serde_json::to_string(&incoming.context.id).unwrap_or_default();
     let _running = incoming.server.running(&incoming.line.session.id, &request_id, held.run.cancel.clone());
@@ -82,11 +91,15 @@ async fn handle(
             let state = incoming.server.pipeline.parked.park(held)?;
             Ok(CallToolResponse::InputRequired(InputRequiredResult::new(Some(requests), Some(state))))
         }
+        Attached::Detached(held) => {
+            let task = incoming.server.tasks.keep(held, &incoming.line.principal)?;
+            Ok(CallToolResponse::Task(CreateTaskResult::new(task)))
+        }
     }
 }
 
 /// All open questions go into one round.
-fn questions(held: &Held) -> Result<InputRequests> {
+pub fn questions(held: &Held) -> Result<InputRequests> {
     held.open
         .iter()
         .map(|(key, question)| {
@@ -139,6 +152,7 @@ fn abilities(incoming: &Incoming<'_>) -> Abilities {
             .is_some_and(|modes| modes.form.is_some() || modes.url.is_none()),
         sampling: declared.is_some_and(|declared| declared.sampling.is_some()),
         roots: declared.is_some_and(|declared| declared.roots.is_some()),
+        tasks: incoming.stateless && declared.is_some_and(|declared| declared.supports_tasks()),
         progress: incoming.context.meta.get_progress_token().is_some(),
         logging: !incoming.stateless || incoming.context.meta.log_level().is_some(),
         accepts_unseen: accepts_unseen(incoming),
