@@ -98,10 +98,12 @@ impl Gate {
 
     /// Asks everyone who can answer; the first answer counts, and silence is a no.
     async fn decide(&self, cx: &AskCx<'_>, mut prompt: Prompt) -> Result<Grant> {
-        let by_client = cx.caller.abilities().elicitation;
+        // A client whose own sandbox is off accepts without showing anything to anybody: its answer is nobody's.
+        let abilities = cx.caller.abilities();
+        let by_client = abilities.elicitation && !abilities.accepts_unseen;
         if !by_client && !self.terminal {
             cx.approvals.write("denied", "nobody", "once")?;
-            return Err(nobody_to_ask(&prompt.tool));
+            return Err(nobody_to_ask(&prompt.tool, abilities.accepts_unseen));
         }
         let expiry = self.expiry.min(cx.patience.unwrap_or(self.expiry));
         prompt.expires_unix_ms = unix_millis() + u64::try_from(expiry.as_millis()).unwrap_or(u64::MAX);
@@ -132,13 +134,6 @@ impl Gate {
                 cx.approvals.write("denied", by, "once")?;
                 Err(Error::new(Kind::ApprovalDenied, format!("`{tool}` was not allowed to run")))
             }
-            // A client whose own sandbox is off accepts without showing anything to anybody.
-            Some((_, "client")) if cx.caller.abilities().accepts_unseen => {
-                cx.approvals.write("denied", "client_unseen", "once")?;
-                Err(Error::new(Kind::ApprovalDenied, format!("`{tool}` was accepted by a client that asks nobody"))
-                    .reason("no_human")
-                    .hint("Its sandbox is off, so its answers are automatic: answer with `ringfence approvals`, or let the operator allow it."))
-            }
             Some((answer, by)) => {
                 let for_session = answer == Answer::Session;
                 cx.approvals.write("approved", by, if for_session { "session" } else { "once" })?;
@@ -148,10 +143,16 @@ impl Gate {
     }
 }
 
-fn nobody_to_ask(tool: &str) -> Error {
-    Error::new(Kind::ApprovalDenied, format!("`{tool}` needs a human's approval and nobody can be asked"))
-        .reason("no_asker")
-        .hint("Use a client that supports elicitation, or set `[approval] terminal = true` and answer with `ringfence approvals`.")
+fn nobody_to_ask(tool: &str, accepts_unseen: bool) -> Error {
+    let error = Error::new(Kind::ApprovalDenied, format!("`{tool}` needs a human's approval and nobody can be asked"));
+    if accepts_unseen {
+        return error.reason("no_human").hint(
+            "The client's own sandbox is off, so it answers for its user: set `[approval] terminal = true` and answer with `ringfence approvals`.",
+        );
+    }
+    error.reason("no_asker").hint(
+        "Use a client that supports elicitation, or set `[approval] terminal = true` and answer with `ringfence approvals`.",
+    )
 }
 
 /// Anything but a clear yes is a no: an error, a cancelled dialog, an answer we do not understand.

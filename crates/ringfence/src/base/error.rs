@@ -240,7 +240,7 @@ impl Kind {
             Kind::TooLarge => "Ask for less at a time.",
             Kind::DeadlineExceeded => "Raise timeout_ms or do less in one call.",
             Kind::Cancelled => "The call was stopped before it ended.",
-            Kind::Unavailable => "Try again later, or run `ringfence doctor`.",
+            Kind::Unavailable => "Try again later, or ask the operator.",
             Kind::ResourceExhausted => "Wait for running calls to end.",
             Kind::Internal => "Look up the trace_id with `ringfence audit --trace`.",
         }

@@ -289,7 +289,7 @@ fn closed() -> Error {
 fn is_directory(path: &str) -> Error {
     Error::invalid_arguments(format!("{} is a directory", quoted(path)))
         .reason("is_directory")
-        .hint("Use `file.list` to see what is in it.")
+        .hint("Give the path of a file in it.")
 }
 
 /// What an OS error on a caller's path means for the caller.

@@ -26,7 +26,7 @@ pub fn prepare(pipeline: &Pipeline, tool: &dyn Tool, request: &CallRequest) -> R
     let spec = tool.spec();
     if let Some(reason) = &spec.unavailable {
         return Err(Error::new(Kind::Unavailable, format!("`{}` cannot run on this host: {reason}", spec.name))
-            .hint("Run `ringfence doctor` on the host."));
+            .hint("Ask the operator of the host, or do it another way."));
     }
     let cx = PrepareCx { session: &request.view.session, config: &pipeline.config };
     let plan = tool.prepare(&request.arguments, &cx)?;
@@ -80,7 +80,8 @@ fn shown(arguments: &Map<String, Value>) -> Value {
 fn shown_env(env: &[(String, String)]) -> Vec<String> {
     let show = |(name, value): &(String, String)| match is_sensitive(name) {
         true => format!("{name} (set)"),
-        false => format!("{name}={}", value.chars().take(200).collect::<String>()),
+        false if value.chars().nth(200).is_some() => format!("{name}={}…", value.chars().take(200).collect::<String>()),
+        false => format!("{name}={value}"),
     };
     env.iter().map(show).collect()
 }

@@ -176,7 +176,8 @@ fn start_log() -> Result<()> {
         Ok("trace") => LevelFilter::TRACE,
         Ok("warn" | "") | Err(_) => LevelFilter::WARN,
         Ok(_) => {
-            return Err(Error::invalid_arguments("RINGFENCE_LOG must be error, warn, info, debug or trace"));
+            return Err(Error::invalid_arguments("RINGFENCE_LOG names no log level")
+                .hint("Use error, warn, info, debug or trace."));
         }
     };
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(false);

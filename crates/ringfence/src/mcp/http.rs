@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::header::{ACCEPT, CONTENT_TYPE, HOST, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HOST, ORIGIN, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -181,7 +181,11 @@ pub fn json_error(id: Option<Value>, error: &Error) -> Response {
         Some("http_method") => 405,
         _ => error.kind().row().http,
     };
-    json_response(status, &edge::refusal(id, error))
+    let mut response = json_response(status, &edge::refusal(id, error));
+    if status == 405 {
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
+    }
+    response
 }
 
 fn json_response(status: u16, body: &Value) -> Response {
@@ -305,8 +309,11 @@ type Refused = (Option<Value>, Error);
 
 /// `GET` (the stream of server messages) and `DELETE` (the end) of a 2025 session.
 async fn on_session(app: &Arc<App>, caller: &Caller, mut request: Request) -> std::result::Result<Response, Refused> {
-    let Some(id) = header(request.headers(), &SESSION) else {
-        return Ok(finish(app.engine.handle(request).await.map(Body::new), None).await);
+    let stateless = header(request.headers(), &VERSION).is_some_and(|version| version == version::STATELESS);
+    let Some(id) = header(request.headers(), &SESSION).filter(|_| !stateless) else {
+        let error = Error::new(Kind::InvalidRequest, "GET and DELETE are for the sessions of 2025 clients");
+        let error = error.hint("Send the Mcp-Session-Id that `initialize` gave; 2026-07-28 knows POST alone.");
+        return Err((None, if stateless { error.reason("http_method") } else { error.reason("not_initialized") }));
     };
     let (line, streams) = app.session(&id, &caller.principal).map_err(|error| (None, error))?;
     let ends = request.method() == Method::DELETE;

@@ -61,7 +61,43 @@ pub fn spells_with_dots(style: ToolNames, client: &Client) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
+
+    /// Clients reject whole lists over schemas that are not flat, and every byte of a list is paid for by a model.
+    #[test]
+    fn our_own_schemas_are_flat_and_small() {
+        fn check(name: &str, schema: &Value) {
+            match schema {
+                Value::Object(map) => {
+                    for key in ["oneOf", "anyOf", "allOf", "$ref", "$defs"] {
+                        assert!(!map.contains_key(key), "{name} has {key}");
+                    }
+                    assert!(!map.get("type").is_some_and(Value::is_array), "{name} has a type union");
+                    assert!(!map.get("default").is_some_and(Value::is_null), "{name} has a null default");
+                    map.values().for_each(|value| check(name, value));
+                }
+                Value::Array(items) => items.iter().for_each(|value| check(name, value)),
+                _ => {}
+            }
+        }
+        let mut bytes = 0;
+        for tool in TOOLS.iter().map(|make| make()) {
+            let spec = tool.spec();
+            assert!(
+                spec.name.len() <= 64 && spec.name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+            );
+            assert_eq!(spec.input_schema["type"], "object");
+            assert_eq!(spec.input_schema["additionalProperties"], false, "{}", spec.name);
+            for schema in [Some(&spec.input_schema), spec.output_schema.as_ref()].into_iter().flatten() {
+                check(&spec.name, &Value::Object(schema.clone()));
+                bytes += serde_json::to_string(schema).unwrap().len();
+            }
+            bytes += spec.description.len();
+        }
+        assert!(bytes < 3000 * TOOLS.len(), "the list has grown to {bytes} bytes");
+    }
 
     #[test]
     fn names_follow_the_client_unless_forced() {

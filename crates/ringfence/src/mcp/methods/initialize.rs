@@ -29,7 +29,7 @@ pub fn info(server: &Server) -> ServerConfig {
 /// Codex shows a model nothing but this at first, so it names the tools and what they are for.
 fn instructions(server: &Server) -> String {
     let mut text = String::from(
-        "Sandboxed tools for working in one workspace. Paths are relative to the workspace; leaving it is refused. \
+        "Tools for working in one workspace, held to policy and on record. Paths are relative to the workspace; leaving it is refused. \
          Long output is cut: read on with file.read path \"output:<id>\". Every error has kind, hint and trace_id. Tools:",
     );
     for tool in server.pipeline.registry.tools() {

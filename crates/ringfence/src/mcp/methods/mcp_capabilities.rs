@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::tools_list::permission;
+use super::tools_list::{asks, permission};
 use crate::mcp::{Server, version};
 use crate::session::Session;
 use crate::tools::Spec;
 
 pub fn capabilities(server: &Server, session: Option<&Session>) -> Value {
     let tools: Vec<Value> =
-        server.pipeline.registry.tools().iter().map(|tool| describe(tool.spec(), session)).collect();
+        server.pipeline.registry.tools().iter().map(|tool| describe(server, tool.spec(), session)).collect();
     json!({
         "server": {"name": "ringfence", "version": env!("CARGO_PKG_VERSION")},
         "protocolVersions": version::supported(),
@@ -17,14 +17,14 @@ pub fn capabilities(server: &Server, session: Option<&Session>) -> Value {
     })
 }
 
-fn describe(spec: &Spec, session: Option<&Session>) -> Value {
+fn describe(server: &Server, spec: &Spec, session: Option<&Session>) -> Value {
     let mut tool = json!({
         "name": spec.name,
         "display_name": spec.title,
         "description": spec.description,
         "version": spec.version,
         "permission": permission(spec),
-        "requires_approval": spec.requires_approval,
+        "requires_approval": asks(server, spec),
         "sandbox_profile": spec.profile,
         "default_timeout_ms": u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),
         "allows_streaming": spec.streaming,

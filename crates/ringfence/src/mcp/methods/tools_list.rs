@@ -15,7 +15,8 @@ pub const TTL_MS: u64 = 60_000;
 
 pub fn list(server: &Server, session: &Session, client: &Client, stateless: bool) -> ListToolsResult {
     let dots = spells_with_dots(server.config.tool_names, client);
-    let tools = server.pipeline.registry.tools().iter().map(|tool| wire(tool.spec(), dots, Some(session))).collect();
+    let tools =
+        server.pipeline.registry.tools().iter().map(|tool| wire(tool.spec(), dots, Some((server, session)))).collect();
     let mut result = ListToolsResult::with_all_items(tools);
     if stateless {
         result.ttl_ms = Some(TTL_MS);
@@ -24,7 +25,7 @@ pub fn list(server: &Server, session: &Session, client: &Client, stateless: bool
     result
 }
 
-pub fn wire(spec: &Spec, dots: bool, session: Option<&Session>) -> WireTool {
+pub fn wire(spec: &Spec, dots: bool, session: Option<(&Server, &Session)>) -> WireTool {
     let name = if dots { spec.name.clone() } else { underscored(&spec.name) };
     let mut tool = WireTool::new(name, spec.description.clone(), Arc::new(spec.input_schema.clone()));
     tool.title = Some(spec.title.clone());
@@ -43,23 +44,28 @@ pub fn wire(spec: &Spec, dots: bool, session: Option<&Session>) -> WireTool {
 }
 
 /// The metadata of one tool under our own keys.
-fn describe(spec: &Spec, session: Option<&Session>) -> Map<String, Value> {
+fn describe(spec: &Spec, session: Option<(&Server, &Session)>) -> Map<String, Value> {
     let mut map = Map::new();
     let mut put = |key: &str, value: Value| map.insert(key.to_owned(), value);
     put(meta::VERSION, json!(spec.version));
     put(meta::PERMISSION, permission(spec));
-    put(meta::REQUIRES_APPROVAL, json!(spec.requires_approval));
     put(meta::SANDBOX_PROFILE, json!(spec.profile));
     put(meta::DEFAULT_TIMEOUT_MS, json!(u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX)));
     put(meta::ALLOWS_STREAMING, json!(spec.streaming));
     put(meta::SIDE_EFFECTS, json!(spec.effects));
-    if let Some(session) = session {
+    if let Some((server, session)) = session {
+        put(meta::REQUIRES_APPROVAL, json!(asks(server, spec)));
         put(meta::SESSION_DEFAULTS, json!({"cwd": session.workspace.display(), "overrides": false}));
     }
     if let (true, Some(schema)) = (spec.can_return_image, &spec.output_schema) {
         put(meta::OUTPUT_SCHEMA, Value::Object(schema.clone()));
     }
     map
+}
+
+/// Whether a call of it asks, by its own nature or by the operator's word.
+pub fn asks(server: &Server, spec: &Spec) -> bool {
+    spec.requires_approval || server.config.approval.own_tools_always
 }
 
 /// `{allow, scope, reason?}`.
