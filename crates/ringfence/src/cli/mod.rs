@@ -3,6 +3,7 @@
 mod approvals;
 mod audit;
 mod serve;
+mod try_it;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -31,6 +32,8 @@ struct Cli {
 enum Command {
     /// Serve MCP on standard input and output, or over HTTP
     Serve(serve::Args),
+    /// See it work: a demonstration that takes seconds, touches nothing of yours and needs no network
+    Try,
     /// Show what has been done, follow it, or verify that the log is whole
     Audit(audit::Args),
     /// List and answer the questions that wait for a human
@@ -42,6 +45,7 @@ pub fn run() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Serve(args) => serve::run(args),
+        Command::Try => try_it::run(&mut std::io::stdout().lock()).map(|()| 0),
         Command::Audit(args) => {
             root(args.root.clone()).and_then(|root| audit::run(args, &root, &mut std::io::stdout().lock()))
         }

@@ -31,7 +31,7 @@ pub fn judge(bytes: &[u8]) -> Verdict {
         tracing::info!("a request with a null id was ignored");
         return Verdict::Ignore;
     }
-    let id = message.get("id").filter(|id| is_id(id)).cloned();
+    let id = request_id(&message);
     match check(&message) {
         Ok(()) => Verdict::Pass(message),
         Err(error)
@@ -43,6 +43,16 @@ pub fn judge(bytes: &[u8]) -> Verdict {
         }
         Err(error) => refuse(id, error),
     }
+}
+
+/// The id an error goes back under. A client's answer bears the id of a request of ours: under that id the client
+/// would take our error for the answer to a request of its own.
+pub fn request_id(message: &Map<String, Value>) -> Option<Value> {
+    let answers = message.contains_key("result") || message.contains_key("error");
+    if answers && !message.contains_key("method") {
+        return None;
+    }
+    message.get("id").filter(|id| is_id(id)).cloned()
 }
 
 /// An error as a whole JSON-RPC message. Without a known id the member is left out, as MCP's schema has it.
@@ -73,6 +83,12 @@ pub fn stamp(message: &mut Value) {
     let data = error.entry("data").or_insert_with(|| json!({}));
     if !data.is_object() {
         *data = json!({"detail": data.take()});
+    }
+    // The engine repeats the version that was asked for, however long it is.
+    if let Some(Value::String(requested)) = data.get_mut("requested")
+        && let Some((end, _)) = requested.char_indices().nth(64)
+    {
+        requested.truncate(end);
     }
     if data.get("trace_id").is_some() {
         return;
@@ -116,6 +132,9 @@ fn check(message: &Map<String, Value>) -> Result<()> {
     let Some(method) = method.as_str() else {
         return Err(invalid("`method` must be a string"));
     };
+    if message.contains_key("result") || message.contains_key("error") {
+        return Err(invalid("a message has either a `method` or a `result` or an `error`"));
+    }
     let empty = Map::new();
     let params = match message.get("params") {
         None => &empty,

@@ -107,7 +107,7 @@ pub(super) fn parse(
     message: serde_json::Map<String, Value>,
     line: &Line,
 ) -> std::result::Result<ClientJsonRpcMessage, Value> {
-    let id = message.get("id").cloned();
+    let id = edge::request_id(&message);
     let mut parsed: ClientJsonRpcMessage = serde_json::from_value(Value::Object(message)).map_err(|error| {
         edge::refusal(id, &Error::new(Kind::InvalidRequest, "this message does not fit the protocol").source(error))
     })?;

@@ -5,6 +5,7 @@
 
 pub mod env;
 mod launch;
+mod own;
 mod progress;
 mod ring;
 mod spool;
@@ -14,6 +15,7 @@ mod stream;
 pub(crate) mod tests;
 
 pub use launch::{Launch, Launcher, Run};
+pub use own::{OwnServer, own_server};
 pub use ring::Shown;
 pub use stream::{Outcome, Stop, Watch};
 

@@ -26,6 +26,14 @@ pub fn schema<T: JsonSchema>() -> Map<String, Value> {
     }
 }
 
+/// The schema of a reply. Nothing is required of it: an error has nothing but `error`, and what is not known is
+/// left out. Clients check results against it and drop what does not fit.
+pub fn reply_schema<T: JsonSchema>() -> Map<String, Value> {
+    let mut schema = schema::<T>();
+    schema.remove("required");
+    schema
+}
+
 fn simplify(schema: &mut Value) {
     match schema {
         Value::Object(map) => {
@@ -81,8 +89,9 @@ pub fn parse<T: DeserializeOwned>(arguments: &Map<String, Value>, schema: &Map<S
     let value = Value::Object(arguments.clone());
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
-        let message = error.inner().to_string();
         let top = path.split(['.', '[']).next().unwrap_or_default().to_owned();
+        // Both may hold a name or a value of the caller's, whole.
+        let (path, message) = (cut(&path, 128), cut(&error.inner().to_string(), 512));
         let hint = match schema.get("properties").and_then(Value::as_object) {
             Some(properties) if properties.contains_key(&top) => describe(&top, properties),
             _ => "Compare the arguments with the tool's inputSchema.".to_owned(),
@@ -111,9 +120,15 @@ fn unknown_argument(name: &str, properties: &Map<String, Value>) -> Error {
         Some(near) => format!("Did you mean `{near}`?"),
         None => format!("Valid arguments: {}.", names.join(", ")),
     };
-    // A name is the caller's text: it is cut so that an error stays short whatever was sent.
-    let shown: String = name.chars().take(64).collect();
-    Error::invalid_arguments(format!("there is no argument `{shown}`")).hint(hint)
+    Error::invalid_arguments(format!("there is no argument `{}`", cut(name, 64))).hint(hint)
+}
+
+/// The caller's own text is cut, so that an error stays short whatever was sent.
+fn cut(text: &str, chars: usize) -> String {
+    match text.char_indices().nth(chars) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -174,5 +189,14 @@ mod tests {
         let sample = read(json!({"path": "x", "limit": 3, "mode": "slow"})).unwrap();
         assert_eq!((sample.path.as_str(), sample.limit), ("x", Some(3)));
         assert!(matches!(sample.mode, Some(Mode::Slow)));
+    }
+
+    #[test]
+    fn an_error_is_short_however_long_the_argument() {
+        let long = "ü".repeat(50_000);
+        for arguments in [json!({"path": "x", "limit": long}), json!({"path": "x", "mode": long}), json!({&long: 1})] {
+            let error = read(arguments).unwrap_err();
+            assert!(error.body(&crate::base::TraceId::mint()).to_string().len() < 2048, "{:.200}", error.to_string());
+        }
     }
 }

@@ -187,7 +187,7 @@ impl FileRead {
                 effects: vec![],
                 profile: "default",
                 input_schema: arguments::schema::<Args>(),
-                output_schema: Some(arguments::schema::<Reply>()),
+                output_schema: Some(arguments::reply_schema::<Reply>()),
                 can_return_image: true,
                 requires_approval: false,
                 streaming: false,

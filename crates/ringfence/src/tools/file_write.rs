@@ -142,7 +142,7 @@ impl FileWrite {
                 effects: vec!["filesystem_write"],
                 profile: "default",
                 input_schema: arguments::schema::<Args>(),
-                output_schema: Some(arguments::schema::<Reply>()),
+                output_schema: Some(arguments::reply_schema::<Reply>()),
                 can_return_image: false,
                 requires_approval: false,
                 streaming: false,

@@ -100,8 +100,6 @@ impl ShellExec {
     }
 
     fn with(launcher: Launcher) -> Self {
-        let mut output_schema = arguments::schema::<Reply>();
-        output_schema.remove("required");
         let spec = Spec {
             name: "shell.exec".into(),
             title: "Run a command".into(),
@@ -112,7 +110,7 @@ impl ShellExec {
             effects: vec!["exec", "filesystem_write", "network"],
             profile: "none",
             input_schema: arguments::schema::<Arguments>(),
-            output_schema: Some(output_schema),
+            output_schema: Some(arguments::reply_schema::<Reply>()),
             can_return_image: false,
             requires_approval: true,
             streaming: true,

@@ -1,0 +1,242 @@
+//! `ringfence try`: the real server, a temporary directory, and a few calls that show what it lets through and what
+//! it does not. It ends in a denied command and the audit line of it.
+
+mod client;
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use self::client::Client;
+use super::audit;
+use crate::base::ids::short;
+use crate::base::{Error, Kind, Result};
+
+pub fn run(out: &mut dyn Write) -> Result<()> {
+    let began = Instant::now();
+    let stage = Stage::set()?;
+    let mut tell = Narrator { out, colour: std::io::stdout().is_terminal() };
+    let mut client = Client::start(&stage)?;
+    tell.say("This starts the real server in a temporary directory and talks to it as a coding agent would.")?;
+    shake_hands(&mut client, &mut tell)?;
+    write_and_read(&mut client, &mut tell)?;
+    try_to_leave(&mut client, &mut tell, &stage)?;
+    let trace_id = be_denied(&mut client, &mut tell, &stage)?;
+    client.end()?;
+    read_the_log(&mut tell, &stage, &trace_id)?;
+    drop(stage);
+    tell.step("Yours now")?;
+    tell.say("Give the same server to Codex, in the directory of your project:")?;
+    tell.show("codex mcp add ringfence -- ringfence serve")?;
+    tell.say(&format!(
+        "Done in {:.1} s. The temporary directory is gone; nothing else was touched.",
+        began.elapsed().as_secs_f32()
+    ))
+}
+
+fn shake_hands(client: &mut Client, tell: &mut Narrator<'_>) -> Result<()> {
+    tell.step("1. Who is there")?;
+    let hello = client.request(
+        "initialize",
+        json!({
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"elicitation": {}},
+            "clientInfo": {"name": "ringfence-try", "version": env!("CARGO_PKG_VERSION")},
+        }),
+    )?;
+    client.notify("notifications/initialized")?;
+    let server = &hello["serverInfo"];
+    tell.say(&format!(
+        "{} {} answers, on MCP {}.",
+        text(server, "name"),
+        text(server, "version"),
+        text(&hello, "protocolVersion")
+    ))?;
+    let list = client.request("tools/list", json!({}))?;
+    let tools = list["tools"].as_array().ok_or_else(|| unexpected("a list of tools", &list))?;
+    tell.say(&format!("It offers {} tools:", tools.len()))?;
+    for tool in tools {
+        tell.show(&format!("{:<14} {}", text(tool, "name"), text(tool, "title")))?;
+    }
+    Ok(())
+}
+
+fn write_and_read(client: &mut Client, tell: &mut Narrator<'_>) -> Result<()> {
+    tell.step("2. Work in the workspace needs no questions")?;
+    let path = "notes/hello.txt";
+    let written = client.succeed("file.write", json!({"path": path, "content": "Hello from the fence.\n"}))?;
+    let written = text(&written["structuredContent"], "etag");
+    tell.say(&format!("file.write {path} -> etag {written}"))?;
+    let read = client.succeed("file.read", json!({"path": path}))?;
+    let (content, etag) = (text(&read["content"][0], "text"), text(&read["_meta"]["dev.ringfence/file"], "etag"));
+    tell.say(&format!("file.read  {path} -> etag {etag}, {content:?}"))?;
+    if !etag.starts_with("b3:") || written != etag {
+        return Err(unexpected("the same etag for the same text", &json!([written, etag])));
+    }
+    tell.say("The etags agree: a later write can insist that nobody changed the file in between.")
+}
+
+fn try_to_leave(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage) -> Result<()> {
+    tell.step("3. A way out that is none")?;
+    let link = stage.workspace().join("way-out");
+    std::os::unix::fs::symlink(stage.home(), &link).map_err(|e| cannot_set("a symbolic link", e))?;
+    tell.say("The workspace now holds a symbolic link `way-out` to a directory outside, with a secret in it.")?;
+    let error = client.fail("file.read", json!({"path": "way-out/secret.txt"}))?;
+    if error["kind"] != "permission_denied" || error["reason"] != "outside_workspace" {
+        return Err(unexpected("permission_denied (outside_workspace)", &error));
+    }
+    tell.say("file.read way-out/secret.txt is refused:")?;
+    tell.show(&format!("{} ({}): {}", text(&error, "kind"), text(&error, "reason"), text(&error, "message")))?;
+    tell.show(text(&error, "hint"))
+}
+
+/// The trace id of the denied call.
+fn be_denied(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage) -> Result<String> {
+    tell.step("4. A dangerous command meets a human")?;
+    // The home directory of the stage: should this ever run, it is a defect that costs nobody a file.
+    let command = format!("rm -rf {}", stage.home().display());
+    tell.say(&format!("The agent asks for: {command}"))?;
+    let error = client.fail("shell.exec", json!({"command": command, "reason": "free some space"}))?;
+    let [question] = &client.asked[..] else {
+        return Err(unexpected("one question to the human", &json!(client.asked)));
+    };
+    tell.say("Your client would show you this; the demonstration answers Deny:")?;
+    tell.show(text(question, "message").trim_end())?;
+    if error["kind"] != "approval_denied" {
+        return Err(unexpected("approval_denied", &error));
+    }
+    if !stage.home().join("secret.txt").is_file() {
+        return Err(Error::internal("the denied command ran"));
+    }
+    tell.say("Nothing ran and the files are still there. The agent gets:")?;
+    tell.show(&format!("{}: {}", text(&error, "kind"), text(&error, "message")))?;
+    tell.show(text(&error, "hint"))?;
+    match error["trace_id"].as_str() {
+        Some(trace_id) => Ok(trace_id.to_owned()),
+        None => Err(unexpected("a trace_id", &error)),
+    }
+}
+
+fn read_the_log(tell: &mut Narrator<'_>, stage: &Stage, trace_id: &str) -> Result<()> {
+    tell.step("5. The log shows it all")?;
+    let look = |command, trace| -> Result<(u8, String)> {
+        let args = audit::Args {
+            command,
+            trace,
+            follow: false,
+            tool: None,
+            session: None,
+            since: None,
+            json: false,
+            root: None,
+        };
+        let mut printed = Vec::new();
+        let code = audit::run(args, &stage.root(), &mut printed)?;
+        Ok((code, String::from_utf8_lossy(&printed).into_owned()))
+    };
+    let (_, lines) = look(None, Some(trace_id.to_owned()))?;
+    if !lines.contains("denied") {
+        return Err(unexpected("the denied call in the audit log", &json!(lines)));
+    }
+    tell.say(&format!("ringfence audit --trace {trace_id}"))?;
+    tell.show(lines.trim_end())?;
+    let (code, verdict) = look(Some(audit::Command::Verify), None)?;
+    tell.say("ringfence audit verify")?;
+    tell.show(verdict.trim_end())?;
+    if code == 0 { Ok(()) } else { Err(Error::internal("the audit log of the demonstration is broken")) }
+}
+
+/// A temporary directory with everything the demonstration needs, removed with it.
+struct Stage(PathBuf);
+
+impl Stage {
+    fn set() -> Result<Self> {
+        use std::os::unix::fs::DirBuilderExt;
+        let base = std::env::temp_dir().canonicalize().map_err(|e| cannot_set("a temporary directory", e))?;
+        let stage = Stage(base.join(short("ringfence-try")));
+        for dir in [stage.0.clone(), stage.root(), stage.workspace(), stage.home()] {
+            std::fs::DirBuilder::new().mode(0o700).create(&dir).map_err(|e| cannot_set("a temporary directory", e))?;
+        }
+        // An empty config file of its own: what is shown is how it behaves as it comes.
+        for (file, content) in [(stage.home().join("secret.txt"), "not for agents\n"), (stage.config(), "")] {
+            std::fs::write(&file, content).map_err(|e| cannot_set("a temporary file", e))?;
+        }
+        Ok(stage)
+    }
+
+    fn root(&self) -> PathBuf {
+        self.0.join("root")
+    }
+
+    fn workspace(&self) -> PathBuf {
+        self.0.join("workspace")
+    }
+
+    fn home(&self) -> PathBuf {
+        self.0.join("home")
+    }
+
+    fn config(&self) -> PathBuf {
+        self.0.join("config.toml")
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            tracing::warn!("cannot remove {}: {error}", self.0.display());
+        }
+    }
+}
+
+fn unexpected(wanted: &str, got: &Value) -> Error {
+    let shown: String = got.to_string().chars().take(600).collect();
+    Error::internal(format!("the demonstration expected {wanted} and got {shown}"))
+        .hint("This is a defect of this build: please report it with the text above.")
+}
+
+fn cannot_set(what: &str, error: std::io::Error) -> Error {
+    Error::new(Kind::Unavailable, format!("cannot make {what}"))
+        .hint("The demonstration needs a writable TMPDIR.")
+        .source(error)
+}
+
+fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+    value[name].as_str().unwrap_or("-")
+}
+
+/// Plain sentences; colour is for terminals.
+struct Narrator<'a> {
+    out: &'a mut dyn Write,
+    colour: bool,
+}
+
+impl Narrator<'_> {
+    fn step(&mut self, title: &str) -> Result<()> {
+        let line = if self.colour { format!("\n\x1b[1m{title}\x1b[0m") } else { format!("\n{title}") };
+        self.print(&line)
+    }
+
+    fn say(&mut self, sentence: &str) -> Result<()> {
+        self.print(sentence)
+    }
+
+    /// Something that somebody else says, set apart.
+    fn show(&mut self, lines: &str) -> Result<()> {
+        for line in lines.lines() {
+            let line = if self.colour { format!("    \x1b[2m{line}\x1b[0m") } else { format!("    {line}") };
+            self.print(&line)?;
+        }
+        Ok(())
+    }
+
+    fn print(&mut self, line: &str) -> Result<()> {
+        writeln!(self.out, "{line}").and_then(|()| self.out.flush()).map_err(|error| {
+            Error::new(Kind::Unavailable, "standard output is closed")
+                .hint("Run it where its text can be read.")
+                .source(error)
+        })
+    }
+}

@@ -1,0 +1,124 @@
+//! The agent's side of the demonstration: our own binary on a pipe, and just enough of a client to talk to it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Stage, unexpected};
+use crate::base::{Error, Kind, Result};
+use crate::sandbox::{OwnServer, own_server};
+
+/// The server answers in milliseconds; one that needs this long is not going to.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// An MCP client that does one thing at a time and denies whatever it is asked.
+pub struct Client {
+    server: OwnServer,
+    lines: Receiver<String>,
+    last_id: u64,
+    /// The questions that a human would have seen.
+    pub asked: Vec<Value>,
+}
+
+impl Client {
+    pub fn start(stage: &Stage) -> Result<Self> {
+        let flag = |name: &str, path: &Path| [name.into(), path.as_os_str().to_owned()];
+        let mut args = vec!["serve".into()];
+        args.extend(flag("--root", &stage.root()));
+        args.extend(flag("--workspace", &stage.workspace()));
+        args.extend(flag("--config", &stage.config()));
+        let env =
+            [("HOME".into(), stage.home().into_os_string()), ("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())];
+        let cannot = || Error::new(Kind::Unavailable, "the server could not be started");
+        let mut server = own_server(args, env).map_err(|error| cannot().source(error))?;
+        let output = server.take_output().ok_or_else(cannot)?;
+        // A thread reads, so that waiting for an answer can end.
+        let (found, lines) = sync_channel(1);
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(std::io::Result::ok) {
+                if found.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Client { server, lines, last_id: 0, asked: Vec::new() })
+    }
+
+    pub fn request(&mut self, method: &str, params: Value) -> Result<Value> {
+        self.last_id += 1;
+        let id = json!(self.last_id);
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))?;
+        loop {
+            let mut message = self.receive()?;
+            if message["method"] == "elicitation/create" {
+                self.send(&json!({"jsonrpc": "2.0", "id": message["id"], "result": {"action": "decline"}}))?;
+                self.asked.push(message["params"].take());
+            } else if message.get("method").is_none() && message["id"] == id {
+                return match message.get_mut("result") {
+                    Some(result) => Ok(result.take()),
+                    None => Err(unexpected("a result", &message["error"])),
+                };
+            }
+        }
+    }
+
+    pub fn notify(&mut self, method: &str) -> Result<()> {
+        self.send(&json!({"jsonrpc": "2.0", "method": method}))
+    }
+
+    /// Calls a tool that must do what it is asked to.
+    pub fn succeed(&mut self, tool: &str, arguments: Value) -> Result<Value> {
+        let result = self.request("tools/call", json!({"name": tool, "arguments": arguments}))?;
+        match result["isError"] == true {
+            false => Ok(result),
+            true => Err(unexpected(&format!("`{tool}` to work"), &result["structuredContent"]["error"])),
+        }
+    }
+
+    /// Calls a tool that must refuse, and gives its error.
+    pub fn fail(&mut self, tool: &str, arguments: Value) -> Result<Value> {
+        let mut result = self.request("tools/call", json!({"name": tool, "arguments": arguments}))?;
+        match result["isError"] == true {
+            true => Ok(result["structuredContent"]["error"].take()),
+            false => Err(unexpected(&format!("`{tool}` to refuse"), &result)),
+        }
+    }
+
+    fn send(&mut self, message: &Value) -> Result<()> {
+        let input = self.server.input().ok_or_else(gone)?;
+        writeln!(input, "{message}").and_then(|()| input.flush()).map_err(|error| gone().source(error))
+    }
+
+    fn receive(&mut self) -> Result<Value> {
+        let line = self.lines.recv_timeout(PATIENCE).map_err(|error| match error {
+            RecvTimeoutError::Timeout => {
+                Error::new(Kind::DeadlineExceeded, format!("the server gave no answer within {} s", PATIENCE.as_secs()))
+                    .hint("Its log is above. Try again on a machine with less to do.")
+            }
+            RecvTimeoutError::Disconnected => gone(),
+        })?;
+        serde_json::from_str(&line)
+            .map_err(|error| Error::internal("the server sent something that is not JSON").source(error))
+    }
+
+    /// Ends the server in good order, so that its log is closed.
+    pub fn end(mut self) -> Result<()> {
+        self.server.close_input();
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(Error::internal("the server did not end with its input"));
+                }
+            }
+        }
+    }
+}
+
+fn gone() -> Error {
+    Error::new(Kind::Unavailable, "the server ended early").hint("Its log is above.")
+}
