@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::chain::{self, Entry, Line, Link, Mac, START};
-use super::store::{LATEST, Store, create_new, head_of, new_name};
+use super::store::{LATEST, NEW_LATEST, NEW_LOG, Store, create_new, head_of, new_name};
 use crate::base::clock::now_utc;
 
 /// Stop records that could not be written wait for room, up to this many.
@@ -250,10 +250,10 @@ impl NewFile {
         let head = create_new(&head_path, false)?;
         undo.0.push(head_path.clone());
         head.write_all_at(&store.head_line(name, line.seq, &line.mac), 0)?;
-        let (latest_path, mut latest) = store.temporary()?;
+        let (latest_path, mut latest) = store.temporary(NEW_LATEST)?;
         undo.0.push(latest_path.clone());
         latest.write_all(&store.latest_line(name))?;
-        let (written_as, mut file) = store.temporary()?;
+        let (written_as, mut file) = store.temporary(NEW_LOG)?;
         undo.0.push(written_as.clone());
         file.lock()?;
         write_once(&mut file, &line.bytes)?;

@@ -23,7 +23,12 @@ use crate::base::ids::{hex, random};
 pub(super) const LOG: &str = ".jsonl";
 pub(super) const HEAD: &str = ".head";
 pub(super) const LATEST: &str = "latest";
-const TEMPORARY: &str = "tmp-";
+/// What is not yet whole. Only the holder of the lock makes them, so fixed names do, and a start need not list the
+/// whole directory to sweep them up.
+const TEMPORARIES: [&str; 3] = [NEW_KEY, NEW_LATEST, NEW_LOG];
+const NEW_KEY: &str = "tmp-key";
+pub(super) const NEW_LATEST: &str = "tmp-latest";
+pub(super) const NEW_LOG: &str = "tmp-log";
 
 pub(super) struct Store {
     dir: PathBuf,
@@ -45,9 +50,9 @@ impl Store {
         tighten(&File::open(&dir)?, 0o700)?;
         let lock = open_lock(&dir)?;
         lock.lock()?;
-        // Whoever made one of these held the lock, so it is a dead process's.
-        for name in names(&dir)?.iter().filter(|name| name.starts_with(TEMPORARY)) {
-            fs::remove_file(dir.join(name))?;
+        // Whoever made one of these held the lock, so what is left is a dead process's.
+        for name in TEMPORARIES {
+            sweep(&dir.join(name))?;
         }
         let key = match read_key(&dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -174,8 +179,8 @@ impl Store {
     }
 
     /// A file nobody else can have open, to be renamed into place.
-    pub(super) fn temporary(&self) -> io::Result<(PathBuf, File)> {
-        temporary(&self.dir)
+    pub(super) fn temporary(&self, name: &str) -> io::Result<(PathBuf, File)> {
+        temporary(&self.dir, name)
     }
 }
 
@@ -206,10 +211,18 @@ pub(super) fn create_new(path: &Path, append: bool) -> io::Result<File> {
     OpenOptions::new().write(true).append(append).create_new(true).mode(0o600).open(path)
 }
 
-fn temporary(dir: &Path) -> io::Result<(PathBuf, File)> {
-    let path = dir.join(format!("{TEMPORARY}{}", hex(&random::<8>())));
+fn temporary(dir: &Path, name: &str) -> io::Result<(PathBuf, File)> {
+    let path = dir.join(name);
+    sweep(&path)?;
     let file = create_new(&path, true)?;
     Ok((path, file))
+}
+
+fn sweep(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn open_lock(dir: &Path) -> io::Result<File> {
@@ -229,7 +242,7 @@ fn no_follow() -> i32 {
 
 /// Whole before it has its name, and the first of several stays: `link` does not replace.
 fn make_key(dir: &Path) -> io::Result<()> {
-    let (path, mut file) = temporary(dir)?;
+    let (path, mut file) = temporary(dir, NEW_KEY)?;
     file.write_all(&random::<32>())?;
     file.sync_all()?;
     let linked = fs::hard_link(&path, dir.join("key"));

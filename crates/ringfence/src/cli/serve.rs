@@ -58,11 +58,13 @@ pub fn run(args: Args) -> Result<u8> {
         &Env::of_process(),
     )?;
     config::prepare_root(&config)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(|error| Error::internal("cannot start the runtime").source(error))?;
+    // One client needs one thread, and a call that never changes threads is quicker; what blocks has its own anyway.
+    let mut runtime = match config.http.listen {
+        Some(_) => tokio::runtime::Builder::new_multi_thread(),
+        None => tokio::runtime::Builder::new_current_thread(),
+    };
+    let runtime =
+        runtime.enable_all().build().map_err(|error| Error::internal("cannot start the runtime").source(error))?;
     let result = runtime.block_on(serve(config));
     // A read of standard input may never return; it must not keep the process.
     runtime.shutdown_timeout(Duration::from_millis(100));

@@ -5,6 +5,7 @@
 
 pub mod ask;
 pub mod auth;
+mod channel;
 pub mod dispatch;
 pub mod edge;
 pub mod fixtures;

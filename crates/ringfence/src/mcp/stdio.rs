@@ -10,6 +10,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::Mutex;
 
+use super::channel;
 use super::dispatch::Handler;
 use super::edge::{self, Verdict};
 use super::server::{Line, Server};
@@ -21,8 +22,8 @@ pub async fn serve(server: Arc<Server>) -> Result<()> {
     let line = server.connect(Principal::local(), "stdio")?;
     let session = Arc::clone(&line.session);
     let pipe = Pipe {
-        input: BufReader::with_capacity(64 * 1024, tokio::io::stdin()),
-        output: Arc::new(Mutex::new(tokio::io::stdout())),
+        input: BufReader::with_capacity(64 * 1024, channel::input()),
+        output: Arc::new(Mutex::new(channel::output())),
         limit: server.config.limits.message_bytes,
         line,
         skipping: false,

@@ -1,0 +1,57 @@
+//! Standard input and output without a thread between: a client's pipe or socket is waited on like any other, which
+//! halves the way of a small call. What is neither (a terminal, a file) goes through the runtime's own threads.
+
+use std::io::Result;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::FileType;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+
+pub fn input() -> Box<dyn AsyncRead + Unpin + Send> {
+    let stdin = std::io::stdin();
+    match kind(stdin.as_fd()) {
+        // Opened anew, so that not blocking is our own affair: the flag would be shared with whoever else has the pipe.
+        Some(FileType::Fifo) => match pipe::OpenOptions::new().open_receiver("/proc/self/fd/0") {
+            Ok(pipe) => Box::new(pipe),
+            Err(_) => Box::new(tokio::io::stdin()),
+        },
+        Some(FileType::Socket) => match socket(stdin.as_fd()) {
+            Ok(socket) => Box::new(socket),
+            Err(_) => Box::new(tokio::io::stdin()),
+        },
+        _ => Box::new(tokio::io::stdin()),
+    }
+}
+
+pub fn output() -> Box<dyn AsyncWrite + Unpin + Send> {
+    let stdout = std::io::stdout();
+    match kind(stdout.as_fd()) {
+        Some(FileType::Fifo) => match pipe::OpenOptions::new().open_sender("/proc/self/fd/1") {
+            Ok(pipe) => Box::new(pipe),
+            Err(_) => Box::new(tokio::io::stdout()),
+        },
+        Some(FileType::Socket) => match socket(stdout.as_fd()) {
+            Ok(socket) => Box::new(socket),
+            Err(_) => Box::new(tokio::io::stdout()),
+        },
+        _ => Box::new(tokio::io::stdout()),
+    }
+}
+
+fn kind(fd: BorrowedFd<'_>) -> Option<FileType> {
+    rustix::fs::fstat(fd).ok().map(|stat| FileType::from_raw_mode(stat.st_mode))
+}
+
+/// A socket cannot be opened anew. Its end is ours alone, unless standard error shares it: then a log line must still
+/// be able to wait, and so must we.
+fn socket(fd: BorrowedFd<'_>) -> Result<UnixStream> {
+    let (ours, log) = (rustix::fs::fstat(fd)?, rustix::fs::fstat(rustix::stdio::stderr())?);
+    if (ours.st_dev, ours.st_ino) == (log.st_dev, log.st_ino) {
+        return Err(std::io::ErrorKind::ResourceBusy.into());
+    }
+    let socket = std::os::unix::net::UnixStream::from(fd.try_clone_to_owned()?);
+    socket.set_nonblocking(true)?;
+    UnixStream::from_std(socket)
+}
