@@ -117,7 +117,7 @@ impl Gate {
         let pause = cx.deadline.pause();
         let outcome = tokio::select! {
             answer = at_terminal, if self.terminal => answer.ok(),
-            answer = ask_client(cx.caller, elicitation), if by_client => Some((answer, "client")),
+            answer = ask_client(cx.caller, elicitation), if by_client => answer.map(|answer| (answer, "client")),
             () = tokio::time::sleep(expiry) => None,
             cause = cx.cancel.cancelled() => {
                 cx.approvals.write("expired", cause.name(), "once")?;
@@ -155,18 +155,19 @@ fn nobody_to_ask(tool: &str, accepts_unseen: bool) -> Error {
     )
 }
 
-/// Anything but a clear yes is a no: an error, a cancelled dialog, an answer we do not understand.
-async fn ask_client(caller: &Caller, elicitation: Value) -> Answer {
+/// Anything but a clear yes is a no: an error, a cancelled dialog, an answer we do not understand. None is silence.
+async fn ask_client(caller: &Caller, elicitation: Value) -> Option<Answer> {
     match caller.ask("elicitation/create", elicitation).await {
         Ok(answer) if answer["action"] == "accept" => match answer["_meta"]["persist"].as_str() {
             // We offer "session" only; a client's "always" counts as that and no more.
-            Some("session" | "always") => Answer::Session,
-            _ => Answer::Once,
+            Some("session" | "always") => Some(Answer::Session),
+            _ => Some(Answer::Once),
         },
-        Ok(_) => Answer::Deny,
+        Ok(_) => Some(Answer::Deny),
+        Err(error) if error.kind() == Kind::ApprovalExpired => None,
         Err(error) => {
             tracing::info!("the client did not answer: {}", error.detail());
-            Answer::Deny
+            Some(Answer::Deny)
         }
     }
 }

@@ -291,20 +291,19 @@ mod tests {
     #[test]
     fn concurrent_starters_agree_on_one_key() {
         let root = Dir::new();
-        // Without the lock: the link alone must decide.
         let keys: Vec<Mac> = std::thread::scope(|scope| {
             let starters: Vec<_> = (0..16)
                 .map(|_| {
                     scope.spawn(|| {
-                        make_key(root.path()).unwrap();
-                        read_key(root.path()).unwrap().mac("test", &[])
+                        let (store, _lock) = Store::create(root.path()).unwrap();
+                        store.key.mac("test", &[])
                     })
                 })
                 .collect();
             starters.into_iter().map(|starter| starter.join().unwrap()).collect()
         });
         assert!(keys.iter().all(|mac| *mac == keys[0]));
-        assert_eq!(names(root.path()).unwrap(), ["key"], "nothing is left over");
+        assert_eq!(names(&root.path().join("audit")).unwrap(), ["key", "lock"], "nothing is left over");
     }
 
     #[test]

@@ -208,7 +208,10 @@ async fn hold(
             },
             () = &mut expired => {
                 forget(&held.id);
-                held.open.clear();
+                for (_, question) in std::mem::take(&mut held.open) {
+                    // Whoever asked hears that it was silence, which is not the same as a no.
+                    let _ = question.reply.send(Err(Error::new(Kind::ApprovalExpired, "nobody came back with an answer")));
+                }
                 // A run that can do without the answer may still end by itself.
                 let _ = tokio::time::timeout(grace, &mut held.run.done).await;
                 held.run.cancel.cancel(Cause::Unanswered);

@@ -100,7 +100,7 @@ async fn serve(config: Config) -> Result<()> {
     let mut stop = StopSignals::new()?;
     tokio::spawn(async move {
         stop.received().await;
-        stopped.shutdown.cancel(Cause::Shutdown);
+        stopped.stop(stopped.config.limits.grace * 2 + Duration::from_secs(1)).await;
     });
     let result = match listener {
         Some(listener) => within_grace(&server, http::serve(Arc::clone(&server), listener)).await,

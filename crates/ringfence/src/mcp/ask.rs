@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::base::call::Output;
 use crate::base::caller::{Event, Question};
-use crate::base::{Cause, Error, Kind, Result};
+use crate::base::{Cancel, Cause, Error, Kind, Result};
 use crate::call::park::Held;
 
 /// How being attached ended.
@@ -37,6 +37,8 @@ pub struct Link<'a> {
     pub stateless: bool,
     /// What the end of this request means for the run.
     pub cause: Cause,
+    /// Ends with the connection, whose end a run of 2026-07-28 does not hear of through its own session.
+    pub line: &'a Cancel,
 }
 
 /// Some clients drop progress that arrives in the same read as the result.
@@ -57,6 +59,10 @@ pub async fn attach(mut held: Held, link: &Link<'_>) -> Attached {
                 // Nobody may be answered any more; we stay until the run is over so that its end is recorded.
                 return Attached::Done(finish(&mut held).await);
             }
+            cause = link.line.cancelled() => {
+                held.run.cancel.cancel(cause);
+                return Attached::Done(finish(&mut held).await);
+            }
             event = held.run.events.recv(), if speaks => match event {
                 None => speaks = false,
                 Some(Event::Ask(questions)) if link.stateless => {
@@ -71,12 +77,12 @@ pub async fn attach(mut held: Held, link: &Link<'_>) -> Attached {
                     }
                 }
                 Some(Event::Progress { message, progress, total, done }) => {
-                    let cancelled = until_cancelled(link.context, pen.progress(message, progress, total)).await;
+                    let cancelled = until_cancelled(link, pen.progress(message, progress, total)).await;
                     let _ = done.send(());
                     if cancelled { continue }
                 }
                 Some(Event::Log { level, logger, data, done }) => {
-                    until_cancelled(link.context, pen.log(level, logger, data)).await;
+                    until_cancelled(link, pen.log(level, logger, data)).await;
                     let _ = done.send(());
                 }
                 Some(Event::Detach(done)) => {
@@ -110,10 +116,11 @@ fn lost() -> Error {
     Error::internal("the call ended without a result")
 }
 
-async fn until_cancelled(context: &RequestContext<RoleServer>, sending: impl Future<Output = ()>) -> bool {
+async fn until_cancelled(link: &Link<'_>, sending: impl Future<Output = ()>) -> bool {
     tokio::select! {
         () = sending => false,
-        () = context.ct.cancelled() => true,
+        () = link.context.ct.cancelled() => true,
+        _ = link.line.cancelled() => true,
     }
 }
 

@@ -93,11 +93,15 @@ pub fn stamp(message: &mut Value) {
     if data.get("trace_id").is_some() {
         return;
     }
-    let kind =
-        if code == -32602 && text.starts_with("request _meta") { Kind::InvalidRequest } else { Kind::from_code(code) };
-    if let (Value::Object(body), Some(data)) =
-        (Error::new(kind, text).code(code).body(&TraceId::mint()), data.as_object_mut())
-    {
+    let error = match code {
+        -32602 if text.contains("request _meta") => Error::new(Kind::InvalidRequest, text)
+            .hint("Carry protocolVersion and clientCapabilities (io.modelcontextprotocol/…) in each request's _meta."),
+        -32020 => Error::new(Kind::InvalidRequest, text)
+            .reason("header_mismatch")
+            .hint("Let the headers MCP-Protocol-Version, Mcp-Method and Mcp-Name say what the body says."),
+        _ => Error::new(Kind::from_code(code), text),
+    };
+    if let (Value::Object(body), Some(data)) = (error.code(code).body(&TraceId::mint()), data.as_object_mut()) {
         for (key, value) in body {
             data.entry(key).or_insert(value);
         }

@@ -78,6 +78,12 @@ fn router(app: Arc<App>) -> Router {
         .route("/mcp", any(mcp))
         .route("/mcp/sse", get(sse::open))
         .route("/mcp/message", post(sse::post))
+        .method_not_allowed_fallback(|| async {
+            let error = Error::new(Kind::MethodNotFound, "this address takes another HTTP method")
+                .reason("http_method")
+                .hint("Use POST /mcp; or GET /mcp/sse and POST to the address in its first event.");
+            json_error(None, &error)
+        })
         .layer(axum::extract::DefaultBodyLimit::max(app.server.config.limits.message_bytes))
         .layer(Extension(Arc::clone(&app.server)))
         .layer(Extension(Arc::<Streams>::default()))
@@ -99,7 +105,7 @@ impl App {
         let manager = Arc::new(manager);
         let handler = Handler { server: Arc::clone(&server) };
         let config = StreamableHttpServerConfig::default()
-            .with_cancellation_token(server.shutdown.token().child_token())
+            .with_cancellation_token(server.closed.child_token())
             .with_max_request_body_bytes(server.config.limits.message_bytes)
             // Host and Origin are checked before, on every route alike.
             .disable_allowed_hosts();

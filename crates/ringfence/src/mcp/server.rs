@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 
 use super::tasks::Tasks;
 use crate::base::ids::short;
@@ -29,6 +30,8 @@ pub struct Server {
     pub pipeline: Arc<Pipeline>,
     pub config: Arc<Config>,
     pub shutdown: Cancel,
+    /// Ends the engines of the network. Later than `shutdown`, so that what it stopped can still be answered.
+    pub closed: CancellationToken,
     pub tasks: Tasks,
     handles: Sealer,
     /// Sessions of 2026-07-28, by the id inside their handle.
@@ -52,6 +55,8 @@ struct Handle {
 /// A handle unused for so long is forgotten, and its trust with it.
 const HANDLE_IDLE: Duration = Duration::from_secs(3600);
 const HANDLES_LIMIT: usize = 4096;
+/// From the end of a call to its answer on the wire.
+const ANSWERING: Duration = Duration::from_millis(100);
 
 impl Server {
     pub fn new(config: Config) -> Result<Arc<Self>> {
@@ -60,6 +65,7 @@ impl Server {
             pipeline: Arc::new(Pipeline::new(Arc::clone(&config))?),
             config,
             shutdown: Cancel::new(),
+            closed: CancellationToken::new(),
             tasks: Tasks::default(),
             handles: Sealer::new()?,
             lasting: Mutex::default(),
@@ -121,6 +127,17 @@ impl Server {
     pub fn cancel(&self, session: &str, request: &str, cause: Cause) -> bool {
         let found = lock(&self.running).get(&(session.to_owned(), request.to_owned())).cloned();
         found.map(|cancel| cancel.cancel(cause)).is_some()
+    }
+
+    /// Stops every call, and the engines once the answers are out.
+    pub async fn stop(&self, at_most: Duration) {
+        let busy = !lock(&self.running).is_empty();
+        self.shutdown.cancel(Cause::Shutdown);
+        self.pipeline.idle(at_most).await;
+        if busy {
+            tokio::time::sleep(ANSWERING).await;
+        }
+        self.closed.cancel();
     }
 
     pub fn is_idle(&self, session: &str) -> bool {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Extension;
 use axum::extract::Query;
+use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::http::StatusCode;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -22,7 +23,7 @@ use super::dispatch::Handler;
 use super::edge::{self, Verdict};
 use super::http::{Caller, json_error};
 use super::server::{Line, Server};
-use super::stdio::{parse, stamped};
+use super::stdio::{parse, stamped, too_long};
 use crate::base::ids::{hex, random};
 use crate::base::{Cause, Error, Kind};
 use crate::session::Principal;
@@ -38,6 +39,8 @@ struct Open {
     line: Line,
     inbox: mpsc::Sender<ClientJsonRpcMessage>,
     outbox: mpsc::Sender<Vec<u8>>,
+    /// The most bytes that one message may have.
+    limit: usize,
 }
 
 impl Streams {
@@ -101,14 +104,15 @@ pub async fn open(
     let id = hex(&random::<16>());
     let (to_engine, inbox) = mpsc::channel(16);
     let (outbox, from_engine) = mpsc::channel(16);
-    let open = Open { principal: caller.principal, line, inbox: to_engine, outbox: outbox.clone() };
+    let limit = server.config.limits.message_bytes;
+    let open = Open { principal: caller.principal, line, inbox: to_engine, outbox: outbox.clone(), limit };
     streams.lock().insert(id.clone(), open);
     let closing = Closing { streams, id: id.clone() };
     let running = serve_directly_with_ct(
         Handler { server: Arc::clone(&server) },
         Channel { inbox, outbox },
         None,
-        server.shutdown.token().child_token(),
+        server.closed.child_token(),
     );
     tokio::spawn(running.waiting());
     Sse::new(events(id, from_engine, closing, server)).keep_alive(KeepAlive::default()).into_response()
@@ -127,8 +131,8 @@ fn events(
         let text = String::from_utf8_lossy(&bytes).into_owned();
         Some((Ok(Event::default().event("message").data(text)), (outbox, closing)))
     });
-    let over = server.shutdown.clone();
-    futures::stream::iter([Ok(first)]).chain(messages).take_until(async move { over.cancelled().await })
+    let over = server.closed.clone();
+    futures::stream::iter([Ok(first)]).chain(messages).take_until(over.cancelled_owned())
 }
 
 #[derive(Deserialize)]
@@ -136,14 +140,27 @@ pub struct Address {
     session_id: String,
 }
 
+/// A body that could not be taken in.
+fn unread(rejection: &BytesRejection, limit: usize) -> Error {
+    if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        return too_long(limit);
+    }
+    Error::new(Kind::InvalidRequest, "the body did not arrive whole").hint("Send the message again.")
+}
+
 /// A message for an open stream. Answers, errors too, go to the stream: that is where this transport's clients
 /// look for them.
 pub async fn post(
     Extension(streams): Extension<Arc<Streams>>,
     Extension(caller): Extension<Caller>,
-    Query(address): Query<Address>,
-    body: Bytes,
+    address: Result<Query<Address>, QueryRejection>,
+    body: Result<Bytes, BytesRejection>,
 ) -> Response {
+    let Ok(Query(address)) = address else {
+        let error = Error::new(Kind::InvalidRequest, "there is no session_id")
+            .hint("Open `GET /mcp/sse` and post to the address in its first event.");
+        return json_error(None, &error);
+    };
     let found = streams.lock().get(&address.session_id).cloned();
     // Somebody else's stream looks like none at all.
     let Some(open) = found.filter(|open| open.principal == caller.principal) else {
@@ -151,6 +168,10 @@ pub async fn post(
             .reason("unknown_session")
             .hint("Open `GET /mcp/sse` and post to the address in its first event.");
         return json_error(None, &error);
+    };
+    let body = match body {
+        Ok(body) => body,
+        Err(rejection) => return json_error(None, &unread(&rejection, open.limit)),
     };
     let delivered = match edge::judge(&body) {
         Verdict::Ignore => return StatusCode::ACCEPTED.into_response(),

@@ -82,7 +82,12 @@ async fn handle(
     };
     let request_id = serde_json::to_string(&incoming.context.id).unwrap_or_default();
     let _running = incoming.server.running(&incoming.line.session.id, &request_id, held.run.cancel.clone());
-    let link = Link { context: incoming.context, stateless: incoming.stateless, cause: cause(incoming) };
+    let link = Link {
+        context: incoming.context,
+        stateless: incoming.stateless,
+        cause: cause(incoming),
+        line: &incoming.line.session.cancel,
+    };
     match attach(held, &link).await {
         Attached::Done(Ok(output)) => Ok(CallToolResponse::Complete(render::result(output, trace_id))),
         Attached::Done(Err(error)) => Err(error),

@@ -1,0 +1,536 @@
+//! The gate as clients and people meet it: who is asked what, what an answer is good for, and what is not an
+//! answer at all.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::matrix::{eras, on_cell, on_cells_at_once};
+use crate::support::server::{binary, ringfence};
+use crate::support::subset::assert_holds;
+use crate::support::{
+    Approve, Client, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually, on_every_transport, token,
+};
+
+fn plain(options: Options) -> Options {
+    options
+}
+
+fn error_of(message: &Value) -> &Value {
+    assert_eq!(message["result"]["isError"], true, "{message:#}");
+    &message["result"]["structuredContent"]["error"]
+}
+
+fn echo(client: &mut Client, text: &str) -> Value {
+    client.call("shell.exec", json!({"command": format!("echo {text}")}))
+}
+
+#[track_caller]
+fn assert_ran(message: &Value, text: &str) {
+    assert_holds(json!({"result": {"isError": false, "structuredContent": {"stdout": format!("{text}\n")}}}), message);
+}
+
+/// The one shape that current Codex shows to its user instead of answering by itself.
+#[test]
+fn a_question_has_the_shape_that_clients_really_show() {
+    on_every_transport(plain, |server, client| {
+        assert_ran(&echo(client, "shape"), "shape");
+        let [question] = &client.questions[..] else { panic!("asked {} times", client.questions.len()) };
+        assert_eq!(question["requestedSchema"], json!({"type": "object", "properties": {}}));
+        let meta = question["_meta"].as_object().unwrap();
+        assert_eq!(meta["persist"], json!(["session"]));
+        // The engine numbers every request of the server's for progress; nothing else may be there.
+        assert!(meta.keys().all(|key| ["persist", "progressToken"].contains(&key.as_str())), "{meta:?}");
+        assert_eq!(question["mode"], "form");
+        assert_eq!(question.as_object().unwrap().len(), 4, "{question}");
+        let text = question["message"].as_str().unwrap();
+        let workspace = server.workspace().display().to_string();
+        for part in ["shell.exec", "echo shape", "without a sandbox", &workspace, "local", "network", "sandbox: none"] {
+            assert!(text.contains(part), "{part} is not in the question:\n{text}");
+        }
+    });
+}
+
+#[test]
+fn once_is_for_one_call() {
+    on_every_transport(plain, |server, client| {
+        assert_ran(&echo(client, "one"), "one");
+        assert_ran(&echo(client, "two"), "two");
+        assert_eq!(client.questions.len(), 2);
+        let approvals = server.events("approval");
+        assert_eq!(approvals.len(), 2);
+        assert_holds(
+            json!({"outcome": "approved", "by": "client", "mode": "once", "tool": "shell.exec"}),
+            &approvals[0],
+        );
+    });
+}
+
+#[test]
+fn trust_lasts_for_the_session_and_always_means_no_more() {
+    for answer in [Approve::Session, Approve::Always] {
+        on_every_transport(plain, |server, client| {
+            client.approve = answer;
+            assert_ran(&echo(client, "one"), "one");
+            client.approve = Approve::Decline;
+            assert_ran(&echo(client, "two"), "two");
+            assert_eq!(client.questions.len(), 1);
+            let approvals = server.events("approval");
+            assert_holds(
+                json!([
+                    {"outcome": "approved", "by": "client", "mode": "session"},
+                    {"outcome": "approved", "by": "trust", "mode": "session"},
+                ]),
+                &json!(approvals),
+            );
+        });
+    }
+}
+
+#[test]
+fn a_no_and_a_closed_dialog_are_both_a_no() {
+    on_every_transport(plain, |server, client| {
+        for answer in [Approve::Decline, Approve::Cancel] {
+            client.approve = answer;
+            let message = client.call("shell.exec", json!({"command": "touch ran"}));
+            assert_holds(json!({"kind": "approval_denied", "hint": "*", "trace_id": "*"}), error_of(&message));
+        }
+        assert!(!server.workspace().join("ran").exists());
+        assert_eq!(server.events("call.start").len(), 0, "nothing was started");
+        assert_holds(
+            json!([{"outcome": "denied", "by": "client"}, {"outcome": "denied", "by": "client"}]),
+            &json!(server.events("approval")),
+        );
+        assert_holds(json!([{"status": "denied", "error": "approval_denied"}]), &json!(server.stops(2)));
+    });
+}
+
+#[test]
+fn silence_is_a_no() {
+    let short = |options: Options| options.config("[approval]\nexpiry_s = 1");
+    on_cells_at_once(eras(), short, |server, client| {
+        client.approve = Approve::Never;
+        let message = client.call("shell.exec", json!({"command": "touch ran"}));
+        if client.is_modern() {
+            // The question was put; nobody comes back with an answer.
+            assert_eq!(message["result"]["resultType"], "input_required", "{message}");
+        } else {
+            assert_holds(json!({"kind": "approval_expired", "hint": "*", "trace_id": "*"}), error_of(&message));
+        }
+        let stops = server.stops(1);
+        assert_holds(json!({"status": "denied", "error": "approval_expired"}), &stops[0]);
+        assert_holds(json!([{"outcome": "expired", "by": "nobody"}]), &json!(server.events("approval")));
+        assert!(!server.workspace().join("ran").exists());
+        if client.is_modern() {
+            let state = &message["result"]["requestState"];
+            let late = client.retry(
+                "shell.exec",
+                &json!({"command": "touch ran"}),
+                state,
+                json!({"q1": Approve::Once.answer()}),
+            );
+            assert_holds(json!({"error": {"code": -32602, "data": {"kind": "invalid_arguments", "hint": "*"}}}), &late);
+            assert!(!server.workspace().join("ran").exists());
+        }
+    });
+}
+
+#[test]
+fn a_client_that_cannot_ask_is_told_at_once() {
+    for cell in eras() {
+        for capabilities in [json!({}), json!({"elicitation": {"url": {}}})] {
+            let mut server = Options::new(cell.transport).spawn();
+            let mut client = server.client(cell.version);
+            client.capabilities = capabilities;
+            client.shake_hands();
+            let begun = Instant::now();
+            let message = client.call("shell.exec", json!({"command": "touch ran"}));
+            assert!(begun.elapsed() < Duration::from_secs(5));
+            let want = json!({"kind": "approval_denied", "reason": "no_asker", "hint": "~ringfence approvals"});
+            assert_holds(want, error_of(&message));
+            assert!(client.questions.is_empty());
+            assert_holds(json!([{"outcome": "denied", "by": "nobody"}]), &json!(server.events("approval")));
+            assert!(!server.workspace().join("ran").exists());
+        }
+    }
+}
+
+/// It says of itself that nobody sees what it accepts.
+#[test]
+fn an_accept_that_nobody_saw_is_a_no() {
+    for cell in eras() {
+        on_cell(cell, plain, |server, client| {
+            let arguments = json!({"command": "touch ran"});
+            let meta = json!({"codex/sandbox-state-meta": {"permissionProfile": {"type": "disabled"}}});
+            let id = client.start("tools/call", json!({"name": "shell.exec", "arguments": arguments, "_meta": meta}));
+            let message = client.finish(id, "shell.exec", &arguments);
+            assert_holds(json!({"kind": "approval_denied", "reason": "no_human"}), error_of(&message));
+            assert!(!server.workspace().join("ran").exists());
+        });
+    }
+}
+
+#[test]
+fn trust_does_not_cross_sessions() {
+    for transport in [Transport::Http, Transport::Sse] {
+        for version in [SESSIONS, MODERN] {
+            let mut server = Options::new(transport).spawn();
+            let mut trusting = server.connect(version);
+            trusting.approve = Approve::Session;
+            assert_ran(&echo(&mut trusting, "one"), "one");
+            let mut other = server.connect(version);
+            other.approve = Approve::Decline;
+            assert_eq!(error_of(&echo(&mut other, "two"))["kind"], "approval_denied");
+            trusting.approve = Approve::Decline;
+            assert_ran(&echo(&mut trusting, "three"), "three");
+        }
+    }
+}
+
+/// On 2026-07-28 a session is what comes back with its handle, and nothing else.
+#[test]
+fn without_a_handle_there_is_no_trust() {
+    for transport in [Transport::Stdio, Transport::Http, Transport::Sse] {
+        let mut server = Options::new(transport).spawn();
+        let mut client = server.client(MODERN);
+        client.approve = Approve::Session;
+        let first = echo(&mut client, "one");
+        assert_ran(&first, "one");
+        client.approve = Approve::Decline;
+        assert_eq!(error_of(&echo(&mut client, "two"))["kind"], "approval_denied");
+        // The handle that came with a result can be used from then on, also as an argument.
+        client.handle = first["result"]["_meta"]["dev.ringfence/session"].as_str().map(str::to_owned);
+        client.approve = Approve::Session;
+        assert_ran(&echo(&mut client, "three"), "three");
+        let handle = client.handle.take();
+        client.approve = Approve::Decline;
+        let arguments = json!({"command": "echo four", "ringfence_session": handle});
+        assert_ran(&client.call("shell.exec", arguments), "four");
+        let forged = json!({"command": "echo five", "ringfence_session": "forged"});
+        let message = client.call("shell.exec", forged);
+        assert_holds(json!({"error": {"code": -32602, "data": {"reason": "bad_session"}}}), &message);
+    }
+}
+
+#[test]
+fn trust_does_not_cross_tools() {
+    let always = |options: Options| options.config("[approval]\nown_tools = \"always\"");
+    for cell in eras() {
+        on_cell(cell, always, |server, client| {
+            client.approve = Approve::Session;
+            assert_ran(&echo(client, "one"), "one");
+            client.approve = Approve::Decline;
+            let message = client.call("file.write", json!({"path": "ran", "content": "x"}));
+            assert_eq!(error_of(&message)["kind"], "approval_denied");
+            assert!(!server.workspace().join("ran").exists());
+            assert_ran(&echo(client, "two"), "two");
+        });
+    }
+}
+
+/// Calls a command and leaves its question open: the arguments and the sealed state.
+fn ask(client: &mut Client, command: &str) -> (Value, Value) {
+    let arguments = json!({"command": command});
+    client.approve = Approve::Never;
+    let message = client.call("shell.exec", arguments.clone());
+    assert_eq!(message["result"]["resultType"], "input_required", "{message}");
+    (arguments, message["result"]["requestState"].clone())
+}
+
+fn yes() -> Value {
+    json!({"q1": {"action": "accept", "content": {}}})
+}
+
+#[track_caller]
+fn assert_refused(message: &Value, reason: &str) {
+    let data = json!({"kind": "invalid_arguments", "reason": reason, "hint": "*", "trace_id": "*"});
+    assert_holds(json!({"error": {"code": -32602, "data": data}}), message);
+}
+
+#[test]
+fn sealed_state_is_good_for_one_answer_to_the_same_call() {
+    for transport in [Transport::Stdio, Transport::Http, Transport::Sse] {
+        let mut server = Options::new(transport).spawn();
+        let mut client = server.connect(MODERN);
+        let (arguments, state) = ask(&mut client, "echo ran >> ran");
+        let text = state.as_str().unwrap();
+        for at in [0, text.len() / 2, text.len() - 1] {
+            let mut changed = text.as_bytes().to_vec();
+            changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
+            let changed = json!(String::from_utf8(changed).unwrap());
+            assert_refused(&client.retry("shell.exec", &arguments, &changed, yes()), "bad_state");
+        }
+        for forged in ["", "x", "{}"] {
+            assert_refused(&client.retry("shell.exec", &arguments, &json!(forged), yes()), "bad_state");
+        }
+        assert_refused(
+            &client.retry("shell.exec", &json!({"command": "echo other >> ran"}), &state, yes()),
+            "other_call",
+        );
+        assert_refused(&client.retry("file.read", &arguments, &state, yes()), "other_call");
+        assert!(!server.workspace().join("ran").exists());
+        let message = client.retry("shell.exec", &arguments, &state, yes());
+        assert_holds(json!({"result": {"structuredContent": {"exit_code": 0}}}), &message);
+        assert_refused(&client.retry("shell.exec", &arguments, &state, yes()), "used_state");
+        assert_eq!(std::fs::read_to_string(server.workspace().join("ran")).unwrap(), "ran\n");
+        assert_eq!(server.events("call.start").len(), 1);
+    }
+}
+
+/// A retry that answers nothing gets the question again, under new state.
+#[test]
+fn a_retry_without_an_answer_is_asked_again() {
+    let mut server = Options::new(Transport::Http).spawn();
+    let mut client = server.connect(MODERN);
+    let (arguments, state) = ask(&mut client, "echo once >> ran");
+    let again = client.retry("shell.exec", &arguments, &state, json!({}));
+    assert_eq!(again["result"]["resultType"], "input_required", "{again}");
+    assert_refused(&client.retry("shell.exec", &arguments, &state, yes()), "used_state");
+    let message = client.retry("shell.exec", &arguments, &again["result"]["requestState"].clone(), yes());
+    assert_holds(json!({"result": {"structuredContent": {"exit_code": 0}}}), &message);
+    assert_eq!(std::fs::read_to_string(server.workspace().join("ran")).unwrap(), "once\n");
+}
+
+#[test]
+fn sealed_state_is_good_for_its_principal_alone() {
+    let options = Options::new(Transport::Http).config("shared_workspace = true");
+    let mut server = options.env("MCP_AUTH_ENABLED", "true").env("MCP_AUTH_JWT_SECRET", token::SECRET).spawn();
+    let mut anna = server.client_as(MODERN, Some(&token::of("anna")));
+    anna.shake_hands();
+    let mut bert = server.client_as(MODERN, Some(&token::of("bert")));
+    bert.shake_hands();
+    let (arguments, state) = ask(&mut anna, "echo ran");
+    assert_refused(&bert.retry("shell.exec", &arguments, &state, yes()), "bad_state");
+    let message = anna.retry("shell.exec", &arguments, &state, yes());
+    assert_ran(&message, "ran");
+    // Nor is a session handle.
+    bert.handle = anna.handle.clone();
+    assert_refused(&bert.call("shell.exec", arguments), "bad_session");
+}
+
+#[test]
+fn sealed_state_of_another_server_is_worth_nothing() {
+    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut client = server.connect(MODERN);
+    let (arguments, state) = ask(&mut client, "touch ran");
+    let mut second = Options::new(Transport::Stdio).on(&server.scratch).spawn();
+    let mut other = second.connect(MODERN);
+    assert_refused(&other.retry("shell.exec", &arguments, &state, yes()), "bad_state");
+    assert!(!server.workspace().join("ran").exists());
+}
+
+fn steps(server: &Server) -> Vec<String> {
+    let log = std::fs::read_to_string(server.workspace().join("asks_twice.log")).unwrap_or_default();
+    log.lines().map(str::to_owned).collect()
+}
+
+/// A run that asks in the middle is parked, taken up again and never started twice.
+#[test]
+fn a_call_that_asks_in_mid_run_runs_once() {
+    on_every_transport(
+        |options| options.arg("--conformance-fixtures"),
+        |server, client| {
+            let message = client.call("test_asks_twice", json!({}));
+            assert_eq!(message["result"]["isError"], false, "{message:#}");
+            assert_eq!(client.questions.len(), 2, "{}", client.at());
+            assert_eq!(steps(server), ["first", "second"], "{}", client.at());
+            assert_eq!(server.events("call.start").len(), 1);
+            let approvals = server.events("approval");
+            assert_eq!(approvals.len(), 2);
+            let stop = &server.stops(1)[0];
+            for approval in &approvals {
+                assert_eq!(approval["trace_id"], stop["trace_id"]);
+            }
+        },
+    );
+}
+
+/// State of the first round is used up in the second, and the run is where it was.
+#[test]
+fn a_parked_run_is_not_disturbed_by_old_state() {
+    let mut server = Options::new(Transport::Http).arg("--conformance-fixtures").spawn();
+    let mut client = server.connect(MODERN);
+    client.approve = Approve::Never;
+    let first = client.call("test_asks_twice", json!({}))["result"].clone();
+    let answers = |round: &Value| {
+        let keys = round["inputRequests"].as_object().unwrap().keys();
+        keys.map(|key| (key.clone(), json!({"action": "accept", "content": {}}))).collect::<Value>()
+    };
+    let second = client.retry("test_asks_twice", &json!({}), &first["requestState"], answers(&first))["result"].clone();
+    assert_eq!(second["resultType"], "input_required");
+    assert_refused(&client.retry("test_asks_twice", &json!({}), &first["requestState"], answers(&first)), "used_state");
+    let last = client.retry("test_asks_twice", &json!({}), &second["requestState"], answers(&second));
+    assert_eq!(last["result"]["isError"], false, "{last:#}");
+    assert_eq!(steps(&server), ["first", "second"]);
+}
+
+/// Nobody comes back: the run is told no, and nothing is left of it.
+#[test]
+fn a_parked_run_that_nobody_comes_back_for_ends() {
+    let config = "[approval]\nexpiry_s = 1\n[limits]\ngrace_ms = 100";
+    let mut server = Options::new(Transport::Http).config(config).arg("--conformance-fixtures").spawn();
+    let mut client = server.connect(MODERN);
+    client.approve = Approve::Never;
+    client.call("test_asks_twice", json!({}));
+    server.stops(1);
+    assert_eq!(server.events("approval")[0]["outcome"], "expired");
+}
+
+fn pending(server: &Server) -> Vec<Value> {
+    let output =
+        ringfence(&server.scratch).args(["approvals", "--json", "--root"]).arg(server.root()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+    value["pending"].as_array().unwrap().clone()
+}
+
+/// `ringfence approvals ANSWER` at a terminal of its own, in a process that the server's client did not start.
+fn at_terminal(server: &Server, words: &[&str]) -> (bool, String) {
+    let script = r#"
+import os, pty, subprocess, sys
+status = pty.spawn(sys.argv[1:])
+sys.exit(os.waitstatus_to_exitcode(status))
+"#;
+    let mut command = std::process::Command::new("python3");
+    command.args(["-c", script]).arg(binary()).args(["approvals", "--root"]).arg(server.root()).args(words);
+    let output = command.stdin(std::process::Stdio::null()).output().expect("python3 runs");
+    (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+const TERMINAL: &str = "[approval]\nterminal = true";
+
+fn wait_for_question(server: &Server) -> Value {
+    let mut found = Vec::new();
+    eventually(DEADLINE, "a question waits", || {
+        found = pending(server);
+        !found.is_empty()
+    });
+    assert_eq!(found.len(), 1);
+    found.remove(0)
+}
+
+#[test]
+fn a_person_at_the_terminal_can_answer_for_a_client_that_cannot() {
+    for version in [SESSIONS, MODERN] {
+        let mut server = Options::new(Transport::Http).config(TERMINAL).spawn();
+        let mut client = server.client(version);
+        client.capabilities = json!({});
+        client.shake_hands();
+        let arguments = json!({"command": "echo seen"});
+        for (words, outcome) in [(&["allow"][..], "approved"), (&["deny"], "denied")] {
+            let id = client.start_call("shell.exec", &arguments);
+            let question = wait_for_question(&server);
+            assert_holds(
+                json!({"tool": "shell.exec", "arguments": {"command": "echo seen"}, "principal": "local"}),
+                &question,
+            );
+            let (done, said) = at_terminal(&server, &[words, &[question["id"].as_str().unwrap()]].concat());
+            assert!(done, "{said}");
+            let message = client.finish(id, "shell.exec", &arguments);
+            match outcome {
+                "approved" => assert_ran(&message, "seen"),
+                _ => assert_eq!(error_of(&message)["kind"], "approval_denied"),
+            }
+            assert_holds(json!({"outcome": outcome, "by": "terminal"}), server.events("approval").last().unwrap());
+            assert!(pending(&server).is_empty());
+        }
+    }
+}
+
+#[test]
+fn the_terminal_can_trust_a_session() {
+    let mut server = Options::new(Transport::Http).config(TERMINAL).spawn();
+    let mut client = server.connect(SESSIONS);
+    client.approve = Approve::Never;
+    let arguments = json!({"command": "echo seen"});
+    let id = client.start_call("shell.exec", &arguments);
+    let question = wait_for_question(&server);
+    let (done, said) = at_terminal(&server, &["allow", question["id"].as_str().unwrap(), "--session"]);
+    assert!(done, "{said}");
+    assert_ran(&client.finish(id, "shell.exec", &arguments), "seen");
+    assert_ran(&client.call("shell.exec", arguments), "seen");
+    assert_holds(json!([{"by": "terminal", "mode": "session"}, {"by": "trust"}]), &json!(server.events("approval")));
+}
+
+/// The client is asked too. Whoever is first decides, and the other's dialog is taken back.
+#[test]
+fn the_first_answer_wins() {
+    let mut server = Options::new(Transport::Http).config(TERMINAL).spawn();
+    let mut client = server.connect(SESSIONS);
+    client.listen();
+    client.approve = Approve::Never;
+    let arguments = json!({"command": "echo first"});
+    let id = client.start_call("shell.exec", &arguments);
+    let (asked, _) = client.wait_question();
+    let question = wait_for_question(&server);
+    let (done, said) = at_terminal(&server, &["allow", question["id"].as_str().unwrap()]);
+    assert!(done, "{said}");
+    assert_ran(&client.wait(&id), "first");
+    let note = client.wait_notification("notifications/cancelled");
+    assert_eq!(note["params"]["requestId"], asked);
+    client.reply(&asked, Approve::Decline.answer().unwrap());
+    // A late answer changes nothing, and the connection is as good as before.
+    client.approve = Approve::Once;
+    assert_ran(&echo(&mut client, "again"), "again");
+}
+
+#[test]
+fn the_terminal_is_too_late_when_the_client_has_answered() {
+    let mut server = Options::new(Transport::Http).config(TERMINAL).spawn();
+    let mut client = server.connect(SESSIONS);
+    client.approve = Approve::Never;
+    let id = client.start_call("shell.exec", &json!({"command": "echo first"}));
+    let (asked, _) = client.wait_question();
+    let question = wait_for_question(&server);
+    client.reply(&asked, Approve::Decline.answer().unwrap());
+    assert_eq!(error_of(&client.wait(&id))["kind"], "approval_denied");
+    let (done, said) = at_terminal(&server, &["allow", question["id"].as_str().unwrap()]);
+    assert!(!done, "{said}");
+    assert_eq!(server.events("approval").len(), 1);
+    assert_eq!(server.events("call.start").len(), 0);
+}
+
+/// On stdio the client started the server, so whatever else it starts is the agent's hand.
+#[test]
+fn an_agent_cannot_approve_itself() {
+    let mut server = Options::new(Transport::Stdio).config(TERMINAL).spawn();
+    let mut client = server.connect(SESSIONS);
+    client.approve = Approve::Never;
+    client.start_call("shell.exec", &json!({"command": "touch ran"}));
+    let (asked, _) = client.wait_question();
+    let question = wait_for_question(&server);
+    let id = question["id"].as_str().unwrap();
+    let (done, said) = at_terminal(&server, &["allow", id]);
+    assert!(!done && said.contains("cannot answer"), "{said}");
+    let piped =
+        ringfence(&server.scratch).args(["approvals", "allow", id, "--root"]).arg(server.root()).output().unwrap();
+    assert!(!piped.status.success(), "no terminal at all");
+    assert!(!server.workspace().join("ran").exists());
+    assert_eq!(pending(&server).len(), 1, "the question still waits");
+    client.reply(&asked, Approve::Decline.answer().unwrap());
+    server.stops(1);
+}
+
+#[test]
+fn the_approval_socket_is_for_the_owner_alone() {
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+    let server = Options::new(Transport::Http).config(TERMINAL).spawn();
+    let mut sockets = Vec::new();
+    eventually(DEADLINE, "there is a socket", || {
+        let mut folders = vec![server.root()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+                let kind = entry.file_type().unwrap();
+                if kind.is_dir() {
+                    folders.push(entry.path());
+                } else if kind.is_socket() {
+                    sockets.push(entry.path());
+                }
+            }
+        }
+        !sockets.is_empty()
+    });
+    let [socket] = &sockets[..] else { panic!("{sockets:?}") };
+    assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(socket.parent().unwrap().metadata().unwrap().permissions().mode() & 0o077, 0);
+}

@@ -1,0 +1,136 @@
+//! Nothing is written anywhere but under root, except what a caller asked for.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::SystemTime;
+
+use serde_json::json;
+
+use crate::support::server::{Scratch, binary};
+use crate::support::{Approve, CELLS, Options, Transport};
+
+type Tree = BTreeMap<PathBuf, (u64, Option<SystemTime>)>;
+
+/// Every file and folder beneath, with what changes when it is changed.
+fn tree(at: &Path) -> Tree {
+    let mut found = Tree::new();
+    let mut folders = vec![at.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap().map(Result::unwrap) {
+            let about = entry.path().symlink_metadata().unwrap();
+            if about.is_dir() {
+                folders.push(entry.path());
+            }
+            let name = entry.path().strip_prefix(at).unwrap().to_owned();
+            let changed = about.is_file().then(|| about.modified().ok()).flatten();
+            found.insert(name, (about.len(), changed));
+        }
+    }
+    found
+}
+
+fn changed(before: &Tree, after: &Tree) -> Vec<String> {
+    let new = after.iter().filter(|(path, about)| before.get(*path) != Some(about)).map(|(path, _)| path);
+    let gone = before.keys().filter(|path| !after.contains_key(*path));
+    let mut names: Vec<String> = new.chain(gone).map(|path| path.display().to_string()).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Starts the binary with another folder in the place of `/tmp`, where this user may do that.
+fn with_own_tmp(scratch: &Scratch) -> Option<PathBuf> {
+    let works = Command::new("unshare").args(["-rm", "true"]).output().is_ok_and(|output| output.status.success());
+    if !works {
+        return None;
+    }
+    let (wrapper, binary) = (scratch.path().join("with-own-tmp"), binary());
+    let tmp = scratch.path().join("tmp");
+    let text = format!(
+        "#!/bin/sh\nexec unshare -rm sh -c 'mount --bind {} /tmp && exec {} \"$@\"' sh \"$@\"\n",
+        tmp.display(),
+        binary.display()
+    );
+    std::fs::write(&wrapper, text).unwrap();
+    std::fs::set_permissions(&wrapper, std::fs::Permissions::from_mode(0o755)).unwrap();
+    Some(wrapper)
+}
+
+#[test]
+fn only_root_and_what_was_asked_for_has_changed() {
+    // Not beneath /tmp, which is one of the places that are compared.
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    for cell in CELLS {
+        let terminal = "[approval]\nterminal = true\n[limits]\ngrace_ms = 300";
+        let scratch = Scratch::within(folder);
+        let mut options = Options::new(cell.transport).config(terminal).on(&scratch);
+        options.through = with_own_tmp(&scratch);
+        if options.through.is_none() {
+            println!(
+                "only_root_and_what_was_asked_for_has_changed: TMPDIR alone is compared, /tmp cannot be replaced here"
+            );
+        }
+        let tmp = if options.through.is_some() { "/tmp" } else { "$TMPDIR" };
+        let mut server = options.spawn();
+        let base = server.scratch.path().to_owned();
+        std::fs::write(base.join("workspace/old.txt"), "old\n").unwrap();
+        std::fs::create_dir_all(base.join("home/.config")).unwrap();
+        std::fs::write(base.join("home/.config/keep"), "").unwrap();
+        let watched = ["home", "tmp", "workspace"];
+        let before = watched.map(|part| tree(&base.join(part)));
+        let beside: Vec<_> = names(&base);
+
+        let mut client = server.connect(cell.version);
+        client.approve = Approve::Once;
+        for (tool, arguments) in [
+            ("file.read", json!({"path": "old.txt"})),
+            ("file.write", json!({"path": "new.txt", "content": "new\n"})),
+            ("file.write", json!({"path": "dry.txt", "content": "new\n", "dry_run": true})),
+            ("file.write", json!({"path": "../home/no.txt", "content": "no\n"})),
+            ("file.read", json!({"path": "missing.txt"})),
+            ("shell.exec", json!({"command": "echo made > made.txt"})),
+            ("shell.exec", json!({"command": "seq 100000", "max_bytes": 300})),
+            ("shell.exec", json!({"command": "sleep 5", "timeout_ms": 100})),
+            ("shell.exec", json!({"command": "exit 7", "stdin": "x"})),
+            // Asked for, so it is there; and it shows that we would see the rest.
+            ("shell.exec", json!({"command": format!("echo asked > {tmp}/asked.txt")})),
+            ("no.such", json!({})),
+        ] {
+            client.call(tool, arguments);
+        }
+        client.approve = Approve::Decline;
+        client.call("shell.exec", json!({"command": "touch denied.txt"}));
+        client.request("mcp.capabilities", json!({}));
+        client.request("tools/list", json!({}));
+        if cell.transport == Transport::Stdio {
+            client.hang_up();
+        } else {
+            server.signal(rustix::process::Signal::TERM);
+        }
+        assert!(server.ended().success(), "{}", server.log());
+
+        let after = watched.map(|part| tree(&base.join(part)));
+        let at = client.at();
+        assert_eq!(changed(&before[0], &after[0]), Vec::<String>::new(), "{at}: HOME");
+        assert_eq!(changed(&before[1], &after[1]), ["asked.txt"], "{at}: /tmp and TMPDIR");
+        assert_eq!(changed(&before[2], &after[2]), ["made.txt", "new.txt"], "{at}: the workspace");
+        assert_eq!(names(&base), beside, "{at}: beside root");
+        // What was kept for the session went with it; the log stays.
+        let root = tree(&base.join("root"));
+        let left: Vec<String> = root
+            .iter()
+            .filter(|(path, _)| base.join("root").join(path).is_file())
+            .map(|(path, _)| path.display().to_string())
+            .collect();
+        assert!(left.iter().all(|path| path.starts_with("audit/")), "{at}: left under root: {left:?}");
+    }
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = entries.collect();
+    names.sort();
+    names
+}

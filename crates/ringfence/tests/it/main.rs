@@ -1,0 +1,17 @@
+//! The real binary over stdio, Streamable HTTP and HTTP+SSE, in both protocol eras.
+//!
+//! `RINGFENCE_PROOF=1` makes the runs that are about time and amounts long; `RINGFENCE_BINARY` names another build
+//! to test; `RINGFENCE_KEEP=1` keeps the directories of the servers.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "these are tests")]
+
+mod approvals;
+mod audit;
+mod auth;
+mod cancel;
+mod footprint;
+mod malformed;
+mod scenarios;
+mod support;
+mod tidy;
+mod traffic;

@@ -1,0 +1,190 @@
+//! What goes over the wire when nothing is wrong: the same everywhere, side by side, and in both directions.
+
+use std::cell::RefCell;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::sync::mpsc::channel;
+
+use serde_json::{Value, json};
+
+use crate::support::matrix::{eras, on_cell};
+use crate::support::server::ringfence;
+use crate::support::{Approve, DEADLINE, MODERN, Options, SESSIONS, Transport, eventually, on_every_transport};
+
+/// What differs from run to run is taken out; what is left must be the same.
+fn settled(value: &mut Value, base: &str) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|key, _| {
+                !["trace_id", "dev.ringfence/trace_id", "dev.ringfence/session", "duration_ms", "mtime", "resultType"]
+                    .contains(&key.as_str())
+            });
+            map.values_mut().for_each(|value| settled(value, base));
+            // Only 2026-07-28 has a session handle there, and then nothing else is left.
+            map.retain(|key, value| !(key == "_meta" && value.as_object().is_some_and(|meta| meta.is_empty())));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|value| settled(value, base)),
+        Value::String(text) => {
+            *text = text.replace(base, "BASE");
+            let volatile =
+                |line: &&str| !line.starts_with("trace_id: ") && !line.ends_with(" ms") && !line.contains("mtime");
+            *text = text.split('\n').filter(volatile).collect::<Vec<_>>().join("\n");
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn the_same_call_has_the_same_result_everywhere() {
+    let seen: RefCell<Option<Value>> = RefCell::new(None);
+    on_every_transport(
+        |options| options,
+        |server, client| {
+            let mut results = Vec::new();
+            for (tool, arguments) in [
+                ("file.write", json!({"path": "a/b.txt", "content": "one\ntwo\n", "diff": "unified"})),
+                ("file.read", json!({"path": "a/b.txt"})),
+                ("file.read", json!({"path": "a/none.txt"})),
+                ("file.read", json!({"path": "../out"})),
+                ("shell.exec", json!({"command": "cat; echo err >&2; exit 5", "stdin": "in\n"})),
+                ("shell.exec", json!({"argv": ["no-such-program"]})),
+                ("shell.exec", json!({"command": 1})),
+                ("no.such", json!({})),
+            ] {
+                let mut message = client.call(tool, arguments);
+                message.as_object_mut().unwrap().remove("id");
+                settled(&mut message, server.scratch.path().to_str().unwrap());
+                results.push(message);
+            }
+            let results = Value::from(results);
+            let mut seen = seen.borrow_mut();
+            let first = seen.get_or_insert_with(|| results.clone());
+            assert_eq!(*first, results, "{} differs from the first", client.at());
+        },
+    );
+}
+
+#[test]
+fn calls_do_not_wait_for_each_other() {
+    for cell in eras() {
+        on_cell(
+            cell,
+            |options| options,
+            |server, client| {
+                client.approve = Approve::Session;
+                client.call("shell.exec", json!({"command": "true"}));
+                let slow = client
+                    .start_call("shell.exec", &json!({"command": "while [ ! -e go ]; do sleep 0.02; done; echo slow"}));
+                eventually(DEADLINE, "it runs", || server.events("call.start").len() == 2);
+                for _ in 0..5 {
+                    let quick = client.call("shell.exec", json!({"command": "echo quick"}));
+                    assert_eq!(quick["result"]["structuredContent"]["stdout"], "quick\n", "{}: {quick}", client.at());
+                }
+                std::fs::write(server.workspace().join("go"), "").unwrap();
+                let message = client.wait(&slow);
+                assert_eq!(message["result"]["structuredContent"]["stdout"], "slow\n", "{}: {message}", client.at());
+            },
+        );
+    }
+}
+
+/// Two clients on one server see nothing of each other.
+#[test]
+fn sessions_keep_their_outputs_to_themselves() {
+    for transport in [Transport::Http, Transport::Sse] {
+        for version in [SESSIONS, MODERN] {
+            let mut server = Options::new(transport).spawn();
+            let mut one = server.connect(version);
+            let mut two = server.connect(version);
+            let long = one.call("shell.exec", json!({"command": "seq 100000", "max_bytes": 300}));
+            let arguments = json!({"path": long["result"]["structuredContent"]["output"], "limit": 1});
+            assert_eq!(one.call("file.read", arguments.clone())["result"]["isError"], false);
+            let other = two.call("file.read", arguments);
+            assert_eq!(other["result"]["structuredContent"]["error"]["kind"], "not_found", "{other}");
+        }
+    }
+}
+
+/// A session is gone with its trust and its outputs; the next one starts from nothing.
+#[test]
+fn nothing_is_left_of_a_session_that_has_ended() {
+    let mut server = Options::new(Transport::Http).spawn();
+    let mut client = server.connect(SESSIONS);
+    client.approve = Approve::Session;
+    let long = client.call("shell.exec", json!({"command": "seq 100000", "max_bytes": 300}));
+    let path = long["result"]["structuredContent"]["output"].clone();
+    let outputs = server.root().join("outputs");
+    assert_eq!(std::fs::read_dir(&outputs).unwrap().count(), 1);
+    assert!((200..300).contains(&client.delete()));
+    eventually(DEADLINE, "its outputs are removed", || std::fs::read_dir(&outputs).unwrap().count() == 0);
+    client.shake_hands();
+    client.approve = Approve::Decline;
+    let read = client.call("file.read", json!({"path": path}));
+    assert_eq!(read["result"]["structuredContent"]["error"]["kind"], "not_found", "{read}");
+    let run = client.call("shell.exec", json!({"command": "true"}));
+    assert_eq!(run["result"]["structuredContent"]["error"]["kind"], "approval_denied", "{run}");
+}
+
+/// Answers go out while a session's own stream is open, and it ends with the session.
+#[test]
+fn a_session_has_one_stream_of_its_own() {
+    let mut server = Options::new(Transport::Http).spawn();
+    let mut client = server.connect(SESSIONS);
+    client.listen();
+    assert!(client.request("tools/list", json!({}))["result"]["tools"].is_array());
+    assert!((200..300).contains(&client.delete()));
+    assert_eq!(client.delete(), 404);
+}
+
+/// An operator watches calls as they happen.
+#[test]
+fn the_log_can_be_followed() {
+    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut client = server.connect(SESSIONS);
+    let mut follow = ringfence(&server.scratch)
+        .args(["audit", "--follow", "--json", "--tool", "shell.exec", "--root"])
+        .arg(server.root())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (sender, lines) = channel();
+    let stdout = BufReader::new(follow.stdout.take().unwrap());
+    std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    client.call("file.read", json!({"path": "missing"}));
+    let message = client.call("shell.exec", json!({"command": "true"}));
+    let trace = &message["result"]["structuredContent"]["trace_id"];
+    for event in ["approval", "call.start", "call.stop"] {
+        let line = lines.recv_timeout(DEADLINE).expect("a line as it happens");
+        let record: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!((&record["event"], &record["trace_id"]), (&json!(event), trace));
+    }
+    follow.kill().unwrap();
+    follow.wait().unwrap();
+}
+
+/// What a client sees of a fault inside is its kind and its trace, and nothing of this machine.
+#[test]
+fn errors_show_no_path_outside_the_workspace() {
+    on_every_transport(
+        |options| options,
+        |server, client| {
+            let root = server.root().display().to_string();
+            let home = server.scratch.path().join("home").display().to_string();
+            for (tool, arguments) in [
+                ("file.read", json!({"path": "../root/audit/key"})),
+                ("file.read", json!({"path": root})),
+                ("file.write", json!({"path": "/proc/self/environ", "content": ""})),
+                ("shell.exec", json!({"command": "true", "cwd": "../home"})),
+                ("shell.exec", json!({"argv": ["./no-such-program"]})),
+                ("file.read", json!({"path": "output:../../audit/key"})),
+            ] {
+                let asked = arguments.to_string();
+                let text = client.call(tool, arguments)["result"].to_string();
+                assert!(text.contains("trace_id"), "{text}");
+                for path in [&root, &home] {
+                    assert!(!text.contains(path.as_str()) || asked.contains(path.as_str()), "{}: {text}", client.at());
+                }
+            }
+        },
+    );
+}
