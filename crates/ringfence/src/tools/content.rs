@@ -93,7 +93,9 @@ impl Content {
         let mut buffer = Vec::new();
         while buffer.len() < len {
             let filled = buffer.len();
-            buffer.resize(len.min(filled + CHUNK), 0);
+            // Of a small file only what it has, and one byte to see its end: zeroing a whole chunk costs more than the read.
+            let rest = usize::try_from(self.size().saturating_sub(at + filled as u64)).unwrap_or(CHUNK);
+            buffer.resize(len.min(filled + rest.saturating_add(1).clamp(512, CHUNK)), 0);
             let count = match self.file.read_at(&mut buffer[filled..], at + filled as u64) {
                 Ok(count) => count,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {
