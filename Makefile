@@ -8,7 +8,7 @@ DEBUG := target/debug/ringfence
 RELEASE := target/release/ringfence
 step = @printf '\n== %s\n'
 
-.PHONY: help try test lint deny unit conformance inspector proof bench
+.PHONY: help try test lint deny unit conformance inspector codex proof bench
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -56,7 +56,11 @@ inspector: $(DEBUG) ## The MCP Inspector lists and calls over stdio, HTTP and SS
 	$(step) 'inspector'
 	conformance/inspector.sh $(DEBUG)
 
-proof: ## The long runs: everything that is too slow for every commit, and 10 minutes of fuzzing each
+codex: $(DEBUG) ## A real Codex with a scripted model, on the loopback (installs Codex from npm, some 400 MB)
+	$(step) 'codex'
+	conformance/codex.sh $(DEBUG)
+
+proof: codex ## The long runs: everything that is too slow for every commit, and 10 minutes of fuzzing each
 	$(step) 'the long tests'
 	@if cargo nextest --version >/dev/null 2>&1; then \
 		RINGFENCE_PROOF=1 RINGFENCE_FUZZ_SECONDS=600 cargo nextest run --locked --workspace --no-fail-fast; \

@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::base::ids::short;
@@ -54,6 +55,8 @@ pub struct Session {
     pub outputs: Outputs,
     pub cancel: Cancel,
     client: RwLock<Client>,
+    /// The client said that its own sandbox is off.
+    client_unfenced: AtomicBool,
     trust: Mutex<HashSet<(String, String)>>,
 }
 
@@ -74,6 +77,7 @@ impl Session {
             workspace,
             cancel,
             client: RwLock::default(),
+            client_unfenced: AtomicBool::new(false),
             trust: Mutex::default(),
         }
     }
@@ -84,6 +88,14 @@ impl Session {
 
     pub fn set_client(&self, client: Client) {
         *self.client.write().unwrap_or_else(PoisonError::into_inner) = client;
+    }
+
+    pub fn is_client_unfenced(&self) -> bool {
+        self.client_unfenced.load(Ordering::Relaxed)
+    }
+
+    pub fn set_client_unfenced(&self, unfenced: bool) {
+        self.client_unfenced.store(unfenced, Ordering::Relaxed);
     }
 
     /// Trust is for one definition of one tool: a changed tool is asked for again.

@@ -98,12 +98,12 @@ impl Gate {
 
     /// Asks everyone who can answer; the first answer counts, and silence is a no.
     async fn decide(&self, cx: &AskCx<'_>, mut prompt: Prompt) -> Result<Grant> {
-        // A client whose own sandbox is off accepts without showing anything to anybody: its answer is nobody's.
+        // A client that answers without showing anything to anybody is not asked: its answer would be nobody's.
         let abilities = cx.caller.abilities();
-        let by_client = abilities.elicitation && !abilities.accepts_unseen;
+        let by_client = abilities.elicitation && !abilities.answers_unseen;
         if !by_client && !self.terminal {
             cx.approvals.write("denied", "nobody", "once")?;
-            return Err(nobody_to_ask(&prompt.tool, abilities.accepts_unseen));
+            return Err(nobody_to_ask(&prompt.tool, abilities.answers_unseen));
         }
         let expiry = self.expiry.min(cx.patience.unwrap_or(self.expiry));
         prompt.expires_unix_ms = unix_millis() + u64::try_from(expiry.as_millis()).unwrap_or(u64::MAX);
@@ -143,11 +143,11 @@ impl Gate {
     }
 }
 
-fn nobody_to_ask(tool: &str, accepts_unseen: bool) -> Error {
+fn nobody_to_ask(tool: &str, answers_unseen: bool) -> Error {
     let error = Error::new(Kind::ApprovalDenied, format!("`{tool}` needs a human's approval and nobody can be asked"));
-    if accepts_unseen {
+    if answers_unseen {
         return error.reason("no_human").hint(
-            "The client's own sandbox is off, so it answers for its user: set `[approval] terminal = true` and answer with `ringfence approvals`.",
+            "The client answers for its user: set `[approval] terminal = true` and answer with `ringfence approvals`.",
         );
     }
     error.reason("no_asker").hint(

@@ -61,7 +61,8 @@ impl Prompt {
         };
         match &self.arguments {
             Value::Object(map) => {
-                for (name, value) in map {
+                // The environment has a line of its own below, with what is added to it.
+                for (name, value) in map.iter().filter(|(name, _)| *name != "env" || self.env.is_empty()) {
                     match value {
                         Value::String(value) => line(name, value),
                         other => line(name, &other.to_string()),
@@ -74,7 +75,8 @@ impl Prompt {
         line("env", &self.env.join(" "));
         line("sandbox", &self.profile);
         line("side effects", &self.effects.join(", "));
-        line("tool", &self.description);
+        let (about, _) = self.description.split_once(". ").unwrap_or((&self.description, ""));
+        line("tool", about);
         line("who", &format!("{} in session {}, workspace {}", self.principal, self.session, self.workspace));
         line("trace", &self.trace_id);
         text

@@ -22,8 +22,8 @@ pub struct Abilities {
     pub progress: bool,
     /// It asked for log messages (2025: `logging/setLevel`, 2026: `_meta` log level).
     pub logging: bool,
-    /// Its own sandbox is off, so its "accept" may be automatic and is not a human's word.
-    pub accepts_unseen: bool,
+    /// It answers by itself, so neither its yes nor its no is a human's word.
+    pub answers_unseen: bool,
 }
 
 /// What a call may need of its client.

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::methods::{METHODS, REMOVED_IN_STATELESS, initialize, mcp_capabilities, tools_call, tools_list};
 use super::server::Line;
-use super::{Server, meta, render, version};
+use super::{Server, codex, meta, render, version};
 use crate::base::change::Change;
 use crate::base::{Error, Kind, Result, TraceId};
 use crate::session::Client;
@@ -142,6 +142,11 @@ impl ServerHandler for Handler {
             let session = line.as_ref().map(|line| &*line.session);
             return Ok(CustomResult::new(mcp_capabilities::capabilities(&self.server, session)));
         }
+        if request.method == codex::UPDATE {
+            let (line, _, _) = self.admitted(&context)?;
+            line.session.set_client_unfenced(codex::is_unfenced(request.params.as_ref().unwrap_or(&Value::Null)));
+            return Ok(CustomResult::new(serde_json::json!({})));
+        }
         let method = request.method.as_str();
         let stateless = context.protocol_version().is_some_and(|spoken| spoken.as_str() >= version::STATELESS);
         // The engine hands us what it could not read: either a method nobody knows, or parameters that do not fit.
@@ -149,6 +154,14 @@ impl ServerHandler for Handler {
             return Err(refused(Error::invalid_arguments(format!("the parameters of `{method}` do not fit"))));
         }
         Err(unknown_method(method))
+    }
+
+    async fn on_custom_notification(&self, notification: CustomNotification, context: NotificationContext<RoleServer>) {
+        if notification.method == codex::UPDATE
+            && let Ok(line) = line_of(&context.extensions)
+        {
+            line.session.set_client_unfenced(codex::is_unfenced(notification.params.as_ref().unwrap_or(&Value::Null)));
+        }
     }
 
     async fn set_level(&self, _request: SetLevelRequestParams, context: RequestContext<RoleServer>) -> Answer<()> {

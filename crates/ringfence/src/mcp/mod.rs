@@ -6,6 +6,7 @@
 pub mod ask;
 pub mod auth;
 mod channel;
+mod codex;
 pub mod dispatch;
 pub mod edge;
 pub mod fixtures;

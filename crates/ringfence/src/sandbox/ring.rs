@@ -49,7 +49,7 @@ impl Ring {
 
     /// Whether all of it can be shown within `limit` bytes. Bytes that are no text grow when they are made visible.
     pub fn fits(&self, limit: usize) -> bool {
-        self.total <= limit.min(self.budget) as u64 && self.whole().len() <= limit
+        self.total <= limit.min(self.budget) as u64 && wire_len(&self.whole()) <= limit
     }
 
     /// The text of everything there is, when nothing was dropped.
@@ -71,20 +71,43 @@ impl Ring {
             self.head.extend(self.tail.drain(..));
             self.tail.extend(self.head.drain(self.head.len() / 4..));
         }
-        let head_room = limit / 4;
-        let tail_room = limit - head_room;
-        let tail = self.tail.make_contiguous();
-        let head = String::from_utf8_lossy(cut_end(&self.head, head_room));
-        let head = clamp_end(&head, head_room);
-        let tail = String::from_utf8_lossy(cut_start(tail, tail_room));
-        let tail = clamp_start(&tail, tail_room);
-        let kept = head.len() + tail.len();
-        let missing = bytes.saturating_sub(kept as u64);
-        let place = whole.map_or(String::new(), |handle| format!("; the whole is {handle}"));
-        let break_before = if head.is_empty() || head.ends_with('\n') { "" } else { "\n" };
-        let text = format!("{}{break_before}… [{missing} bytes omitted{place}] …\n{}", collapse(head), collapse(tail));
-        Shown { text, bytes, truncated: true }
+        self.tail.make_contiguous();
+        let mut room = limit;
+        loop {
+            let (head, tail) = self.ends(room);
+            let cost = wire_len(&head) + wire_len(&tail);
+            if cost > limit && room > limit / 8 {
+                // Shorter by as much as it grows on the wire.
+                room = (room * limit / cost).min(room - 1);
+                continue;
+            }
+            let missing = bytes.saturating_sub((head.len() + tail.len()) as u64);
+            let place = whole.map_or(String::new(), |handle| format!("; the whole is {handle}"));
+            let break_before = if head.is_empty() || head.ends_with('\n') { "" } else { "\n" };
+            let (head, tail) = (collapse(&head), collapse(&tail));
+            let text = format!("{head}{break_before}… [{missing} bytes omitted{place}] …\n{tail}");
+            return Shown { text, bytes, truncated: true };
+        }
     }
+
+    /// The first quarter and the last three quarters of `room` bytes, cut where it hurts least.
+    fn ends(&self, room: usize) -> (String, String) {
+        let (head_room, tail_room) = (room / 4, room - room / 4);
+        let (tail, _) = self.tail.as_slices();
+        let head = String::from_utf8_lossy(cut_end(&self.head, head_room));
+        let tail = String::from_utf8_lossy(cut_start(tail, tail_room));
+        (clamp_end(&head, head_room).to_owned(), clamp_start(&tail, tail_room).to_owned())
+    }
+}
+
+/// What a text takes inside a JSON string, which is how a client counts: a line end is two bytes there.
+fn wire_len(text: &str) -> usize {
+    let grows = |byte: u8| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 8 | 12 => 1,
+        0..0x20 => 5,
+        _ => 0,
+    };
+    text.len() + text.bytes().map(grows).sum::<usize>()
 }
 
 /// The first `room` bytes, back to the end of a line where that loses little, else to the end of a character.

@@ -155,19 +155,48 @@ fn a_client_that_cannot_ask_is_told_at_once() {
     }
 }
 
-/// It says of itself that nobody sees what it accepts.
+/// It says of itself that nobody sees what it is asked.
 #[test]
 fn an_accept_that_nobody_saw_is_a_no() {
+    let unseen = [
+        json!({"codex/sandbox-state-meta": {"permissionProfile": {"type": "disabled"}}}),
+        json!({"codex/sandbox-state": {"sandboxPolicy": {"type": "danger-full-access"}}}),
+        json!({"x-codex-turn-metadata": {"sandbox_mode": "danger-full-access"}}),
+        json!({"x-codex-turn-metadata": {"sandbox_mode": "workspace-write", "turn_trigger": "exec"}}),
+    ];
     for cell in eras() {
         on_cell(cell, plain, |server, client| {
             let arguments = json!({"command": "touch ran"});
-            let meta = json!({"codex/sandbox-state-meta": {"permissionProfile": {"type": "disabled"}}});
-            let id = client.start("tools/call", json!({"name": "shell.exec", "arguments": arguments, "_meta": meta}));
-            let message = client.finish(id, "shell.exec", &arguments);
-            assert_holds(json!({"kind": "approval_denied", "reason": "no_human"}), error_of(&message));
+            for meta in &unseen {
+                let id =
+                    client.start("tools/call", json!({"name": "shell.exec", "arguments": arguments, "_meta": meta}));
+                let message = client.finish(id, "shell.exec", &arguments);
+                assert_holds(json!({"kind": "approval_denied", "reason": "no_human"}), error_of(&message));
+            }
+            assert!(client.questions.is_empty(), "it was asked all the same");
             assert!(!server.workspace().join("ran").exists());
         });
     }
+}
+
+/// Older versions push their state instead, and it holds until the next one.
+#[test]
+fn a_client_that_pushes_its_state_is_believed_at_once() {
+    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut client = server.connect(SESSIONS);
+    let declared = client.request("initialize", json!({"protocolVersion": SESSIONS, "capabilities": {"elicitation": {}}, "clientInfo": {"name": "codex-mcp-client", "version": "1"}}));
+    assert_holds(
+        json!({"codex/sandbox-state": {"version": "1.0.0"}, "codex/sandbox-state-meta": {}}),
+        &declared["result"]["capabilities"]["experimental"],
+    );
+    let push = |client: &mut Client, kind: &str| {
+        let answer = client.request("codex/sandbox-state/update", json!({"sandboxPolicy": {"type": kind}}));
+        assert_eq!(answer["result"], json!({}));
+    };
+    push(&mut client, "danger-full-access");
+    assert_holds(json!({"kind": "approval_denied", "reason": "no_human"}), error_of(&echo(&mut client, "one")));
+    push(&mut client, "workspace-write");
+    assert_ran(&echo(&mut client, "two"), "two");
 }
 
 #[test]

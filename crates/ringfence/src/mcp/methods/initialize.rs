@@ -4,13 +4,14 @@ use rmcp::model::{Implementation, MetaObject, ProtocolVersion, ServerCapabilitie
 use serde_json::{Map, json};
 
 use super::mcp_capabilities::table;
-use crate::mcp::{Server, meta};
+use crate::mcp::{Server, codex, meta};
 
 /// What both eras tell about this server; `initialize` then names the version that was agreed on.
 pub fn info(server: &Server) -> ServerConfig {
     let mut capabilities = ServerCapabilities::default();
     capabilities.tools = Some(serde_json::from_value(json!({"listChanged": true})).unwrap_or_default());
     capabilities.logging = Some(Map::new());
+    capabilities.experimental = Some(codex::capabilities());
     if server.config.conformance_fixtures {
         crate::mcp::fixtures::declare(&mut capabilities);
     }

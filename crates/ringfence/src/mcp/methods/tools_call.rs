@@ -14,6 +14,7 @@ use crate::base::{Cause, Error, Kind, Result, TraceId};
 use crate::call::park::Held;
 use crate::call::{CallRequest, request_digest};
 use crate::mcp::ask::{Attached, Link, attach};
+use crate::mcp::codex;
 use crate::mcp::server::Line;
 use crate::mcp::{Server, meta, render};
 use crate::session::{Client, View};
@@ -160,17 +161,8 @@ fn abilities(incoming: &Incoming<'_>) -> Abilities {
         tasks: incoming.stateless && declared.is_some_and(|declared| declared.supports_tasks()),
         progress: incoming.context.meta.get_progress_token().is_some(),
         logging: !incoming.stateless || incoming.context.meta.log_level().is_some(),
-        accepts_unseen: accepts_unseen(incoming),
+        answers_unseen: incoming.line.session.is_client_unfenced() || codex::answers_unseen(&incoming.context.meta),
     }
-}
-
-/// Codex with its own sandbox off accepts questions by itself; it says in `_meta` that it is off.
-fn accepts_unseen(incoming: &Incoming<'_>) -> bool {
-    ["codex/sandbox-state", "codex/sandbox-state-meta"].iter().filter_map(|key| incoming.context.meta.get(*key)).any(
-        |state| {
-            state["permissionProfile"]["type"] == "disabled" || state["sandboxPolicy"]["type"] == "danger-full-access"
-        },
-    )
 }
 
 /// How much text a client takes before it cuts by itself, which it does in the wrong place.

@@ -1,0 +1,172 @@
+#!/usr/bin/env bash
+# Runs a real Codex with a ringfence binary as its MCP server:
+#
+#   conformance/codex.sh [target/debug/ringfence]
+#
+# The model is a script on the loopback (codex_model.py), so nothing leaves the machine; only the first run needs the
+# network, to install Codex beside this file. What is asserted is what counts in the end: what Codex showed the model,
+# what happened in the workspace, and what the audit log says. Needs node, npm and python3 (3.10 or newer).
+set -uo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+binary=$(realpath -- "${1:-$here/../target/debug/ringfence}") || exit 2
+[ -x "$binary" ] || { echo "no such binary: $binary" >&2; exit 2; }
+version=0.166.0
+codex=$here/.codex/node_modules/.bin/codex
+
+scratch=$(mktemp -d)
+model=
+stop() {
+    [ -n "$model" ] && kill "$model" 2>/dev/null && wait "$model" 2>/dev/null
+    model=
+}
+trap 'stop; rm -rf "$scratch"' EXIT
+trap 'exit 130' INT TERM
+
+if [ "$("$codex" --version 2>/dev/null)" != "codex-cli $version" ]; then
+    mkdir -p "$here/.codex"
+    npm install --prefix "$here/.codex" --save-exact --no-audit --no-fund --loglevel=error "@openai/codex@$version" &&
+        [ "$("$codex" --version)" = "codex-cli $version" ] || { echo "cannot install Codex $version" >&2; exit 2; }
+fi
+
+# converse NAME MODEL OPTION... <PLAN: one `codex exec` in a home, root and workspace of its own. Afterwards $at is
+# their directory; `shown` there is what the model saw, `audit` what was recorded, `log` what Codex said.
+converse() {
+    scenario=$1 at=$scratch/$1
+    local model_name=$2
+    shift 2
+    mkdir -p "$at/home/.codex" "$at/root" "$at/workspace"
+    cat >"$at/plan"
+    python3 "$here/codex_model.py" serve "$at/plan" "$at/requests" "$at/port" 2>"$at/model.log" &
+    model=$!
+    for _ in $(seq 100); do
+        [ -s "$at/port" ] && break
+        kill -0 "$model" 2>/dev/null || break
+        sleep 0.1
+    done
+    [ -s "$at/port" ] || { echo "the model did not start:" >&2; cat "$at/model.log" >&2; exit 2; }
+
+    cat >"$at/home/.codex/config.toml" <<END
+model = "$model_name"
+model_provider = "script"
+check_for_update_on_startup = false
+
+[model_providers.script]
+name = "script"
+base_url = "http://127.0.0.1:$(<"$at/port")/v1"
+wire_api = "responses"
+request_max_retries = 0
+stream_max_retries = 0
+
+[analytics]
+enabled = false
+
+[mcp_servers.ringfence]
+command = "$binary"
+args = ["serve", "--root", "$at/root", "--workspace", "$at/workspace"]
+default_tools_approval_mode = "approve"
+required = true
+END
+    # Whatever Codex would ask of the world beyond the loopback ends at a closed port.
+    (cd "$at/workspace" && env -i PATH="$PATH" HOME="$at/home" CODEX_HOME="$at/home/.codex" \
+        HTTP_PROXY=http://127.0.0.1:9 HTTPS_PROXY=http://127.0.0.1:9 NO_PROXY=127.0.0.1 \
+        timeout 30 "$codex" exec --skip-git-repo-check "$@" "Follow the plan.") </dev/null >"$at/log" 2>&1
+    code=$?
+    stop
+    # Codex tells its servers to stop and does not wait for them.
+    for _ in $(seq 50); do
+        "$binary" audit --root "$at/root" >"$at/audit" 2>&1
+        grep -q 'server\.stop' "$at/audit" && break
+        sleep 0.1
+    done
+    python3 "$here/codex_model.py" shown "$at/requests" >"$at/shown" 2>&1
+}
+
+passed=0
+failed=0
+# check NAME COMMAND...: the command must succeed.
+check() {
+    local name="$scenario: $1"
+    shift
+    if "$@" >/dev/null 2>&1; then
+        passed=$((passed + 1))
+        echo "ok    $name"
+    else
+        failed=$((failed + 1))
+        echo "FAIL  $name: $*"
+    fi
+}
+# report: after a failure, everything there is to see of the scenario.
+report() {
+    [ "$failed" = "${reported:-0}" ] && return
+    reported=$failed
+    tail -n 40 "$at/shown" "$at/audit" "$at/log" "$at/model.log" | cut -c1-1500 >&2
+}
+shows() { grep -Eq -- "$1" "$at/shown"; }
+hides() { ! shows "$1"; }
+recorded() { grep -Eq -- "$1" "$at/audit"; }
+absent() { [ ! -e "$at/workspace/$1" ]; }
+holds() { [ "$(cat "$at/workspace/$1")" = "$2" ]; }
+ended() { [ "$code" = 0 ] && [ "$(tail -n 1 "$at/log")" = "$1" ]; }
+
+# A model Codex has no entry for sees every tool from the start. `codex exec` has nobody to ask and declines.
+converse listed scripted <<'END'
+[
+    {"call": "file_write", "arguments": {"path": "notes/today.txt", "content": "one\ntwo\n"}},
+    {"call": "file_read", "arguments": {"path": "notes/today.txt"}},
+    {"call": "file_read", "arguments": {"path": "../root/audit/key"}},
+    {"call": "shell_exec", "arguments": {"command": "echo hello | tee ran"}},
+    {"say": "the end"}
+]
+END
+check "Codex ends well" ended "the end"
+check "file.read is listed with its arguments" shows '^listed file_read (.* )?path( |$)'
+check "file.write is listed with its arguments" shows '^listed file_write (.* )?content (.* )?path( |$)'
+check "shell.exec is listed with its arguments" shows '^listed shell_exec (.* )?command( |$)'
+check "the model sees what file.write did" shows '^result 0 .*"path":"notes/today\.txt","created":true,"etag":"[^"]+"'
+check "the file is written" holds notes/today.txt $'one\ntwo'
+check "the model sees the text that file.read read" shows '^result 1 .*Output:\\none\\ntwo\\n'
+check "the model sees why a path outside is refused" shows '^result 2 .*"kind":"permission_denied","reason":"outside_workspace".*"hint":"[^"]'
+check "the model sees that shell.exec is denied, with a hint" shows '^result 3 .*"kind":"approval_denied".*"hint":"[^"]'
+check "the denied command does not run" absent ran
+check "the denial is on record" recorded 'approval +shell\.exec +denied'
+check "nothing denied is started" eval '! recorded "call\.start +shell\.exec"'
+check "the server ends with Codex" recorded 'server\.stop'
+check "the log is whole" "$binary" audit verify --root "$at/root"
+report
+
+# Current models have to search for tools. They are told what our instructions say, and must find the right tool by it.
+converse searched gpt-5.5 <<'END'
+[
+    {"search": "create or write a file in the workspace"},
+    {"call": "file_write", "arguments": {"path": "a.txt", "content": "found\n"}},
+    {"search": "run a shell command"},
+    {"call": "shell_exec", "arguments": {"command": "echo hello | tee ran"}},
+    {"say": "the end"}
+]
+END
+check "Codex ends well" ended "the end"
+check "no tool is listed before a search" hides '^listed'
+check "the model is told which tools there are" shows '^source ringfence: .*file\.read.*file\.write.*shell\.exec'
+check "a search finds file.write" shows '^found 0 file_write (.* )?content '
+check "a search finds shell.exec" shows '^found 2 shell_exec (.* )?command '
+check "the file is written" holds a.txt found
+check "the model sees that shell.exec is denied, with a hint" shows '^result 3 .*"kind":"approval_denied".*"hint":"[^"]'
+check "the denied command does not run" absent ran
+report
+
+# With its own sandbox off Codex accepts every question by itself. That is no human's answer.
+converse unseen scripted --dangerously-bypass-approvals-and-sandbox <<'END'
+[
+    {"call": "shell_exec", "arguments": {"command": "echo hello | tee ran"}},
+    {"say": "the end"}
+]
+END
+check "Codex ends well" ended "the end"
+check "an automatic yes runs nothing" absent ran
+check "an automatic yes is not recorded as approval" eval '! recorded "approval +shell\.exec +approved"'
+check "the model sees that nobody was asked" shows '^result 0 .*"kind":"approval_denied","reason":"no_human"'
+report
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""A Responses API with a script in place of a model, to drive a real Codex without a network.
+
+    codex_model.py serve PLAN REQUESTS PORT_FILE
+
+listens on a free port of 127.0.0.1, writes the number to PORT_FILE, and appends the body of each request to REQUESTS
+as one JSON line. PLAN is a JSON list of what the model does, one step per request:
+
+    {"search": "write a file"}                      look for tools with Codex's own tool_search
+    {"call": "file_write", "arguments": {...}}      call a tool of the MCP server named ringfence
+    {"say": "done"}                                 end the turn
+
+The place in the plan is not kept here: a request carries the whole conversation, and the items in it that the model
+made are the steps already taken. So a request that is sent twice gets the same answer twice.
+
+    codex_model.py shown REQUESTS
+
+prints what Codex showed the model, one line each: `listed TOOL PROPERTY...` for tools that were there from the start,
+`source TEXT` for what was said about tools still to be searched for, `found STEP TOOL PROPERTY...` for the answer to a
+search, `result STEP TEXT` for the answer to a call (steps count from 0, line ends are written `\\n`).
+"""
+
+import json
+import os
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+SERVER = "ringfence"
+NAMESPACE = f"mcp__{SERVER}"
+USAGE = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
+
+
+def steps_taken(request):
+    def made_by_model(item):
+        kind = item.get("type")
+        return kind in ("function_call", "tool_search_call") or (kind == "message" and item.get("role") == "assistant")
+
+    return sum(map(made_by_model, request["input"]))
+
+
+def item_for(step, number):
+    """The output item with which the model takes a step."""
+    call = {"call_id": f"call_{number}"}
+    match step:
+        case {"search": query}:
+            return call | {"type": "tool_search_call", "execution": "client", "arguments": {"query": query}}
+        case {"call": name, "arguments": arguments}:
+            arguments = json.dumps(arguments)
+            return call | {"type": "function_call", "namespace": NAMESPACE, "name": name, "arguments": arguments}
+        case {"say": text}:
+            content = [{"type": "output_text", "text": text}]
+            return {"type": "message", "id": f"msg_{number}", "role": "assistant", "content": content}
+    raise ValueError(f"no such step: {step}")
+
+
+def events(plan, request):
+    number = steps_taken(request)
+    step = plan[number] if number < len(plan) else {"say": "the plan has no further step"}
+    if not request.get("tools"):
+        # No step of the conversation: the interactive Codex asks like this for a title.
+        step = {"say": json.dumps({"title": "A scripted conversation"})}
+    response = {"id": f"resp_{number}"}
+    yield {"type": "response.created", "response": response}
+    yield {"type": "response.output_item.done", "output_index": 0, "item": item_for(step, number)}
+    yield {"type": "response.completed", "response": response | {"usage": USAGE}}
+
+
+class Model(BaseHTTPRequestHandler):
+    plan = []
+    requests = None
+    writing = threading.Lock()
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.path != "/v1/responses":
+            self.send_error(404)
+            return
+        request = json.loads(body)
+        with self.writing:
+            self.requests.write(json.dumps(request) + "\n")
+            self.requests.flush()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        for event in events(self.plan, request):
+            self.wfile.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+
+    def log_message(self, *_):
+        pass
+
+
+def serve(plan, requests, port_file):
+    with open(plan) as file:
+        Model.plan = json.load(file)
+    with open(requests, "a") as Model.requests:
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Model)
+        # Renamed into place, so that whoever waits for the file never reads half a number.
+        with open(f"{port_file}.new", "w") as file:
+            file.write(str(server.server_port))
+        os.rename(f"{port_file}.new", port_file)
+        server.serve_forever()
+
+
+def tools_of(entries):
+    """The tools of our server among the entries of a list, each with the names of its properties."""
+    for entry in entries:
+        if entry.get("name") == NAMESPACE:
+            for tool in entry["tools"]:
+                yield " ".join([tool["name"], *sorted(tool["parameters"].get("properties", {}))])
+
+
+def text_of(output):
+    if isinstance(output, list):
+        output = "\n".join(part.get("text", f"[{part['type']}]") for part in output)
+    return output.replace("\n", "\\n")
+
+
+def shown(requests):
+    with open(requests) as file:
+        conversation = [request for line in file if (request := json.loads(line)).get("tools")]
+    for tool in tools_of(conversation[0]["tools"]):
+        print("listed", tool)
+    for tool in conversation[0]["tools"]:
+        if tool["type"] == "tool_search":
+            for line in tool["description"].splitlines():
+                if line.startswith(f"- {SERVER}: "):
+                    print("source", line.removeprefix("- "))
+    for item in conversation[-1]["input"]:
+        step = item.get("call_id", "").removeprefix("call_")
+        match item["type"]:
+            case "tool_search_output":
+                for tool in tools_of(item["tools"]):
+                    print("found", step, tool)
+            case "function_call_output":
+                print("result", step, text_of(item["output"]))
+
+
+if __name__ == "__main__":
+    {"serve": serve, "shown": shown}[sys.argv[1]](*sys.argv[2:])
