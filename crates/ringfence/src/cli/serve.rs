@@ -1,5 +1,6 @@
 //! `ringfence serve`.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -72,26 +73,31 @@ pub fn run(args: Args) -> Result<u8> {
 }
 
 async fn serve(config: Config) -> Result<()> {
-    let listener = match config.http.listen {
-        Some(address) => Some(bind(address).await?),
-        None => None,
-    };
     // A limit on file sizes must refuse a call, not kill the server.
     let _too_large = signal(SignalKind::from_raw(SIGXFSZ)).map_err(no_signals)?;
+    if !config.surface {
+        return Err(Error::new(Kind::Unavailable, "this version has no legacy tools to leave alone on the list")
+            .hint("Take `enable_mcp_server_surface = false` out of the config or the environment."));
+    }
     let server = Server::new(config)?;
     if server.pipeline.registry.tools().is_empty() {
         let asked = server.config.tools.name();
         return Err(Error::new(Kind::Unavailable, format!("this version has no tool in the set `{asked}`"))
             .hint("Leave `--tools` out, or say `--tools core`."));
     }
+    let door = match server.config.http.listen {
+        // Keys are read before anything is said about listening.
+        Some(address) => Some((http::App::new(Arc::clone(&server))?, bind(address).await?)),
+        None => None,
+    };
     let audit = server.pipeline.audit.clone();
     audit.event(
         "server.start",
-        json!({"version": env!("CARGO_PKG_VERSION"), "transport": if listener.is_some() { "http" } else { "stdio" }}),
+        json!({"version": env!("CARGO_PKG_VERSION"), "transport": if door.is_some() { "http" } else { "stdio" }}),
     )?;
     let _terminal = match server.config.approval.terminal {
         true => {
-            let who = if listener.is_some() { terminal::Server::alone() } else { terminal::Server::of_client() };
+            let who = if door.is_some() { terminal::Server::alone() } else { terminal::Server::of_client() };
             Some(terminal::serve(Arc::clone(&server.pipeline.gate.pending), &server.config.root, who).await?)
         }
         false => None,
@@ -102,8 +108,8 @@ async fn serve(config: Config) -> Result<()> {
         stop.received().await;
         stopped.stop(stopped.config.limits.grace * 2 + Duration::from_secs(1)).await;
     });
-    let result = match listener {
-        Some(listener) => within_grace(&server, http::serve(Arc::clone(&server), listener)).await,
+    let result = match door {
+        Some((app, listener)) => within_grace(&server, http::serve(app, listener)).await,
         None => within_grace(&server, stdio::serve(Arc::clone(&server))).await,
     };
     server.shutdown.cancel(Cause::Eof);
@@ -133,8 +139,8 @@ async fn bind(address: SocketAddr) -> Result<tokio::net::TcpListener> {
             .source(error)
     })?;
     let bound = listener.local_addr().map_err(|error| Error::internal("no local address").source(error))?;
-    // On standard error, for people and for scripts that asked for port 0.
-    tracing::warn!("listening on http://{bound}/mcp");
+    // For people and for scripts that asked for port 0, whatever the log level.
+    let _ = writeln!(std::io::stderr(), "listening on http://{bound}/mcp");
     Ok(listener)
 }
 

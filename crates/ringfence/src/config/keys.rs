@@ -78,6 +78,9 @@ fn secret(
     let Some(path) = &file.jwt_secret_file else { return Ok(None) };
     let path = picker.file_path(path)?;
     let mut bytes = read(&path, "jwt_secret_file")?;
+    if std::fs::metadata(&path).is_ok_and(|facts| facts.mode() & 0o077 != 0) {
+        tracing::warn!("the token secret in {} can be read by others; run `chmod 600` on it", path.display());
+    }
     // Editors and `echo` end a file with a newline that nobody meant.
     if bytes.last() == Some(&b'\n') {
         bytes.pop();

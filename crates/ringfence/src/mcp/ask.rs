@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use futures::{Stream, StreamExt};
 use rmcp::model::{
     CustomRequest, LoggingLevel, LoggingMessageNotificationParam, ProgressNotificationParam, ProgressToken,
     ServerNotification, ServerRequest,
@@ -57,11 +57,11 @@ pub async fn attach(mut held: Held, link: &Link<'_>) -> Attached {
             () = link.context.ct.cancelled() => {
                 held.run.cancel.cancel(link.cause);
                 // Nobody may be answered any more; we stay until the run is over so that its end is recorded.
-                return Attached::Done(finish(&mut held).await);
+                return Attached::Done(finish(&mut held, &mut asked).await);
             }
             cause = link.line.cancelled() => {
                 held.run.cancel.cancel(cause);
-                return Attached::Done(finish(&mut held).await);
+                return Attached::Done(finish(&mut held, &mut asked).await);
             }
             event = held.run.events.recv(), if speaks => match event {
                 None => speaks = false,
@@ -99,17 +99,21 @@ pub async fn attach(mut held: Held, link: &Link<'_>) -> Attached {
     }
 }
 
-async fn finish(held: &mut Held) -> Result<Output> {
-    // Events are taken and dropped, so that nothing the run still says can hold it up.
-    loop {
+/// Waits for the end of a run that has been told to end.
+async fn finish(held: &mut Held, asked: &mut (impl Stream<Item = ()> + Unpin)) -> Result<Output> {
+    let mut speaks = true;
+    let result = loop {
         tokio::select! {
             biased;
-            result = &mut held.run.done => return result.unwrap_or_else(|_| Err(lost())),
-            event = held.run.events.recv() => if event.is_none() {
-                return (&mut held.run.done).await.unwrap_or_else(|_| Err(lost()));
-            },
+            // Questions that are open are taken back, so that the client closes its dialog.
+            Some(()) = asked.next() => {}
+            result = &mut held.run.done => break result,
+            // Events are taken and dropped, so that nothing the run still says can hold it up.
+            event = held.run.events.recv(), if speaks => speaks = event.is_some(),
         }
-    }
+    };
+    let _ = tokio::time::timeout(AFTER_PROGRESS, asked.for_each(|()| std::future::ready(()))).await;
+    result.unwrap_or_else(|_| Err(lost()))
 }
 
 fn lost() -> Error {

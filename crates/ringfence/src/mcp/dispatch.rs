@@ -68,7 +68,7 @@ pub(super) fn client_of(context: &RequestContext<RoleServer>) -> Client {
 
 impl ServerHandler for Handler {
     fn get_info(&self) -> ServerConfig {
-        initialize::info(&self.server)
+        initialize::info(&self.server, &Client::default())
     }
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
@@ -81,12 +81,11 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Answer<InitializeResult> {
         let agreed = version::negotiate(request.protocol_version.as_str()).map_err(refused)?;
-        let mut info = self.get_info();
+        let client = Client { name: request.client_info.name.clone(), version: request.client_info.version.clone() };
+        let mut info = initialize::info(&self.server, &client);
         info.protocol_version = wire_version(agreed);
         request.protocol_version = info.protocol_version.clone();
         if let Ok(line) = line_of(&context.extensions) {
-            let client =
-                Client { name: request.client_info.name.clone(), version: request.client_info.version.clone() };
             line.session.set_client(client);
         }
         context.peer.set_peer_info(request);
@@ -95,8 +94,10 @@ impl ServerHandler for Handler {
 
     async fn discover(&self, context: RequestContext<RoleServer>) -> Answer<DiscoverResult> {
         let line = line_of(&context.extensions).map_err(refused)?;
-        let mut result =
-            DiscoverResult::from_server_info(self.supported_protocol_versions().into_owned(), self.get_info());
+        let mut result = DiscoverResult::from_server_info(
+            self.supported_protocol_versions().into_owned(),
+            initialize::info(&self.server, &client_of(&context)),
+        );
         result.ttl_ms = tools_list::TTL_MS;
         let handle = self.server.mint_handle(&line.principal).map_err(refused)?;
         let table = mcp_capabilities::table(&self.server);

@@ -28,7 +28,7 @@ pub fn judge(bytes: &[u8]) -> Verdict {
         return refuse(None, not_an_object(&value));
     };
     if message.get("id").is_some_and(Value::is_null) && message.contains_key("method") {
-        tracing::info!("a request with a null id was ignored");
+        tracing::warn!("a request with a null id was ignored");
         return Verdict::Ignore;
     }
     let id = request_id(&message);

@@ -22,6 +22,7 @@ use serde_json::{Map, Value, json};
 use super::auth::{self, Verifier};
 use super::dispatch::Handler;
 use super::edge::{self, Verdict};
+use super::inflight::duplicate_id;
 use super::methods::mcp_capabilities;
 use super::peer::Connection;
 use super::server::Line;
@@ -33,6 +34,8 @@ use crate::session::Principal;
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+/// Each session holds memory, and `initialize` costs its sender nothing.
+const SESSIONS: usize = 1024;
 /// A 2025 session that nobody uses is ended after this long.
 const SESSION_IDLE: Duration = Duration::from_secs(30 * 60);
 
@@ -42,7 +45,8 @@ pub struct Caller {
     pub principal: Principal,
 }
 
-struct App {
+/// The HTTP side of a server.
+pub struct App {
     server: Arc<Server>,
     verifier: Option<Verifier>,
     engine: StreamableHttpService<Handler, LocalSessionManager>,
@@ -60,11 +64,10 @@ struct Held {
 }
 
 /// Serves until shutdown.
-pub async fn serve(server: Arc<Server>, listener: tokio::net::TcpListener) -> Result<()> {
-    let app = App::new(Arc::clone(&server))?;
+pub async fn serve(app: Arc<App>, listener: tokio::net::TcpListener) -> Result<()> {
     tokio::spawn(reap(Arc::clone(&app)));
+    let over = app.server.shutdown.clone();
     let router = router(app).into_make_service_with_connect_info::<Connection>();
-    let over = server.shutdown.clone();
     axum::serve(listener, router)
         .with_graceful_shutdown(async move {
             over.cancelled().await;
@@ -98,7 +101,7 @@ fn router(app: Arc<App>) -> Router {
 }
 
 impl App {
-    fn new(server: Arc<Server>) -> Result<Arc<Self>> {
+    pub fn new(server: Arc<Server>) -> Result<Arc<Self>> {
         let mut manager = LocalSessionManager::default();
         // The engine would end a session in mid-call when nothing is said for a while; ours ends idle ones only.
         manager.session_config.keep_alive = None;
@@ -142,6 +145,14 @@ impl App {
                 .reason("unknown_session")
                 .hint("Start a new one with `initialize`.")),
         }
+    }
+
+    fn has_room(&self) -> Result<()> {
+        if self.sessions.lock().unwrap_or_else(PoisonError::into_inner).len() < SESSIONS {
+            return Ok(());
+        }
+        Err(Error::new(Kind::ResourceExhausted, "too many sessions are open")
+            .hint("End sessions that are not needed with DELETE; idle ones end by themselves."))
     }
 
     fn end(&self, id: &str, cause: Cause) {
@@ -189,7 +200,7 @@ pub fn json_error(id: Option<Value>, error: &Error) -> Response {
     };
     let mut response = json_response(status, &edge::refusal(id, error));
     if status == 405 {
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, POST, DELETE"));
     }
     response
 }
@@ -356,6 +367,7 @@ async fn receive(app: &Arc<App>, caller: &Caller, request: Request) -> std::resu
         (Some(session), _) => app.session(session, &caller.principal).map_err(refused)?,
         (None, true) => (app.ambient(&caller.principal).map_err(refused)?, Arc::default()),
         (None, false) if method == "initialize" => {
+            app.has_room().map_err(refused)?;
             (app.server.connect(caller.principal.clone(), "http").map_err(refused)?, Arc::default())
         }
         (None, false) => {
@@ -366,6 +378,11 @@ async fn receive(app: &Arc<App>, caller: &Caller, request: Request) -> std::resu
             ));
         }
     };
+    if let (true, Some(id)) = (session.is_some() && !method.is_empty(), &id)
+        && app.server.is_running(&line.session.id, &id.to_string())
+    {
+        return Err(refused(duplicate_id()));
+    }
     if method == "notifications/cancelled" && session.is_some() {
         // Past the engine's queue, which stands still while a client does not read.
         let request = message.get("params").and_then(|params| params.get("requestId")).map(Value::to_string);

@@ -11,6 +11,7 @@ pub mod dispatch;
 pub mod edge;
 pub mod fixtures;
 pub mod http;
+mod inflight;
 pub mod meta;
 pub mod methods;
 mod peer;

@@ -140,6 +140,10 @@ impl Server {
         self.closed.cancel();
     }
 
+    pub fn is_running(&self, session: &str, request: &str) -> bool {
+        lock(&self.running).contains_key(&(session.to_owned(), request.to_owned()))
+    }
+
     pub fn is_idle(&self, session: &str) -> bool {
         !lock(&self.running).keys().any(|(of, _)| of == session)
     }

@@ -22,11 +22,15 @@ use tokio::sync::mpsc;
 use super::dispatch::Handler;
 use super::edge::{self, Verdict};
 use super::http::{Caller, json_error};
+use super::inflight::InFlight;
 use super::server::{Line, Server};
 use super::stdio::{parse, stamped, too_long};
 use crate::base::ids::{hex, random};
 use crate::base::{Cause, Error, Kind};
 use crate::session::Principal;
+
+/// Each stream holds a connection and a session.
+const STREAMS: usize = 256;
 
 #[derive(Default)]
 pub struct Streams {
@@ -41,6 +45,7 @@ struct Open {
     outbox: mpsc::Sender<Vec<u8>>,
     /// The most bytes that one message may have.
     limit: usize,
+    in_flight: Arc<InFlight>,
 }
 
 impl Streams {
@@ -66,6 +71,7 @@ impl Drop for Closing {
 struct Channel {
     inbox: mpsc::Receiver<ClientJsonRpcMessage>,
     outbox: mpsc::Sender<Vec<u8>>,
+    in_flight: Arc<InFlight>,
 }
 
 impl Transport<RoleServer> for Channel {
@@ -73,6 +79,7 @@ impl Transport<RoleServer> for Channel {
 
     fn send(&mut self, message: ServerJsonRpcMessage) -> impl Future<Output = std::io::Result<()>> + Send + 'static {
         let outbox = self.outbox.clone();
+        self.in_flight.sent(&message);
         async move {
             let bytes = stamped(&message)?;
             outbox.send(bytes).await.map_err(|_| std::io::ErrorKind::BrokenPipe.into())
@@ -101,16 +108,28 @@ pub async fn open(
         Ok(line) => line,
         Err(error) => return json_error(None, &error),
     };
+    if streams.lock().len() >= STREAMS {
+        let error = Error::new(Kind::ResourceExhausted, "too many streams are open");
+        return json_error(None, &error.hint("Close streams that are not needed."));
+    }
     let id = hex(&random::<16>());
     let (to_engine, inbox) = mpsc::channel(16);
     let (outbox, from_engine) = mpsc::channel(16);
     let limit = server.config.limits.message_bytes;
-    let open = Open { principal: caller.principal, line, inbox: to_engine, outbox: outbox.clone(), limit };
+    let in_flight = Arc::<InFlight>::default();
+    let open = Open {
+        principal: caller.principal,
+        line,
+        inbox: to_engine,
+        outbox: outbox.clone(),
+        limit,
+        in_flight: Arc::clone(&in_flight),
+    };
     streams.lock().insert(id.clone(), open);
     let closing = Closing { streams, id: id.clone() };
     let running = serve_directly_with_ct(
         Handler { server: Arc::clone(&server) },
-        Channel { inbox, outbox },
+        Channel { inbox, outbox, in_flight },
         None,
         server.closed.child_token(),
     );
@@ -176,7 +195,7 @@ pub async fn post(
     let delivered = match edge::judge(&body) {
         Verdict::Ignore => return StatusCode::ACCEPTED.into_response(),
         Verdict::Refuse(_, refusal) => open.outbox.send(refusal.to_string().into_bytes()).await.is_ok(),
-        Verdict::Pass(message) => match parse(message, &open.line) {
+        Verdict::Pass(message) => match parse(message, &open.line, &open.in_flight) {
             Ok(message) => open.inbox.send(message).await.is_ok(),
             Err(refusal) => open.outbox.send(refusal.to_string().into_bytes()).await.is_ok(),
         },

@@ -13,6 +13,7 @@ use tokio::sync::Mutex;
 use super::channel;
 use super::dispatch::Handler;
 use super::edge::{self, Verdict};
+use super::inflight::InFlight;
 use super::server::{Line, Server};
 use crate::base::{Cause, Error, Kind, Result};
 use crate::session::Principal;
@@ -29,6 +30,7 @@ pub async fn serve(server: Arc<Server>) -> Result<()> {
         skipping: false,
         buffer: Vec::new(),
         refusing: None,
+        in_flight: Arc::default(),
     };
     // `serve_directly` skips the engine's own handshake loop, which would end at the first unexpected message.
     let running = serve_directly_with_ct(
@@ -54,6 +56,7 @@ struct Pipe<R, W> {
     buffer: Vec<u8>,
     /// A refusal on its way out. No further line is read before the client has taken it.
     refusing: Option<tokio::task::JoinHandle<std::io::Result<()>>>,
+    in_flight: Arc<InFlight>,
 }
 
 enum Input {
@@ -107,9 +110,14 @@ async fn write_line<W: AsyncWrite + Unpin>(output: &Mutex<W>, mut bytes: Vec<u8>
 pub(super) fn parse(
     message: serde_json::Map<String, Value>,
     line: &Line,
+    in_flight: &InFlight,
 ) -> std::result::Result<ClientJsonRpcMessage, Value> {
     let id = edge::request_id(&message);
+    in_flight.received(&message)?;
     let mut parsed: ClientJsonRpcMessage = serde_json::from_value(Value::Object(message)).map_err(|error| {
+        if let Some(id) = &id {
+            in_flight.refused(id);
+        }
         edge::refusal(id, &Error::new(Kind::InvalidRequest, "this message does not fit the protocol").source(error))
     })?;
     match &mut parsed {
@@ -145,6 +153,7 @@ where
 
     fn send(&mut self, message: ServerJsonRpcMessage) -> impl Future<Output = std::io::Result<()>> + Send + 'static {
         let output = Arc::clone(&self.output);
+        self.in_flight.sent(&message);
         async move { write_line(&output, stamped(&message)?).await }
     }
 
@@ -169,7 +178,7 @@ where
                 }
             };
             let refusal = match verdict {
-                Verdict::Pass(message) => match parse(message, &self.line) {
+                Verdict::Pass(message) => match parse(message, &self.line, &self.in_flight) {
                     Ok(message) => return Some(message),
                     Err(refusal) => refusal,
                 },
@@ -209,6 +218,7 @@ mod tests {
             skipping: false,
             buffer: Vec::new(),
             refusing: None,
+            in_flight: Arc::default(),
         };
         let mut seen = Vec::new();
         loop {

@@ -25,10 +25,6 @@ impl Ring {
         Ring { head: Vec::new(), tail: VecDeque::new(), budget, total: 0 }
     }
 
-    pub fn total(&self) -> u64 {
-        self.total
-    }
-
     pub fn overflowed(&self) -> bool {
         self.total > self.budget as u64
     }
@@ -45,6 +41,11 @@ impl Ring {
         let excess = (self.tail.len() + bytes.len()).saturating_sub(capacity);
         self.tail.drain(..excess);
         self.tail.extend(bytes);
+    }
+
+    /// What showing all of it would take.
+    pub fn need(&self) -> u64 {
+        if self.overflowed() { self.total } else { wire_len(&self.whole()) as u64 }
     }
 
     /// Whether all of it can be shown within `limit` bytes. Bytes that are no text grow when they are made visible.

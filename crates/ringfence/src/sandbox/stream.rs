@@ -227,7 +227,7 @@ impl<'a> Pump<'a> {
             let said = stderr.show(self.budget.min(1024), None).text;
             return Err(Error::internal("the supervisor of the command was lost").with("stderr", said));
         }
-        let (out_limit, err_limit) = share(self.budget, stdout.total(), stderr.total());
+        let (out_limit, err_limit) = share(self.budget, stdout.need(), stderr.need());
         if !(stdout.fits(out_limit) && stderr.fits(err_limit)) {
             self.spool.store().await;
         }

@@ -188,3 +188,44 @@ fn errors_show_no_path_outside_the_workspace() {
         },
     );
 }
+
+/// The second would take the answer, and the cancellation, of the first. On 2026-07-28 over HTTP each request stands
+/// alone, so there is no first.
+#[test]
+fn an_id_in_flight_is_not_used_twice() {
+    for cell in eras().filter(|cell| (cell.transport, cell.version) != (Transport::Http, MODERN)) {
+        on_cell(
+            cell,
+            |options| options.arg("--conformance-fixtures"),
+            |server, client| {
+                let arguments = json!({"ms": 60_000});
+                let id = client.start_call("test_sleep", &arguments);
+                eventually(DEADLINE, "the call has started", || server.events("call.start").len() == 1);
+                let mut params = json!({"name": "test_sleep", "arguments": arguments});
+                if client.is_modern() {
+                    params["_meta"] = client.meta();
+                }
+                client.send(&json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}));
+                assert_eq!(client.wait(&id)["error"]["data"]["reason"], "duplicate_id", "{}", client.at());
+                client.cancel(&id);
+                eventually(DEADLINE, "the first has ended", || server.events("call.stop").len() == 1);
+                assert_eq!(server.events("call.stop")[0]["cause"], "client");
+                assert!(client.request("tools/list", json!({}))["result"]["tools"].is_array());
+            },
+        );
+    }
+}
+
+#[test]
+fn a_question_is_taken_back_when_its_call_is_cancelled() {
+    for transport in [Transport::Stdio, Transport::Sse] {
+        let mut server = Options::new(transport).spawn();
+        let mut client = server.connect(SESSIONS);
+        client.approve = Approve::Never;
+        let id = client.start_call("shell.exec", &json!({"command": "touch ran"}));
+        let (question, _) = client.wait_question();
+        client.cancel(&id);
+        assert_eq!(client.wait_notification("notifications/cancelled")["params"]["requestId"], question);
+        assert!(!server.workspace().join("ran").exists());
+    }
+}

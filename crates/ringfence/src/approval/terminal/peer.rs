@@ -112,7 +112,7 @@ fn parse_stat(stat: &str) -> Option<(u32, bool, u64)> {
 
 fn is_fenced(pid: u32) -> Option<bool> {
     let own = std::process::id();
-    for space in ["user", "pid", "mnt"] {
+    for space in ["user", "pid", "mnt", "net", "ipc", "uts", "cgroup"] {
         let link = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/{space}")).ok();
         if link(pid)? != link(own)? {
             return Some(true);

@@ -5,9 +5,11 @@ use serde_json::{Map, json};
 
 use super::mcp_capabilities::table;
 use crate::mcp::{Server, codex, meta};
+use crate::registry::{spells_with_dots, underscored};
+use crate::session::Client;
 
 /// What both eras tell about this server; `initialize` then names the version that was agreed on.
-pub fn info(server: &Server) -> ServerConfig {
+pub fn info(server: &Server, client: &Client) -> ServerConfig {
     let mut capabilities = ServerCapabilities::default();
     capabilities.tools = Some(serde_json::from_value(json!({"listChanged": true})).unwrap_or_default());
     capabilities.logging = Some(Map::new());
@@ -16,7 +18,7 @@ pub fn info(server: &Server) -> ServerConfig {
         crate::mcp::fixtures::declare(&mut capabilities);
     }
     let mut info = ServerConfig::new(capabilities)
-        .with_instructions(instructions(server))
+        .with_instructions(instructions(server, client))
         .with_server_info(
             Implementation::new("ringfence", env!("CARGO_PKG_VERSION"))
                 .with_title("Ringfence")
@@ -28,14 +30,17 @@ pub fn info(server: &Server) -> ServerConfig {
 }
 
 /// Codex shows a model nothing but this at first, so it names the tools and what they are for.
-fn instructions(server: &Server) -> String {
-    let mut text = String::from(
+fn instructions(server: &Server, client: &Client) -> String {
+    let dots = spells_with_dots(server.config.tool_names, client);
+    let spell = |name: &str| if dots { name.to_owned() } else { underscored(name) };
+    let mut text = format!(
         "Tools for working in one workspace, held to policy and on record. Paths are relative to the workspace; leaving it is refused. \
-         Long output is cut: read on with file.read path \"output:<id>\". Every error has kind, hint and trace_id. Tools:",
+         Long output is cut: read on with {} path \"output:<id>\". Every error has kind, hint and trace_id. Tools:",
+        spell("file.read")
     );
     for tool in server.pipeline.registry.tools() {
         let spec = tool.spec();
-        let line = format!(" {} ({});", spec.name, spec.title.to_lowercase());
+        let line = format!(" {} ({});", spell(&spec.name), spec.title.to_lowercase());
         // Codex reads about one kilobyte.
         if text.len() + line.len() > 1000 {
             break;

@@ -23,7 +23,7 @@ pub fn with_argument(marker: &str) -> Vec<u32> {
 
 /// A command that says `begun`, leaves a child behind in a session of its own, and sleeps.
 pub fn tree(marker: &str) -> String {
-    format!("(setsid -f sleep {marker}); echo begun; sleep {marker}; echo never")
+    format!("echo begun; (setsid -f sleep {marker}); sleep {marker}; echo never")
 }
 
 pub fn wait_for_tree(marker: &str) {
