@@ -166,7 +166,7 @@ async fn ask_client(caller: &Caller, elicitation: Value) -> Option<Answer> {
         Ok(_) => Some(Answer::Deny),
         Err(error) if error.kind() == Kind::ApprovalExpired => None,
         Err(error) => {
-            tracing::info!("the client did not answer: {}", error.detail());
+            tracing::info!("the client did not answer: {}", error.log_line());
             Some(Answer::Deny)
         }
     }

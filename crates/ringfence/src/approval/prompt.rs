@@ -56,23 +56,24 @@ impl Prompt {
         let mut text = format!("Allow `{}`? {}\n", one_line(&self.tool), one_line(&self.why));
         let mut line = |name: &str, value: &str| {
             if !value.is_empty() {
-                text.push_str(&format!("{name}: {}\n", one_line(value)));
+                text.push_str(&labelled(name, value));
             }
         };
-        match &self.arguments {
-            Value::Object(map) => {
-                // The environment has a line of its own below, with what is added to it.
-                for (name, value) in map.iter().filter(|(name, _)| *name != "env" || self.env.is_empty()) {
-                    match value {
-                        Value::String(value) => line(name, value),
-                        other => line(name, &other.to_string()),
+        let Value::Object(arguments) = &self.arguments else { return text };
+        for (name, value) in arguments {
+            match value {
+                Value::String(value) => line(name, value),
+                // One by one, so that none can hide among the others.
+                Value::Object(members) => {
+                    for (member, value) in members {
+                        line(&format!("{name} {member}"), value.as_str().unwrap_or(&value.to_string()));
                     }
                 }
+                other => line(name, &other.to_string()),
             }
-            other => line("arguments", &other.to_string()),
         }
         line("cwd", &self.cwd);
-        line("env", &self.env.join(" "));
+        line("whole environment", &self.env.join(" "));
         line("sandbox", &self.profile);
         line("side effects", &self.effects.join(", "));
         let (about, _) = self.description.split_once(". ").unwrap_or((&self.description, ""));
@@ -94,25 +95,56 @@ impl Prompt {
     }
 }
 
-/// Control characters could redraw a terminal or hide a line of the question, and so could bidi overrides.
+/// More than any prompt shows of one value: what is longer was cut, visibly, when the call was prepared.
+const LONGEST: usize = 20_000;
+
+/// A value under its name. Lines of the value are set in, so that none can pass for a line of the question.
+fn labelled(name: &str, value: &str) -> String {
+    let name = one_line(name);
+    match value.trim_end_matches('\n').contains('\n') {
+        false => format!("{name}: {}\n", one_line(value)),
+        true => {
+            let lines: String = value.lines().map(|line| format!("    | {}\n", one_line(line))).collect();
+            format!("{name}:\n{lines}")
+        }
+    }
+}
+
+/// Control characters could redraw a terminal or hide a line of the question, and so could bidi overrides; a run of
+/// spaces could push the rest out of sight.
 fn one_line(value: &str) -> String {
+    const SPACES: usize = 16;
     let mut text = String::new();
-    for c in value.chars().take(2000) {
+    let mut spaces = 0;
+    for c in value.trim_end_matches('\n').chars().take(LONGEST).chain(['\0']) {
+        if c == ' ' {
+            spaces += 1;
+            continue;
+        }
+        match std::mem::take(&mut spaces) {
+            many @ SPACES.. => text.push_str(&format!(" [{many} spaces] ")),
+            few => text.push_str(&" ".repeat(few)),
+        }
         match c {
+            '\0' => {}
             '\n' => text.push_str("\\n"),
             '\t' => text.push_str("\\t"),
             c if c.is_control() || is_invisible(c) => text.push_str(&format!("\\u{{{:x}}}", u32::from(c))),
             c => text.push(c),
         }
     }
-    if value.chars().nth(2000).is_some() {
+    if value.chars().nth(LONGEST).is_some() {
         text.push_str(" … [cut]");
     }
     text
 }
 
 fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}'
+        | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}'
+        | '\u{feff}' | '\u{ffa0}' | '\u{e0000}'..='\u{e0fff}'
+    )
 }
 
 #[cfg(test)]
@@ -123,6 +155,13 @@ mod tests {
     fn a_prompt_cannot_be_redrawn_by_its_arguments() {
         let shown = one_line("ls\u{1b}[2K\rrm -rf ~\u{202e}\nAllow");
         assert_eq!(shown, "ls\\u{1b}[2K\\u{d}rm -rf ~\\u{202e}\\nAllow");
-        assert!(one_line(&"x".repeat(3000)).ends_with("[cut]"));
+        assert!(one_line(&"x".repeat(LONGEST + 1)).ends_with("[cut]"));
+        assert_eq!(one_line(&format!("make{};evil", " ".repeat(2100))), "make [2100 spaces] ;evil");
+        assert_eq!(one_line("a\u{e0041}\u{2800}b\0"), "a\\u{e0041}\\u{2800}b");
+        assert_eq!(
+            labelled("command", "echo ok # note\nrm -rf x\n"),
+            "command:\n    | echo ok # note\n    | rm -rf x\n"
+        );
+        assert_eq!(labelled("command", "echo 'a\\nb'"), "command: echo 'a\\nb'\n");
     }
 }

@@ -199,6 +199,14 @@ impl Error {
         text
     }
 
+    /// The same in one line: a caller's text must not be able to forge a line of the log.
+    pub fn log_line(&self) -> String {
+        self.detail()
+            .chars()
+            .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+            .collect()
+    }
+
     /// `{code, kind, reason?, message, hint, trace_id}` and the facts: the body every caller gets.
     pub fn body(&self, trace_id: &TraceId) -> Value {
         let mut body = Map::new();

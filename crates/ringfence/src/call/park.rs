@@ -98,16 +98,25 @@ impl Held {
 
 type Handover = oneshot::Sender<Held>;
 
+/// Where a parked run is taken up again, and whose it is.
+#[derive(Clone)]
+struct Berth {
+    principal: String,
+    handover: mpsc::Sender<Handover>,
+}
+
 pub struct Parked {
-    runs: Arc<Mutex<HashMap<String, mpsc::Sender<Handover>>>>,
+    runs: Arc<Mutex<HashMap<String, Berth>>>,
     sealer: Sealer,
     expiry: Duration,
     grace: Duration,
 }
 
 impl Parked {
-    /// Runs that wait for a retry hold memory and perhaps processes, so their number is bounded.
-    const LIMIT: usize = 256;
+    /// Runs that wait for a retry hold memory and perhaps processes, so their number is bounded; and nobody can take
+    /// the places of the others.
+    const LIMIT: usize = 1024;
+    const PER_PRINCIPAL: usize = 64;
 
     pub fn new(expiry: Duration, grace: Duration) -> Result<Self> {
         Ok(Parked { runs: Arc::default(), sealer: Sealer::new()?, expiry, grace })
@@ -127,11 +136,12 @@ impl Parked {
         let (handover, inbox) = mpsc::channel(1);
         {
             let mut runs = self.lock();
-            if runs.len() >= Self::LIMIT {
+            let own = runs.values().filter(|berth| berth.principal == held.run.principal).count();
+            if runs.len() >= Self::LIMIT || own >= Self::PER_PRINCIPAL {
                 held.run.cancel.cancel(Cause::Unanswered);
                 return Err(Error::new(Kind::ResourceExhausted, "too many calls wait for an answer already"));
             }
-            runs.insert(held.id.clone(), handover);
+            runs.insert(held.id.clone(), Berth { principal: held.run.principal.clone(), handover });
         }
         tokio::spawn(hold(held, inbox, Arc::clone(&self.runs), self.expiry, self.grace));
         Ok(sealed)
@@ -155,21 +165,22 @@ impl Parked {
             return Err(refused("other_call", "this requestState belongs to another call"));
         }
         let used = || refused("used_state", "this requestState has been used already");
-        let handover = self.lock().get(&state.run).cloned().ok_or_else(used)?;
+        let handover = self.lock().get(&state.run).cloned().ok_or_else(used)?.handover;
         let (to_us, held) = oneshot::channel();
         handover.send(to_us).await.map_err(|_| used())?;
         let held = held.await.map_err(|_| used())?;
         if held.round != state.round {
             // An old state for a run that is parked again: put it back untouched, its own state still counts.
             let (again, inbox) = mpsc::channel(1);
-            self.lock().insert(held.id.clone(), again);
+            let berth = Berth { principal: held.run.principal.clone(), handover: again };
+            self.lock().insert(held.id.clone(), berth);
             tokio::spawn(hold(held, inbox, Arc::clone(&self.runs), self.expiry, self.grace));
             return Err(used());
         }
         Ok(held)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, mpsc::Sender<Handover>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Berth>> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -182,7 +193,7 @@ fn purpose(principal: &str) -> String {
 async fn hold(
     mut held: Held,
     mut inbox: mpsc::Receiver<Handover>,
-    runs: Arc<Mutex<HashMap<String, mpsc::Sender<Handover>>>>,
+    runs: Arc<Mutex<HashMap<String, Berth>>>,
     expiry: Duration,
     grace: Duration,
 ) {

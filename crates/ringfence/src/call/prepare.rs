@@ -11,8 +11,9 @@ use crate::base::secret::is_sensitive;
 use crate::base::{Error, Kind, Result};
 use crate::tools::{PrepareCx, Tool};
 
-/// Text longer than this is cut in prompts; the hash covers the whole.
-const SHOWN_CHARS: usize = 2000;
+/// Text longer than this is cut in the middle of a prompt, which says so; the hash covers the whole.
+const SHOWN_CHARS: usize = 15_000;
+const SHOWN_TAIL: usize = 3_000;
 
 pub fn find(pipeline: &Pipeline, name: &str) -> Result<Arc<dyn Tool>> {
     pipeline.registry.get(name).cloned().ok_or_else(|| {
@@ -63,12 +64,20 @@ fn shown(arguments: &Map<String, Value>) -> Value {
     fn show(value: &Value) -> Value {
         match value {
             Value::String(text) if text.chars().nth(SHOWN_CHARS).is_some() => {
-                let head: String = text.chars().take(SHOWN_CHARS).collect();
-                json!(format!("{head} … [{} bytes in all]", text.len()))
+                let (head, count): (String, usize) =
+                    (text.chars().take(SHOWN_CHARS - SHOWN_TAIL).collect(), text.chars().count());
+                let tail: String = text.chars().skip(count - SHOWN_TAIL).collect();
+                json!(format!("{head}\n… [{} CHARACTERS ARE NOT SHOWN HERE] …\n{tail}", count - SHOWN_CHARS))
             }
             Value::Object(map) => {
-                let hide = |name: &str| is_sensitive(name).then(|| json!("[redacted]"));
-                map.iter().map(|(name, value)| (name.clone(), hide(name).unwrap_or_else(|| show(value)))).collect()
+                let hide = |name: &str, value: &Value| match value {
+                    Value::String(text) if is_sensitive(name) => {
+                        json!(format!("[not shown, {} characters given by this call]", text.chars().count()))
+                    }
+                    _ if is_sensitive(name) => json!("[not shown]"),
+                    value => show(value),
+                };
+                map.iter().map(|(name, value)| (name.clone(), hide(name, value))).collect()
             }
             Value::Array(items) => items.iter().map(show).collect(),
             other => other.clone(),
@@ -94,14 +103,16 @@ mod tests {
     fn a_prompt_shows_no_secret_and_no_endless_text() {
         let Value::Object(arguments) = json!({
             "command": "make", "env": {"GITHUB_TOKEN": "hunter2", "CI": "1"}, "api_key": ["hunter2"],
-            "stdin": "x".repeat(3000),
+            "stdin": format!("{}{}end", "x".repeat(20_000), "y".repeat(2_000)),
         }) else {
             unreachable!()
         };
         let shown = shown(&arguments);
         assert!(!shown.to_string().contains("hunter2"), "{shown}");
         assert_eq!(shown["env"]["CI"], "1");
-        assert!(shown["stdin"].as_str().unwrap().ends_with("[3000 bytes in all]"));
+        let stdin = shown["stdin"].as_str().unwrap();
+        assert!(stdin.contains("[7003 CHARACTERS ARE NOT SHOWN HERE]") && stdin.ends_with("yend"), "{stdin}");
+        assert_eq!(shown["env"]["GITHUB_TOKEN"], "[not shown, 7 characters given by this call]");
         let env = [("A_TOKEN".to_owned(), "hunter2".to_owned()), ("LANG".to_owned(), "C".to_owned())];
         assert_eq!(shown_env(&env), ["A_TOKEN (set)", "LANG=C"]);
     }

@@ -77,7 +77,7 @@ impl Pipeline {
             Err(error) => {
                 let facts = Facts { status: Some(status_of(error)), ..Facts::default() };
                 if error.kind() == Kind::Internal {
-                    tracing::error!("{}", error.detail());
+                    tracing::error!("{}", error.log_line());
                 }
                 record.finish(&facts, Some(error), cancel.cause());
             }

@@ -59,6 +59,9 @@ pub fn run(args: Args) -> Result<u8> {
         &Env::of_process(),
     )?;
     config::prepare_root(&config)?;
+    // A command runs as the same user. It shall not find our environment, our pipes or our memory through /proc.
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+        .map_err(|error| Error::internal("cannot hide from our own children").source(error))?;
     // One client needs one thread, and a call that never changes threads is quicker; what blocks has its own anyway.
     let mut runtime = match config.http.listen {
         Some(_) => tokio::runtime::Builder::new_multi_thread(),

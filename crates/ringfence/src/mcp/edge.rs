@@ -38,7 +38,7 @@ pub fn judge(bytes: &[u8]) -> Verdict {
             if id.is_none() && !message.contains_key("id") && message.get("method").is_some_and(Value::is_string) =>
         {
             // A notification is never answered, not even a broken one.
-            tracing::info!("a broken notification was ignored: {}", error.message());
+            tracing::info!("a broken notification was ignored: {}", error.log_line());
             Verdict::Ignore
         }
         Err(error) => refuse(id, error),
@@ -58,7 +58,7 @@ pub fn request_id(message: &Map<String, Value>) -> Option<Value> {
 /// An error as a whole JSON-RPC message. Without a known id the member is left out, as MCP's schema has it.
 pub fn refusal(id: Option<Value>, error: &Error) -> Value {
     let trace_id = TraceId::mint();
-    tracing::info!(%trace_id, "refused: {}", error.detail());
+    tracing::info!(%trace_id, "refused: {}", error.log_line());
     let mut message = json!({"jsonrpc": "2.0"});
     if let Some(id) = id {
         message["id"] = id;

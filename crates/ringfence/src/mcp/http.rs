@@ -15,9 +15,13 @@ use axum::routing::{any, get, post};
 use axum::{Extension, Router};
 use bytes::Bytes;
 use futures::StreamExt;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{SessionManager, StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::{Map, Value, json};
+use tokio::sync::Semaphore;
 
 use super::auth::{self, Verifier};
 use super::dispatch::Handler;
@@ -34,6 +38,12 @@ use crate::session::Principal;
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+/// At a time; the rest of our descriptors is for runs and the log.
+const CONNECTIONS: usize = 512;
+/// Who has not sent its headers by then is not going to.
+const HEADER_TIME: Duration = Duration::from_secs(10);
+/// A body has to come in, too.
+const BODY_TIME: Duration = Duration::from_secs(60);
 /// Each session holds memory, and `initialize` costs its sender nothing.
 const SESSIONS: usize = 1024;
 /// A 2025 session that nobody uses is ended after this long.
@@ -67,13 +77,39 @@ struct Held {
 pub async fn serve(app: Arc<App>, listener: tokio::net::TcpListener) -> Result<()> {
     tokio::spawn(reap(Arc::clone(&app)));
     let over = app.server.shutdown.clone();
-    let router = router(app).into_make_service_with_connect_info::<Connection>();
-    axum::serve(listener, router)
-        .with_graceful_shutdown(async move {
-            over.cancelled().await;
-        })
-        .await
-        .map_err(|error| Error::new(Kind::Unavailable, "the HTTP server stopped").source(error))
+    let router = router(app);
+    let graceful = GracefulShutdown::new();
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
+        let (stream, remote) = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!("cannot accept a connection: {error}");
+                    // Out of descriptors, most likely: trying again at once would only burn time.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            },
+            _ = over.cancelled() => break,
+        };
+        let connection = ConnectInfo(Connection::of(&stream, remote));
+        let service = TowerToHyperService::new(router.clone().layer(Extension(connection)));
+        let talk = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADER_TIME)
+            .serve_connection(TokioIo::new(stream), service);
+        let talk = graceful.watch(talk);
+        tokio::spawn(async move {
+            if let Err(error) = talk.await {
+                tracing::debug!("a connection ended: {error}");
+            }
+            drop(place);
+        });
+    }
+    graceful.shutdown().await;
+    Ok(())
 }
 
 fn router(app: Arc<App>) -> Router {
@@ -127,7 +163,7 @@ impl App {
         if let Some(line) = ambient.get(principal) {
             return Ok(line.clone());
         }
-        let line = self.server.connect(principal.clone(), "http")?;
+        let line = Line { lasting: false, ..self.server.connect(principal.clone(), "http")? };
         ambient.insert(principal.clone(), line.clone());
         Ok(line)
     }
@@ -347,7 +383,10 @@ async fn receive(app: &Arc<App>, caller: &Caller, request: Request) -> std::resu
     let (mut parts, body) = request.into_parts();
     check_media(&mut parts.headers).map_err(|error| (None, error))?;
     let limit = app.server.config.limits.message_bytes;
-    let bytes = axum::body::to_bytes(body, limit).await.map_err(|error| (None, too_long(limit).source(error)))?;
+    let bytes = tokio::time::timeout(BODY_TIME, axum::body::to_bytes(body, limit))
+        .await
+        .map_err(|_| (None, Error::new(Kind::InvalidRequest, "the body did not arrive").reason("slow_body")))?
+        .map_err(|error| (None, too_long(limit).source(error)))?;
     let message = match edge::judge(&bytes) {
         Verdict::Pass(message) => message,
         Verdict::Refuse(kind, refusal) => return Ok(json_response(kind.row().http, &refusal)),
@@ -388,6 +427,10 @@ async fn receive(app: &Arc<App>, caller: &Caller, request: Request) -> std::resu
         let request = message.get("params").and_then(|params| params.get("requestId")).map(Value::to_string);
         app.server.cancel(&line.session.id, &request.unwrap_or_default(), Cause::Client);
     }
+    if session.is_none() {
+        // The engine must not find a session where we have checked none.
+        parts.headers.remove(&SESSION);
+    }
     parts.extensions.insert(line.clone());
     let response = app.engine.handle(Request::from_parts(parts, Body::from(bytes))).await.map(Body::new);
     if let (None, Some(new)) = (&session, header(response.headers(), &SESSION)) {
@@ -422,8 +465,10 @@ fn check_media(headers: &mut HeaderMap) -> Result<()> {
     Ok(())
 }
 
-/// Whether this message is one of 2026-07-28, which has no sessions.
+/// Whether this message is one of 2026-07-28, which has no sessions. Everything else belongs to a session, and the
+/// session to a principal: a message must not be able to talk itself out of that check.
 fn is_stateless(message: &Map<String, Value>, headers: &HeaderMap) -> Result<bool> {
+    let Some(method) = message.get("method").and_then(Value::as_str) else { return Ok(false) };
     let own = message
         .get("params")
         .and_then(|params| params.get("_meta"))
@@ -439,9 +484,8 @@ fn is_stateless(message: &Map<String, Value>, headers: &HeaderMap) -> Result<boo
             .with("supported", json!(version::supported()))
             .with("requested", shown));
     }
-    let discovers = message.get("method").is_some_and(|method| method == "server/discover");
-    let initializes = message.get("method").is_some_and(|method| method == "initialize");
-    Ok(!initializes && (own.is_some() || discovers || said == Some(version::STATELESS)))
+    let speaks = own.and_then(Value::as_str).or(said);
+    Ok(method != "initialize" && (method == "server/discover" || speaks.is_some_and(|it| it >= version::STATELESS)))
 }
 
 /// Gives the engine's own refusals the shape that all of ours have.

@@ -2,35 +2,33 @@
 //! everyone can reach 127.0.0.1.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, OnceLock};
 
-use axum::extract::connect_info::Connected;
-use axum::serve::IncomingStream;
-use tokio::net::TcpListener;
+use tokio::net::TcpStream;
 
 use crate::base::{Error, Result};
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Connection {
-    loopback: bool,
-    /// The user at the other end of a loopback connection, where the system says.
-    owner: Option<u32>,
-}
-
-impl Connected<IncomingStream<'_, TcpListener>> for Connection {
-    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
-        let remote = *stream.remote_addr();
-        let loopback = remote.ip().to_canonical().is_loopback();
-        // Looked up once, while the connection stands.
-        let owner = loopback.then(|| stream.io().local_addr().ok().and_then(|local| owner_of(remote, local))).flatten();
-        Connection { loopback, owner }
-    }
+    remote: SocketAddr,
+    local: Option<SocketAddr>,
+    /// The user at the other end, once it was looked up.
+    owner: Arc<OnceLock<Option<u32>>>,
 }
 
 impl Connection {
+    pub fn of(stream: &TcpStream, remote: SocketAddr) -> Self {
+        Connection { remote, local: stream.local_addr().ok(), owner: Arc::default() }
+    }
+
     /// Root may do what it likes anyway; an owner we cannot find is not let in.
     pub fn require_same_user(&self) -> Result<()> {
         let ours = rustix::process::geteuid().as_raw();
-        if !self.loopback || self.owner.is_some_and(|owner| owner == ours || owner == 0) {
+        if !self.remote.ip().to_canonical().is_loopback() {
+            return Ok(());
+        }
+        let look = || self.local.and_then(|local| owner_of(self.remote, local));
+        if self.owner.get_or_init(look).is_some_and(|owner| owner == ours || owner == 0) {
             return Ok(());
         }
         Err(Error::permission_denied("other_user", "this connection belongs to another user of this machine")
@@ -38,15 +36,18 @@ impl Connection {
     }
 }
 
-/// The uid of the socket whose local end is `remote`, from the kernel's table.
+/// The uid of the socket whose local end is `remote`, from the kernel's table. Of a connection that is being closed
+/// the table no longer knows the owner and says root, so only one that stands counts.
 fn owner_of(remote: SocketAddr, local: SocketAddr) -> Option<u32> {
+    const ESTABLISHED: &str = "01";
     let table = if remote.is_ipv6() { "/proc/self/net/tcp6" } else { "/proc/self/net/tcp" };
     let wanted = (hex_address(remote), hex_address(local));
     let table = std::fs::read_to_string(table).ok()?;
     table.lines().skip(1).find_map(|row| {
-        let mut columns = row.split_ascii_whitespace();
-        let ends = (columns.nth(1)?, columns.next()?);
-        (ends == (wanted.0.as_str(), wanted.1.as_str())).then(|| columns.nth(4)?.parse().ok()).flatten()
+        let columns: Vec<&str> = row.split_ascii_whitespace().collect();
+        let [_, from, to, state, _, _, _, uid, _, inode, ..] = columns[..] else { return None };
+        let ours = from == wanted.0 && to == wanted.1 && state == ESTABLISHED && inode != "0";
+        ours.then(|| uid.parse().ok()).flatten()
     })
 }
 
@@ -77,16 +78,22 @@ mod tests {
             let (server, remote) = listener.accept().unwrap();
             let owner = owner_of(remote, server.local_addr().unwrap());
             assert_eq!(owner, Some(rustix::process::geteuid().as_raw()), "{bind}");
+            // Of a connection that its client has closed nobody knows the owner any more.
             drop(client);
+            assert_eq!(owner_of(remote, server.local_addr().unwrap()), None, "{bind}");
         }
         let nobody = "127.0.0.1:1".parse().unwrap();
         assert_eq!(owner_of(nobody, nobody), None);
-        assert!(Connection { loopback: true, owner: None }.require_same_user().is_err());
-        assert!(
-            Connection { loopback: true, owner: Some(rustix::process::geteuid().as_raw() + 1) }
-                .require_same_user()
-                .is_err()
-        );
-        assert!(Connection { loopback: false, owner: None }.require_same_user().is_ok());
+        let connection = |remote: &str, owner| Connection {
+            remote: remote.parse().unwrap(),
+            local: None,
+            owner: Arc::new(OnceLock::from(owner)),
+        };
+        let ours = rustix::process::geteuid().as_raw();
+        assert!(connection("127.0.0.1:1", None).require_same_user().is_err());
+        assert!(connection("127.0.0.1:1", Some(ours + 1)).require_same_user().is_err());
+        assert!(connection("[::ffff:127.0.0.1]:1", Some(ours + 1)).require_same_user().is_err());
+        assert!(connection("127.0.0.1:1", Some(ours)).require_same_user().is_ok());
+        assert!(connection("192.0.2.1:1", None).require_same_user().is_ok());
     }
 }

@@ -24,6 +24,8 @@ pub struct Line {
     /// The connection's own session; on 2026-07-28 only what is left without a handle.
     pub session: Arc<Session>,
     pub transport: &'static str,
+    /// False where the session is only what a request without one runs in: nothing granted there outlives it.
+    pub lasting: bool,
 }
 
 pub struct Server {
@@ -54,7 +56,7 @@ struct Handle {
 
 /// A handle unused for so long is forgotten, and its trust with it.
 const HANDLE_IDLE: Duration = Duration::from_secs(3600);
-const HANDLES_LIMIT: usize = 4096;
+const HANDLES_PER_PRINCIPAL: usize = 256;
 /// From the end of a call to its answer on the wire.
 const ANSWERING: Duration = Duration::from_millis(100);
 
@@ -79,7 +81,7 @@ impl Server {
         let workspace = self.workspace(&principal)?;
         let session =
             Arc::new(Session::new(principal.clone(), transport, workspace, &self.config.root, self.shutdown.child()));
-        Ok(Line { principal, session, transport })
+        Ok(Line { principal, session, transport, lasting: true })
     }
 
     fn workspace(&self, principal: &Principal) -> Result<Arc<Workspace>> {
@@ -104,8 +106,12 @@ impl Server {
             held.used = Instant::now();
             return Ok(View { session: Arc::clone(&held.session), lasting: true });
         }
-        if lasting.len() >= HANDLES_LIMIT {
-            return Err(Error::new(crate::base::Kind::ResourceExhausted, "too many sessions are open"));
+        // Nobody can take the places of the others: a principal with too many loses the one it used least.
+        let own = || lasting.iter().filter(|(_, held)| held.session.principal == line.principal);
+        if own().count() >= HANDLES_PER_PRINCIPAL
+            && let Some(oldest) = own().min_by_key(|(_, held)| held.used).map(|(id, _)| id.clone())
+        {
+            lasting.remove(&oldest);
         }
         let session = self.connect(line.principal.clone(), line.transport)?.session;
         lasting.insert(handle.id, Lasting { session: Arc::clone(&session), used: Instant::now() });

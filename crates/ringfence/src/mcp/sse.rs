@@ -80,9 +80,12 @@ impl Transport<RoleServer> for Channel {
     fn send(&mut self, message: ServerJsonRpcMessage) -> impl Future<Output = std::io::Result<()>> + Send + 'static {
         let outbox = self.outbox.clone();
         self.in_flight.sent(&message);
+        let unread = self.in_flight.unread();
         async move {
             let bytes = stamped(&message)?;
-            outbox.send(bytes).await.map_err(|_| std::io::ErrorKind::BrokenPipe.into())
+            let sent = outbox.send(bytes).await.map_err(|_| std::io::ErrorKind::BrokenPipe.into());
+            drop(unread);
+            sent
         }
     }
 

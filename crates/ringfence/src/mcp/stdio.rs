@@ -154,7 +154,12 @@ where
     fn send(&mut self, message: ServerJsonRpcMessage) -> impl Future<Output = std::io::Result<()>> + Send + 'static {
         let output = Arc::clone(&self.output);
         self.in_flight.sent(&message);
-        async move { write_line(&output, stamped(&message)?).await }
+        let unread = self.in_flight.unread();
+        async move {
+            let written = write_line(&output, stamped(&message)?).await;
+            drop(unread);
+            written
+        }
     }
 
     async fn receive(&mut self) -> Option<ClientJsonRpcMessage> {

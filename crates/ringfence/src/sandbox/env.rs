@@ -55,8 +55,20 @@ const LOADERS: &[&str] = &[
     "RUSTC_WORKSPACE_WRAPPER",
     "OPENSSL_CONF",
     "OPENSSL_ENGINES",
+    "HOME",
+    "XDG_CONFIG_HOME",
+    "XDG_CONFIG_DIRS",
+    "PAGER",
+    "MANPAGER",
+    "EDITOR",
+    "VISUAL",
+    "LESSOPEN",
+    "LESSCLOSE",
+    "MAKEFLAGS",
+    "MAKEFILES",
 ];
-const LOADER_PREFIXES: &[&str] = &["LD_", "DYLD_", "BASH_FUNC_", "LUA_INIT_"];
+const LOADER_PREFIXES: &[&str] =
+    &["LD_", "DYLD_", "BASH_FUNC_", "LUA_INIT_", "GIT_", "CARGO_", "npm_config_", "NPM_CONFIG_"];
 
 /// The environment of a run, exactly: the baseline, overridden by what the call gives.
 pub fn build(given: &[(String, String)]) -> Result<Vec<(String, String)>> {
@@ -119,7 +131,19 @@ mod tests {
 
     #[test]
     fn a_name_that_loads_code_is_refused() {
-        for name in ["LD_PRELOAD", "LD_X", "PATH", "BASH_ENV", "ENV", "SHELLOPTS", "PYTHONSTARTUP", "BASH_FUNC_ls%%"] {
+        for name in [
+            "LD_PRELOAD",
+            "LD_X",
+            "PATH",
+            "BASH_ENV",
+            "ENV",
+            "SHELLOPTS",
+            "PYTHONSTARTUP",
+            "BASH_FUNC_ls%%",
+            "GIT_EXTERNAL_DIFF",
+            "HOME",
+            "PAGER",
+        ] {
             let error = build(&[(name.to_owned(), "x".to_owned())]).unwrap_err();
             assert_eq!(error.reason_name(), Some("env_name"), "{name}");
         }
@@ -130,9 +154,14 @@ mod tests {
 
     #[test]
     fn the_call_overrides_the_baseline() {
-        let env = build(&[("HOME".to_owned(), "/else".to_owned()), ("X".to_owned(), "1".to_owned())]).unwrap();
-        assert_eq!(env.iter().filter(|(name, _)| name == "HOME").count(), 1);
-        assert!(env.contains(&("HOME".to_owned(), "/else".to_owned())));
+        let env = build(&[
+            ("PATH_INFO".to_owned(), "x".to_owned()),
+            ("LANG".to_owned(), "xx".to_owned()),
+            ("X".to_owned(), "1".to_owned()),
+        ])
+        .unwrap();
+        assert_eq!(env.iter().filter(|(name, _)| name == "LANG").count(), 1);
+        assert!(env.contains(&("LANG".to_owned(), "xx".to_owned())));
         assert!(env.contains(&("X".to_owned(), "1".to_owned())));
     }
 }

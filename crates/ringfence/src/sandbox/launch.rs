@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use jail::supervisor::{self, Failure, Fds, Report, Spec};
 use rustix::io::Errno;
+use rustix::process::{Pid, Signal};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe::{Receiver, Sender};
@@ -51,8 +52,9 @@ pub struct Run {
     pub(super) stdin: Option<(Sender, Vec<u8>)>,
     pub(super) stdout: Receiver,
     pub(super) stderr: Receiver,
-    /// Held so that it is reaped; it needs no signal, the closed socket is enough.
-    _supervisor: Child,
+    /// Held so that it is reaped; while it does its work it needs no signal, the closed socket is enough.
+    pub(super) supervisor: Child,
+    pub(super) main: Option<Pid>,
 }
 
 impl Launcher {
@@ -70,7 +72,10 @@ impl Launcher {
         let mut run = self.spawn(launch).await.map_err(|error| cannot_start(&program, &error))?;
         let answer = tokio::time::timeout(START, run.report()).await.unwrap_or(Ok(None));
         match answer {
-            Ok(Some(Report::Started(_))) => Ok(run),
+            Ok(Some(Report::Started(main))) => {
+                run.main = Pid::from_raw(main);
+                Ok(run)
+            }
             Ok(Some(Report::Failed(failure))) => Err(spawn_failed(&program, &failure)),
             Ok(_) => Err(cannot_start(&program, &io::Error::other("the supervisor did not answer"))),
             Err(error) => Err(cannot_start(&program, &error)),
@@ -122,12 +127,29 @@ impl Launcher {
             stdin,
             stdout: Receiver::from_owned_fd(stdout.into())?,
             stderr: Receiver::from_owned_fd(stderr.into())?,
-            _supervisor: supervisor,
+            supervisor,
+            main: None,
         })
     }
 }
 
 impl Run {
+    /// Ends what can be found without the supervisor, which a command of the same user can kill or stop.
+    pub(super) fn kill_without_supervisor(supervisor: &mut Child, main: Option<Pid>) {
+        let ended = |error: &io::Error| error.kind() == io::ErrorKind::InvalidInput;
+        if let Err(error) = supervisor.start_kill()
+            && !ended(&error)
+        {
+            tracing::warn!("a supervisor cannot be killed: {error}");
+        }
+        if let Some(main) = main
+            && let Err(error) = rustix::process::kill_process_group(main, Signal::KILL)
+            && error != Errno::SRCH
+        {
+            tracing::warn!("a run cannot be killed: {error}");
+        }
+    }
+
     /// The next thing the supervisor tells; `None` once it has ended, and everything it ran with it.
     pub(super) async fn report(&mut self) -> io::Result<Option<Report>> {
         match self.reports.next_line().await? {

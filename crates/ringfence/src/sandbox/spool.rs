@@ -49,7 +49,7 @@ impl<'a> Spool<'a> {
         self.state = match self.outputs.create() {
             Ok((handle, file)) => State::Stored(handle, File::from_std(file)),
             Err(error) => {
-                tracing::warn!("a run's output is not kept: {}", error.detail());
+                tracing::warn!("a run's output is not kept: {}", error.log_line());
                 State::Lost
             }
         };

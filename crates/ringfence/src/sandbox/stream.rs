@@ -120,6 +120,10 @@ impl Run {
         {
             let _ = timeout(LAST_MESSAGE, sending).await;
         }
+        let lost = state.exit.is_none() && state.stop.is_none() || state.stop.is_some() && !state.gone;
+        if lost {
+            Run::kill_without_supervisor(&mut self.supervisor, self.main);
+        }
         let held = pipes.iter().any(Option::is_some);
         pump.drain(&mut pipes, &mut buffers[0]).await;
         pump.finish(state, held, self.started.elapsed()).await

@@ -41,7 +41,7 @@ pub async fn call(incoming: Incoming<'_>, params: CallToolRequestParams) -> Resu
         }
         // What was not even a call is a protocol error; everything else is a result a model can read.
         Err(error) if is_protocol_error(&error, incoming.stateless) => {
-            tracing::info!(%trace_id, tool = %name, "{}", error.detail());
+            tracing::info!(%trace_id, tool = ?name.chars().take(64).collect::<String>(), "{}", error.log_line());
             Err(render::error_data(&error, &trace_id))
         }
         Err(error) => Ok(CallToolResponse::Complete(render::failure(&error, &trace_id))),
@@ -119,7 +119,7 @@ pub fn questions(held: &Held) -> Result<InputRequests> {
 
 fn view(incoming: &Incoming<'_>, arguments: &mut Map<String, Value>) -> Result<View> {
     if !incoming.stateless {
-        return Ok(View { session: Arc::clone(&incoming.line.session), lasting: true });
+        return Ok(View { session: Arc::clone(&incoming.line.session), lasting: incoming.line.lasting });
     }
     let argument = arguments.remove(meta::SESSION_ARGUMENT);
     let handle = incoming.context.meta.get(meta::SESSION).or(argument.as_ref());
@@ -188,6 +188,6 @@ fn give_handle(incoming: &Incoming<'_>, result: &mut rmcp::model::CallToolResult
         Ok(handle) => {
             result.meta.get_or_insert_default().insert(meta::SESSION.to_owned(), json!(handle));
         }
-        Err(error) => tracing::error!("{}", error.detail()),
+        Err(error) => tracing::error!("{}", error.log_line()),
     }
 }
