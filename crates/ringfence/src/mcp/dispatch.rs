@@ -145,7 +145,9 @@ impl ServerHandler for Handler {
         }
         if request.method == codex::UPDATE {
             let (line, _, _) = self.admitted(&context)?;
-            line.session.set_client_unfenced(codex::is_unfenced(request.params.as_ref().unwrap_or(&Value::Null)));
+            if line.lasting {
+                line.session.set_client_unfenced(codex::is_unfenced(request.params.as_ref().unwrap_or(&Value::Null)));
+            }
             return Ok(CustomResult::new(serde_json::json!({})));
         }
         let method = request.method.as_str();
@@ -160,6 +162,7 @@ impl ServerHandler for Handler {
     async fn on_custom_notification(&self, notification: CustomNotification, context: NotificationContext<RoleServer>) {
         if notification.method == codex::UPDATE
             && let Ok(line) = line_of(&context.extensions)
+            && line.lasting
         {
             line.session.set_client_unfenced(codex::is_unfenced(notification.params.as_ref().unwrap_or(&Value::Null)));
         }

@@ -432,7 +432,11 @@ async fn receive(app: &Arc<App>, caller: &Caller, request: Request) -> std::resu
         parts.headers.remove(&SESSION);
     }
     parts.extensions.insert(line.clone());
-    let response = app.engine.handle(Request::from_parts(parts, Body::from(bytes))).await.map(Body::new);
+    // What was judged is what the engine reads, not the bytes it was read from.
+    parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    parts.headers.remove(axum::http::header::CONTENT_LENGTH);
+    let body = Body::from(Value::Object(message).to_string());
+    let response = app.engine.handle(Request::from_parts(parts, body)).await.map(Body::new);
     if let (None, Some(new)) = (&session, header(response.headers(), &SESSION)) {
         let held = Held { line, used: Instant::now(), streams: Arc::clone(&streams) };
         app.sessions.lock().unwrap_or_else(PoisonError::into_inner).insert(new, held);

@@ -163,11 +163,12 @@ impl Tool for ShellExec {
         let arguments = self.read(arguments)?;
         // Opened to fail before anybody is asked; the run opens it again and uses what it opened.
         let workspace = &cx.session.workspace;
-        open_cwd(workspace, arguments.cwd.as_deref())?;
+        let (_, shown) = workspace.open_dir(arguments.cwd.as_deref().unwrap_or("."))?;
         let asked = arguments.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
         Ok(Plan {
             env: arguments.environment()?,
-            cwd: arguments.cwd.as_ref().map(|cwd| workspace.path().join(cwd).display().to_string()),
+            // Where it leads, not what was written.
+            cwd: arguments.cwd.as_ref().map(|_| workspace.path().join(shown).display().to_string()),
             timeout: Some(asked.min(cx.config.limits.timeout_ceiling)),
             asks: Some("It runs without a sandbox.".to_owned()),
         })

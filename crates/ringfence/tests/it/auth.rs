@@ -212,6 +212,37 @@ fn a_session_is_of_no_use_to_another_principal() {
     assert_eq!(request.fetch(server.address()).status, 200, "it still lives");
 }
 
+/// Whatever version a message claims to speak: it is in a session, and the session is somebody's.
+#[test]
+fn no_message_talks_itself_into_another_principals_session() {
+    let (mut server, anna, bert) = as_two(Transport::Http);
+    let mut client = server.client_as(SESSIONS, Some(&anna));
+    client.shake_hands();
+    client.approve = Approve::Never;
+    let call = client.start_call("shell.exec", &json!({"command": "touch ran"}));
+    let (question, _) = client.wait_question();
+    let session = client.session().unwrap().to_owned();
+    for version in ["2024-11-05", "2025-11-25", MODERN, "2099-01-01"] {
+        let meta = json!({"io.modelcontextprotocol/protocolVersion": version, "io.modelcontextprotocol/clientCapabilities": {}});
+        let answer = json!({"jsonrpc": "2.0", "id": question, "result": {"action": "accept", "content": {}}, "params": {"_meta": meta}});
+        let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": call, "_meta": meta}});
+        for message in [answer, cancel] {
+            for header in [None, Some(version), Some(MODERN)] {
+                let request = Request::post("/mcp", message.to_string()).header("Mcp-Session-Id", &session);
+                let request = header.into_iter().fold(request, |it, header| it.header("MCP-Protocol-Version", header));
+                with_token(request, Some(&bert)).fetch(server.address());
+            }
+        }
+    }
+    assert!(
+        server.events("approval").is_empty() && server.events("call.stop").is_empty(),
+        "it was answered or cancelled"
+    );
+    client.reply(&question, json!({"action": "decline"}));
+    assert_eq!(client.wait(&call)["result"]["structuredContent"]["error"]["kind"], "approval_denied");
+    assert!(!server.workspace().join("ran").exists());
+}
+
 #[test]
 fn an_event_stream_is_of_no_use_to_another_principal() {
     let (mut server, anna, bert) = as_two(Transport::Sse);

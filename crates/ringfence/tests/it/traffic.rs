@@ -8,6 +8,7 @@ use std::sync::mpsc::channel;
 use serde_json::{Value, json};
 
 use crate::support::matrix::{eras, on_cell};
+use crate::support::process::status_kb;
 use crate::support::server::ringfence;
 use crate::support::{Approve, DEADLINE, MODERN, Options, SESSIONS, Transport, eventually, on_every_transport};
 
@@ -228,4 +229,45 @@ fn a_question_is_taken_back_when_its_call_is_cancelled() {
         assert_eq!(client.wait_notification("notifications/cancelled")["params"]["requestId"], question);
         assert!(!server.workspace().join("ran").exists());
     }
+}
+
+/// A message of 2025 without a session runs nowhere: there would be nothing for its trust to end with.
+#[test]
+fn a_version_in_the_message_is_no_session() {
+    let mut server = Options::new(Transport::Http).spawn();
+    let client = server.connect(SESSIONS);
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": SESSIONS, "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}});
+    let params = json!({"name": "shell.exec", "arguments": {"command": "touch ran"}, "_meta": meta});
+    let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+    let mut request = client.post_request(message.to_string().as_bytes(), Some(&message));
+    request.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("mcp-session-id"));
+    let answer = request.fetch(server.address());
+    assert_eq!((answer.status, &answer.message()["error"]["data"]["reason"]), (400, &json!("not_initialized")));
+}
+
+/// Answers nobody reads are counted: beyond a limit nothing more is taken in.
+#[test]
+fn a_client_that_only_sends_does_not_fill_our_memory() {
+    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut client = server.connect(SESSIONS);
+    client.request("tools/list", json!({}));
+    let before = status_kb(server.pid(), "VmRSS");
+    client.pause(true);
+    // Far more than the pipes hold. The server stops reading at some point, so this may not come to its end.
+    let (sent, done) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for at in 0..20_000 {
+                let list = json!({"jsonrpc": "2.0", "id": at, "method": "tools/list"});
+                if client.try_send(&list).is_err() {
+                    break;
+                }
+            }
+            let _ = sent.send(());
+        });
+        let _ = done.recv_timeout(std::time::Duration::from_secs(3));
+        let grown = status_kb(server.pid(), "VmRSS").saturating_sub(before);
+        server.signal(rustix::process::Signal::KILL);
+        assert!(grown < 40 * 1024, "{grown} KiB");
+    });
 }

@@ -262,6 +262,12 @@ impl Client {
         self.send_bytes(message.to_string().as_bytes(), Some(message));
     }
 
+    /// Sends on a pipe that the server may close at any time.
+    pub fn try_send(&mut self, message: &Value) -> std::io::Result<()> {
+        let Link::Stdio(Some(stdin)) = &mut self.link else { panic!("this is for standard input") };
+        stdin.write_all(format!("{message}\n").as_bytes()).and_then(|()| stdin.flush())
+    }
+
     /// Sends bytes as they are. On HTTP the headers are those of the message, where there is one.
     pub fn send_bytes(&mut self, bytes: &[u8], message: Option<&Value>) {
         match &mut self.link {
