@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HOST, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use axum::{Extension, Router};
@@ -23,8 +23,9 @@ use rmcp::transport::streamable_http_server::{SessionManager, StreamableHttpServ
 use serde_json::{Map, Value, json};
 use tokio::sync::Semaphore;
 
-use super::auth::{self, Verifier};
+use super::auth::Verifier;
 use super::dispatch::Handler;
+use super::door::{authenticate, check_names, resource_metadata};
 use super::edge::{self, Verdict};
 use super::inflight::duplicate_id;
 use super::methods::mcp_capabilities;
@@ -57,8 +58,8 @@ pub struct Caller {
 
 /// The HTTP side of a server.
 pub struct App {
-    server: Arc<Server>,
-    verifier: Option<Verifier>,
+    pub(super) server: Arc<Server>,
+    pub(super) verifier: Option<Verifier>,
     engine: StreamableHttpService<Handler, LocalSessionManager>,
     manager: Arc<LocalSessionManager>,
     sessions: Mutex<HashMap<String, Held>>,
@@ -241,112 +242,9 @@ pub fn json_error(id: Option<Value>, error: &Error) -> Response {
     response
 }
 
-fn json_response(status: u16, body: &Value) -> Response {
+pub(super) fn json_response(status: u16, body: &Value) -> Response {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     (status, [(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
-}
-
-/// Host and Origin: a web page must not reach a local server under another name (DNS rebinding).
-async fn check_names(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let http = &app.server.config.http;
-    let refused = |reason, message| {
-        let hint = "Use a loopback name, or let the operator add yours to [http] allowed_hosts or allowed_origins.";
-        json_error(None, &Error::permission_denied(reason, message).hint(hint))
-    };
-    let host = request
-        .headers()
-        .get(HOST)
-        .and_then(|host| host.to_str().ok())
-        .or_else(|| request.uri().authority().map(|authority| authority.as_str()));
-    if !host.is_some_and(|host| is_loopback_name(host) || is_listed(host, &http.allowed_hosts)) {
-        return refused("host", "this Host is not allowed");
-    }
-    if let Some(origin) = request.headers().get(ORIGIN) {
-        let allowed = origin.to_str().is_ok_and(|origin| {
-            let local = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-            local.is_some_and(is_loopback_name) || http.allowed_origins.iter().any(|listed| listed == origin)
-        });
-        if !allowed {
-            return refused("origin", "this Origin is not allowed");
-        }
-    }
-    next.run(request).await
-}
-
-/// `name` or `name:port` with a loopback name.
-fn is_loopback_name(authority: &str) -> bool {
-    let name = match authority.strip_prefix('[') {
-        Some(rest) => match rest.split_once(']') {
-            Some((name, port)) if port.is_empty() || is_port(port) => name,
-            _ => return false,
-        },
-        None => match authority.split_once(':') {
-            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-            Some(_) => return false,
-            None => authority,
-        },
-    };
-    name.eq_ignore_ascii_case("localhost") || name == "127.0.0.1" || name == "::1"
-}
-
-fn is_port(text: &str) -> bool {
-    text.strip_prefix(':').is_some_and(|port| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()))
-}
-
-fn is_listed(host: &str, allowed: &[String]) -> bool {
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    allowed.iter().any(|listed| listed.eq_ignore_ascii_case(host) || listed.eq_ignore_ascii_case(name))
-}
-
-/// The token when auth is on; the owner of a loopback connection when it is off.
-async fn authenticate(
-    State(app): State<Arc<App>>,
-    ConnectInfo(connection): ConnectInfo<Connection>,
-    mut request: Request,
-    next: Next,
-) -> Response {
-    let principal = match &app.verifier {
-        None => connection.require_same_user().map(|()| Principal::local()),
-        Some(verifier) => {
-            let header = request.headers().get(axum::http::header::AUTHORIZATION);
-            verifier.verify(header.map(|value| value.to_str().unwrap_or("")))
-        }
-    };
-    match principal {
-        Ok(principal) => {
-            request.extensions_mut().insert(Caller { principal });
-            next.run(request).await
-        }
-        Err(error) => {
-            let mut response = json_error(None, &error);
-            if error.kind() == Kind::Unauthenticated {
-                let metadata = metadata_url(&app, request.headers());
-                if let Ok(challenge) = HeaderValue::from_str(&auth::challenge(&error, metadata.as_deref())) {
-                    response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
-                }
-            }
-            response
-        }
-    }
-}
-
-fn resource_url(headers: &HeaderMap) -> String {
-    // Host has been checked against the names we answer to.
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("127.0.0.1");
-    format!("http://{host}/mcp")
-}
-
-fn metadata_url(app: &App, headers: &HeaderMap) -> Option<String> {
-    app.server.config.auth.as_ref()?.issuer.as_ref()?;
-    Some(resource_url(headers).replace("/mcp", "/.well-known/oauth-protected-resource/mcp"))
-}
-
-/// RFC 9728, when there is an issuer to name.
-async fn resource_metadata(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    match app.server.config.auth.as_ref().and_then(|auth| auth.issuer.as_deref()) {
-        Some(issuer) => json_response(200, &auth::protected_resource_metadata(issuer, &resource_url(&headers))),
-        None => json_error(None, &Error::new(Kind::NotFound, "no authorization server is configured")),
-    }
 }
 
 async fn mcp(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, request: Request) -> Response {
@@ -532,28 +430,4 @@ fn counted(response: Response, streams: Arc<()>) -> Response {
             chunk
         }))
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_loopback_names_pass_by_themselves() {
-        for name in ["localhost", "LOCALHOST:1", "127.0.0.1", "127.0.0.1:8080", "[::1]", "[::1]:80"] {
-            assert!(is_loopback_name(name), "{name}");
-        }
-        for name in [
-            "evil.example",
-            "localhost.evil.example",
-            "127.0.0.1.nip.io",
-            "127.0.0.1@evil",
-            "[::1]evil",
-            "[::1",
-            "localhost:80:80",
-            "",
-        ] {
-            assert!(!is_loopback_name(name), "{name}");
-        }
-    }
 }

@@ -8,6 +8,7 @@ pub mod auth;
 mod channel;
 mod codex;
 pub mod dispatch;
+mod door;
 pub mod edge;
 pub mod fixtures;
 pub mod http;
