@@ -45,8 +45,9 @@ const CONNECTIONS: usize = 512;
 const HEADER_TIME: Duration = Duration::from_secs(10);
 /// A body has to come in, too.
 const BODY_TIME: Duration = Duration::from_secs(60);
-/// Each session holds memory, and `initialize` costs its sender nothing.
-const SESSIONS: usize = 1024;
+/// Of one principal: each session holds memory, `initialize` costs its sender nothing, and nobody shall be able to take
+/// the places of the others.
+const SESSIONS: usize = 256;
 /// A 2025 session that nobody uses is ended after this long.
 const SESSION_IDLE: Duration = Duration::from_secs(30 * 60);
 
@@ -184,8 +185,9 @@ impl App {
         }
     }
 
-    fn has_room(&self) -> Result<()> {
-        if self.sessions.lock().unwrap_or_else(PoisonError::into_inner).len() < SESSIONS {
+    fn has_room(&self, principal: &Principal) -> Result<()> {
+        let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        if sessions.values().filter(|held| held.line.principal == *principal).count() < SESSIONS {
             return Ok(());
         }
         Err(Error::new(Kind::ResourceExhausted, "too many sessions are open")
@@ -304,7 +306,7 @@ async fn receive(app: &Arc<App>, caller: &Caller, request: Request) -> std::resu
         (Some(session), _) => app.session(session, &caller.principal).map_err(refused)?,
         (None, true) => (app.ambient(&caller.principal).map_err(refused)?, Arc::default()),
         (None, false) if method == "initialize" => {
-            app.has_room().map_err(refused)?;
+            app.has_room(&caller.principal).map_err(refused)?;
             (app.server.connect(caller.principal.clone(), "http").map_err(refused)?, Arc::default())
         }
         (None, false) => {

@@ -1,7 +1,7 @@
 //! The ids of the requests in flight on one connection. A second request under an id that is still in use would take
 //! the answer, and the cancellation, of the first.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,9 +13,18 @@ use crate::base::{Error, Kind};
 
 #[derive(Default)]
 pub struct InFlight {
-    ids: Mutex<HashSet<String>>,
+    ids: Mutex<Ids>,
     /// Answers that the client has not taken yet.
     unread: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Ids {
+    /// Not answered yet.
+    open: HashSet<String>,
+    /// Never to be answered, the newest of them. MCP forbids to take an id again, and the call under it may still be
+    /// ending, so it is not free; but it takes up no place.
+    cancelled: VecDeque<String>,
 }
 
 /// At a time. A client that sends and does not read would otherwise fill our memory with answers.
@@ -24,25 +33,30 @@ const LIMIT: usize = 256;
 impl InFlight {
     /// Takes note of what a client sends; the refusal when it uses an id twice.
     pub fn received(&self, message: &Map<String, Value>) -> Result<(), Value> {
-        let Some(id) = message.get("id").filter(|_| message.contains_key("method")) else { return Ok(()) };
         let mut ids = self.lock();
+        if message.get("method").is_some_and(|method| method == "notifications/cancelled") {
+            let id = message.get("params").and_then(|params| params.get("requestId")).map(Value::to_string);
+            ids.cancel(id.unwrap_or_default());
+        }
+        let Some(id) = message.get("id").filter(|_| message.contains_key("method")) else { return Ok(()) };
         let refused = |error: Error| Err(edge::refusal(Some(id.clone()), &error));
-        if ids.contains(&id.to_string()) {
+        let text = id.to_string();
+        if ids.open.contains(&text) || ids.cancelled.contains(&text) {
             return refused(duplicate_id());
         }
-        if ids.len() + self.unread.load(Ordering::Relaxed) >= LIMIT {
+        if ids.open.len() + self.unread.load(Ordering::Relaxed) >= LIMIT {
             return refused(Error::new(Kind::ResourceExhausted, format!("{LIMIT} requests are in flight already")));
         }
-        ids.insert(id.to_string());
+        ids.open.insert(text);
         Ok(())
     }
 
     /// A request that was refused after all.
     pub fn refused(&self, id: &Value) {
-        self.lock().remove(&id.to_string());
+        self.lock().open.remove(&id.to_string());
     }
 
-    /// An answer frees its id. What was cancelled is never answered, and its id stays used: MCP forbids to take it again.
+    /// An answer frees its id.
     pub fn sent(&self, message: &ServerJsonRpcMessage) {
         let id = match message {
             JsonRpcMessage::Response(response) => serde_json::to_string(&response.id),
@@ -50,7 +64,7 @@ impl InFlight {
             _ => return,
         };
         if let Ok(id) = id {
-            self.lock().remove(&id);
+            self.lock().open.remove(&id);
         }
     }
 
@@ -60,11 +74,21 @@ impl InFlight {
         Unread(Arc::clone(self))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
+    fn lock(&self) -> MutexGuard<'_, Ids> {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+impl Ids {
+    fn cancel(&mut self, id: String) {
+        if self.open.remove(&id) {
+            self.cancelled.truncate(LIMIT - 1);
+            self.cancelled.push_front(id);
+        }
+    }
+}
+
+/// An answer on its way.
 pub struct Unread(Arc<InFlight>);
 
 impl Drop for Unread {
@@ -77,4 +101,34 @@ pub fn duplicate_id() -> Error {
     Error::new(Kind::InvalidRequest, "a request with this id is still in flight")
         .reason("duplicate_id")
         .hint("Give each request an id of its own.")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn send(ids: &InFlight, message: Value) -> Result<(), Value> {
+        ids.received(message.as_object().unwrap())
+    }
+
+    fn ask(ids: &InFlight, id: usize) -> Result<(), Value> {
+        send(ids, json!({"id": id, "method": "ping"}))
+    }
+
+    /// What was cancelled is never answered, so it must not take up a place for ever.
+    #[test]
+    fn a_session_survives_any_number_of_cancellations() {
+        let ids = InFlight::default();
+        for id in 0..LIMIT * 4 {
+            ask(&ids, id).unwrap();
+            send(&ids, json!({"method": "notifications/cancelled", "params": {"requestId": id}})).unwrap();
+        }
+        assert_eq!(ask(&ids, LIMIT * 4 - 1).unwrap_err()["error"]["data"]["reason"], "duplicate_id");
+        for id in LIMIT * 4..LIMIT * 5 {
+            ask(&ids, id).unwrap();
+        }
+        assert_eq!(ask(&ids, LIMIT * 5).unwrap_err()["error"]["data"]["kind"], "resource_exhausted");
+    }
 }

@@ -29,8 +29,8 @@ use crate::base::ids::{hex, random};
 use crate::base::{Cause, Error, Kind};
 use crate::session::Principal;
 
-/// Each stream holds a connection and a session.
-const STREAMS: usize = 256;
+/// Of one principal: each stream holds a connection and a session.
+const STREAMS: usize = 64;
 
 #[derive(Default)]
 pub struct Streams {
@@ -111,7 +111,7 @@ pub async fn open(
         Ok(line) => line,
         Err(error) => return json_error(None, &error),
     };
-    if streams.lock().len() >= STREAMS {
+    if streams.lock().values().filter(|open| open.principal == caller.principal).count() >= STREAMS {
         let error = Error::new(Kind::ResourceExhausted, "too many streams are open");
         return json_error(None, &error.hint("Close streams that are not needed."));
     }

@@ -27,7 +27,7 @@ use crate::base::{Cancel, Result, TraceId};
 use crate::config::Config;
 use crate::session::{Session, View};
 
-/// Where a tool reaches: seed vocabulary of `permission.scope`.
+/// Where a tool reaches: the words of `permission.scope`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     Workspace,
@@ -56,7 +56,7 @@ pub struct Hints {
 
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// Dotted, as the seeds have it.
+    /// Dotted; lists for clients that reject dots spell it with underscores.
     pub name: String,
     pub title: String,
     pub description: String,
