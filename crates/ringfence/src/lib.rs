@@ -10,6 +10,7 @@ pub mod call;
 pub mod cli;
 pub mod config;
 pub mod mcp;
+pub mod net;
 pub mod registry;
 pub mod sandbox;
 pub mod session;

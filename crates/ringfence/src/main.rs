@@ -1,10 +1,14 @@
-//! The binary. It is also the supervisor of the processes it starts: then it is run again under another word.
+//! The binary. It is also the zygote of its sessions and the supervisor of what it starts: then it is run again under
+//! another word.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|word| word == jail::supervisor::ARGUMENT) {
-        return jail::supervisor::run();
+    jail::limits::raise_files();
+    match std::env::args_os().nth(1) {
+        Some(word) if word == jail::supervisor::ARGUMENT => return jail::supervisor::run(),
+        Some(word) if word == jail::zygote::ARGUMENT => return jail::zygote::run(),
+        _ => {}
     }
     // What we inherited is not for the processes we start.
     jail::close_on_exec();

@@ -3,7 +3,8 @@
 //! On stdio it is the process, on HTTP the session id bound to its principal, on SSE the GET connection, on
 //! 2026-07-28 an explicit handle we mint. Trust and stored outputs end with it.
 
-use std::collections::HashSet;
+use std::any::{Any, TypeId};
+use std::collections::{HashMap, HashSet};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -58,6 +59,7 @@ pub struct Session {
     /// The client said that its own sandbox is off.
     client_unfenced: AtomicBool,
     trust: Mutex<HashSet<(String, String)>>,
+    kept: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
 
 impl Session {
@@ -79,6 +81,7 @@ impl Session {
             client: RwLock::default(),
             client_unfenced: AtomicBool::new(false),
             trust: Mutex::default(),
+            kept: Mutex::default(),
         }
     }
 
@@ -105,6 +108,18 @@ impl Session {
 
     pub fn trusts(&self, tool: &str, definition: &str) -> bool {
         self.lock_trust().contains(&(tool.to_owned(), definition.to_owned()))
+    }
+
+    /// What lives as long as the session and belongs to a module that it does not know: made on first use.
+    pub fn keep<T: Any + Send + Sync>(&self, make: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = TypeId::of::<T>();
+        if let Some(known) = kept.get(&id).cloned().and_then(|known| known.downcast().ok()) {
+            return Ok(known);
+        }
+        let made = Arc::new(make()?);
+        kept.insert(id, Arc::clone(&made) as Arc<dyn Any + Send + Sync>);
+        Ok(made)
     }
 
     fn lock_trust(&self) -> std::sync::MutexGuard<'_, HashSet<(String, String)>> {

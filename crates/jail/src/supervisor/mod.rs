@@ -1,24 +1,30 @@
 //! The supervisor: one small process per run that owns the run's whole tree and outlives it.
 //!
-//! It is our own binary, started again with [`ARGUMENT`], an empty environment and a control socket as its standard
-//! input. It ends the tree when the server asks, when the server is gone (however it went) and when the main process
-//! is; it ends itself when nothing of the tree is left. Nothing here needs the thread that started it to live on.
+//! In the fence it is forked by the session's zygote; without one it is our own binary, started again with
+//! [`ARGUMENT`], an empty environment and a control socket as its standard input. It ends the tree when the server
+//! asks, when the server is gone (however it went) and when the main process is; it ends itself when nothing of the
+//! tree is left. Nothing here needs the thread that started it to live on.
 
-mod tree;
+mod start;
+pub(crate) mod tree;
 mod wire;
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
-use rustix::process::{self, DumpableBehavior, Pid, WaitOptions, WaitStatus};
+use rustix::process::{self, DumpableBehavior};
+use serde::{Deserialize, Serialize};
 
-pub use wire::{Exit, Failure, Fds, Order, Report, Spec, encode, send_spec};
+use crate::fault::{Fault, InLayer, Layer};
+use crate::intercept::Denials;
+use crate::limits::Cage;
+use crate::protect::Guard;
+use crate::zygote::Session;
+pub use wire::{Exit, Fds, Order, Report, Spec, encode, send_spec};
 
 /// The first argument that makes our binary a supervisor.
 pub const ARGUMENT: &str = "__supervise";
@@ -29,21 +35,12 @@ const NAMES: usize = 5;
 const ROUND: Duration = Duration::from_millis(5);
 const LONGEST_ROUND: Duration = Duration::from_millis(500);
 
-/// Supervises one run, from the spec on standard input to the death of its last process.
+/// Supervises one run without a session, from the spec on standard input to the death of its last process.
 pub fn run() -> ExitCode {
     crate::close_on_exec();
-    let Ok(mut control) = take_control() else { return ExitCode::FAILURE };
-    match start(&control) {
-        Ok(Some(run)) => {
-            tell(&mut control, &Report::Started(run.main.as_raw_nonzero().get()));
-            run.watch(control);
-            ExitCode::SUCCESS
-        }
-        Ok(None) => ExitCode::SUCCESS,
-        Err(error) => {
-            tell(&mut control, &Report::Failed(Failure { errno: error.raw_os_error(), text: error.to_string() }));
-            ExitCode::FAILURE
-        }
+    match take_control() {
+        Ok(control) => supervise(control, None),
+        Err(_) => ExitCode::FAILURE,
     }
 }
 
@@ -54,6 +51,27 @@ fn take_control() -> io::Result<UnixStream> {
     Ok(UnixStream::from(control))
 }
 
+/// Supervises one run, from the spec on its control socket to the death of its last process.
+pub(crate) fn supervise(mut control: UnixStream, session: Option<Session<'_>>) -> ExitCode {
+    match prepare(&control, session) {
+        Ok(Some((run, pid))) => {
+            tell(&mut control, &Report::Started(pid));
+            run.watch(control);
+            ExitCode::SUCCESS
+        }
+        Ok(None) => ExitCode::SUCCESS,
+        Err(fault) => {
+            refuse(control, fault);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Tells the server that there will be no run.
+pub(crate) fn refuse(mut control: UnixStream, fault: Fault) {
+    tell(&mut control, &Report::Failed(fault));
+}
+
 /// The server may be gone; then nobody needs to be told.
 fn tell(control: &mut UnixStream, report: &Report) {
     if let Ok(line) = encode(report) {
@@ -61,39 +79,57 @@ fn tell(control: &mut UnixStream, report: &Report) {
     }
 }
 
+/// A run that has been started, and what goes when it ends.
 struct Run {
-    main: Pid,
+    tree: tree::Tree,
     grace: Duration,
+    denials: Denials,
+    cage: Cage,
+    guard: Guard,
 }
 
-fn start(control: &UnixStream) -> io::Result<Option<Run>> {
+fn prepare(control: &UnixStream, session: Option<Session<'_>>) -> Result<Option<(Run, i32)>, Fault> {
     // Away from the server's terminal and group first, so that nothing in the tree has them.
-    process::setsid()?;
-    process::set_child_subreaper(Some(process::getpid()))?;
-    // The tree runs as the same user: it shall not read or trace us through /proc.
-    process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    let Some((spec, fds)) = wire::receive_spec(control)? else { return Ok(None) };
-    process::fchdir(&fds.cwd)?;
-    let mut command = Command::new(&spec.program);
-    command.args(&spec.args).env_clear().envs(spec.env).process_group(0);
-    command.stdin(Stdio::from(fds.stdin)).stdout(Stdio::from(fds.stdout)).stderr(Stdio::from(fds.stderr));
-    if let Some(name) = &spec.argv0 {
-        command.arg0(name);
+    match process::setsid() {
+        // A zygote that has become a supervisor leads a session already.
+        Ok(_) | Err(rustix::io::Errno::PERM) if session.is_some() => {}
+        other => drop(other.in_layer(Layer::Namespaces, "start a session")?),
     }
-    let child = command.spawn()?;
-    // From here on our copies of the pipes are closed: they end when the last process of the run closes them.
-    drop(command);
-    let main = Pid::from_child(&child);
-    Ok(Some(Run { main, grace: Duration::from_millis(spec.grace_ms) }))
+    // The tree runs as the same user: it shall not read or trace us through /proc.
+    process::set_dumpable_behavior(DumpableBehavior::NotDumpable).in_layer(Layer::Namespaces, "hide")?;
+    let received = wire::receive_spec(control).in_layer(Layer::Program, "hear what to run")?;
+    let Some((spec, fds)) = received else { return Ok(None) };
+    let started = match session {
+        Some(session) => start::in_namespaces(&spec, fds, &session)?,
+        None => start::on_the_host(&spec, fds)?,
+    };
+    Ok(Some(started))
 }
 
-enum Event {
-    /// The main process has ended; `alone` when nothing else of the tree lives.
-    Ended(WaitStatus, bool),
+pub(crate) enum Event {
+    /// The main process has ended.
+    Ended { code: Option<i32>, signal: Option<i32>, left: Left },
     /// No process of the tree is left.
     Empty,
     /// The server wants it to end, or is gone.
     Stop,
+    /// It uses more than it may.
+    Exceeded,
+}
+
+/// What a main process leaves behind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Left {
+    Nothing,
+    /// So many were seen, which may be none of a process that never stands still, and some of their names.
+    Processes(usize, Vec<String>),
+}
+
+impl Left {
+    pub(crate) fn behind(processes: Vec<tree::Process>) -> Left {
+        Left::Processes(processes.len(), processes.into_iter().take(NAMES).map(|process| process.name).collect())
+    }
 }
 
 enum State {
@@ -104,9 +140,13 @@ enum State {
 }
 
 impl Run {
-    fn watch(self, mut control: UnixStream) {
+    fn watch(mut self, mut control: UnixStream) {
         let (events, inbox) = mpsc::channel();
-        self.listen(&control, events);
+        let exceeded = events.clone();
+        // Where nothing stronger holds the totals. A run that cannot be watched goes on without, as its means say.
+        let _ = self.cage.watch(self.tree.lister(), move || drop(exceeded.send(Event::Exceeded)));
+        listen(&control, events.clone());
+        self.tree.listen(events);
         let mut state = State::Running;
         loop {
             let event = match state {
@@ -115,46 +155,81 @@ impl Run {
                 State::Killing(round) => inbox.recv_timeout(round),
             };
             match event {
-                Ok(Event::Ended(status, alone)) => {
-                    tell(&mut control, &Report::Exited(exit(status, alone)));
-                    if !alone {
-                        self.end(&mut state);
+                Ok(Event::Ended { code, signal, left }) => {
+                    let alone = left == Left::Nothing;
+                    if alone {
+                        // What stood in for missing paths goes before the end is told.
+                        drop(std::mem::take(&mut self.guard));
+                    }
+                    tell(&mut control, &Report::Exited(self.exit(code, signal, left)));
+                    match alone {
+                        true => farewell(&control),
+                        false => self.end(&mut state),
                     }
                 }
                 Ok(Event::Stop) => self.end(&mut state),
-                Ok(Event::Empty) => return,
+                // Who uses too much gets no time to use more.
+                Ok(Event::Exceeded) => {
+                    self.tree.kill();
+                    state = State::Killing(ROUND);
+                }
+                Ok(Event::Empty) => {
+                    drop(std::mem::take(&mut self.guard));
+                    return farewell(&control);
+                }
                 Err(RecvTimeoutError::Timeout) => {
-                    tree::kill();
+                    self.tree.kill();
+                    self.cage.kill();
                     state = match state {
                         State::Killing(round) => State::Killing((round * 2).min(LONGEST_ROUND)),
                         _ => State::Killing(ROUND),
                     };
                 }
                 // Both listeners have ended without a word of the tree's end, which only a fault of ours explains.
-                Err(RecvTimeoutError::Disconnected) => return tree::kill(),
+                Err(RecvTimeoutError::Disconnected) => return self.tree.kill(),
             }
         }
     }
 
     fn end(&self, state: &mut State) {
         if matches!(state, State::Running) {
-            tree::terminate();
+            self.tree.terminate();
             *state = State::Ending(Instant::now() + self.grace);
         }
     }
 
-    /// Two threads that block, since neither a death nor a message may wait for the other.
-    fn listen(&self, control: &UnixStream, events: Sender<Event>) {
-        let orders = events.clone();
-        match control.try_clone() {
-            Ok(control) => {
-                thread::spawn(move || hear(control, &orders));
-            }
-            // Deaf to the server is no way to go on.
-            Err(_) => drop(orders.send(Event::Stop)),
+    fn exit(&self, code: Option<i32>, signal: Option<i32>, left: Left) -> Exit {
+        let (left_behind, names) = match left {
+            Left::Nothing => (0, Vec::new()),
+            // One that was not seen is still there.
+            Left::Processes(count, names) => (count.max(1), names),
+        };
+        Exit {
+            code,
+            signal,
+            left_behind,
+            names,
+            denials: self.denials.list(),
+            limits: self.cage.means().name().to_owned(),
+            out_of_memory: self.cage.was_out_of_memory(),
         }
-        let main = self.main;
-        thread::spawn(move || reap(main, &events));
+    }
+}
+
+/// Ends the stream, which says that nothing of the run is left. Our own end takes a while yet: with us go the run's
+/// namespaces, and nobody needs to wait for that.
+fn farewell(control: &UnixStream) {
+    let _ = control.shutdown(std::net::Shutdown::Both);
+}
+
+/// A thread that blocks, since neither a death nor a message may wait for the other.
+fn listen(control: &UnixStream, events: Sender<Event>) {
+    match control.try_clone() {
+        Ok(control) => {
+            thread::spawn(move || hear(control, &events));
+        }
+        // Deaf to the server is no way to go on.
+        Err(_) => drop(events.send(Event::Stop)),
     }
 }
 
@@ -163,40 +238,4 @@ fn hear(control: UnixStream, events: &Sender<Event>) {
     let mut line = String::new();
     let _ = BufReader::new(control).read_line(&mut line);
     let _ = events.send(Event::Stop);
-}
-
-/// Reaps the main process and every orphan. A descendant always has a living ancestor below us or is our child, so
-/// having no child left means that the tree is gone.
-fn reap(main: Pid, events: &Sender<Event>) {
-    let mut ended = None;
-    loop {
-        // With the end of the main process in hand, one look decides whether anything else lives.
-        let options = if ended.is_some() { WaitOptions::NOHANG } else { WaitOptions::empty() };
-        match process::wait(options) {
-            Ok(Some((pid, status))) if pid == main => ended = Some(status),
-            Ok(Some(_)) | Err(Errno::INTR) => {}
-            Ok(None) => {
-                if let Some(status) = ended.take() {
-                    let _ = events.send(Event::Ended(status, false));
-                }
-            }
-            Err(_) => {
-                if let Some(status) = ended.take() {
-                    let _ = events.send(Event::Ended(status, true));
-                }
-                let _ = events.send(Event::Empty);
-                return;
-            }
-        }
-    }
-}
-
-fn exit(status: WaitStatus, alone: bool) -> Exit {
-    let left = if alone { Vec::new() } else { tree::living() };
-    Exit {
-        code: status.exit_status(),
-        signal: status.terminating_signal(),
-        left_behind: left.len(),
-        names: left.into_iter().take(NAMES).map(|process| process.name).collect(),
-    }
 }

@@ -1,31 +1,149 @@
-//! Everything below this process, as /proc shows it, and signals to all of it.
+//! The tree of a run, and how it is ended.
 //!
-//! A process group is not enough: a daemon that forks twice and calls setsid leaves it. It cannot leave the tree,
-//! because this process is the subreaper that every orphan of the run falls back to.
+//! With a pid namespace of its own there is nothing to look for: its first process signals all the others, and when
+//! it is killed the kernel kills them. Without one the tree is everything below this process, as /proc shows it. A
+//! process group would not be enough: a daemon that forks twice and calls setsid leaves it. It cannot leave the
+//! tree, because this process is the subreaper that every orphan of the run falls back to.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
+use std::sync::mpsc::Sender;
+use std::thread;
 
-use rustix::process::{Pid, PidfdFlags, Signal, getpgrp, getpid, kill_process_group, pidfd_open, pidfd_send_signal};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpgrp, getpid, kill_process, kill_process_group, pidfd_open,
+    pidfd_send_signal, wait,
+};
+
+use super::{Event, Left};
+use crate::init::{News, Word};
+use crate::packet::Channel;
 
 /// Enough for anything that forks while it is being frozen; whatever is left gets the next round.
 const FREEZE_PASSES: usize = 16;
 const CHASE_PASSES: usize = 256;
 
+/// Whose tree it is.
+pub(super) enum Tree {
+    /// Below this process.
+    Walked { main: Pid },
+    /// In a pid namespace, whose first process is our child.
+    Namespace { first: Pid, talk: Channel },
+}
+
+impl Tree {
+    /// Asks everything to end.
+    pub(super) fn terminate(&self) {
+        match self {
+            Tree::Walked { .. } => terminate(),
+            // If it does not hear, it is dead, and with it everything else.
+            Tree::Namespace { talk, .. } => drop(talk.send(&Word::Terminate, &[])),
+        }
+    }
+
+    /// Ends everything there is.
+    pub(super) fn kill(&self) {
+        match self {
+            Tree::Walked { .. } => kill(),
+            // Our child until we reap it, so the number is its own.
+            Tree::Namespace { first, .. } => drop(kill_process(*first, Signal::KILL)),
+        }
+    }
+
+    /// A way to list its processes from another thread.
+    pub(super) fn lister(&self) -> impl Fn() -> Vec<Pid> + Send + Sync + 'static {
+        let top = match self {
+            Tree::Walked { .. } => getpid(),
+            Tree::Namespace { first, .. } => *first,
+        };
+        move || below(top).into_iter().filter(|process| !process.dead).map(|process| process.pid).collect()
+    }
+
+    /// Tells of the end of the main process and of the last one, from a thread that blocks.
+    pub(super) fn listen(&self, events: Sender<Event>) {
+        match self {
+            Tree::Walked { main } => {
+                let main = *main;
+                thread::spawn(move || reap(main, &events));
+            }
+            Tree::Namespace { first, talk } => {
+                let first = *first;
+                let Ok(talk) = rustix::io::dup(talk) else { return };
+                thread::spawn(move || hear(first, &Channel::from(talk), &events));
+            }
+        }
+    }
+}
+
+/// Hears of the main process's end from the first one, and sees the first one's own.
+fn hear(first: Pid, talk: &Channel, events: &Sender<Event>) {
+    while let Ok(Some((news, _))) = talk.receive::<News>() {
+        if let News::Ended { code, signal, left } = news {
+            let _ = events.send(Event::Ended { code, signal, left });
+        }
+    }
+    let _ = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(first), WaitOptions::empty()));
+    let _ = events.send(Event::Empty);
+}
+
+/// Reaps the main process and every orphan. A descendant always has a living ancestor below us or is our child, so
+/// having no child left means that the tree is gone.
+fn reap(main: Pid, events: &Sender<Event>) {
+    let mut ended: Option<WaitStatus> = None;
+    let tell = |status: WaitStatus, alone: bool| {
+        let left = if alone { Left::Nothing } else { Left::behind(living()) };
+        let (code, signal) = (status.exit_status(), status.terminating_signal());
+        let _ = events.send(Event::Ended { code, signal, left });
+    };
+    loop {
+        // With the end of the main process in hand, one look decides whether anything else lives.
+        let options = if ended.is_some() { WaitOptions::NOHANG } else { WaitOptions::empty() };
+        match wait(options) {
+            Ok(Some((pid, status))) if pid == main => ended = Some(status),
+            Ok(Some(_)) | Err(Errno::INTR) => {}
+            Ok(None) => {
+                if let Some(status) = ended.take() {
+                    tell(status, false);
+                }
+            }
+            Err(_) => {
+                if let Some(status) = ended.take() {
+                    tell(status, true);
+                }
+                let _ = events.send(Event::Empty);
+                return;
+            }
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Process {
+pub(crate) struct Process {
     pid: Pid,
     parent: i32,
     group: i32,
     /// In clock ticks since boot: with the pid it names one process for ever.
     started: u64,
     dead: bool,
-    pub(super) name: String,
+    pub(crate) name: String,
 }
 
-/// The living descendants of this process.
-pub(super) fn descendants() -> Vec<Process> {
+/// Every living process that can be seen, but this one.
+pub(crate) fn all_but_us() -> Vec<Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let found = entries.filter_map(|entry| entry.file_name().to_str().and_then(read));
+    found.filter(|process| !process.dead && process.pid != getpid()).collect()
+}
+
+/// The descendants of this process.
+fn descendants() -> Vec<Process> {
+    below(getpid())
+}
+
+/// The descendants of a process, those that have ended among them.
+fn below(top: Pid) -> Vec<Process> {
     let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         if let Some(process) = entry.file_name().to_str().and_then(read) {
@@ -33,7 +151,7 @@ pub(super) fn descendants() -> Vec<Process> {
         }
     }
     let mut found = Vec::new();
-    let mut open = vec![getpid().as_raw_nonzero().get()];
+    let mut open = vec![top.as_raw_nonzero().get()];
     while let Some(parent) = open.pop() {
         for process in children.remove(&parent).into_iter().flatten() {
             open.push(process.pid.as_raw_nonzero().get());
@@ -46,7 +164,7 @@ pub(super) fn descendants() -> Vec<Process> {
 }
 
 /// The living among them.
-pub(super) fn living() -> Vec<Process> {
+fn living() -> Vec<Process> {
     let mut all = descendants();
     all.retain(|process| !process.dead);
     all
@@ -76,7 +194,7 @@ fn parse(stat: &[u8]) -> Option<Process> {
 }
 
 /// Asks everything to end. A stopped process is woken, so that it can.
-pub(super) fn terminate() {
+fn terminate() {
     for process in descendants() {
         signal(&process, Signal::TERM);
         signal(&process, Signal::CONT);
@@ -85,7 +203,7 @@ pub(super) fn terminate() {
 
 /// Ends everything there is. Frozen first, so that nothing forks away from the signal; whole groups next, because
 /// the kernel signals a group in one step.
-pub(super) fn kill() {
+fn kill() {
     let mut frozen = HashMap::new();
     for _ in 0..FREEZE_PASSES {
         for _ in 0..CHASE_PASSES {

@@ -7,17 +7,24 @@ use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 use serde::{Deserialize, Serialize};
 
+use crate::fault::Fault;
+use crate::intercept::Denial;
+use crate::launch::Fence;
+use crate::limits::Limits;
+use crate::rights::Rights;
+
 /// Far above what an exec takes (2 MiB of arguments and environment on Linux), far below what hurts.
 const SPEC_BYTES: usize = 16 << 20;
 /// The first piece travels with the descriptors and must fit an empty socket buffer without waiting.
 const FIRST_BYTES: usize = 16 << 10;
-const FDS: usize = 4;
+const FDS: usize = 5;
 
 /// What to run. The environment is exact: nothing is added to it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -27,8 +34,22 @@ pub struct Spec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub argv0: Option<String>,
     pub env: Vec<(String, String)>,
+    /// The working directory as the run sees it. It has to be the one whose descriptor comes along.
+    pub cwd: PathBuf,
     /// Between SIGTERM and SIGKILL.
     pub grace_ms: u64,
+    pub fence: Fence,
+    #[serde(default)]
+    pub rights: Rights,
+    #[serde(default)]
+    pub limits: Limits,
+    /// What tells programs of the proxy: [`PORT`](crate::PORT) in a value becomes its port. Not empty asks for a
+    /// listener in the run's network, which is handed out through the fifth descriptor.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub proxy_env: Vec<(String, String)>,
+    /// Ports of this host that stay shut to a run that has the host's network.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shut_ports: Vec<u16>,
 }
 
 /// What the server may ask for after the spec. Closing the socket asks for the same.
@@ -43,15 +64,8 @@ pub enum Order {
 #[serde(rename_all = "snake_case")]
 pub enum Report {
     Started(i32),
-    Failed(Failure),
+    Failed(Fault),
     Exited(Exit),
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
-    /// Absent when it was not the system that refused.
-    pub errno: Option<i32>,
-    pub text: String,
 }
 
 /// How the main process ended, and what it left running.
@@ -65,6 +79,15 @@ pub struct Exit {
     /// Of at most a few of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
+    /// What it was refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub denials: Vec<Denial>,
+    /// How its limits were kept.
+    #[serde(default)]
+    pub limits: String,
+    /// It was ended because the whole of it used too much memory.
+    #[serde(default)]
+    pub out_of_memory: bool,
 }
 
 /// The descriptors that go with a spec.
@@ -74,6 +97,8 @@ pub struct Fds<F> {
     pub stderr: F,
     /// An `O_PATH` descriptor will do.
     pub cwd: F,
+    /// Where the proxy's listener is handed out.
+    pub handout: Option<F>,
 }
 
 /// One message, ready to be written.
@@ -90,7 +115,7 @@ pub fn send_spec(socket: BorrowedFd<'_>, spec: &Spec, fds: &Fds<BorrowedFd<'_>>)
     if line.len() > SPEC_BYTES {
         return Err(io::Error::from(io::ErrorKind::ArgumentListTooLong));
     }
-    let fds = [fds.stdin, fds.stdout, fds.stderr, fds.cwd];
+    let fds: Vec<_> = [fds.stdin, fds.stdout, fds.stderr, fds.cwd].into_iter().chain(fds.handout).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
@@ -122,12 +147,14 @@ pub(super) fn receive_spec(socket: &UnixStream) -> io::Result<Option<(Spec, Fds<
         })
         .flatten()
         .collect();
-    let Ok([stdin, stdout, stderr, cwd]) = <[OwnedFd; FDS]>::try_from(fds) else {
+    let mut fds = fds.into_iter();
+    let (Some(stdin), Some(stdout), Some(stderr), Some(cwd)) = (fds.next(), fds.next(), fds.next(), fds.next()) else {
         return Err(io::Error::other("the descriptors are missing"));
     };
+    let handout = fds.next();
     if line.last() != Some(&b'\n') {
         // Nothing follows the spec before our first report, so reading ahead loses nothing.
         BufReader::new(socket.take((SPEC_BYTES - line.len()) as u64)).read_until(b'\n', &mut line)?;
     }
-    Ok(Some((serde_json::from_slice(&line)?, Fds { stdin, stdout, stderr, cwd })))
+    Ok(Some((serde_json::from_slice(&line)?, Fds { stdin, stdout, stderr, cwd, handout })))
 }

@@ -90,6 +90,7 @@ impl Record {
         add("signal", facts.signal.map(Into::into));
         add("stdout_bytes", facts.stdout_bytes.map(Into::into));
         add("stderr_bytes", facts.stderr_bytes.map(Into::into));
+        add("denials", (!facts.denials.is_empty()).then(|| facts.denials.clone().into()));
         let since = self.started.as_ref().map_or(self.opened, |(_, since)| *since);
         add("started", self.started.take().map(|(at, _)| at.into()));
         add("stopped", Some(now_utc().into()));
@@ -119,6 +120,13 @@ impl Approvals {
             fields.insert(name.to_owned(), value.into());
         }
         self.audit.event("approval", Value::Object(fields))
+    }
+
+    /// What the proxy of a run decided.
+    pub fn network(&self, decision: Map<String, Value>) -> Result<()> {
+        let mut fields = self.fields.clone();
+        fields.extend(decision);
+        self.audit.event("network", Value::Object(fields))
     }
 }
 

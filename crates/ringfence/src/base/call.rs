@@ -86,6 +86,8 @@ pub struct Facts {
     pub signal: Option<i32>,
     pub stdout_bytes: Option<u64>,
     pub stderr_bytes: Option<u64>,
+    /// What a run was refused.
+    pub denials: Vec<Value>,
 }
 
 impl Output {

@@ -14,6 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use jail::rights::Rights;
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 
@@ -32,6 +33,8 @@ pub struct Workspace {
     /// As the operator wrote it, made absolute: callers know the workspace by this name too.
     given: PathBuf,
     closed: Vec<Closed>,
+    /// What the fence holds processes to holds the file tools as well.
+    rights: Rights,
     /// Cleared where the kernel or a seccomp filter refuses openat2.
     openat2: AtomicBool,
 }
@@ -49,11 +52,11 @@ impl Id {
     }
 }
 
-/// A directory in the workspace that no tool may enter.
+/// A place in the workspace that no tool may enter.
 struct Closed {
-    /// From the workspace down. Holds even before the directory exists.
+    /// From the workspace down. Holds even before it exists.
     names: Vec<OsString>,
-    /// Holds wherever the directory is moved to. The descriptor keeps its inode number from being reused.
+    /// Holds wherever it is moved to. The descriptor keeps its inode number from being reused.
     object: Option<(OwnedFd, Id)>,
 }
 
@@ -95,7 +98,22 @@ impl Workspace {
 
     fn beneath(base: OwnedFd, path: PathBuf, given: PathBuf, closed: &[PathBuf]) -> Result<Workspace> {
         let closed = closed.iter().filter_map(|shut| Closed::in_workspace(&path, shut)).collect::<Result<_>>()?;
-        Ok(Workspace { base, path, given, closed, openat2: AtomicBool::new(true) })
+        Ok(Workspace { base, path, given, closed, rights: Rights::default(), openat2: AtomicBool::new(true) })
+    }
+
+    /// Holds every path to these rights from now on: what is protected is not written, what is hidden not opened.
+    pub fn held_to(mut self, rights: Rights) -> Result<Workspace> {
+        for hidden in rights.hidden.iter().filter(|hidden| **hidden != self.path) {
+            if let Some(closed) = Closed::in_workspace(&self.path, hidden) {
+                self.closed.push(closed?);
+            }
+        }
+        self.rights = rights;
+        Ok(self)
+    }
+
+    pub fn rights(&self) -> &Rights {
+        &self.rights
     }
 
     pub fn path(&self) -> &Path {
@@ -132,7 +150,7 @@ impl Workspace {
     /// directories on the way are made, otherwise nothing is touched.
     pub fn place(&self, path: &str, create_parents: bool) -> Result<Place> {
         let names_directory = path.ends_with('/');
-        match Walk::new(self, path)?.run(create_parents && !names_directory)? {
+        match Walk::to_write(self, path)?.run(create_parents && !names_directory)? {
             _ if names_directory => Err(is_directory(path)),
             (_, End::Directory) => Err(is_directory(path)),
             (walk, End::Object { name, fd, stat }) => {
@@ -167,6 +185,20 @@ impl Workspace {
                 .split_last()
                 .is_some_and(|(last, above)| last == name && above.iter().eq(levels.iter().map(|level| &level.name)))
         })
+    }
+
+    fn protects(&self, levels: &[walk::Level], name: &OsStr) -> bool {
+        self.rights.protects(&self.place_of(levels, name))
+    }
+
+    /// Where there is no repository, none is made: it would bring its own hooks.
+    fn keeps_missing(&self, levels: &[walk::Level], name: &OsStr) -> bool {
+        self.rights.repositories.contains(&self.place_of(levels, name))
+    }
+
+    fn place_of(&self, levels: &[walk::Level], name: &OsStr) -> PathBuf {
+        let above: PathBuf = levels.iter().map(|level| level.name.as_os_str()).collect();
+        self.path.join(above).join(name)
     }
 
     fn closes_object(&self, id: Id) -> bool {
@@ -204,7 +236,7 @@ impl Closed {
             return Some(Err(Error::invalid_arguments("the workspace must not be the directory of the runtime files")
                 .hint("Choose another `--workspace` or `--root`.")));
         }
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
         let object = openat(CWD, path, flags, Mode::empty()).and_then(|fd| fstat(&fd).map(|stat| (fd, Id::of(&stat))));
         match object {
             Ok(object) => Some(Ok(Closed { names, object: Some(object) })),
@@ -282,8 +314,13 @@ fn outside() -> Error {
 }
 
 fn closed() -> Error {
-    Error::permission_denied("closed", "the path leads into a directory that is closed to every tool")
-        .hint("The server's own runtime files are kept there. Use another path.")
+    Error::permission_denied("closed", "the path leads to a place that is closed to every tool")
+        .hint("The operator has hidden it, or the server's own runtime files are kept there. Use another path.")
+}
+
+fn protected(path: &str) -> Error {
+    Error::permission_denied("protected", format!("{} is protected: it may only be read", quoted(path)))
+        .hint("It decides what agents or git run. Ask the user to change it, or work elsewhere in the workspace.")
 }
 
 fn is_directory(path: &str) -> Error {

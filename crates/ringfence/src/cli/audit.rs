@@ -209,7 +209,9 @@ fn details(value: &Value) -> String {
         Value::Number(number) => Some(format!("{before}{number}")),
         _ => None,
     });
-    shown.collect::<Vec<_>>().join(", ")
+    let denials = value["denials"].as_array().into_iter().flatten();
+    let denials = denials.filter_map(|denial| Some(format!("refused {}", clean(denial.get("name")?.as_str()?))));
+    shown.chain(denials).collect::<Vec<_>>().join(", ")
 }
 
 /// Names in the log come from clients and models: on a terminal they must be text and nothing else.

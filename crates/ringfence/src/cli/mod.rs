@@ -2,6 +2,8 @@
 
 mod approvals;
 mod audit;
+mod doctor;
+mod sandbox;
 mod serve;
 mod try_it;
 
@@ -34,6 +36,10 @@ enum Command {
     Serve(serve::Args),
     /// See it work: a demonstration that takes seconds, touches nothing of yours and needs no network
     Try,
+    /// Run a command in the fence and see what it holds
+    Sandbox(sandbox::Args),
+    /// Try every layer of the fence on this host, and say what holds and what to do about the rest
+    Doctor(doctor::Args),
     /// Show what has been done, follow it, or verify that the log is whole
     Audit(audit::Args),
     /// List and answer the questions that wait for a human
@@ -46,6 +52,8 @@ pub fn run() -> ExitCode {
     let result = match cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Try => try_it::run(&mut std::io::stdout().lock()).map(|()| 0),
+        Command::Sandbox(args) => sandbox::run(args),
+        Command::Doctor(args) => doctor::run(args, &mut std::io::stdout().lock()),
         Command::Audit(args) => {
             root(args.root.clone()).and_then(|root| audit::run(args, &root, &mut std::io::stdout().lock()))
         }

@@ -55,10 +55,12 @@ pub fn run(args: Args) -> Result<u8> {
             http: args.http,
             insecure_no_auth: args.insecure_no_auth,
             conformance_fixtures: args.conformance_fixtures,
+            sandbox: config::SandboxFlags::default(),
         },
         &Env::of_process(),
     )?;
     config::prepare_root(&config)?;
+    crate::sandbox::profile::check(&config)?;
     // A command runs as the same user. It shall not find our environment, our pipes or our memory through /proc.
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
         .map_err(|error| Error::internal("cannot hide from our own children").source(error))?;
@@ -75,12 +77,21 @@ pub fn run(args: Args) -> Result<u8> {
     result.map(|()| 0)
 }
 
-async fn serve(config: Config) -> Result<()> {
+async fn serve(mut config: Config) -> Result<()> {
     // A limit on file sizes must refuse a call, not kill the server.
     let _too_large = signal(SignalKind::from_raw(SIGXFSZ)).map_err(no_signals)?;
     if !config.surface {
         return Err(Error::new(Kind::Unavailable, "this version has no legacy tools to leave alone on the list")
             .hint("Take `enable_mcp_server_surface = false` out of the config or the environment."));
+    }
+    let listener = match config.http.listen {
+        Some(address) => Some(bind(address).await?),
+        None => None,
+    };
+    if let Some(listener) = &listener {
+        // Runs must not come back in by our own door, so the port that was really given counts.
+        let bound = listener.local_addr().map_err(|error| Error::internal("no local address").source(error))?;
+        config.http.listen = Some(bound);
     }
     let server = Server::new(config)?;
     if server.pipeline.registry.tools().is_empty() {
@@ -88,9 +99,16 @@ async fn serve(config: Config) -> Result<()> {
         return Err(Error::new(Kind::Unavailable, format!("this version has no tool in the set `{asked}`"))
             .hint("Leave `--tools` out, or say `--tools core`."));
     }
-    let door = match server.config.http.listen {
-        // Keys are read before anything is said about listening.
-        Some(address) => Some((http::App::new(Arc::clone(&server))?, bind(address).await?)),
+    let door = match listener {
+        Some(listener) => {
+            let app = http::App::new(Arc::clone(&server))?;
+            // Keys have been read, so it can be said. For people and for scripts that asked for port 0, whatever the
+            // log level.
+            if let Some(bound) = server.config.http.listen {
+                let _ = writeln!(std::io::stderr(), "listening on http://{bound}/mcp");
+            }
+            Some((app, listener))
+        }
         None => None,
     };
     let audit = server.pipeline.audit.clone();
@@ -136,15 +154,11 @@ async fn within_grace(server: &Server, serving: impl Future<Output = Result<()>>
 }
 
 async fn bind(address: SocketAddr) -> Result<tokio::net::TcpListener> {
-    let listener = tokio::net::TcpListener::bind(address).await.map_err(|error| {
+    tokio::net::TcpListener::bind(address).await.map_err(|error| {
         Error::new(Kind::Unavailable, format!("cannot listen on {address}"))
             .hint("Choose another address or port with --http.")
             .source(error)
-    })?;
-    let bound = listener.local_addr().map_err(|error| Error::internal("no local address").source(error))?;
-    // For people and for scripts that asked for port 0, whatever the log level.
-    let _ = writeln!(std::io::stderr(), "listening on http://{bound}/mcp");
-    Ok(listener)
+    })
 }
 
 /// The same number on every Linux architecture but MIPS, and on macOS.

@@ -1,5 +1,5 @@
 //! `ringfence try`: the real server, a temporary directory, and a few calls that show what it lets through and what
-//! it does not. It ends in a denied command and the audit line of it.
+//! it does not: a script that the fence stops, then, without the fence, a denied command and the audit line of it.
 
 mod client;
 
@@ -18,13 +18,14 @@ pub fn run(out: &mut dyn Write) -> Result<()> {
     let began = Instant::now();
     let stage = Stage::set()?;
     let mut tell = Narrator { out, colour: std::io::stdout().is_terminal() };
-    let mut client = Client::start(&stage)?;
+    let mut client = Client::start(&stage, &stage.config())?;
     tell.say("This starts the real server in a temporary directory and talks to it as a coding agent would.")?;
     shake_hands(&mut client, &mut tell)?;
     write_and_read(&mut client, &mut tell)?;
     try_to_leave(&mut client, &mut tell, &stage)?;
-    let trace_id = be_denied(&mut client, &mut tell, &stage)?;
+    meet_the_fence(&mut client, &mut tell, &stage)?;
     client.end()?;
+    let trace_id = be_denied(&mut tell, &stage)?;
     read_the_log(&mut tell, &stage, &trace_id)?;
     drop(stage);
     tell.step("Yours now")?;
@@ -36,8 +37,7 @@ pub fn run(out: &mut dyn Write) -> Result<()> {
     ))
 }
 
-fn shake_hands(client: &mut Client, tell: &mut Narrator<'_>) -> Result<()> {
-    tell.step("1. Who is there")?;
+fn greet(client: &mut Client) -> Result<Value> {
     let hello = client.request(
         "initialize",
         json!({
@@ -47,6 +47,12 @@ fn shake_hands(client: &mut Client, tell: &mut Narrator<'_>) -> Result<()> {
         }),
     )?;
     client.notify("notifications/initialized")?;
+    Ok(hello)
+}
+
+fn shake_hands(client: &mut Client, tell: &mut Narrator<'_>) -> Result<()> {
+    tell.step("1. Who is there")?;
+    let hello = greet(client)?;
     let server = &hello["serverInfo"];
     tell.say(&format!(
         "{} {} answers, on MCP {}.",
@@ -92,11 +98,51 @@ fn try_to_leave(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage) -> 
     tell.show(text(&error, "hint"))
 }
 
+/// What a hostile script tries, one attempt per line.
+const SCRIPT: &str = "\
+rm -rf \"$1\"
+echo 'steal' > .git/hooks/post-commit
+unshare --user --map-root-user true
+exec 3<>/dev/tcp/192.0.2.1/80
+echo 'The build is done.'
+";
+
+fn meet_the_fence(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage) -> Result<()> {
+    tell.step("4. A script that does more than it says meets the fence")?;
+    let home = stage.home();
+    std::fs::create_dir_all(stage.workspace().join(".git/hooks")).map_err(|e| cannot_set("a repository", e))?;
+    let head = "ref: refs/heads/main\n";
+    std::fs::write(stage.workspace().join(".git/HEAD"), head).map_err(|e| cannot_set("a repository", e))?;
+    client.succeed("file.write", json!({"path": "build.sh", "content": SCRIPT}))?;
+    tell.say("The agent runs `bash build.sh`, and nobody is asked. The script has this in it:")?;
+    tell.show(SCRIPT.trim_end())?;
+    let command = format!("bash build.sh {}", home.display());
+    let result = client.call("shell.exec", json!({"command": command}))?;
+    let run = &result["structuredContent"];
+    if result["isError"] == true {
+        tell.say("This host does not let the fence be put up, so the command was refused:")?;
+        tell.show(text(&run["error"], "message"))?;
+        return tell.say("`ringfence doctor` says what is missing, and how to get it.");
+    }
+    tell.say("It ran, and this is all that came of it:")?;
+    tell.show(text(run, "stdout").trim_end())?;
+    tell.show(text(run, "stderr").trim_end())?;
+    let untouched = home.join("secret.txt").is_file() && !stage.workspace().join(".git/hooks/post-commit").exists();
+    if !untouched || run["exit_code"] != 0 {
+        return Err(unexpected("a command that changes nothing outside", run));
+    }
+    tell.say("The files outside are still there, no hook was planted, nothing left the machine. The result says so:")?;
+    tell.show(&format!("sandbox {}", run["sandbox"]))
+}
+
 /// The trace id of the denied call.
-fn be_denied(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage) -> Result<String> {
-    tell.step("4. A dangerous command meets a human")?;
+fn be_denied(tell: &mut Narrator<'_>, stage: &Stage) -> Result<String> {
+    tell.step("5. Without the fence, a human is asked")?;
+    let mut client = Client::start(stage, &stage.unfenced_config())?;
+    greet(&mut client)?;
     // The home directory of the stage: should this ever run, it is a defect that costs nobody a file.
     let command = format!("rm -rf {}", stage.home().display());
+    tell.say("An operator may take the fence away (`profile = \"none\"`). Then every command has to be allowed.")?;
     tell.say(&format!("The agent asks for: {command}"))?;
     let error = client.fail("shell.exec", json!({"command": command, "reason": "free some space"}))?;
     let [question] = &client.asked[..] else {
@@ -113,6 +159,7 @@ fn be_denied(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage) -> Res
     tell.say("Nothing ran and the files are still there. The agent gets:")?;
     tell.show(&format!("{}: {}", text(&error, "kind"), text(&error, "message")))?;
     tell.show(text(&error, "hint"))?;
+    client.end()?;
     match error["trace_id"].as_str() {
         Some(trace_id) => Ok(trace_id.to_owned()),
         None => Err(unexpected("a trace_id", &error)),
@@ -120,7 +167,7 @@ fn be_denied(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage) -> Res
 }
 
 fn read_the_log(tell: &mut Narrator<'_>, stage: &Stage, trace_id: &str) -> Result<()> {
-    tell.step("5. The log shows it all")?;
+    tell.step("6. The log shows it all")?;
     let look = |command, trace| -> Result<(u8, String)> {
         let args = audit::Args {
             command,
@@ -160,7 +207,8 @@ impl Stage {
             std::fs::DirBuilder::new().mode(0o700).create(&dir).map_err(|e| cannot_set("a temporary directory", e))?;
         }
         // An empty config file of its own: what is shown is how it behaves as it comes.
-        for (file, content) in [(stage.home().join("secret.txt"), "not for agents\n"), (stage.config(), "")] {
+        let unfenced = (stage.unfenced_config(), "sandbox.profile = \"none\"\n");
+        for (file, content) in [(stage.home().join("secret.txt"), "not for agents\n"), (stage.config(), ""), unfenced] {
             std::fs::write(&file, content).map_err(|e| cannot_set("a temporary file", e))?;
         }
         Ok(stage)
@@ -180,6 +228,10 @@ impl Stage {
 
     fn config(&self) -> PathBuf {
         self.0.join("config.toml")
+    }
+
+    fn unfenced_config(&self) -> PathBuf {
+        self.0.join("unfenced.toml")
     }
 }
 

@@ -37,6 +37,7 @@ variables! {
     XDG_STATE_HOME          "XDG_STATE_HOME"          false "Holds the default root.";
     XDG_CONFIG_HOME         "XDG_CONFIG_HOME"         false "Holds the default config file.";
     HOME                    "HOME"                    false "The home directory: base of the defaults, and refused as a workspace.";
+    RUSTUP_HOME             "RUSTUP_HOME"             false "Where Rust's toolchains are, which commands in the fence may use.";
 }
 
 /// What the process was started with. It is data, so that resolving a config depends on nothing hidden.

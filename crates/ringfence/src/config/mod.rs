@@ -10,6 +10,7 @@ mod keys;
 mod place;
 pub mod raw;
 mod resolve;
+mod sandbox;
 #[cfg(test)]
 pub(crate) mod scratch;
 
@@ -24,6 +25,7 @@ pub use bind::check_bind;
 pub use env::Env;
 pub use place::{prepare_root, workspace_for};
 pub use resolve::{Flags, resolve, resolve_root};
+pub use sandbox::{Profile, Sandbox, SandboxFlags};
 
 /// The defaults, as the config file that they are.
 pub const DEFAULTS: &str = include_str!("defaults.toml");
@@ -80,6 +82,10 @@ pub struct Config {
     pub workspace: Option<PathBuf>,
     /// Without a named workspace, every principal on the network gets the same one.
     pub shared_workspace: bool,
+    /// The user's own home directory, where credentials and toolchains are. A run has another.
+    pub home: Option<PathBuf>,
+    /// Where Rust's toolchains are, which a run may use but not change.
+    pub rustup_home: Option<PathBuf>,
     /// Inside the workspace and shut to every tool: the root, when it lies there.
     pub closed: Vec<PathBuf>,
     /// False leaves the legacy pair of tools alone on the list.
@@ -88,6 +94,7 @@ pub struct Config {
     pub tool_names: ToolNames,
     pub approval: Approval,
     pub limits: Limits,
+    pub sandbox: Sandbox,
     pub http: Http,
     pub auth: Option<Auth>,
     /// Hidden: registers the fixtures of the conformance suite.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
-use super::{ToolNames, ToolSet, fault};
+use super::{Profile, ToolNames, ToolSet, fault};
 use crate::base::Result;
 
 #[derive(Debug, Default, Deserialize)]
@@ -20,6 +20,7 @@ pub struct File {
     pub workspace: Option<PathBuf>,
     pub approval: Approval,
     pub limits: Limits,
+    pub sandbox: Sandbox,
     pub http: Http,
     pub auth: Auth,
 }
@@ -47,6 +48,24 @@ pub struct Limits {
     pub output_file_mb: Option<Within<1, 1_048_576>>,
     pub message_mb: Option<Within<1, 1024>>,
     pub audit_rotate_mb: Option<Within<1, 1_048_576>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sandbox {
+    pub profile: Option<Profile>,
+    pub allow_network: Option<bool>,
+    pub allow_domains: Option<Vec<String>>,
+    pub deny_domains: Option<Vec<String>>,
+    pub allow_addresses: Option<Vec<String>>,
+    pub writable: Option<Vec<PathBuf>>,
+    pub protect: Option<Vec<PathBuf>>,
+    pub hide: Option<Vec<PathBuf>>,
+    pub memory_mb: Option<Within<16, 1_048_576>>,
+    pub processes: Option<Within<8, 1_000_000>>,
+    pub open_files: Option<Within<16, 1_048_576>>,
+    pub file_mb: Option<Within<1, 16_777_216>>,
+    pub cpu_s: Option<Within<1, 604_800>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -10,7 +10,9 @@ use std::time::Duration;
 use super::bind::{check_bind, parse_listen};
 use super::env::{self, Env};
 use super::place::{self, Keepers, Place};
-use super::{Approval, Config, DEFAULTS, Http, Limits, Origin, Setting, ToolNames, ToolSet, keys, raw};
+use super::{
+    Approval, Config, DEFAULTS, Http, Limits, Origin, SandboxFlags, Setting, ToolNames, ToolSet, keys, raw, sandbox,
+};
 use crate::base::nearest::nearest;
 use crate::base::{Error, Kind, Result};
 
@@ -27,6 +29,7 @@ pub struct Flags {
     pub http: Option<String>,
     pub conformance_fixtures: bool,
     pub insecure_no_auth: bool,
+    pub sandbox: SandboxFlags,
 }
 
 /// What each source says about one value, strongest first.
@@ -39,7 +42,7 @@ pub(super) struct Layers<T> {
 
 impl<T> Layers<T> {
     /// Only a config file may say it.
-    fn file_only(file: Option<T>, default: Option<T>) -> Self {
+    pub fn file_only(file: Option<T>, default: Option<T>) -> Self {
         Layers { flag: None, env: None, file, default }
     }
 }
@@ -83,6 +86,10 @@ impl Picker<'_> {
 
     pub fn file_origin(&self) -> Origin {
         self.file.map_or(Origin::Default, |path| Origin::File(path.to_owned()))
+    }
+
+    pub fn home(&self) -> Option<&Path> {
+        self.home.as_deref()
     }
 
     /// A path written in the config file starts from that file's directory.
@@ -210,6 +217,12 @@ pub fn resolve(flags: &Flags, env: &Env) -> Result<Config> {
         tool_names: p.pick("tool_names", names, |names: &ToolNames| names.name().to_owned())?.0,
         approval: approval(p, &file.approval, &defaults.approval)?,
         limits: limits(p, &file.limits, &defaults.limits)?,
+        sandbox: sandbox::resolve(p, &flags.sandbox, &file.sandbox, &defaults.sandbox)?,
+        home: env.absolute(env::HOME).map(Path::to_owned),
+        rustup_home: match env.absolute(env::RUSTUP_HOME) {
+            Some(path) => Some(path.to_owned()),
+            None => env.absolute(env::HOME).map(|home| home.join(".rustup")),
+        },
         http: http(p, flags, listen, &source.raw.http, &defaults.http)?,
         auth: keys.auth,
         root,

@@ -18,7 +18,7 @@ impl Registry {
         // `shell` is the drop-in for agents that must see one shell and nothing else.
         let wanted = |name: &str| (config.tools == ToolSet::Shell) == (name == "shell");
         let mut tools: Vec<Arc<dyn Tool>> =
-            TOOLS.iter().map(|make| make()).filter(|tool| wanted(&tool.spec().name)).collect();
+            TOOLS.iter().map(|make| make(config)).filter(|tool| wanted(&tool.spec().name)).collect();
         if config.conformance_fixtures {
             tools.extend(crate::tools::fixtures::all());
         }
@@ -64,6 +64,8 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::config::scratch::Scratch;
+    use crate::config::{Env, Flags, resolve};
 
     /// Clients reject whole lists over schemas that are not flat, and every byte of a list is paid for by a model.
     #[test]
@@ -83,7 +85,10 @@ mod tests {
             }
         }
         let mut bytes = 0;
-        for tool in TOOLS.iter().map(|make| make()) {
+        let scratch = Scratch::new();
+        let flags = Flags { root: Some(scratch.path().join("root")), ..Flags::default() };
+        let config = resolve(&flags, &Env::new([("HOME", "/nonexistent")], scratch.dir("project"))).unwrap();
+        for tool in TOOLS.iter().map(|make| make(&config)) {
             let spec = tool.spec();
             assert!(
                 spec.name.len() <= 64 && spec.name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))

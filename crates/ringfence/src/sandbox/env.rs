@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use crate::base::{Error, Result};
 
 /// What ordinary programs need to find their way about.
-const BASELINE: &[&str] = &["PATH", "HOME", "LANG", "TERM", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR"];
+const BASELINE: &[&str] = &["PATH", "HOME", "LANG", "TERM", "TZ", "USER", "LOGNAME", "SHELL"];
 const BASELINE_PREFIX: &str = "LC_";
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
@@ -79,6 +79,13 @@ pub fn build(given: &[(String, String)]) -> Result<Vec<(String, String)>> {
         env.push((name.clone(), value.clone()));
     }
     Ok(env)
+}
+
+/// The same, with `more` in place of what has the same names.
+pub fn merge(mut env: Vec<(String, String)>, more: Vec<(String, String)>) -> Vec<(String, String)> {
+    env.retain(|(name, _)| !more.iter().any(|(other, _)| other == name));
+    env.extend(more);
+    env
 }
 
 fn baseline(ours: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {

@@ -1,15 +1,15 @@
 //! Starting a run: one supervisor, its control socket and the pipes of what it runs.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as Socket;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use jail::supervisor::{self, Failure, Fds, Report, Spec};
+use jail::packet::Channel;
+use jail::supervisor::{self, Fds, Report, Spec};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -19,16 +19,19 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
-use crate::base::{Error, Kind, Result};
+use super::cell::Cell;
+use super::egress::{Decided, Egress};
+use super::{env, fault};
+use crate::base::{Error, Result};
+use crate::net::environment;
 
 /// A supervisor answers in milliseconds; a machine that needs this long is not going to.
 const START: Duration = Duration::from_secs(10);
 
-/// How a supervisor is started.
+/// How our own binary is started again, under the word that says as what.
 #[derive(Debug, Clone)]
 pub struct Launcher {
     program: PathBuf,
-    args: Vec<OsString>,
 }
 
 /// What is to run. The environment is exact, and the directory is an open one: what was checked is what is used.
@@ -36,11 +39,15 @@ pub struct Launch {
     pub program: String,
     pub args: Vec<String>,
     pub cwd: OwnedFd,
+    /// The same directory by its name, for a run that sees it through other mounts.
+    pub cwd_path: PathBuf,
     pub env: Vec<(String, String)>,
     /// Nothing to read when absent.
     pub stdin: Option<Vec<u8>>,
     /// Between SIGTERM and SIGKILL.
     pub grace: Duration,
+    /// Hears of everything that the run's proxy decides, where it has one.
+    pub decided: Option<Decided>,
 }
 
 /// A run that has been started. Dropping it closes the control socket, which ends the whole tree.
@@ -52,49 +59,128 @@ pub struct Run {
     pub(super) stdin: Option<(Sender, Vec<u8>)>,
     pub(super) stdout: Receiver,
     pub(super) stderr: Receiver,
-    /// Held so that it is reaped; while it does its work it needs no signal, the closed socket is enough.
-    pub(super) supervisor: Child,
+    /// Our own child, held so that it is reaped; while it does its work it needs no signal, the closed socket is
+    /// enough. A zygote's is the zygote's.
+    pub(super) supervisor: Option<Child>,
     pub(super) main: Option<Pid>,
+    pub(super) egress: Option<Egress>,
 }
 
 impl Launcher {
     /// Our own binary, which stays the one that is running even when its file is replaced.
     pub fn own() -> Self {
-        Launcher::new("/proc/self/exe", [supervisor::ARGUMENT])
+        Launcher::new("/proc/self/exe")
     }
 
-    pub fn new<A: Into<OsString>>(program: impl Into<PathBuf>, args: impl IntoIterator<Item = A>) -> Self {
-        Launcher { program: program.into(), args: args.into_iter().map(Into::into).collect() }
+    pub fn new(program: impl Into<PathBuf>) -> Self {
+        Launcher { program: program.into() }
     }
 
+    pub(super) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// With an empty environment: ours holds what no run, and nothing beside one, needs to know.
+    pub(super) fn command(&self, word: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg(word).env_clear();
+        command
+    }
+}
+
+impl Cell {
     pub async fn start(&self, launch: Launch) -> Result<Run> {
         let program = launch.program.clone();
-        let mut run = self.spawn(launch).await.map_err(|error| cannot_start(&program, &error))?;
+        let decided = launch.decided.clone();
+        let (mut run, handout) = self.spawn(launch).await?;
         let answer = tokio::time::timeout(START, run.report()).await.unwrap_or(Ok(None));
         match answer {
             Ok(Some(Report::Started(main))) => {
                 run.main = Pid::from_raw(main);
+                if let (Some(handout), Some(allow)) = (handout, &self.allow) {
+                    let egress = Egress::start(&handout, allow, decided);
+                    run.egress = Some(egress.map_err(|error| cannot_start(&program, &error))?);
+                }
                 Ok(run)
             }
-            Ok(Some(Report::Failed(failure))) => Err(spawn_failed(&program, &failure)),
+            Ok(Some(Report::Failed(failure))) => Err(fault::explain(&program, &failure)),
             Ok(_) => Err(cannot_start(&program, &io::Error::other("the supervisor did not answer"))),
             Err(error) => Err(cannot_start(&program, &error)),
         }
     }
 
-    async fn spawn(&self, launch: Launch) -> io::Result<Run> {
+    async fn spawn(&self, launch: Launch) -> Result<(Run, Option<Channel>)> {
         let started = Instant::now();
+        let program = launch.program.clone();
+        let failed = |error: io::Error| cannot_start(&program, &error);
         // Ours does not block, theirs does: a flag belongs to its end of the pair, so each gets its own way.
-        let (ours, theirs) = Socket::pair()?;
-        ours.set_nonblocking(true)?;
-        let supervisor = Command::new(&self.program)
-            .args(&self.args)
-            .env_clear()
-            .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let (stdin, stdin_fd) = match launch.stdin {
+        let (ours, theirs) = Socket::pair().map_err(failed)?;
+        ours.set_nonblocking(true).map_err(failed)?;
+        let supervisor = self.supervisor(theirs.into()).await?;
+        let piped = Piped::new(launch.stdin).map_err(failed)?;
+        let handout = self.allow.as_ref().map(|_| Channel::pair()).transpose().map_err(failed)?;
+        let proxy_env = self.allow.as_ref().map(|_| environment(jail::PORT)).unwrap_or_default();
+        let spec = Spec {
+            program: launch.program,
+            args: launch.args,
+            argv0: None,
+            env: env::merge(launch.env, self.env.clone()),
+            cwd: launch.cwd_path,
+            grace_ms: u64::try_from(launch.grace.as_millis()).unwrap_or(u64::MAX),
+            fence: self.fence(),
+            rights: self.rights.clone(),
+            limits: self.limits.clone(),
+            proxy_env,
+            shut_ports: self.shut_ports.clone(),
+        };
+        let fds = Fds {
+            stdin: piped.theirs[0].as_fd(),
+            stdout: piped.theirs[1].as_fd(),
+            stderr: piped.theirs[2].as_fd(),
+            cwd: launch.cwd.as_fd(),
+            handout: handout.as_ref().map(|(_, theirs)| theirs.as_fd()),
+        };
+        let rest = supervisor::send_spec(ours.as_fd(), &spec, &fds).map_err(failed)?;
+        let (reports, mut orders) = UnixStream::from_std(ours).map_err(failed)?.into_split();
+        orders.write_all(&rest).await.map_err(failed)?;
+        let run = Run {
+            started,
+            grace: launch.grace,
+            reports: BufReader::new(reports).lines(),
+            orders,
+            stdin: piped.stdin,
+            stdout: piped.stdout,
+            stderr: piped.stderr,
+            supervisor,
+            main: None,
+            egress: None,
+        };
+        Ok((run, handout.map(|(ours, _)| ours)))
+    }
+
+    /// A supervisor that waits for its spec on the socket: the session's zygote forks it, or it is our own child.
+    async fn supervisor(&self, control: OwnedFd) -> Result<Option<Child>> {
+        if let Some(zygote) = &self.zygote {
+            zygote.supervise(self.network(), control).await?;
+            return Ok(None);
+        }
+        let mut command = self.launcher.command(supervisor::ARGUMENT);
+        let spawned = command.stdin(Stdio::from(control)).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        spawned.map(Some).map_err(|error| cannot_start("the supervisor", &error))
+    }
+}
+
+/// The pipes of a run: our ends, and those that go to it.
+struct Piped {
+    stdin: Option<(Sender, Vec<u8>)>,
+    stdout: Receiver,
+    stderr: Receiver,
+    theirs: [OwnedFd; 3],
+}
+
+impl Piped {
+    fn new(given: Option<Vec<u8>>) -> io::Result<Piped> {
+        let (stdin, stdin_fd) = match given {
             Some(bytes) => {
                 let (reader, writer) = io::pipe()?;
                 (Some((Sender::from_owned_fd(writer.into())?, bytes)), OwnedFd::from(reader))
@@ -103,39 +189,20 @@ impl Launcher {
         };
         let (stdout, stdout_fd) = io::pipe()?;
         let (stderr, stderr_fd) = io::pipe()?;
-        let spec = Spec {
-            program: launch.program,
-            args: launch.args,
-            argv0: None,
-            env: launch.env,
-            grace_ms: u64::try_from(launch.grace.as_millis()).unwrap_or(u64::MAX),
-        };
-        let fds = Fds {
-            stdin: stdin_fd.as_fd(),
-            stdout: stdout_fd.as_fd(),
-            stderr: stderr_fd.as_fd(),
-            cwd: launch.cwd.as_fd(),
-        };
-        let rest = supervisor::send_spec(ours.as_fd(), &spec, &fds)?;
-        let (reports, mut orders) = UnixStream::from_std(ours)?.into_split();
-        orders.write_all(&rest).await?;
-        Ok(Run {
-            started,
-            grace: launch.grace,
-            reports: BufReader::new(reports).lines(),
-            orders,
+        Ok(Piped {
             stdin,
             stdout: Receiver::from_owned_fd(stdout.into())?,
             stderr: Receiver::from_owned_fd(stderr.into())?,
-            supervisor,
-            main: None,
+            theirs: [stdin_fd, stdout_fd.into(), stderr_fd.into()],
         })
     }
 }
 
 impl Run {
     /// Ends what can be found without the supervisor, which a command of the same user can kill or stop.
-    pub(super) fn kill_without_supervisor(supervisor: &mut Child, main: Option<Pid>) {
+    pub(super) fn kill_without_supervisor(supervisor: &mut Option<Child>, main: Option<Pid>) {
+        // In namespaces of its own a run dies with its supervisor, and its processes cannot reach either.
+        let Some(supervisor) = supervisor else { return };
         let ended = |error: &io::Error| error.kind() == io::ErrorKind::InvalidInput;
         if let Err(error) = supervisor.start_kill()
             && !ended(&error)
@@ -162,34 +229,4 @@ impl Run {
 fn cannot_start(program: &str, error: &io::Error) -> Error {
     tracing::warn!("cannot start a run of {program:?}: {error}");
     Error::internal("the command could not be started").reason("spawn_failed").source(error.to_string())
-}
-
-/// The program was looked for and could not be run. Its name is the caller's own word.
-fn spawn_failed(program: &str, failure: &Failure) -> Error {
-    let shown: String = program.chars().take(200).collect();
-    let errno = failure.errno.map(Errno::from_raw_os_error);
-    let (kind, message, hint) = match errno {
-        Some(Errno::NOENT) => (
-            Kind::NotFound,
-            format!("there is no program `{shown}`"),
-            "Check the name; a path is relative to `cwd`, a bare name is looked up in PATH. A script may name an interpreter that is missing.",
-        ),
-        Some(Errno::ACCESS | Errno::ISDIR | Errno::NOTDIR | Errno::LOOP) => (
-            Kind::InvalidArguments,
-            format!("`{shown}` is not a program that can be run"),
-            "Run it through its interpreter, or make the file executable.",
-        ),
-        Some(Errno::NOEXEC) => (
-            Kind::InvalidArguments,
-            format!("`{shown}` is not in a format that this system runs"),
-            "Run it through its interpreter, or give it a `#!` line.",
-        ),
-        Some(Errno::TOOBIG | Errno::NAMETOOLONG) => (
-            Kind::InvalidArguments,
-            "the command is longer than the system takes".to_owned(),
-            "Pass long text through `stdin` or a file.",
-        ),
-        _ => (Kind::Internal, format!("`{shown}` could not be started"), Kind::Internal.default_hint()),
-    };
-    Error::new(kind, message).reason("spawn_failed").hint(hint).source(failure.text.clone())
 }

@@ -1,19 +1,29 @@
 //! The only place that spawns.
 //!
-//! A run is started through a supervisor of its own (`jail::supervisor`), which owns the run's whole tree: whatever
-//! ends the call (its exit, a deadline, a cancel, our own death) ends every process it started.
+//! A session has a [`Cell`], and a run in it a supervisor of its own (`jail::supervisor`), which owns the run's whole
+//! tree: whatever ends the call (its exit, a deadline, a cancel, our own death) ends every process it started.
 
+pub mod attached;
+mod cell;
+mod egress;
 pub mod env;
+mod fault;
 mod launch;
 mod own;
+pub mod profile;
 mod progress;
 mod ring;
 mod spool;
 mod stream;
+mod tier;
+pub mod trial;
+mod zygote;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use cell::Cell;
+pub use egress::{Decided, fields as network_fields};
 pub use launch::{Launch, Launcher, Run};
 pub use own::{OwnServer, own_server};
 pub use ring::Shown;

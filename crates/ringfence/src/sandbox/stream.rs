@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use jail::supervisor::{Exit, Order, Report, encode};
+use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Stream;
+use super::egress::Egress;
 use super::launch::Run;
 use super::progress::Progress;
 use super::ring::{Ring, Shown};
@@ -61,6 +63,10 @@ pub struct Outcome {
     pub output: Option<String>,
     pub warnings: Vec<String>,
     pub duration: Duration,
+    /// What the run was refused.
+    pub denials: Vec<Value>,
+    /// How its limits were kept: `cgroup2`, `cgroup1` or `rlimits`.
+    pub limits: String,
 }
 
 /// How far a run has come.
@@ -126,7 +132,10 @@ impl Run {
         }
         let held = pipes.iter().any(Option::is_some);
         pump.drain(&mut pipes, &mut buffers[0]).await;
-        pump.finish(state, held, self.started.elapsed()).await
+        let refused = self.egress.as_ref().map(Egress::denials).unwrap_or_default();
+        let mut outcome = pump.finish(state, held, self.started.elapsed()).await?;
+        outcome.denials.extend(refused);
+        Ok(outcome)
     }
 }
 
@@ -241,6 +250,9 @@ impl<'a> Pump<'a> {
         if state.stop.is_some() && !state.gone {
             warnings.push("not everything the command started has ended yet; it is still being killed".to_owned());
         }
+        if exit.out_of_memory {
+            warnings.push("the command used more memory than it may, and was ended for it".to_owned());
+        }
         warnings.extend(stored);
         Ok(Outcome {
             stop: state.stop,
@@ -251,6 +263,8 @@ impl<'a> Pump<'a> {
             output,
             warnings,
             duration,
+            denials: exit.denials.iter().filter_map(|denial| serde_json::to_value(denial).ok()).collect(),
+            limits: exit.limits,
         })
     }
 }

@@ -1,7 +1,7 @@
-//! Runs, with a real supervisor: this very test program, started again as one.
+//! Runs, with a real supervisor.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,21 +12,15 @@ use crate::base::caller::{Abilities, Caller, Event};
 use crate::base::clock::Deadline;
 use crate::base::workspace::Workspace;
 use crate::base::{Cancel, Cause};
+use crate::config::{Config, Env, Flags, Profile, SandboxFlags, resolve};
 use crate::session::{Principal, Session};
 
-/// The supervisor of the other tests. The harness takes the word for a second filter, which fits no test.
-#[test]
-fn supervise_entry() {
-    if std::env::args().any(|arg| arg == jail::supervisor::ARGUMENT) {
-        jail::supervisor::run();
-    }
-}
-
+/// The real binary: a test program has threads, and neither a zygote nor a supervisor forks with more than one.
 pub(crate) fn launcher() -> Launcher {
-    let entry = concat!(module_path!(), "::supervise_entry");
-    let (_, entry) = entry.split_once("::").unwrap();
-    let args = ["--exact", entry, jail::supervisor::ARGUMENT, "--test-threads=1", "--nocapture"];
-    Launcher::new(std::env::current_exe().unwrap(), args)
+    let tests = std::env::current_exe().unwrap();
+    let binary = tests.parent().and_then(Path::parent).unwrap().join("ringfence");
+    assert!(binary.exists(), "{} is missing: run `cargo build -p ringfence`", binary.display());
+    Launcher::new(binary)
 }
 
 /// A session over a directory of its own, removed with it.
@@ -39,10 +33,29 @@ impl Place {
     pub fn new() -> Self {
         let dir = std::env::temp_dir().join(crate::base::ids::short("ringfence-test"));
         std::fs::create_dir_all(dir.join("ws")).unwrap();
-        let workspace = Arc::new(Workspace::open(&dir.join("ws"), &[]).unwrap());
-        let session = Session::new(Principal::local(), "stdio", workspace, &dir.join("root"), Cancel::new());
+        let config = config(&dir, Profile::Default);
+        let workspace = Workspace::open(&dir.join("ws"), &[]).unwrap();
+        let rights = profile::rights(&config, workspace.path()).unwrap();
+        let workspace = Arc::new(workspace.held_to(rights).unwrap());
+        let session = Session::new(Principal::local(), "stdio", workspace, &config.root, Cancel::new());
         Place { dir, session: Arc::new(session) }
     }
+
+    /// The session's, without a fence.
+    fn cell(&self) -> Arc<Cell> {
+        Cell::of(&self.session, &config(&self.dir, Profile::None), &launcher()).unwrap()
+    }
+}
+
+/// As an operator would have it who has said nothing but this.
+pub(crate) fn config(dir: &Path, profile: Profile) -> Config {
+    let flags = Flags {
+        root: Some(dir.join("root")),
+        workspace: Some(dir.join("ws")),
+        sandbox: SandboxFlags { profile: Some(profile), ..SandboxFlags::default() },
+        ..Flags::default()
+    };
+    resolve(&flags, &Env::new([("HOME", "/nonexistent")], "/")).unwrap()
 }
 
 impl Drop for Place {
@@ -56,6 +69,8 @@ fn bash(script: &str) -> Launch {
         program: "/bin/bash".into(),
         args: vec!["-c".into(), script.into()],
         cwd: File::open("/").unwrap().into(),
+        cwd_path: "/".into(),
+        decided: None,
         env: env::build(&[]).unwrap(),
         stdin: None,
         grace: Duration::from_millis(300),
@@ -97,7 +112,7 @@ impl Test {
             budget: self.budget,
             file_bytes: self.file_bytes,
         };
-        launcher().start(launch).await?.finish(watch).await
+        self.place.cell().start(launch).await?.finish(watch).await
     }
 }
 
@@ -161,10 +176,10 @@ async fn our_environment_stays_ours() {
 #[tokio::test]
 async fn a_missing_program_is_not_found() {
     let launch = Launch { program: "no-such-program-anywhere".into(), args: vec![], ..bash("") };
-    let error = launcher().start(launch).await.err().unwrap();
+    let error = Place::new().cell().start(launch).await.err().unwrap();
     assert_eq!((error.kind(), error.reason_name()), (crate::base::Kind::NotFound, Some("spawn_failed")));
     let launch = Launch { program: "/etc/passwd".into(), args: vec![], ..bash("") };
-    assert_eq!(launcher().start(launch).await.err().unwrap().kind(), crate::base::Kind::InvalidArguments);
+    assert_eq!(Place::new().cell().start(launch).await.err().unwrap().kind(), crate::base::Kind::InvalidArguments);
 }
 
 #[tokio::test]
@@ -215,7 +230,8 @@ async fn a_cancelled_run_tells_its_cause() {
 
 #[tokio::test]
 async fn a_dropped_run_ends_its_tree() {
-    let run = launcher().start(bash("(setsid bash -c 'echo $BASHPID; exec sleep 100' &); sleep 100")).await.unwrap();
+    let run =
+        Place::new().cell().start(bash("(setsid bash -c 'echo $BASHPID; exec sleep 100' &); sleep 100")).await.unwrap();
     let mut line = [0; 32];
     run.stdout.readable().await.unwrap();
     let count = run.stdout.try_read(&mut line).unwrap();

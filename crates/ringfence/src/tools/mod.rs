@@ -150,9 +150,12 @@ pub trait Tool: Send + Sync + 'static {
     fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>>;
 }
 
+/// How a tool is made; what it says of itself depends on the operator's word.
+pub type Make = fn(&Config) -> Arc<dyn Tool>;
+
 /// Our own tools, in the order of the list.
-pub const TOOLS: &[fn() -> Arc<dyn Tool>] = &[
-    || Arc::new(file_read::FileRead::new()),
-    || Arc::new(file_write::FileWrite::new()),
-    || Arc::new(shell_exec::ShellExec::new()),
+pub const TOOLS: &[Make] = &[
+    |_| Arc::new(file_read::FileRead::new()),
+    |_| Arc::new(file_write::FileWrite::new()),
+    |config| Arc::new(shell_exec::ShellExec::new(config)),
 ];

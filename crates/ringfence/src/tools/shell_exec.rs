@@ -1,14 +1,16 @@
 //! `shell.exec`: one command, to its end.
 //!
-//! It runs without a sandbox, so every call is asked for and the result says so.
+//! It runs in the session's fence and asks nobody. Where the operator has taken the fence away, every call is asked
+//! for, and the result says so.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use jail::rights::Network;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -16,17 +18,22 @@ use serde_json::{Map, Value};
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
 use crate::base::call::{Facts, Output, Prepared, Status};
-use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
-use crate::sandbox::{Launch, Launcher, Outcome, Stop, Watch, env};
+use crate::config::{Config, Profile};
+use crate::sandbox::{Cell, Decided, Launch, Launcher, Outcome, Stop, Watch, env, network_fields};
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
+/// Decisions of one run's proxy that are written down one by one.
+const AUDITED: usize = 10_000;
 const MAX_BYTES: usize = 256 << 10;
 /// Below this a cut says nothing any more.
 const MIN_BYTES: usize = 256;
 const DESCRIPTION: &str = "Run a command in the workspace and wait for it to end. Returns stdout, stderr and the exit \
     code; a non-zero exit code is a result, not an error. Long output is cut in the middle: read the rest with \
-    file.read and the `output:` handle. Background processes end with the command. Asks the user first.";
+    file.read and the `output:` handle. Background processes end with the command.";
+const FENCED: &str = " It runs in a sandbox: only the workspace, HOME and /tmp can be written, .git/config, .git/hooks \
+    and .codex cannot";
+const UNFENCED: &str = " There is no sandbox, so the user is asked first.";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -79,7 +86,11 @@ struct Reply {
 #[derive(Debug, Serialize, JsonSchema)]
 struct Sandbox {
     profile: &'static str,
-    network: bool,
+    /// off (but for localhost), proxied or all.
+    network: &'static str,
+    /// How its limits were kept: cgroup2, cgroup1 or rlimits.
+    limits: String,
+    /// What it was refused, as far as that is known for sure.
     denials: Vec<Map<String, Value>>,
 }
 
@@ -88,31 +99,36 @@ pub struct ShellExec {
     launcher: Launcher,
 }
 
-impl Default for ShellExec {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl ShellExec {
-    pub fn new() -> Self {
-        Self::with(Launcher::own())
+    pub fn new(config: &Config) -> Self {
+        Self::with(config, Launcher::own())
     }
 
-    fn with(launcher: Launcher) -> Self {
+    fn with(config: &Config, launcher: Launcher) -> Self {
+        let (profile, network) = (config.sandbox.profile, config.sandbox.network());
+        let fenced = profile != Profile::None;
+        let description = match (fenced, network) {
+            (false, _) => format!("{DESCRIPTION}{UNFENCED}"),
+            (true, Network::Off) => format!("{DESCRIPTION}{FENCED}, and there is no network but localhost."),
+            (true, Network::Proxied) => format!("{DESCRIPTION}{FENCED}, and only some names can be reached."),
+            (true, Network::All) => format!("{DESCRIPTION}{FENCED}."),
+        };
+        let reaches_out = !fenced || network != Network::Off;
+        let mut effects = vec!["exec", "filesystem_write"];
+        effects.extend(reaches_out.then_some("network"));
         let spec = Spec {
             name: "shell.exec".into(),
             title: "Run a command".into(),
-            description: DESCRIPTION.into(),
-            version: "1.0.0".into(),
+            description,
+            version: "1.1.0".into(),
             scope: Scope::Exec,
-            hints: Hints { read_only: false, destructive: true, idempotent: false, open_world: true },
-            effects: vec!["exec", "filesystem_write", "network"],
-            profile: "none",
+            hints: Hints { read_only: false, destructive: true, idempotent: false, open_world: reaches_out },
+            effects,
+            profile: profile.name(),
             input_schema: arguments::schema::<Arguments>(),
             output_schema: Some(arguments::reply_schema::<Reply>()),
             can_return_image: false,
-            requires_approval: true,
+            requires_approval: !fenced,
             streaming: true,
             timeout: DEFAULT_TIMEOUT,
             unavailable: None,
@@ -133,13 +149,16 @@ impl ShellExec {
     async fn execute(&self, cx: &RunCx, arguments: &Map<String, Value>) -> Result<Output> {
         let arguments = self.read(arguments)?;
         let (program, args) = arguments.program()?;
+        let (cwd, below) = cx.session.workspace.open_dir(arguments.cwd.as_deref().unwrap_or("."))?;
         let launch = Launch {
             program,
             args,
-            cwd: open_cwd(&cx.session.workspace, arguments.cwd.as_deref())?,
+            cwd,
+            cwd_path: cx.session.workspace.path().join(below),
             env: arguments.environment()?,
             stdin: arguments.stdin.map(String::into_bytes),
             grace: cx.config.limits.grace,
+            decided: Some(audited(cx)),
         };
         let watch = Watch {
             caller: &cx.caller,
@@ -149,8 +168,9 @@ impl ShellExec {
             budget: arguments.max_bytes.unwrap_or(cx.budget).clamp(MIN_BYTES, MAX_BYTES),
             file_bytes: cx.config.limits.output_file_bytes,
         };
-        let outcome = self.launcher.start(launch).await?.finish(watch).await?;
-        output(cx, outcome)
+        let cell = Cell::of(&cx.session, &cx.config, &self.launcher)?;
+        let outcome = cell.start(launch).await?.finish(watch).await?;
+        output(cx, &cell, outcome)
     }
 }
 
@@ -170,7 +190,7 @@ impl Tool for ShellExec {
             // Where it leads, not what was written.
             cwd: arguments.cwd.as_ref().map(|_| workspace.path().join(shown).display().to_string()),
             timeout: Some(asked.min(cx.config.limits.timeout_ceiling)),
-            asks: Some("It runs without a sandbox.".to_owned()),
+            asks: self.spec.requires_approval.then(|| "It runs without a sandbox.".to_owned()),
         })
     }
 
@@ -216,12 +236,19 @@ fn shell() -> &'static str {
     if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" }
 }
 
-/// Opens the directory a command runs in: what was checked is what is used.
-fn open_cwd(workspace: &Workspace, cwd: Option<&str>) -> Result<OwnedFd> {
-    workspace.open_dir(cwd.unwrap_or(".")).map(|(directory, _)| directory)
+/// Every decision of the run's proxy is on record, up to a point: a run can cause as many as it likes.
+fn audited(cx: &RunCx) -> Decided {
+    let (approvals, count) = (cx.approvals.clone(), AtomicUsize::new(0));
+    Arc::new(move |decision| {
+        if count.fetch_add(1, Ordering::Relaxed) < AUDITED
+            && let Err(error) = approvals.network(network_fields(decision))
+        {
+            tracing::error!("a decision of the proxy could not be recorded: {}", error.log_line());
+        }
+    })
 }
 
-fn output(cx: &RunCx, outcome: Outcome) -> Result<Output> {
+fn output(cx: &RunCx, cell: &Cell, outcome: Outcome) -> Result<Output> {
     let error = stopped(cx, &outcome);
     let (status, audited) = match (outcome.stop, outcome.exit_code, outcome.signal) {
         (Some(Stop::Deadline), ..) => ("timed_out", Status::TimedOut),
@@ -236,6 +263,7 @@ fn output(cx: &RunCx, outcome: Outcome) -> Result<Output> {
         signal: outcome.signal,
         stdout_bytes: Some(outcome.stdout.bytes),
         stderr_bytes: Some(outcome.stderr.bytes),
+        denials: outcome.denials.clone(),
     };
     let text = text(&outcome);
     let reply = Reply {
@@ -249,7 +277,12 @@ fn output(cx: &RunCx, outcome: Outcome) -> Result<Output> {
         stderr_bytes: outcome.stderr.bytes,
         output: outcome.output,
         duration_ms: millis(outcome.duration),
-        sandbox: Sandbox { profile: "none", network: true, denials: vec![] },
+        sandbox: Sandbox {
+            profile: cell.profile.name(),
+            network: if cell.profile == Profile::None { "all" } else { cell.rights.network.name() },
+            limits: outcome.limits,
+            denials: facts.denials.iter().filter_map(|denial| denial.as_object().cloned()).collect(),
+        },
         warnings: outcome.warnings,
         trace_id: cx.trace_id.to_string(),
         error: error.as_ref().and_then(|error| error.body(&cx.trace_id).as_object().cloned()),

@@ -8,6 +8,7 @@
 mod arguments;
 mod envelope;
 mod mutate;
+mod paths;
 mod rng;
 mod stdio;
 

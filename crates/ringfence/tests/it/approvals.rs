@@ -13,7 +13,7 @@ use crate::support::{
 };
 
 fn plain(options: Options) -> Options {
-    options
+    options.unfenced()
 }
 
 fn error_of(message: &Value) -> &Value {
@@ -107,7 +107,7 @@ fn a_no_and_a_closed_dialog_are_both_a_no() {
 
 #[test]
 fn silence_is_a_no() {
-    let short = |options: Options| options.config("[approval]\nexpiry_s = 1");
+    let short = |options: Options| options.unfenced().config("[approval]\nexpiry_s = 1");
     on_cells_at_once(eras(), short, |server, client| {
         client.approve = Approve::Never;
         let message = client.call("shell.exec", json!({"command": "touch ran"}));
@@ -139,7 +139,7 @@ fn silence_is_a_no() {
 fn a_client_that_cannot_ask_is_told_at_once() {
     for cell in eras() {
         for capabilities in [json!({}), json!({"elicitation": {"url": {}}})] {
-            let mut server = Options::new(cell.transport).spawn();
+            let mut server = Options::new(cell.transport).unfenced().spawn();
             let mut client = server.client(cell.version);
             client.capabilities = capabilities;
             client.shake_hands();
@@ -182,7 +182,7 @@ fn an_accept_that_nobody_saw_is_a_no() {
 /// Older versions push their state instead, and it holds until the next one.
 #[test]
 fn a_client_that_pushes_its_state_is_believed_at_once() {
-    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut server = Options::new(Transport::Stdio).unfenced().spawn();
     let mut client = server.connect(SESSIONS);
     let declared = client.request("initialize", json!({"protocolVersion": SESSIONS, "capabilities": {"elicitation": {}}, "clientInfo": {"name": "codex-mcp-client", "version": "1"}}));
     assert_holds(
@@ -203,7 +203,7 @@ fn a_client_that_pushes_its_state_is_believed_at_once() {
 fn trust_does_not_cross_sessions() {
     for transport in [Transport::Http, Transport::Sse] {
         for version in [SESSIONS, MODERN] {
-            let mut server = Options::new(transport).spawn();
+            let mut server = Options::new(transport).unfenced().spawn();
             let mut trusting = server.connect(version);
             trusting.approve = Approve::Session;
             assert_ran(&echo(&mut trusting, "one"), "one");
@@ -220,7 +220,7 @@ fn trust_does_not_cross_sessions() {
 #[test]
 fn without_a_handle_there_is_no_trust() {
     for transport in [Transport::Stdio, Transport::Http, Transport::Sse] {
-        let mut server = Options::new(transport).spawn();
+        let mut server = Options::new(transport).unfenced().spawn();
         let mut client = server.client(MODERN);
         client.approve = Approve::Session;
         let first = echo(&mut client, "one");
@@ -279,7 +279,7 @@ fn assert_refused(message: &Value, reason: &str) {
 #[test]
 fn sealed_state_is_good_for_one_answer_to_the_same_call() {
     for transport in [Transport::Stdio, Transport::Http, Transport::Sse] {
-        let mut server = Options::new(transport).spawn();
+        let mut server = Options::new(transport).unfenced().spawn();
         let mut client = server.connect(MODERN);
         let (arguments, state) = ask(&mut client, "echo ran >> ran");
         let text = state.as_str().unwrap();
@@ -309,7 +309,7 @@ fn sealed_state_is_good_for_one_answer_to_the_same_call() {
 /// A retry that answers nothing gets the question again, under new state.
 #[test]
 fn a_retry_without_an_answer_is_asked_again() {
-    let mut server = Options::new(Transport::Http).spawn();
+    let mut server = Options::new(Transport::Http).unfenced().spawn();
     let mut client = server.connect(MODERN);
     let (arguments, state) = ask(&mut client, "echo once >> ran");
     let again = client.retry("shell.exec", &arguments, &state, json!({}));
@@ -322,7 +322,7 @@ fn a_retry_without_an_answer_is_asked_again() {
 
 #[test]
 fn sealed_state_is_good_for_its_principal_alone() {
-    let options = Options::new(Transport::Http).config("shared_workspace = true");
+    let options = Options::new(Transport::Http).unfenced().config("shared_workspace = true");
     let mut server = options.env("MCP_AUTH_ENABLED", "true").env("MCP_AUTH_JWT_SECRET", token::SECRET).spawn();
     let mut anna = server.client_as(MODERN, Some(&token::of("anna")));
     anna.shake_hands();
@@ -339,10 +339,10 @@ fn sealed_state_is_good_for_its_principal_alone() {
 
 #[test]
 fn sealed_state_of_another_server_is_worth_nothing() {
-    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut server = Options::new(Transport::Stdio).unfenced().spawn();
     let mut client = server.connect(MODERN);
     let (arguments, state) = ask(&mut client, "touch ran");
-    let mut second = Options::new(Transport::Stdio).on(&server.scratch).spawn();
+    let mut second = Options::new(Transport::Stdio).unfenced().on(&server.scratch).spawn();
     let mut other = second.connect(MODERN);
     assert_refused(&other.retry("shell.exec", &arguments, &state, yes()), "bad_state");
     assert!(!server.workspace().join("ran").exists());
@@ -377,7 +377,7 @@ fn a_call_that_asks_in_mid_run_runs_once() {
 /// State of the first round is used up in the second, and the run is where it was.
 #[test]
 fn a_parked_run_is_not_disturbed_by_old_state() {
-    let mut server = Options::new(Transport::Http).arg("--conformance-fixtures").spawn();
+    let mut server = Options::new(Transport::Http).unfenced().arg("--conformance-fixtures").spawn();
     let mut client = server.connect(MODERN);
     client.approve = Approve::Never;
     let first = client.call("test_asks_twice", json!({}))["result"].clone();
@@ -397,7 +397,7 @@ fn a_parked_run_is_not_disturbed_by_old_state() {
 #[test]
 fn a_parked_run_that_nobody_comes_back_for_ends() {
     let config = "[approval]\nexpiry_s = 1\n[limits]\ngrace_ms = 100";
-    let mut server = Options::new(Transport::Http).config(config).arg("--conformance-fixtures").spawn();
+    let mut server = Options::new(Transport::Http).unfenced().config(config).arg("--conformance-fixtures").spawn();
     let mut client = server.connect(MODERN);
     client.approve = Approve::Never;
     client.call("test_asks_twice", json!({}));
@@ -441,7 +441,7 @@ fn wait_for_question(server: &Server) -> Value {
 #[test]
 fn a_person_at_the_terminal_can_answer_for_a_client_that_cannot() {
     for version in [SESSIONS, MODERN] {
-        let mut server = Options::new(Transport::Http).config(TERMINAL).spawn();
+        let mut server = Options::new(Transport::Http).unfenced().config(TERMINAL).spawn();
         let mut client = server.client(version);
         client.capabilities = json!({});
         client.shake_hands();
@@ -468,7 +468,7 @@ fn a_person_at_the_terminal_can_answer_for_a_client_that_cannot() {
 
 #[test]
 fn the_terminal_can_trust_a_session() {
-    let mut server = Options::new(Transport::Http).config(TERMINAL).spawn();
+    let mut server = Options::new(Transport::Http).unfenced().config(TERMINAL).spawn();
     let mut client = server.connect(SESSIONS);
     client.approve = Approve::Never;
     let arguments = json!({"command": "echo seen"});
@@ -484,7 +484,7 @@ fn the_terminal_can_trust_a_session() {
 /// The client is asked too. Whoever is first decides, and the other's dialog is taken back.
 #[test]
 fn the_first_answer_wins() {
-    let mut server = Options::new(Transport::Http).config(TERMINAL).spawn();
+    let mut server = Options::new(Transport::Http).unfenced().config(TERMINAL).spawn();
     let mut client = server.connect(SESSIONS);
     client.listen();
     client.approve = Approve::Never;
@@ -505,7 +505,7 @@ fn the_first_answer_wins() {
 
 #[test]
 fn the_terminal_is_too_late_when_the_client_has_answered() {
-    let mut server = Options::new(Transport::Http).config(TERMINAL).spawn();
+    let mut server = Options::new(Transport::Http).unfenced().config(TERMINAL).spawn();
     let mut client = server.connect(SESSIONS);
     client.approve = Approve::Never;
     let id = client.start_call("shell.exec", &json!({"command": "echo first"}));
@@ -522,7 +522,7 @@ fn the_terminal_is_too_late_when_the_client_has_answered() {
 /// On stdio the client started the server, so whatever else it starts is the agent's hand.
 #[test]
 fn an_agent_cannot_approve_itself() {
-    let mut server = Options::new(Transport::Stdio).config(TERMINAL).spawn();
+    let mut server = Options::new(Transport::Stdio).unfenced().config(TERMINAL).spawn();
     let mut client = server.connect(SESSIONS);
     client.approve = Approve::Never;
     client.start_call("shell.exec", &json!({"command": "touch ran"}));
@@ -543,7 +543,7 @@ fn an_agent_cannot_approve_itself() {
 #[test]
 fn the_approval_socket_is_for_the_owner_alone() {
     use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-    let server = Options::new(Transport::Http).config(TERMINAL).spawn();
+    let server = Options::new(Transport::Http).unfenced().config(TERMINAL).spawn();
     let mut sockets = Vec::new();
     eventually(DEADLINE, "there is a socket", || {
         let mut folders = vec![server.root()];

@@ -13,7 +13,7 @@ use crate::support::{Approve, DEADLINE, MODERN, Options, SESSIONS, Transport, ev
 #[test]
 fn a_call_is_on_record_with_everything_that_matters() {
     on_every_transport(
-        |options| options,
+        |options| options.unfenced(),
         |server, client| {
             let command = json!({"command": "echo hello; echo no >&2; exit 3"});
             let message = client.call("shell.exec", command);
@@ -66,7 +66,7 @@ fn arguments_and_tokens_are_not_in_the_log() {
 
 #[test]
 fn the_log_can_be_filtered() {
-    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut server = Options::new(Transport::Stdio).unfenced().spawn();
     let mut client = server.connect(SESSIONS);
     let first = client.call("shell.exec", json!({"command": "true"}));
     client.call("file.read", json!({"path": "missing"}));

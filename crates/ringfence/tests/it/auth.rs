@@ -215,7 +215,8 @@ fn a_session_is_of_no_use_to_another_principal() {
 /// Whatever version a message claims to speak: it is in a session, and the session is somebody's.
 #[test]
 fn no_message_talks_itself_into_another_principals_session() {
-    let (mut server, anna, bert) = as_two(Transport::Http);
+    let (anna, bert) = (token::of("anna"), token::of("bert"));
+    let mut server = guarded(Transport::Http).unfenced().spawn();
     let mut client = server.client_as(SESSIONS, Some(&anna));
     client.shake_hands();
     client.approve = Approve::Never;

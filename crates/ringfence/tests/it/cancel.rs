@@ -246,7 +246,7 @@ fn a_tree_that_does_not_listen_is_killed() {
 #[test]
 fn a_question_is_withdrawn_with_its_call() {
     for transport in [Transport::Stdio, Transport::Http, Transport::Sse] {
-        let mut server = graceful(Options::new(transport)).spawn();
+        let mut server = graceful(Options::new(transport).unfenced()).spawn();
         let mut client = server.connect(if transport == Transport::Sse { "2025-06-18" } else { SESSIONS });
         client.approve = Approve::Never;
         let id = client.start_call("shell.exec", &json!({"command": "touch ran"}));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// A module uses only what stands to its left.
 const DIRECTION: &[&str] =
-    &["base", "config", "audit", "session", "approval", "sandbox", "tools", "registry", "call", "mcp", "cli"];
+    &["base", "config", "audit", "session", "approval", "net", "sandbox", "tools", "registry", "call", "mcp", "cli"];
 
 fn crate_root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -188,4 +188,25 @@ fn there_are_not_too_many_dependencies() {
     let count = lock.matches("[[package]]").count();
     println!("{count} locked packages");
     assert!(count <= 400, "{count} locked packages");
+}
+
+/// Whoever wants to trust the fence reads the crate and these, and what they depend on.
+#[test]
+fn the_fence_depends_on_what_is_on_the_list() {
+    let manifest = std::fs::read_to_string(project().join("crates/jail/Cargo.toml")).unwrap();
+    let (_, dependencies) = manifest.split_once("[dependencies]\n").unwrap();
+    let names: Vec<&str> =
+        dependencies.lines().filter_map(|line| line.split_once(" =")).map(|(name, _)| name).collect();
+    assert_eq!(names, ["close_fds", "landlock", "libc", "rustix", "serde", "serde_json"]);
+    assert!(!manifest.contains("[build-dependencies]") && !manifest.contains("[target"), "{manifest}");
+}
+
+#[test]
+fn unsafe_is_in_one_file() {
+    let uses = |text: &str| ["unsafe {", "unsafe fn", "unsafe impl"].iter().any(|word| text.contains(word));
+    let of = |name: &str| sources(&project().join("crates").join(name).join("src"));
+    let found: Vec<String> = of("jail").into_iter().filter(|(_, text)| uses(text)).map(|(name, _)| name).collect();
+    assert_eq!(found, ["sys.rs"]);
+    let found: Vec<String> = of("ringfence").into_iter().filter(|(_, text)| uses(text)).map(|(name, _)| name).collect();
+    assert_eq!(found, [""; 0]);
 }

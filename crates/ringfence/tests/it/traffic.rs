@@ -109,7 +109,7 @@ fn sessions_keep_their_outputs_to_themselves() {
 /// A session is gone with its trust and its outputs; the next one starts from nothing.
 #[test]
 fn nothing_is_left_of_a_session_that_has_ended() {
-    let mut server = Options::new(Transport::Http).spawn();
+    let mut server = Options::new(Transport::Http).unfenced().spawn();
     let mut client = server.connect(SESSIONS);
     client.approve = Approve::Session;
     let long = client.call("shell.exec", json!({"command": "seq 100000", "max_bytes": 300}));
@@ -140,7 +140,7 @@ fn a_session_has_one_stream_of_its_own() {
 /// An operator watches calls as they happen.
 #[test]
 fn the_log_can_be_followed() {
-    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut server = Options::new(Transport::Stdio).unfenced().spawn();
     let mut client = server.connect(SESSIONS);
     let mut follow = ringfence(&server.scratch)
         .args(["audit", "--follow", "--json", "--tool", "shell.exec", "--root"])
@@ -220,7 +220,7 @@ fn an_id_in_flight_is_not_used_twice() {
 #[test]
 fn a_question_is_taken_back_when_its_call_is_cancelled() {
     for transport in [Transport::Stdio, Transport::Sse] {
-        let mut server = Options::new(transport).spawn();
+        let mut server = Options::new(transport).unfenced().spawn();
         let mut client = server.connect(SESSIONS);
         client.approve = Approve::Never;
         let id = client.start_call("shell.exec", &json!({"command": "touch ran"}));

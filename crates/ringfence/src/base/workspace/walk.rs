@@ -11,7 +11,7 @@ use std::path::{Component, Path};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, mkdirat, openat};
 use rustix::io::Errno;
 
-use super::{Id, Workspace, check_text, closed, link_target, os_error, outside};
+use super::{Id, Workspace, check_text, closed, link_target, os_error, outside, protected};
 use crate::base::error::{Error, Result};
 
 /// As many symlinks as the kernel itself follows.
@@ -30,6 +30,8 @@ pub(super) struct Walk<'w> {
     todo: Vec<Step>,
     links: usize,
     made: usize,
+    /// What is protected is not walked to.
+    writing: bool,
 }
 
 pub(super) struct Level {
@@ -56,9 +58,15 @@ impl<'w> Walk<'w> {
     pub fn new(workspace: &'w Workspace, asked: &'w str) -> Result<Walk<'w>> {
         check_text(asked)?;
         let here = reopen_base(workspace, asked)?;
-        let mut walk = Walk { workspace, asked, here, levels: Vec::new(), todo: Vec::new(), links: 0, made: 0 };
+        let mut walk =
+            Walk { workspace, asked, here, levels: Vec::new(), todo: Vec::new(), links: 0, made: 0, writing: false };
         walk.queue(Path::new(asked))?;
         Ok(walk)
+    }
+
+    /// A walk to what is to be written.
+    pub fn to_write(workspace: &'w Workspace, asked: &'w str) -> Result<Walk<'w>> {
+        Ok(Walk { writing: true, ..Walk::new(workspace, asked)? })
     }
 
     /// Walks to the end, making missing directories on the way when told to.
@@ -107,6 +115,9 @@ impl<'w> Walk<'w> {
         if self.workspace.closes_name(&self.levels, &name) {
             return Err(closed());
         }
+        if self.writing && self.workspace.protects(&self.levels, &name) {
+            return Err(protected(self.asked));
+        }
         let fd = match self.workspace.step(self.here.as_fd(), &name) {
             Ok(fd) => fd,
             Err(Errno::NOENT) => return self.missing(name, create),
@@ -124,6 +135,7 @@ impl<'w> Walk<'w> {
                 self.here = fd;
                 Ok(None)
             }
+            _ if self.workspace.closes_object(Id::of(&stat)) => Err(closed()),
             _ if self.todo.is_empty() => Ok(Some(End::Object { name, fd, stat })),
             _ => Err(self.failed(Errno::NOTDIR)),
         }
@@ -163,6 +175,9 @@ impl<'w> Walk<'w> {
     }
 
     fn missing(&mut self, name: OsString, create: bool) -> Result<Option<End>> {
+        if self.writing && self.workspace.keeps_missing(&self.levels, &name) {
+            return Err(protected(self.asked));
+        }
         if self.todo.iter().any(|step| matches!(step, Step::Up)) {
             // `new/../x` names nothing while `new` is not there, and nothing is made to find out where it leads.
             return Err(if self.leaves() { outside() } else { self.failed(Errno::NOENT) });

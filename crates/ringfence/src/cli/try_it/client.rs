@@ -24,12 +24,12 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn start(stage: &Stage) -> Result<Self> {
+    pub fn start(stage: &Stage, config: &Path) -> Result<Self> {
         let flag = |name: &str, path: &Path| [name.into(), path.as_os_str().to_owned()];
         let mut args = vec!["serve".into()];
         args.extend(flag("--root", &stage.root()));
         args.extend(flag("--workspace", &stage.workspace()));
-        args.extend(flag("--config", &stage.config()));
+        args.extend(flag("--config", config));
         let env =
             [("HOME".into(), stage.home().into_os_string()), ("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())];
         let cannot = || Error::new(Kind::Unavailable, "the server could not be started");
@@ -76,6 +76,11 @@ impl Client {
             false => Ok(result),
             true => Err(unexpected(&format!("`{tool}` to work"), &result["structuredContent"]["error"])),
         }
+    }
+
+    /// Calls a tool, whatever comes of it.
+    pub fn call(&mut self, tool: &str, arguments: Value) -> Result<Value> {
+        self.request("tools/call", json!({"name": tool, "arguments": arguments}))
     }
 
     /// Calls a tool that must refuse, and gives its error.

@@ -7,17 +7,11 @@ use crate::base::call::Block;
 use crate::base::caller::{Abilities, Caller};
 use crate::base::clock::Deadline;
 use crate::base::{Cancel, Cause, TraceId};
-use crate::config::{Config, Env, Flags, resolve};
-use crate::sandbox::tests::{Place, launcher};
+use crate::sandbox::tests::{Place, config as sandbox_config, launcher};
 use crate::session::View;
 
 fn config(place: &Place) -> Config {
-    let flags = Flags {
-        root: Some(place.dir.join("root")),
-        workspace: Some(place.session.workspace.path().to_owned()),
-        ..Flags::default()
-    };
-    let mut config = resolve(&flags, &Env::new([("HOME", "/nonexistent")], "/")).unwrap();
+    let mut config = sandbox_config(&place.dir, Profile::Default);
     config.limits.grace = Duration::from_millis(200);
     config.limits.timeout_ceiling = Duration::from_secs(600);
     config
@@ -48,11 +42,11 @@ fn object(value: Value) -> Map<String, Value> {
 
 fn prepare(place: &Place, arguments: Value) -> Result<Plan> {
     let cx = PrepareCx { session: &place.session, config: &config(place) };
-    ShellExec::with(launcher()).prepare(&object(arguments), &cx)
+    ShellExec::with(&config(place), launcher()).prepare(&object(arguments), &cx)
 }
 
 async fn run(place: &Place, arguments: Value) -> Result<Output> {
-    ShellExec::with(launcher()).execute(&cx(place, Duration::from_secs(30)), &object(arguments)).await
+    ShellExec::with(&config(place), launcher()).execute(&cx(place, Duration::from_secs(30)), &object(arguments)).await
 }
 
 fn text(output: &Output) -> &str {
@@ -67,10 +61,15 @@ fn field<'a>(output: &'a Output, name: &str) -> &'a Value {
 }
 
 #[test]
-fn every_call_asks_and_says_its_limit() {
+fn a_call_asks_only_without_a_fence_and_says_its_limit() {
     let place = Place::new();
     let plan = prepare(&place, json!({"command": "true"})).unwrap();
-    assert_eq!(plan.asks.as_deref(), Some("It runs without a sandbox."));
+    assert_eq!(plan.asks, None);
+    let unfenced = sandbox_config(&place.dir, Profile::None);
+    let tool = ShellExec::new(&unfenced);
+    let asked =
+        tool.prepare(&object(json!({"command": "true"})), &PrepareCx { session: &place.session, config: &unfenced });
+    assert_eq!(asked.unwrap().asks.as_deref(), Some("It runs without a sandbox."));
     assert_eq!((plan.timeout, plan.cwd), (Some(DEFAULT_TIMEOUT), None));
     let plan = prepare(&place, json!({"argv": ["true"], "timeout_ms": 86_400_000, "cwd": "."})).unwrap();
     assert_eq!(plan.timeout, Some(Duration::from_secs(600)));
@@ -104,18 +103,18 @@ fn a_directory_outside_the_workspace_is_not_opened() {
     std::os::unix::fs::symlink("sub", workspace.join("in")).unwrap();
     std::fs::write(workspace.join("file"), "").unwrap();
     for cwd in ["..", "/etc", "out", "sub/../..", "/proc/self/root", "out/ssl"] {
-        let error = open_cwd(&place.session.workspace, Some(cwd)).unwrap_err();
+        let error = place.session.workspace.open_dir(cwd).unwrap_err();
         assert_eq!(error.reason_name(), Some("outside_workspace"), "{cwd}: {error:?}");
     }
     for cwd in [None, Some("sub"), Some("in"), Some("sub/.."), Some(workspace.join("sub").to_str().unwrap())] {
-        assert!(open_cwd(&place.session.workspace, cwd).is_ok(), "{cwd:?}");
+        assert!(place.session.workspace.open_dir(cwd.unwrap_or(".")).is_ok(), "{cwd:?}");
     }
-    assert_eq!(open_cwd(&place.session.workspace, Some("file")).unwrap_err().reason_name(), Some("not_a_directory"));
+    assert_eq!(place.session.workspace.open_dir("file").unwrap_err().reason_name(), Some("not_a_directory"));
 }
 
 #[test]
 fn the_schemas_are_what_clients_take() {
-    let spec = ShellExec::new().spec;
+    let spec = ShellExec::new(&config(&Place::new())).spec;
     let input = Value::Object(spec.input_schema.clone());
     assert_eq!(input["properties"]["argv"]["items"]["type"], "string");
     assert_eq!(input["properties"]["env"]["additionalProperties"]["type"], "string");
@@ -134,7 +133,9 @@ async fn a_failed_command_is_a_result() {
     assert!(!output.is_error);
     assert_eq!((field(&output, "status"), field(&output, "exit_code")), (&json!("failed"), &json!(3)));
     assert_eq!((field(&output, "stderr"), field(&output, "stderr_bytes")), (&json!("err\n"), &json!(4)));
-    assert_eq!(field(&output, "sandbox"), &json!({"profile": "none", "network": true, "denials": []}));
+    let sandbox = field(&output, "sandbox");
+    assert_eq!((&sandbox["profile"], &sandbox["network"]), (&json!("default"), &json!("off")));
+    assert_eq!(sandbox["denials"], json!([]));
     let workspace = place.dir.join("ws");
     let expected = format!("out{}\n[stderr]\nerr\nexit code 3, ", workspace.display());
     assert!(text(&output).starts_with(&expected), "{}", text(&output));
@@ -157,7 +158,7 @@ async fn argv_meets_no_shell() {
 async fn a_deadline_is_an_error_with_what_was_said() {
     let place = Place::new();
     let cx = cx(&place, Duration::from_millis(200));
-    let tool = ShellExec::with(launcher());
+    let tool = ShellExec::with(&config(&place), launcher());
     let output = tool.execute(&cx, &object(json!({"command": "echo before; sleep 60"}))).await.unwrap();
     assert!(output.is_error);
     assert_eq!((field(&output, "status"), field(&output, "stdout")), (&json!("timed_out"), &json!("before\n")));
@@ -172,7 +173,7 @@ async fn a_cancelled_call_says_so() {
     let place = Place::new();
     let cx = cx(&place, Duration::from_secs(30));
     cx.cancel.cancel(Cause::Operator);
-    let tool = ShellExec::with(launcher());
+    let tool = ShellExec::with(&config(&place), launcher());
     let output = tool.execute(&cx, &object(json!({"command": "sleep 60"}))).await.unwrap();
     assert!(output.is_error);
     assert_eq!(

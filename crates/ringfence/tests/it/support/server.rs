@@ -63,6 +63,8 @@ pub struct Options {
     pub workspace: bool,
     /// Started in place of the binary, with its arguments.
     pub through: Option<PathBuf>,
+    /// Without a fence every command is asked for.
+    pub unfenced: bool,
 }
 
 impl Options {
@@ -75,6 +77,7 @@ impl Options {
             scratch: None,
             workspace: true,
             through: None,
+            unfenced: false,
         }
     }
 
@@ -82,6 +85,11 @@ impl Options {
     pub fn config(mut self, lines: &str) -> Self {
         self.config.push_str(lines);
         self.config.push('\n');
+        self
+    }
+
+    pub fn unfenced(mut self) -> Self {
+        self.unfenced = true;
         self
     }
 
@@ -111,9 +119,11 @@ impl Options {
         if self.workspace {
             command.arg("--workspace").arg(scratch.path().join("workspace"));
         }
-        if !self.config.is_empty() {
+        let unfenced = if self.unfenced { "sandbox.profile = \"none\"\n" } else { "" };
+        let config = format!("{unfenced}{}", self.config);
+        if !config.is_empty() {
             let file = scratch.path().join("config.toml");
-            std::fs::write(&file, &self.config).unwrap();
+            std::fs::write(&file, config).unwrap();
             command.arg("--config").arg(file);
         }
         if self.transport != Transport::Stdio && !self.args.iter().any(|arg| arg == "--http") {

@@ -1,0 +1,134 @@
+//! The repository that a workspace belongs to, as git finds it.
+
+use std::fs;
+use std::io::Read;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::rights::{Protected, Rights, StandIn};
+
+/// Far longer than any path, and most configs.
+const POINTER_BYTES: u64 = 64 << 10;
+
+impl Rights {
+    /// Takes the workspace's repository in: what makes git run programs is protected, and a worktree's repository,
+    /// which lies elsewhere, may be written, or nothing could be committed.
+    pub fn take_in_repository(&mut self) {
+        let pointer = self.workspace.join(".git");
+        let is_file = fs::symlink_metadata(&pointer).is_ok_and(|found| found.is_file());
+        if !is_file {
+            if let Some(path) = hooks_elsewhere(&pointer, &self.workspace) {
+                self.protected.push(Protected { path, stand_in: StandIn::Directory });
+            }
+            return self.repositories.push(pointer);
+        }
+        if let Some(common) = worktree_of(&self.workspace) {
+            if !common.starts_with(&self.workspace) {
+                self.writable.push(common.clone());
+            }
+            self.repositories.push(common);
+        }
+        self.protected.push(Protected { path: pointer, stand_in: StandIn::Directory });
+    }
+}
+
+/// The repository of which `workspace` is a worktree. A `.git` file may come out of an archive and name any place,
+/// so the repository has to name this very workspace in turn: nobody but its owner can write that.
+fn worktree_of(workspace: &Path) -> Option<PathBuf> {
+    let text = pointer(&workspace.join(".git"))?;
+    let own = workspace.join(text.strip_prefix("gitdir:")?.trim()).canonicalize().ok()?;
+    let common = own.join(pointer(&own.join("commondir"))?.trim()).canonicalize().ok()?;
+    let back = own.join(pointer(&own.join("gitdir"))?.trim());
+    let named = back.parent()?.canonicalize().ok()? == workspace && back.file_name()? == ".git";
+    let is_repository = common.join("HEAD").is_file() && common.join("objects").is_dir();
+    (named && is_repository && own.parent()? == common.join("worktrees")).then_some(common)
+}
+
+/// A small file, as whoever unpacked the workspace has left it: no link is followed, and a pipe is not waited for.
+fn pointer(path: &Path) -> Option<String> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = fs::File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
+    let mut text = String::new();
+    let regular = file.metadata().ok()?.is_file();
+    regular.then_some(file)?.take(POINTER_BYTES).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// Where a repository's config has its hooks, when that is inside the workspace.
+fn hooks_elsewhere(repository: &Path, workspace: &Path) -> Option<PathBuf> {
+    let config = pointer(&repository.join("config"))?;
+    let line = config.lines().map(str::trim).rfind(|line| line.to_ascii_lowercase().starts_with("hookspath"))?;
+    let value = line.split_once('=')?.1.trim().trim_matches('"');
+    let mut settled = PathBuf::new();
+    for part in workspace.join(value).components() {
+        match part {
+            Component::ParentDir => drop(settled.pop()),
+            Component::CurDir => {}
+            part => settled.push(part),
+        }
+    }
+    (settled.starts_with(workspace) && settled != workspace).then_some(settled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let path = std::env::temp_dir().join(format!("jail-git-{name}-{}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Scratch(path.canonicalize().unwrap())
+        }
+
+        fn write(&self, path: &str, text: &str) -> &Self {
+            let path = self.0.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+            self
+        }
+
+        fn rights(&self, workspace: &str) -> Rights {
+            let mut rights = Rights { workspace: self.0.join(workspace), ..Rights::default() };
+            fs::create_dir_all(&rights.workspace).unwrap();
+            rights.take_in_repository();
+            rights
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_worktrees_repository_is_taken_in_only_when_it_names_the_workspace() {
+        let scratch = Scratch::new("worktree");
+        fs::create_dir_all(scratch.0.join("main/.git/objects")).unwrap();
+        scratch.write("main/.git/HEAD", "ref: refs/heads/main\n");
+        scratch.write("tree/.git", &format!("gitdir: {}/main/.git/worktrees/tree\n", scratch.0.display()));
+        scratch.write("main/.git/worktrees/tree/commondir", "../..\n");
+        scratch.write("main/.git/worktrees/tree/gitdir", &format!("{}/tree/.git\n", scratch.0.display()));
+        let rights = scratch.rights("tree");
+        assert_eq!(rights.writable, [scratch.0.join("main/.git")]);
+        assert_eq!(rights.repositories, [scratch.0.join("main/.git")]);
+        assert!(rights.protects(&scratch.0.join("tree/.git")));
+        // Another directory that merely says so is given nothing.
+        scratch.write("thief/.git", &format!("gitdir: {}/main/.git/worktrees/tree\n", scratch.0.display()));
+        let rights = scratch.rights("thief");
+        assert_eq!((rights.writable, rights.repositories), (vec![], vec![]));
+    }
+
+    #[test]
+    fn a_workspace_without_a_repository_cannot_be_given_one() {
+        let scratch = Scratch::new("none");
+        let rights = scratch.rights("plain");
+        assert_eq!(rights.repositories, [scratch.0.join("plain/.git")]);
+        let rights = scratch.write("odd/.git", "gitdir: /etc\n").rights("odd");
+        assert_eq!((rights.writable, rights.repositories), (vec![], vec![]));
+    }
+}

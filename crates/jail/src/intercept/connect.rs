@@ -1,0 +1,257 @@
+//! `connect`, made by the supervisor in the caller's stead.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
+use rustix::net::AddressFamily;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+
+use super::diag;
+use crate::sys::{self, Notification};
+
+/// The largest address there is, `sockaddr_storage`.
+const ADDRESS: usize = 128;
+const PATH_AT: usize = 2;
+
+/// Where clouds hand out credentials by IPv6, the translated form of the usual address among them.
+const METADATA_V6: [Ipv6Addr; 3] = [
+    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0xa9fe, 0xa9fe),
+];
+
+/// Lists the processes of a run.
+pub type Processes = Box<dyn Fn() -> Vec<Pid> + Send + Sync>;
+
+/// What a run's connections may lead to.
+pub struct Reach {
+    /// The run's mounts, through which paths are looked up; its network, when that is not the host's.
+    pub mounts: Option<OwnedFd>,
+    pub network: Option<OwnedFd>,
+    /// Where the host's network is used, sockets by path have to lie on one of these file systems, which nobody but
+    /// the session uses, or be listened on by one of these processes.
+    pub private_devices: Vec<u64>,
+    pub processes: Option<Processes>,
+    /// Ports of this host that stay shut, whatever the run may reach: a server's own.
+    pub shut_ports: Vec<u16>,
+}
+
+/// The supervisor's side, in the place of the run.
+pub struct Place {
+    /// The host's /proc, since the run's shows other numbers.
+    proc: OwnedFd,
+    own_network: bool,
+    private_devices: Vec<u64>,
+    processes: Option<Processes>,
+    shut_ports: Vec<u16>,
+}
+
+/// Why a connection is not made. `denied` when it is us who refuse.
+pub struct Refusal {
+    pub errno: i32,
+    pub denied: Option<(&'static str, String)>,
+}
+
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Refusal {
+        Refusal { errno: error.raw_os_error().unwrap_or(libc::EACCES), denied: None }
+    }
+}
+
+impl From<rustix::io::Errno> for Refusal {
+    fn from(errno: rustix::io::Errno) -> Refusal {
+        Refusal { errno: errno.raw_os_error(), denied: None }
+    }
+}
+
+fn denied(kind: &'static str, name: impl Into<String>) -> Refusal {
+    Refusal { errno: libc::EPERM, denied: Some((kind, name.into())) }
+}
+
+impl Reach {
+    /// Moves this thread to where the run is. Its other threads stay where they are.
+    pub(super) fn enter(self) -> io::Result<Place> {
+        let proc = openat(rustix::fs::CWD, "/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        sys::unshare(UnshareFlags::FS)?;
+        if let Some(mounts) = &self.mounts {
+            move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?;
+        }
+        if let Some(network) = &self.network {
+            move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
+        }
+        // From the directory of our own descriptors, a descriptor's number is the name of the very object.
+        let own = openat(&proc, "thread-self/fd", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        rustix::process::fchdir(own)?;
+        Ok(Place {
+            proc,
+            own_network: self.network.is_some(),
+            private_devices: self.private_devices,
+            processes: self.processes,
+            shut_ports: self.shut_ports,
+        })
+    }
+}
+
+/// A socket and an address that have been looked at and belong together.
+pub struct Ready {
+    socket: OwnedFd,
+    address: Vec<u8>,
+    /// What the address names by its number.
+    _held: Option<OwnedFd>,
+}
+
+impl Ready {
+    pub fn connect(&self) -> Result<(), i32> {
+        sys::connect(self.socket.as_fd(), &self.address).map_err(|error| error.raw_os_error().unwrap_or(libc::EACCES))
+    }
+}
+
+impl Place {
+    /// Copies the address and the socket and looks at both.
+    pub fn prepare(&self, listener: &OwnedFd, call: &Notification) -> Result<Ready, Refusal> {
+        let [fd, pointer, length, ..] = call.args;
+        let length = usize::try_from(length as u32).unwrap_or(usize::MAX);
+        if !(2..=ADDRESS).contains(&length) {
+            return Err(Refusal { errno: libc::EINVAL, denied: None });
+        }
+        let thread = i32::try_from(call.thread)
+            .ok()
+            .and_then(Pid::from_raw)
+            .ok_or(Refusal { errno: libc::ESRCH, denied: None })?;
+        let mut address = vec![0; length];
+        let memory = self.open(&format!("{}/mem", thread.as_raw_nonzero()), OFlags::RDONLY)?;
+        File::from(memory)
+            .read_exact_at(&mut address, pointer)
+            .map_err(|_| Refusal { errno: libc::EFAULT, denied: None })?;
+        let socket = pidfd_getfd(self.process_of(thread)?, fd as i32, PidfdGetfdFlags::empty())?;
+        let base = self.open(&format!("{}/cwd", thread.as_raw_nonzero()), OFlags::PATH)?;
+        // All of this was the caller's own only if it still waits: else its number may be another's by now.
+        if !sys::still_waits(listener.as_fd(), call.id) {
+            return Err(Refusal { errno: libc::ESRCH, denied: None });
+        }
+        let ready = Ready { socket, address, _held: None };
+        match rustix::net::sockopt::socket_domain(&ready.socket)? {
+            AddressFamily::UNIX => self.unix(ready, &base),
+            AddressFamily::INET | AddressFamily::INET6 => self.inet(ready),
+            _ => Ok(ready),
+        }
+    }
+
+    fn open(&self, name: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        openat(&self.proc, name, flags | OFlags::CLOEXEC, Mode::empty())
+    }
+
+    /// The process of a thread. A thread may have a table of descriptors of its own; then it is the main thread's
+    /// socket that is connected, which is as much the run's.
+    fn process_of(&self, thread: Pid) -> Result<OwnedFd, Refusal> {
+        let status = self.open(&format!("{}/status", thread.as_raw_nonzero()), OFlags::RDONLY)?;
+        let status = io::read_to_string(File::from(status))?;
+        let process = status.lines().find_map(|line| line.strip_prefix("Tgid:")).and_then(|id| id.trim().parse().ok());
+        let process = process.and_then(Pid::from_raw).ok_or(Refusal { errno: libc::ESRCH, denied: None })?;
+        Ok(pidfd_open(process, PidfdFlags::empty())?)
+    }
+
+    fn inet(&self, ready: Ready) -> Result<Ready, Refusal> {
+        match target(&ready.address) {
+            Some((ip, port)) if !self.own_network && self.is_shut(ip, port) => {
+                Err(denied("network", format!("{ip}:{port}")))
+            }
+            _ => Ok(ready),
+        }
+    }
+
+    /// With the host's network at hand, these stay shut: where clouds hand out credentials, and our own door.
+    fn is_shut(&self, ip: IpAddr, port: u16) -> bool {
+        let ip = match ip {
+            IpAddr::V6(six) => six.to_ipv4_mapped().map_or(IpAddr::V6(six), IpAddr::V4),
+            four => four,
+        };
+        let metadata = match ip {
+            IpAddr::V4(four) => four.is_link_local() || four == Ipv4Addr::new(100, 100, 100, 200),
+            IpAddr::V6(six) => METADATA_V6.contains(&six) || six.is_unicast_link_local(),
+        };
+        metadata || self.shut_ports.contains(&port) && is_local(ip)
+    }
+
+    fn unix(&self, mut ready: Ready, base: &OwnedFd) -> Result<Ready, Refusal> {
+        let family = u16::from_ne_bytes([ready.address[0], ready.address[1]]);
+        if i32::from(family) != libc::AF_UNIX {
+            // The kernel has its own word for it, which is no connection.
+            return Ok(ready);
+        }
+        let path = &ready.address[PATH_AT..];
+        match path.first() {
+            None => return Ok(ready),
+            // Names without a file belong to a network namespace.
+            Some(0) if self.own_network => return Ok(ready),
+            Some(0) => return Err(denied("connect", String::from_utf8_lossy(&path[1..]))),
+            Some(_) => {}
+        }
+        let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
+        let shown = String::from_utf8_lossy(path).into_owned();
+        let path = Path::new(OsStr::from_bytes(path));
+        let object = openat(base, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let stat = fstat(&object)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+            return Err(Refusal { errno: libc::ECONNREFUSED, denied: None });
+        }
+        if !self.is_own(&stat)? {
+            return Err(denied("connect", shown));
+        }
+        let name = object.as_raw_fd().to_string();
+        ready.address = (libc::AF_UNIX as u16).to_ne_bytes().into_iter().chain(name.bytes()).chain([0]).collect();
+        ready._held = Some(object);
+        Ok(ready)
+    }
+
+    /// Whether the session itself listens on it. Other sockets may lie in the workspace, and be anybody's.
+    fn is_own(&self, stat: &Stat) -> io::Result<bool> {
+        if self.own_network {
+            return Ok(diag::listener(stat.st_dev, stat.st_ino)?.is_some());
+        }
+        if self.private_devices.contains(&stat.st_dev) {
+            return Ok(true);
+        }
+        let Some(processes) = &self.processes else { return Ok(false) };
+        let Some(socket) = diag::listener(stat.st_dev, stat.st_ino)? else { return Ok(false) };
+        Ok(processes().into_iter().any(|process| self.has_open(process, socket)))
+    }
+
+    fn has_open(&self, process: Pid, socket: u32) -> bool {
+        let wanted = format!("socket:[{socket}]");
+        let entries = std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
+        entries
+            .filter_map(|entry| std::fs::read_link(entry.path()).ok())
+            .any(|link| link.as_os_str() == wanted.as_str())
+    }
+}
+
+/// Whether an address is one of this machine's: only those can be bound to.
+fn is_local(ip: IpAddr) -> bool {
+    ip.is_loopback() || ip.is_unspecified() || std::net::UdpSocket::bind((ip, 0)).is_ok()
+}
+
+/// Where an internet address leads; `None` for one that the kernel will not take.
+fn target(address: &[u8]) -> Option<(IpAddr, u16)> {
+    let family = i32::from(u16::from_ne_bytes([*address.first()?, *address.get(1)?]));
+    let port = u16::from_be_bytes([*address.get(2)?, *address.get(3)?]);
+    match family {
+        libc::AF_INET => {
+            let octets: [u8; 4] = address.get(4..8)?.try_into().ok()?;
+            Some((IpAddr::from(octets), port))
+        }
+        libc::AF_INET6 => {
+            let octets: [u8; 16] = address.get(8..24)?.try_into().ok()?;
+            Some((IpAddr::from(octets), port))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,105 @@
+//! Which unix sockets are listened on in this network namespace, as the kernel's socket diagnosis tells.
+//!
+//! Every process of a session is in the session's network namespace, and nobody else is. So a socket that is listed
+//! here was made by the session, and one that is not was made by somebody else.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with};
+
+const BY_FAMILY: u16 = 20;
+const DUMP_REQUEST: u16 = 0x301;
+const DONE: u16 = 3;
+const ERROR: u16 = 2;
+const LISTENING: u32 = 1 << 10;
+/// Asks for the file that a socket is bound to, and names the attribute that tells it.
+const SHOW_FILE: u32 = 2;
+const FILE: u16 = 1;
+const HEADER: usize = 16;
+const MESSAGE: usize = 16;
+/// Where a message has the number of its socket.
+const SOCKET: usize = 4;
+
+/// The number of the socket that is bound to this file and being listened on, if there is one.
+pub fn listener(device: u64, inode: u64) -> io::Result<Option<u32>> {
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?;
+    send(&socket, &request(), SendFlags::empty())?;
+    // The kernel keeps 32 bits of the inode's number and its own form of the device's.
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let wanted = (inode as u32, major << 20 | minor);
+    search(&socket, wanted)
+}
+
+fn search(socket: &OwnedFd, wanted: (u32, u32)) -> io::Result<Option<u32>> {
+    let mut buffer = vec![0; 32 << 10];
+    loop {
+        let (count, _) = recv(socket.as_fd(), &mut buffer[..], RecvFlags::empty())?;
+        let mut rest = &buffer[..count];
+        while let Some(length) = u32_at(rest, 0).map(|length| length as usize).filter(|length| *length >= HEADER) {
+            let Some(message) = rest.get(..length) else { break };
+            match u16_at(message, 4) {
+                Some(DONE) => return Ok(None),
+                Some(ERROR) => return Err(io::Error::other("the kernel does not tell")),
+                _ if file_of(message) == Some(wanted) => return Ok(u32_at(message, HEADER + SOCKET)),
+                _ => {}
+            }
+            rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        }
+        if count == 0 {
+            return Ok(None);
+        }
+    }
+}
+
+fn request() -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(40);
+    bytes.extend(40_u32.to_ne_bytes());
+    bytes.extend(BY_FAMILY.to_ne_bytes());
+    bytes.extend(DUMP_REQUEST.to_ne_bytes());
+    bytes.extend([0; 8]);
+    bytes.extend([libc::AF_UNIX as u8, 0, 0, 0]);
+    bytes.extend(LISTENING.to_ne_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend(SHOW_FILE.to_ne_bytes());
+    bytes.extend([0; 8]);
+    bytes
+}
+
+/// The file (inode, device) of the socket that a message is about.
+fn file_of(message: &[u8]) -> Option<(u32, u32)> {
+    let mut rest = message.get(HEADER + MESSAGE..)?;
+    loop {
+        let length = usize::from(u16_at(rest, 0)?);
+        if u16_at(rest, 2)? == FILE {
+            return Some((u32_at(rest, 4)?, u32_at(rest, 8)?));
+        }
+        rest = rest.get(length.max(4).next_multiple_of(4)..)?;
+    }
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_socket_is_found_while_it_is_listened_on() {
+        let path = std::env::temp_dir().join(format!("jail-diag-{}", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        let file = std::fs::symlink_metadata(&path).unwrap();
+        assert!(super::listener(file.dev(), file.ino()).unwrap().is_some());
+        assert_eq!(super::listener(file.dev(), file.ino() + 1).unwrap(), None);
+        drop(listener);
+        assert_eq!(super::listener(file.dev(), file.ino()).unwrap(), None);
+        std::fs::remove_file(&path).unwrap();
+    }
+}

@@ -1,0 +1,174 @@
+//! System calls that the filter leaves to the supervisor.
+//!
+//! Those that no run may make are refused and written down. `connect` is made here in the caller's stead, on its own
+//! socket but to a copy of the address: what was looked at is what is connected to, whatever other threads do to
+//! the caller's memory and descriptors meanwhile. Nothing is ever let through to be made by the caller itself.
+
+mod connect;
+mod diag;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::{Deserialize, Serialize};
+
+use crate::keep::Keeper;
+use crate::seccomp;
+use crate::sys::{self, Notification};
+pub use connect::Reach;
+
+/// One kind of thing that was refused, and how often.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Denial {
+    pub kind: String,
+    pub name: String,
+    pub count: u64,
+}
+
+/// Connections that a run may be making at the same time. Each is a thread of ours and a descriptor or two.
+const PENDING: usize = 128;
+const STACK: usize = 64 << 10;
+
+/// A run that is refused a thousand different things has made its point.
+const KINDS: usize = 64;
+
+/// What a run was refused so far.
+#[derive(Debug, Clone, Default)]
+pub struct Denials(Arc<Mutex<BTreeMap<(&'static str, String), u64>>>);
+
+impl Denials {
+    pub fn add(&self, kind: &'static str, name: &str) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let name: String = name.chars().map(|c| if c.is_control() { '?' } else { c }).take(200).collect();
+        let key = match all.len() < KINDS || all.contains_key(&(kind, name.clone())) {
+            true => (kind, name),
+            false => (kind, "…".to_owned()),
+        };
+        *all.entry(key).or_default() += 1;
+    }
+
+    /// Takes one back that was our own attempt. False when it was not there: what should have been refused was not.
+    pub fn forgive(&self, kind: &'static str, name: &str) -> bool {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (kind, name.to_owned());
+        match all.get_mut(&key) {
+            Some(1) => all.remove(&key).is_some(),
+            Some(count) => {
+                *count -= 1;
+                true
+            }
+            None => false,
+        }
+    }
+
+    pub fn list(&self) -> Vec<Denial> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let denial = |((kind, name), count): (&(&'static str, String), &u64)| Denial {
+            kind: (*kind).to_owned(),
+            name: name.clone(),
+            count: *count,
+        };
+        all.iter().map(denial).collect()
+    }
+}
+
+/// Answers the run's system calls, on a thread of its own, until the run has ended.
+///
+/// It is also the thread that keeps the run's covers on, since both are done from where the run is.
+pub(crate) fn answer(listener: OwnedFd, reach: Reach, keeper: Keeper, denials: Denials) -> io::Result<()> {
+    let gate = Gate { listener: Arc::new(listener), keeper, denials, pending: Arc::default() };
+    thread::Builder::new().spawn(move || gate.serve(reach)).map(drop)
+}
+
+struct Gate {
+    listener: Arc<OwnedFd>,
+    keeper: Keeper,
+    denials: Denials,
+    /// Connections that are being made.
+    pending: Arc<AtomicUsize>,
+}
+
+impl Gate {
+    fn serve(self, reach: Reach) {
+        // Whoever cannot enter refuses every connection, rather than answer from the wrong place.
+        let place = reach.enter().map(Arc::new);
+        while let Some(called) = self.wait() {
+            for open in self.keeper.look() {
+                // The host has put something else there. It was open to the run until now, which is for people to know.
+                self.denials.add("uncovered", &open.display().to_string());
+            }
+            if !called {
+                continue;
+            }
+            match sys::notification(self.listener.as_fd()) {
+                Ok(call) if call.call == libc::SYS_connect => match &place {
+                    Ok(place) => self.connect(place, call),
+                    Err(_) => sys::answer(self.listener.as_fd(), call.id, Err(libc::EACCES)),
+                },
+                Ok(call) => self.refuse(&call),
+                // Its caller was killed meanwhile, or we were interrupted.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Waits for a call or a change, and says whether there is a call. `None` when no process uses the filter any
+    /// more: receiving would then fail for ever.
+    fn wait(&self) -> Option<bool> {
+        let mut watched = vec![PollFd::new(&self.listener, PollFlags::IN)];
+        watched.extend(self.keeper.watch().map(|watch| PollFd::from_borrowed_fd(watch, PollFlags::IN)));
+        let limit = self
+            .keeper
+            .interval()
+            .map(|limit| Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) });
+        match poll(&mut watched, limit.as_ref()) {
+            Ok(_) if watched[0].revents().contains(PollFlags::IN) => Some(true),
+            Ok(_) if watched[0].revents().is_empty() => Some(false),
+            Ok(_) => None,
+            Err(errno) => (errno == rustix::io::Errno::INTR).then_some(false),
+        }
+    }
+
+    fn refuse(&self, call: &Notification) {
+        let name = seccomp::name_of(call.call).unwrap_or("unknown");
+        self.denials.add("syscall", name);
+        sys::answer(self.listener.as_fd(), call.id, Err(libc::EPERM));
+    }
+
+    fn connect(&self, place: &Arc<connect::Place>, call: Notification) {
+        let listener = Arc::clone(&self.listener);
+        let denials = self.denials.clone();
+        match place.prepare(&listener, &call) {
+            Ok(ready) if self.pending.fetch_add(1, Ordering::Relaxed) < PENDING => {
+                let (pending, id) = (Arc::clone(&self.pending), call.id);
+                // It may take long, and whether it does is not for a flag to say that the caller can change meanwhile:
+                // the caller waits, and nobody else does.
+                let spawned = thread::Builder::new().stack_size(STACK).spawn(move || {
+                    let result = ready.connect();
+                    pending.fetch_sub(1, Ordering::Relaxed);
+                    sys::answer(listener.as_fd(), id, result.map(|()| 0));
+                });
+                if spawned.is_err() {
+                    self.pending.fetch_sub(1, Ordering::Relaxed);
+                    sys::answer(self.listener.as_fd(), call.id, Err(libc::EAGAIN));
+                }
+            }
+            Ok(_) => {
+                self.pending.fetch_sub(1, Ordering::Relaxed);
+                sys::answer(listener.as_fd(), call.id, Err(libc::EAGAIN));
+            }
+            Err(refusal) => {
+                if let Some((kind, name)) = refusal.denied {
+                    denials.add(kind, &name);
+                }
+                sys::answer(listener.as_fd(), call.id, Err(refusal.errno));
+            }
+        }
+    }
+}

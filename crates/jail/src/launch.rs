@@ -1,0 +1,195 @@
+//! The last steps before a program of the run, in the process that becomes it. They stand here in their order; each
+//! is a layer of its own, and the first that fails ends the process with its name.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, fchdir, set_dumpable_behavior, setsid};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+use serde::{Deserialize, Serialize};
+
+use crate::fault::{Fault, InLayer, Layer};
+use crate::landlock;
+use crate::limits;
+use crate::packet::Channel;
+use crate::rights::Rights;
+use crate::seccomp;
+use crate::supervisor::{Fds, Spec};
+use crate::sys;
+
+/// How strong the fence around a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fence {
+    /// None at all: explicit trust.
+    None,
+    /// Landlock and seccomp on the host as it is.
+    Contained,
+    /// Namespaces, Landlock and seccomp.
+    Default,
+}
+
+/// The call with which the canary tries the filter. The supervisor hears of it, and does not count it.
+pub const CANARY: &str = "socket";
+
+/// What stands in a value of the environment for the number of the proxy's port.
+pub const PORT: &str = "{port}";
+
+/// Directories of the ground that a run may write, beside those that its rights name.
+const PRIVATE: &[&str] = &["/tmp", "/var/tmp", "/run", "/dev/shm", "/dev/pts"];
+/// Devices that take what is written to them. The terminal's is the run's own, if it has one.
+const DEVICES: &[&str] =
+    &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx"];
+
+/// What the process needs to become the program.
+pub struct Step<'a> {
+    pub spec: &'a Spec,
+    pub means: limits::Means,
+    /// The way to the run's limits, for a process that is not under them already.
+    pub door: Option<limits::Door>,
+    /// Where the run starts, as the run sees it.
+    pub directory: OwnedFd,
+    pub port: Option<u16>,
+    /// Closed by the exec: its end without a word means that all went well.
+    pub talk: &'a Channel,
+}
+
+/// What the process says before it becomes the program.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Said {
+    /// With the descriptor on which the run's system calls arrive.
+    Listening,
+    Failed(Fault),
+}
+
+/// Becomes the program, or says why not and ends.
+pub fn become_program(step: Step<'_>, fds: Fds<OwnedFd>) -> ! {
+    let fault = match enter(&step, fds) {
+        Ok(mut command) => Fault::new(Layer::Program, "start the program", &command.exec()),
+        Err(fault) => fault,
+    };
+    // When nobody hears it, the lost run is what tells.
+    let _ = step.talk.send(&Said::Failed(fault), &[]);
+    sys::leave(125)
+}
+
+fn enter(step: &Step<'_>, fds: Fds<OwnedFd>) -> Result<Command, Fault> {
+    let (spec, rights) = (step.spec, &step.spec.rights);
+    // Away from the terminal of whoever called us.
+    setsid().in_layer(Layer::Namespaces, "start a session")?;
+    fchdir(&step.directory).in_layer(Layer::Directory, "go there")?;
+    rustix::stdio::dup2_stdin(&fds.stdin).in_layer(Layer::Directory, "standard input")?;
+    rustix::stdio::dup2_stdout(&fds.stdout).in_layer(Layer::Directory, "standard output")?;
+    rustix::stdio::dup2_stderr(&fds.stderr).in_layer(Layer::Directory, "standard error")?;
+    drop(fds);
+    crate::close_on_exec();
+    if let Some(door) = &step.door {
+        door.enter().in_layer(Layer::Limits, "put the run under its limits")?;
+    }
+    limits::set_rlimits(&spec.limits, step.means).in_layer(Layer::Limits, "set the limits of a process")?;
+    if spec.fence != Fence::None {
+        drop_capabilities().in_layer(Layer::Capabilities, "give up every capability")?;
+        restrict(spec.fence, rights)?;
+        filter(step)?;
+        canary(spec.fence, rights)?;
+    }
+    // The tree may look at its own processes; the flag was cleared for what ran here before.
+    set_dumpable_behavior(DumpableBehavior::Dumpable).in_layer(Layer::Program, "be an ordinary process")?;
+    Ok(command(spec, step.port))
+}
+
+/// All of them, for ever: what is run later cannot get one back either.
+pub(crate) fn drop_capabilities() -> io::Result<()> {
+    let none = CapabilitySet::empty();
+    for capability in CapabilitySet::all().iter() {
+        match rustix::thread::remove_capability_from_bounding_set(capability) {
+            // Without the right to drop them we have none to begin with, and no_new_privs keeps it so.
+            Ok(()) | Err(Errno::PERM | Errno::INVAL) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    rustix::thread::clear_ambient_capability_set()?;
+    rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    rustix::thread::set_no_new_privs(true)?;
+    Ok(())
+}
+
+fn restrict(fence: Fence, rights: &Rights) -> Result<(), Fault> {
+    let mut writable: Vec<PathBuf> = rights.writable_roots().map(Path::to_owned).collect();
+    if fence == Fence::Default {
+        writable.extend(PRIVATE.iter().map(PathBuf::from).filter(|path| path.is_dir()));
+    }
+    landlock::restrict(&landlock::Rules { writable: &writable, files: DEVICES, scoped: true })
+}
+
+/// From here on the supervisor hears of every call that a rule leaves to it.
+fn filter(step: &Step<'_>) -> Result<(), Fault> {
+    let namespaces = step.spec.fence == Fence::Default;
+    let program = seccomp::program(seccomp::rules(step.spec.rights.network, namespaces));
+    let listener = sys::seccomp(&program, true).in_layer(Layer::Seccomp, "put the filter on")?;
+    let Some(listener) = listener else { return Err(Fault::other(Layer::Seccomp, "put the filter on", "no listener")) };
+    step.talk.send(&Said::Listening, &[listener.as_fd()]).in_layer(Layer::Seccomp, "hand the listener over")?;
+    drop(listener);
+    // The supervisor is ready when it says so; the calls of the program find it waiting.
+    match step.talk.receive::<bool>().in_layer(Layer::Seccomp, "wait for the supervisor")? {
+        Some((true, _)) => Ok(()),
+        _ => Err(Fault::other(Layer::Seccomp, "wait for the supervisor", "it is gone")),
+    }
+}
+
+/// Tries what each layer must refuse. A layer that lets it pass is one that does not hold, whatever it said.
+fn canary(fence: Fence, rights: &Rights) -> Result<(), Fault> {
+    let broken = |what: &str| Err(Fault::other(Layer::Canary, what, "it was not refused"));
+    if !rustix::thread::no_new_privs().unwrap_or(false) {
+        return broken("gain privileges");
+    }
+    let capabilities = rustix::thread::capabilities(None).in_layer(Layer::Canary, "look at the capabilities")?;
+    if !capabilities.effective.is_empty() || !capabilities.permitted.is_empty() {
+        return broken("keep a capability");
+    }
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+    for place in ["/", "/usr", "/etc"] {
+        let file = Path::new(place).join(".ringfence-canary");
+        if rights.writable_roots().all(|root| !file.starts_with(root))
+            && rustix::fs::open(&file, flags, Mode::from_raw_mode(0o600)).is_ok()
+        {
+            let _ = std::fs::remove_file(&file);
+            return broken("write outside");
+        }
+    }
+    if rustix::net::socket(rustix::net::AddressFamily::VSOCK, rustix::net::SocketType::STREAM, None).is_ok() {
+        return broken("reach the hypervisor");
+    }
+    if fence == Fence::Default {
+        for hidden in rights.hidden.iter().filter(|path| path.is_file()) {
+            if std::fs::read(hidden).is_ok_and(|bytes| !bytes.is_empty()) {
+                return broken("read a hidden file");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn command(spec: &Spec, port: Option<u16>) -> Command {
+    let mut command = Command::new(&spec.program);
+    command.args(&spec.args).env_clear();
+    for (name, value) in &spec.env {
+        command.env(name, value);
+    }
+    if let Some(port) = port {
+        for (name, value) in &spec.proxy_env {
+            command.env(name, OsString::from(value.replace(PORT, &port.to_string())));
+        }
+    }
+    if let Some(name) = &spec.argv0 {
+        command.arg0(name);
+    }
+    command
+}

@@ -1,0 +1,138 @@
+//! Where this process stands in the hierarchies of control groups, as directories.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+
+use super::read;
+
+/// The two tables that say it.
+#[derive(Debug, Default)]
+pub struct Places {
+    mounts: String,
+    groups: String,
+    /// Mount points that were opened to be found again behind another root.
+    held: Vec<(PathBuf, OwnedFd)>,
+}
+
+impl Places {
+    pub(in crate::limits) fn read() -> io::Result<Places> {
+        let (mounts, groups) = (Path::new("/proc/self/mountinfo"), Path::new("/proc/self/cgroup"));
+        Ok(Places { mounts: read(mounts)?, groups: read(groups)?, held: Vec::new() })
+    }
+
+    /// The places as they are now, for a process that is about to leave them out of its sight: there, and in its
+    /// forks, they can still be written to. Without /proc there are none.
+    pub fn hold() -> Places {
+        let mut places = Places::read().unwrap_or_default();
+        let points: BTreeSet<PathBuf> = places.mounts.lines().filter_map(cgroup_mount).collect();
+        for point in points {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            if let Ok(fd) = openat(CWD, &point, flags, Mode::empty()) {
+                places.held.push((point, fd));
+            }
+        }
+        places
+    }
+
+    /// The name by which a mount point can be reached.
+    fn reach(&self, point: PathBuf) -> PathBuf {
+        match self.held.iter().find(|(held, _)| *held == point) {
+            Some((_, fd)) => PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd())),
+            None => point,
+        }
+    }
+
+    /// Our own group in the hierarchy of version 2, and where that hierarchy is mounted.
+    pub(in crate::limits) fn unified(&self) -> Option<(PathBuf, PathBuf)> {
+        self.find(|controllers| controllers.is_empty(), |kind, _| kind == "cgroup2")
+    }
+
+    /// Our own group in the hierarchy of version 1 that has this controller.
+    pub(in crate::limits) fn of(&self, controller: &str) -> Option<PathBuf> {
+        let has = |list: &str| list.split(',').any(|name| name == controller);
+        self.find(has, |kind, options| kind == "cgroup" && has(options)).map(|(own, _)| own)
+    }
+
+    fn find(&self, group: impl Fn(&str) -> bool, mount: impl Fn(&str, &str) -> bool) -> Option<(PathBuf, PathBuf)> {
+        let own = self.groups.lines().find_map(|line| {
+            let mut fields = line.splitn(3, ':').skip(1);
+            group(fields.next()?).then(|| fields.next()).flatten()
+        })?;
+        // Outside of our namespace of groups, or removed under us: there is no directory for it.
+        if own.ends_with(" (deleted)") || Path::new(own).components().any(|part| part == Component::ParentDir) {
+            return None;
+        }
+        self.mounts.lines().find_map(|line| {
+            let (left, right) = line.split_once(" - ")?;
+            let (left, right): (Vec<&str>, Vec<&str>) = (left.split(' ').collect(), right.split(' ').collect());
+            if !mount(right.first()?, right.get(2)?) {
+                return None;
+            }
+            // A container may see its own group mounted as if it were the root.
+            let below = Path::new(own).strip_prefix(unescape(left.get(3)?)).ok()?;
+            let mount = self.reach(PathBuf::from(unescape(left.get(4)?)));
+            Some((if below.as_os_str().is_empty() { mount.clone() } else { mount.join(below) }, mount))
+        })
+    }
+}
+
+/// Where a line of the table has control groups mounted.
+fn cgroup_mount(line: &str) -> Option<PathBuf> {
+    let (left, right) = line.split_once(" - ")?;
+    right.starts_with("cgroup").then(|| left.split(' ').nth(4).map(|point| PathBuf::from(unescape(point))))?
+}
+
+/// The four characters that would break the table stand there in octal.
+fn unescape(field: &str) -> String {
+    field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(mounts: &str, groups: &str) -> Places {
+        Places { mounts: mounts.to_owned(), groups: groups.to_owned(), held: Vec::new() }
+    }
+
+    const HYBRID: &str = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n\
+        35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n\
+        36 31 0:32 / /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n\
+        41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
+
+    #[test]
+    fn each_hierarchy_is_found_where_it_is_mounted() {
+        let here = places(HYBRID, "4:memory:/a/b:c\n2:cpu,cpuacct:/\n0::/x\n");
+        assert_eq!(here.of("memory"), Some("/sys/fs/cgroup/memory/a/b:c".into()));
+        assert_eq!(here.of("cpuacct"), Some("/sys/fs/cgroup/cpu,cpuacct".into()));
+        assert_eq!(here.of("pids"), None);
+        assert_eq!(here.unified(), Some(("/sys/fs/cgroup/unified/x".into(), "/sys/fs/cgroup/unified".into())));
+    }
+
+    #[test]
+    fn a_container_sees_its_own_group_as_the_root() {
+        let mounts = "9 1 0:3 /docker/ab /sys/fs/cgroup ro - cgroup2 cgroup rw,nsdelegate\n";
+        let own = |group| places(mounts, group).unified().map(|(own, _)| own);
+        assert_eq!(own("0::/docker/ab\n"), Some("/sys/fs/cgroup".into()));
+        assert_eq!(own("0::/docker/ab/sub\n"), Some("/sys/fs/cgroup/sub".into()));
+        assert_eq!(own("0::/docker/abc\n"), None, "a longer name is another group");
+    }
+
+    #[test]
+    fn what_has_no_directory_is_not_guessed() {
+        assert_eq!(places(HYBRID, "0::/../outside\n").unified(), None);
+        assert_eq!(places(HYBRID, "0::/gone (deleted)\n").unified(), None);
+        assert_eq!(places("", "0::/\n").unified(), None);
+        assert_eq!(places(HYBRID, "").unified(), None);
+    }
+
+    #[test]
+    fn a_mount_point_with_a_space_is_read_back() {
+        let mounts = "9 1 0:3 / /mnt/a\\040b\\134c rw - cgroup2 cgroup rw\n";
+        assert_eq!(places(mounts, "0::/\n").unified().map(|(own, _)| own), Some("/mnt/a b\\c".into()));
+    }
+}

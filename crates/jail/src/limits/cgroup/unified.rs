@@ -1,0 +1,177 @@
+//! Version 2: one hierarchy, parts of which are given to users. A group either has processes or passes controllers
+//! on to groups below, so a cage with limits stands beside our own group rather than in it.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
+
+use super::super::Limits;
+use super::{Group, Name, Places, read, sweep, write};
+
+const SERVICE_HINT: &str = "set Delegate=yes and DelegateSubgroup=server in the unit";
+
+/// A group that holds the limits.
+pub(in crate::limits) fn create(places: &Places, name: &Name, limits: &Limits) -> Result<Group, String> {
+    let (own, mount) = places.unified().ok_or("cgroup v2 is not mounted")?;
+    let parent = parent_for(&own, &mount, &wanted(limits))?;
+    let group = below(&parent, name)?;
+    // What left our own group shall not have more than that was given.
+    let beside = parent != own;
+    let least = |limit: u64, file| if beside { limit.min(ceiling(&own, file)) } else { limit };
+    if let Some(bytes) = limits.memory_bytes {
+        set(&group, "memory.max", least(bytes, "memory.max"))?;
+        // Absent where the kernel has no swap.
+        let _ = set(&group, "memory.swap.max", 0);
+    }
+    if let Some(most) = limits.processes {
+        set(&group, "pids.max", least(most, "pids.max"))?;
+    }
+    Ok(group)
+}
+
+/// A group without limits, good for killing and for seeing whether anything lives.
+pub(in crate::limits) fn create_bare(places: &Places, name: &Name) -> Result<Group, String> {
+    let (own, _) = places.unified().ok_or("cgroup v2 is not mounted")?;
+    below(&own, name)
+}
+
+fn wanted(limits: &Limits) -> Vec<&'static str> {
+    let memory = limits.memory_bytes.map(|_| "memory");
+    memory.into_iter().chain(limits.processes.map(|_| "pids")).collect()
+}
+
+/// The group in which a new one has all the controllers.
+fn parent_for(own: &Path, mount: &Path, wanted: &[&'static str]) -> Result<PathBuf, String> {
+    let above = own.parent().filter(|_| own != mount);
+    // No group has more than the one above it. This one look is all that most hosts without them cost.
+    if let Some(name) = lacks(above.unwrap_or(own), "cgroup.controllers", wanted) {
+        return Err(format!("cgroup v2 has no {name} controller here"));
+    }
+    if lacks(own, "cgroup.subtree_control", wanted).is_none() {
+        return Ok(own.to_owned());
+    }
+    // Only the root of all groups has no type. It alone may have processes and pass controllers on.
+    if !own.join("cgroup.type").exists() {
+        return pass_on(own, wanted);
+    }
+    if own.extension().is_some_and(|kind| kind == "service") {
+        // Stopping a service ends what is in its group, so nothing of it may stand beside.
+        return Err(format!("cgroup v2: the service stands in its group itself: {SERVICE_HINT}"));
+    }
+    let above = above.ok_or("cgroup v2: this container has a single group")?;
+    match lacks(above, "cgroup.subtree_control", wanted) {
+        None => Ok(above.to_owned()),
+        Some(_) => pass_on(above, wanted),
+    }
+}
+
+/// Refused by the kernel when processes stand in it.
+fn pass_on(parent: &Path, wanted: &[&'static str]) -> Result<PathBuf, String> {
+    let words: Vec<String> = wanted.iter().map(|name| format!("+{name}")).collect();
+    let passed = write(&parent.join("cgroup.subtree_control"), &words.join(" "));
+    passed.map(|()| parent.to_owned()).map_err(|error| format!("cgroup v2 controllers: {error}"))
+}
+
+/// The first of the wanted words that the file does not list.
+fn lacks(group: &Path, file: &str, wanted: &[&'static str]) -> Option<&'static str> {
+    let text = read(&group.join(file)).unwrap_or_default();
+    wanted.iter().find(|name| !text.split_ascii_whitespace().any(|word| word == **name)).copied()
+}
+
+fn below(parent: &Path, name: &Name) -> Result<Group, String> {
+    // To move a process, one must be allowed to write here too: better known now than when it waits.
+    access(parent.join("cgroup.procs"), Access::WRITE_OK).map_err(|error| format!("cgroup v2: {error}"))?;
+    sweep(parent, name);
+    Group::create(parent, name).map_err(|error| format!("cgroup v2: {error}"))
+}
+
+fn ceiling(own: &Path, file: &str) -> u64 {
+    read(&own.join(file)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX)
+}
+
+fn set(group: &Group, file: &str, value: u64) -> Result<(), String> {
+    group.set(file, &value.to_string()).map_err(|error| format!("cgroup v2 {file}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// What the kernel would show, as plain files: not every host has these controllers to try it with.
+    struct Tree(PathBuf);
+
+    impl Tree {
+        fn new(name: &str) -> Tree {
+            let path = std::env::temp_dir().join(format!("ringfence-tree-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            Tree(path)
+        }
+
+        fn group(&self, path: &str, controllers: &str, passed_on: &str, is_root: bool) -> PathBuf {
+            let path = if path.is_empty() { self.0.clone() } else { self.0.join(path) };
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join("cgroup.controllers"), controllers).unwrap();
+            fs::write(path.join("cgroup.subtree_control"), passed_on).unwrap();
+            fs::write(path.join("cgroup.procs"), "").unwrap();
+            if !is_root {
+                fs::write(path.join("cgroup.type"), "domain\n").unwrap();
+            }
+            path
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    const BOTH: [&str; 2] = ["memory", "pids"];
+
+    #[test]
+    fn a_cage_stands_beside_a_scope_whose_parent_passes_the_controllers_on() {
+        let tree = Tree::new("beside");
+        let slice = tree.group("app.slice", "cpu memory pids\n", "memory pids\n", false);
+        let own = tree.group("app.slice/term.scope", "memory pids\n", "\n", false);
+        assert_eq!(parent_for(&own, &tree.0, &BOTH), Ok(slice));
+        assert_eq!(parent_for(&own, &tree.0, &[]), Ok(own), "nothing to hold needs no controller");
+    }
+
+    #[test]
+    fn a_service_is_left_only_when_it_was_split() {
+        let tree = Tree::new("service");
+        let unit = tree.group("system.slice/x.service", "memory pids\n", "\n", false);
+        tree.group("system.slice", "memory pids\n", "memory pids\n", false);
+        let refused = parent_for(&unit, &tree.0, &BOTH).unwrap_err();
+        assert!(refused.contains(SERVICE_HINT), "{refused}");
+        let own = tree.group("system.slice/x.service/server", "\n", "\n", false);
+        assert_eq!(parent_for(&own, &tree.0, &BOTH), Ok(unit.clone()));
+        assert_eq!(fs::read_to_string(unit.join("cgroup.subtree_control")).unwrap(), "+memory +pids");
+    }
+
+    #[test]
+    fn a_missing_controller_is_named() {
+        let tree = Tree::new("missing");
+        let root = tree.group("", "hugetlb memory\n", "\n", true);
+        assert_eq!(parent_for(&root, &tree.0, &BOTH), Err("cgroup v2 has no pids controller here".to_owned()));
+        assert_eq!(parent_for(&root, &tree.0, &["memory"]), Ok(root));
+    }
+
+    #[test]
+    fn a_container_with_a_single_group_has_no_room() {
+        let tree = Tree::new("container");
+        let own = tree.group("", "memory pids\n", "\n", false);
+        assert!(parent_for(&own, &tree.0, &BOTH).unwrap_err().contains("single group"));
+    }
+
+    #[test]
+    fn a_cage_beside_our_group_gets_no_more_than_our_group_has() {
+        let tree = Tree::new("ceiling");
+        let own = tree.group("x.scope", "", "", false);
+        fs::write(own.join("pids.max"), "40\n").unwrap();
+        fs::write(own.join("memory.max"), "max\n").unwrap();
+        assert_eq!((ceiling(&own, "pids.max"), ceiling(&own, "memory.max")), (40, u64::MAX));
+    }
+}

@@ -1,0 +1,417 @@
+//! What a run sees of the file system.
+//!
+//! Everything is done on descriptors with the new mount calls, never on names that somebody could swap meanwhile. The
+//! session's ground is built once: the system read-only, /tmp, /run and /dev of its own, hidden places covered, the
+//! writable ones opened. A run gets a copy of it and adds what belongs to it alone: /proc and the protected paths.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags, StatxAttributes, StatxFlags, fstat,
+    fstatvfs, mkdirat, openat, openat2, statx, symlinkat,
+};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+    fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree,
+    unmount,
+};
+
+use crate::fault::{Fault, InLayer, Layer};
+use crate::rights::Rights;
+use crate::sys::{self, NODEV, NOEXEC, NOSUID, RDONLY};
+
+/// Directories that a session has for itself, with the mode and size of each.
+const PRIVATE: &[(&str, &str, &str)] = &[("/tmp", "1777", "2g"), ("/var/tmp", "1777", "512m"), ("/run", "0755", "64m")];
+const SHM_SIZE: &str = "512m";
+/// Enough for names and links, far too little for a file.
+const EMPTY_SIZE: &str = "64k";
+
+/// In /dev: what hidden places are covered with.
+const HIDDEN_DIRECTORY: &str = ".hidden";
+const HIDDEN_FILE: &str = ".hidden-file";
+
+const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
+const DEVICE_LINKS: &[(&str, &str)] = &[
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+    ("ptmx", "pts/ptmx"),
+];
+
+/// What the owner of uid 0 may write without any capability, because the files are its own.
+const PROC_COVERS: &[&str] = &["sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi"];
+
+/// Builds the session's ground and makes it this process's root. The process is alone in its mount namespace.
+pub fn build_ground(rights: &Rights) -> Result<(), Fault> {
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .mounts("keep changes to ourselves")?;
+    let outer = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).mounts("open /")?;
+    // Taken before anything is covered, from the tree as it is outside.
+    let writable = writable_sources(&outer, rights)?;
+    let kept = kept_sources(&outer);
+    let root = clone_tree(outer.as_fd(), true, RDONLY | NOSUID).mounts("copy the tree")?;
+    attach(&root, &outer).mounts("put the copy in place")?;
+
+    let tree = Tree { root };
+    let mut covers: Vec<OwnedFd> = Vec::new();
+    for (path, mode, size) in PRIVATE {
+        if let Some(at) = tree.open(Path::new(path)).mounts(*path)? {
+            attach(&tmpfs(mode, size, NOSUID | NODEV).mounts(*path)?, &at).mounts(*path)?;
+        }
+    }
+    devices(&tree, &outer)?;
+    for (path, source) in kept {
+        let at = tree.make_place(&path, true).mounts(path.display().to_string())?;
+        attach(&source, &at).mounts(path.display().to_string())?;
+    }
+    // From the outside in, since a writable place may lie in a hidden one, and the other way round.
+    let mut steps: Vec<(PathBuf, Option<OwnedFd>)> = writable.into_iter().map(|(path, it)| (path, Some(it))).collect();
+    steps.extend(hidden_in_ground(rights).map(|path| (path.clone(), None)));
+    steps.sort_by(|one, other| one.0.cmp(&other.0));
+    for (path, source) in steps {
+        let shown = path.display().to_string();
+        match source {
+            Some(source) => attach(&source, &tree.make_place(&path, false).mounts(&shown)?).mounts(&shown)?,
+            None if holds_writable(rights, &path) => covers.extend(hide_around(&tree, &path).mounts(&shown)?),
+            None => hide(&tree, &path).mounts(&shown)?,
+        }
+    }
+    for cover in covers {
+        sys::mount_setattr(cover.as_fd(), RDONLY, false).mounts("close a cover")?;
+    }
+    tree.make_root().mounts("make it the root")
+}
+
+/// What is hidden for the whole session: everything but what lies in a writable place, which may change from run to
+/// run. If it holds a writable place in turn, it cannot be covered later.
+fn hidden_in_ground(rights: &Rights) -> impl Iterator<Item = &PathBuf> {
+    let free = |path: &Path| !writable_places(rights).any(|root| path.starts_with(root));
+    rights.hidden.iter().filter(move |path| free(path) || holds_writable(rights, path))
+}
+
+pub fn holds_writable(rights: &Rights, path: &Path) -> bool {
+    writable_places(rights).any(|root| root.starts_with(path))
+}
+
+/// Adds what belongs to one run. The process is alone in its mount and pid namespaces.
+pub fn build_run(rights: &Rights, covers: &[PathBuf]) -> Result<(), Fault> {
+    let root = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).mounts("open /")?;
+    let tree = Tree { root };
+    proc(&tree)?;
+    if rights.read_only
+        && let Some(at) = tree.open(&rights.workspace).mounts("open the workspace")?
+    {
+        sys::mount_setattr(at.as_fd(), RDONLY, true).mounts("close the workspace")?;
+    }
+    let mut pinned: Vec<PathBuf> = Vec::new();
+    for path in covers {
+        let shown = || path.display().to_string();
+        pin_ancestors(&tree, rights, path, &mut pinned).in_layer(Layer::Protected, shown())?;
+        let at = tree.open_exactly(path).in_layer(Layer::Protected, shown())?;
+        let copy = clone_tree(at.as_fd(), true, RDONLY | NOSUID).in_layer(Layer::Protected, shown())?;
+        attach(&copy, &at).in_layer(Layer::Protected, shown())?;
+    }
+    // What holds a writable place was there when the ground was laid, and covering it now would cover that place.
+    for path in rights.hidden.iter().filter(|path| !holds_writable(rights, path)) {
+        let shown = || path.display().to_string();
+        let in_writable = writable_places(rights).any(|root| path.starts_with(root));
+        match tree.open(path).mounts(shown())? {
+            // The session's ground has it covered already.
+            Some(at) if !in_writable && is_mount_point(&at).mounts(shown())? => {}
+            // It lies in a writable place, or has come since the ground was laid.
+            Some(_) => {
+                pin_ancestors(&tree, rights, path, &mut pinned).mounts(shown())?;
+                hide(&tree, path).mounts(shown())?;
+            }
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+/// Covers a protected path once more if its cover is gone, and says whether it was. The directories that lead to it
+/// from a writable place are pinned again too.
+pub fn cover_again(rights: &Rights, path: &Path) -> io::Result<bool> {
+    let root = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let tree = Tree { root };
+    for above in ancestors(rights, path) {
+        let at = tree.open_exactly(above)?;
+        if !is_mount_point(&at)? {
+            attach(&clone_tree(at.as_fd(), true, NOSUID)?, &at)?;
+        }
+    }
+    let at = tree.open_exactly(path)?;
+    if fstatvfs(&at)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        return Ok(false);
+    }
+    attach(&clone_tree(at.as_fd(), true, RDONLY | NOSUID)?, &at)?;
+    Ok(true)
+}
+
+/// Hides a place once more if its cover is gone, and says whether it was.
+pub fn hide_again(path: &Path) -> io::Result<bool> {
+    let root = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let tree = Tree { root };
+    match tree.open(path)? {
+        Some(at) if !is_mount_point(&at)? => hide(&tree, path).map(|()| true),
+        _ => Ok(false),
+    }
+}
+
+fn is_mount_point(place: &OwnedFd) -> rustix::io::Result<bool> {
+    let found = statx(place, "", AtFlags::EMPTY_PATH, StatxFlags::empty())?;
+    Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+/// The writable places and the workspace, which may be read-only.
+fn writable_places(rights: &Rights) -> impl Iterator<Item = &Path> {
+    rights.writable_roots().chain([rights.workspace.as_path()])
+}
+
+trait InMounts<T> {
+    fn mounts(self, what: impl Into<String>) -> Result<T, Fault>;
+}
+
+impl<T, E: Into<io::Error>> InMounts<T> for Result<T, E> {
+    fn mounts(self, what: impl Into<String>) -> Result<T, Fault> {
+        self.in_layer(Layer::Mounts, what)
+    }
+}
+
+/// A tree of mounts that paths are opened in, without ever leaving it.
+struct Tree {
+    root: OwnedFd,
+}
+
+impl Tree {
+    /// Opens a place through whatever links lead to it; `None` when it is not there.
+    fn open(&self, path: &Path) -> rustix::io::Result<Option<OwnedFd>> {
+        match open_in(&self.root, path, ResolveFlags::empty()) {
+            Ok(fd) => Ok(Some(fd)),
+            // It may be there, but as the same user nobody inside gets there either.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Opens a place that no link leads to.
+    fn open_exactly(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
+        open_in(&self.root, path, ResolveFlags::NO_SYMLINKS)
+    }
+
+    /// Opens a place to mount on. Where a cover has hidden the way to it, the way is made in the cover.
+    fn make_place(&self, path: &Path, file: bool) -> io::Result<OwnedFd> {
+        let in_private = PRIVATE.iter().any(|(private, ..)| path.starts_with(private));
+        if let Ok(fd) = self.open_exactly(path) {
+            return Ok(fd);
+        }
+        let mut names = path.iter().skip(1).peekable();
+        let mut here = openat(&self.root, ".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        while let Some(name) = names.next() {
+            match names.peek() {
+                None if file => make_file(&here, name)?,
+                _ => match mkdirat(&here, name, Mode::from_raw_mode(0o755)) {
+                    Ok(()) | Err(Errno::EXIST | Errno::ROFS) => {}
+                    Err(errno) => return Err(errno.into()),
+                },
+            }
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let next = openat(&here, name, flags, Mode::empty())?;
+            here = match names.peek() {
+                // In a place that the run may write it could be renamed, and another tree put there for the next run to
+                // be fenced by. A mount point cannot.
+                Some(_) if in_private && !is_mount_point(&next)? => {
+                    attach(&clone_tree(next.as_fd(), false, NOSUID | NODEV)?, &next)?;
+                    openat(&here, name, flags, Mode::empty())?
+                }
+                _ => next,
+            };
+        }
+        Ok(here)
+    }
+
+    fn make_root(&self) -> rustix::io::Result<()> {
+        rustix::process::fchdir(&self.root)?;
+        // The old root ends up on top of the new one, and goes.
+        rustix::process::pivot_root(".", ".")?;
+        unmount(".", UnmountFlags::DETACH)?;
+        rustix::process::chdir("/")
+    }
+}
+
+fn open_in(root: &OwnedFd, path: &Path, more: ResolveFlags) -> rustix::io::Result<OwnedFd> {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | more;
+    openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
+}
+
+fn make_file(directory: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
+    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(directory, name, flags, Mode::from_raw_mode(0o666)).map(drop)
+}
+
+/// A copy of what is mounted at `place`, not yet to be seen anywhere.
+fn clone_tree(place: BorrowedFd<'_>, recursive: bool, flags: u64) -> io::Result<OwnedFd> {
+    let mut how = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    if recursive {
+        how |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    let tree = open_tree(place, "", how)?;
+    sys::mount_setattr(tree.as_fd(), flags, recursive)?;
+    Ok(tree)
+}
+
+fn attach(mount: &OwnedFd, at: &OwnedFd) -> rustix::io::Result<()> {
+    let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(mount, "", at, "", how)
+}
+
+fn tmpfs(mode: &str, size: &str, flags: u64) -> io::Result<OwnedFd> {
+    file_system("tmpfs", &[("mode", mode), ("size", size)], &[], flags)
+}
+
+fn file_system(kind: &str, options: &[(&str, &str)], switches: &[&str], flags: u64) -> io::Result<OwnedFd> {
+    let fs = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in options {
+        fsconfig_set_string(fs.as_fd(), *key, *value)?;
+    }
+    for switch in switches {
+        fsconfig_set_flag(fs.as_fd(), *switch)?;
+    }
+    fsconfig_create(fs.as_fd())?;
+    let flags = MountAttrFlags::from_bits_retain(flags as u32);
+    Ok(fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?)
+}
+
+/// Copies of the writable places as they are outside, an outer one before an inner one.
+fn writable_sources(outer: &OwnedFd, rights: &Rights) -> Result<Vec<(PathBuf, OwnedFd)>, Fault> {
+    let mut paths: Vec<PathBuf> = writable_places(rights).map(Path::to_owned).collect();
+    paths.sort();
+    paths.dedup();
+    let mut sources = Vec::new();
+    for path in paths {
+        let place = open_in(outer, &path, ResolveFlags::NO_SYMLINKS).mounts(path.display().to_string())?;
+        let source = clone_tree(place.as_fd(), true, NOSUID | NODEV).mounts(path.display().to_string())?;
+        sources.push((path, source));
+    }
+    Ok(sources)
+}
+
+/// Single files of private directories that programs look for: where names are resolved.
+fn kept_sources(outer: &OwnedFd) -> Vec<(PathBuf, OwnedFd)> {
+    let Ok(target) = std::fs::canonicalize("/etc/resolv.conf") else { return Vec::new() };
+    if !PRIVATE.iter().any(|(path, ..)| target.starts_with(path)) {
+        return Vec::new();
+    }
+    let source = open_in(outer, &target, ResolveFlags::NO_SYMLINKS).map_err(io::Error::from);
+    let source = source.and_then(|place| clone_tree(place.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC));
+    source.map(|source| (target, source)).into_iter().collect()
+}
+
+fn devices(tree: &Tree, outer: &OwnedFd) -> Result<(), Fault> {
+    let Some(at) = tree.open(Path::new("/dev")).mounts("/dev")? else { return Ok(()) };
+    let dev = tmpfs("0755", EMPTY_SIZE, NOSUID | NOEXEC).mounts("/dev")?;
+    for name in DEVICES {
+        make_file(&dev, OsStr::new(name)).mounts(format!("/dev/{name}"))?;
+    }
+    for (name, mode) in [("pts", 0o755), ("shm", 0o755), (HIDDEN_DIRECTORY, 0o000)] {
+        mkdirat(&dev, name, Mode::from_raw_mode(mode)).mounts(format!("/dev/{name}"))?;
+    }
+    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+    drop(openat(&dev, HIDDEN_FILE, flags, Mode::empty()).mounts("/dev")?);
+    for (name, target) in DEVICE_LINKS {
+        symlinkat(*target, &dev, *name).mounts(format!("/dev/{name}"))?;
+    }
+    attach(&dev, &at).mounts("/dev")?;
+    let place = |name: &str| openat(&dev, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    for name in DEVICES {
+        let what = format!("/dev/{name}");
+        // A machine may lack one; then it is an empty file here.
+        if let Ok(source) = open_in(outer, Path::new(&what), ResolveFlags::NO_SYMLINKS) {
+            let copy = clone_tree(source.as_fd(), false, NOSUID | NOEXEC).mounts(&what)?;
+            attach(&copy, &place(name).mounts(&what)?).mounts(&what)?;
+        }
+    }
+    let pts = file_system("devpts", &[("ptmxmode", "0666"), ("mode", "620")], &["newinstance"], NOSUID | NOEXEC);
+    attach(&pts.mounts("/dev/pts")?, &place("pts").mounts("/dev/pts")?).mounts("/dev/pts")?;
+    let shm = tmpfs("1777", SHM_SIZE, NOSUID | NODEV).mounts("/dev/shm")?;
+    attach(&shm, &place("shm").mounts("/dev/shm")?).mounts("/dev/shm")?;
+    sys::mount_setattr(dev.as_fd(), RDONLY, false).mounts("/dev")
+}
+
+/// Covers a place so that nothing of it can be read: with what is kept in /dev for that, of which nothing can be read
+/// by anybody.
+fn hide(tree: &Tree, path: &Path) -> io::Result<()> {
+    let Some(at) = tree.open(path)? else { return Ok(()) };
+    let empty = match FileType::from_raw_mode(fstat(&at)?.st_mode) {
+        FileType::Directory => HIDDEN_DIRECTORY,
+        _ => HIDDEN_FILE,
+    };
+    let empty = tree.open_exactly(&Path::new("/dev").join(empty))?;
+    Ok(attach(&clone_tree(empty.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC)?, &at)?)
+}
+
+/// Covers a directory that a writable place lies in. The way through it has yet to be made, so it is not closed.
+fn hide_around(tree: &Tree, path: &Path) -> io::Result<Option<OwnedFd>> {
+    let Some(at) = tree.open(path)? else { return Ok(None) };
+    let cover = tmpfs("0711", EMPTY_SIZE, NOSUID | NODEV | NOEXEC)?;
+    attach(&cover, &at)?;
+    Ok(Some(cover))
+}
+
+/// A fresh /proc shows the run's own processes and nothing else, and what steers the kernel can only be read.
+fn proc(tree: &Tree) -> Result<(), Fault> {
+    let proc = file_system("proc", &[], &[], NOSUID | NODEV | NOEXEC).in_layer(Layer::Proc, "mount /proc")?;
+    let Some(at) = tree.open(Path::new("/proc")).in_layer(Layer::Proc, "open /proc")? else { return Ok(()) };
+    attach(&proc, &at).in_layer(Layer::Proc, "put /proc in place")?;
+    for name in PROC_COVERS {
+        let found = openat(&proc, *name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+        let place = match found {
+            Ok(place) => place,
+            Err(Errno::NOENT) => continue,
+            Err(errno) => return Err(errno).in_layer(Layer::Proc, *name),
+        };
+        let copy = clone_tree(place.as_fd(), true, RDONLY | NOSUID | NODEV | NOEXEC).in_layer(Layer::Proc, *name)?;
+        attach(&copy, &place).in_layer(Layer::Proc, *name)?;
+    }
+    Ok(())
+}
+
+/// Makes every directory between the writable place and a protected path a mount point: none can be renamed, so the
+/// protected path cannot be moved away with it.
+fn pin_ancestors(tree: &Tree, rights: &Rights, path: &Path, pinned: &mut Vec<PathBuf>) -> io::Result<()> {
+    for above in ancestors(rights, path) {
+        if !pinned.iter().any(|known| known == above) {
+            let at = tree.open_exactly(above)?;
+            attach(&clone_tree(at.as_fd(), true, NOSUID)?, &at)?;
+            pinned.push(above.to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// The directories between the writable place and what lies in it, from the outside in.
+pub fn ancestors<'p>(rights: &Rights, path: &'p Path) -> Vec<&'p Path> {
+    let roots = rights.writable_roots().filter(|root| path.starts_with(root));
+    let Some(root) = roots.max_by_key(|root| root.as_os_str().len()) else { return Vec::new() };
+    let mut above: Vec<&Path> = path.ancestors().skip(1).take_while(|above| *above != root).collect();
+    above.reverse();
+    above
+}
+
+/// The same object, whatever mount it is seen through.
+pub fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    let (one, other) = (fstat(one)?, fstat(other)?);
+    Ok((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
+}
+
+/// Opens the directory that a run starts in, as the run sees it.
+pub fn open_directory(path: &Path) -> rustix::io::Result<OwnedFd> {
+    // The server has resolved it; a link that is there now was put there by a run.
+    let resolve = ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
+    openat2(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), resolve)
+}

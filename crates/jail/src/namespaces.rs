@@ -1,0 +1,104 @@
+//! The namespaces of a session: made once, joined by each of its runs.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::process::{Pid, WaitOptions};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+use serde::{Deserialize, Serialize};
+
+use crate::fault::{Fault, InLayer, Layer};
+use crate::packet::Channel;
+use crate::sys::{self, Fork};
+
+/// How the namespaces of profile `default` are come by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tier {
+    /// In a user namespace of our own: needs no privilege.
+    Namespaces,
+    /// Through the system's bubblewrap, where only that may make user namespaces.
+    Bwrap,
+    /// As root, where user namespaces are switched off.
+    Root,
+}
+
+impl Tier {
+    pub fn name(self) -> &'static str {
+        match self {
+            Tier::Namespaces => "namespaces",
+            Tier::Root => "root",
+            Tier::Bwrap => "bwrap",
+        }
+    }
+}
+
+/// Moves this process into namespaces of a session: users, mounts, SysV and POSIX queues, host name.
+pub fn enter(tier: Tier) -> Result<(), Fault> {
+    let session = UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
+    // As root none is needed, and bubblewrap has made one around us.
+    if matches!(tier, Tier::Root | Tier::Bwrap) {
+        return sys::unshare(session).in_layer(Layer::Namespaces, "make namespaces");
+    }
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    sys::unshare(UnshareFlags::NEWUSER | session).in_layer(Layer::UserNamespace, "make a user namespace")?;
+    // We stay who we are, and are nobody else: one user, one group.
+    let write = |file: &str, text: String| {
+        fs::write(format!("/proc/self/{file}"), text).in_layer(Layer::UserNamespace, format!("write {file}"))
+    };
+    write("setgroups", "deny".to_owned())?;
+    write("uid_map", format!("{user} {user} 1"))?;
+    write("gid_map", format!("{group} {group} 1"))
+}
+
+/// Makes a network that ends at its own loopback. The process itself stays in the one it has.
+pub fn make_network() -> Result<OwnedFd, Fault> {
+    let layer = Layer::Network;
+    let (ours, theirs) = Channel::pair().in_layer(layer, "open a channel")?;
+    match sys::fork(0).in_layer(layer, "fork")? {
+        Fork::Child => {
+            drop(ours);
+            let made = become_network();
+            let sent = match &made {
+                Ok(network) => theirs.send(&None::<Fault>, &[network.as_fd()]),
+                Err(fault) => theirs.send(&Some(fault), &[]),
+            };
+            sys::leave(i32::from(sent.is_err()));
+        }
+        Fork::Parent(child) => {
+            drop(theirs);
+            let answer = ours.receive::<Option<Fault>>().in_layer(layer, "hear of the network");
+            reap(child);
+            match answer? {
+                Some((None, mut fds)) if fds.len() == 1 => Ok(fds.remove(0)),
+                Some((Some(fault), _)) => Err(fault),
+                _ => Err(Fault::other(layer, "make a network", "its maker was lost")),
+            }
+        }
+    }
+}
+
+/// Moves this process into a new network that ends at its own loopback, and holds it.
+pub fn become_network() -> Result<OwnedFd, Fault> {
+    sys::unshare(UnshareFlags::NEWNET).in_layer(Layer::Network, "make a network namespace")?;
+    sys::loopback_up().in_layer(Layer::Network, "bring the loopback up")?;
+    let link = fs::File::open("/proc/self/ns/net").in_layer(Layer::Network, "hold the network")?;
+    Ok(link.into())
+}
+
+fn reap(child: Pid) {
+    let _ = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(child), WaitOptions::empty()));
+}
+
+pub fn join_network(network: &OwnedFd) -> Result<(), Fault> {
+    move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
+        .in_layer(Layer::Network, "join the session's network")
+}
+
+/// Where a run finds the proxy: a listener in its own network, which the server accepts on.
+pub fn listen() -> Result<(TcpListener, u16), Fault> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).in_layer(Layer::Network, "open the proxy's port")?;
+    let port = listener.local_addr().in_layer(Layer::Network, "find the proxy's port")?.port();
+    Ok((listener, port))
+}

@@ -1,0 +1,64 @@
+//! Settings of the host that explain why something was refused. They are read after the fact and decide nothing.
+
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    pub kernel: String,
+    pub root: bool,
+    /// What kind of container this looks like from inside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
+    /// The security modules that the kernel has started, where that can be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub security_modules: Option<String>,
+    /// Ubuntu's `kernel.apparmor_restrict_unprivileged_userns`.
+    pub apparmor_restricts: bool,
+    /// Debian's `kernel.unprivileged_userns_clone` is 0.
+    pub clone_switched_off: bool,
+    /// `user.max_user_namespaces`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_user_namespaces: Option<u64>,
+    /// Yama's `kernel.yama.ptrace_scope`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ptrace_scope: Option<u64>,
+    /// Whoever started us has put a filter on our system calls.
+    pub filtered: bool,
+}
+
+impl Host {
+    pub fn look() -> Host {
+        Host {
+            kernel: text("/proc/sys/kernel/osrelease").unwrap_or_default(),
+            root: rustix::process::geteuid().is_root(),
+            container: container(),
+            security_modules: text("/sys/kernel/security/lsm"),
+            apparmor_restricts: number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == Some(1),
+            clone_switched_off: number("/proc/sys/kernel/unprivileged_userns_clone") == Some(0),
+            max_user_namespaces: number("/proc/sys/user/max_user_namespaces"),
+            ptrace_scope: number("/proc/sys/kernel/yama/ptrace_scope"),
+            filtered: is_filtered(),
+        }
+    }
+}
+
+fn text(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+fn number(path: &str) -> Option<u64> {
+    text(path)?.parse().ok()
+}
+
+fn is_filtered() -> bool {
+    let status = text("/proc/self/status").unwrap_or_default();
+    status.lines().filter_map(|line| line.strip_prefix("Seccomp:")).any(|mode| mode.trim() != "0")
+}
+
+fn container() -> Option<String> {
+    let marks = [("/.dockerenv", "docker"), ("/run/.containerenv", "podman"), ("/run/systemd/container", "container")];
+    marks.iter().find(|(path, _)| Path::new(path).exists()).map(|(_, name)| (*name).to_owned())
+}

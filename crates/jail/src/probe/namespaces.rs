@@ -1,0 +1,116 @@
+//! The parts that are namespaces.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsmount, fsopen, open_tree,
+};
+use rustix::thread::UnshareFlags;
+
+use super::{Seen, in_child, not_refused};
+use crate::fault::{Fault, InLayer, Layer};
+use crate::sys::{self, NOSUID, RDONLY};
+
+/// What the other namespaces are tried on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ground {
+    User,
+    /// Where there are no user namespaces, root may do without.
+    Root,
+}
+
+impl Ground {
+    fn enter(self) -> Result<(), Fault> {
+        if self == Ground::User {
+            become_user()?;
+        }
+        Ok(())
+    }
+}
+
+/// In two steps, since some hosts allow the first and refuse the second.
+pub fn become_user() -> Seen {
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    sys::unshare(UnshareFlags::NEWUSER).in_layer(Layer::UserNamespace, "make a user namespace")?;
+    let write = |file: &str, text: String| {
+        fs::write(format!("/proc/self/{file}"), text).in_layer(Layer::UserNamespace, format!("write {file}"))
+    };
+    write("setgroups", "deny".to_owned())?;
+    write("uid_map", format!("{user} {user} 1"))?;
+    write("gid_map", format!("{group} {group} 1"))?;
+    Ok(String::new())
+}
+
+pub fn do_without_user() -> Seen {
+    sys::unshare(UnshareFlags::NEWNS).in_layer(Layer::Mounts, "make a mount namespace")?;
+    Ok(String::new())
+}
+
+/// A copy of everything that is mounted, made read-only, must refuse a write that would otherwise be allowed.
+pub fn copy_mounts(ground: Ground, scratch: &Path) -> Seen {
+    let layer = Layer::Mounts;
+    ground.enter()?;
+    sys::unshare(UnshareFlags::NEWNS).in_layer(layer, "make a mount namespace")?;
+    let how = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    let tree = open_tree(CWD, "/", how).in_layer(layer, "copy the mounts")?;
+    sys::mount_setattr(tree.as_fd(), RDONLY | NOSUID, true).in_layer(layer, "make the copy read-only")?;
+    let inside = scratch.strip_prefix("/").unwrap_or(scratch).join("copy");
+    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+    match openat(&tree, &inside, flags, Mode::from_raw_mode(0o600)) {
+        Err(Errno::ROFS) => Ok(String::new()),
+        Err(errno) => Err(errno).in_layer(layer, "write to the copy"),
+        Ok(_) => Err(not_refused(layer, "write to the copy")),
+    }
+}
+
+pub fn count_from_one(ground: Ground) -> Seen {
+    ground.enter()?;
+    in_child(libc::CLONE_NEWPID, is_first)
+}
+
+fn is_first() -> Seen {
+    match rustix::process::getpid().is_init() {
+        true => Ok(String::new()),
+        false => Err(Fault::other(Layer::Namespaces, "be the first process", "there are others before it")),
+    }
+}
+
+/// It must be a /proc of the new pid namespace, in which this process is the first.
+pub fn mount_proc(ground: Ground) -> Seen {
+    ground.enter()?;
+    in_child(libc::CLONE_NEWPID | libc::CLONE_NEWNS, || {
+        let layer = Layer::Proc;
+        let fs = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC).in_layer(layer, "open a new /proc")?;
+        fsconfig_create(fs.as_fd()).in_layer(layer, "make a new /proc")?;
+        let flags =
+            MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let proc = fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags).in_layer(layer, "mount a new /proc")?;
+        let own = rustix::fs::readlinkat(&proc, "self", Vec::new()).in_layer(layer, "look into the new /proc")?;
+        match own.as_bytes() {
+            b"1" => Ok(String::new()),
+            _ => Err(Fault::other(layer, "look into the new /proc", "it shows other processes")),
+        }
+    })
+}
+
+/// A network that has a loopback and nothing else.
+pub fn make_network(ground: Ground) -> Seen {
+    let layer = Layer::Network;
+    ground.enter()?;
+    let network = crate::namespaces::make_network()?;
+    crate::namespaces::join_network(&network)?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).in_layer(layer, "listen on the loopback")?;
+    let address = listener.local_addr().in_layer(layer, "listen on the loopback")?;
+    TcpStream::connect(address).in_layer(layer, "use the loopback")?;
+    // An address for documentation: nobody is there, but a route would be found if there were any.
+    let outside = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| socket.connect(("192.0.2.1", 9)));
+    match outside {
+        Err(_) => Ok(String::new()),
+        Ok(()) => Err(not_refused(layer, "find a route out")),
+    }
+}

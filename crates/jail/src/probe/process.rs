@@ -1,0 +1,217 @@
+//! The parts that a process does to itself, or its parent for it.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use landlock::{ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, Scope};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use rustix::thread::UnshareFlags;
+
+use super::{Seen, end, in_child, not_refused};
+use crate::fault::{Fault, InLayer, Layer};
+use crate::limits::{Cage, Limits};
+use crate::packet::Channel;
+use crate::rights::Network;
+use crate::sys::{self, Fork};
+use crate::{landlock as fence, launch, mounts, seccomp};
+
+/// By their full path: one that lies in a workspace or on somebody's PATH is anybody's program.
+const BWRAP: &[&str] = &["/usr/bin/bwrap", "/usr/local/bin/bwrap"];
+
+pub fn bwrap() -> Option<&'static Path> {
+    BWRAP.iter().map(Path::new).find(|path| path.is_file())
+}
+
+pub fn refuse_privileges() -> Seen {
+    rustix::thread::set_no_new_privs(true).in_layer(Layer::Capabilities, "refuse new privileges")?;
+    match rustix::thread::no_new_privs() {
+        Ok(true) => Ok(String::new()),
+        _ => Err(Fault::other(Layer::Capabilities, "refuse new privileges", "the kernel has not noted it")),
+    }
+}
+
+/// As a run does it; what needs a capability must then fail.
+pub fn drop_capabilities() -> Seen {
+    let layer = Layer::Capabilities;
+    launch::drop_capabilities().in_layer(layer, "give up every capability")?;
+    let left = rustix::thread::capabilities(None).in_layer(layer, "look at the capabilities")?;
+    if !left.effective.is_empty() || !left.permitted.is_empty() {
+        return Err(not_refused(layer, "keep a capability"));
+    }
+    match sys::unshare(UnshareFlags::NEWNS) {
+        Err(_) => Ok(String::new()),
+        Ok(()) => Err(not_refused(layer, "use a capability")),
+    }
+}
+
+/// As a run does it, with one writable directory: a write there must succeed, and one beside it must not.
+pub fn restrict(scratch: &Path) -> Seen {
+    let layer = Layer::Landlock;
+    let (inside, outside) = (scratch.join("inside"), scratch.join("outside"));
+    for place in [&inside, &outside] {
+        fs::create_dir_all(place).in_layer(layer, "prepare")?;
+    }
+    let abi = newest();
+    rustix::thread::set_no_new_privs(true).in_layer(layer, "refuse new privileges")?;
+    fence::restrict(&fence::Rules { writable: std::slice::from_ref(&inside), files: &[], scoped: true })
+        // The library lists every right that is missing; what is of use is how far the kernel goes.
+        .map_err(|fault| match abi {
+            0 => Fault { text: "the kernel has none, or a filter hides it".to_owned(), ..fault },
+            1 | 2 => Fault { text: format!("it has ABI {abi}, and 3 is needed"), ..fault },
+            _ => fault,
+        })?;
+    File::create(inside.join("file")).in_layer(layer, "write where it is allowed")?;
+    if File::create(outside.join("file")).is_ok() {
+        return Err(not_refused(layer, "write outside"));
+    }
+    let parent = rustix::process::getppid();
+    let signalled = parent.is_some_and(|parent| rustix::process::test_kill_process(parent).is_ok());
+    match (abi, signalled) {
+        (6.., true) => Err(not_refused(layer, "signal a process outside")),
+        (6.., false) => Ok(format!("ABI {abi} or newer")),
+        _ => Ok(format!("ABI {abi}: signals and abstract sockets are left to the other layers")),
+    }
+}
+
+/// The newest version whose rules this kernel takes, as far as we know them.
+fn newest() -> i32 {
+    let known = [(1, ABI::V1), (2, ABI::V2), (3, ABI::V3), (4, ABI::V4), (5, ABI::V5), (6, ABI::V6)];
+    known.into_iter().rev().find(|(_, abi)| takes(*abi)).map_or(0, |(number, _)| number)
+}
+
+fn takes(abi: ABI) -> bool {
+    let strict = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    let asked = strict.handle_access(AccessFs::from_all(abi)).and_then(|rules| match AccessNet::from_all(abi) {
+        none if none.is_empty() => Ok(rules),
+        some => rules.handle_access(some),
+    });
+    let asked = asked.and_then(|rules| match Scope::from_all(abi) {
+        none if none.is_empty() => Ok(rules),
+        some => rules.scope(some),
+    });
+    asked.and_then(Ruleset::create).is_ok()
+}
+
+/// What the kernel never says to this call: whoever sees it was answered by us.
+const ANSWER: i32 = libc::EDOTDOT;
+
+/// A child with a run's filter makes a call that the filter leaves to its supervisor, and gets our answer.
+pub fn answer_a_call() -> Seen {
+    let layer = Layer::Seccomp;
+    let (ours, theirs) = Channel::pair().in_layer(layer, "open a channel")?;
+    match sys::fork(0).in_layer(layer, "fork")? {
+        Fork::Child => {
+            drop(ours);
+            let seen = ask(&theirs);
+            let _ = theirs.send(&seen, &[]);
+            sys::leave(0)
+        }
+        Fork::Parent(child) => {
+            drop(theirs);
+            let seen = answer(&ours);
+            end(child);
+            seen
+        }
+    }
+}
+
+fn ask(talk: &Channel) -> Seen {
+    let layer = Layer::Seccomp;
+    rustix::thread::set_no_new_privs(true).in_layer(layer, "refuse new privileges")?;
+    let program = seccomp::program(seccomp::rules(Network::Off, true));
+    let listener = sys::seccomp(&program, true).in_layer(layer, "put the filter on")?;
+    let Some(listener) = listener else { return Err(Fault::other(layer, "put the filter on", "no listener")) };
+    talk.send(&Seen::Ok(String::new()), &[listener.as_fd()]).in_layer(layer, "hand the listener over")?;
+    drop(listener);
+    match rustix::net::socket(AddressFamily::VSOCK, SocketType::STREAM, None) {
+        Err(errno) if errno == Errno::from_raw_os_error(ANSWER) => Ok(String::new()),
+        Err(errno) => Err(errno).in_layer(layer, "be answered"),
+        Ok(_) => Err(not_refused(layer, "make a call that is forbidden")),
+    }
+}
+
+fn answer(talk: &Channel) -> Seen {
+    let layer = Layer::Seccomp;
+    let lost = || Fault::other(layer, "put the filter on", "the process that tried was killed");
+    let hear = || talk.receive::<Seen>().in_layer(layer, "hear of it")?.ok_or_else(lost);
+    let (said, mut fds) = hear()?;
+    said?;
+    let listener = fds.pop().ok_or_else(lost)?;
+    let call = sys::notification(listener.as_fd()).in_layer(layer, "hear of a call")?;
+    sys::answer(listener.as_fd(), call.id, Err(ANSWER));
+    hear()?.0
+}
+
+/// A descriptor of a child is taken from it, as `connect` of a run needs it.
+pub fn take_a_descriptor() -> Seen {
+    let layer = Layer::Seccomp;
+    let (ours, theirs) = Channel::pair().in_layer(layer, "open a channel")?;
+    let child = match sys::fork(0).in_layer(layer, "fork")? {
+        Fork::Child => {
+            drop(ours);
+            // Until nobody is at the other end.
+            let _ = theirs.receive::<()>();
+            sys::leave(0)
+        }
+        Fork::Parent(child) => child,
+    };
+    let taken = pidfd_open(child, PidfdFlags::empty()).in_layer(layer, "hold a process").and_then(|process| {
+        let number = theirs.as_fd().as_raw_fd();
+        pidfd_getfd(process, number, PidfdGetfdFlags::empty()).in_layer(layer, "take a descriptor of a child")
+    });
+    end(child);
+    match mounts::is_same(taken?.as_fd(), theirs.as_fd()) {
+        Ok(true) => Ok(String::new()),
+        _ => Err(Fault::other(layer, "take a descriptor of a child", "it is another one")),
+    }
+}
+
+/// A group for one process alone must refuse a second.
+pub fn limit() -> Seen {
+    let layer = Layer::Limits;
+    let limits = Limits { processes: Some(1), memory_bytes: Some(64 << 20), ..Limits::default() };
+    let cage = Cage::new("doctor", &limits);
+    let means = cage.means();
+    if means.is_advisory() {
+        // The reason, without the advice that follows it there.
+        let why = cage.why().and_then(|why| why.split("; limits are").next());
+        return Err(Fault::other(layer, "make a control group", why.unwrap_or("there is none to be had")));
+    }
+    let door = cage.door().in_layer(layer, "open the way to the group")?;
+    in_child(0, || {
+        door.enter().in_layer(layer, "enter the group")?;
+        match sys::fork(0) {
+            Ok(Fork::Child) => sys::leave(0),
+            Ok(Fork::Parent(child)) => {
+                end(child);
+                Err(not_refused(layer, "start one process too many"))
+            }
+            Err(_) => Ok(means.name().to_owned()),
+        }
+    })
+}
+
+pub fn run_bwrap(bwrap: &Path) -> Seen {
+    let layer = Layer::Program;
+    let about = fs::metadata(bwrap).in_layer(layer, "look at it")?;
+    if about.uid() != 0 || about.mode() & 0o022 != 0 {
+        return Err(Fault::other(layer, "trust it", "it does not belong to root alone, as seen from here"));
+    }
+    let mut command = Command::new(bwrap);
+    command.args(["--unshare-user", "--bind", "/", "/", "--", "/bin/true"]).env_clear().current_dir("/");
+    let ended = command.stdin(Stdio::null()).stdout(Stdio::null()).output().in_layer(layer, "start it")?;
+    match ended.status.success() {
+        true => Ok(bwrap.display().to_string()),
+        false => {
+            let said = String::from_utf8_lossy(&ended.stderr);
+            let line: String =
+                said.lines().last().unwrap_or_default().chars().filter(|c| !c.is_control()).take(200).collect();
+            Err(Fault::other(layer, "run /bin/true in it", line))
+        }
+    }
+}

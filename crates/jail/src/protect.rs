@@ -1,0 +1,325 @@
+//! Protected paths on the host's side: which there are, and something that stands in for those that are missing.
+//!
+//! A mount point cannot be renamed, removed or replaced, so a protected path is made one. That needs something to
+//! mount on: where nothing is, an empty directory or file is made, and removed when the last run has ended. Runs of
+//! several servers may share one, so each holds a shared lock on it, and only who gets it alone removes it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, XattrFlags, fgetxattr, flock, fsetxattr, fstat, getxattr,
+    mkdirat, openat, statat, unlinkat,
+};
+use rustix::io::Errno;
+
+use crate::rights::{Protected, Rights, StandIn, Text, git_names};
+
+/// Nested repositories beyond this many are not looked at one by one; then all of them can only be read.
+const NESTED: usize = 64;
+const NEST_DEPTH: usize = 6;
+/// Entries that are looked at for that.
+const VISITED: usize = 2000;
+const MODULES: &str = "modules";
+const WORKTREES: &str = "worktrees";
+/// Somebody removes it while we take hold of it; each time it is made anew.
+const ATTEMPTS: usize = 50;
+const PAUSE: Duration = Duration::from_millis(1);
+/// Marks what we have made, so that the last run removes it, or the first one after a crash.
+const MARK: &str = "user.ringfence.stand_in";
+
+/// What is protected while this lives.
+#[derive(Default)]
+pub struct Guard {
+    /// Existing, without symbolic links, each below a writable place; an outer one comes before an inner one.
+    pub covers: Vec<PathBuf>,
+    held: Vec<Held>,
+}
+
+/// A protected object that nobody removes while we hold it.
+struct Held {
+    parent: OwnedFd,
+    name: OsString,
+    file: File,
+    made: Option<StandIn>,
+}
+
+/// What cannot be protected, and why.
+#[derive(Debug)]
+pub struct Unprotected {
+    pub path: PathBuf,
+    pub why: io::Error,
+}
+
+impl Guard {
+    pub fn take(rights: &Rights) -> Result<Guard, Unprotected> {
+        let mut guard = Guard::default();
+        let mut wanted = rights.protected.clone();
+        for repository in &rights.repositories {
+            wanted.extend(in_repository(repository));
+        }
+        for protected in wanted {
+            let roots = rights.writable_roots().filter(|root| protected.path.starts_with(root));
+            // The nearest one: what lies above it is not ours to look at.
+            let Some(root) = roots.max_by_key(|root| root.as_os_str().len()) else { continue };
+            guard.hold(root, &protected).map_err(|why| Unprotected { path: protected.path.clone(), why })?;
+        }
+        guard.covers.sort();
+        guard.covers.dedup();
+        Ok(guard)
+    }
+
+    fn hold(&mut self, root: &Path, protected: &Protected) -> io::Result<()> {
+        for _ in 0..ATTEMPTS {
+            match find(root, protected)? {
+                Found::Held(held, path) => {
+                    self.covers.push(path);
+                    self.held.extend(held);
+                    return Ok(());
+                }
+                Found::Gone => std::thread::sleep(PAUSE),
+            }
+        }
+        // Whoever holds a lock on it all this time keeps it from being removed as well as we would.
+        match protected.path.symlink_metadata() {
+            Ok(_) => {
+                self.covers.push(protected.path.clone());
+                Ok(())
+            }
+            Err(_) => Err(io::Error::other("it is removed again and again")),
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // Inner ones first, or an outer one is not empty.
+        for held in self.held.drain(..).rev() {
+            held.release();
+        }
+    }
+}
+
+enum Found {
+    Held(Option<Held>, PathBuf),
+    /// Somebody was faster; look again.
+    Gone,
+}
+
+/// What a repository's directory has to protect. Where there is none, none can be made.
+fn in_repository(repository: &Path) -> Vec<Protected> {
+    // What stands in for one is none.
+    if !repository.is_dir() || getxattr(repository, MARK, &mut [0; 8]).is_ok() {
+        return vec![Protected { path: repository.to_owned(), stand_in: StandIn::Directory }];
+    }
+    let mut wanted = named(repository);
+    let mut nested = Nested::default();
+    let worktrees = repository.join(WORKTREES);
+    match nested.collect(&repository.join(MODULES), NEST_DEPTH) {
+        true => wanted.extend(nested.found.iter().flat_map(|inner| named(inner))),
+        false => wanted.push(Protected { path: repository.join(MODULES), stand_in: StandIn::Directory }),
+    }
+    for own in std::fs::read_dir(&worktrees).into_iter().flatten().flatten().take(NESTED) {
+        wanted.extend(in_worktree(&own.path()));
+    }
+    wanted
+}
+
+/// A worktree's own directory in its repository. What makes it one is where it lies, never what is in it: that may be
+/// a run's own doing.
+fn in_worktree(own: &Path) -> Vec<Protected> {
+    let names = ["commondir", "gitdir", "config.worktree", "config"];
+    let stand_in = StandIn::File(Text::Empty);
+    let mut wanted: Vec<_> = names.iter().map(|name| Protected { path: own.join(name), stand_in }).collect();
+    wanted.push(Protected { path: own.join("hooks"), stand_in: StandIn::Directory });
+    wanted
+}
+
+fn named(repository: &Path) -> Vec<Protected> {
+    let protect = |(name, stand_in): &(&str, StandIn)| Protected { path: repository.join(name), stand_in: *stand_in };
+    git_names().iter().map(protect).collect()
+}
+
+/// Any of these makes a directory a repository, as far as protecting it goes. The first two are covered in every run,
+/// so no run can take them away to be left out of the next.
+const SIGNS: &[&str] = &["config", "hooks", "HEAD", "objects", "refs", "index", "commondir", "gitdir"];
+
+/// The repositories of submodules.
+#[derive(Default)]
+struct Nested {
+    found: Vec<PathBuf>,
+    visited: usize,
+}
+
+impl Nested {
+    /// Looks below `directory`; false when there is too much to look at.
+    fn collect(&mut self, directory: &Path, depth: usize) -> bool {
+        // A run may have put a link here, and what it leads to is not looked at.
+        let is_real = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
+        if !is_real(directory) {
+            return directory.symlink_metadata().is_err();
+        }
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            let path = entry.path();
+            self.visited += 1;
+            if self.visited > VISITED || self.found.len() > NESTED {
+                return false;
+            }
+            if !is_real(&path) {
+                continue;
+            }
+            if SIGNS.iter().any(|sign| path.join(sign).symlink_metadata().is_ok()) {
+                self.found.push(path);
+            } else if depth == 0 || !self.collect(&path, depth - 1) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Walks from the writable place to the protected path, without following anything, and makes what is missing.
+fn find(root: &Path, protected: &Protected) -> io::Result<Found> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut here = openat(CWD, root, flags | OFlags::DIRECTORY, Mode::empty())?;
+    let mut path = root.to_owned();
+    let below = protected.path.strip_prefix(root).map_err(io::Error::other)?;
+    let mut names = below.iter().peekable();
+    while let Some(name) = names.next() {
+        path.push(name);
+        let last = names.peek().is_none();
+        let fd = match openat(&here, name, flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => {
+                // A missing directory on the way stands for all that could be made in it.
+                let stand_in = if last { protected.stand_in } else { StandIn::Directory };
+                return make(here, name, stand_in, path);
+            }
+            Err(errno) => return Err(errno.into()),
+        };
+        match FileType::from_raw_mode(fstat(&fd)?.st_mode) {
+            // Nothing can be put in front of a link, so the directory that it is in becomes read-only as a whole.
+            FileType::Symlink => match path.parent().filter(|above| *above != root) {
+                Some(above) => return Ok(Found::Held(None, above.to_owned())),
+                None => {
+                    return Err(io::Error::other("it is a symbolic link, which nothing can be put in front of"));
+                }
+            },
+            FileType::Directory if !last => here = fd,
+            // A file where a directory is looked for: nothing can be below it as long as it stays.
+            _ => return take(here, name, path),
+        }
+    }
+    Err(io::Error::other("it is the writable directory itself"))
+}
+
+fn make(parent: OwnedFd, name: &OsStr, stand_in: StandIn, path: PathBuf) -> io::Result<Found> {
+    let made = match stand_in {
+        StandIn::Directory => mkdirat(&parent, name, Mode::from_raw_mode(0o755)),
+        StandIn::File(text) => write_new(&parent, name, text),
+    };
+    match made {
+        Ok(()) => {}
+        Err(Errno::EXIST) => return Ok(Found::Gone),
+        Err(errno) => return Err(errno.into()),
+    }
+    let held = open_locked(&parent, name)?;
+    if let Some(file) = &held {
+        // Without room for the mark only a crash leaves it behind.
+        let _ = fsetxattr(file, MARK, b"1", XattrFlags::empty());
+    }
+    finish(held, parent, name, Some(stand_in), path)
+}
+
+fn write_new(parent: &OwnedFd, name: &OsStr, text: Text) -> rustix::io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(parent, name, flags, Mode::from_raw_mode(0o644))?;
+    rustix::io::write(&file, text.bytes()).map(drop)
+}
+
+/// What is there already. Only what stands in for something is ever removed, so only that has to be held.
+fn take(parent: OwnedFd, name: &OsStr, path: PathBuf) -> io::Result<Found> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let marked = match openat(&parent, name, flags, Mode::empty()) {
+        Ok(fd) => left_by_us(&File::from(fd)),
+        Err(Errno::NOENT) => return Ok(Found::Gone),
+        // What we cannot read we did not make.
+        Err(_) => None,
+    };
+    match marked {
+        None => Ok(Found::Held(None, path)),
+        Some(stand_in) => finish(open_locked(&parent, name)?, parent, name, Some(stand_in), path),
+    }
+}
+
+/// What one of us has made, now or before a crash.
+fn left_by_us(file: &File) -> Option<StandIn> {
+    let mut mark = [0; 8];
+    fgetxattr(file, MARK, &mut mark).ok()?;
+    let metadata = file.metadata().ok()?;
+    if metadata.is_dir() {
+        return Some(StandIn::Directory);
+    }
+    let mut bytes = Vec::new();
+    file.take(16).read_to_end(&mut bytes).ok()?;
+    [Text::Empty, Text::Dot].into_iter().find(|text| text.bytes() == bytes).map(StandIn::File)
+}
+
+fn finish(
+    file: Option<File>,
+    parent: OwnedFd,
+    name: &OsStr,
+    made: Option<StandIn>,
+    path: PathBuf,
+) -> io::Result<Found> {
+    let Some(file) = file else { return Ok(Found::Gone) };
+    Ok(Found::Held(Some(Held { parent, name: name.to_owned(), file, made }), path))
+}
+
+/// Opens it and holds the lock that keeps others from removing it; `None` when it is being removed.
+fn open_locked(parent: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match openat(parent, name, flags, Mode::empty()) {
+        Ok(fd) => File::from(fd),
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    };
+    match flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    }
+    Ok(is_still(parent, name, &file)?.then_some(file))
+}
+
+fn is_still(parent: &OwnedFd, name: &OsStr, file: &File) -> io::Result<bool> {
+    let ours = fstat(file)?;
+    match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(there) => Ok((there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)),
+        Err(Errno::NOENT) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+impl Held {
+    /// Removes what we have made, if nobody else holds it and nobody has put anything into it.
+    fn release(self) {
+        let Some(stand_in) = self.made else { return };
+        if flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return;
+        }
+        let untouched = match stand_in {
+            StandIn::Directory => true,
+            StandIn::File(text) => self.file.metadata().is_ok_and(|now| now.len() == text.bytes().len() as u64),
+        };
+        if untouched && is_still(&self.parent, &self.name, &self.file).unwrap_or(false) {
+            let flags = if stand_in == StandIn::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            // A directory that is no longer empty stays, and so does anything else that does not go.
+            let _ = unlinkat(self.parent.as_fd(), &self.name, flags);
+        }
+    }
+}

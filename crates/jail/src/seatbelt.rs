@@ -1,0 +1,199 @@
+//! The fence on macOS: a policy for `sandbox-exec`, made of a text that is data and of paths that are parameters.
+//!
+//! Nothing here touches the file system or starts anything, so it is the same on every host. What the kernel compares
+//! are real paths: the caller resolves symbolic links first, and this adds only the three that every Mac has.
+
+mod path;
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fmt::{self, Write};
+use std::num::NonZeroU16;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Never looked up by name: the first thing on a hostile PATH would be a false one.
+pub const PROGRAM: &str = "/usr/bin/sandbox-exec";
+
+const TEXT: &str = include_str!("../profiles/seatbelt.sbpl");
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeatbeltRights {
+    /// Directories whose contents may be changed.
+    pub writable: Vec<PathBuf>,
+    /// What stays as it is although it lies in one of them, whether it exists yet or not.
+    pub protected: Vec<PathBuf>,
+    /// What can be neither read nor changed.
+    pub hidden: Vec<PathBuf>,
+    pub network: SeatbeltNetwork,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SeatbeltNetwork {
+    #[default]
+    Off,
+    /// Nothing but this port of the host's loopback.
+    Proxy(NonZeroU16),
+    All,
+}
+
+/// A path that cannot be put into a policy so that it means what it says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadPath {
+    pub path: PathBuf,
+    pub reason: &'static str,
+}
+
+impl fmt::Display for BadPath {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:?} cannot be part of a seatbelt policy: {}", self.path, self.reason)
+    }
+}
+
+impl std::error::Error for BadPath {}
+
+/// The values that a policy names, as `sandbox-exec -D` takes them.
+pub type Parameters = Vec<(String, String)>;
+
+/// The policy and its parameters. Every parameter is used, and every one used is there.
+pub fn policy(rights: &SeatbeltRights) -> Result<(String, Parameters), BadPath> {
+    let writable = path::canonical_all(&rights.writable)?;
+    let mut protected = path::canonical_all(&rights.protected)?;
+    let hidden = path::canonical_all(&rights.hidden)?;
+    if writable.contains("/") {
+        return Err(BadPath { path: "/".into(), reason: "a fence that lets everything be written is none" });
+    }
+    if writable.is_empty() {
+        // Nothing can be changed, so there is no rule that they could be an exception to.
+        protected.clear();
+    }
+    let anchors = path::ancestors(writable.iter().chain(&protected).chain(&hidden), &writable);
+
+    let mut policy = Policy { text: part("always"), parameters: Vec::new() };
+    policy.network(rights.network);
+    let hidden = policy.add("HIDDEN", &hidden);
+    let protected = policy.add("PROTECTED", &protected);
+    policy.writing(&writable, protected.iter().chain(&hidden));
+    policy.anchors(&anchors);
+    policy.hiding(&hidden);
+    Ok((policy.text, policy.parameters))
+}
+
+/// What to start instead of the program: the system's own `sandbox-exec` with everything that it needs.
+pub fn command(
+    rights: &SeatbeltRights,
+    program: &OsStr,
+    args: &[OsString],
+) -> Result<(&'static str, Vec<OsString>), BadPath> {
+    let (text, parameters) = policy(rights)?;
+    let mut all: Vec<OsString> = vec!["-p".into(), text.into()];
+    all.extend(parameters.into_iter().map(|(name, value)| format!("-D{name}={value}").into()));
+    all.push("--".into());
+    all.push(program.to_owned());
+    all.extend_from_slice(args);
+    Ok((PROGRAM, all))
+}
+
+/// One part of the text, up to the next.
+fn part(name: &str) -> String {
+    let lines = TEXT.lines().skip_while(|line| line.strip_prefix(";; ") != Some(name)).skip(1);
+    lines.take_while(|line| !line.starts_with(";; ")).fold(String::new(), |text, line| text + line + "\n")
+}
+
+struct Policy {
+    text: String,
+    parameters: Parameters,
+}
+
+impl Policy {
+    fn line(&mut self, line: fmt::Arguments<'_>) {
+        // Writing to a string does not fail.
+        let _ = self.text.write_fmt(line);
+        self.text.push('\n');
+    }
+
+    fn parameter(&mut self, name: String, value: &str) -> String {
+        let filter = format!("(param \"{name}\")");
+        self.parameters.push((name, value.to_owned()));
+        filter
+    }
+
+    /// The filters that match a path in every way it can be meant: itself (or its first creation would pass), all
+    /// beneath it, and both in any spelling, since the usual file system of a Mac does not tell `.git` from `.GIT`.
+    fn add(&mut self, kind: &str, paths: &BTreeSet<String>) -> Vec<String> {
+        let mut filters = Vec::new();
+        for (index, path) in paths.iter().enumerate() {
+            let exact = self.parameter(format!("{kind}_{index}"), path);
+            let spelled = self.parameter(format!("{kind}_{index}_SPELLED"), &path::any_spelling(path, "(/.*)?"));
+            filters.push(format!("(literal {exact})"));
+            filters.push(format!("(subpath {exact})"));
+            filters.push(format!("(regex {spelled})"));
+        }
+        filters
+    }
+
+    fn network(&mut self, network: SeatbeltNetwork) {
+        match network {
+            SeatbeltNetwork::Off => {}
+            SeatbeltNetwork::Proxy(port) => {
+                self.line(format_args!("\n; The proxy, which decides about every name."));
+                self.line(format_args!("(allow network-outbound (remote ip \"localhost:{port}\"))"));
+            }
+            SeatbeltNetwork::All => {
+                self.text.push('\n');
+                self.text += &part("network");
+            }
+        }
+    }
+
+    fn writing<'a>(&mut self, writable: &BTreeSet<String>, except: impl Iterator<Item = &'a String>) {
+        if writable.is_empty() {
+            return;
+        }
+        self.line(format_args!("\n; The writable roots, less what is protected or hidden in them."));
+        self.line(format_args!("(allow file-write*\n  (require-all\n    (require-any"));
+        for (index, root) in writable.iter().enumerate() {
+            let root = self.parameter(format!("WRITABLE_{index}"), root);
+            self.line(format_args!("      (subpath {root})"));
+        }
+        self.text.pop();
+        self.line(format_args!(")"));
+        for filter in except {
+            self.line(format_args!("    (require-not {filter})"));
+        }
+        self.text.pop();
+        self.line(format_args!("))"));
+    }
+
+    /// Rules go by name, so a directory on the way to one must not be moved away or be a link to another place.
+    fn anchors(&mut self, anchors: &BTreeSet<String>) {
+        if anchors.is_empty() {
+            return;
+        }
+        self.line(format_args!(
+            "\n; Directories that the rules name stay where they are, and nothing stands in for them."
+        ));
+        for (index, anchor) in anchors.iter().enumerate() {
+            let exact = self.parameter(format!("ANCHOR_{index}"), anchor);
+            let spelled = self.parameter(format!("ANCHOR_{index}_SPELLED"), &path::any_spelling(anchor, ""));
+            self.line(format_args!(
+                "(deny file-write-unlink (require-all (literal {exact}) (vnode-type DIRECTORY)))\n\
+                 (deny file-write-create (require-all (regex {spelled}) (vnode-type SYMLINK)))"
+            ));
+        }
+    }
+
+    fn hiding(&mut self, hidden: &[String]) {
+        if hidden.is_empty() {
+            return;
+        }
+        self.line(format_args!("\n; What must not be seen: last, so that nothing above opens it."));
+        for operation in ["file-read*", "file-write*", "process-exec"] {
+            self.line(format_args!("(deny {operation}\n  {})", hidden.join("\n  ")));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

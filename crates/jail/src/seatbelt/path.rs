@@ -1,0 +1,144 @@
+//! Paths as the kernel of a Mac compares them.
+
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
+
+use super::BadPath;
+
+/// These are links into `/private` on every Mac, and rules go by the real path.
+const LINKS: [&str; 3] = ["/tmp", "/var", "/etc"];
+
+pub(super) fn canonical_all(paths: &[PathBuf]) -> Result<BTreeSet<String>, BadPath> {
+    paths.iter().map(|path| canonical(path)).collect()
+}
+
+/// The plain form: absolute, no doubled or trailing slash, no `.`.
+fn canonical(path: &Path) -> Result<String, BadPath> {
+    let bad = |reason| BadPath { path: path.to_owned(), reason };
+    let text = path.to_str().ok_or_else(|| bad("it is not UTF-8"))?;
+    if text.contains('\0') {
+        return Err(bad("it holds a zero byte"));
+    }
+    let mut plain = String::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => {
+                plain.push('/');
+                plain.push_str(name.to_str().unwrap_or_default());
+            }
+            // Where `..` leads depends on links, so it cannot be taken out of the text.
+            Component::ParentDir => return Err(bad("it holds `..`: resolve it first")),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    if !path.has_root() {
+        return Err(bad("it is relative: make it absolute first"));
+    }
+    if LINKS.iter().any(|link| Path::new(&plain).starts_with(link)) {
+        plain.insert_str(0, "/private");
+    }
+    if plain.is_empty() {
+        plain.push('/');
+    }
+    Ok(plain)
+}
+
+/// Every directory above one of the paths, and the roots themselves.
+pub(super) fn ancestors<'a>(paths: impl Iterator<Item = &'a String>, roots: &BTreeSet<String>) -> BTreeSet<String> {
+    let above = paths.flat_map(|path| Path::new(path).ancestors().skip(1));
+    let above = above.filter_map(Path::to_str).filter(|path| *path != "/" && !path.is_empty());
+    above.map(str::to_owned).chain(roots.iter().cloned()).collect()
+}
+
+/// A regular expression that matches the path in every spelling that the file system may take for the same, and
+/// rather one too many: all of it ASCII, since nothing is known of how the expressions treat the rest.
+pub(super) fn any_spelling(path: &str, end: &str) -> String {
+    let mut pattern = String::from("^");
+    let mut letters = path.chars().peekable();
+    while let Some(letter) = letters.next() {
+        // An accent may be part of its letter or follow it: then neither is compared.
+        let accented = letters.peek().is_some_and(|next| !next.is_ascii());
+        if letter != '/' && (accented || !letter.is_ascii()) {
+            while letters.next_if(|next| !next.is_ascii()).is_some() {}
+            pattern.push_str("[^/]+");
+            continue;
+        }
+        match letter {
+            // Two signs beyond ASCII, the Kelvin sign and the long s, are the same as these letters.
+            'k' | 'K' => pattern.push_str("([kK]|[^ -~]+)"),
+            's' | 'S' => pattern.push_str("([sS]|[^ -~]+)"),
+            _ if letter.is_ascii_alphabetic() => {
+                pattern.extend(['[', letter.to_ascii_lowercase(), letter.to_ascii_uppercase(), ']']);
+            }
+            _ if r".^$*+?()[]{}|\".contains(letter) => pattern.extend(['\\', letter]),
+            _ => pattern.push(letter),
+        }
+    }
+    pattern + end + "$"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(path: &str) -> Result<String, &'static str> {
+        canonical(Path::new(path)).map_err(|bad| bad.reason)
+    }
+
+    #[test]
+    fn the_links_of_every_mac_are_resolved_and_only_those() {
+        assert_eq!(plain("/tmp/x").unwrap(), "/private/tmp/x");
+        assert_eq!(plain("/var").unwrap(), "/private/var");
+        assert_eq!(plain("/etc/hosts").unwrap(), "/private/etc/hosts");
+        assert_eq!(plain("/private/tmp/x").unwrap(), "/private/tmp/x");
+        assert_eq!(plain("/variant/tmp").unwrap(), "/variant/tmp");
+        assert_eq!(plain("//Users//me/./x/").unwrap(), "/Users/me/x");
+        assert_eq!(plain("/").unwrap(), "/");
+    }
+
+    #[test]
+    fn a_path_that_would_mean_something_else_is_refused() {
+        assert!(plain("/a/../b").unwrap_err().contains(".."));
+        assert!(plain("a/b").unwrap_err().contains("relative"));
+        assert!(plain("").unwrap_err().contains("relative"));
+        assert!(plain("/a\0b").unwrap_err().contains("zero"));
+        let broken: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"/a\xff");
+        assert!(canonical(Path::new(broken)).unwrap_err().reason.contains("UTF-8"));
+    }
+
+    #[test]
+    fn a_spelling_is_quoted_and_takes_any_case() {
+        assert_eq!(any_spelling("/a.b", "(/.*)?"), r"^/[aA]\.[bB](/.*)?$");
+        assert_eq!(any_spelling("/1-_ \"(x)*^\\[]", ""), r#"^/1-_ "\([xX]\)\*\^\\\[\]$"#);
+        assert_eq!(any_spelling("/ks", ""), "^/([kK]|[^ -~]+)([sS]|[^ -~]+)$");
+        assert_eq!(any_spelling("/caf\u{e9}/x", ""), "^/[cC][aA][^/]+/[xX]$");
+        assert_eq!(any_spelling("/cafe\u{301}/x", ""), "^/[cC][aA][fF][^/]+/[xX]$");
+        assert_eq!(any_spelling("/\u{e9}", ""), "^/[^/]+$");
+    }
+
+    /// Asked of an engine that reads the same syntax.
+    fn matches(pattern: &str, path: &str) -> bool {
+        use std::io::Write;
+        use std::process::{Command, Stdio};
+        let mut grep = Command::new("grep");
+        grep.args(["-E", "-z", "-q", "-e", pattern]).env("LC_ALL", "C").stdin(Stdio::piped());
+        let mut grep = grep.spawn().unwrap();
+        grep.stdin.take().unwrap().write_all(path.as_bytes()).unwrap();
+        grep.wait().unwrap().success()
+    }
+
+    #[test]
+    fn every_spelling_of_a_path_is_met_and_no_other_path() {
+        let pattern = any_spelling("/Users/me/a (b)/.Risk", "(/.*)?");
+        for same in ["/Users/me/a (b)/.Risk", "/users/ME/A (B)/.rIsK/x/y", "/U\u{17f}ers/me/a (b)/.Ris\u{212a}"] {
+            assert!(matches(&pattern, same), "{same}");
+        }
+        for other in
+            ["/Users/me/a (b)/.Risks", "/Users/me/a b/.Risk", "/Users/me/a (b)/xRisk", "x/Users/me/a (b)/.Risk"]
+        {
+            assert!(!matches(&pattern, other), "{other}");
+        }
+        let accented = any_spelling("/caf\u{e9}", "");
+        assert!(matches(&accented, "/cafe\u{301}") && matches(&accented, "/CAF\u{c9}") && !matches(&accented, "/tea"));
+    }
+}

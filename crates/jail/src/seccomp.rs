@@ -1,0 +1,302 @@
+//! The system calls that a run may not make, and those that the supervisor makes for it.
+//!
+//! The list is data with a reason per line. What is rare and telling goes to the supervisor, which refuses it and
+//! writes it down; it decides by the numbers in the registers alone, which nobody can change meanwhile. What
+//! programs merely try out is refused in place.
+
+use libc::{c_long, sock_filter};
+
+use crate::rights::Network;
+
+/// What happens to a call that a rule fits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    /// Fails with this error, as it does on a kernel without it.
+    Fail(i32),
+    /// The supervisor decides, or refuses and writes it down.
+    Ask,
+}
+
+/// A condition on one argument. Only its low 32 bits count, as for the kernel itself where the argument is an `int`.
+#[derive(Debug, Clone, Copy)]
+enum Test {
+    Among { arg: u32, mask: u32, values: &'static [u32] },
+    NotAmong { arg: u32, mask: u32, values: &'static [u32] },
+    AnyBit { arg: u32, bits: u32 },
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Rule {
+    call: c_long,
+    name: &'static str,
+    tests: &'static [Test],
+    then: Then,
+}
+
+const ALL: u32 = u32::MAX;
+const NEW_NAMESPACE: u32 = 0x7e02_0000;
+const NEW_TIME: u32 = 0x80;
+const TIOCSTI: u32 = 0x5412;
+const TIOCLINUX: u32 = 0x541c;
+/// Of a file's mode: run as its owner, run as its group.
+const SET_ID: u32 = 0o6000;
+/// Flags of `open` with which a mode is given.
+const CREATES: u32 = (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) as u32;
+const FAST_OPEN: u32 = libc::MSG_FASTOPEN as u32;
+const UNIX: u32 = libc::AF_UNIX as u32;
+const INET: u32 = libc::AF_INET as u32;
+const INET6: u32 = libc::AF_INET6 as u32;
+const NETLINK: u32 = libc::AF_NETLINK as u32;
+/// `type` of a socket without its flags.
+const TYPE: u32 = 0xf;
+const STREAMS: &[u32] = &[libc::SOCK_STREAM as u32, libc::SOCK_SEQPACKET as u32];
+
+macro_rules! rules {
+    ($($call:ident $([$($test:expr),*])? => $then:expr),* $(,)?) => {
+        &[$(Rule { call: libc::$call, name: name(stringify!($call)), tests: &[$($($test),*)?], then: $then }),*]
+    };
+}
+
+const fn name(call: &'static str) -> &'static str {
+    let (_, rest) = call.split_at("SYS_".len());
+    rest
+}
+
+const NO: Then = Then::Ask;
+
+/// What no run may do.
+const RULES: &[Rule] = rules![
+    // Would pass by every rule on sockets here. Programs fall back.
+    SYS_io_uring_setup => Then::Fail(libc::ENOSYS),
+    SYS_io_uring_enter => Then::Fail(libc::ENOSYS),
+    SYS_io_uring_register => Then::Fail(libc::ENOSYS),
+    // Its flags are in memory, where no filter sees them. Every libc falls back to clone.
+    SYS_clone3 => Then::Fail(libc::ENOSYS),
+    // A namespace of one's own comes with all capabilities in it, and with them most of the kernel's weak spots.
+    SYS_clone [Test::AnyBit { arg: 0, bits: NEW_NAMESPACE }] => NO,
+    SYS_unshare [Test::AnyBit { arg: 0, bits: NEW_NAMESPACE | NEW_TIME }] => NO,
+    SYS_setns => NO,
+    // The tree of mounts is the fence.
+    SYS_mount => NO,
+    SYS_umount2 => NO,
+    SYS_pivot_root => NO,
+    SYS_chroot => NO,
+    SYS_open_tree => NO,
+    SYS_move_mount => NO,
+    SYS_fsopen => NO,
+    SYS_fsconfig => NO,
+    SYS_fsmount => NO,
+    SYS_fspick => NO,
+    SYS_mount_setattr => NO,
+    // Opens files by number, past every directory on the way.
+    SYS_open_by_handle_at => NO,
+    // Another process's memory and descriptors; with them any program of the run could wear another's face.
+    SYS_ptrace => NO,
+    SYS_process_vm_readv => NO,
+    SYS_process_vm_writev => NO,
+    SYS_pidfd_getfd => NO,
+    SYS_kcmp => Then::Fail(libc::EPERM),
+    // Large, privileged or seldom-used parts of the kernel with a history.
+    SYS_bpf => NO,
+    SYS_perf_event_open => Then::Fail(libc::EPERM),
+    SYS_userfaultfd => NO,
+    SYS_keyctl => Then::Fail(libc::EPERM),
+    SYS_add_key => Then::Fail(libc::EPERM),
+    SYS_request_key => Then::Fail(libc::EPERM),
+    SYS_kexec_load => NO,
+    SYS_kexec_file_load => NO,
+    SYS_init_module => NO,
+    SYS_finit_module => NO,
+    SYS_delete_module => NO,
+    SYS_swapon => NO,
+    SYS_swapoff => NO,
+    SYS_reboot => NO,
+    SYS_quotactl => NO,
+    SYS_acct => NO,
+    SYS_syslog => Then::Fail(libc::EPERM),
+    SYS_settimeofday => NO,
+    SYS_clock_settime => NO,
+    SYS_lookup_dcookie => Then::Fail(libc::EPERM),
+    SYS_fanotify_init => Then::Fail(libc::EPERM),
+    // Types into the terminal of whoever looks on.
+    SYS_ioctl [Test::Among { arg: 1, mask: ALL, values: &[TIOCSTI, TIOCLINUX] }] => NO,
+    // A connection that is made with the first data, past `connect`.
+    SYS_sendto [Test::AnyBit { arg: 3, bits: FAST_OPEN }] => Then::Fail(libc::EOPNOTSUPP),
+    SYS_sendmsg [Test::AnyBit { arg: 2, bits: FAST_OPEN }] => Then::Fail(libc::EOPNOTSUPP),
+    SYS_sendmmsg [Test::AnyBit { arg: 3, bits: FAST_OPEN }] => Then::Fail(libc::EOPNOTSUPP),
+    // Datagrams carry an address each, which no filter sees: they would reach any socket of the host by its path.
+    SYS_socket [Test::Among { arg: 0, mask: ALL, values: &[UNIX] }, Test::NotAmong { arg: 1, mask: TYPE, values: STREAMS }] => NO,
+    SYS_socketpair [Test::Among { arg: 0, mask: ALL, values: &[UNIX] }, Test::NotAmong { arg: 1, mask: TYPE, values: STREAMS }] => NO,
+    // The routing table, of which the run's own is empty; no other part of netlink.
+    SYS_socket [Test::Among { arg: 0, mask: ALL, values: &[NETLINK] }, Test::NotAmong { arg: 2, mask: ALL, values: &[0] }] => NO,
+    // A program that keeps its owner's rights for whoever runs it: no use in here, but left behind in the workspace
+    // of a server that runs as root it would be a way to become root.
+    SYS_fchmod [Test::AnyBit { arg: 1, bits: SET_ID }] => Then::Fail(libc::EPERM),
+    SYS_fchmodat [Test::AnyBit { arg: 2, bits: SET_ID }] => Then::Fail(libc::EPERM),
+    SYS_fchmodat2 [Test::AnyBit { arg: 2, bits: SET_ID }] => Then::Fail(libc::EPERM),
+    SYS_openat [Test::AnyBit { arg: 2, bits: CREATES }, Test::AnyBit { arg: 3, bits: SET_ID }] => Then::Fail(libc::EPERM),
+    SYS_mknodat [Test::AnyBit { arg: 2, bits: SET_ID }] => Then::Fail(libc::EPERM),
+    // Its mode is in memory, where no filter sees it. Every libc does without.
+    SYS_openat2 => Then::Fail(libc::ENOSYS),
+    // A socket by its path may be anybody's: the supervisor looks whose, and connects.
+    SYS_connect => Then::Ask,
+];
+
+/// Sockets of a run that has a network of its own, or the host's.
+const FAMILIES: &[Rule] = rules![
+    SYS_socket [Test::NotAmong { arg: 0, mask: ALL, values: &[UNIX, INET, INET6, NETLINK] }] => NO,
+];
+
+/// Sockets of a run that shares the host's network and may not use it.
+const FAMILIES_WITHOUT_NETWORK: &[Rule] = rules![
+    SYS_socket [Test::NotAmong { arg: 0, mask: ALL, values: &[UNIX] }] => NO,
+];
+
+/// Where other processes can be seen, what would disturb them without a signal. Zero is the caller itself.
+const OTHERS: &[Rule] = rules![
+    SYS_prlimit64 [Test::NotAmong { arg: 0, mask: ALL, values: &[0] }] => Then::Fail(libc::EPERM),
+    SYS_setpriority [Test::NotAmong { arg: 1, mask: ALL, values: &[0] }] => Then::Fail(libc::EPERM),
+    SYS_ioprio_set [Test::NotAmong { arg: 1, mask: ALL, values: &[0] }] => Then::Fail(libc::EPERM),
+    SYS_sched_setscheduler [Test::NotAmong { arg: 0, mask: ALL, values: &[0] }] => Then::Fail(libc::EPERM),
+    SYS_sched_setparam [Test::NotAmong { arg: 0, mask: ALL, values: &[0] }] => Then::Fail(libc::EPERM),
+    SYS_sched_setattr [Test::NotAmong { arg: 0, mask: ALL, values: &[0] }] => Then::Fail(libc::EPERM),
+    SYS_sched_setaffinity [Test::NotAmong { arg: 0, mask: ALL, values: &[0] }] => Then::Fail(libc::EPERM),
+    SYS_migrate_pages => Then::Fail(libc::EPERM),
+    SYS_move_pages [Test::NotAmong { arg: 0, mask: ALL, values: &[0] }] => Then::Fail(libc::EPERM),
+    SYS_process_madvise => Then::Fail(libc::EPERM),
+];
+
+#[cfg(target_arch = "x86_64")]
+const OF_THIS_MACHINE: &[Rule] = rules![
+    SYS_chmod [Test::AnyBit { arg: 1, bits: SET_ID }] => Then::Fail(libc::EPERM),
+    SYS_open [Test::AnyBit { arg: 1, bits: CREATES }, Test::AnyBit { arg: 2, bits: SET_ID }] => Then::Fail(libc::EPERM),
+    SYS_creat [Test::AnyBit { arg: 1, bits: SET_ID }] => Then::Fail(libc::EPERM),
+    SYS_mknod [Test::AnyBit { arg: 1, bits: SET_ID }] => Then::Fail(libc::EPERM),
+    SYS_iopl => NO,
+    SYS_ioperm => NO,
+    SYS_uselib => Then::Fail(libc::ENOSYS),
+    SYS_ustat => Then::Fail(libc::ENOSYS),
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OF_THIS_MACHINE: &[Rule] = &[];
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xc000_00b7;
+
+/// The same calls again by other numbers, on x86-64; nothing we know uses them.
+const X32: u32 = 0x4000_0000;
+
+/// The rules for a run. `namespaces` says whether it has its own, of processes and of the network.
+pub fn rules(network: Network, namespaces: bool) -> impl Iterator<Item = &'static Rule> {
+    let families = match (network, namespaces) {
+        (Network::All, _) | (_, true) => FAMILIES,
+        (_, false) => FAMILIES_WITHOUT_NETWORK,
+    };
+    let others: &[Rule] = if namespaces { &[] } else { OTHERS };
+    RULES.iter().chain(families).chain(others).chain(OF_THIS_MACHINE)
+}
+
+/// The name of a call that a rule is about.
+pub fn name_of(call: c_long) -> Option<&'static str> {
+    RULES.iter().chain(FAMILIES).chain(OF_THIS_MACHINE).find(|rule| rule.call == call).map(|rule| rule.name)
+}
+
+// Offsets into `struct seccomp_data`.
+const NUMBER: u32 = 0;
+const ARCH: u32 = 4;
+const ARGS: u32 = 16;
+
+/// The program that the kernel runs at every system call.
+pub fn program(rules: impl Iterator<Item = &'static Rule>) -> Vec<sock_filter> {
+    let mut program = vec![
+        load(ARCH),
+        jump(libc::BPF_JEQ, ARCHITECTURE, 1, 0),
+        give(libc::SECCOMP_RET_KILL_PROCESS),
+        load(NUMBER),
+        jump(libc::BPF_JGE, X32, 0, 1),
+        give(libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+    ];
+    for rule in rules {
+        program.extend(block(rule));
+    }
+    program.push(give(libc::SECCOMP_RET_ALLOW));
+    program
+}
+
+/// One rule: whatever does not fit jumps behind it, where the number of the call is loaded again.
+fn block(rule: &Rule) -> Vec<sock_filter> {
+    let mut inner: Vec<sock_filter> = Vec::new();
+    for test in rule.tests.iter().rev() {
+        // Built from the end, so that the distance to the end is known.
+        let mut piece = test.piece(inner.len() + 1);
+        piece.append(&mut inner);
+        inner = piece;
+    }
+    inner.push(match rule.then {
+        Then::Fail(errno) => give(libc::SECCOMP_RET_ERRNO | errno as u32),
+        Then::Ask => give(libc::SECCOMP_RET_USER_NOTIF),
+    });
+    if !rule.tests.is_empty() {
+        inner.push(load(NUMBER));
+    }
+    // The reload is for those that jump into the block and out again; others jump over it as well.
+    let mut block = vec![jump(libc::BPF_JEQ, rule.call as u32, 0, distance(inner.len()))];
+    block.append(&mut inner);
+    block
+}
+
+impl Test {
+    /// Falls through when the test holds, else jumps over the `after` instructions that follow it.
+    fn piece(&self, after: usize) -> Vec<sock_filter> {
+        match *self {
+            Test::AnyBit { arg, bits } => vec![load(ARGS + 8 * arg), jump(libc::BPF_JSET, bits, 0, distance(after))],
+            Test::Among { arg, mask, values } => {
+                let mut piece = vec![load(ARGS + 8 * arg), and(mask)];
+                for (at, value) in values.iter().enumerate() {
+                    let rest = values.len() - at - 1;
+                    let miss = if rest == 0 { distance(after) } else { 0 };
+                    piece.push(jump(libc::BPF_JEQ, *value, distance(rest), miss));
+                }
+                piece
+            }
+            Test::NotAmong { arg, mask, values } => {
+                let mut piece = vec![load(ARGS + 8 * arg), and(mask)];
+                for (at, value) in values.iter().enumerate() {
+                    let rest = values.len() - at - 1;
+                    piece.push(jump(libc::BPF_JEQ, *value, distance(rest + after), 0));
+                }
+                piece
+            }
+        }
+    }
+}
+
+/// A block is short; a jump that did not fit would make the kernel refuse the program, and the run with it.
+fn distance(instructions: usize) -> u8 {
+    u8::try_from(instructions).unwrap_or(u8::MAX)
+}
+
+fn load(offset: u32) -> sock_filter {
+    instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset)
+}
+
+fn and(mask: u32) -> sock_filter {
+    instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0, 0, mask)
+}
+
+fn jump(how: u32, value: u32, yes: u8, no: u8) -> sock_filter {
+    instruction(libc::BPF_JMP | how | libc::BPF_K, yes, no, value)
+}
+
+fn give(action: u32) -> sock_filter {
+    instruction(libc::BPF_RET | libc::BPF_K, 0, 0, action)
+}
+
+fn instruction(code: u32, jt: u8, jf: u8, k: u32) -> sock_filter {
+    sock_filter { code: code as u16, jt, jf, k }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! The program is run here as the kernel runs it, on made-up calls.
+
+use super::*;
+
+fn run(program: &[sock_filter], arch: u32, call: c_long, args: [u64; 6]) -> u32 {
+    let word = |offset: u32| -> u32 {
+        match offset {
+            NUMBER => call as u32,
+            ARCH => arch,
+            _ => args[((offset - ARGS) / 8) as usize] as u32,
+        }
+    };
+    let (mut at, mut value) = (0_usize, 0_u32);
+    loop {
+        let here = program[at];
+        at += 1;
+        let code = u32::from(here.code);
+        let branch = |yes: bool| usize::from(if yes { here.jt } else { here.jf });
+        match code & 7 {
+            libc::BPF_LD => value = word(here.k),
+            libc::BPF_ALU => value &= here.k,
+            libc::BPF_RET => return here.k,
+            libc::BPF_JMP if code & 0xf0 == libc::BPF_JEQ => at += branch(value == here.k),
+            libc::BPF_JMP if code & 0xf0 == libc::BPF_JGE => at += branch(value >= here.k),
+            libc::BPF_JMP if code & 0xf0 == libc::BPF_JSET => at += branch(value & here.k != 0),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+const ASK: u32 = libc::SECCOMP_RET_USER_NOTIF;
+const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+
+fn fails(errno: i32) -> u32 {
+    libc::SECCOMP_RET_ERRNO | errno as u32
+}
+
+#[test]
+fn every_rule_fits_what_it_is_about_and_nothing_else() {
+    let own = program(rules(Network::Off, true));
+    let none = program(rules(Network::Off, false));
+    let socket = |program: &[sock_filter], family: i32, kind: i32, protocol: i32| {
+        run(program, ARCHITECTURE, libc::SYS_socket, [family as u64, kind as u64, protocol as u64, 0, 0, 0])
+    };
+    let first = |call, arg: u64| run(&own, ARCHITECTURE, call, [arg, 0, 0, 0, 0, 0]);
+    assert_eq!(first(libc::SYS_read, 0), ALLOW);
+    assert_eq!(first(libc::SYS_execve, 0), ALLOW);
+    assert_eq!(first(libc::SYS_mount, 0), ASK);
+    assert_eq!(first(libc::SYS_clone, libc::SIGCHLD as u64), ALLOW);
+    for flag in [libc::CLONE_NEWUSER, libc::CLONE_NEWNS, libc::CLONE_NEWNET, libc::CLONE_NEWCGROUP, libc::CLONE_NEWPID]
+    {
+        assert_eq!(first(libc::SYS_clone, (flag | libc::SIGCHLD) as u64), ASK);
+        assert_eq!(first(libc::SYS_unshare, flag as u64), ASK);
+    }
+    assert_eq!(first(libc::SYS_unshare, libc::CLONE_FILES as u64), ALLOW);
+    assert_eq!(first(libc::SYS_unshare, 0x80), ASK);
+    assert_eq!(first(libc::SYS_clone3, 0), fails(libc::ENOSYS));
+    assert_eq!(first(libc::SYS_io_uring_setup, 0), fails(libc::ENOSYS));
+    // Only the low half counts, whatever stands in the high one.
+    for high in [0, 1_u64 << 32, 0xffff_ffff_0000_0000] {
+        let ioctl = |number: u32| run(&own, ARCHITECTURE, libc::SYS_ioctl, [0, high | u64::from(number), 0, 0, 0, 0]);
+        assert_eq!((ioctl(TIOCSTI), ioctl(TIOCLINUX), ioctl(0x5413)), (ASK, ASK, ALLOW));
+    }
+    for program in [&own, &none] {
+        assert_eq!(socket(program, libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0), ALLOW);
+        assert_eq!(socket(program, libc::AF_UNIX, libc::SOCK_SEQPACKET, 0), ALLOW);
+        assert_eq!(socket(program, libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, 0), ASK);
+        assert_eq!(socket(program, libc::AF_UNIX, libc::SOCK_RAW, 0), ASK);
+        for family in [libc::AF_VSOCK, libc::AF_PACKET, libc::AF_ALG, libc::AF_BLUETOOTH, libc::AF_CAN] {
+            assert_eq!(socket(program, family, libc::SOCK_STREAM, 0), ASK);
+        }
+    }
+    assert_eq!(socket(&own, libc::AF_INET, libc::SOCK_DGRAM, 0), ALLOW);
+    assert_eq!(socket(&own, libc::AF_INET6, libc::SOCK_STREAM, 0), ALLOW);
+    assert_eq!(socket(&own, libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE), ALLOW);
+    assert_eq!(socket(&own, libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_AUDIT), ASK);
+    assert_eq!(socket(&none, libc::AF_INET, libc::SOCK_STREAM, 0), ASK);
+    assert_eq!(first(libc::SYS_connect, 3), ASK);
+    let sent = |flags: i32| run(&own, ARCHITECTURE, libc::SYS_sendto, [3, 0, 0, flags as u64, 0, 0]);
+    assert_eq!(
+        (sent(libc::MSG_FASTOPEN | libc::MSG_NOSIGNAL), sent(libc::MSG_NOSIGNAL)),
+        (fails(libc::EOPNOTSUPP), ALLOW)
+    );
+}
+
+#[test]
+fn another_architecture_is_killed_and_x32_does_not_exist() {
+    let program = program(rules(Network::All, false));
+    assert_eq!(run(&program, 0x4000_0003, libc::SYS_read, [0; 6]), libc::SECCOMP_RET_KILL_PROCESS);
+    assert_eq!(run(&program, ARCHITECTURE, libc::SYS_read | c_long::from(X32), [0; 6]), fails(libc::ENOSYS));
+}
+
+#[test]
+fn the_program_fits_the_kernel() {
+    let program = program(rules(Network::Off, true));
+    assert!(program.len() < 4096);
+    assert!(program.iter().all(|instruction| instruction.jt < u8::MAX && instruction.jf < u8::MAX));
+    assert_eq!(name_of(libc::SYS_mount), Some("mount"));
+    assert_eq!(name_of(libc::SYS_read), None);
+}

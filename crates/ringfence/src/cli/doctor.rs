@@ -1,0 +1,108 @@
+//! `ringfence doctor`: what the fence can do on this host, by trying it, and what that means for each promise.
+
+mod canary;
+mod fixes;
+mod health;
+mod place;
+mod show;
+mod trials;
+mod verdict;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use jail::probe::{self, Host, Outcome, Part, Tried};
+use serde::Serialize;
+
+use crate::base::{Error, Result};
+use crate::config::{self, Env, Flags};
+use health::Health;
+use place::Place;
+use trials::Fence;
+use verdict::Verdict;
+
+/// Try every layer of the fence on this host, and say what holds and what to do about the rest
+#[derive(clap::Args)]
+#[command(
+    after_help = "Exit codes: 0 when the profile `default` works, 1 when only `contained` does, 2 when neither does."
+)]
+pub struct Args {
+    /// The directory whose runs are tried; default: the current one
+    #[arg(long, value_name = "DIR")]
+    workspace: Option<PathBuf>,
+    /// Where runtime files go; default: $XDG_STATE_HOME/ringfence
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+    /// The config file
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The same as data
+    #[arg(long)]
+    json: bool,
+    /// From inside a fence: tries what it must refuse
+    #[arg(long, hide = true, value_name = "JSON")]
+    canary: Option<String>,
+}
+
+/// Everything that was found.
+#[derive(Serialize)]
+struct Findings {
+    version: &'static str,
+    host: Host,
+    layers: Vec<Layer>,
+    fences: Vec<Fence>,
+    health: Vec<Health>,
+    verdict: Verdict,
+}
+
+#[derive(Serialize)]
+struct Layer {
+    name: &'static str,
+    #[serde(flatten)]
+    tried: Tried,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<String>,
+}
+
+pub fn run(args: Args, out: &mut impl Write) -> Result<u8> {
+    let unwritable = |error| Error::internal("the output cannot be written").source(error);
+    if let Some(task) = &args.canary {
+        return canary::run(task, out).map(|()| 0).map_err(unwritable);
+    }
+    let json = args.json;
+    let findings = find(args)?;
+    let written = match json {
+        true => serde_json::to_string_pretty(&findings)
+            .map_err(std::io::Error::other)
+            .and_then(|text| writeln!(out, "{text}")),
+        false => show::write(&findings, show::is_terminal(), out),
+    };
+    written.and_then(|()| out.flush()).map_err(unwritable)?;
+    Ok(findings.verdict.exit_code)
+}
+
+fn find(args: Args) -> Result<Findings> {
+    let flags = Flags { root: args.root, workspace: args.workspace, config: args.config, ..Flags::default() };
+    let env = Env::of_process();
+    let config = config::resolve(&flags, &env);
+    let rooted = config.as_ref().ok().map(config::prepare_root);
+    let health = health::look(&config, rooted.as_ref());
+    let usable = config.ok().filter(|_| matches!(rooted, Some(Ok(()))));
+    let place = Place::make(usable.as_ref(), &flags)
+        .map_err(|error| Error::internal(format!("there is no directory to try things in: {error}")))?;
+    // First of all, while this process has one thread and can be forked.
+    let tried = probe::run(&place.probes);
+    let host = Host::look();
+    let fences = trials::run(&place, &host, &tried);
+    let configured = usable.as_ref().map(|config| config.sandbox.profile);
+    let verdict = verdict::judge(&fences, configured, place.network);
+    let layers = tried.into_iter().map(|tried| layer(tried, &host)).collect();
+    Ok(Findings { version: env!("CARGO_PKG_VERSION"), host, layers, fences, health, verdict })
+}
+
+fn layer(tried: Tried, host: &Host) -> Layer {
+    // Only a way around a refusal that has its own line and its own fix.
+    let mend = tried.outcome == Outcome::Refused && tried.part != Part::Bwrap;
+    let fix = mend.then(|| fixes::of(tried.part, tried.errno, host));
+    Layer { name: tried.part.name(), tried, fix }
+}

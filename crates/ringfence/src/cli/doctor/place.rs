@@ -1,0 +1,130 @@
+//! Where the trials are made: in the workspace and root that a run would use, or, where the config is of no use, in
+//! directories of their own.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use jail::rights::Network;
+use rustix::fs::Access;
+
+use super::canary::Task;
+use crate::config::{Config, Flags};
+use crate::sandbox::trial::Trial;
+
+/// Everything that it has made goes with it.
+pub struct Place {
+    /// For the probes of single layers.
+    pub probes: PathBuf,
+    pub trial: Trial,
+    pub task: Task,
+    /// A server of the host that no run without the host's network may reach.
+    pub listener: Option<TcpListener>,
+    pub network: Network,
+    scratch: PathBuf,
+}
+
+impl Place {
+    pub fn make(config: Option<&Config>, flags: &Flags) -> io::Result<Place> {
+        let name = format!("doctor-{}", std::process::id());
+        let named = config.and_then(|config| Some((config, config.workspace.as_deref()?)));
+        let scratch = match named {
+            Some((config, _)) => config.root.join(name),
+            None => std::env::temp_dir().canonicalize()?.join(format!("ringfence-{name}")),
+        };
+        private(&scratch)?;
+        let made = match named {
+            Some((config, workspace)) => Place::own(config, workspace, flags, &scratch),
+            None => Place::apart(&scratch),
+        };
+        made.inspect_err(|_| drop(fs::remove_dir_all(&scratch)))
+    }
+
+    fn own(config: &Config, workspace: &Path, flags: &Flags, scratch: &Path) -> io::Result<Place> {
+        let mut flags_of = vec!["--root".into(), config.root.clone().into(), "--workspace".into(), workspace.into()];
+        if let Some(file) = &flags.config {
+            flags_of.extend(["--config".into(), std::path::absolute(file)?.into()]);
+        }
+        let env = std::env::vars_os().collect();
+        let mut outside = vec![scratch.to_owned()];
+        outside.extend(config.home.iter().cloned().chain(workspace.parent().map(Path::to_owned)));
+        let writable: Vec<&Path> = config.sandbox.writable.iter().map(PathBuf::as_path).chain([workspace]).collect();
+        outside.retain(|folder| !writable.iter().any(|root| folder.starts_with(root)));
+        Place::fill(scratch, (flags_of, env, workspace), &outside, config.sandbox.network())
+    }
+
+    fn apart(scratch: &Path) -> io::Result<Place> {
+        let [root, workspace, home] = ["root", "workspace", "home"].map(|name| scratch.join(name));
+        for folder in [&root, &workspace, &home] {
+            private(folder)?;
+        }
+        let flags = vec!["--root".into(), root.clone().into(), "--workspace".into(), workspace.clone().into()];
+        // With nothing of the user's, so that no config is found.
+        let env = vec![("HOME".into(), home.clone().into()), ("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())];
+        let mut place = Place::fill(scratch, (flags, env, &workspace), &[home], Network::Off)?;
+        // The root is what a run may not see.
+        let hidden = root.join("secret");
+        fs::write(&hidden, "not for a run\n")?;
+        place.task.hidden = Some(hidden);
+        Ok(place)
+    }
+
+    fn fill(
+        scratch: &Path,
+        (flags, env, workspace): (Vec<OsString>, Vec<(OsString, OsString)>, &Path),
+        outside: &[PathBuf],
+        network: Network,
+    ) -> io::Result<Place> {
+        let probes = scratch.join("probes");
+        private(&probes)?;
+        let hidden = scratch.join("secret");
+        fs::write(&hidden, "not for a run\n")?;
+        let listener = match network {
+            Network::All => None,
+            Network::Off | Network::Proxied => TcpListener::bind("127.0.0.1:0").ok(),
+        };
+        let name = format!(".ringfence-doctor-{}", std::process::id());
+        let task = Task {
+            write: outside.iter().filter(|folder| may_write(folder)).map(|folder| folder.join(&name)).collect(),
+            protected: Some(workspace.join(".ringfence").join(&name)),
+            hidden: Some(hidden),
+            reach: listener.as_ref().and_then(|listener| listener.local_addr().ok()),
+            process: None,
+        };
+        if let Some(listener) = &listener {
+            listener.set_nonblocking(true)?;
+        }
+        let report = scratch.join("report");
+        let trial = Trial { place: flags, env, directory: workspace.to_owned(), report };
+        Ok(Place { probes, trial, task, listener, network, scratch: scratch.to_owned() })
+    }
+
+    /// What a run has left outside, whatever it says itself.
+    pub fn take_written(&self) -> bool {
+        // Told by the run itself, and not to be left in the workspace.
+        let _ = self.task.protected.as_ref().map(fs::remove_file);
+        self.task.write.iter().filter(|path| fs::remove_file(path).is_ok()).count() > 0
+    }
+
+    pub fn was_reached(&self) -> bool {
+        self.listener.as_ref().is_some_and(|listener| listener.accept().is_ok())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.scratch);
+    }
+}
+
+/// Fails when it is there already: then it is somebody else's.
+fn private(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(folder)
+}
+
+fn may_write(folder: &Path) -> bool {
+    rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).is_ok()
+}

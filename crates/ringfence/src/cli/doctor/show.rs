@@ -1,0 +1,105 @@
+//! The findings for a person: a mark, what it is about, and what to do.
+
+use std::io::{self, IsTerminal, Write};
+
+use jail::probe::Outcome;
+
+use super::Findings;
+use super::trials::Fence;
+
+/// The width of the first column.
+const NAME: usize = 36;
+/// The most of the second, in characters.
+const TEXT: usize = 200;
+
+/// Colour is for people who look on, and who have not asked to be spared it.
+pub fn is_terminal() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+pub fn write(findings: &Findings, colour: bool, out: &mut impl Write) -> io::Result<()> {
+    let host = &findings.host;
+    let who = if host.root { "root" } else { "an ordinary user" };
+    writeln!(out, "ringfence {} on Linux {}, as {who}", findings.version, clean(&host.kernel))?;
+    writeln!(out, "\nLayers, each tried in a process of its own")?;
+    for layer in &findings.layers {
+        line(out, colour, layer.tried.outcome, layer.name, &layer.tried.text, layer.fix.as_deref())?;
+    }
+    writeln!(out, "\nThe whole fence, tried with a program inside that attacks it")?;
+    for fence in &findings.fences {
+        line(out, colour, fence.outcome, &name(fence), &fence.text, fence.fix.as_deref())?;
+    }
+    writeln!(out, "\nAlso")?;
+    for health in &findings.health {
+        line(out, colour, health.outcome, health.name, &health.text, health.fix.as_deref())?;
+    }
+    verdict(findings, out)
+}
+
+fn name(fence: &Fence) -> String {
+    match fence.tier.as_deref() {
+        Some("namespaces") => format!("{}, in its own namespaces", fence.profile),
+        Some("bwrap") => format!("{}, through bubblewrap", fence.profile),
+        Some("root") => format!("{}, as root", fence.profile),
+        _ => fence.profile.to_owned(),
+    }
+}
+
+fn line(
+    out: &mut impl Write,
+    colour: bool,
+    outcome: Outcome,
+    name: &str,
+    text: &str,
+    fix: Option<&str>,
+) -> io::Result<()> {
+    let (mark, code) = match outcome {
+        Outcome::Ok => ("ok", "32"),
+        Outcome::Refused => ("no", "31"),
+        Outcome::NotTried => ("-", "2"),
+    };
+    let mark = match colour {
+        true => format!("\x1b[{code}m{mark:<2}\x1b[0m"),
+        false => format!("{mark:<2}"),
+    };
+    writeln!(out, "{}", format!("  {mark}  {name:<NAME$}  {}", short(&clean(text))).trim_end())?;
+    match fix {
+        Some(fix) => writeln!(out, "      fix: {}", clean(fix)),
+        None => Ok(()),
+    }
+}
+
+fn verdict(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
+    let verdict = &findings.verdict;
+    writeln!(out, "\nVerdict: {}", clean(&verdict.sentence))?;
+    if let (false, Some(profile)) = (verdict.promises.is_empty(), verdict.offered.or(verdict.profile)) {
+        writeln!(out, "\n`{profile}` promises (* seen just now, from inside):")?;
+        for promise in &verdict.promises {
+            writeln!(out, "  {} {}", if promise.seen { '*' } else { '-' }, promise.text)?;
+        }
+        match verdict.limits_enforced {
+            true => writeln!(out, "  - limits on memory and processes, enforced by {}", clean(&verdict.limits))?,
+            false => writeln!(out, "  - limits on memory and processes are advisory: they are watched, not enforced")?,
+        }
+    }
+    if !verdict.not_promised.is_empty() {
+        writeln!(out, "It does not promise:")?;
+        for text in &verdict.not_promised {
+            writeln!(out, "  - {text}")?;
+        }
+    }
+    Ok(())
+}
+
+/// A reason that goes on for lines is whole in the data.
+fn short(text: &str) -> String {
+    match text.char_indices().nth(TEXT) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or(text)),
+        None => text.to_owned(),
+    }
+}
+
+/// Names of files may hold anything, but nothing that steers a terminal gets there.
+fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}

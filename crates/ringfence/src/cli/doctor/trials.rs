@@ -1,0 +1,146 @@
+//! The whole fence, tried by running something in it, for each profile and each way to namespaces.
+
+use jail::fault::{self, Fault};
+use jail::namespaces::Tier;
+use jail::probe::{Host, Outcome, Part, Tried};
+use rustix::io::Errno;
+use serde::Serialize;
+
+use super::canary::{Came, Canary, Task};
+use super::fixes;
+use super::place::Place;
+use crate::config::Profile;
+use crate::sandbox::trial::{self, Ended};
+
+#[derive(Serialize)]
+pub struct Fence {
+    pub profile: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier: Option<String>,
+    /// Whether it is what a run of this profile uses; the others were tried to be shown.
+    pub used: bool,
+    pub outcome: Outcome,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fix: Option<String>,
+    /// How limits are kept in it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub limits: String,
+    /// What was tried from inside, and whether it succeeded.
+    pub canaries: Came,
+}
+
+impl Fence {
+    /// It was put up, and what it must refuse succeeded.
+    pub fn leaks(&self) -> bool {
+        self.canaries.iter().any(|(canary, came)| *came && complain(*canary, true).is_some())
+    }
+}
+
+pub fn run(place: &Place, host: &Host, layers: &[Tried]) -> Vec<Fence> {
+    // First as any run does it, which finds its tier by itself.
+    let mut real = attempt(place, host, Profile::Default, None);
+    real.used = real.outcome == Outcome::Ok;
+    let mut fences = Vec::new();
+    for tier in trial::TIERS {
+        let used = real.used && real.tier.as_deref() == Some(tier.name());
+        fences.push(match trial::tiers().contains(tier) {
+            _ if used => continue,
+            true => attempt(place, host, Profile::Default, Some(*tier)),
+            false => left_out(*tier, layers),
+        });
+    }
+    // A run that was refused is there as the tier that refused it.
+    if real.used {
+        fences.insert(0, real);
+    }
+    let contained = attempt(place, host, Profile::Contained, None);
+    fences.push(Fence { used: contained.outcome == Outcome::Ok, ..contained });
+    fences
+}
+
+fn left_out(tier: Tier, layers: &[Tried]) -> Fence {
+    let bwrap = layers.iter().find(|tried| tried.part == Part::Bwrap);
+    let text = match (tier, bwrap) {
+        (Tier::Root, _) => "for root alone",
+        (_, Some(tried)) if tried.outcome == Outcome::NotTried => tried.text.as_str(),
+        _ => "runs do not go this way here",
+    };
+    Fence { tier: Some(tier.name().to_owned()), ..empty(Profile::Default, Outcome::NotTried, text.to_owned()) }
+}
+
+fn empty(profile: Profile, outcome: Outcome, text: String) -> Fence {
+    let (profile, canaries) = (profile.name(), Came::new());
+    Fence { profile, tier: None, used: false, outcome, text, fix: None, limits: String::new(), canaries }
+}
+
+fn attempt(place: &Place, host: &Host, profile: Profile, tier: Option<Tier>) -> Fence {
+    let mut fence = match ended(place, profile, tier) {
+        Ok(Ended::Ran { tier, limits, output }) => ran(place, profile, tier, limits, &output),
+        Ok(Ended::Refused(fault)) => refused(profile, tier, &fault, host),
+        Ok(Ended::Failed(text)) => empty(profile, Outcome::Refused, text),
+        Err(error) => empty(profile, Outcome::Refused, format!("it could not be tried: {error}")),
+    };
+    fence.tier = fence.tier.or_else(|| tier.map(|tier| tier.name().to_owned()));
+    fence
+}
+
+fn ended(place: &Place, profile: Profile, tier: Option<Tier>) -> std::io::Result<Ended> {
+    // What a profile does not promise is not asked of it.
+    let task = match profile {
+        Profile::Default => place.task.clone(),
+        _ => {
+            let process = Some(rustix::process::getpid().as_raw_nonzero().get());
+            Task { protected: None, hidden: None, process, ..place.task.clone() }
+        }
+    };
+    let task = serde_json::to_string(&task)?;
+    match place.trial.own(profile, tier, &["doctor", "--canary", &task])? {
+        // Whatever hinders our own binary in there need not hinder others.
+        Ended::Refused(fault) if fault.layer == fault::Layer::Program => {
+            place.trial.run(profile, tier, &["/bin/true".into()])
+        }
+        ended => Ok(ended),
+    }
+}
+
+fn ran(place: &Place, profile: Profile, tier: Option<String>, limits: String, output: &[u8]) -> Fence {
+    let mut canaries: Came = serde_json::from_slice(output).unwrap_or_default();
+    // What is seen from outside counts, not what the program says.
+    let written = place.take_written();
+    if written || canaries.contains_key(&Canary::WriteOutside) {
+        canaries.insert(Canary::WriteOutside, written);
+    }
+    if place.was_reached() {
+        canaries.insert(Canary::ReachNetwork, true);
+    }
+    let wrong: Vec<String> = canaries.iter().filter_map(|(canary, came)| complain(*canary, *came)).collect();
+    let (outcome, text) = match (wrong.is_empty(), canaries.is_empty()) {
+        (false, _) => (Outcome::Refused, wrong.join("; ")),
+        (true, true) => (Outcome::Ok, "/bin/true ran; the canaries could not be started".to_owned()),
+        (true, false) => (Outcome::Ok, format!("{} canaries", canaries.len())),
+    };
+    Fence { tier, limits, canaries, ..empty(profile, outcome, text) }
+}
+
+fn complain(canary: Canary, came: bool) -> Option<String> {
+    match (canary, came) {
+        (Canary::UseHome, true) => None,
+        (Canary::UseHome, false) => Some(format!("a run cannot {}", canary.name())),
+        // Promised only where Landlock is new enough for it.
+        (Canary::SignalOutside, _) | (_, false) => None,
+        (_, true) => Some(format!("a run can {}", canary.name())),
+    }
+}
+
+fn refused(profile: Profile, tier: Option<Tier>, fault: &Fault, host: &Host) -> Fence {
+    let fix = match tier {
+        Some(Tier::Root) if fault.errno == Some(Errno::PERM.raw_os_error()) => Some(
+            "this root lacks CAP_SYS_ADMIN, which it needs where there are no user namespaces: mend those instead."
+                .to_owned(),
+        ),
+        _ => fixes::part_of(fault.layer).map(|part| fixes::of(part, fault.errno, host)),
+    };
+    Fence { fix, ..empty(profile, Outcome::Refused, fault.to_string()) }
+}

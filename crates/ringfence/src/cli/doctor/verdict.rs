@@ -1,0 +1,163 @@
+//! What follows from the trials: which profile a run gets here, and which promises hold.
+
+use jail::rights::Network;
+use serde::Serialize;
+
+use super::canary::Canary;
+use super::trials::Fence;
+use crate::config::Profile;
+
+#[derive(Serialize)]
+pub struct Verdict {
+    pub exit_code: u8,
+    /// Whether a run with this config would start now, and hold.
+    pub ready: bool,
+    /// What the config asks for.
+    pub configured: &'static str,
+    /// The profile that runs get here; `None` when every run is refused.
+    pub profile: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier: Option<String>,
+    /// What may be asked for in its place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offered: Option<&'static str>,
+    pub sentence: String,
+    /// Of the profile, or of the offered one.
+    pub promises: Vec<Promise>,
+    /// What `default` promises and this one does not.
+    pub not_promised: Vec<&'static str>,
+    /// How limits are kept, and whether the kernel enforces them.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub limits: String,
+    pub limits_enforced: bool,
+}
+
+#[derive(Serialize)]
+pub struct Promise {
+    pub text: &'static str,
+    /// Seen refused from inside; otherwise it rests on layers that were tried.
+    pub seen: bool,
+}
+
+const SEEN_BY: &[(Canary, &str, &str)] = &[
+    (
+        Canary::WriteOutside,
+        "only the workspace, its cache home and a private /tmp can be written",
+        "files outside the workspace and its cache home cannot be written, made or removed",
+    ),
+    (Canary::WriteProtected, ".codex, .agents, .ringfence and what makes git run code can only be read", ""),
+    (Canary::ReadHidden, "credential stores and the server's own files cannot be read", ""),
+    (
+        Canary::HavePrivileges,
+        "no privileges: no capabilities, no setuid, no namespaces",
+        "no privileges: no capabilities, no setuid, no namespaces",
+    ),
+];
+
+const NOT_CONTAINED: &[&str] = &[
+    "protected paths inside the workspace, .git hooks among them",
+    "hidden paths: a run reads what you can read",
+    "modes, owners and times of files outside",
+    "a /tmp of its own, and a localhost of its own",
+    "a network with allowed names only",
+    "processes outside stay out of sight",
+];
+
+/// `configured` is what the config asks for, where there is one that can be used.
+pub fn judge(fences: &[Fence], configured: Option<Profile>, network: Network) -> Verdict {
+    let works = |profile: Profile| fences.iter().find(|fence| fence.used && fence.profile == profile.name());
+    let (default, contained) = (works(Profile::Default), works(Profile::Contained));
+    let usable = configured.is_some();
+    let configured = configured.unwrap_or(Profile::Default);
+    let gets = match configured {
+        Profile::Contained => contained,
+        Profile::Default | Profile::Seatbelt => default,
+        Profile::None => None,
+    };
+    let offered = (gets.is_none() && default.is_none()).then_some(contained).flatten();
+    let told = gets.or(offered);
+    let profile = match configured {
+        Profile::None => Some(Profile::None.name()),
+        _ => gets.map(|fence| fence.profile),
+    };
+    Verdict {
+        exit_code: match (default, contained) {
+            (Some(_), _) => 0,
+            (None, Some(_)) => 1,
+            (None, None) => 2,
+        },
+        ready: usable && profile.is_some(),
+        configured: configured.name(),
+        profile,
+        tier: gets.and_then(|fence| fence.tier.clone()),
+        offered: offered.map(|fence| fence.profile),
+        sentence: match (usable, fences.iter().find(|fence| fence.leaks())) {
+            // The fence lets something through and does not know it.
+            (_, Some(fence)) => format!(
+                "`{}` starts here and does not hold (see `no` above). Do not rely on it, and report it as SECURITY.md says.",
+                fence.profile
+            ),
+            (true, None) => sentence(configured, gets, default, contained),
+            (false, None) => format!(
+                "nothing starts until the config or root is mended (see `no` above). The host itself: {}",
+                sentence(configured, gets, default, contained)
+            ),
+        },
+        promises: told.map(|fence| promises(fence, network)).unwrap_or_default(),
+        not_promised: match told {
+            Some(fence) if fence.profile == Profile::Contained.name() => NOT_CONTAINED.to_vec(),
+            _ => Vec::new(),
+        },
+        limits: told.map(|fence| fence.limits.clone()).unwrap_or_default(),
+        limits_enforced: told.is_some_and(|fence| fence.limits.starts_with("cgroup")),
+    }
+}
+
+fn sentence(configured: Profile, gets: Option<&Fence>, default: Option<&Fence>, contained: Option<&Fence>) -> String {
+    let tier = |fence: &Fence| match fence.tier.as_deref() {
+        Some("namespaces") => ", in namespaces of its own",
+        Some("root") => ", as root without user namespaces",
+        Some("bwrap") => ", through bubblewrap",
+        _ => "",
+    };
+    match (configured, gets, default, contained) {
+        (Profile::None, _, Some(_), _) => {
+            "the config says `none`: runs have no fence, and each is asked for. `default` works here.".to_owned()
+        }
+        (Profile::None, ..) => "the config says `none`: runs have no fence, and each is asked for.".to_owned(),
+        (_, Some(fence), ..) => format!("`{}` works here{}.", fence.profile, tier(fence)),
+        (Profile::Contained, None, Some(_), _) => {
+            "`contained` is refused here, and so is every run. `default` works and promises more.".to_owned()
+        }
+        (_, None, _, Some(_)) => "`default` is refused here, and so is every run until what is marked `no` is mended. \
+                                  `contained` works and promises less: `profile = \"contained\"` under `[sandbox]` asks for it."
+            .to_owned(),
+        _ => "no profile works here, and every run is refused until what is marked `no` is mended.".to_owned(),
+    }
+}
+
+fn promises(fence: &Fence, network: Network) -> Vec<Promise> {
+    let default = fence.profile == Profile::Default.name();
+    let seen = |canary: Canary| fence.canaries.get(&canary) == Some(&false);
+    let mut all: Vec<Promise> = Vec::new();
+    for (canary, text, less) in SEEN_BY {
+        let text = if default { text } else { less };
+        if !text.is_empty() {
+            all.push(Promise { text, seen: seen(*canary) });
+        }
+    }
+    let way_out = match network {
+        Network::Off => "there is no way out to the network",
+        Network::Proxied => "the network is what the config allows by name or address, and nothing else",
+        Network::All => "the network is the host's, as the config says; only sockets of other kinds are refused",
+    };
+    all.push(Promise { text: way_out, seen: network != Network::All && seen(Canary::ReachNetwork) });
+    let processes = match (default, seen(Canary::SignalOutside)) {
+        (true, _) => "processes outside cannot be seen, signalled or traced",
+        (false, true) => "processes outside cannot be signalled or traced",
+        (false, false) => "processes outside cannot be traced",
+    };
+    all.push(Promise { text: processes, seen: seen(Canary::SignalOutside) });
+    all.push(Promise { text: "every process of a run ends with it", seen: false });
+    all
+}

@@ -1,0 +1,204 @@
+//! Which addresses are out in the public net, and which are not.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+/// First address, length of the prefix, and why nobody outside can be there.
+const CLOSED_V4: &[(Ipv4Addr, u32, &str)] = &[
+    (Ipv4Addr::new(0, 0, 0, 0), 8, "this network; Linux takes 0.0.0.0 for itself"),
+    (Ipv4Addr::new(10, 0, 0, 0), 8, "private"),
+    (Ipv4Addr::new(100, 64, 0, 0), 10, "carrier-grade NAT, and the metadata of one cloud"),
+    (Ipv4Addr::new(127, 0, 0, 0), 8, "loopback"),
+    (Ipv4Addr::new(169, 254, 0, 0), 16, "link-local, and the metadata of most clouds"),
+    (Ipv4Addr::new(172, 16, 0, 0), 12, "private"),
+    (Ipv4Addr::new(192, 0, 0, 0), 24, "protocol assignments, and the metadata of one cloud"),
+    (Ipv4Addr::new(192, 0, 2, 0), 24, "documentation"),
+    (Ipv4Addr::new(192, 88, 99, 0), 24, "6to4 relays"),
+    (Ipv4Addr::new(192, 168, 0, 0), 16, "private"),
+    (Ipv4Addr::new(198, 18, 0, 0), 15, "benchmarks"),
+    (Ipv4Addr::new(198, 51, 100, 0), 24, "documentation"),
+    (Ipv4Addr::new(203, 0, 113, 0), 24, "documentation"),
+    (Ipv4Addr::new(224, 0, 0, 0), 4, "multicast"),
+    (Ipv4Addr::new(240, 0, 0, 0), 4, "reserved, and broadcast"),
+];
+
+/// The same inside 2000::/3. All that lies outside of it is closed, but for NAT64.
+const CLOSED_V6: &[(Ipv6Addr, u32, &str)] = &[
+    (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23, "protocol assignments: Teredo, benchmarks, ORCHID"),
+    (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32, "documentation"),
+    (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16, "6to4, which can wrap any IPv4 address"),
+    (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20, "documentation"),
+];
+
+/// Services that hand credentials of the machine to whoever asks. The last of IPv4 looks like any public address.
+const METADATA: &[IpAddr] = &[
+    IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
+    IpAddr::V4(Ipv4Addr::new(169, 254, 170, 2)),
+    IpAddr::V4(Ipv4Addr::new(169, 254, 170, 23)),
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23)),
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+];
+
+/// Open to everybody in the world, as far as its number tells.
+pub fn is_public(address: IpAddr) -> bool {
+    let open = match address {
+        IpAddr::V4(address) => is_public_v4(address),
+        IpAddr::V6(address) => is_public_v6(address),
+    };
+    open && !is_metadata(address)
+}
+
+pub fn is_metadata(address: IpAddr) -> bool {
+    let wrapped = match address {
+        IpAddr::V6(address) => embedded_v4(address).map(IpAddr::V4),
+        IpAddr::V4(_) => None,
+    };
+    METADATA.contains(&address) || wrapped.is_some_and(|address| METADATA.contains(&address))
+}
+
+/// No host at all: unspecified, multicast, reserved.
+pub fn is_nowhere(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.octets()[0] == 0 || address.octets()[0] >= 224,
+        IpAddr::V6(address) => address.is_unspecified() || address.is_multicast(),
+    }
+}
+
+fn is_public_v4(address: Ipv4Addr) -> bool {
+    let inside =
+        |(first, length, _): &(Ipv4Addr, u32, _)| (u32::from(*first) ^ u32::from(address)) >> (32 - length) == 0;
+    !CLOSED_V4.iter().any(inside)
+}
+
+fn is_public_v6(address: Ipv6Addr) -> bool {
+    let inside =
+        |(first, length, _): &(Ipv6Addr, u32, _)| (u128::from(*first) ^ u128::from(address)) >> (128 - length) == 0;
+    match embedded_v4(address) {
+        Some(inner) => is_public_v4(inner),
+        None => address.segments()[0] & 0xe000 == 0x2000 && !CLOSED_V6.iter().any(inside),
+    }
+}
+
+/// The IPv4 address inside NAT64's well-known prefix, where a network without IPv4 finds the rest of the world.
+fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    match address.segments() {
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => Some(Ipv4Addr::from(u32::from(high) << 16 | u32::from(low))),
+        _ => None,
+    }
+}
+
+/// An address of this very machine, whatever its number: what listens here need not be meant for a run.
+///
+/// The kernel answers without sending anything: to itself a machine would speak from the address it speaks to.
+pub fn is_own(address: IpAddr) -> bool {
+    if address.is_loopback() || address.is_unspecified() {
+        return true;
+    }
+    let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    // Without a socket nothing is known, and what is not known is not dialled.
+    let Ok(socket) = UdpSocket::bind(SocketAddr::new(any, 0)) else { return true };
+    // Without a route there is no way to it either, so it is not here.
+    let connected = socket.connect(SocketAddr::new(address, 9)).and_then(|()| socket.local_addr());
+    connected.is_ok_and(|local| local.ip() == address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_addresses_in_the_public_net_are_public() {
+        for text in [
+            "1.1.1.1",
+            "93.184.216.34",
+            "100.63.255.255",
+            "100.128.0.0",
+            "172.15.255.255",
+            "172.32.0.0",
+            "192.0.1.0",
+            "198.17.255.255",
+            "198.20.0.0",
+            "223.255.255.255",
+            "2606:2800:220:1:248:1893:25c8:1946",
+            "2001:4860:4860::8888",
+            "64:ff9b::101:101",
+        ] {
+            assert!(is_public(text.parse().unwrap()), "{text}");
+        }
+        for text in [
+            "0.0.0.0",
+            "0.1.2.3",
+            "10.0.0.1",
+            "10.255.255.255",
+            "100.64.0.0",
+            "100.127.255.255",
+            "100.100.100.200",
+            "127.0.0.1",
+            "127.255.255.254",
+            "169.254.0.1",
+            "169.254.169.254",
+            "172.16.0.0",
+            "172.31.255.255",
+            "192.0.0.192",
+            "192.0.2.1",
+            "192.88.99.1",
+            "192.168.0.1",
+            "198.18.0.0",
+            "198.19.255.255",
+            "198.51.100.1",
+            "203.0.113.1",
+            "168.63.129.16",
+            "224.0.0.1",
+            "239.255.255.255",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::127.0.0.1",
+            "::ffff:127.0.0.1",
+            "::ffff:1.1.1.1",
+            "::ffff:0:127.0.0.1",
+            "64:ff9b::7f00:1",
+            "64:ff9b::a9fe:a9fe",
+            "64:ff9b::a83f:8110",
+            "64:ff9b:1::101:101",
+            "100::1",
+            "2001::1",
+            "2001:0:7f00:1::",
+            "2001:2::1",
+            "2001:10::1",
+            "2001:20::1",
+            "2001:db8::1",
+            "2002:7f00:1::1",
+            "2002:a9fe:a9fe::",
+            "3fff::1",
+            "4000::1",
+            "5f00::1",
+            "fc00::1",
+            "fd00:ec2::254",
+            "fd20:ce::254",
+            "fe80::1",
+            "fec0::1",
+            "ff02::1",
+        ] {
+            assert!(!is_public(text.parse().unwrap()), "{text}");
+        }
+    }
+
+    #[test]
+    fn this_machine_knows_its_own_addresses() {
+        for own in ["127.0.0.1", "127.8.9.10", "::1", "0.0.0.0"] {
+            assert!(is_own(own.parse().unwrap()), "{own}");
+        }
+        assert!(!is_own("192.0.2.77".parse().unwrap()));
+        // Where there is a road out, the address it starts from is ours as well.
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        if socket.connect("192.0.2.77:9").is_ok() {
+            let own = socket.local_addr().unwrap().ip();
+            assert!(is_own(own), "{own}");
+        }
+    }
+}

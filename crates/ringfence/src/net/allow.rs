@@ -1,0 +1,355 @@
+//! What a run may reach, as its configuration lists it. Whatever no entry names is refused.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+
+use super::address::{is_metadata, is_nowhere, is_own, is_public};
+use super::decision::Reason;
+use super::host::{Host, parse_port, show};
+use crate::base::{Error, Result};
+
+/// The ports of an entry that names none.
+const WEB: [u16; 2] = [80, 443];
+
+/// The most addresses of one name and one kind that are dialled: each takes a file descriptor of the server.
+const MOST_ADDRESSES: usize = 3;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Allow {
+    allow: Vec<Entry>,
+    deny: Vec<Entry>,
+    addresses: HashSet<SocketAddr>,
+    /// Set if everything is allowed but what is denied; then these ports of this machine are not.
+    whole_net: Option<Vec<u16>>,
+}
+
+impl Allow {
+    /// From the lists `allow_domains`, `deny_domains` and `allow_addresses`. Empty lists allow nothing.
+    pub fn parse(domains: &[String], deny: &[String], addresses: &[String]) -> Result<Allow> {
+        let addresses = addresses.iter().enumerate().map(|(at, text)| parse_address(at, text));
+        Ok(Allow {
+            allow: parse_entries("allow_domains", domains)?,
+            deny: parse_entries("deny_domains", deny)?,
+            addresses: addresses.collect::<Result<_>>()?,
+            whole_net: None,
+        })
+    }
+
+    /// Every name, address and port, but for what is denied, the metadata services of clouds, and the server's
+    /// own ports on this machine.
+    pub fn whole_net(deny: &[String], own_ports: &[u16]) -> Result<Allow> {
+        let deny = parse_entries("deny_domains", deny)?;
+        Ok(Allow { deny, whole_net: Some(own_ports.to_vec()), ..Allow::default() })
+    }
+
+    /// Whether a name may be looked up at all. The name is in the form that [`Host`] gives it.
+    pub(super) fn check_name(&self, name: &str, port: u16) -> Result<(), Reason> {
+        // A denial without a port is for all ports, unlike a permission.
+        if self.deny.iter().any(|entry| entry.names(name) && entry.port.is_none_or(|denied| denied == port)) {
+            return Err(Reason::Denied);
+        }
+        if self.whole_net.is_some() || self.allow.iter().any(|entry| entry.names(name) && entry.opens(port)) {
+            return Ok(());
+        }
+        let known = self.allow.iter().any(|entry| entry.names(name));
+        Err(if known { Reason::Port } else { Reason::NotAllowed })
+    }
+
+    /// Whether an address that the request itself named may be dialled.
+    pub(super) fn check_literal(&self, address: IpAddr, port: u16) -> Result<(), Reason> {
+        match self.whole_net {
+            _ if self.addresses.contains(&SocketAddr::new(address, port)) => Ok(()),
+            Some(_) if self.is_open(address, port) => Ok(()),
+            Some(_) => Err(Reason::PrivateAddress),
+            None => Err(Reason::AddressNotAllowed),
+        }
+    }
+
+    /// Those addresses of an allowed name that may be dialled.
+    pub(super) fn keep(&self, found: Vec<IpAddr>, port: u16) -> Vec<IpAddr> {
+        let mut kept = Vec::new();
+        for address in found.into_iter().map(|address| address.to_canonical()) {
+            let listed = self.addresses.contains(&SocketAddr::new(address, port));
+            let alike = kept.iter().filter(|other: &&IpAddr| other.is_ipv4() == address.is_ipv4()).count();
+            if alike < MOST_ADDRESSES && !kept.contains(&address) && (listed || self.is_open(address, port)) {
+                kept.push(address);
+            }
+        }
+        kept
+    }
+
+    fn is_open(&self, address: IpAddr, port: u16) -> bool {
+        match &self.whole_net {
+            None => is_public(address) && !is_own(address),
+            Some(own_ports) => {
+                let ours = own_ports.contains(&port) && is_own(address);
+                !is_metadata(address) && !is_nowhere(address) && !ours
+            }
+        }
+    }
+}
+
+/// `name`, `*.name`, or either with `:port`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    name: String,
+    /// Names below it, and not the name itself.
+    below: bool,
+    port: Option<u16>,
+}
+
+impl Entry {
+    fn names(&self, name: &str) -> bool {
+        if self.below {
+            name.strip_suffix(&*self.name).is_some_and(|rest| rest.len() > 1 && rest.ends_with('.'))
+        } else {
+            name == self.name
+        }
+    }
+
+    fn opens(&self, port: u16) -> bool {
+        self.port.map_or_else(|| WEB.contains(&port), |opened| opened == port)
+    }
+}
+
+fn parse_entries(key: &str, texts: &[String]) -> Result<Vec<Entry>> {
+    texts.iter().enumerate().map(|(at, text)| parse_entry(key, at, text)).collect()
+}
+
+fn parse_entry(key: &str, at: usize, text: &str) -> Result<Entry> {
+    let wrong = |what: &str, hint: &str| Err(fault(key, at, text, what, hint));
+    let (name, port) = match text.rsplit_once(':') {
+        Some((name, port)) => (name, Some(port)),
+        None => (text, None),
+    };
+    if text.contains("://") || text.contains('/') {
+        return wrong("is a URL", "Write the host alone: \"example.com\", or \"example.com:8443\" for another port.");
+    }
+    let port = match port.map(|port| parse_port(port.as_bytes())) {
+        Some(None) => return wrong("has no usable port", "Write a number from 1 to 65535 after the colon."),
+        port => port.flatten(),
+    };
+    let (below, name) = match name.strip_prefix("*.") {
+        Some(name) => (true, name),
+        None => (false, name),
+    };
+    if name == "*" {
+        return wrong("would be every name", "List the names; to reach the whole net set `allow_network = true`.");
+    }
+    match Host::parse(name.as_bytes()) {
+        // To deny more than was meant is safe, to allow more is not.
+        Some(Host::Name(name)) if below && !name.contains('.') && key == "allow_domains" => {
+            wrong("would be a whole top-level domain", &format!("Name more of it, as in \"*.example.{name}\"."))
+        }
+        Some(Host::Name(name)) => Ok(Entry { name, below, port }),
+        Some(Host::Address(_)) => wrong("is an address", "List addresses in `allow_addresses`, with their port."),
+        None => wrong("is no DNS name", "Write \"example.com\", or \"*.example.com\" for the names below it."),
+    }
+}
+
+fn parse_address(at: usize, text: &str) -> Result<SocketAddr> {
+    let wrong = |what: &str, hint: &str| Err(fault("allow_addresses", at, text, what, hint));
+    let hint = "Write address and port: \"127.0.0.1:8080\" or \"[::1]:8080\".";
+    match text.parse::<SocketAddr>() {
+        Err(_) => wrong("is no address with a port", hint),
+        Ok(_) if text.contains('%') => wrong("has a zone", "Write the address without `%` and what follows it."),
+        Ok(address) if address.port() == 0 => wrong("has port 0", hint),
+        Ok(address) if address.ip().to_canonical() != address.ip() => {
+            wrong("is an IPv4 address in IPv6 form", "Write it with dots, as in \"127.0.0.1:8080\".")
+        }
+        Ok(address) if is_nowhere(address.ip()) => wrong("is not the address of a host", hint),
+        Ok(address) => Ok(address),
+    }
+}
+
+fn fault(key: &str, at: usize, text: &str, what: &str, hint: &str) -> Error {
+    // Numbered from 1, as people count.
+    let shown = show(text.as_bytes());
+    Error::invalid_arguments(format!("entry {} of `{key}` (\"{shown}\") {what}", at + 1)).hint(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(|text| (*text).to_owned()).collect()
+    }
+
+    fn allow(domains: &[&str], deny: &[&str], addresses: &[&str]) -> Allow {
+        Allow::parse(&list(domains), &list(deny), &list(addresses)).unwrap()
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn empty_lists_allow_nothing() {
+        for nothing in [allow(&[], &[], &[]), Allow::default()] {
+            assert_eq!(nothing.check_name("example.com", 443), Err(Reason::NotAllowed));
+            assert_eq!(nothing.check_literal(ip("1.1.1.1"), 443), Err(Reason::AddressNotAllowed));
+        }
+    }
+
+    #[test]
+    fn names_are_compared_whole_or_on_label_borders() {
+        let allow = allow(&["Example.COM.", "*.wild.org", "bücher.example"], &[], &[]);
+        for name in ["example.com", "a.wild.org", "a.b.wild.org", "xn--bcher-kva.example"] {
+            assert_eq!(allow.check_name(name, 443), Ok(()), "{name}");
+        }
+        for name in [
+            "evilexample.com",
+            "example.com.evil.com",
+            "www.example.com",
+            "example.org",
+            "com",
+            "wild.org",
+            "evilwild.org",
+            ".wild.org",
+            "a.wild.org.evil.com",
+            "org",
+        ] {
+            assert_eq!(allow.check_name(name, 443), Err(Reason::NotAllowed), "{name}");
+        }
+    }
+
+    #[test]
+    fn ports_are_those_of_the_web_unless_given() {
+        let allow = allow(&["a.com", "b.com:8443", "*.c.com:22", "d.com", "d.com:22"], &[], &[]);
+        for (name, port) in
+            [("a.com", 80), ("a.com", 443), ("b.com", 8443), ("x.c.com", 22), ("d.com", 22), ("d.com", 80)]
+        {
+            assert_eq!(allow.check_name(name, port), Ok(()), "{name}:{port}");
+        }
+        for (name, port) in [("a.com", 22), ("a.com", 8443), ("b.com", 443), ("x.c.com", 443), ("d.com", 25)] {
+            assert_eq!(allow.check_name(name, port), Err(Reason::Port), "{name}:{port}");
+        }
+    }
+
+    #[test]
+    fn a_denial_wins_on_all_its_ports() {
+        let allow = allow(
+            &["*.example.com", "*.example.com:8080", "twice.org"],
+            &["bad.example.com", "*.worse.example.com", "half.example.com:8080", "twice.org", "*.zip"],
+            &[],
+        );
+        for (name, port) in [
+            ("bad.example.com", 443),
+            ("bad.example.com", 8080),
+            ("x.worse.example.com", 80),
+            ("half.example.com", 8080),
+        ] {
+            assert_eq!(allow.check_name(name, port), Err(Reason::Denied), "{name}:{port}");
+        }
+        assert_eq!(allow.check_name("twice.org", 443), Err(Reason::Denied));
+        assert_eq!(allow.check_name("a.zip", 443), Err(Reason::Denied));
+        for (name, port) in [("good.example.com", 443), ("worse.example.com", 443), ("half.example.com", 443)] {
+            assert_eq!(allow.check_name(name, port), Ok(()), "{name}:{port}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_exact_and_open_names_that_lead_to_them() {
+        let allow = allow(&["example.com"], &[], &["127.0.0.1:8080", "[::1]:443", "10.0.0.5:443"]);
+        assert_eq!(allow.check_literal(ip("127.0.0.1"), 8080), Ok(()));
+        assert_eq!(allow.check_literal(ip("::1"), 443), Ok(()));
+        for (address, port) in [("127.0.0.1", 8081), ("127.0.0.2", 8080), ("::1", 8080), ("1.1.1.1", 443)] {
+            assert_eq!(allow.check_literal(ip(address), port), Err(Reason::AddressNotAllowed), "{address}:{port}");
+        }
+        let found = ["10.0.0.5", "10.0.0.6", "1.1.1.1", "::ffff:10.0.0.5", "::ffff:127.0.0.1", "fd00:ec2::254"];
+        let found: Vec<IpAddr> = found.map(ip).to_vec();
+        assert_eq!(allow.keep(found.clone(), 443), [ip("10.0.0.5"), ip("1.1.1.1")]);
+        assert_eq!(allow.keep(found, 80), [ip("1.1.1.1")]);
+        let many = ["1.0.0.1", "1.0.0.2", "1.0.0.3", "1.0.0.4", "1.0.0.1", "2a00::1"].map(ip).to_vec();
+        assert_eq!(allow.keep(many, 443), ["1.0.0.1", "1.0.0.2", "1.0.0.3", "2a00::1"].map(ip));
+    }
+
+    #[test]
+    fn the_whole_net_is_all_but_metadata_and_ourselves() {
+        let whole = Allow::whole_net(&list(&["bad.com"]), &[8931]).unwrap();
+        assert_eq!(whole.check_name("anything.net", 6667), Ok(()));
+        assert_eq!(whole.check_name("bad.com", 443), Err(Reason::Denied));
+        for (address, port) in [("1.1.1.1", 53), ("192.168.1.1", 80), ("127.0.0.1", 8080)] {
+            assert_eq!(whole.check_literal(ip(address), port), Ok(()), "{address}:{port}");
+            assert_eq!(whole.keep(vec![ip(address)], port), [ip(address)]);
+        }
+        for (address, port) in [
+            ("127.0.0.1", 8931),
+            ("127.0.0.2", 8931),
+            ("::1", 8931),
+            ("0.0.0.0", 80),
+            ("169.254.169.254", 80),
+            ("168.63.129.16", 80),
+            ("64:ff9b::a9fe:a9fe", 80),
+            ("fd00:ec2::254", 80),
+            ("255.255.255.255", 80),
+        ] {
+            assert_eq!(whole.check_literal(ip(address), port), Err(Reason::PrivateAddress), "{address}:{port}");
+            assert!(whole.keep(vec![ip(address)], port).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_wrong_entry_is_named_with_the_way_to_write_it() {
+        for (text, what) in [
+            ("*", "every name"),
+            ("*:443", "every name"),
+            ("*.*", "every name"),
+            ("*.com", "top-level"),
+            ("*.COM.", "top-level"),
+            ("**.example.com", "no DNS name"),
+            ("a.*.com", "no DNS name"),
+            ("*example.com", "no DNS name"),
+            ("", "no DNS name"),
+            (" example.com", "no DNS name"),
+            ("example.com ", "no DNS name"),
+            ("a.com,b.com", "no DNS name"),
+            ("https://example.com", "URL"),
+            ("example.com/path", "URL"),
+            ("user@example.com", "no DNS name"),
+            ("example.com:", "port"),
+            ("example.com:0", "port"),
+            ("example.com:https", "port"),
+            ("example.com:70000", "port"),
+            ("127.0.0.1", "address"),
+            ("127.0.0.1:80", "address"),
+            ("*.127.0.0.1", "address"),
+            ("0x7f.1", "no DNS name"),
+            ("[::1]:80", "no DNS name"),
+            ("exa\0mple.com", "no DNS name"),
+        ] {
+            let error = Allow::parse(&list(&["fine.com", text]), &[], &[]).expect_err(text);
+            assert!(error.message().contains(what), "{text:?}: {error}");
+            assert!(error.message().starts_with("entry 2 of `allow_domains`"), "{error}");
+            assert!(error.hint_text().is_some());
+        }
+        let error = Allow::parse(&[], &list(&["*"]), &[]).unwrap_err();
+        assert!(error.message().starts_with("entry 1 of `deny_domains`"), "{error}");
+    }
+
+    #[test]
+    fn a_wrong_address_is_named_with_the_way_to_write_it() {
+        for text in [
+            "",
+            "127.0.0.1",
+            "127.0.0.1:0",
+            "127.0.0.1:http",
+            "127.1:80",
+            "0177.0.0.1:80",
+            "::1:80",
+            "[::1]",
+            "[fe80::1%1]:80",
+            "[::ffff:127.0.0.1]:80",
+            "0.0.0.0:80",
+            "[::]:80",
+            "255.255.255.255:80",
+            "224.0.0.1:80",
+            "localhost:80",
+            "10.0.0.0/8",
+        ] {
+            let error = Allow::parse(&[], &[], &list(&[text])).expect_err(text);
+            assert!(error.message().starts_with("entry 1 of `allow_addresses`"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! A body on its way: as fast as the receiver takes it, and not a byte further than its end.
+
+use std::io;
+
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::head::{Fault, Framing, read_line};
+
+/// The longest line that gives the size of a chunk, and all lines after the last one.
+const LONGEST_SIZE: u64 = 1024;
+const LONGEST_TRAILER: u64 = 16 * 1024;
+
+/// Copies one body. Chunks are written anew, without extensions and trailers: who reads them after us reads the
+/// same chunks as we did.
+pub async fn copy_body(
+    from: &mut (impl AsyncBufRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    framing: Framing,
+) -> io::Result<()> {
+    match framing {
+        Framing::Empty => Ok(()),
+        Framing::Length(length) => copy_exactly(from, to, length).await,
+        Framing::Chunked => copy_chunks(from, to).await,
+        Framing::UntilClosed => tokio::io::copy_buf(from, to).await.map(|_| ()),
+    }
+}
+
+async fn copy_exactly(
+    from: &mut (impl AsyncBufRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    mut left: u64,
+) -> io::Result<()> {
+    while left > 0 {
+        let part = from.fill_buf().await?;
+        if part.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let length = part.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        to.write_all(&part[..length]).await?;
+        from.consume(length);
+        left -= length as u64;
+    }
+    Ok(())
+}
+
+async fn copy_chunks(from: &mut (impl AsyncBufRead + Unpin), to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+    loop {
+        let line = read_line(from, &mut LONGEST_SIZE.clone()).await.map_err(wrong)?;
+        let size = parse_size(&line).ok_or_else(|| wrong(Fault::Malformed))?;
+        if size == 0 {
+            break;
+        }
+        to.write_all(format!("{size:x}\r\n").as_bytes()).await?;
+        copy_exactly(from, to, size).await?;
+        if read_line(from, &mut 2).await.map_err(wrong)? != b"\r\n" {
+            return Err(wrong(Fault::Malformed));
+        }
+        to.write_all(b"\r\n").await?;
+    }
+    let mut left = LONGEST_TRAILER;
+    while read_line(from, &mut left).await.map_err(wrong)? != b"\r\n" {}
+    to.write_all(b"0\r\n\r\n").await
+}
+
+/// Hex digits, then the end or an extension.
+fn parse_size(line: &[u8]) -> Option<u64> {
+    let line = line.strip_suffix(b"\r\n")?;
+    let digits = line.split(|byte| *byte == b';').next()?.trim_ascii_end();
+    let plain = (1..=15).contains(&digits.len()) && digits.iter().all(u8::is_ascii_hexdigit);
+    plain.then(|| u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok())?
+}
+
+fn wrong(fault: Fault) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the body is {fault}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What comes out, and what is left unread.
+    async fn copy(text: &str, framing: Framing) -> io::Result<(String, String)> {
+        let (mut from, mut to) = (text.as_bytes(), Vec::new());
+        copy_body(&mut from, &mut to, framing).await?;
+        Ok((String::from_utf8(to).unwrap(), String::from_utf8(from.to_vec()).unwrap()))
+    }
+
+    #[tokio::test]
+    async fn a_body_ends_where_it_says() {
+        for (text, framing, body, rest) in [
+            ("GET", Framing::Empty, "", "GET"),
+            ("12345GET", Framing::Length(5), "12345", "GET"),
+            ("5\r\n12345\r\n0\r\n\r\nGET", Framing::Chunked, "5\r\n12345\r\n0\r\n\r\n", "GET"),
+            (
+                "A;x=\"y\"\r\n1234567890\r\n000\r\nX: y\r\n\r\nGET",
+                Framing::Chunked,
+                "a\r\n1234567890\r\n0\r\n\r\n",
+                "GET",
+            ),
+            ("anything", Framing::UntilClosed, "anything", ""),
+        ] {
+            assert_eq!(copy(text, framing).await.unwrap(), (body.to_owned(), rest.to_owned()), "{text:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_does_not_end_well_is_an_error() {
+        assert!(copy("1234", Framing::Length(5)).await.is_err());
+        for text in [
+            "",
+            "5\r\n1234",
+            "5\r\n12345",
+            "5\r\n12345\r\n",
+            "5\r\n123456\r\n0\r\n\r\n",
+            "5\n12345\r\n0\r\n\r\n",
+            "5\r\n12345\n0\r\n\r\n",
+            "5\r\n12345\r\n0\r\n",
+            "5\r\n12345\r\n0\r\n\n",
+            "\r\n",
+            "x\r\n",
+            "+5\r\n12345\r\n0\r\n\r\n",
+            "0x5\r\n12345\r\n0\r\n\r\n",
+            " 5\r\n12345\r\n0\r\n\r\n",
+            "-1\r\n",
+            "ffffffffffffffff\r\n",
+            "10000000000000005\r\n12345\r\n0\r\n\r\n",
+        ] {
+            assert!(copy(text, Framing::Chunked).await.is_err(), "{text:?}");
+        }
+        let endless = format!("1{}\r\n", ";".repeat(2000));
+        assert!(copy(&endless, Framing::Chunked).await.is_err());
+    }
+}

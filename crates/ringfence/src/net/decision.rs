@@ -1,0 +1,159 @@
+//! What was decided about one request, for the audit, for a result's `denials`, and for the client inside.
+
+use std::net::IpAddr;
+
+/// One decision. There is one for each request, also for a request that could not be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    pub allowed: bool,
+    /// As it may be shown: bounded, printable ASCII. Empty where the request did not get as far as naming one.
+    pub host: String,
+    pub port: u16,
+    /// `connect`, `http` or `socks5`
+    pub via: &'static str,
+    /// `not_allowed`, `denied`, `port`, `private_address`, `bad_name`, `resolve_failed`, `bad_request` or `limit`
+    /// where it was refused; `unreachable` where it was allowed and nobody answered.
+    pub reason: Option<&'static str>,
+    /// The address that was dialled. Known only if it was.
+    pub address: Option<IpAddr>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    NotAllowed,
+    /// An address was named, and it is not listed.
+    AddressNotAllowed,
+    Denied,
+    Port,
+    PrivateAddress,
+    BadName,
+    ResolveFailed,
+    BadRequest,
+    HeadTooLarge,
+    HeadTooSlow,
+    Limit,
+    Unreachable,
+    ConnectionRefused,
+}
+
+/// Each reason once: its name, its HTTP status and its SOCKS5 reply.
+struct Row(Reason, &'static str, &'static str, u8);
+
+const ROWS: &[Row] = &[
+    Row(Reason::NotAllowed, "not_allowed", "403 Forbidden", 2),
+    Row(Reason::AddressNotAllowed, "not_allowed", "403 Forbidden", 2),
+    Row(Reason::Denied, "denied", "403 Forbidden", 2),
+    Row(Reason::Port, "port", "403 Forbidden", 2),
+    Row(Reason::PrivateAddress, "private_address", "403 Forbidden", 2),
+    Row(Reason::BadName, "bad_name", "403 Forbidden", 2),
+    Row(Reason::ResolveFailed, "resolve_failed", "502 Bad Gateway", 4),
+    Row(Reason::BadRequest, "bad_request", "400 Bad Request", 1),
+    Row(Reason::HeadTooLarge, "bad_request", "431 Request Header Fields Too Large", 1),
+    Row(Reason::HeadTooSlow, "bad_request", "408 Request Timeout", 1),
+    Row(Reason::Limit, "limit", "503 Service Unavailable", 1),
+    Row(Reason::Unreachable, "unreachable", "502 Bad Gateway", 4),
+    Row(Reason::ConnectionRefused, "unreachable", "502 Bad Gateway", 5),
+];
+
+impl Reason {
+    fn row(self) -> &'static Row {
+        // The table is total (a unit test walks it), so the first row is never a silent stand-in.
+        ROWS.iter().find(|row| row.0 == self).unwrap_or(&ROWS[0])
+    }
+
+    pub fn name(self) -> &'static str {
+        self.row().1
+    }
+
+    pub fn status(self) -> &'static str {
+        self.row().2
+    }
+
+    pub fn socks_reply(self) -> u8 {
+        self.row().3
+    }
+
+    /// The fence let it pass, and what lies beyond did not answer.
+    pub fn is_upstream(self) -> bool {
+        matches!(self, Reason::Unreachable | Reason::ConnectionRefused)
+    }
+}
+
+/// A request that ends before anything was sent upstream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub reason: Reason,
+    pub host: String,
+    pub port: u16,
+    pub address: Option<IpAddr>,
+}
+
+impl Refusal {
+    pub fn new(reason: Reason, host: &str, port: u16) -> Refusal {
+        Refusal { reason, host: host.to_owned(), port, address: None }
+    }
+
+    /// The request could not be read, so there is no host to name.
+    pub fn unread(reason: Reason) -> Refusal {
+        Refusal::new(reason, "", 0)
+    }
+
+    pub fn decision(&self, via: &'static str) -> Decision {
+        let allowed = self.reason.is_upstream();
+        let Refusal { host, port, address, .. } = self.clone();
+        Decision { allowed, host, port, via, reason: Some(self.reason.name()), address }
+    }
+
+    /// One line for the program inside and the model behind it: what happened, and which key would change it.
+    pub fn message(&self) -> String {
+        let Refusal { host, port, .. } = self;
+        match self.reason {
+            Reason::NotAllowed => {
+                format!("{host} is not in `allow_domains` of this tool; ask the operator to add \"{host}\" there.")
+            }
+            Reason::AddressNotAllowed => format!(
+                "an address is reached only if `allow_addresses` lists it; use a name, or ask the operator to add \
+                 \"{host}:{port}\" there."
+            ),
+            Reason::Denied => {
+                format!("{host}:{port} is in `deny_domains` of this tool, which wins over `allow_domains`.")
+            }
+            Reason::Port => format!(
+                "{host} is allowed, but not on port {port}; ask the operator to add \"{host}:{port}\" to `allow_domains`."
+            ),
+            Reason::PrivateAddress => format!(
+                "{host} has only private, local or reserved addresses; ask the operator to list its address with \
+                 port {port} in `allow_addresses`."
+            ),
+            Reason::BadName => "the host is not spelled as a plain DNS name or address; write it that way.".to_owned(),
+            Reason::ResolveFailed => format!("{host} was not found in DNS; check the name or try again."),
+            Reason::BadRequest => {
+                "the request was not understood; send CONNECT host:port, GET http://host/…, or SOCKS5.".to_owned()
+            }
+            Reason::HeadTooLarge => "the head of the request is over 16 KiB; send fewer or shorter headers.".to_owned(),
+            Reason::HeadTooSlow => "the head of the request did not come within 10 s; send it at once.".to_owned(),
+            Reason::Limit => "too many connections of this run are open; close some and try again.".to_owned(),
+            Reason::Unreachable => format!("{host}:{port} is allowed, but did not answer; try again later."),
+            Reason::ConnectionRefused => {
+                format!("{host}:{port} is allowed, but refused the connection; check the port.")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_its_row_and_says_one_line() {
+        for row in ROWS {
+            assert_eq!(row.0.name(), row.1);
+            assert_eq!(row.0.status(), row.2);
+            let message = Refusal::new(row.0, "example.com", 22).message();
+            assert!(message.ends_with('.') && !message.contains('\n'), "{message}");
+        }
+        // One more than the last number: all variants are in the table.
+        assert_eq!(ROWS.len(), Reason::ConnectionRefused as usize + 1);
+    }
+}

@@ -1,0 +1,329 @@
+//! The head of an HTTP/1 message, read strictly: what another parser might read differently is refused.
+
+use std::fmt;
+
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
+
+/// The longest head of a request.
+pub const LONGEST: u64 = 16 * 1024;
+
+#[derive(Debug)]
+pub enum Fault {
+    /// Not HTTP as it is written down.
+    Malformed,
+    TooLarge,
+    /// The other side closed before the head was whole, or was gone.
+    Gone,
+}
+
+/// A field as it came; names are compared without case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    pub name: Vec<u8>,
+    pub value: Vec<u8>,
+}
+
+impl Field {
+    pub fn is(&self, name: &str) -> bool {
+        self.name.eq_ignore_ascii_case(name.as_bytes())
+    }
+}
+
+/// First line and fields, each without its line end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Head {
+    pub start: Vec<u8>,
+    pub fields: Vec<Field>,
+}
+
+/// How the end of a body is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Framing {
+    Empty,
+    Length(u64),
+    Chunked,
+    /// A response that ends with its connection.
+    UntilClosed,
+}
+
+/// Fields that are for the next hop alone. What carries the length of the body is written anew.
+const HOP: &[&str] = &[
+    "connection",
+    "proxy-connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authentication-info",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "content-length",
+    "upgrade",
+    "http2-settings",
+];
+
+/// One line with its line end, taken out of the number of bytes that are left.
+pub async fn read_line(from: &mut (impl AsyncBufRead + Unpin), left: &mut u64) -> Result<Vec<u8>, Fault> {
+    let mut line = Vec::new();
+    let read = from.take(*left).read_until(b'\n', &mut line).await.map_err(|_| Fault::Gone)?;
+    *left -= read as u64;
+    match line.as_slice() {
+        [text @ .., b'\r', b'\n'] if !text.contains(&b'\r') => Ok(line),
+        [.., b'\n'] => Err(Fault::Malformed),
+        _ if *left == 0 => Err(Fault::TooLarge),
+        _ => Err(Fault::Gone),
+    }
+}
+
+impl Head {
+    pub async fn read(from: &mut (impl AsyncBufRead + Unpin), longest: u64) -> Result<Head, Fault> {
+        let mut left = longest;
+        let mut text = Vec::new();
+        loop {
+            let line = read_line(from, &mut left).await?;
+            let last = line == b"\r\n";
+            text.extend(line);
+            if last {
+                return Head::parse(&text).ok_or(Fault::Malformed);
+            }
+        }
+    }
+
+    /// From the whole text, with the empty line at its end.
+    pub fn parse(text: &[u8]) -> Option<Head> {
+        let text = text.strip_suffix(b"\r\n")?;
+        let mut lines = text.split_inclusive(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r\n"));
+        let start = lines.next()??.to_vec();
+        let fields = lines.map(|line| parse_field(line?)).collect::<Option<Vec<Field>>>()?;
+        let plain = !start.is_empty() && start.iter().all(|byte| is_text(*byte) && *byte != b'\t');
+        plain.then_some(Head { start, fields })
+    }
+
+    /// The value of a field that may be there once.
+    pub fn single(&self, name: &str) -> Result<Option<&[u8]>, Fault> {
+        let mut values = self.fields.iter().filter(|field| field.is(name)).map(|field| field.value.as_slice());
+        match (values.next(), values.next()) {
+            (_, Some(_)) => Err(Fault::Malformed),
+            (value, None) => Ok(value),
+        }
+    }
+
+    /// The length as the fields say it, if they do. Two answers are none: that is how requests are smuggled.
+    pub fn framing(&self) -> Result<Option<Framing>, Fault> {
+        match (self.single("content-length")?, self.single("transfer-encoding")?) {
+            (None, None) => Ok(None),
+            (Some(length), None) => parse_length(length).map(|length| Some(Framing::Length(length))),
+            (None, Some(coding)) if coding.eq_ignore_ascii_case(b"chunked") => Ok(Some(Framing::Chunked)),
+            _ => Err(Fault::Malformed),
+        }
+    }
+
+    /// The fields that are meant for the other end.
+    pub fn end_to_end(&self) -> impl Iterator<Item = &Field> {
+        let named: Vec<&[u8]> = self
+            .fields
+            .iter()
+            .filter(|field| field.is("connection") || field.is("proxy-connection"))
+            .flat_map(|field| field.value.split(|byte| *byte == b','))
+            .map(<[u8]>::trim_ascii)
+            .collect();
+        self.fields.iter().filter(move |field| {
+            !HOP.iter().any(|name| field.is(name)) && !named.iter().any(|name| field.name.eq_ignore_ascii_case(name))
+        })
+    }
+}
+
+/// What is sent on; the caller puts in only what [`Head::parse`] let through.
+pub fn write_head<'a>(start: &[u8], fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> Vec<u8> {
+    let mut text = [start, b"\r\n"].concat();
+    for (name, value) in fields {
+        text.extend([name, b": ", value, b"\r\n"].concat());
+    }
+    text.extend(b"\r\n");
+    text
+}
+
+/// The field that says how long the body is.
+pub fn framing_field(framing: Framing) -> Option<(&'static [u8], Vec<u8>)> {
+    match framing {
+        Framing::Length(length) => Some((b"Content-Length", length.to_string().into_bytes())),
+        Framing::Chunked => Some((b"Transfer-Encoding", b"chunked".to_vec())),
+        Framing::Empty | Framing::UntilClosed => None,
+    }
+}
+
+/// `name: value`. A line that begins with a space continues the one before it, for some; it has no name, for us.
+fn parse_field(line: &[u8]) -> Option<Field> {
+    let colon = line.iter().position(|byte| *byte == b':')?;
+    let (name, value) = (&line[..colon], &line[colon + 1..]);
+    let plain = is_token(name) && value.iter().all(|byte| is_text(*byte));
+    plain.then(|| Field { name: name.to_vec(), value: value.trim_ascii().to_vec() })
+}
+
+/// Digits alone: no sign, no list, nothing too long to count.
+fn parse_length(text: &[u8]) -> Result<u64, Fault> {
+    let digits = (1..=18).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
+    let number = std::str::from_utf8(text).ok().filter(|_| digits).and_then(|text| text.parse().ok());
+    number.ok_or(Fault::Malformed)
+}
+
+pub fn is_token(text: &[u8]) -> bool {
+    let known = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    !text.is_empty() && text.iter().all(known)
+}
+
+fn is_text(byte: u8) -> bool {
+    byte == b'\t' || (byte >= b' ' && byte != 0x7f)
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Fault::Malformed => "not well-formed HTTP/1",
+            Fault::TooLarge => "too large",
+            Fault::Gone => "ended too soon",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(lines: &str) -> Option<Head> {
+        Head::parse(format!("GET http://a.com/ HTTP/1.1\r\n{lines}\r\n").as_bytes())
+    }
+
+    #[test]
+    fn a_head_is_a_line_and_its_fields() {
+        let head = with("Host: a.com\r\nX-Empty:\r\nX-Padded: \t b c \t\r\n").unwrap();
+        assert_eq!(head.start, b"GET http://a.com/ HTTP/1.1");
+        assert_eq!(head.single("host").unwrap(), Some(&b"a.com"[..]));
+        assert_eq!(head.single("x-empty").unwrap(), Some(&b""[..]));
+        assert_eq!(head.single("X-PADDED").unwrap(), Some(&b"b c"[..]));
+        assert_eq!(head.single("absent").unwrap(), None);
+        assert!(with("").is_some());
+    }
+
+    #[test]
+    fn what_is_not_strictly_http_is_no_head() {
+        for lines in [
+            " folded: x\r\n",
+            "A: b\r\n folded\r\n",
+            "A: b\r\n\tfolded\r\n",
+            "A : b\r\n",
+            "A\r\n",
+            ": b\r\n",
+            "A(: b\r\n",
+            "A\0: b\r\n",
+            "A: b\0\r\n",
+            "A: b\x07\r\n",
+            "A: b\x0c\r\n",
+            "A: b\x7f\r\n",
+            "A: b\rC: d\r\n",
+            "A: b\nC: d\r\n",
+            "A: b\r\r\n",
+            "\r\nA: b\r\n",
+            "Ä: b\r\n",
+        ] {
+            assert!(with(lines).is_none(), "{lines:?}");
+        }
+        for text in ["", "\r\n", "\r\n\r\n", "GET\tx HTTP/1.1\r\n\r\n", "GET x HTTP/1.1\n\n", "GET x HTTP/1.1\r\n"] {
+            assert!(Head::parse(text.as_bytes()).is_none(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_body_has_one_length_or_none() {
+        let framing = |lines: &str| with(lines).unwrap().framing();
+        assert_eq!(framing("").unwrap(), None);
+        assert_eq!(framing("Content-Length: 12\r\n").unwrap(), Some(Framing::Length(12)));
+        assert_eq!(framing("transfer-encoding: Chunked\r\n").unwrap(), Some(Framing::Chunked));
+        for lines in [
+            "Content-Length: 1\r\nContent-Length: 1\r\n",
+            "Content-Length: 1\r\ncontent-length: 2\r\n",
+            "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n",
+            "Transfer-Encoding: chunked\r\nContent-Length: 1\r\n",
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+            "Transfer-Encoding: gzip, chunked\r\n",
+            "Transfer-Encoding: identity\r\n",
+            "Transfer-Encoding: xchunked\r\n",
+            "Transfer-Encoding:\r\n",
+            "Content-Length:\r\n",
+            "Content-Length: +1\r\n",
+            "Content-Length: -1\r\n",
+            "Content-Length: 1, 1\r\n",
+            "Content-Length: 0x1\r\n",
+            "Content-Length: 1 1\r\n",
+            "Content-Length: 99999999999999999999\r\n",
+        ] {
+            assert!(framing(lines).is_err(), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_meant_for_the_other_end_is_sent_on() {
+        let head = with(
+            "Host: a.com\r\nConnection: close, X-Private\r\nX-Private: 1\r\nProxy-Authorization: Basic c2VjcmV0\r\n\
+             Proxy-Connection: X-More\r\nX-More: 1\r\nTE: trailers\r\nUpgrade: h2c\r\nKeep-Alive: 5\r\nTrailer: X\r\nX-Public: 1\r\n",
+        );
+        let head = head.unwrap();
+        let names: Vec<_> = head.end_to_end().map(|field| String::from_utf8_lossy(&field.name)).collect();
+        assert_eq!(names, ["Host", "X-Public"]);
+    }
+
+    /// Every head that is read can be written and read again, and nothing in it can end a line.
+    #[test]
+    fn random_heads_are_refused_or_come_back_the_same() {
+        const PIECES: &[&[u8]] = &[
+            b"GET ",
+            b"http://a.com/",
+            b" HTTP/1.1",
+            b"\r\n",
+            b"\n",
+            b"\r",
+            b"\r\n\r\n",
+            b"Host: a.com",
+            b":",
+            b" ",
+            b"\t",
+            b"\0",
+            b"Content-Length: 1",
+            b"Transfer-Encoding: chunked",
+            b"\xff",
+            b"a",
+            b"Connection: x,,y",
+            b"\x7f",
+        ];
+        let mut state = 0x2545_f491_4f6c_dd1d_u64;
+        let mut next = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % below as u64) as usize
+        };
+        let mut accepted = 0;
+        for _ in 0..50_000 {
+            let mut text: Vec<u8> = Vec::new();
+            for _ in 0..next(12) {
+                text.extend(PIECES[next(PIECES.len())]);
+                if next(3) == 0 {
+                    text.extend(b"\r\nA: b");
+                }
+            }
+            text.extend(b"\r\n\r\n");
+            if next(4) == 0 {
+                let at = next(text.len());
+                text[at] = next(256) as u8;
+            }
+            let Some(head) = Head::parse(&text) else { continue };
+            accepted += 1;
+            let parts = head.fields.iter().flat_map(|field| [&field.name, &field.value]).chain([&head.start]);
+            assert!(parts.flatten().all(|byte| !b"\r\n\0".contains(byte)), "{text:?}");
+            let _ = head.framing();
+            let written = write_head(&head.start, head.fields.iter().map(|field| (&*field.name, &*field.value)));
+            assert_eq!(Head::parse(&written).as_ref(), Some(&head), "{text:?}");
+        }
+        assert!(accepted > 1000, "only {accepted} heads were read at all");
+    }
+}

@@ -1,0 +1,93 @@
+//! Accepts on the listener of one run, and ends every connection when the run does.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncBufReadExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, timeout_at};
+
+use super::allow::Allow;
+use super::client::Client;
+use super::decision::Decision;
+use super::reach::{Limits, Reach, direct};
+use super::resolve::Resolver;
+use super::{http, socks};
+
+/// Connections over the limit that are told so at the same time. Any more are closed without a word.
+const SURPLUS: usize = 32;
+
+/// Serves until dropped; every connection ends with it.
+pub struct Proxy {
+    serving: JoinHandle<()>,
+}
+
+impl Proxy {
+    /// Begins to serve. `decided` is called for each request in the order of decisions and must not block; a run
+    /// can cause as many as it likes, so whoever keeps them has to bound them.
+    pub fn start(
+        listener: std::net::TcpListener,
+        allow: Arc<Allow>,
+        resolver: Arc<dyn Resolver>,
+        decided: Arc<dyn Fn(&Decision) + Send + Sync>,
+    ) -> io::Result<Proxy> {
+        Proxy::serve(listener, Reach { allow, resolver, dial: direct(), decided, limits: Limits::default() })
+    }
+
+    pub(super) fn serve(listener: std::net::TcpListener, reach: Reach) -> io::Result<Proxy> {
+        let runtime = tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
+        listener.set_nonblocking(true)?;
+        let listener = TcpListener::from_std(listener)?;
+        Ok(Proxy { serving: runtime.spawn(accept(listener, Arc::new(reach))) })
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // The set of connections belongs to this task, and goes with it.
+        self.serving.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, reach: Arc<Reach>) {
+    let places = Arc::new(Semaphore::new(reach.limits.connections));
+    let mut running = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            Some(_) = running.join_next() => continue,
+            accepted = listener.accept() => accepted,
+        };
+        let Ok((stream, _)) = accepted else {
+            // Most likely out of file descriptors: others have to close some first.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let place = Arc::clone(&places).try_acquire_owned().ok();
+        if place.is_some() || running.len() < reach.limits.connections + SURPLUS {
+            let reach = Arc::clone(&reach);
+            running.spawn(async move {
+                // What fails here has been told to the client, or there is no client any more.
+                let _ = serve(stream, &reach, place.is_none()).await;
+                drop(place);
+            });
+        }
+    }
+}
+
+async fn serve(stream: TcpStream, reach: &Reach, surplus: bool) -> io::Result<()> {
+    let deadline = Instant::now() + reach.limits.head;
+    stream.set_nodelay(true)?;
+    let mut client = Client::new(stream, surplus);
+    let Ok(first) = timeout_at(deadline, client.read.fill_buf()).await else {
+        // It never said a word, so there is nothing to answer.
+        return Ok(());
+    };
+    match first?.first() {
+        Some(5) => socks::serve(&mut client, reach, deadline).await,
+        Some(_) => http::serve(&mut client, reach, deadline).await,
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,125 @@
+//! The one road out: name, list, one lookup, addresses, dial. The address that was checked is the one dialled.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::allow::Allow;
+use super::decision::{Decision, Reason, Refusal};
+use super::host::{Host, Target};
+use super::resolve::Resolver;
+
+/// Opens a connection to an address that was checked. A test puts its own server there.
+pub type Dial = Arc<dyn Fn(SocketAddr) -> BoxFuture<'static, io::Result<TcpStream>> + Send + Sync>;
+
+#[derive(Debug, Clone)]
+pub struct Limits {
+    pub connections: usize,
+    pub head: Duration,
+    pub lookup: Duration,
+    pub dial: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            connections: 256,
+            head: Duration::from_secs(10),
+            lookup: Duration::from_secs(10),
+            dial: Duration::from_secs(15),
+        }
+    }
+}
+
+/// How long one address of several is waited for before the next is tried beside it.
+const STAGGER: Duration = Duration::from_millis(300);
+
+/// What every connection of a run shares.
+pub struct Reach {
+    pub allow: Arc<Allow>,
+    pub resolver: Arc<dyn Resolver>,
+    pub dial: Dial,
+    pub decided: Arc<dyn Fn(&Decision) + Send + Sync>,
+    pub limits: Limits,
+}
+
+impl Reach {
+    /// A connection to the target, if it may be reached. What came of it is told by whoever answers the client.
+    pub async fn connect(&self, target: &Target, via: &'static str) -> Result<TcpStream, Refusal> {
+        let addresses = self.check(target).await?;
+        let host = target.host.shown();
+        match timeout(self.limits.dial, self.dial_first(&addresses, target.port)).await {
+            Ok(Ok((stream, address))) => {
+                let (address, port) = (Some(address), target.port);
+                (self.decided)(&Decision { allowed: true, host, port, via, reason: None, address });
+                Ok(stream)
+            }
+            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                Err(unreachable(Reason::ConnectionRefused, target, &addresses))
+            }
+            Ok(Err(_)) | Err(_) => Err(unreachable(Reason::Unreachable, target, &addresses)),
+        }
+    }
+
+    /// The addresses that may be dialled for it; never an empty list.
+    async fn check(&self, target: &Target) -> Result<Vec<IpAddr>, Refusal> {
+        let refuse = |reason| Refusal::new(reason, &target.host.shown(), target.port);
+        let name = match &target.host {
+            Host::Address(address) => {
+                return self.allow.check_literal(*address, target.port).map(|()| vec![*address]).map_err(refuse);
+            }
+            Host::Name(name) => name,
+        };
+        // Before the lookup, because to look a name up is already to tell it to somebody.
+        self.allow.check_name(name, target.port).map_err(refuse)?;
+        let found = match timeout(self.limits.lookup, self.resolver.resolve(name)).await {
+            Ok(Ok(found)) if !found.is_empty() => found,
+            _ => return Err(refuse(Reason::ResolveFailed)),
+        };
+        let kept = self.allow.keep(found, target.port);
+        if kept.is_empty() { Err(refuse(Reason::PrivateAddress)) } else { Ok(kept) }
+    }
+
+    /// The first address that answers. Each next one starts when those before it have failed or taken their time.
+    async fn dial_first(&self, addresses: &[IpAddr], port: u16) -> io::Result<(TcpStream, IpAddr)> {
+        let mut waiting = addresses.iter();
+        let mut tries = FuturesUnordered::new();
+        let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        loop {
+            let more = waiting.next().map(|address| {
+                let dial = (self.dial)(SocketAddr::new(*address, port));
+                tries.push(async move { dial.await.map(|stream| (stream, *address)) });
+            });
+            let patience = if more.is_some() { STAGGER } else { self.limits.dial };
+            match timeout(patience, tries.next()).await {
+                Ok(Some(Ok(connected))) => return Ok(connected),
+                Ok(Some(Err(error))) => failure = error,
+                Ok(None) => return Err(failure),
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+fn unreachable(reason: Reason, target: &Target, addresses: &[IpAddr]) -> Refusal {
+    Refusal { address: addresses.first().copied(), ..Refusal::new(reason, &target.host.shown(), target.port) }
+}
+
+/// The real thing: straight to the address.
+pub fn direct() -> Dial {
+    Arc::new(|address| {
+        Box::pin(async move {
+            let stream = TcpStream::connect(address).await?;
+            // A tunnel may be silent for as long as the run lives; only a peer that is gone should end it.
+            rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
+            Ok(stream)
+        })
+    })
+}

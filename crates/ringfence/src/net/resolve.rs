@@ -1,0 +1,52 @@
+//! From a name to addresses, by the system's own resolver or by one of a test.
+
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use tokio::sync::Semaphore;
+
+pub trait Resolver: Send + Sync {
+    fn resolve<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>>;
+}
+
+/// The resolver of this machine. One for each run, so that no run can use up the threads of another.
+pub struct System {
+    slots: Arc<Semaphore>,
+}
+
+/// A lookup that was given up still holds its thread until the system's own time is up.
+const LOOKUPS: usize = 16;
+
+impl Default for System {
+    fn default() -> Self {
+        System { slots: Arc::new(Semaphore::new(LOOKUPS)) }
+    }
+}
+
+impl Resolver for System {
+    fn resolve<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+        let name = name.to_owned();
+        Box::pin(async move {
+            let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(io::Error::other)?;
+            let lookup = move || {
+                let found = (name.as_str(), 0).to_socket_addrs().map(|found| found.map(|at| at.ip()).collect());
+                drop(slot);
+                found
+            };
+            tokio::task::spawn_blocking(lookup).await.map_err(io::Error::other)?
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_system_knows_this_machine() {
+        let found = System::default().resolve("localhost").await.unwrap();
+        assert!(found.iter().any(IpAddr::is_loopback), "{found:?}");
+    }
+}

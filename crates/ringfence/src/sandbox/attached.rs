@@ -1,0 +1,225 @@
+//! A run whose standard input, output and error are those of this process: `ringfence sandbox`.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use jail::Fence;
+use jail::fault::{Fault, Layer};
+use jail::namespaces::Tier;
+use jail::packet::Channel;
+use jail::rights::{Network, Rights};
+use jail::supervisor::{self, Exit, Fds, Report, Spec};
+use jail::zygote::{self, Ground, Laid, Order};
+use rustix::fs::{Mode, OFlags};
+use serde_json::{Value, json};
+
+use super::egress::Egress;
+use super::tier::{self, tiers};
+use super::{env, fault, profile};
+use crate::base::{Error, Result};
+use crate::config::{Config, Profile};
+use crate::net::{self, Allow};
+
+/// The fence could not be put up.
+const NO_FENCE: u8 = 125;
+const CANNOT_RUN: u8 = 126;
+const NO_PROGRAM: u8 = 127;
+
+/// `only` leaves out every other way to namespaces, to try that one.
+pub fn run(config: &Config, command: &[String], report: Option<&Path>, only: Option<Tier>) -> Result<u8> {
+    profile::check(config)?;
+    let Some(workspace) = &config.workspace else { return Err(Error::internal("there is no workspace")) };
+    let Some((program, args)) = command.split_first() else { return Err(Error::invalid_arguments("no command")) };
+    let mut rights = profile::rights(config, workspace)?;
+    let _scratch = profile::Scratch::make(config, &mut rights)?;
+    // Opened before the run, which could put a link in its place.
+    let mut report = report.map(open_report).transpose()?;
+    let allow = profile::allow(config)?.map(Arc::new);
+    let cwd = working_directory(workspace);
+    let mut environment = env::build(&[])?;
+    let fenced = config.sandbox.profile != Profile::None;
+    if fenced {
+        environment = env::merge(environment, profile::environment(config, &rights));
+    }
+    let spec = Spec {
+        program: program.clone(),
+        args: args.to_vec(),
+        argv0: None,
+        env: environment,
+        cwd,
+        grace_ms: u64::try_from(config.limits.grace.as_millis()).unwrap_or(u64::MAX),
+        fence: match config.sandbox.profile {
+            Profile::Default | Profile::Seatbelt => Fence::Default,
+            Profile::Contained => Fence::Contained,
+            Profile::None => Fence::None,
+        },
+        rights,
+        limits: config.sandbox.limits.clone(),
+        proxy_env: allow.as_ref().map(|_| net::environment(jail::PORT)).unwrap_or_default(),
+        shut_ports: Vec::new(),
+    };
+    let outcome = start(&spec, only).and_then(|(control, tier)| watch(control, &spec, allow).map(|end| (end, tier)));
+    let (end, tier) = outcome.map_err(|error| Error::internal("the fence was lost").source(error))?;
+    if let (Some(file), End::Exited(exit, refused)) = (&mut report, &end) {
+        let seen = exit.denials.iter().filter_map(|denial| serde_json::to_value(denial).ok());
+        let denials: Vec<Value> = seen.chain(refused.iter().cloned()).collect();
+        let text = json!({
+            "profile": config.sandbox.profile.name(), "tier": tier.map(Tier::name), "limits": exit.limits,
+            "exit_code": exit.code, "signal": exit.signal, "left_behind": exit.left_behind,
+            "out_of_memory": exit.out_of_memory, "denials": denials,
+        });
+        writeln!(file, "{text}").map_err(|error| unwritable(&error))?;
+    }
+    if let (Some(file), End::Failed(fault)) = (&mut report, &end) {
+        let text = json!({ "profile": config.sandbox.profile.name(), "fault": fault });
+        writeln!(file, "{text}").map_err(|error| unwritable(&error))?;
+    }
+    Ok(match end {
+        End::Exited(exit, _) => code(&exit),
+        End::Failed(fault) => tell(program, &fault),
+    })
+}
+
+enum End {
+    /// With what its proxy has refused.
+    Exited(Exit, Vec<Value>),
+    Failed(Fault),
+}
+
+/// Where the command starts: here, if that is inside.
+fn working_directory(workspace: &Path) -> PathBuf {
+    let here = std::env::current_dir().and_then(|here| here.canonicalize());
+    here.ok().filter(|here| here.starts_with(workspace)).unwrap_or_else(|| workspace.to_owned())
+}
+
+/// A supervisor that waits for its spec on the socket.
+fn start(spec: &Spec, only: Option<Tier>) -> io::Result<(std::result::Result<UnixStream, Fault>, Option<Tier>)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    if spec.fence != Fence::Default {
+        Command::new("/proc/self/exe")
+            .arg(supervisor::ARGUMENT)
+            .env_clear()
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        return Ok((Ok(ours), None));
+    }
+    let mut refused = None;
+    for tier in only.map_or_else(tiers, |tier| vec![tier]) {
+        let channel = begin(tier)?;
+        match lay(&channel, &spec.rights, tier) {
+            Ok(()) => {
+                let network = (spec.rights.network != Network::All).then_some(0);
+                channel.send(&Order { network, last: true }, &[theirs.as_fd()])?;
+                // The zygote goes when this process does, and takes the run with it.
+                std::mem::forget(channel);
+                return Ok((Ok(ours), Some(tier)));
+            }
+            Err(fault) => refused = Some(refused.unwrap_or(fault)),
+        }
+    }
+    let none = || Fault::other(Layer::Namespaces, "start", "there is no way to make namespaces here");
+    Ok((Err(refused.unwrap_or_else(none)), None))
+}
+
+/// A zygote that waits for its ground. Nothing needs to be kept from it, so a fork will do where it can.
+fn begin(tier: Tier) -> io::Result<Channel> {
+    if tier != Tier::Bwrap {
+        return zygote::fork_off();
+    }
+    let (ours, theirs) = Channel::pair()?;
+    tier::zygote(tier, Path::new("/proc/self/exe"), theirs)?.spawn()?;
+    Ok(ours)
+}
+
+/// One that ends before it has answered, as bubblewrap does where it is refused, is a tier that does not work.
+fn lay(channel: &Channel, rights: &Rights, tier: Tier) -> Laid {
+    let lost = |error: io::Error| Fault::new(Layer::Namespaces, "lay the ground", &error);
+    channel.send(&Ground { rights: rights.clone(), tier }, &[]).map_err(lost)?;
+    match channel.receive::<Laid>().map_err(lost)? {
+        Some((laid, _)) => laid,
+        None => Err(Fault::other(Layer::Namespaces, "lay the ground", "its maker was lost")),
+    }
+}
+
+fn watch(control: std::result::Result<UnixStream, Fault>, spec: &Spec, allow: Option<Arc<Allow>>) -> io::Result<End> {
+    let control = match control {
+        Ok(control) => control,
+        Err(fault) => return Ok(End::Failed(fault)),
+    };
+    let cwd = File::open(&spec.cwd)?;
+    let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
+    let way_out = allow.map(|allow| Channel::pair().map(|(ours, theirs)| (allow, ours, theirs))).transpose()?;
+    let handout = way_out.as_ref().map(|(_, _, theirs)| theirs.as_fd());
+    let (stdin, stdout, stderr) = (stdin.as_fd(), stdout.as_fd(), stderr.as_fd());
+    let fds = Fds { stdin, stdout, stderr, cwd: cwd.as_fd(), handout };
+    let rest = supervisor::send_spec(control.as_fd(), spec, &fds)?;
+    (&control).write_all(&rest)?;
+    let way_out = way_out.map(|(allow, ours, _)| (allow, ours));
+    match way_out {
+        None => hear(control, |_| Ok(Vec::new())),
+        Some((allow, handout)) => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+            let _inside = runtime.enter();
+            let mut egress = None;
+            hear(control, |report| {
+                if matches!(report, Report::Started(_)) {
+                    egress = Some(Egress::start(&handout, &allow, None)?);
+                }
+                Ok(egress.as_ref().map(Egress::denials).unwrap_or_default())
+            })
+        }
+    }
+}
+
+/// Hears how it goes until nothing of the run is left, which is when the stream ends. `each` says what the proxy has
+/// refused so far.
+fn hear(control: UnixStream, mut each: impl FnMut(&Report) -> io::Result<Vec<Value>>) -> io::Result<End> {
+    let mut end = None;
+    for line in BufReader::new(control).lines() {
+        let report = serde_json::from_str(&line?)?;
+        let refused = each(&report)?;
+        match report {
+            Report::Started(_) => {}
+            Report::Failed(fault) => end = Some(End::Failed(fault)),
+            Report::Exited(exit) => end = Some(End::Exited(exit, refused)),
+        }
+    }
+    end.ok_or_else(|| io::Error::other("the supervisor was lost"))
+}
+
+fn open_report(path: &Path) -> Result<File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(path, flags, Mode::from_raw_mode(0o644));
+    opened.map(File::from).map_err(|errno| unwritable(&errno.into()))
+}
+
+fn unwritable(error: &io::Error) -> Error {
+    Error::invalid_arguments(format!("the report cannot be written: {error}"))
+        .hint("Name another file with `--report`.")
+}
+
+fn code(exit: &Exit) -> u8 {
+    let code = exit.code.or_else(|| exit.signal.map(|signal| 128 + signal)).unwrap_or(i32::from(NO_FENCE));
+    u8::try_from(code).unwrap_or(NO_FENCE)
+}
+
+fn tell(program: &str, fault: &Fault) -> u8 {
+    let error = fault::explain(program, fault);
+    let hint = error.hint_text().unwrap_or_default().to_owned();
+    // When standard error is gone there is nowhere left to say it.
+    let _ = writeln!(io::stderr(), "error: {}\nhint: {hint}", error.detail());
+    match (fault.layer, fault.errno) {
+        (Layer::Program, Some(ENOENT)) => NO_PROGRAM,
+        (Layer::Program, _) => CANNOT_RUN,
+        _ => NO_FENCE,
+    }
+}
+
+const ENOENT: i32 = 2;

@@ -1,0 +1,86 @@
+//! What a session's commands run in: its fence, with everything of it that outlives a single run.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use jail::Fence;
+use jail::limits::Limits;
+use jail::rights::{Network, Rights};
+
+use super::launch::Launcher;
+use super::profile;
+use super::zygote::Zygote;
+use crate::base::Result;
+use crate::base::workspace::Workspace;
+use crate::config::{Config, Profile};
+use crate::net::Allow;
+use crate::session::Session;
+
+/// Kept by its session, and gone with it.
+pub struct Cell {
+    pub profile: Profile,
+    pub rights: Rights,
+    pub limits: Limits,
+    /// What programs are told so that they find their way.
+    pub env: Vec<(String, String)>,
+    pub shut_ports: Vec<u16>,
+    /// What a run with a proxy may reach.
+    pub(super) allow: Option<Arc<Allow>>,
+    pub(super) launcher: Launcher,
+    pub(super) zygote: Option<Zygote>,
+    /// Held so that it goes with the session.
+    _scratch: Option<profile::Scratch>,
+}
+
+impl Cell {
+    /// The session's own.
+    pub fn of(session: &Session, config: &Config, launcher: &Launcher) -> Result<Arc<Cell>> {
+        session.keep(|| Cell::new(&session.workspace, config, launcher.clone()))
+    }
+
+    fn new(workspace: &Workspace, config: &Config, launcher: Launcher) -> Result<Cell> {
+        profile::check(config)?;
+        let profile = config.sandbox.profile;
+        let mut rights = workspace.rights().clone();
+        let scratch = profile::Scratch::make(config, &mut rights)?;
+        let env = match profile {
+            Profile::None => Vec::new(),
+            _ => profile::environment(config, &rights),
+        };
+        let zygote = (profile == Profile::Default).then(|| Zygote::new(launcher.clone(), rights.clone()));
+        let shut_ports = config.http.listen.iter().map(std::net::SocketAddr::port).collect();
+        let allow = profile::allow(config)?.map(Arc::new);
+        Ok(Cell {
+            profile,
+            rights,
+            limits: config.sandbox.limits.clone(),
+            env,
+            shut_ports,
+            allow,
+            _scratch: scratch,
+            launcher,
+            zygote,
+        })
+    }
+
+    pub(super) fn fence(&self) -> Fence {
+        match self.profile {
+            Profile::Default | Profile::Seatbelt => Fence::Default,
+            Profile::Contained => Fence::Contained,
+            Profile::None => Fence::None,
+        }
+    }
+
+    /// Which of the session's networks a run joins. Runs under one policy share one.
+    pub(super) fn network(&self) -> Option<u32> {
+        match self.rights.network {
+            Network::Off => Some(0),
+            Network::Proxied => Some(1),
+            Network::All => None,
+        }
+    }
+
+    pub fn workspace(&self) -> &Path {
+        &self.rights.workspace
+    }
+}

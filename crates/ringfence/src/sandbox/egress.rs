@@ -1,0 +1,92 @@
+//! The run's way out: a proxy on a listener that the fence hands over, and what it has refused.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use jail::packet::Channel;
+use serde_json::{Map, Value, json};
+
+use crate::net::{Allow, Decision, Proxy, System};
+
+/// Refusals of so many kinds are told apart; a run that collects more has made its point.
+const KINDS: usize = 64;
+
+/// Who is told of each decision.
+pub type Decided = Arc<dyn Fn(&Decision) + Send + Sync>;
+
+/// Serves until dropped.
+pub struct Egress {
+    _proxy: Proxy,
+    refused: Refused,
+}
+
+/// How often what was refused, and why.
+#[derive(Clone, Default)]
+struct Refused(Arc<Mutex<BTreeMap<(String, &'static str), u64>>>);
+
+impl Egress {
+    /// Takes the listener from where the run's supervisor has put it, which is before the run began.
+    pub fn start(handout: &Channel, allow: &Arc<Allow>, decided: Option<Decided>) -> io::Result<Egress> {
+        let listener = match handout.receive::<()>()? {
+            Some(((), mut fds)) if fds.len() == 1 => fds.remove(0),
+            _ => return Err(io::Error::other("the run has no way out to be served")),
+        };
+        Egress::serve(listener, allow, decided)
+    }
+
+    fn serve(listener: OwnedFd, allow: &Arc<Allow>, decided: Option<Decided>) -> io::Result<Egress> {
+        let refused = Refused::default();
+        let counted = refused.clone();
+        let note = move |decision: &Decision| {
+            if !decision.allowed {
+                counted.add(decision);
+            }
+            if let Some(decided) = &decided {
+                decided(decision);
+            }
+        };
+        let listener = TcpListener::from(listener);
+        let proxy = Proxy::start(listener, Arc::clone(allow), Arc::new(System::default()), Arc::new(note))?;
+        Ok(Egress { _proxy: proxy, refused })
+    }
+
+    /// What was refused, in the form of a result's `denials`.
+    pub fn denials(&self) -> Vec<Value> {
+        self.refused.list()
+    }
+}
+
+impl Refused {
+    fn add(&self, decision: &Decision) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (format!("{}:{}", decision.host, decision.port), decision.reason.unwrap_or("refused"));
+        let key = if all.len() < KINDS || all.contains_key(&key) { key } else { ("…".to_owned(), "refused") };
+        *all.entry(key).or_default() += 1;
+    }
+
+    fn list(&self) -> Vec<Value> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let show = |((name, reason), count): (&(String, &'static str), &u64)| json!({"kind": "network", "name": name, "reason": reason, "count": count});
+        all.iter().map(show).collect()
+    }
+}
+
+/// A decision as the audit keeps it.
+pub fn fields(decision: &Decision) -> Map<String, Value> {
+    let mut fields = Map::new();
+    let mut add = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
+    add("allowed", decision.allowed.into());
+    add("host", decision.host.clone().into());
+    add("port", decision.port.into());
+    add("via", decision.via.into());
+    if let Some(reason) = decision.reason {
+        add("reason", reason.into());
+    }
+    if let Some(address) = decision.address {
+        add("address", address.to_string().into());
+    }
+    fields
+}

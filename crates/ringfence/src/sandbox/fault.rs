@@ -1,0 +1,71 @@
+//! What a caller is told when the fence or its program could not be started.
+
+use jail::fault::{Fault, Layer};
+use rustix::io::Errno;
+
+use crate::base::{Error, Kind};
+
+/// Whoever asked for a program that cannot be run is told so; a layer that refused is named with the way out.
+pub fn explain(program: &str, fault: &Fault) -> Error {
+    if fault.layer != Layer::Program {
+        tracing::warn!("the sandbox cannot be put up: {fault}");
+    }
+    match fault.layer {
+        Layer::Program => spawn_failed(program, fault),
+        Layer::Protected => Error::permission_denied("sandbox", format!("the sandbox cannot {}", fault.what))
+            .hint(match fault.errno.map(Errno::from_raw_os_error) {
+                Some(Errno::ROFS | Errno::ACCESS | Errno::PERM) => {
+                    "The server has to be able to write to the workspace, or it cannot protect what is missing there."
+                }
+                _ => "Make it a plain file or directory; a protected path that cannot be protected stops every run.",
+            })
+            .source(fault.clone()),
+        _ => Error::permission_denied(
+            "sandbox",
+            format!("the sandbox cannot be put up ({} refused)", fault.layer.name()),
+        )
+        .hint(way_out(fault))
+        .source(fault.clone()),
+    }
+}
+
+fn way_out(fault: &Fault) -> &'static str {
+    match fault.layer {
+        Layer::UserNamespace | Layer::Namespaces | Layer::Mounts | Layer::Proc | Layer::Network => {
+            "Run `ringfence doctor`: it shows what this host refuses and how to allow it. In a container, `profile = \
+             \"contained\"` under `[sandbox]` promises less and needs no namespaces."
+        }
+        Layer::Landlock | Layer::Seccomp => "Run `ringfence doctor`. This kernel does not have what the sandbox needs.",
+        _ => "Run `ringfence doctor`: it tries every layer and says what is wrong.",
+    }
+}
+
+/// The program was looked for and could not be run. Its name is the caller's own word.
+fn spawn_failed(program: &str, fault: &Fault) -> Error {
+    let shown: String = program.chars().take(200).collect();
+    let errno = fault.errno.map(Errno::from_raw_os_error);
+    let (kind, message, hint) = match errno {
+        Some(Errno::NOENT) => (
+            Kind::NotFound,
+            format!("there is no program `{shown}`"),
+            "Check the name; a path is relative to `cwd`, a bare name is looked up in PATH. A script may name an interpreter that is missing.",
+        ),
+        Some(Errno::ACCESS | Errno::ISDIR | Errno::NOTDIR | Errno::LOOP) => (
+            Kind::InvalidArguments,
+            format!("`{shown}` is not a program that can be run"),
+            "Run it through its interpreter, or make the file executable.",
+        ),
+        Some(Errno::NOEXEC) => (
+            Kind::InvalidArguments,
+            format!("`{shown}` is not in a format that this system runs"),
+            "Run it through its interpreter, or give it a `#!` line.",
+        ),
+        Some(Errno::TOOBIG | Errno::NAMETOOLONG) => (
+            Kind::InvalidArguments,
+            "the command is longer than the system takes".to_owned(),
+            "Pass long text through `stdin` or a file.",
+        ),
+        _ => (Kind::Internal, format!("`{shown}` could not be started"), Kind::Internal.default_hint()),
+    };
+    Error::new(kind, message).reason("spawn_failed").hint(hint).source(fault.clone())
+}

@@ -1,0 +1,204 @@
+//! From the operator's word to what a run may touch.
+
+use std::fs::DirBuilder;
+use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Component, Path, PathBuf};
+
+use jail::rights::{Network, Protected, Rights, STEERING, StandIn};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
+
+use crate::base::call::digest;
+use crate::base::ids::short;
+use crate::base::workspace::{Place, Workspace};
+use crate::base::{Error, Result};
+use crate::config::{Config, Profile};
+use crate::net::Allow;
+
+/// Where git looks for what it shall ignore everywhere.
+const IGNORE: &str = ".config/git/ignore";
+const HIDDEN: &str = include_str!("hidden.list");
+
+/// What a run in this workspace may touch: one value that the file tools and the fence are both held to.
+pub fn rights(config: &Config, workspace: &Path) -> Result<Rights> {
+    let sandbox = &config.sandbox;
+    let mut rights = Rights {
+        workspace: workspace.to_owned(),
+        home: Some(cache_home(config, workspace)?),
+        network: sandbox.network(),
+        ..Rights::default()
+    };
+    for path in &sandbox.writable {
+        rights.writable.push(writable(path)?);
+    }
+    rights.protect_steering();
+    rights.take_in_repository();
+    for path in &sandbox.protect {
+        let path = inside(workspace, path);
+        if !rights.writable_roots().any(|root| path.starts_with(root) && path != root) {
+            return Err(Error::invalid_arguments(format!("{} is not inside anything writable", path.display()))
+                .hint("Everything outside the workspace and `writable` is read-only anyway; name a path inside."));
+        }
+        rights.protected.push(Protected { path, stand_in: StandIn::Directory });
+    }
+    rights.hidden = hidden(config, workspace);
+    Ok(rights)
+}
+
+/// Refuses what the profile cannot keep, rather than keep less than it says.
+pub fn check(config: &Config) -> Result<()> {
+    let sandbox = &config.sandbox;
+    allow(config)?;
+    if sandbox.allow_network && !sandbox.deny_domains.is_empty() {
+        return Err(Error::invalid_arguments("`deny_domains` means nothing beside `allow_network`")
+            .hint("With the host's whole network nothing is filtered. Use `allow_domains`, or take one of them out."));
+    }
+    if sandbox.profile == Profile::Contained {
+        let cannot = |what: &str| {
+            Error::invalid_arguments(format!("the profile `contained` cannot {what}"))
+                .hint("Use the profile `default`, or take the key out.")
+        };
+        if !sandbox.protect.is_empty() {
+            return Err(cannot("protect paths inside the workspace"));
+        }
+        if !sandbox.hide.is_empty() {
+            return Err(cannot("hide paths"));
+        }
+        if sandbox.network() == Network::Proxied {
+            return Err(cannot("filter the network"));
+        }
+    }
+    Ok(())
+}
+
+/// What the proxy of a run lets through, where there is one.
+pub fn allow(config: &Config) -> Result<Option<Allow>> {
+    let sandbox = &config.sandbox;
+    match sandbox.network() {
+        Network::Proxied => {
+            Allow::parse(&sandbox.allow_domains, &sandbox.deny_domains, &sandbox.allow_addresses).map(Some)
+        }
+        Network::Off | Network::All => Ok(None),
+    }
+}
+
+fn writable(path: &Path) -> Result<PathBuf> {
+    let hint = "Name an existing directory, other than `/`, in `writable`.";
+    let settled = path.canonicalize().ok().filter(|settled| settled.is_dir() && settled.parent().is_some());
+    settled.ok_or_else(|| Error::invalid_arguments(format!("{} cannot be made writable", path.display())).hint(hint))
+}
+
+/// An absolute path without `.` and `..`, relative ones in the workspace. It need not exist, so nothing is followed.
+fn inside(workspace: &Path, path: &Path) -> PathBuf {
+    let mut settled = PathBuf::new();
+    for part in workspace.join(path).components() {
+        match part {
+            Component::ParentDir => drop(settled.pop()),
+            Component::CurDir => {}
+            part => settled.push(part),
+        }
+    }
+    settled
+}
+
+/// Temporary files of a session that has no /tmp of its own. They go with this value.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Made where the profile needs one, and put into the rights.
+    pub fn make(config: &Config, rights: &mut Rights) -> Result<Option<Scratch>> {
+        if config.sandbox.profile != Profile::Contained {
+            return Ok(None);
+        }
+        let path = config.root.join("tmp").join(short("t"));
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&path)
+            .map_err(|error| Error::internal("the directory for temporary files cannot be made").source(error))?;
+        rights.scratch = Some(path.clone());
+        Ok(Some(Scratch(path)))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            tracing::warn!("temporary files of a session cannot be removed: {error}");
+        }
+    }
+}
+
+fn hidden(config: &Config, workspace: &Path) -> Vec<PathBuf> {
+    let listed =
+        HIDDEN.lines().filter_map(|line| line.split('#').next()).map(str::trim).filter(|path| !path.is_empty());
+    let listed = listed.filter_map(|path| match path.strip_prefix("~/") {
+        Some(below) => config.home.as_ref().map(|home| home.join(below)),
+        None => Some(PathBuf::from(path)),
+    });
+    let named = config.sandbox.hide.iter().map(|path| inside(workspace, path));
+    let steering = config.file.iter().cloned();
+    // The log, the sockets and other callers' files are in the root; what a run needs of it is opened on top.
+    let mut hidden: Vec<PathBuf> = listed.chain(named).chain(steering).chain([config.root.clone()]).collect();
+    hidden.sort();
+    hidden.dedup();
+    hidden
+}
+
+/// Where the run's HOME is: one for each workspace, so that caches last and nothing of one project reaches another.
+fn cache_home(config: &Config, workspace: &Path) -> Result<PathBuf> {
+    let name = digest(&serde_json::Value::from(workspace.display().to_string()));
+    let home = config.root.join("homes").join(name.trim_start_matches("sha256:").get(..16).unwrap_or("0"));
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&home)
+        .map_err(|error| Error::internal("the cache directory of the workspace cannot be made").source(error))?;
+    // A run may have made that impossible, and has only itself to blame.
+    if let Err(error) = ignore_stand_ins(config, &home) {
+        tracing::debug!("git is not told what to ignore: {error}");
+    }
+    Ok(home)
+}
+
+/// What stands in for missing protected directories is none of git's business: `git clean` would try to remove it.
+fn ignore_stand_ins(config: &Config, home: &Path) -> std::io::Result<()> {
+    let users = config.home.as_ref().map(|home| home.join(".config/git/ignore"));
+    let users = users.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
+    let names: String = STEERING.iter().map(|name| format!("/{name}/\n")).collect();
+    // A run may have put anything here, a link to elsewhere too, so it is opened as any other path of a caller.
+    let Ok(Place::Ready { dir, .. }) = Workspace::open(home, &[]).and_then(|home| home.place(IGNORE, true)) else {
+        return Ok(());
+    };
+    let _ = unlinkat(&dir, "ignore.new", AtFlags::empty());
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fresh = openat(&dir, "ignore.new", flags, Mode::from_raw_mode(0o600))?;
+    std::fs::File::from(fresh).write_all(format!("{users}{names}").as_bytes())?;
+    Ok(renameat(&dir, "ignore.new", &dir, "ignore")?)
+}
+
+/// What programs are told so that they find their way in the fence.
+pub fn environment(config: &Config, rights: &Rights) -> Vec<(String, String)> {
+    let mut env = Vec::new();
+    let mut set = |name: &str, value: &Path| env.push((name.to_owned(), value.display().to_string()));
+    if let Some(home) = &rights.home {
+        set("HOME", home);
+    }
+    if let Some(scratch) = &rights.scratch {
+        set("TMPDIR", scratch);
+    }
+    if let Some(home) = &config.home {
+        // Who commits, and which toolchain is used, is the user's own choice; both can only be read.
+        let git = [home.join(".gitconfig"), home.join(".config/git/config")];
+        if let Some(git) = git.iter().find(|path| path.is_file()) {
+            set("GIT_CONFIG_GLOBAL", git);
+        }
+    }
+    if let Some(rustup) = config.rustup_home.as_ref().filter(|path| path.is_dir()) {
+        set("RUSTUP_HOME", rustup);
+    }
+    // The check for leaks traces its own process, which no run may.
+    set("ASAN_OPTIONS", Path::new("detect_leaks=0"));
+    set("LSAN_OPTIONS", Path::new("detect_leaks=0"));
+    env
+}

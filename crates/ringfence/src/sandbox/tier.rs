@@ -1,0 +1,58 @@
+//! The ways to the namespaces of profile `default`, the best first. Which of them works is found out by trying.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use jail::namespaces::Tier;
+use jail::packet::Channel;
+
+/// Absolute, so that nothing in a workspace or on somebody's PATH can stand in for it.
+const BWRAP: &[&str] = &["/usr/bin/bwrap", "/usr/local/bin/bwrap"];
+
+pub fn tiers() -> Vec<Tier> {
+    let mut tiers = vec![Tier::Namespaces];
+    if bwrap().is_some() {
+        tiers.push(Tier::Bwrap);
+    }
+    if rustix::process::geteuid().is_root() {
+        tiers.push(Tier::Root);
+    }
+    tiers
+}
+
+fn bwrap() -> Option<&'static Path> {
+    BWRAP.iter().map(Path::new).find(|path| path.is_file())
+}
+
+/// The command that starts a zygote in this tier, with its end of the channel.
+pub fn zygote(tier: Tier, program: &Path, channel: Channel) -> io::Result<Command> {
+    let mut command = match (tier, bwrap()) {
+        (Tier::Bwrap, Some(bwrap)) => {
+            let mut command = Command::new(bwrap);
+            command.args(wrapped());
+            // In there our binary may have no name, so it is started from a descriptor.
+            command.stdout(Stdio::from(File::open(program)?));
+            command
+        }
+        _ => {
+            let mut command = Command::new(program);
+            command.stdout(Stdio::null());
+            command
+        }
+    };
+    command.arg(jail::zygote::ARGUMENT).env_clear();
+    command.stdin(Stdio::from(OwnedFd::from(channel))).stderr(Stdio::null());
+    Ok(command)
+}
+
+/// A user namespace with everything in it as it is outside, and every capability there: the fence itself is ours.
+fn wrapped() -> Vec<OsString> {
+    let user = rustix::process::geteuid().as_raw().to_string();
+    let group = rustix::process::getegid().as_raw().to_string();
+    let words = ["--unshare-user", "--uid", &user, "--gid", &group, "--cap-add", "ALL", "--dev-bind", "/", "/"];
+    words.iter().chain(&["--die-with-parent", "--", "/proc/self/fd/1"]).map(OsString::from).collect()
+}

@@ -1,0 +1,351 @@
+//! The fence as a server uses it: what belongs to the session and what to the run, what a run may use, what is on
+//! record, and what happens when a part of it is lost. Attacks on it are in `escape`.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::support::process::{marker, wait_for_death, with_argument};
+use crate::support::subset::assert_holds;
+use crate::support::{Client, DEADLINE, Options, SESSIONS, Server, Transport, eventually, server};
+
+fn run(client: &mut Client, command: &str) -> Value {
+    let message = client.call("shell.exec", json!({ "command": command }));
+    let result = message["result"]["structuredContent"].clone();
+    assert!(result.is_object(), "{message}");
+    result
+}
+
+fn stdout(client: &mut Client, command: &str) -> String {
+    let result = run(client, command);
+    assert_eq!(result["exit_code"], 0, "{result}");
+    result["stdout"].as_str().unwrap().to_owned()
+}
+
+/// Waits inside the fence for somebody to listen there, then asks.
+const ASK: &str =
+    "for i in $(seq 100); do exec 3<>/dev/tcp/127.0.0.1/7070 && break; sleep 0.05; done 2>/dev/null; cat <&3";
+const ANSWER: &str = "python3 -c \"import socket; s = socket.create_server(('127.0.0.1', 7070)); \
+    c = s.accept()[0]; c.sendall(b'here'); c.close(); import time; time.sleep(60)\"";
+
+#[test]
+fn a_server_started_by_one_call_answers_the_next() {
+    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut client = server.connect(SESSIONS);
+    let serving = client.start_call("shell.exec", &json!({"command": ANSWER}));
+    assert_eq!(stdout(&mut client, ASK), "here");
+    client.cancel(&serving);
+}
+
+#[test]
+fn tmp_and_the_network_are_the_sessions_own() {
+    let mut server = Options::new(Transport::Http).spawn();
+    let mut one = server.connect(SESSIONS);
+    let mut other = server.connect(SESSIONS);
+    assert_eq!(stdout(&mut one, "echo mine > /tmp/mine; echo mine > /dev/shm/mine; cat /tmp/mine"), "mine\n");
+    assert_eq!(stdout(&mut one, "cat /tmp/mine /dev/shm/mine"), "mine\nmine\n");
+    assert_eq!(run(&mut other, "cat /tmp/mine || cat /dev/shm/mine")["exit_code"], 1);
+    let serving = one.start_call("shell.exec", &json!({"command": ANSWER}));
+    assert_eq!(stdout(&mut one, ASK), "here");
+    let refused = run(&mut other, "exec 3<>/dev/tcp/127.0.0.1/7070");
+    assert!(refused["stderr"].as_str().unwrap().contains("refused"), "{refused}");
+    one.cancel(&serving);
+}
+
+#[test]
+fn processes_of_one_call_are_not_seen_by_the_next() {
+    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut client = server.connect(SESSIONS);
+    let marker = marker();
+    let id = client.start_call("shell.exec", &json!({"command": format!("exec sleep {marker}")}));
+    wait_for_one(&marker);
+    assert_eq!(run(&mut client, &format!("pgrep -f 'sleep {marker}' | grep -v $$ | grep -v $BASHPID"))["stdout"], "");
+    client.cancel(&id);
+}
+
+fn wait_for_one(marker: &str) {
+    eventually(DEADLINE, "it has started", || !with_argument(marker).is_empty());
+}
+
+/// The newest child of a process. An older one may be a run that has just ended.
+fn newest(of: u32) -> u32 {
+    *children(of).last().unwrap()
+}
+
+fn children(of: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{of}/task")).unwrap().flatten();
+    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<u32>>()).collect()
+}
+
+fn kill(pid: u32) {
+    kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL).unwrap();
+}
+
+/// Kills what `find` finds while a call runs: the call ends with an error, nothing of it lives, and the next works.
+fn lose(find: impl Fn(&Server) -> u32) {
+    let mut server = Options::new(Transport::Stdio).config("[limits]\ngrace_ms = 300").spawn();
+    let mut client = server.connect(SESSIONS);
+    stdout(&mut client, "true");
+    let marker = marker();
+    let arguments = json!({"command": format!("(setsid sleep {marker} &); exec sleep {marker}")});
+    let id = client.start_call("shell.exec", &arguments);
+    wait_for_tree_of_two(&marker);
+    kill(find(&server));
+    let message = client.wait(&id);
+    assert_eq!(message["result"]["isError"], true, "{message}");
+    assert_eq!(message["result"]["structuredContent"]["error"]["kind"], "internal", "{message}");
+    wait_for_death(&marker, DEADLINE);
+    assert_eq!(stdout(&mut client, "echo next"), "next\n");
+    assert!(!server.workspace().join(".codex").exists() || !is_empty(&server.workspace().join(".codex")));
+}
+
+fn wait_for_tree_of_two(marker: &str) {
+    eventually(DEADLINE, "both have started", || with_argument(marker).len() >= 2);
+}
+
+fn is_empty(path: &Path) -> bool {
+    std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+#[test]
+fn a_lost_zygote_ends_its_calls_and_the_next_one_works() {
+    lose(|server| newest(server.pid()));
+}
+
+#[test]
+fn a_lost_supervisor_ends_its_call_and_the_next_one_works() {
+    lose(|server| newest(newest(server.pid())));
+}
+
+#[test]
+fn a_lost_first_process_ends_its_call_and_the_next_one_works() {
+    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut client = server.connect(SESSIONS);
+    stdout(&mut client, "true");
+    let marker = marker();
+    let id = client.start_call("shell.exec", &json!({"command": format!("exec sleep {marker}")}));
+    wait_for_one(&marker);
+    kill(newest(newest(newest(server.pid()))));
+    let message = client.wait(&id);
+    assert!(message["result"].is_object(), "{message}");
+    wait_for_death(&marker, DEADLINE);
+    assert_eq!(stdout(&mut client, "echo next"), "next\n");
+}
+
+#[test]
+fn nothing_survives_a_server_that_is_killed_at_any_moment() {
+    let rounds = if std::env::var_os("RINGFENCE_PROOF").is_some() { 100 } else { 12 };
+    for round in 0..rounds {
+        let mut server = Options::new(Transport::Stdio).config("[limits]\ngrace_ms = 100").spawn();
+        let mut client = server.connect(SESSIONS);
+        let marker = marker();
+        let command = format!("(setsid sleep {marker} &); (sleep {marker} &); exec sleep {marker}");
+        client.start_call("shell.exec", &json!({"command": command}));
+        // From before the zygote's start to after the program's.
+        let wait = Instant::now() + Duration::from_millis(round * 40 / rounds);
+        while Instant::now() < wait {
+            std::hint::spin_loop();
+        }
+        server.signal(Signal::KILL);
+        server.ended();
+        wait_for_death(&marker, DEADLINE);
+        eventually(DEADLINE, "what stood in for missing paths is gone", || is_empty(&server.workspace()));
+    }
+}
+
+#[test]
+fn a_host_that_changes_a_protected_file_does_not_open_it() {
+    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut client = server.connect(SESSIONS);
+    let git = server.workspace().join(".git");
+    std::fs::create_dir_all(git.join("hooks")).unwrap();
+    std::fs::write(git.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+    std::fs::write(git.join("config"), "[core]\n").unwrap();
+    let script = "touch ready; until [ -e go ]; do sleep 0.01; done; sleep 0.3; echo evil >> .git/config; echo $?";
+    let id = client.start_call("shell.exec", &json!({"command": script}));
+    eventually(DEADLINE, "it runs", || server.workspace().join("ready").exists());
+    // As `git config` does it: a new file in the place of the old one.
+    std::fs::write(git.join("config.lock"), "[core]\n[user]\n").unwrap();
+    std::fs::rename(git.join("config.lock"), git.join("config")).unwrap();
+    std::fs::write(server.workspace().join("go"), "").unwrap();
+    let message = client.finish(id, "shell.exec", &json!({}));
+    assert_eq!(message["result"]["structuredContent"]["stdout"], "1\n", "{message}");
+    assert_eq!(std::fs::read_to_string(git.join("config")).unwrap(), "[core]\n[user]\n");
+}
+
+#[test]
+fn stand_ins_stay_while_any_run_of_any_server_lives() {
+    let mut first = Options::new(Transport::Stdio).spawn();
+    let mut second = Options::new(Transport::Http).on(&first.scratch).spawn();
+    let (mut one, mut other) = (first.connect(SESSIONS), second.connect(SESSIONS));
+    let marker = marker();
+    let id = one.start_call("shell.exec", &json!({"command": format!("exec sleep {marker}")}));
+    wait_for_one(&marker);
+    let stand_in = first.workspace().join(".codex");
+    assert!(stand_in.is_dir());
+    assert_eq!(run(&mut other, "touch .codex/x")["exit_code"], 1);
+    assert!(stand_in.is_dir(), "the other server's run was not the last");
+    one.cancel(&id);
+    eventually(DEADLINE, "the last run takes it away", || !stand_in.exists());
+    assert!(is_empty(&first.workspace()));
+}
+
+#[test]
+fn what_a_user_has_put_there_is_not_taken_away() {
+    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut client = server.connect(SESSIONS);
+    std::fs::create_dir(server.workspace().join(".agents")).unwrap();
+    run(&mut client, "true");
+    assert!(server.workspace().join(".agents").is_dir(), "an empty directory of the user's own");
+    assert!(!server.workspace().join(".codex").exists());
+}
+
+/// Small enough to be reached at once.
+const TIGHT: &str =
+    "[limits]\ngrace_ms = 200\n[sandbox]\nmemory_mb = 64\nprocesses = 40\nfile_mb = 1\ncpu_s = 1\nopen_files = 64";
+
+fn tight() -> (Server, Client) {
+    let mut server = Options::new(Transport::Stdio).config(TIGHT).spawn();
+    let client = server.connect(SESSIONS);
+    (server, client)
+}
+
+#[test]
+fn a_memory_hog_is_ended_and_told() {
+    let (_server, mut client) = tight();
+    let result = run(&mut client, "exec python3 -c 'x = bytearray(300_000_000); print(len(x))'");
+    assert_eq!(result["stdout"], "", "{result}");
+    assert_ne!(result["exit_code"], 0, "{result}");
+    assert!(["cgroup1", "cgroup2", "rlimits"].contains(&result["sandbox"]["limits"].as_str().unwrap()), "{result}");
+    assert!(result["warnings"].to_string().contains("memory"), "{result}");
+    assert_eq!(stdout(&mut client, "echo next"), "next\n");
+}
+
+#[test]
+fn a_fork_bomb_ends_with_its_call() {
+    let (_server, mut client) = tight();
+    let marker = marker();
+    let bomb = format!("bomb() {{ sleep {marker} & bomb 2>/dev/null & }}; bomb; sleep 0.5; true");
+    let began = Instant::now();
+    run(&mut client, &bomb);
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    wait_for_death(&marker, DEADLINE);
+    assert_eq!(stdout(&mut client, "echo next"), "next\n");
+}
+
+#[test]
+fn one_file_one_process_and_one_table_of_files_have_their_limits() {
+    let (server, mut client) = tight();
+    let result = run(&mut client, "head -c 5000000 /dev/zero > big; echo $?");
+    assert_eq!(result["stdout"], "153\n", "SIGXFSZ: {result}");
+    assert_eq!(std::fs::metadata(server.workspace().join("big")).unwrap().len(), 1 << 20);
+    let result = run(&mut client, "bash -c 'while :; do :; done'; echo $?");
+    assert!(["152\n", "137\n"].contains(&result["stdout"].as_str().unwrap()), "SIGXCPU: {result}");
+    let result = run(&mut client, "python3 -c 'f = [open(\"/dev/null\") for _ in range(100)]'");
+    assert!(result["stderr"].as_str().unwrap().contains("Too many open files"), "{result}");
+}
+
+#[test]
+fn a_private_tmp_cannot_fill_the_machine() {
+    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut client = server.connect(SESSIONS);
+    let size: u64 = stdout(&mut client, "df --output=size -B1 /tmp | tail -n 1").trim().parse().unwrap();
+    assert!(size <= 2 << 30, "{size}");
+}
+
+#[test]
+fn refusals_are_in_the_result_and_on_record() {
+    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut client = server.connect(SESSIONS);
+    let result = run(&mut client, "python3 -c 'import socket; socket.socket(40, 1)'; unshare -r true; unshare -r true");
+    let expected = json!([
+        {"kind": "syscall", "name": "socket", "count": 1},
+        {"kind": "syscall", "name": "unshare", "count": 2},
+    ]);
+    assert_eq!(result["sandbox"]["denials"], expected, "{result}");
+    assert_eq!(server.stops(1)[0]["denials"], expected);
+}
+
+/// A server of the host that answers one request.
+fn one_answer() -> (u16, std::thread::JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let answering = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = [0; 1024];
+        let _ = stream.read(&mut request).unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nhost").unwrap();
+    });
+    (port, answering)
+}
+
+#[test]
+fn only_what_is_allowed_is_reached_and_every_decision_is_on_record() {
+    let (port, answering) = one_answer();
+    let config = format!("[sandbox]\nallow_addresses = [\"127.0.0.1:{port}\"]\nallow_domains = [\"example.com\"]");
+    let mut server = Options::new(Transport::Stdio).config(&config).spawn();
+    let mut client = server.connect(SESSIONS);
+    let get = |url: &str| format!("curl -s -S --noproxy '' -m 5 -o - '{url}'");
+    assert_eq!(stdout(&mut client, &get(&format!("http://127.0.0.1:{port}/"))), "host");
+    answering.join().unwrap();
+    let refused =
+        run(&mut client, &format!("{}; curl -s -m 5 https://evil.test/; true", get("http://169.254.169.254/")));
+    assert_holds(
+        json!([{"kind": "network", "name": "169.254.169.254:80", "reason": "not_allowed", "count": 1},
+        {"kind": "network", "name": "evil.test:443", "reason": "not_allowed", "count": 1}]),
+        &refused["sandbox"]["denials"],
+    );
+    assert_eq!(refused["sandbox"]["network"], "proxied");
+    // Without the proxy there is nothing but the loopback.
+    assert_ne!(run(&mut client, &format!("curl -s --noproxy '*' -m 5 http://127.0.0.1:{port}/"))["exit_code"], 0);
+    let decisions = server.events("network");
+    assert_eq!(decisions.len(), 3, "{decisions:?}");
+    assert_holds(
+        json!({"host": "127.0.0.1", "port": port, "allowed": true, "via": "http", "trace_id": "*"}),
+        &decisions[0],
+    );
+    assert_holds(json!({"host": "evil.test", "port": 443, "allowed": false, "reason": "not_allowed"}), &decisions[2]);
+    assert_eq!(server::verify(&server.scratch).0, 0);
+}
+
+#[test]
+fn with_the_whole_network_our_own_door_and_metadata_stay_shut() {
+    let mut server = Options::new(Transport::Http).config("[sandbox]\nallow_network = true").spawn();
+    let mut client = server.connect(SESSIONS);
+    let (port, answering) = one_answer();
+    assert_eq!(stdout(&mut client, &format!("curl -s -m 5 http://127.0.0.1:{port}/")), "host");
+    answering.join().unwrap();
+    let own = server.address().port();
+    let script = format!(
+        "curl -s -m 5 http://127.0.0.1:{own}/mcp; echo $?; curl -s -m 5 http://[::ffff:127.0.0.1]:{own}/; echo $?; \
+         curl -s -m 5 http://169.254.169.254/; echo $?"
+    );
+    let result = run(&mut client, &script);
+    assert_eq!(result["stdout"], "7\n7\n7\n", "{result}");
+    assert_holds(json!([{"kind": "network"}]), &result["sandbox"]["denials"]);
+    assert_eq!(result["sandbox"]["network"], "all");
+}
+
+#[test]
+fn wrong_settings_refuse_to_start() {
+    for (lines, word) in [
+        ("[sandbox]\nprofile = \"seatbelt\"", "macOS"),
+        ("[sandbox]\nprofile = \"strong\"", "strong"),
+        ("[sandbox]\nmemory_mb = 1", "memory_mb"),
+        ("[sandbox]\nallow_domains = [\"*.com\"]", "*.com"),
+        ("[sandbox]\nallow_addresses = [\"10.0.0.1\"]", "10.0.0.1"),
+        ("[sandbox]\nallow_network = true\ndeny_domains = [\"a.example\"]", "deny_domains"),
+        ("[sandbox]\nprofile = \"contained\"\nhide = [\"x\"]", "contained"),
+        ("[sandbox]\nprofile = \"contained\"\nprotect = [\"x\"]", "contained"),
+        ("[sandbox]\nprofile = \"contained\"\nallow_domains = [\"a.example\"]", "contained"),
+    ] {
+        let output = Options::new(Transport::Stdio).config(lines).refuse();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(word), "{lines}: {said}");
+    }
+}
