@@ -34,6 +34,8 @@ deny: ## Licences, sources and known weaknesses of what we depend on
 	else echo 'SKIPPED: cargo-deny is not installed (cargo install cargo-deny); licences and advisories were not checked'; fi
 
 unit: ## All Rust tests, with 30 s of fuzzing each
+	$(step) 'what the tests need'
+	@conformance/packages.sh || echo 'MISSING: the tests that need what is named above will fail and say so'
 	$(step) 'tests'
 	@if cargo nextest --version >/dev/null 2>&1; then \
 		RINGFENCE_FUZZ_SECONDS=30 cargo nextest run --locked --workspace --no-fail-fast; \
@@ -68,6 +70,11 @@ proof: codex ## The long runs: everything that is too slow for every commit, and
 		RINGFENCE_PROOF=1 RINGFENCE_FUZZ_SECONDS=600 cargo test --locked --workspace --lib --bins --tests --examples --no-fail-fast; \
 	fi
 
-bench: ## Start, memory and calls, next to peers, in one run
+	$(step) 'every escape through bubblewrap, and as root without user namespaces'
+	RINGFENCE_TIER=bwrap cargo nextest run --locked -p ringfence --test it --no-fail-fast -E 'test(/^escape::/)'
+	RINGFENCE_TIER=root RINGFENCE_ESCAPE=root/default cargo nextest run --locked -p ringfence --test it --no-fail-fast -E 'test(/^escape::/)'
+
+bench: ## Start, memory, calls and the fence, next to peers, in one run
 	cargo build --locked --release -p ringfence
 	bench/run --binary $(RELEASE)
+	bench/fence --binary $(RELEASE)

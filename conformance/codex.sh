@@ -46,6 +46,8 @@ converse() {
     done
     [ -s "$at/port" ] || { echo "the model did not start:" >&2; cat "$at/model.log" >&2; exit 2; }
 
+    # Without a fence every command has to be allowed by somebody.
+    echo "sandbox.profile = \"${profile:-default}\"" >"$at/ringfence.toml"
     cat >"$at/home/.codex/config.toml" <<END
 model = "$model_name"
 model_provider = "script"
@@ -63,7 +65,7 @@ enabled = false
 
 [mcp_servers.ringfence]
 command = "$binary"
-args = ["serve", "--root", "$at/root", "--workspace", "$at/workspace"]
+args = ["serve", "--root", "$at/root", "--workspace", "$at/workspace", "--config", "$at/ringfence.toml"]
 default_tools_approval_mode = "approve"
 required = true
 END
@@ -109,13 +111,13 @@ absent() { [ ! -e "$at/workspace/$1" ]; }
 holds() { [ "$(cat "$at/workspace/$1")" = "$2" ]; }
 ended() { [ "$code" = 0 ] && [ "$(tail -n 1 "$at/log")" = "$1" ]; }
 
-# A model Codex has no entry for sees every tool from the start. `codex exec` has nobody to ask and declines.
+# A model Codex has no entry for sees every tool from the start. A command runs in the fence, and nobody is asked.
 converse listed scripted <<'END'
 [
     {"call": "file_write", "arguments": {"path": "notes/today.txt", "content": "one\ntwo\n"}},
     {"call": "file_read", "arguments": {"path": "notes/today.txt"}},
     {"call": "file_read", "arguments": {"path": "../root/audit/key"}},
-    {"call": "shell_exec", "arguments": {"command": "echo hello | tee ran"}},
+    {"call": "shell_exec", "arguments": {"command": "echo hello | tee ran; touch /etc/ringfence-was-here .codex/x; unshare -r true"}},
     {"say": "the end"}
 ]
 END
@@ -127,10 +129,13 @@ check "the model sees what file.write did" shows '^result 0 .*"path":"notes/toda
 check "the file is written" holds notes/today.txt $'one\ntwo'
 check "the model sees the text that file.read read" shows '^result 1 .*Output:\\none\\ntwo\\n'
 check "the model sees why a path outside is refused" shows '^result 2 .*"kind":"permission_denied","reason":"outside_workspace".*"hint":"[^"]'
-check "the model sees that shell.exec is denied, with a hint" shows '^result 3 .*"kind":"approval_denied".*"hint":"[^"]'
-check "the denied command does not run" absent ran
-check "the denial is on record" recorded 'approval +shell\.exec +denied'
-check "nothing denied is started" eval '! recorded "call\.start +shell\.exec"'
+check "the command runs in the fence" holds ran hello
+check "the model sees what it said" shows '^result 3 .*"stdout":"hello\\n"'
+check "the model sees that it cannot leave" shows '^result 3 .*Read-only file system'
+check "the model sees what was refused" shows '^result 3 .*"denials":\[\{"kind":"syscall","name":"unshare","count":1\}\]'
+check "nothing outside was touched" [ ! -e /etc/ringfence-was-here ]
+check "nothing that steers agents was made" absent .codex
+check "the refusal is on record" recorded 'call\.stop +shell\.exec +.*refused unshare'
 check "the server ends with Codex" recorded 'server\.stop'
 check "the log is whole" "$binary" audit verify --root "$at/root"
 report
@@ -151,12 +156,25 @@ check "the model is told which tools there are" shows '^source ringfence: .*file
 check "a search finds file.write" shows '^found 0 file_write (.* )?content '
 check "a search finds shell.exec" shows '^found 2 shell_exec (.* )?command '
 check "the file is written" holds a.txt found
-check "the model sees that shell.exec is denied, with a hint" shows '^result 3 .*"kind":"approval_denied".*"hint":"[^"]'
+check "the command runs in the fence" holds ran hello
+report
+
+# Without a fence somebody has to be asked. `codex exec` has nobody and declines.
+profile=none converse denied scripted <<'END'
+[
+    {"call": "shell_exec", "arguments": {"command": "echo hello | tee ran"}},
+    {"say": "the end"}
+]
+END
+check "Codex ends well" ended "the end"
+check "the model sees that shell.exec is denied, with a hint" shows '^result 0 .*"kind":"approval_denied".*"hint":"[^"]'
 check "the denied command does not run" absent ran
+check "the denial is on record" recorded 'approval +shell\.exec +denied'
+check "nothing denied is started" eval '! recorded "call\.start +shell\.exec"'
 report
 
 # With its own sandbox off Codex accepts every question by itself. That is no human's answer.
-converse unseen scripted --dangerously-bypass-approvals-and-sandbox <<'END'
+profile=none converse unseen scripted --dangerously-bypass-approvals-and-sandbox <<'END'
 [
     {"call": "shell_exec", "arguments": {"command": "echo hello | tee ran"}},
     {"say": "the end"}

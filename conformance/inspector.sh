@@ -58,7 +58,8 @@ scenario() {
     check "$name: read" "by $name" 0 "$@" --method tools/call --tool-name file.read --tool-arg path=note.txt
     # 5: the tool's own error, which the Inspector understood as one.
     check "$name: outside" outside_workspace 5 "$@" --method tools/call --tool-name file.read --tool-arg path=../home
-    check "$name: denied" approval_denied 5 "$@" --method tools/call --tool-name shell.exec --tool-arg "command=echo hi"
+    check "$name: protected" '"protected"' 5 "$@" --method tools/call --tool-name file.write --tool-arg path=.codex/x --tool-arg content=x
+    check "$name: fenced" 'Read-only file system' 0 "$@" --method tools/call --tool-name shell.exec --tool-arg "command=echo hi; touch /etc/x"
 }
 
 serve=(serve --root "$stage/root" --workspace "$stage/workspace")
