@@ -188,6 +188,15 @@ impl Victim {
         self.child.id().to_string()
     }
 
+    /// An error, as `lives` gives it, as soon as it is dead; it is waited for.
+    pub fn dies(&mut self) -> super::Effect {
+        let until = std::time::Instant::now() + crate::support::DEADLINE;
+        while self.lives().is_ok() && std::time::Instant::now() < until {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        self.lives()
+    }
+
     pub fn lives(&mut self) -> super::Effect {
         super::held(self.child.try_wait().unwrap().is_none(), "the process outside is dead")
     }

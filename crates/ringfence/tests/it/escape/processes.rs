@@ -8,6 +8,10 @@ use super::{Cx, Effect, by_default, everywhere, held};
 fn spares(cx: &Cx, script: &str) -> Effect {
     let mut victim = cx.victim();
     cx.python(script, &[&victim.pid()]);
+    if !cx.is_fenced() {
+        // A process that was killed takes a moment to die.
+        return victim.dies();
+    }
     victim.lives()
 }
 
