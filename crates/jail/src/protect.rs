@@ -112,8 +112,7 @@ enum Found {
 
 /// What a repository's directory has to protect. Where there is none, none can be made.
 fn in_repository(repository: &Path) -> Vec<Protected> {
-    // What stands in for one is none.
-    if !repository.is_dir() || getxattr(repository, MARK, &mut [0; 8]).is_ok() {
+    if !repository.is_dir() || is_stand_in(repository) {
         return vec![Protected { path: repository.to_owned(), stand_in: StandIn::Directory }];
     }
     let mut wanted = named(repository);
@@ -123,10 +122,20 @@ fn in_repository(repository: &Path) -> Vec<Protected> {
         true => wanted.extend(nested.found.iter().flat_map(|inner| named(inner))),
         false => wanted.push(Protected { path: repository.join(MODULES), stand_in: StandIn::Directory }),
     }
-    for own in std::fs::read_dir(&worktrees).into_iter().flatten().flatten().take(NESTED) {
-        wanted.extend(in_worktree(&own.path()));
+    let own: Vec<PathBuf> =
+        std::fs::read_dir(&worktrees).into_iter().flatten().flatten().take(NESTED + 1).map(|own| own.path()).collect();
+    match own.len() <= NESTED {
+        true => wanted.extend(own.iter().flat_map(|own| in_worktree(own))),
+        // A run may have made most of them, to hide the others behind.
+        false => wanted.push(Protected { path: worktrees, stand_in: StandIn::Directory }),
     }
     wanted
+}
+
+/// Whether it only stands in for a repository. The mark alone says nothing, since a run may set it too.
+fn is_stand_in(repository: &Path) -> bool {
+    let empty = || std::fs::read_dir(repository).is_ok_and(|mut entries| entries.next().is_none());
+    getxattr(repository, MARK, &mut [0; 8]).is_ok() && empty()
 }
 
 /// A worktree's own directory in its repository. What makes it one is where it lies, never what is in it: that may be

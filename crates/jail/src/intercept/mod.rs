@@ -98,7 +98,9 @@ impl Gate {
         // Whoever cannot enter refuses every connection, rather than answer from the wrong place.
         let place = reach.enter().map(Arc::new);
         while let Some(called) = self.wait() {
-            for open in self.keeper.look() {
+            // From anywhere else than the run's mounts it would cover what is everybody's.
+            let open = if place.is_ok() { self.keeper.look() } else { Vec::new() };
+            for open in open {
                 // The host has put something else there. It was open to the run until now, which is for people to know.
                 self.denials.add("uncovered", &open.display().to_string());
             }

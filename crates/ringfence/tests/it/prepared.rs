@@ -70,6 +70,33 @@ fn a_submodule_without_its_signs_is_still_one() {
 }
 
 #[test]
+fn a_crowd_of_worktrees_hides_none() {
+    let (server, mut client) = repository();
+    // Several, since which of them a listing names first is the file system's choice.
+    let worktrees = server.workspace().join(".git/worktrees");
+    for own in 0..12 {
+        std::fs::create_dir(worktrees.join(format!("own{own}"))).unwrap();
+        std::fs::write(worktrees.join(format!("own{own}/commondir")), "../..\n").unwrap();
+    }
+    run(&mut client, "for i in $(seq 300); do mkdir .git/worktrees/a$i .git/worktrees/z$i; done");
+    run(&mut client, "for own in .git/worktrees/own*; do echo evil > $own/commondir; done; true");
+    for own in 0..12 {
+        let text = std::fs::read_to_string(worktrees.join(format!("own{own}/commondir"))).unwrap();
+        assert_eq!(text, "../..\n", "own{own}");
+    }
+    assert_protected(&server, &mut client);
+}
+
+#[test]
+fn a_forged_mark_does_not_close_the_repository() {
+    let (server, mut client) = repository();
+    let forge = "python3 -c 'import os; os.setxattr(\".git\", \"user.ringfence.stand_in\", b\"1\")'; true";
+    run(&mut client, forge);
+    assert_eq!(run(&mut client, "echo ref: refs/heads/other > .git/HEAD")["exit_code"], 0);
+    assert_protected(&server, &mut client);
+}
+
+#[test]
 fn links_in_the_repository_close_it_and_stop_nothing() {
     let (server, mut client) = repository();
     run(&mut client, "mkdir .git/modules/x; touch .git/modules/x/HEAD; ln -s / .git/modules/x/hooks; true");
