@@ -1,0 +1,224 @@
+//! What the rules say about a command as text, exactly as `codex execpolicy check` says it.
+//!
+//! Its quirks are kept on purpose, because people test their files with it: a word is compared whole and in place, a
+//! rule on the first word as written hides every rule on its last component, and a relative or `~` path is made
+//! absolute from where we stand before its name is looked up.
+
+use std::path::{Component, Path, PathBuf};
+
+use serde::{Serialize, Serializer};
+
+use crate::rule::{Decision, PrefixRule, Table};
+
+/// What the rules say. As JSON it is what Codex prints.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// Every rule that matched, in the order in which they were read.
+    #[serde(rename = "matchedRules")]
+    pub matches: Vec<Match>,
+    /// The strictest of them; absent when nothing matched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decision: Option<Decision>,
+}
+
+/// One rule that matched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Match {
+    /// Where it stands in [`Table::prefixes`].
+    pub rule: usize,
+    /// The words of the command that it matched; the first may have been cut down to its name.
+    pub prefix: Vec<String>,
+    pub decision: Decision,
+    /// The path that was taken for the rule's name.
+    pub resolved_program: Option<String>,
+    pub justification: Option<String>,
+}
+
+impl Serialize for Match {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Inner<'a> {
+            matched_prefix: &'a [String],
+            decision: Decision,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            resolved_program: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            justification: Option<&'a str>,
+        }
+        let inner = Inner {
+            matched_prefix: &self.prefix,
+            decision: self.decision,
+            resolved_program: self.resolved_program.as_deref(),
+            justification: self.justification.as_deref(),
+        };
+        // Codex has a second kind of match, so it names this one.
+        serializer.serialize_newtype_variant("Match", 0, "prefixRuleMatch", &inner)
+    }
+}
+
+impl PrefixRule {
+    /// Whether a command that begins with `program` and goes on with `rest` begins as this rule does.
+    pub fn begins(&self, program: &str, rest: &[String]) -> bool {
+        self.program == program
+            && rest.len() >= self.rest.len()
+            && self.rest.iter().zip(rest).all(|(token, word)| token.0.contains(word))
+    }
+}
+
+impl Table {
+    /// What the rules say about this command as text. With `resolve_host_executables` a path that no rule names is
+    /// looked up by its last component, where `host_executable` does not say otherwise.
+    pub fn check(&self, command: &[String], resolve_host_executables: bool) -> Check {
+        let mut matches = Vec::new();
+        if let Some((program, rest)) = command.split_first() {
+            matches = self.matches(program, rest, None);
+            if matches.is_empty() && resolve_host_executables {
+                matches = self.matches_by_name(program, rest);
+            }
+        }
+        let decision = matches.iter().map(|found| found.decision).max();
+        Check { matches, decision }
+    }
+
+    fn matches(&self, program: &str, rest: &[String], resolved: Option<&str>) -> Vec<Match> {
+        let rules = self.prefixes.iter().enumerate().filter(|(_, rule)| rule.begins(program, rest));
+        rules
+            .map(|(at, rule)| Match {
+                rule: at,
+                prefix: std::iter::once(program.to_owned()).chain(rest[..rule.rest.len()].iter().cloned()).collect(),
+                decision: rule.decision,
+                resolved_program: resolved.map(str::to_owned),
+                justification: rule.justification.clone(),
+            })
+            .collect()
+    }
+
+    fn matches_by_name(&self, program: &str, rest: &[String]) -> Vec<Match> {
+        let Some(path) = absolute(program) else { return Vec::new() };
+        let (Some(name), Some(shown)) = (path.file_name().and_then(|name| name.to_str()), path.to_str()) else {
+            return Vec::new();
+        };
+        let listed = self.host_executables.get(name);
+        if listed.is_some_and(|paths| !paths.iter().any(|other| Table::normal_path(Path::new(other)) == path)) {
+            return Vec::new();
+        }
+        self.matches(name, rest, Some(shown))
+    }
+
+    /// Without `.` and `..`, by text alone: links are not looked at.
+    pub fn normal_path(path: &Path) -> PathBuf {
+        let mut normal = PathBuf::new();
+        for component in path.components() {
+            match component {
+                Component::CurDir => {}
+                Component::ParentDir => {
+                    normal.pop();
+                }
+                Component::Prefix(_) | Component::RootDir | Component::Normal(_) => normal.push(component),
+            }
+        }
+        normal
+    }
+}
+
+/// As Codex makes a path absolute: `~` is the home directory, and what is relative starts from the current one.
+fn absolute(word: &str) -> Option<PathBuf> {
+    let home = || std::env::home_dir().filter(|home| !home.as_os_str().is_empty());
+    let path = match word.strip_prefix('~').map(|rest| (rest, rest.strip_prefix('/'))) {
+        Some(("", _)) => home().unwrap_or_else(|| word.into()),
+        Some((_, Some(below))) => home().map_or_else(|| word.into(), |home| home.join(below.trim_start_matches('/'))),
+        _ => PathBuf::from(word),
+    };
+    let path = if path.is_absolute() { path } else { std::env::current_dir().ok()?.join(path) };
+    Some(Table::normal_path(&path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rule::{Origin, Token};
+
+    fn rule(words: &[&[&str]], decision: Decision) -> PrefixRule {
+        let token = |words: &[&str]| Token(words.iter().map(|word| (*word).to_owned()).collect());
+        PrefixRule {
+            program: words[0][0].to_owned(),
+            rest: words[1..].iter().map(|words| token(words)).collect(),
+            decision,
+            justification: None,
+            origin: Origin { file: "a.rules".into(), line: 1 },
+            project: false,
+        }
+    }
+
+    fn table(prefixes: Vec<PrefixRule>) -> Table {
+        Table { prefixes, ..Table::default() }
+    }
+
+    fn words(command: &str) -> Vec<String> {
+        command.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_rule_matches_whole_words_in_place() {
+        let table = table(vec![rule(&[&["git"], &["push", "pull"]], Decision::Prompt)]);
+        for (command, found) in [
+            ("git push origin", Some(Decision::Prompt)),
+            ("git pull", Some(Decision::Prompt)),
+            ("git", None),
+            ("git pushx", None),
+            ("git -C x push", None),
+            ("Git push", None),
+        ] {
+            assert_eq!(table.check(&words(command), false).decision, found, "{command}");
+        }
+        assert_eq!(table.check(&[], true).decision, None);
+    }
+
+    #[test]
+    fn the_strictest_of_all_that_match_decides() {
+        let table = table(vec![
+            rule(&[&["git"]], Decision::Allow),
+            rule(&[&["git"], &["push"]], Decision::Forbidden),
+            rule(&[&["git"], &["push"]], Decision::Prompt),
+        ]);
+        let check = table.check(&words("git push"), false);
+        assert_eq!(check.decision, Some(Decision::Forbidden));
+        assert_eq!(check.matches.iter().map(|found| found.rule).collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_rule_on_the_path_as_written_hides_the_rules_on_its_name() {
+        let table = table(vec![
+            rule(&[&["git"], &["status"]], Decision::Forbidden),
+            rule(&[&["/usr/bin/git"], &["status"]], Decision::Allow),
+        ]);
+        assert_eq!(table.check(&words("/usr/bin/git status"), true).decision, Some(Decision::Allow));
+        assert_eq!(table.check(&words("/opt/git status"), true).decision, Some(Decision::Forbidden));
+        assert_eq!(table.check(&words("/opt/git status"), false).decision, None);
+    }
+
+    #[test]
+    fn only_listed_paths_go_by_a_name_that_has_a_list() {
+        let mut table = table(vec![rule(&[&["git"]], Decision::Allow)]);
+        table.host_executables.insert("git".into(), vec!["/usr/bin/git".into()]);
+        let check = table.check(&words("/usr/./lib/../bin//git x"), true);
+        assert_eq!(check.matches[0].resolved_program.as_deref(), Some("/usr/bin/git"));
+        assert_eq!(check.matches[0].prefix, ["git"]);
+        assert_eq!(table.check(&words("/opt/git x"), true).decision, None);
+        table.host_executables.insert("git".into(), vec![]);
+        assert_eq!(table.check(&words("/usr/bin/git x"), true).decision, None);
+        assert_eq!(table.check(&words("git x"), true).decision, Some(Decision::Allow), "by its name as written");
+    }
+
+    #[test]
+    fn a_relative_path_starts_from_here_and_a_tilde_from_home() {
+        let table = table(vec![rule(&[&["git"]], Decision::Allow)]);
+        let resolved =
+            |word: &str| table.check(&words(word), true).matches[0].resolved_program.clone().map(PathBuf::from);
+        assert_eq!(resolved("./x/../git"), Some(std::env::current_dir().unwrap().join("git")));
+        assert_eq!(resolved("~//git"), std::env::home_dir().map(|home| home.join("git")));
+        assert!(table.check(&words("~x"), true).matches.is_empty());
+        assert_eq!(resolved("/../../git"), Some("/git".into()));
+    }
+}

@@ -1,0 +1,151 @@
+use super::*;
+use crate::rule::Token;
+
+const GIT: File = File { path: String::new(), device: 1, inode: 10, size: 100 };
+
+fn rule(program: &str, rest: &[&str], decision: Decision) -> PrefixRule {
+    PrefixRule {
+        program: program.to_owned(),
+        rest: rest.iter().map(|word| Token(word.split('|').map(str::to_owned).collect())).collect(),
+        decision,
+        justification: None,
+        origin: Origin { file: "t.rules".to_owned(), line: 1 },
+        project: false,
+    }
+}
+
+fn judge(rules: Vec<PrefixRule>) -> Judge {
+    let programs = rules.iter().map(|rule| {
+        let files = vec![File { path: "/usr/bin/git".to_owned(), ..GIT }];
+        let paths = vec!["/usr/bin/git".to_owned(), "/usr/bin/git-shell".to_owned()];
+        (rule.program.clone(), Program { files, paths, ..Program::default() })
+    });
+    let programs = programs.collect();
+    Judge::new(Table { prefixes: rules, programs, ..Table::default() }, false)
+}
+
+fn ask(judge: &Judge, path: &str, called: &str, inode: u64, argv: &[&str]) -> Option<(Decision, Seen)> {
+    let argv: Vec<&[u8]> = argv.iter().map(|word| word.as_bytes()).collect();
+    let view = View { path, called, device: 1, inode, size: 100, argv: &argv };
+    judge.judge(&[view], |_, _| inode == 77).map(|verdict| (verdict.decision, verdict.seen))
+}
+
+#[test]
+fn the_strictest_rule_wins_and_a_path_hides_no_name() {
+    let judge = judge(vec![
+        rule("/usr/bin/git", &["status"], Decision::Allow),
+        rule("git", &["status"], Decision::Forbidden),
+        rule("git", &["push|pull"], Decision::Prompt),
+    ]);
+    let seen = |argv: &[&str]| ask(&judge, "/usr/bin/git", "/usr/bin/git", 10, argv);
+    assert_eq!(seen(&["git", "status", "-s"]), Some((Decision::Forbidden, Seen::Itself)));
+    assert_eq!(seen(&["git", "pull"]), Some((Decision::Prompt, Seen::Itself)));
+    assert_eq!(seen(&["git", "log"]), None);
+    assert_eq!(seen(&["git"]), None);
+}
+
+#[test]
+fn a_rule_that_loosens_is_for_the_very_file_under_its_own_name() {
+    let judge = judge(vec![rule("git", &["push"], Decision::Allow)]);
+    let seen = |path, called, inode, argv: &[&str]| ask(&judge, path, called, inode, argv);
+    let itself = Some((Decision::Allow, Seen::Itself));
+    assert_eq!(seen("/usr/bin/git", "/usr/bin/git", 10, &["git", "push"]), itself);
+    assert_eq!(seen("/usr/bin/git", "/usr/bin/git", 10, &["/usr/bin/git", "push"]), itself);
+    // Planted, called by another name, copied.
+    assert_eq!(seen("/ws/git", "/ws/git", 11, &["git", "push"]), None);
+    assert_eq!(seen("/usr/bin/git", "/usr/bin/git", 10, &["git-push", "push"]), None);
+    assert_eq!(seen("/ws/g", "/ws/g", 77, &["git", "push"]), None);
+}
+
+#[test]
+fn a_rule_that_tightens_is_for_the_name_the_file_and_its_copies() {
+    let judge = judge(vec![rule("git", &["push"], Decision::Forbidden)]);
+    let seen = |path, called, inode, argv: &[&str]| ask(&judge, path, called, inode, argv).map(|(_, seen)| seen);
+    assert_eq!(seen("/ws/git", "/ws/git", 11, &["x", "push"]), Some(Seen::Name));
+    assert_eq!(seen("/usr/bin/git", "/ws/link", 10, &["x", "push"]), Some(Seen::Name));
+    assert_eq!(seen("/usr/lib/git", "/ws/link", 10, &["x", "push"]), Some(Seen::Name));
+    assert_eq!(seen("/ws/hard", "/ws/hard", 10, &["x", "push"]), Some(Seen::File));
+    assert_eq!(seen("/ws/copy", "/ws/copy", 77, &["x", "push"]), Some(Seen::Copy));
+    assert_eq!(seen("/ws/other", "/ws/other", 78, &["git", "push"]), None);
+    // The host's own other name for the file is another program, unless it is told to be this one.
+    assert_eq!(seen("/usr/bin/git-shell", "/usr/bin/git-shell", 10, &["git-shell", "push"]), None);
+    assert_eq!(seen("/usr/bin/git-shell", "/usr/bin/git-shell", 10, &["git", "push"]), Some(Seen::File));
+}
+
+#[test]
+fn a_name_with_a_dash_is_the_command_behind_it() {
+    let judge = judge(vec![rule("git", &["push", "origin"], Decision::Prompt), rule("git", &["tag"], Decision::Allow)]);
+    let seen = |path, inode, argv: &[&str]| ask(&judge, path, path, inode, argv).map(|(_, seen)| seen);
+    // It is not itself: what runs elsewhere is called by the name of the rule, and would do something else.
+    assert_eq!(seen("/usr/bin/git", 10, &["git-push", "origin"]), Some(Seen::Name));
+    assert_eq!(seen("/usr/bin/git-shell", 10, &["/x/git-push", "origin"]), Some(Seen::File));
+    assert_eq!(seen("/ws/git-push", 77, &["git-push", "origin"]), Some(Seen::Copy));
+    assert_eq!(seen("/usr/bin/git", 10, &["git-push", "other"]), None);
+    assert_eq!(seen("/usr/bin/git", 10, &["git-pull", "origin"]), None);
+    assert_eq!(seen("/usr/bin/git", 10, &["git-tag"]), None);
+}
+
+#[test]
+fn others_of_the_name_are_tightened_and_never_allowed() {
+    let program = Program { also: vec![File { inode: 20, ..GIT }], ..Program::default() };
+    let with = |decision| {
+        let prefixes = vec![rule("git", &["push"], decision)];
+        let programs = [("git".to_owned(), program.clone())].into();
+        Judge::new(Table { prefixes, programs, ..Table::default() }, false)
+    };
+    let forbid = with(Decision::Forbidden);
+    assert_eq!(ask(&forbid, "/ws/g", "/ws/g", 20, &["g", "push"]), Some((Decision::Forbidden, Seen::File)));
+    assert_eq!(ask(&forbid, "/ws/g", "/ws/g", 77, &["g", "push"]), Some((Decision::Forbidden, Seen::Copy)));
+    assert_eq!(ask(&with(Decision::Allow), "/usr/bin/git", "/usr/bin/git", 20, &["git", "push"]), None);
+}
+
+#[test]
+fn heuristics_ask_about_forced_removal_where_no_rule_speaks() {
+    let judge = Judge::new(Table::default(), true);
+    let seen = |argv: &[&str]| ask(&judge, "/usr/bin/rm", "/usr/bin/rm", 5, argv).map(|(decision, _)| decision);
+    assert_eq!(seen(&["rm", "-rf", "x"]), Some(Decision::Prompt));
+    assert_eq!(seen(&["rm", "x", "--force"]), Some(Decision::Prompt));
+    assert_eq!(seen(&["rm", "-r", "x"]), None);
+    assert_eq!(seen(&["rm", "--", "-f"]), None);
+    assert_eq!(seen(&["rm", "--preserve-root=all", "f"]), None);
+}
+
+#[test]
+fn a_projects_rule_holds_back_and_lets_nothing_out() {
+    let mut asked = rule("git", &["push"], Decision::Prompt);
+    asked.project = true;
+    let out = |rules: Vec<PrefixRule>| {
+        let argv: Vec<&[u8]> = vec![b"git", b"push"];
+        let view = View { path: "/usr/bin/git", called: "/usr/bin/git", device: 1, inode: 10, size: 100, argv: &argv };
+        let verdict = judge(rules).judge(&[view], |_, _| false).unwrap();
+        (verdict.decision, verdict.out)
+    };
+    assert_eq!(out(vec![asked.clone()]), (Decision::Prompt, None));
+    let allowed = rule("git", &[], Decision::Allow);
+    assert_eq!(out(vec![asked.clone(), allowed.clone()]), (Decision::Prompt, Some("git".to_owned())));
+    assert_eq!(out(vec![allowed]), (Decision::Allow, Some("git".to_owned())));
+    let forbidden = rule("git", &["push"], Decision::Forbidden);
+    assert_eq!(out(vec![asked, forbidden]), (Decision::Forbidden, None));
+}
+
+#[test]
+fn a_command_under_a_name_of_its_own_is_the_command() {
+    let judge = judge(vec![rule("git", &["push"], Decision::Forbidden)]);
+    let seen = |argv: &[&str]| {
+        ask(&judge, "/usr/bin/git", "/usr/lib/git-core/git-push", 10, argv).map(|(decision, _)| decision)
+    };
+    assert_eq!(seen(&["git-push"]), Some(Decision::Forbidden));
+    assert_eq!(seen(&["git-pull"]), None);
+}
+
+/// Its interpreter was called by the script's name, and is not the script.
+#[test]
+fn a_script_that_is_asked_about_is_known_as_itself() {
+    let judge = judge(vec![rule("git", &["push"], Decision::Prompt)]);
+    let argv: Vec<&[u8]> = vec![b"/bin/sh", b"/usr/bin/git", b"push"];
+    let program = View { path: "/bin/dash", called: "/usr/bin/git", device: 1, inode: 5, size: 9, argv: &argv };
+    let script =
+        View { path: "/usr/bin/git", called: "/usr/bin/git", device: 1, inode: 10, size: 100, argv: &argv[1..] };
+    let verdict = judge.judge(&[program, script], |_, _| false).unwrap();
+    assert_eq!((verdict.decision, verdict.seen, verdict.view), (Decision::Prompt, Seen::Itself, 1));
+}

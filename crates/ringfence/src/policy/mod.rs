@@ -1,0 +1,150 @@
+//! The rules in force: which files they come from, what they say, and which programs of this host they speak of.
+//!
+//! Nobody watches the files. Every call asks [`Policy::current`], which looks whether anything has changed since and
+//! reads again only then. What a call was given it keeps: a [`Rulebook`] never changes.
+
+mod book;
+mod files;
+pub mod lint;
+mod programs;
+mod project;
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub use book::{Ignored, Rulebook};
+pub use programs::locate;
+
+use crate::config::{Config, Env, env};
+use crate::sandbox::Launcher;
+use crate::sandbox::env::DEFAULT_PATH;
+use files::Found;
+
+/// More workspaces than this are forgotten and looked at anew; they cost memory, not truth.
+const MAX_WORKSPACES: usize = 256;
+
+/// Where the operator's rules are, and where programs are looked for.
+#[derive(Debug, Clone, Default)]
+pub struct Places {
+    /// Every `*.rules` in these.
+    pub dirs: Vec<PathBuf>,
+    /// And these, wherever they are.
+    pub files: Vec<PathBuf>,
+    /// The operator's PATH.
+    pub search_path: OsString,
+}
+
+impl Places {
+    /// `$CODEX_HOME/rules` (`~/.codex/rules` by default), and files that were named.
+    pub fn of(variables: &Env, files: Vec<PathBuf>) -> Places {
+        let home = || variables.absolute(env::HOME).map(|home| home.join(".codex"));
+        let codex = variables.path(env::CODEX_HOME).map(Path::to_owned).or_else(home);
+        let cwd = variables.cwd.clone().unwrap_or_default();
+        Places {
+            dirs: codex.map(|codex| cwd.join(codex).join("rules")).into_iter().collect(),
+            files: files.into_iter().map(|file| cwd.join(file)).collect(),
+            search_path: search_path(variables),
+        }
+    }
+
+    /// As the operator's config has them.
+    pub fn of_config(config: &Config) -> Places {
+        let policy = &config.policy;
+        Places {
+            dirs: policy.rules_dir.iter().cloned().collect(),
+            files: policy.rules.clone(),
+            search_path: search_path(&Env::of_process()),
+        }
+    }
+
+    /// Only files that were named, by the names that they were given.
+    pub fn only(variables: &Env, files: Vec<PathBuf>) -> Places {
+        Places { dirs: Vec::new(), files, search_path: search_path(variables) }
+    }
+}
+
+fn search_path(variables: &Env) -> OsString {
+    variables.get(env::PATH).map_or_else(|| DEFAULT_PATH.into(), OsString::from)
+}
+
+/// One per server; its clones are the same one.
+#[derive(Clone)]
+pub struct Policy(Arc<Inner>);
+
+struct Inner {
+    places: Places,
+    launcher: Launcher,
+    books: Mutex<HashMap<PathBuf, Shelf>>,
+    generation: AtomicU64,
+}
+
+/// The newest rulebook of a workspace. It is locked while it is made, so that calls that come together make one, and
+/// a repository whose rules take long to read holds up nobody else.
+type Shelf = Arc<tokio::sync::Mutex<Option<Kept>>>;
+
+struct Kept {
+    found: Found,
+    watched: programs::Watched,
+    book: Arc<Rulebook>,
+}
+
+impl Policy {
+    pub fn new(places: Places) -> Policy {
+        Policy::with(places, Launcher::own())
+    }
+
+    /// With another binary to read rules in.
+    pub fn with(places: Places, launcher: Launcher) -> Policy {
+        let books = Mutex::new(HashMap::new());
+        Policy(Arc::new(Inner { places, launcher, books, generation: AtomicU64::new(0) }))
+    }
+
+    /// The rules as they are now, in this workspace.
+    pub async fn current(&self, workspace: &Path) -> Arc<Rulebook> {
+        let shelf = self.shelf(workspace);
+        let mut kept = shelf.lock().await;
+        let (found, still) = self.look(workspace, kept.take()).await;
+        if let Some(still) = still {
+            return Arc::clone(&kept.insert(still).book);
+        }
+        let generation = self.0.generation.fetch_add(1, Ordering::Relaxed) + 1;
+        let (book, watched) = book::make(&self.0.launcher, &self.0.places, &found, Some(workspace), generation).await;
+        book.log();
+        Arc::clone(&kept.insert(Kept { found, watched, book: Arc::new(book) }).book)
+    }
+
+    /// The rules as they are now, read for one question and not kept; without a workspace the operator's alone.
+    pub async fn read_once(&self, workspace: Option<&Path>) -> Rulebook {
+        let found = match workspace {
+            Some(workspace) => self.look(workspace, None).await.0,
+            None => files::find(&self.0.places, None),
+        };
+        book::make(&self.0.launcher, &self.0.places, &found, workspace, 1).await.0
+    }
+
+    /// What there is now; with what was kept when it still holds.
+    async fn look(&self, workspace: &Path, kept: Option<Kept>) -> (Found, Option<Kept>) {
+        let (places, workspace) = (self.0.places.clone(), workspace.to_owned());
+        let look = tokio::task::spawn_blocking(move || {
+            let found = files::find(&places, Some(&workspace));
+            let still = kept.filter(|kept| kept.found == found && kept.watched.is_unchanged());
+            (found, still)
+        });
+        // Only a panic ends such a task early; then nothing that was kept counts.
+        look.await.unwrap_or_else(|_| (Found::unknown(), None))
+    }
+
+    fn shelf(&self, workspace: &Path) -> Shelf {
+        let mut books = self.0.books.lock().unwrap_or_else(PoisonError::into_inner);
+        if books.len() >= MAX_WORKSPACES && !books.contains_key(workspace) {
+            books.clear();
+        }
+        Arc::clone(books.entry(workspace.to_owned()).or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests;

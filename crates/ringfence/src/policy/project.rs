@@ -1,0 +1,104 @@
+//! The rules of a project: `.codex/rules` in the workspace. They come with a repository that may be a stranger's, so
+//! they may only tighten: what they forbid and what they ask about counts, what they allow does not.
+
+use std::path::Path;
+
+use ::policy::{Decision, Table};
+use rules::{Fault, Source};
+use rustix::fs::{Dir, Mode, OFlags, openat};
+
+use super::Ignored;
+use super::files::{self, Found, Rules};
+use crate::base::workspace::Workspace;
+use crate::base::{Error, Kind};
+
+const FOLDER: &str = ".codex/rules";
+const MAX_FILES: usize = 64;
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Adds the project's files, and what is wrong with where they are.
+pub fn find(at: &Path, found: &mut Found) {
+    let folder = at.join(FOLDER).to_string_lossy().into_owned();
+    match names(at) {
+        Ok(names) if names.len() > MAX_FILES => {
+            let message = format!("holds {} files; a project may have {MAX_FILES}", names.len());
+            found.faults.push(Fault::of_file(&folder, &message));
+        }
+        Ok(names) => found.project.extend(names.iter().map(|name| {
+            let about = open(at, name).ok().and_then(|file| file.metadata().ok());
+            Rules::new(at.join(FOLDER).join(name), about.as_ref())
+        })),
+        Err(error) if error.kind() == Kind::NotFound => {}
+        Err(error) => found.faults.push(Fault::of_file(&folder, &format!("cannot be listed: {}", error.detail()))),
+    }
+}
+
+fn names(at: &Path) -> Result<Vec<String>, Error> {
+    let (dir, _) = Workspace::open(at, &[])?.open_dir(FOLDER)?;
+    let unreadable = |error: rustix::io::Errno| Error::internal("the folder cannot be read").source(error);
+    let mut names = Vec::new();
+    // What was walked to can only be stood on; to be listed it is opened again, from itself.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = openat(dir, ".", flags, Mode::empty()).map_err(unreadable)?;
+    for entry in Dir::new(dir).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        let name = entry.file_name().to_string_lossy();
+        if name.ends_with(".rules") && name != ".rules" {
+            names.push(name.into_owned());
+        }
+        // Enough to know that they are too many.
+        if names.len() > 4 * MAX_FILES {
+            break;
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Beneath the workspace, and through no link that leads out of it.
+fn open(at: &Path, name: &str) -> Result<std::fs::File, Error> {
+    Ok(Workspace::open(at, &[])?.open_read(&format!("{FOLDER}/{name}"))?.file)
+}
+
+/// The texts of the project's files.
+pub fn read(at: &Path, project: &[Rules]) -> (Vec<Source>, Vec<Fault>) {
+    let mut sources = Vec::new();
+    let mut faults = Vec::new();
+    for rules in project {
+        let name = rules.path.file_name().unwrap_or_default().to_string_lossy();
+        let opened = open(at, &name).map_err(|error| error.detail());
+        match opened.and_then(|file| files::text(file, MAX_BYTES).map_err(|error| error.to_string())) {
+            Ok(text) => sources.push(Source { name: rules.name(), text }),
+            Err(error) => faults.push(Fault::of_file(&rules.name(), &format!("cannot be read: {error}"))),
+        }
+    }
+    (sources, faults)
+}
+
+/// Leaves of a project's file what tightens, and says what else was there.
+pub fn tighten(file: &str, table: &mut Table) -> Vec<Ignored> {
+    let mut ignored = Vec::new();
+    table.prefixes.retain(|rule| {
+        let kept = rule.decision != Decision::Allow;
+        if !kept {
+            let what = format!("a project's rules cannot allow `{}`", rule.program);
+            ignored.push(Ignored { file: file.to_owned(), line: rule.origin.line, what });
+        }
+        kept
+    });
+    for rule in &mut table.prefixes {
+        rule.project = true;
+    }
+    table.networks.retain(|rule| {
+        let kept = rule.decision != Decision::Allow;
+        if !kept {
+            let what = format!("a project's rules cannot allow {}", rule.host);
+            ignored.push(Ignored { file: file.to_owned(), line: rule.origin.line, what });
+        }
+        kept
+    });
+    for name in std::mem::take(&mut table.host_executables).into_keys() {
+        ignored.push(Ignored::file(file, &format!("a project's rules cannot say which files go by `{name}`")));
+    }
+    ignored
+}

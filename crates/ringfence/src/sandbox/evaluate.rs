@@ -1,0 +1,166 @@
+//! Rules are read in a child: `rules::evaluate` says why and bounds it from within, this bounds it from without.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rules::evaluate::{ARGUMENT, Request};
+use rules::{Fault, HostExecutables, Reading, Source};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::time::{Instant, timeout_at};
+
+use super::Launcher;
+
+/// For all files together, however many children they cost.
+const TIME: Duration = Duration::from_secs(10);
+/// What children may say about all of them. The most that anybody writes by hand is far below.
+const MAX_ANSWERS: u64 = 16 << 20;
+
+/// Reads these files, in this order. There is an answer for each of them: one that ends its child costs only itself.
+/// `known` is what files before them said about which programs may go by a name.
+pub async fn evaluate(launcher: &Launcher, sources: &[Source], known: &HostExecutables) -> Vec<Reading> {
+    within(MAX_ANSWERS, launcher, sources, known).await
+}
+
+async fn within(mut room: u64, launcher: &Launcher, sources: &[Source], known: &HostExecutables) -> Vec<Reading> {
+    let until = Instant::now() + TIME;
+    let mut known = known.clone();
+    let mut readings: Vec<Reading> = Vec::new();
+    while let Some(rest) = sources.get(readings.len()..).filter(|rest| !rest.is_empty()) {
+        let before = readings.len();
+        let request = Request { sources: rest.to_vec(), known: known.clone() };
+        let ended = match timeout_at(until, ask(launcher, &request, &mut readings, &mut room)).await {
+            Ok(Ok(status)) => explain(status),
+            Ok(Err(error)) => format!("the process that reads rules failed: {error}"),
+            Err(_) => format!("reading the rules took more than {} s", TIME.as_secs()),
+        };
+        for reading in readings.iter().skip(before) {
+            known.extend(reading.table.host_executables.clone());
+        }
+        // Whatever it has not answered about, it ended on.
+        if let Some(source) = sources.get(readings.len()) {
+            let faults = vec![Fault::of_file(&source.name, &ended)];
+            readings.push(Reading { faults, ..Reading::default() });
+        }
+    }
+    readings
+}
+
+/// One child. It is gone when this is done or dropped.
+async fn ask(
+    launcher: &Launcher,
+    request: &Request,
+    readings: &mut Vec<Reading>,
+    room: &mut u64,
+) -> io::Result<ExitStatus> {
+    if *room == 0 {
+        return Err(too_much());
+    }
+    let mut command = launcher.command(ARGUMENT);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+    let mut child = command.spawn()?;
+    let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+        return Err(io::Error::other("it has no pipes"));
+    };
+    let mut line = serde_json::to_vec(request)?;
+    line.push(b'\n');
+    let told = async {
+        // One that died before it had read everything says so by its status.
+        let _ = stdin.write_all(&line).await;
+        drop(stdin);
+    };
+    let heard = hear(BufReader::new(stdout), request.sources.len(), readings, room);
+    let ((), heard) = tokio::join!(told, heard);
+    heard?;
+    child.wait().await
+}
+
+async fn hear(
+    mut stdout: BufReader<tokio::process::ChildStdout>,
+    count: usize,
+    readings: &mut Vec<Reading>,
+    room: &mut u64,
+) -> io::Result<()> {
+    for _ in 0..count {
+        let mut line = Vec::new();
+        *room -= (&mut stdout).take(*room).read_until(b'\n', &mut line).await? as u64;
+        if line.last() != Some(&b'\n') {
+            return if *room == 0 { Err(too_much()) } else { Ok(()) };
+        }
+        readings.push(serde_json::from_slice(&line)?);
+    }
+    Ok(())
+}
+
+fn too_much() -> io::Error {
+    io::Error::other("there are too many rules in all")
+}
+
+fn explain(status: ExitStatus) -> String {
+    match status.signal() {
+        // The kernel's answer to the limit on computing time.
+        Some(9) => "reading this file takes more than 5 s of computing: simplify it".to_owned(),
+        Some(signal) => {
+            format!("reading this file takes too much memory or nests too deeply (signal {signal}): simplify it")
+        }
+        None => "the process that reads rules ended without an answer about this file".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::launcher;
+    use super::*;
+
+    fn source(name: &str, text: &str) -> Source {
+        Source { name: name.to_owned(), text: text.to_owned() }
+    }
+
+    #[tokio::test]
+    async fn a_file_that_ends_its_reader_costs_only_itself() {
+        let deep = format!("x = {}{}", "(".repeat(200_000), ")".repeat(200_000));
+        let sources = [
+            source("first", r#"prefix_rule(["a"], "forbidden")"#),
+            source("deep", &deep),
+            source("large", "x = 'a' * (1 << 33)"),
+            source("last", "host_executable('b', ['/b'])\nprefix_rule(['b'], match = ['/b'])"),
+        ];
+        let readings = evaluate(&launcher(), &sources, &HostExecutables::new()).await;
+        let faults: Vec<usize> = readings.iter().map(|reading| reading.faults.len()).collect();
+        assert_eq!(faults, [0, 1, 1, 0], "{readings:#?}");
+        assert!(readings[1].faults[0].message.contains("simplify it"), "{readings:#?}");
+        assert_eq!(readings[0].table.prefixes.len() + readings[3].table.prefixes.len(), 2);
+        assert_eq!(readings[3].examples, 1);
+    }
+
+    #[tokio::test]
+    async fn what_one_child_learned_about_programs_the_next_one_knows() {
+        let deep = format!("x = {}{}", "(".repeat(200_000), ")".repeat(200_000));
+        let sources = [
+            source("first", "host_executable('git', ['/usr/bin/git'])"),
+            source("deep", &deep),
+            source("last", "prefix_rule(['git'], not_match = ['/opt/git'])"),
+        ];
+        let readings = evaluate(&launcher(), &sources, &HostExecutables::new()).await;
+        assert!(readings[2].faults.is_empty(), "{readings:#?}");
+    }
+
+    #[tokio::test]
+    async fn no_more_rules_come_back_than_there_is_room_for() {
+        let many = source("many", "x = [prefix_rule(['a' * 2000], 'prompt') for _ in range(10)]");
+        let sources = [source("first", "prefix_rule(['a'])"), many.clone(), many, source("last", "prefix_rule(['b'])")];
+        let readings = within(10_000, &launcher(), &sources, &HostExecutables::new()).await;
+        assert!(readings.len() == 4 && readings[0].faults.is_empty(), "{}", readings.len());
+        for reading in &readings[1..] {
+            assert!(reading.faults[0].message.contains("too many rules"), "{}", reading.faults[0]);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_binary_that_cannot_be_started_is_a_fault_of_every_file() {
+        let sources = [source("a", ""), source("b", "")];
+        let readings = evaluate(&Launcher::new("/nonexistent"), &sources, &HostExecutables::new()).await;
+        assert!(readings.len() == 2 && readings.iter().all(|reading| reading.faults.len() == 1), "{readings:#?}");
+    }
+}

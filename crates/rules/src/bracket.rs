@@ -1,0 +1,55 @@
+//! Brackets that are not closed: the mistake that an interpreter notices last and in the wrong place.
+
+/// The innermost bracket that is still open before this line (from zero): its line, its column and itself.
+pub fn open_before(text: &str, end: usize) -> Option<(usize, usize, char)> {
+    let mut open = Vec::new();
+    let mut quote: Option<(char, bool)> = None;
+    for (at, line) in text.lines().take(end).enumerate() {
+        // A string that is not tripled ends with its line, whatever is missing.
+        quote = quote.filter(|(_, triple)| *triple);
+        let line: Vec<char> = line.chars().collect();
+        let mut column = 0;
+        while let Some(&c) = line.get(column) {
+            let tripled = line[column..].starts_with(&[c, c, c]);
+            match (quote, c) {
+                (Some(_), '\\') => column += 1,
+                (Some((mark, false)), c) if c == mark => quote = None,
+                (Some((mark, true)), c) if c == mark && tripled => {
+                    quote = None;
+                    column += 2;
+                }
+                (None, '"' | '\'') => {
+                    quote = Some((c, tripled));
+                    column += if tripled { 2 } else { 0 };
+                }
+                (None, '#') => break,
+                (None, '(' | '[' | '{') => open.push((at, column, c)),
+                (None, ')' | ']' | '}') => drop(open.pop()),
+                _ => {}
+            }
+            column += 1;
+        }
+    }
+    open.pop()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_innermost_open_bracket_is_found() {
+        assert_eq!(open_before("f(\n  [1,\n", 9), Some((1, 2, '[')));
+        assert_eq!(open_before("f(\n  [1],\n", 9), Some((0, 1, '(')));
+        assert_eq!(open_before("f(\n  [1,\n", 1), Some((0, 1, '(')));
+        assert_eq!(open_before("f()\n", 9), None);
+    }
+
+    #[test]
+    fn brackets_in_strings_and_comments_are_none() {
+        for text in ["'('", "\"\\\"(\"", "# (", "'''\n(\n'''", "\"\"\"a\"(\"\"\"", "x = \"it's (\"", "'(\n", ")"] {
+            assert_eq!(open_before(text, 9), None, "{text}");
+        }
+        assert_eq!(open_before("'''x''' + [\n", 9), Some((0, 10, '[')));
+    }
+}

@@ -1,0 +1,221 @@
+//! The three functions of a rules file.
+//!
+//! A call that is wrong is noted and the file is read on: whoever wrote it sees every fault at once, and what the
+//! rest of the file forbids is known all the same. Only what the interpreter itself refuses (an unknown argument, a
+//! number for a string) ends the reading.
+
+use std::cell::RefCell;
+
+use policy::{Decision, NetworkRule, Origin, PrefixRule, Table, Token};
+use starlark::codemap::FileSpan;
+use starlark::environment::GlobalsBuilder;
+use starlark::eval::Evaluator;
+use starlark::starlark_module;
+use starlark::values::Value;
+use starlark::values::list::{ListRef, UnpackList};
+use starlark::values::none::NoneType;
+
+use crate::example::{self, Examples};
+use crate::fault::Place;
+use crate::host;
+
+/// Nobody writes more by hand, and each of them costs something at every exec.
+const MAX_RULES: usize = 20_000;
+/// More of them tell nobody more.
+const MAX_FAULTS: usize = 50;
+
+/// What a file has said so far.
+#[derive(Default)]
+pub struct Notes {
+    file: String,
+    pub table: Table,
+    pub examples: Vec<Examples>,
+    pub faults: Vec<(Place, String)>,
+}
+
+// The interpreter can carry a value of ours to its functions, but only of a type that implements an unsafe trait. It
+// runs a file on one thread from beginning to end, so the notes of that thread are as good.
+thread_local! {
+    static NOTES: RefCell<Notes> = RefCell::default();
+}
+
+/// Starts the notes of a file.
+pub fn begin(file: &str) {
+    NOTES.set(Notes { file: file.to_owned(), ..Notes::default() });
+}
+
+/// Takes them away.
+pub fn end() -> Notes {
+    NOTES.take()
+}
+
+/// The place that a span begins at, and how much of its first line it covers.
+pub fn place(span: &FileSpan) -> Place {
+    let resolved = span.resolve_span();
+    let (begin, end) = (resolved.begin, resolved.end);
+    // A caret under a whole statement of many lines says no more than one under its first line.
+    let width = if end.line == begin.line { end.column.saturating_sub(begin.column) } else { usize::MAX };
+    Place { line: begin.line, column: begin.column, width: width.max(1) }
+}
+
+/// Where a call stands, and where the statement stands that led to it, which a function may lie between.
+struct Site {
+    place: Place,
+    line: u32,
+}
+
+impl Site {
+    fn add_to(&self, message: String) -> String {
+        match usize::try_from(self.line) {
+            Ok(line) if line == self.place.line + 1 => message,
+            _ => format!("{message}; called from line {}", self.line),
+        }
+    }
+}
+
+fn site(eval: &Evaluator<'_, '_, '_>) -> Site {
+    let place_of = |depth: usize| eval.call_stack_nth_location(depth).map(|span| place(&span));
+    let inner = place_of(0).unwrap_or(Place { line: 0, column: 0, width: 1 });
+    // The outermost frame may be the file itself, which was called from nowhere.
+    let outer = (0..eval.call_stack_count()).rev().find_map(place_of).unwrap_or(inner);
+    Site { place: inner, line: u32::try_from(outer.line + 1).unwrap_or(u32::MAX) }
+}
+
+/// Runs what a call says and notes what is wrong with it.
+fn note(
+    eval: &Evaluator<'_, '_, '_>,
+    say: impl FnOnce(&mut Notes, &Site, Origin) -> Result<(), String>,
+) -> starlark::Result<NoneType> {
+    let site = site(eval);
+    NOTES.with_borrow_mut(|notes| {
+        let origin = Origin { file: notes.file.clone(), line: site.line };
+        if let Err(message) = say(notes, &site, origin) {
+            if notes.faults.len() + 1 >= MAX_FAULTS {
+                return Err(refuse(format!("{message}; the rest of this file is not looked at")));
+            }
+            notes.faults.push((site.place, site.add_to(message)));
+        }
+        let table = &notes.table;
+        match table.prefixes.len() + table.networks.len() + table.host_executables.len() > MAX_RULES {
+            true => Err(refuse(format!("a file may hold {MAX_RULES} rules, and this one holds more"))),
+            false => Ok(NoneType),
+        }
+    })
+}
+
+/// An error of the interpreter's, which ends the reading.
+fn refuse(message: String) -> starlark::Error {
+    starlark::Error::new_other(std::io::Error::other(message))
+}
+
+#[starlark_module]
+pub fn builtins(builder: &mut GlobalsBuilder) {
+    fn prefix_rule<'v>(
+        pattern: UnpackList<Value<'v>>,
+        decision: Option<&'v str>,
+        r#match: Option<UnpackList<Value<'v>>>,
+        not_match: Option<UnpackList<Value<'v>>>,
+        justification: Option<&'v str>,
+        eval: &mut Evaluator<'v, '_, '_>,
+    ) -> starlark::Result<NoneType> {
+        note(eval, |notes, site, origin| {
+            let decision = decision.map_or(Ok(Decision::Allow), parse_decision)?;
+            let justification = parse_justification(justification)?;
+            let tokens: Vec<Token> = pattern.items.into_iter().map(parse_token).collect::<Result<_, _>>()?;
+            let Some((first, rest)) = tokens.split_first() else { return Err("pattern must not be empty".to_owned()) };
+            let examples = |given: Option<UnpackList<Value<'v>>>| -> Result<Vec<Vec<String>>, String> {
+                given.into_iter().flat_map(|list| list.items).map(example::parse).collect()
+            };
+            let (matching, other) = (examples(r#match)?, examples(not_match)?);
+            let rule = |program: &String| PrefixRule {
+                program: program.clone(),
+                rest: rest.to_vec(),
+                decision,
+                justification: justification.clone(),
+                origin: origin.clone(),
+                project: false,
+            };
+            let rules: Vec<PrefixRule> = first.0.iter().map(rule).collect();
+            notes.table.prefixes.extend(rules.iter().cloned());
+            if !(matching.is_empty() && other.is_empty()) {
+                notes.examples.push(Examples { rules, matching, other, place: site.place });
+            }
+            Ok(())
+        })
+    }
+
+    fn network_rule<'v>(
+        host: &'v str,
+        protocol: &'v str,
+        decision: &'v str,
+        justification: Option<&'v str>,
+        eval: &mut Evaluator<'v, '_, '_>,
+    ) -> starlark::Result<NoneType> {
+        note(eval, |notes, _, origin| {
+            let protocol = host::protocol(protocol)?;
+            // The one function that has a second word for it.
+            let decision = if decision == "deny" { Decision::Forbidden } else { parse_decision(decision)? };
+            let justification = parse_justification(justification)?;
+            let host = host::network(host)?;
+            notes.table.networks.push(NetworkRule { host, protocol, decision, justification, origin });
+            Ok(())
+        })
+    }
+
+    fn host_executable<'v>(
+        name: &'v str,
+        paths: UnpackList<Value<'v>>,
+        eval: &mut Evaluator<'v, '_, '_>,
+    ) -> starlark::Result<NoneType> {
+        note(eval, |notes, _, _| {
+            host::executable(name)?;
+            let mut known: Vec<String> = Vec::new();
+            for value in paths.items {
+                let path = host::executable_path(name, &example::string(value, "paths")?)?;
+                if !known.contains(&path) {
+                    known.push(path);
+                }
+            }
+            notes.table.host_executables.insert(name.to_owned(), known);
+            Ok(())
+        })
+    }
+}
+
+fn parse_decision(given: &str) -> Result<Decision, String> {
+    let known = "decision must be \"allow\", \"prompt\" or \"forbidden\"";
+    match given {
+        "allow" => Ok(Decision::Allow),
+        "prompt" => Ok(Decision::Prompt),
+        "forbidden" => Ok(Decision::Forbidden),
+        "deny" | "forbid" | "block" | "reject" => Err(format!("{known} (got {given:?}; did you mean \"forbidden\"?)")),
+        "ask" => Err(format!("{known} (got {given:?}; did you mean \"prompt\"?)")),
+        other => Err(format!("{known} (got {other:?})")),
+    }
+}
+
+fn parse_justification(given: Option<&str>) -> Result<Option<String>, String> {
+    match given {
+        Some(text) if text.trim().is_empty() => {
+            Err("justification must not be empty: say why, or leave it out".to_owned())
+        }
+        other => Ok(other.map(str::to_owned)),
+    }
+}
+
+/// One place of a pattern: a word, or a list of words any of which may stand there.
+fn parse_token(value: Value<'_>) -> Result<Token, String> {
+    if let Some(word) = value.unpack_str() {
+        return Ok(Token(vec![word.to_owned()]));
+    }
+    let Some(list) = ListRef::from_value(value) else {
+        return Err(format!("a pattern holds strings and lists of strings (got {})", value.get_type()));
+    };
+    let words = list.content().iter().map(|word| example::string(*word, "alternatives in a pattern"));
+    let words: Vec<String> = words.collect::<Result<_, _>>()?;
+    if words.is_empty() {
+        Err("a list of alternatives in a pattern must not be empty".to_owned())
+    } else {
+        Ok(Token(words))
+    }
+}

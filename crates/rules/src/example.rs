@@ -1,0 +1,62 @@
+//! The examples of a rule: commands that it must match, and commands that it must not.
+
+use policy::{PrefixRule, Table};
+use starlark::values::Value;
+use starlark::values::list::ListRef;
+
+use crate::HostExecutables;
+use crate::fault::Place;
+
+/// The examples of one call of `prefix_rule`. They are tried when the whole file is read, since what it says about
+/// programs further down counts for them too.
+pub struct Examples {
+    /// The rules that the call made: one for each of its first words.
+    pub rules: Vec<PrefixRule>,
+    pub matching: Vec<Vec<String>>,
+    pub other: Vec<Vec<String>>,
+    pub place: Place,
+}
+
+impl Examples {
+    pub fn count(&self) -> usize {
+        self.matching.len() + self.other.len()
+    }
+
+    /// Everything that does not hold, each in a sentence.
+    pub fn broken(&self, programs: &HostExecutables) -> Vec<String> {
+        let table = Table { prefixes: self.rules.clone(), host_executables: programs.clone(), ..Table::default() };
+        let matches = |example: &&Vec<String>| table.check(example, true).decision.is_some();
+        let must = self.matching.iter().filter(|example| !matches(example));
+        let must_not = self.other.iter().filter(matches);
+        let must_not =
+            must_not.map(|example| format!("`not_match` lists `{}`, but the rule matches it", shown(example)));
+        must.map(|example| format!("`match` lists `{}`, but the rule does not match it", shown(example)))
+            .chain(must_not)
+            .collect()
+    }
+}
+
+/// As somebody would type it.
+fn shown(example: &[String]) -> String {
+    shlex::try_join(example.iter().map(String::as_str)).unwrap_or_else(|_| example.join(" "))
+}
+
+/// A command: a line as for a shell, or a list of words.
+pub fn parse(value: Value<'_>) -> Result<Vec<String>, String> {
+    let words = if let Some(line) = value.unpack_str() {
+        shlex::split(line).ok_or_else(|| format!("an example has a quote that is not closed ({line:?})"))?
+    } else if let Some(list) = ListRef::from_value(value) {
+        list.content().iter().map(|word| string(*word, "the words of an example")).collect::<Result<_, _>>()?
+    } else {
+        return Err(format!("an example must be a string or a list of strings (got {})", value.get_type()));
+    };
+    if words.is_empty() { Err("an example must not be empty".to_owned()) } else { Ok(words) }
+}
+
+/// A string, or a sentence about what is there instead.
+pub fn string(value: Value<'_>, what: &str) -> Result<String, String> {
+    match value.unpack_str() {
+        Some(text) => Ok(text.to_owned()),
+        None => Err(format!("{what} must be strings (got {})", value.get_type())),
+    }
+}

@@ -1,0 +1,130 @@
+//! What is wrong with a rules file, and where.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A line is shown up to this width, around the place that matters.
+const WIDTH: usize = 120;
+
+/// One thing that is wrong. Its text holds nothing that could drive a terminal or forge a line of a log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    pub file: String,
+    /// From one; zero when the fault is the file's as a whole.
+    pub line: u32,
+    /// From one, in characters; zero as above.
+    pub column: u32,
+    pub message: String,
+    /// The line and a caret beneath the place; empty as above.
+    pub excerpt: String,
+}
+
+/// A place in a text, from zero, as the interpreter counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    pub line: usize,
+    pub column: usize,
+    /// How many characters of that line it covers.
+    pub width: usize,
+}
+
+impl Fault {
+    /// A fault of the whole file.
+    pub fn of_file(file: &str, message: &str) -> Fault {
+        Fault { file: printable(file), line: 0, column: 0, message: printable(message), excerpt: String::new() }
+    }
+
+    /// A fault at a place of this text.
+    pub(crate) fn at(file: &str, text: &str, place: Place, message: &str) -> Fault {
+        let count = |number: usize| u32::try_from(number + 1).unwrap_or(u32::MAX);
+        Fault {
+            file: printable(file),
+            line: count(place.line),
+            column: count(place.column),
+            message: printable(message),
+            excerpt: excerpt(text, place),
+        }
+    }
+
+    /// Where it is, as `file:line:column`.
+    pub fn location(&self) -> String {
+        match self.line {
+            0 => self.file.clone(),
+            line => format!("{}:{line}:{}", self.file, self.column),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n  --> {}", self.message, self.location())?;
+        if !self.excerpt.is_empty() {
+            write!(f, "\n{}", self.excerpt)?;
+        }
+        Ok(())
+    }
+}
+
+/// The line with its number, and a caret beneath every character that is meant.
+fn excerpt(text: &str, place: Place) -> String {
+    let Some(line) = text.lines().nth(place.line) else { return String::new() };
+    let line: Vec<char> = printable(line).chars().collect();
+    // A long line is shown from a little before the place on.
+    let start = if place.column + 1 >= WIDTH { place.column.saturating_sub(WIDTH / 4) } else { 0 };
+    let shown: String = line.iter().skip(start).take(WIDTH).collect();
+    let offset = place.column.saturating_sub(start);
+    let room = shown.chars().count().saturating_sub(offset).max(1);
+    let carets = "^".repeat(place.width.clamp(1, room));
+    let number = (place.line + 1).to_string();
+    let margin = " ".repeat(number.len());
+    format!("{margin} |\n{number} | {}\n{margin} | {}{carets}", shown.trim_end(), " ".repeat(offset))
+}
+
+/// One character for one character, so that a caret stays beneath what it means.
+fn printable(text: &str) -> String {
+    let hidden =
+        |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
+    text.chars()
+        .map(|c| match c {
+            '\t' => ' ',
+            c if c.is_control() || hidden(c) => '\u{fffd}',
+            c => c,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caret_stands_beneath_the_place() {
+        let fault = Fault::at("a.rules", "x = 1\n\tfoo(bär)\n", Place { line: 1, column: 5, width: 3 }, "no bear");
+        assert_eq!(fault.to_string(), "no bear\n  --> a.rules:2:6\n  |\n2 |  foo(bär)\n  |      ^^^");
+    }
+
+    #[test]
+    fn a_long_line_is_shown_around_the_place() {
+        let text = format!("{}here{}", "x".repeat(5000), "y".repeat(5000));
+        let fault = Fault::at("a", &text, Place { line: 0, column: 5000, width: 4 }, "m");
+        let lines: Vec<&str> = fault.excerpt.lines().collect();
+        assert!(lines[1].len() < 200, "{}", fault.excerpt);
+        assert_eq!(lines[1].find("here"), lines[2].find('^'));
+        assert_eq!(fault.column, 5001);
+    }
+
+    #[test]
+    fn text_of_a_file_cannot_drive_a_terminal() {
+        let fault =
+            Fault::at("a\u{1b}[2J", "\u{1b}]0;x\u{7}\u{202e}", Place { line: 0, column: 0, width: 900 }, "m\n\u{9b}");
+        assert!(!fault.to_string().contains(['\u{1b}', '\u{7}', '\u{202e}', '\u{9b}']), "{fault}");
+        assert!(!fault.message.contains('\n'));
+    }
+
+    #[test]
+    fn a_place_beyond_the_text_has_no_excerpt() {
+        assert_eq!(Fault::at("a", "x", Place { line: 7, column: 0, width: 1 }, "m").excerpt, "");
+        assert_eq!(Fault::of_file("a", "m").to_string(), "m\n  --> a");
+    }
+}

@@ -1,0 +1,102 @@
+//! One file: its text to the rules that it makes, and what is wrong with it.
+
+use policy::{Decision, Table};
+use serde::{Deserialize, Serialize};
+use starlark::environment::{GlobalsBuilder, Module};
+use starlark::eval::Evaluator;
+use starlark::syntax::{AstModule, Dialect};
+
+use crate::builtins::{self, Notes, place};
+use crate::fault::{Fault, Place};
+use crate::{HostExecutables, Source, bracket};
+
+/// Ordinary files need some hundred of each.
+const MAX_HEAP: usize = 64 << 20;
+const MAX_TICKS: u64 = 1_000_000;
+
+/// What one file says.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reading {
+    /// Of a file with faults only what it forbids and what it asks about: what such a file allows, nobody has meant
+    /// for sure.
+    pub table: Table,
+    pub faults: Vec<Fault>,
+    /// How many examples were tried.
+    pub examples: usize,
+}
+
+/// Reads one file. `known` is what files before it said about which programs may go by a name.
+pub fn read(source: &Source, known: &HostExecutables) -> Reading {
+    builtins::begin(&source.name);
+    let ran = run(source);
+    let Notes { mut table, examples, faults: noted, .. } = builtins::end();
+    let mut faults: Vec<Fault> =
+        noted.into_iter().map(|(at, message)| Fault::at(&source.name, &source.text, at, &message)).collect();
+    let count = examples.iter().map(|examples| examples.count()).sum();
+    match ran {
+        Err(error) => faults.push(explain(source, &error)),
+        Ok(()) => {
+            let mut programs = known.clone();
+            programs.extend(table.host_executables.clone());
+            for examples in &examples {
+                let broken = examples.broken(&programs);
+                faults.extend(
+                    broken.iter().map(|message| Fault::at(&source.name, &source.text, examples.place, message)),
+                );
+            }
+        }
+    }
+    if !faults.is_empty() {
+        only_stricter(&mut table);
+    }
+    Reading { table, faults, examples: count }
+}
+
+/// Leaves what asks or forbids.
+fn only_stricter(table: &mut Table) {
+    table.prefixes.retain(|rule| rule.decision != Decision::Allow);
+    table.networks.retain(|rule| rule.decision != Decision::Allow);
+    table.host_executables.clear();
+}
+
+fn run(source: &Source) -> starlark::Result<()> {
+    // The dialect that Codex reads its files in.
+    let dialect = Dialect { enable_f_strings: true, ..Dialect::Extended };
+    let ast = AstModule::parse(&source.name, source.text.clone(), &dialect)?;
+    let globals = GlobalsBuilder::standard().with(builtins::builtins).build();
+    Module::with_temp_heap(|module| {
+        let mut eval = Evaluator::new(&module);
+        eval.set_max_heap_size(MAX_HEAP).map_err(starlark::Error::new_other)?;
+        eval.set_max_tick_count(MAX_TICKS).map_err(starlark::Error::new_other)?;
+        eval.eval_module(ast, &globals).map(|_| ())
+    })
+}
+
+fn explain(source: &Source, error: &starlark::Error) -> Fault {
+    let mut message = error.without_diagnostic().to_string();
+    // What follows the first line is advice to whoever embeds the interpreter.
+    if let Some((first, _)) = message.split_once('\n') {
+        message.truncate(first.len());
+    }
+    if message.starts_with("No imports are available") {
+        message = "load() is not available: a rules file stands alone".to_owned();
+    }
+    let at = error.span().map_or(Place { line: 0, column: 0, width: 1 }, place);
+    let (at, message) = point_at_bracket(&source.text, at, message);
+    Fault::at(&source.name, &source.text, at, &message)
+}
+
+/// A bracket that is not closed is noticed where the next statement begins, or at the end of the file. What helps is
+/// where it was opened.
+fn point_at_bracket(text: &str, at: Place, message: String) -> (Place, String) {
+    if !message.contains("expected symbol") {
+        return (at, message);
+    }
+    match bracket::open_before(text, at.line) {
+        Some((line, column, c)) if at.line >= text.lines().count() => {
+            (Place { line, column, width: 1 }, format!("Parse error: this `{c}` is never closed"))
+        }
+        Some((line, _, c)) => (at, format!("{message}; the `{c}` of line {} is still open", line + 1)),
+        None => (at, message),
+    }
+}
