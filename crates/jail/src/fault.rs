@@ -20,6 +20,7 @@ pub enum Layer {
     Capabilities,
     Landlock,
     Seccomp,
+    Exec,
     Canary,
     Program,
 }
@@ -38,6 +39,7 @@ impl Layer {
             Layer::Capabilities => "capabilities",
             Layer::Landlock => "landlock",
             Layer::Seccomp => "seccomp",
+            Layer::Exec => "exec watching",
             Layer::Canary => "canary",
             Layer::Program => "program",
         }

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 use rustix::process::{
-    DumpableBehavior, Pid, Signal, WaitOptions, WaitStatus, set_dumpable_behavior, set_parent_process_death_signal,
-    wait,
+    DumpableBehavior, Pid, Signal, WaitOptions, WaitStatus, getpid, set_child_subreaper, set_dumpable_behavior,
+    set_parent_process_death_signal, wait,
 };
 use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,8 @@ pub enum Word {
     Go,
     /// Everything is asked to end.
     Terminate,
+    /// A signal for the main process and its group.
+    Signal(i32),
 }
 
 /// What it has to say to the supervisor.
@@ -90,13 +92,46 @@ pub fn run(birth: Birth<'_>, fds: Fds<OwnedFd>) -> ! {
         }
         Ok((directory, _, Fork::Parent(main))) => {
             drop((fds, birth.child, directory));
-            reap(main, talk)
+            reap(main, talk, Around::Everything)
         }
         Err(fault) => {
             let _ = talk.send(&News::Failed(fault), &[]);
             sys::leave(125)
         }
     }
+}
+
+/// The same for a run without namespaces, as far as there is anything to do: orphans fall back to this process.
+pub fn reap_on_the_host(spec: &Spec, means: Means, door: Door, talk: Channel, child: Channel, fds: Fds<OwnedFd>) -> ! {
+    // It does not die with the supervisor: it hears of its end, and ends the tree first.
+    let begun = set_child_subreaper(Some(getpid())).in_layer(Layer::Namespaces, "own every orphan");
+    let forked = begun.and_then(|()| {
+        let directory = fds.cwd.try_clone().in_layer(Layer::Directory, "keep the working directory")?;
+        Ok((directory, sys::fork(0).in_layer(Layer::Program, "fork")?))
+    });
+    match forked {
+        Ok((directory, Fork::Child)) => {
+            drop(talk);
+            launch::become_program(Step { spec, means, door: Some(door), directory, port: None, talk: &child }, fds)
+        }
+        Ok((directory, Fork::Parent(main))) => {
+            drop((fds, child, directory, door));
+            reap(main, talk, Around::Below)
+        }
+        Err(fault) => {
+            let _ = talk.send(&News::Failed(fault), &[]);
+            sys::leave(125)
+        }
+    }
+}
+
+/// What there is beside the main process, for the one that reaps.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Around {
+    /// Every process it can see.
+    Everything,
+    /// Those below it.
+    Below,
 }
 
 fn prepare(
@@ -136,7 +171,7 @@ fn prepare(
 }
 
 /// Reaps until nobody is left, and passes on what the supervisor says meanwhile.
-fn reap(main: Pid, talk: Channel) -> ! {
+fn reap(main: Pid, talk: Channel, around: Around) -> ! {
     // Nobody inside shall read or trace this process, which the kernel lets do more than any other in here.
     let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let none = CapabilitySet::empty();
@@ -151,7 +186,7 @@ fn reap(main: Pid, talk: Channel) -> ! {
     if sys::close_all_but(&[talk.as_fd(), ours.as_fd()]).is_err() {
         sys::leave(125);
     }
-    if std::thread::Builder::new().spawn(move || listen(&talk)).is_err() {
+    if std::thread::Builder::new().spawn(move || listen(main, &talk, around)).is_err() {
         sys::leave(125);
     }
     let mut ended: Option<WaitStatus> = None;
@@ -162,31 +197,42 @@ fn reap(main: Pid, talk: Channel) -> ! {
         match wait(options) {
             Ok(Some((pid, status))) if pid == main => ended = Some(status),
             Ok(Some(_)) | Err(Errno::INTR) => {}
-            Ok(None) => tell(&ours, ended.take(), false),
+            Ok(None) => tell(&ours, ended.take(), Some(around)),
             Err(_) => {
-                tell(&ours, ended.take(), true);
+                tell(&ours, ended.take(), None);
                 sys::leave(0)
             }
         }
     }
 }
 
-fn tell(talk: &Channel, ended: Option<WaitStatus>, alone: bool) {
+fn tell(talk: &Channel, ended: Option<WaitStatus>, around: Option<Around>) {
     let Some(status) = ended else { return };
-    let left = if alone { Left::Nothing } else { Left::behind(tree::all_but_us()) };
+    let left = match around {
+        None => Left::Nothing,
+        Some(Around::Everything) => Left::behind(tree::all_but_us()),
+        Some(Around::Below) => Left::behind(tree::living(getpid())),
+    };
     let news = News::Ended { code: status.exit_status(), signal: status.terminating_signal(), left };
     // A supervisor that does not hear it is gone, and so are we when it is.
     let _ = talk.send(&news, &[]);
 }
 
-fn listen(talk: &Channel) {
+fn listen(main: Pid, talk: &Channel, around: Around) {
     while let Ok(Some((word, _))) = talk.receive::<Word>() {
-        if word == Word::Terminate {
-            // A stopped process is woken, so that it can end.
-            let _ = sys::kill_everything(libc::SIGTERM);
-            let _ = sys::kill_everything(libc::SIGCONT);
+        match word {
+            Word::Terminate if around == Around::Everything => {
+                // A stopped process is woken, so that it can end.
+                let _ = sys::kill_everything(libc::SIGTERM);
+                let _ = sys::kill_everything(libc::SIGCONT);
+            }
+            Word::Signal(signal) => drop(sys::trace::signal(-main.as_raw_nonzero().get(), signal)),
+            Word::Go | Word::Terminate => {}
         }
     }
-    // The supervisor is gone.
+    // The supervisor is gone, and in a namespace everything goes with this process.
+    if around == Around::Below {
+        tree::kill(getpid());
+    }
     sys::leave(0)
 }

@@ -72,7 +72,8 @@ pub enum Said {
 /// Becomes the program, or says why not and ends.
 pub fn become_program(step: Step<'_>, fds: Fds<OwnedFd>) -> ! {
     let fault = match enter(&step, fds) {
-        Ok(mut command) => Fault::new(Layer::Program, "start the program", &command.exec()),
+        Ok((mut command, None)) => Fault::new(Layer::Program, "start the program", &command.exec()),
+        Ok((_, Some(file))) => Fault::new(Layer::Program, "start the program", &start_file(step.spec, &file)),
         Err(fault) => fault,
     };
     // When nobody hears it, the lost run is what tells.
@@ -80,7 +81,7 @@ pub fn become_program(step: Step<'_>, fds: Fds<OwnedFd>) -> ! {
     sys::leave(125)
 }
 
-fn enter(step: &Step<'_>, fds: Fds<OwnedFd>) -> Result<Command, Fault> {
+fn enter(step: &Step<'_>, mut fds: Fds<OwnedFd>) -> Result<(Command, Option<OwnedFd>), Fault> {
     let (spec, rights) = (step.spec, &step.spec.rights);
     // Away from the terminal of whoever called us.
     setsid().in_layer(Layer::Namespaces, "start a session")?;
@@ -88,6 +89,7 @@ fn enter(step: &Step<'_>, fds: Fds<OwnedFd>) -> Result<Command, Fault> {
     rustix::stdio::dup2_stdin(&fds.stdin).in_layer(Layer::Directory, "standard input")?;
     rustix::stdio::dup2_stdout(&fds.stdout).in_layer(Layer::Directory, "standard output")?;
     rustix::stdio::dup2_stderr(&fds.stderr).in_layer(Layer::Directory, "standard error")?;
+    let file = fds.program.take();
     drop(fds);
     crate::close_on_exec();
     if let Some(door) = &step.door {
@@ -99,10 +101,20 @@ fn enter(step: &Step<'_>, fds: Fds<OwnedFd>) -> Result<Command, Fault> {
         restrict(spec.fence, rights)?;
         filter(step)?;
         canary(spec.fence, rights)?;
+    } else if let Some(user) = &spec.user {
+        sys::become_user(user.uid, user.gid, &user.groups).in_layer(Layer::Program, "become another user")?;
     }
     // The tree may look at its own processes; the flag was cleared for what ran here before.
     set_dumpable_behavior(DumpableBehavior::Dumpable).in_layer(Layer::Program, "be an ordinary process")?;
-    Ok(command(spec, step.port))
+    Ok((command(spec, step.port), file))
+}
+
+/// Starts the very file that was looked at, whatever its name leads to by now.
+fn start_file(spec: &Spec, file: &OwnedFd) -> io::Error {
+    let argv0 = spec.argv0.as_ref().unwrap_or(&spec.program);
+    let argv = [argv0].into_iter().chain(&spec.args).map(|word| word.as_bytes());
+    let env = spec.env.iter().map(|(name, value)| format!("{name}={value}").into_bytes());
+    sys::exec_file(file.as_fd(), argv.map(<[u8]>::to_vec), env)
 }
 
 /// All of them, for ever: what is run later cannot get one back either.
@@ -132,7 +144,8 @@ fn restrict(fence: Fence, rights: &Rights) -> Result<(), Fault> {
 /// From here on the supervisor hears of every call that a rule leaves to it.
 fn filter(step: &Step<'_>) -> Result<(), Fault> {
     let namespaces = step.spec.fence == Fence::Default;
-    let program = seccomp::program(seccomp::rules(step.spec.rights.network, namespaces));
+    let watched = step.spec.exec.is_some();
+    let program = seccomp::program(seccomp::rules(step.spec.rights.network, namespaces, watched));
     let listener = sys::seccomp(&program, true).in_layer(Layer::Seccomp, "put the filter on")?;
     let Some(listener) = listener else { return Err(Fault::other(Layer::Seccomp, "put the filter on", "no listener")) };
     step.talk.send(&Said::Listening, &[listener.as_fd()]).in_layer(Layer::Seccomp, "hand the listener over")?;
@@ -155,8 +168,8 @@ fn canary(fence: Fence, rights: &Rights) -> Result<(), Fault> {
         return broken("keep a capability");
     }
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-    for place in ["/", "/usr", "/etc"] {
-        let file = Path::new(place).join(".ringfence-canary");
+    for place in [Path::new("/"), Path::new("/usr"), Path::new("/etc"), &rights.workspace] {
+        let file = place.join(".ringfence-canary");
         if rights.writable_roots().all(|root| !file.starts_with(root))
             && rustix::fs::open(&file, flags, Mode::from_raw_mode(0o600)).is_ok()
         {

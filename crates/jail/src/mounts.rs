@@ -4,6 +4,8 @@
 //! session's ground is built once: the system read-only, /tmp, /run and /dev of its own, hidden places covered, the
 //! writable ones opened. A run gets a copy of it and adds what belongs to it alone: /proc and the protected paths.
 
+mod narrowed;
+
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -103,26 +105,26 @@ pub fn build_run(rights: &Rights, covers: &[PathBuf]) -> Result<(), Fault> {
     let root = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).mounts("open /")?;
     let tree = Tree { root };
     proc(&tree)?;
-    if rights.read_only
-        && let Some(at) = tree.open(&rights.workspace).mounts("open the workspace")?
-    {
-        sys::mount_setattr(at.as_fd(), RDONLY, true).mounts("close the workspace")?;
-    }
+    narrowed::veil(&tree, rights)?;
+    let mut opened = narrowed::opened(&tree, rights, covers)?;
+    narrowed::close(&tree, rights)?;
     let mut pinned: Vec<PathBuf> = Vec::new();
     for path in covers {
         let shown = || path.display().to_string();
+        opened.attach_above(&tree, path)?;
         pin_ancestors(&tree, rights, path, &mut pinned).in_layer(Layer::Protected, shown())?;
         let at = tree.open_exactly(path).in_layer(Layer::Protected, shown())?;
         let copy = clone_tree(at.as_fd(), true, RDONLY | NOSUID).in_layer(Layer::Protected, shown())?;
         attach(&copy, &at).in_layer(Layer::Protected, shown())?;
     }
+    opened.attach_rest(&tree)?;
     // What holds a writable place was there when the ground was laid, and covering it now would cover that place.
     for path in rights.hidden.iter().filter(|path| !holds_writable(rights, path)) {
         let shown = || path.display().to_string();
         let in_writable = writable_places(rights).any(|root| path.starts_with(root));
         match tree.open(path).mounts(shown())? {
             // The session's ground has it covered already.
-            Some(at) if !in_writable && is_mount_point(&at).mounts(shown())? => {}
+            Some(at) if !in_writable && is_hidden(&tree, &at).mounts(shown())? => {}
             // It lies in a writable place, or has come since the ground was laid.
             Some(_) => {
                 pin_ancestors(&tree, rights, path, &mut pinned).mounts(shown())?;
@@ -166,6 +168,16 @@ pub fn hide_again(path: &Path) -> io::Result<bool> {
 fn is_mount_point(place: &OwnedFd) -> rustix::io::Result<bool> {
     let found = statx(place, "", AtFlags::EMPTY_PATH, StatxFlags::empty())?;
     Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+/// Whether it is covered already, and not only a mount point of the host's.
+fn is_hidden(tree: &Tree, place: &OwnedFd) -> rustix::io::Result<bool> {
+    for name in [HIDDEN_DIRECTORY, HIDDEN_FILE] {
+        if is_same(place.as_fd(), tree.open_exactly(&Path::new("/dev").join(name))?.as_fd())? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The writable places and the workspace, which may be read-only.

@@ -37,6 +37,7 @@ pub enum Part {
     Landlock,
     Seccomp,
     PidfdGetfd,
+    Trace,
     Limits,
     Bwrap,
 }
@@ -54,6 +55,7 @@ impl Part {
             Part::Landlock => "Landlock",
             Part::Seccomp => "seccomp filter, listener",
             Part::PidfdGetfd => "descriptors of a run (pidfd_getfd)",
+            Part::Trace => "tracing, to watch execs",
             Part::Limits => "limits by control group",
             Part::Bwrap => "bubblewrap",
         }
@@ -109,6 +111,7 @@ pub fn run(scratch: &Path) -> Vec<Tried> {
     all.push(tried(Part::Landlock, in_child(0, || process::restrict(scratch))));
     all.push(tried(Part::Seccomp, in_child(0, process::answer_a_call)));
     all.push(tried(Part::PidfdGetfd, in_child(0, process::take_a_descriptor)));
+    all.push(tried(Part::Trace, in_child(0, process::trace_a_child)));
     all.push(tried(Part::Limits, in_child(0, process::limit)));
     all.push(match process::bwrap() {
         Some(bwrap) => tried(Part::Bwrap, in_child(0, || process::run_bwrap(bwrap))),

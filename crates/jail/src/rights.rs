@@ -18,9 +18,12 @@ pub struct Rights {
     /// A directory for temporary files that nobody but runs uses, where /tmp is the host's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scratch: Option<PathBuf>,
-    /// Other places that may be written.
+    /// Other places that may be written. In a run, also parts of what it may otherwise only read.
     #[serde(default)]
     pub writable: Vec<PathBuf>,
+    /// Places that the session may write and this run may only read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub closed: Vec<PathBuf>,
     /// Places inside the writable ones that may only be read, whether they exist or not.
     #[serde(default)]
     pub protected: Vec<Protected>,
@@ -30,6 +33,9 @@ pub struct Rights {
     /// Places that may not even be read.
     #[serde(default)]
     pub hidden: Vec<PathBuf>,
+    /// Places of which this run sees nothing but a few others inside.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub veils: Vec<Veil>,
     #[serde(default)]
     pub network: Network,
 }
@@ -60,6 +66,13 @@ impl Network {
 pub struct Protected {
     pub path: PathBuf,
     pub stand_in: StandIn,
+}
+
+/// A place that is hidden, but for what is kept of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Veil {
+    pub path: PathBuf,
+    pub keep: Vec<PathBuf>,
 }
 
 /// What holds the place of a protected path that does not exist, so that nobody can create it.

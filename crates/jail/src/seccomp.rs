@@ -188,14 +188,22 @@ const ARCHITECTURE: u32 = 0xc000_00b7;
 /// The same calls again by other numbers, on x86-64; nothing we know uses them.
 const X32: u32 = 0x4000_0000;
 
-/// The rules for a run. `namespaces` says whether it has its own, of processes and of the network.
-pub fn rules(network: Network, namespaces: bool) -> impl Iterator<Item = &'static Rule> {
+/// What is watched rather than refused.
+const EXECS: &[Rule] = rules![
+    SYS_execve => Then::Ask,
+    SYS_execveat => Then::Ask,
+];
+
+/// The rules for a run. `namespaces` says whether it has its own, of processes and of the network; `watched` whether
+/// its execs are judged.
+pub fn rules(network: Network, namespaces: bool, watched: bool) -> impl Iterator<Item = &'static Rule> {
     let families = match (network, namespaces) {
         (Network::All, _) | (_, true) => FAMILIES,
         (_, false) => FAMILIES_WITHOUT_NETWORK,
     };
     let others: &[Rule] = if namespaces { &[] } else { OTHERS };
-    RULES.iter().chain(families).chain(others).chain(OF_THIS_MACHINE)
+    let execs: &[Rule] = if watched { EXECS } else { &[] };
+    RULES.iter().chain(families).chain(others).chain(OF_THIS_MACHINE).chain(execs)
 }
 
 /// The name of a call that a rule is about.

@@ -1,10 +1,14 @@
 //! The system calls that no crate we use offers in a safe form. All `unsafe` of the project is in this file.
 #![allow(unsafe_code, reason = "this is its one place")]
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
+
+pub mod trace;
 
 /// Which side of a fork one is on.
 pub enum Fork {
@@ -19,7 +23,7 @@ fn check(result: libc::c_long) -> io::Result<libc::c_long> {
 /// Forks, with the child in new namespaces (`CLONE_NEW…`). Only a process with one thread may: the child is a copy
 /// of it alone, so no lock can be held by a thread that is not there any more.
 pub fn fork(namespaces: libc::c_int) -> io::Result<Fork> {
-    if threads()? != 1 {
+    if !is_alone()? {
         return Err(io::Error::other("a process with several threads cannot be forked safely"));
     }
     let flags = libc::c_long::from(namespaces | libc::SIGCHLD);
@@ -33,8 +37,20 @@ pub fn fork(namespaces: libc::c_int) -> io::Result<Fork> {
     }
 }
 
-fn threads() -> io::Result<usize> {
-    Ok(std::fs::read_dir("/proc/self/task")?.count())
+/// Whether this process has one thread. One that has been joined is still listed for a moment, which nothing tells the
+/// end of; it is waited for.
+fn is_alone() -> io::Result<bool> {
+    const MOMENT: Duration = Duration::from_millis(500);
+    let began = Instant::now();
+    loop {
+        if std::fs::read_dir("/proc/self/task")?.count() == 1 {
+            return Ok(true);
+        }
+        if began.elapsed() > MOMENT {
+            return Ok(false);
+        }
+        std::thread::yield_now();
+    }
 }
 
 /// Leaves without running what a parent has registered for its own exit.
@@ -131,6 +147,14 @@ pub fn notification(listener: BorrowedFd<'_>) -> io::Result<Notification> {
     Ok(Notification { id: got.id, thread: got.pid, call: i64::from(got.data.nr), args: got.data.args })
 }
 
+/// From Linux 6.6 on: has whoever waits here woken on the processor that the call was made on, and the caller on the one
+/// that it is answered on. The two never run at the same time, so that to look for an idle processor is time lost.
+pub fn wake_where_called(listener: BorrowedFd<'_>) {
+    const SYNC_WAKE_UP: libc::c_ulong = 1;
+    // SAFETY: SET_FLAGS takes a number. Where the kernel does not know it, everything is woken as it always was.
+    let _ = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
+}
+
 /// Whether its caller still waits. What was read of the caller's memory before is its own only if so.
 pub fn still_waits(listener: BorrowedFd<'_>, id: u64) -> bool {
     // SAFETY: ID_VALID reads one number.
@@ -171,4 +195,48 @@ pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
         first = last.map_or(u32::MAX, |last| last + 1);
     }
     Ok(())
+}
+
+/// Becomes another user for good. Only a process with one thread, that runs one program next, does this.
+pub fn become_user(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
+    // SAFETY: setgroups reads as many numbers as it is told there are.
+    check(libc::c_long::from(unsafe { libc::setgroups(groups.len(), groups.as_ptr()) }))?;
+    // SAFETY: neither takes pointers. Groups go first: without the user's right to change them they would stay.
+    check(libc::c_long::from(unsafe { libc::setresgid(gid, gid, gid) }))?;
+    // SAFETY: as above.
+    check(libc::c_long::from(unsafe { libc::setresuid(uid, uid, uid) })).map(drop)
+}
+
+/// Becomes the program in a file that is open. Returns only when that failed.
+pub fn exec_file(
+    file: BorrowedFd<'_>,
+    argv: impl Iterator<Item = Vec<u8>>,
+    env: impl Iterator<Item = Vec<u8>>,
+) -> io::Error {
+    let strings = |words: &mut dyn Iterator<Item = Vec<u8>>| words.map(CString::new).collect::<Result<Vec<_>, _>>();
+    let (Ok(argv), Ok(env)) = (strings(&mut { argv }), strings(&mut { env })) else {
+        return io::Error::from(io::ErrorKind::InvalidInput);
+    };
+    let pointers = |words: &[CString]| words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect();
+    let (argv_pointers, env_pointers): (Vec<_>, Vec<_>) = (pointers(&argv), pointers(&env));
+    // What this process ignores or holds back, as every program of ours does with broken pipes, would stay so.
+    // SAFETY: the action is the default one, and the set is an empty one that lives until the call returns.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        let mut none = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+    }
+    // SAFETY: both lists end with a null, and they and their strings live until the call returns, if it does.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            argv_pointers.as_ptr(),
+            env_pointers.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    io::Error::last_os_error()
 }

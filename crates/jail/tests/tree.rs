@@ -72,9 +72,19 @@ impl Run {
             limits: jail::limits::Limits::default(),
             proxy_env: Vec::new(),
             shut_ports: Vec::new(),
+            exec: None,
+            user: None,
         };
-        let fds =
-            Fds { stdin: null.as_fd(), stdout: writer.as_fd(), stderr: null.as_fd(), cwd: cwd.as_fd(), handout: None };
+        let fds = Fds {
+            stdin: null.as_fd(),
+            stdout: writer.as_fd(),
+            stderr: null.as_fd(),
+            cwd: cwd.as_fd(),
+            handout: None,
+            notices: None,
+            log: None,
+            program: None,
+        };
         let rest = send_spec(ours.as_fd(), &spec, &fds).unwrap();
         (&ours).write_all(&rest).unwrap();
         Run { supervisor, control: Some(BufReader::new(ours)), stdout: BufReader::new(stdout) }

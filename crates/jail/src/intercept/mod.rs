@@ -2,15 +2,18 @@
 //!
 //! Those that no run may make are refused and written down. `connect` is made here in the caller's stead, on its own
 //! socket but to a copy of the address: what was looked at is what is connected to, whatever other threads do to
-//! the caller's memory and descriptors meanwhile. Nothing is ever let through to be made by the caller itself.
+//! the caller's memory and descriptors meanwhile. Nothing is let through to be made by the caller itself but execs, whose
+//! outcome is judged before its first instruction.
 
 mod connect;
 mod diag;
+pub mod exec;
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
@@ -66,6 +69,11 @@ impl Denials {
         }
     }
 
+    pub fn has(&self, kind: &'static str, name: &str) -> bool {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.contains_key(&(kind, name.to_owned()))
+    }
+
     pub fn list(&self) -> Vec<Denial> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let denial = |((kind, name), count): (&(&'static str, String), &u64)| Denial {
@@ -77,16 +85,39 @@ impl Denials {
     }
 }
 
-/// Answers the run's system calls, on a thread of its own, until the run has ended.
+/// Answers the run's system calls, on threads of its own, until the run has ended.
 ///
-/// It is also the thread that keeps the run's covers on, since both are done from where the run is.
-pub(crate) fn answer(listener: OwnedFd, reach: Reach, keeper: Keeper, denials: Denials) -> io::Result<()> {
-    let gate = Gate { listener: Arc::new(listener), keeper, denials, pending: Arc::default() };
-    thread::Builder::new().spawn(move || gate.serve(reach)).map(drop)
+/// One of them also keeps the run's covers on, since both are done from where the run is.
+pub(crate) fn answer(
+    listener: OwnedFd,
+    reach: Reach,
+    keeper: Keeper,
+    denials: Denials,
+    execs: Option<exec::Terms>,
+) -> io::Result<Option<Arc<exec::Watch>>> {
+    let listener = Arc::new(listener);
+    let (watch, handed) = match execs {
+        None => (None, None),
+        Some(terms) => {
+            let (calls, inbox) = mpsc::channel();
+            let (bell, ring) = io::pipe()?;
+            let others = move |call| {
+                if calls.send(call).is_ok() {
+                    let _ = (&ring).write_all(&[0]);
+                }
+            };
+            (Some(exec::Watch::begin(Arc::clone(&listener), terms, Box::new(others))?), Some((bell, inbox)))
+        }
+    };
+    let gate = Gate { listener, handed, keeper, denials, pending: Arc::default() };
+    thread::Builder::new().spawn(move || gate.serve(reach))?;
+    Ok(watch)
 }
 
 struct Gate {
     listener: Arc<OwnedFd>,
+    /// Where calls come from that others have taken from the listener.
+    handed: Option<(PipeReader, Receiver<Notification>)>,
     keeper: Keeper,
     denials: Denials,
     /// Connections that are being made.
@@ -107,7 +138,7 @@ impl Gate {
             if !called {
                 continue;
             }
-            match sys::notification(self.listener.as_fd()) {
+            match self.next() {
                 Ok(call) if call.call == libc::SYS_connect => match &place {
                     Ok(place) => self.connect(place, call),
                     Err(_) => sys::answer(self.listener.as_fd(), call.id, Err(libc::EACCES)),
@@ -123,7 +154,8 @@ impl Gate {
     /// Waits for a call or a change, and says whether there is a call. `None` when no process uses the filter any
     /// more: receiving would then fail for ever.
     fn wait(&self) -> Option<bool> {
-        let mut watched = vec![PollFd::new(&self.listener, PollFlags::IN)];
+        let source = self.handed.as_ref().map_or(self.listener.as_fd(), |(bell, _)| bell.as_fd());
+        let mut watched = vec![PollFd::from_borrowed_fd(source, PollFlags::IN)];
         watched.extend(self.keeper.watch().map(|watch| PollFd::from_borrowed_fd(watch, PollFlags::IN)));
         let limit = self
             .keeper
@@ -134,6 +166,16 @@ impl Gate {
             Ok(_) if watched[0].revents().is_empty() => Some(false),
             Ok(_) => None,
             Err(errno) => (errno == rustix::io::Errno::INTR).then_some(false),
+        }
+    }
+
+    fn next(&self) -> io::Result<Notification> {
+        match &self.handed {
+            None => sys::notification(self.listener.as_fd()),
+            Some((bell, inbox)) => {
+                (&*bell).read_exact(&mut [0])?;
+                inbox.recv().map_err(io::Error::other)
+            }
         }
     }
 

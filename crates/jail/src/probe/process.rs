@@ -17,7 +17,7 @@ use crate::fault::{Fault, InLayer, Layer};
 use crate::limits::{Cage, Limits};
 use crate::packet::Channel;
 use crate::rights::Network;
-use crate::sys::{self, Fork};
+use crate::sys::{self, Fork, trace};
 use crate::{landlock as fence, launch, mounts, seccomp};
 
 /// By their full path: one that lies in a workspace or on somebody's PATH is anybody's program.
@@ -123,7 +123,7 @@ pub fn answer_a_call() -> Seen {
 fn ask(talk: &Channel) -> Seen {
     let layer = Layer::Seccomp;
     rustix::thread::set_no_new_privs(true).in_layer(layer, "refuse new privileges")?;
-    let program = seccomp::program(seccomp::rules(Network::Off, true));
+    let program = seccomp::program(seccomp::rules(Network::Off, true, false));
     let listener = sys::seccomp(&program, true).in_layer(layer, "put the filter on")?;
     let Some(listener) = listener else { return Err(Fault::other(layer, "put the filter on", "no listener")) };
     talk.send(&Seen::Ok(String::new()), &[listener.as_fd()]).in_layer(layer, "hand the listener over")?;
@@ -169,6 +169,33 @@ pub fn take_a_descriptor() -> Seen {
         Ok(true) => Ok(String::new()),
         _ => Err(Fault::other(layer, "take a descriptor of a child", "it is another one")),
     }
+}
+
+/// As the supervisor does it to a thread that is about to become another program.
+pub fn trace_a_child() -> Seen {
+    let layer = Layer::Exec;
+    if !crate::intercept::exec::SUPPORTED {
+        return Err(Fault::other(layer, "watch a program", "this machine's instructions are not known"));
+    }
+    let (ours, theirs) = Channel::pair().in_layer(layer, "open a channel")?;
+    let child = match sys::fork(0).in_layer(layer, "fork")? {
+        Fork::Child => {
+            drop(ours);
+            let _ = theirs.receive::<()>();
+            sys::leave(0)
+        }
+        Fork::Parent(child) => child,
+    };
+    let number = child.as_raw_nonzero().get();
+    let traced = trace::seize(number)
+        .and_then(|()| trace::interrupt(number))
+        .and_then(|()| trace::wait())
+        .and_then(|_| trace::registers(number))
+        .and_then(|_| trace::detach(number, 0))
+        .in_layer(layer, "trace a child");
+    drop(ours);
+    end(child);
+    traced.map(|()| String::new())
 }
 
 /// A group for one process alone must refuse a second.

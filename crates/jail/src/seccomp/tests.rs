@@ -37,8 +37,8 @@ fn fails(errno: i32) -> u32 {
 
 #[test]
 fn every_rule_fits_what_it_is_about_and_nothing_else() {
-    let own = program(rules(Network::Off, true));
-    let none = program(rules(Network::Off, false));
+    let own = program(rules(Network::Off, true, false));
+    let none = program(rules(Network::Off, false, false));
     let socket = |program: &[sock_filter], family: i32, kind: i32, protocol: i32| {
         run(program, ARCHITECTURE, libc::SYS_socket, [family as u64, kind as u64, protocol as u64, 0, 0, 0])
     };
@@ -85,14 +85,14 @@ fn every_rule_fits_what_it_is_about_and_nothing_else() {
 
 #[test]
 fn another_architecture_is_killed_and_x32_does_not_exist() {
-    let program = program(rules(Network::All, false));
+    let program = program(rules(Network::All, false, false));
     assert_eq!(run(&program, 0x4000_0003, libc::SYS_read, [0; 6]), libc::SECCOMP_RET_KILL_PROCESS);
     assert_eq!(run(&program, ARCHITECTURE, libc::SYS_read | c_long::from(X32), [0; 6]), fails(libc::ENOSYS));
 }
 
 #[test]
 fn the_program_fits_the_kernel() {
-    let program = program(rules(Network::Off, true));
+    let program = program(rules(Network::Off, true, false));
     assert!(program.len() < 4096);
     assert!(program.iter().all(|instruction| instruction.jt < u8::MAX && instruction.jf < u8::MAX));
     assert_eq!(name_of(libc::SYS_mount), Some("mount"));

@@ -12,6 +12,7 @@ mod wire;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,11 +21,11 @@ use rustix::process::{self, DumpableBehavior};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::{Fault, InLayer, Layer};
-use crate::intercept::Denials;
+use crate::intercept::{Denials, exec};
 use crate::limits::Cage;
 use crate::protect::Guard;
 use crate::zygote::Session;
-pub use wire::{Exit, Fds, Order, Report, Spec, encode, send_spec};
+pub use wire::{Exit, Fds, Order, Report, Spec, User, encode, send_spec};
 
 /// The first argument that makes our binary a supervisor.
 pub const ARGUMENT: &str = "__supervise";
@@ -86,6 +87,8 @@ struct Run {
     denials: Denials,
     cage: Cage,
     guard: Guard,
+    /// Where its execs are watched.
+    watch: Option<Arc<exec::Watch>>,
 }
 
 fn prepare(control: &UnixStream, session: Option<Session<'_>>) -> Result<Option<(Run, i32)>, Fault> {
@@ -115,6 +118,8 @@ pub(crate) enum Event {
     Stop,
     /// It uses more than it may.
     Exceeded,
+    /// The server has a signal for the main process.
+    Signal(i32),
 }
 
 /// What a main process leaves behind.
@@ -168,6 +173,7 @@ impl Run {
                     }
                 }
                 Ok(Event::Stop) => self.end(&mut state),
+                Ok(Event::Signal(signal)) => self.tree.signal(signal),
                 // Who uses too much gets no time to use more.
                 Ok(Event::Exceeded) => {
                     self.tree.kill();
@@ -212,6 +218,7 @@ impl Run {
             denials: self.denials.list(),
             limits: self.cage.means().name().to_owned(),
             out_of_memory: self.cage.was_out_of_memory(),
+            execs: self.watch.as_ref().map(|watch| watch.finish()),
         }
     }
 }
@@ -235,7 +242,11 @@ fn listen(control: &UnixStream, events: Sender<Event>) {
 
 /// Anything that is not understood ends the run, as the end of the stream does.
 fn hear(control: UnixStream, events: &Sender<Event>) {
-    let mut line = String::new();
-    let _ = BufReader::new(control).read_line(&mut line);
+    for line in BufReader::new(control).lines() {
+        match line.ok().and_then(|line| serde_json::from_str(&line).ok()) {
+            Some(Order::Signal(signal)) => drop(events.send(Event::Signal(signal))),
+            Some(Order::Kill) | None => break,
+        }
+    }
     let _ = events.send(Event::Stop);
 }

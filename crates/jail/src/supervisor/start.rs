@@ -10,7 +10,7 @@ use super::tree::Tree;
 use super::{Fds, Run, Spec};
 use crate::fault::{Fault, InLayer, Layer};
 use crate::init::{self, Birth, News, Word};
-use crate::intercept::{self, Denials, Reach};
+use crate::intercept::{self, Denials, Reach, exec};
 use crate::keep::Keeper;
 use crate::launch::{self, Fence, Said, Step};
 use crate::limits::Cage;
@@ -30,11 +30,13 @@ pub(super) fn in_namespaces(spec: &Spec, mut fds: Fds<OwnedFd>, session: &Sessio
     let cage = Cage::within(session.places, "run", &spec.limits);
     let door = cage.door().in_layer(Layer::Limits, "open the way to the run's limits")?;
     let handout = fds.handout.take();
+    let denials = Denials::default();
+    let exec = terms(spec, &mut fds, &denials);
     let (talk, theirs) = Channel::pair().in_layer(Layer::Namespaces, "open a channel")?;
     let (child, childs) = Channel::pair().in_layer(Layer::Namespaces, "open a channel")?;
     let first = match sys::fork(NAMESPACES).in_layer(Layer::Namespaces, "make namespaces for the run")? {
         Fork::Child => {
-            drop((talk, child, handout));
+            drop((talk, child, handout, exec));
             // What stands in for missing paths is not this process's to remove.
             let covers = guard.covers.clone();
             std::mem::forget(guard);
@@ -52,14 +54,13 @@ pub(super) fn in_namespaces(spec: &Spec, mut fds: Fds<OwnedFd>, session: &Sessio
         Fork::Parent(first) => first,
     };
     drop((fds, theirs, childs, door));
-    let denials = Denials::default();
     let tree = Tree::Namespace { first, talk };
-    let run = Run { tree, grace: Duration::from_millis(spec.grace_ms), denials, cage, guard };
+    let mut run = Run { tree, grace: Duration::from_millis(spec.grace_ms), denials, cage, guard, watch: None };
     let Tree::Namespace { talk, .. } = &run.tree else { return Err(lost()) };
     talk.send(&Word::Go, &[]).in_layer(Layer::Namespaces, "let the run begin")?;
     let reach = hear_ready(talk, handout, spec)?;
     let keeper = Keeper::new(&spec.rights, &run.guard.covers);
-    accompany(&child, Some((reach, keeper)), &run.denials)?;
+    accompany(&child, Post { reach, keeper, exec }, &mut run)?;
     Ok((run, first.as_raw_nonzero().get()))
 }
 
@@ -92,20 +93,38 @@ fn private_devices() -> Vec<u64> {
     ["/tmp", "/var/tmp", "/run", "/dev/shm"].into_iter().filter_map(device).collect()
 }
 
+/// Who will answer the run's calls, once there is a listener to answer on.
+struct Post {
+    reach: Reach,
+    keeper: Keeper,
+    exec: Option<exec::Terms>,
+}
+
+/// What execs are judged by, if they are.
+fn terms(spec: &Spec, fds: &mut Fds<OwnedFd>, denials: &Denials) -> Option<exec::Terms> {
+    let (notices, log) = (fds.notices.take().map(Channel::from), fds.log.take());
+    let rules = spec.exec.clone()?;
+    Some(exec::Terms { rules, notices, log, denials: denials.clone() })
+}
+
 /// Goes along with the process that becomes the program, until it is that.
-fn accompany(child: &Channel, mut reach: Option<(Reach, Keeper)>, denials: &Denials) -> Result<(), Fault> {
-    let filtered = |reach: &Option<(Reach, Keeper)>| reach.is_none();
+fn accompany(child: &Channel, post: Post, run: &mut Run) -> Result<(), Fault> {
+    let mut post = Some(post);
     loop {
         match child.receive::<Said>().in_layer(Layer::Program, "hear of the program")? {
             // The canary's own attempt came to us, or the filter is not what it should be.
-            None if filtered(&reach) && !denials.forgive("syscall", launch::CANARY) => {
+            None if post.is_none() && !run.denials.forgive("syscall", launch::CANARY) => {
                 return Err(Fault::other(Layer::Canary, "be asked", "the filter did not leave a call to us"));
             }
             None => return Ok(()),
+            Some((Said::Failed(_), _)) if run.denials.has("exec", exec::UNWATCHABLE) => {
+                return Err(Fault::other(Layer::Exec, "watch the program", "tracing is refused"));
+            }
             Some((Said::Failed(fault), _)) => return Err(fault),
             Some((Said::Listening, mut fds)) => {
-                let (Some(listener), Some((reach, keeper))) = (fds.pop(), reach.take()) else { return Err(lost()) };
-                intercept::answer(listener, reach, keeper, denials.clone())
+                let (Some(listener), Some(post)) = (fds.pop(), post.take()) else { return Err(lost()) };
+                let Post { reach, keeper, exec } = post;
+                run.watch = intercept::answer(listener, reach, keeper, run.denials.clone(), exec)
                     .in_layer(Layer::Seccomp, "listen to the run")?;
                 child.send(&true, &[]).in_layer(Layer::Seccomp, "let the program begin")?;
             }
@@ -113,28 +132,39 @@ fn accompany(child: &Channel, mut reach: Option<(Reach, Keeper)>, denials: &Deni
     }
 }
 
-/// Starts a run without namespaces: this process is the one that every orphan falls back to.
-pub(super) fn on_the_host(spec: &Spec, fds: Fds<OwnedFd>) -> Result<(Run, i32), Fault> {
-    if spec.fence == Fence::Default {
-        return Err(Fault::other(Layer::Namespaces, "start the run", "it has no session"));
-    }
-    process::set_child_subreaper(Some(process::getpid())).in_layer(Layer::Namespaces, "own every orphan")?;
+/// Starts a run without namespaces. In a fence its orphans fall back to a child of ours, which leaves us free to trace;
+/// without one to us.
+pub(super) fn on_the_host(spec: &Spec, mut fds: Fds<OwnedFd>) -> Result<(Run, i32), Fault> {
+    let fenced = match spec.fence {
+        Fence::Default => return Err(Fault::other(Layer::Namespaces, "start the run", "it has no session")),
+        Fence::Contained => true,
+        Fence::None => false,
+    };
     let cage = Cage::new("run", &spec.limits);
     let door = cage.door().in_layer(Layer::Limits, "open the way to the run's limits")?;
+    let denials = Denials::default();
+    let exec = terms(spec, &mut fds, &denials);
+    let (talk, theirs) = Channel::pair().in_layer(Layer::Program, "open a channel")?;
     let (child, childs) = Channel::pair().in_layer(Layer::Program, "open a channel")?;
-    let main = match sys::fork(0).in_layer(Layer::Program, "fork")? {
+    if !fenced {
+        process::set_child_subreaper(Some(process::getpid())).in_layer(Layer::Namespaces, "own every orphan")?;
+    }
+    let first = match sys::fork(0).in_layer(Layer::Program, "fork")? {
         Fork::Child => {
-            drop(child);
-            let (means, directory) = (cage.means(), fds.cwd.try_clone());
-            let Ok(directory) = directory else { sys::leave(125) };
+            drop((child, talk, exec));
+            let means = cage.means();
+            if fenced {
+                init::reap_on_the_host(spec, means, door, theirs, childs, fds)
+            }
+            let Ok(directory) = fds.cwd.try_clone() else { sys::leave(125) };
             launch::become_program(Step { spec, means, door: Some(door), directory, port: None, talk: &childs }, fds)
         }
-        Fork::Parent(main) => main,
+        Fork::Parent(first) => first,
     };
-    drop((fds, childs, door));
-    let denials = Denials::default();
-    let tree = Tree::Walked { main };
-    let run = Run { tree, grace: Duration::from_millis(spec.grace_ms), denials, cage, guard: Guard::default() };
+    drop((fds, childs, theirs, door));
+    let tree = if fenced { Tree::Beneath { first, talk } } else { Tree::Walked { main: first } };
+    let grace = Duration::from_millis(spec.grace_ms);
+    let mut run = Run { tree, grace, denials, cage, guard: Guard::default(), watch: None };
     let reach = Reach {
         mounts: None,
         network: None,
@@ -142,8 +172,8 @@ pub(super) fn on_the_host(spec: &Spec, fds: Fds<OwnedFd>) -> Result<(Run, i32), 
         processes: Some(Box::new(run.tree.lister())),
         shut_ports: spec.shut_ports.clone(),
     };
-    match accompany(&child, Some((reach, Keeper::of_nothing())), &run.denials) {
-        Ok(()) => Ok((run, main.as_raw_nonzero().get())),
+    match accompany(&child, Post { reach, keeper: Keeper::of_nothing(), exec }, &mut run) {
+        Ok(()) => Ok((run, first.as_raw_nonzero().get())),
         Err(fault) => {
             run.tree.kill();
             Err(fault)

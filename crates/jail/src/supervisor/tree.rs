@@ -20,6 +20,7 @@ use rustix::process::{
 use super::{Event, Left};
 use crate::init::{News, Word};
 use crate::packet::Channel;
+use crate::sys;
 
 /// Enough for anything that forks while it is being frozen; whatever is left gets the next round.
 const FREEZE_PASSES: usize = 16;
@@ -29,6 +30,9 @@ const CHASE_PASSES: usize = 256;
 pub(super) enum Tree {
     /// Below this process.
     Walked { main: Pid },
+    /// Below a child of ours, which every orphan falls back to. We trace the tree, and who traces must not be a parent:
+    /// waiting for children would take the tracer's news.
+    Beneath { first: Pid, talk: Channel },
     /// In a pid namespace, whose first process is our child.
     Namespace { first: Pid, talk: Channel },
 }
@@ -37,16 +41,26 @@ impl Tree {
     /// Asks everything to end.
     pub(super) fn terminate(&self) {
         match self {
-            Tree::Walked { .. } => terminate(),
+            Tree::Walked { .. } => terminate(getpid()),
+            Tree::Beneath { first, .. } => terminate(*first),
             // If it does not hear, it is dead, and with it everything else.
             Tree::Namespace { talk, .. } => drop(talk.send(&Word::Terminate, &[])),
+        }
+    }
+
+    /// A signal for the main process and its group, which is its own session's.
+    pub(super) fn signal(&self, signal: i32) {
+        match self {
+            Tree::Walked { main } => drop(sys::trace::signal(-main.as_raw_nonzero().get(), signal)),
+            Tree::Beneath { talk, .. } | Tree::Namespace { talk, .. } => drop(talk.send(&Word::Signal(signal), &[])),
         }
     }
 
     /// Ends everything there is.
     pub(super) fn kill(&self) {
         match self {
-            Tree::Walked { .. } => kill(),
+            Tree::Walked { .. } => kill(getpid()),
+            Tree::Beneath { first, .. } => kill(*first),
             // Our child until we reap it, so the number is its own.
             Tree::Namespace { first, .. } => drop(kill_process(*first, Signal::KILL)),
         }
@@ -56,7 +70,7 @@ impl Tree {
     pub(super) fn lister(&self) -> impl Fn() -> Vec<Pid> + Send + Sync + 'static {
         let top = match self {
             Tree::Walked { .. } => getpid(),
-            Tree::Namespace { first, .. } => *first,
+            Tree::Beneath { first, .. } | Tree::Namespace { first, .. } => *first,
         };
         move || below(top).into_iter().filter(|process| !process.dead).map(|process| process.pid).collect()
     }
@@ -68,7 +82,7 @@ impl Tree {
                 let main = *main;
                 thread::spawn(move || reap(main, &events));
             }
-            Tree::Namespace { first, talk } => {
+            Tree::Beneath { first, talk } | Tree::Namespace { first, talk } => {
                 let first = *first;
                 let Ok(talk) = rustix::io::dup(talk) else { return };
                 thread::spawn(move || hear(first, &Channel::from(talk), &events));
@@ -93,7 +107,7 @@ fn hear(first: Pid, talk: &Channel, events: &Sender<Event>) {
 fn reap(main: Pid, events: &Sender<Event>) {
     let mut ended: Option<WaitStatus> = None;
     let tell = |status: WaitStatus, alone: bool| {
-        let left = if alone { Left::Nothing } else { Left::behind(living()) };
+        let left = if alone { Left::Nothing } else { Left::behind(living(getpid())) };
         let (code, signal) = (status.exit_status(), status.terminating_signal());
         let _ = events.send(Event::Ended { code, signal, left });
     };
@@ -137,11 +151,6 @@ pub(crate) fn all_but_us() -> Vec<Process> {
     found.filter(|process| !process.dead && process.pid != getpid()).collect()
 }
 
-/// The descendants of this process.
-fn descendants() -> Vec<Process> {
-    below(getpid())
-}
-
 /// The descendants of a process, those that have ended among them.
 fn below(top: Pid) -> Vec<Process> {
     let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
@@ -164,8 +173,8 @@ fn below(top: Pid) -> Vec<Process> {
 }
 
 /// The living among them.
-fn living() -> Vec<Process> {
-    let mut all = descendants();
+pub(crate) fn living(top: Pid) -> Vec<Process> {
+    let mut all = below(top);
     all.retain(|process| !process.dead);
     all
 }
@@ -194,8 +203,8 @@ fn parse(stat: &[u8]) -> Option<Process> {
 }
 
 /// Asks everything to end. A stopped process is woken, so that it can.
-fn terminate() {
-    for process in descendants() {
+fn terminate(top: Pid) {
+    for process in below(top) {
         signal(&process, Signal::TERM);
         signal(&process, Signal::CONT);
     }
@@ -203,15 +212,15 @@ fn terminate() {
 
 /// Ends everything there is. Frozen first, so that nothing forks away from the signal; whole groups next, because
 /// the kernel signals a group in one step.
-fn kill() {
+pub(crate) fn kill(top: Pid) {
     let mut frozen = HashMap::new();
     for _ in 0..FREEZE_PASSES {
         for _ in 0..CHASE_PASSES {
-            if !freeze(children(), &mut frozen) {
+            if !freeze(children(top), &mut frozen) {
                 break;
             }
         }
-        if !freeze(living(), &mut frozen) {
+        if !freeze(living(top), &mut frozen) {
             break;
         }
     }
@@ -238,10 +247,10 @@ fn freeze(found: Vec<Process>, frozen: &mut HashMap<(Pid, u64), Process>) -> boo
     frozen.len() > before
 }
 
-/// Our own living children, found without a walk through all of /proc. A process that forks and exits without pause
-/// is gone before a walk ends, but every one of its generations falls to us, and here it can be caught.
-fn children() -> Vec<Process> {
-    let lists = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+/// The living children of whoever the orphans fall to, found without a walk through all of /proc. A process that forks
+/// and exits without pause is gone before a walk ends, but every one of its generations can be caught here.
+fn children(top: Pid) -> Vec<Process> {
+    let lists = fs::read_dir(format!("/proc/{}/task", top.as_raw_nonzero())).into_iter().flatten().flatten();
     let lists = lists.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
     let found = lists.flat_map(|list| list.split_ascii_whitespace().filter_map(read).collect::<Vec<_>>());
     found.filter(|process| !process.dead).collect()

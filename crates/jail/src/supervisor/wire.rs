@@ -15,7 +15,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
-use crate::intercept::Denial;
+use crate::intercept::{Denial, exec};
 use crate::launch::Fence;
 use crate::limits::Limits;
 use crate::rights::Rights;
@@ -24,7 +24,7 @@ use crate::rights::Rights;
 const SPEC_BYTES: usize = 16 << 20;
 /// The first piece travels with the descriptors and must fit an empty socket buffer without waiting.
 const FIRST_BYTES: usize = 16 << 10;
-const FDS: usize = 5;
+const FDS: usize = 8;
 
 /// What to run. The environment is exact: nothing is added to it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -50,6 +50,42 @@ pub struct Spec {
     /// Ports of this host that stay shut to a run that has the host's network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shut_ports: Vec<u16>,
+    /// What its execs are judged by. Without it they are not watched, which only explicit trust is reason for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exec: Option<exec::wire::Rules>,
+    /// Whom to become, for a program that runs without a fence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<User>,
+}
+
+/// One user of the host, with all its groups.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct User {
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+}
+
+/// The descriptors that not every run has, in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Extra {
+    Handout,
+    Notices,
+    Log,
+    Program,
+}
+
+#[derive(Serialize)]
+struct Letter<'a> {
+    spec: &'a Spec,
+    with: Vec<Extra>,
+}
+
+#[derive(Deserialize)]
+struct Received {
+    spec: Spec,
+    with: Vec<Extra>,
 }
 
 /// What the server may ask for after the spec. Closing the socket asks for the same.
@@ -57,6 +93,8 @@ pub struct Spec {
 #[serde(rename_all = "snake_case")]
 pub enum Order {
     Kill,
+    /// A signal for the main process and its group.
+    Signal(i32),
 }
 
 /// What the supervisor tells. The end of the stream means that nothing of the run is left.
@@ -88,6 +126,9 @@ pub struct Exit {
     /// It was ended because the whole of it used too much memory.
     #[serde(default)]
     pub out_of_memory: bool,
+    /// How many programs it ran that no rule names, where they were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub execs: Option<u64>,
 }
 
 /// The descriptors that go with a spec.
@@ -99,6 +140,11 @@ pub struct Fds<F> {
     pub cwd: F,
     /// Where the proxy's listener is handed out.
     pub handout: Option<F>,
+    /// Where execs are told of and asked about, and where those that no rule names are written.
+    pub notices: Option<F>,
+    pub log: Option<F>,
+    /// The program itself, in place of a name.
+    pub program: Option<F>,
 }
 
 /// One message, ready to be written.
@@ -111,11 +157,18 @@ pub fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
 /// Sends the descriptors and the beginning of the spec without waiting, on a socket that nothing was written to
 /// yet. What it returns is left to be written.
 pub fn send_spec(socket: BorrowedFd<'_>, spec: &Spec, fds: &Fds<BorrowedFd<'_>>) -> io::Result<Vec<u8>> {
-    let mut line = encode(spec)?;
+    let extra = [
+        (Extra::Handout, fds.handout),
+        (Extra::Notices, fds.notices),
+        (Extra::Log, fds.log),
+        (Extra::Program, fds.program),
+    ];
+    let (with, extra): (Vec<_>, Vec<_>) = extra.into_iter().filter_map(|(name, fd)| fd.map(|fd| (name, fd))).unzip();
+    let mut line = encode(&Letter { spec, with })?;
     if line.len() > SPEC_BYTES {
         return Err(io::Error::from(io::ErrorKind::ArgumentListTooLong));
     }
-    let fds: Vec<_> = [fds.stdin, fds.stdout, fds.stderr, fds.cwd].into_iter().chain(fds.handout).collect();
+    let fds: Vec<_> = [fds.stdin, fds.stdout, fds.stderr, fds.cwd].into_iter().chain(extra).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
@@ -151,10 +204,19 @@ pub(super) fn receive_spec(socket: &UnixStream) -> io::Result<Option<(Spec, Fds<
     let (Some(stdin), Some(stdout), Some(stderr), Some(cwd)) = (fds.next(), fds.next(), fds.next(), fds.next()) else {
         return Err(io::Error::other("the descriptors are missing"));
     };
-    let handout = fds.next();
     if line.last() != Some(&b'\n') {
         // Nothing follows the spec before our first report, so reading ahead loses nothing.
         BufReader::new(socket.take((SPEC_BYTES - line.len()) as u64)).read_until(b'\n', &mut line)?;
     }
-    Ok(Some((serde_json::from_slice(&line)?, Fds { stdin, stdout, stderr, cwd, handout })))
+    let Received { spec, with } = serde_json::from_slice(&line)?;
+    let mut all = Fds { stdin, stdout, stderr, cwd, handout: None, notices: None, log: None, program: None };
+    for name in with {
+        *match name {
+            Extra::Handout => &mut all.handout,
+            Extra::Notices => &mut all.notices,
+            Extra::Log => &mut all.log,
+            Extra::Program => &mut all.program,
+        } = fds.next();
+    }
+    Ok(Some((spec, all)))
 }

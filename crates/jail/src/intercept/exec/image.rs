@@ -1,0 +1,118 @@
+//! A program that has just been put in place: its arguments, environment and name, from the stack that the kernel
+//! has made for it. Not one of its instructions has run, and no other thread of the process is left that could write.
+
+use std::io;
+
+use crate::sys::trace::{self, Registers};
+
+/// What fits into the first is most of what there is; the last is above what the kernel takes.
+const SIZES: [usize; 3] = [16 << 10, 256 << 10, 8 << 20];
+const WORD: usize = 8;
+/// Of the vector behind the environment: the name that was passed to the kernel.
+const EXECFN: u64 = 31;
+
+pub struct Image {
+    pub registers: Registers,
+    stack: Vec<u8>,
+    argv: Vec<(usize, usize)>,
+    env: Vec<(usize, usize)>,
+    execfn: (usize, usize),
+}
+
+impl Image {
+    pub fn read(process: i32) -> io::Result<Image> {
+        let registers = trace::registers(process)?;
+        for size in SIZES {
+            let mut stack = vec![0; size];
+            let got = trace::read_memory(process, registers.stack(), &mut stack)?;
+            let whole = got < size;
+            stack.truncate(got);
+            if let Some((argv, env, execfn)) = parse(&stack, registers.stack()) {
+                return Ok(Image { registers, stack, argv, env, execfn });
+            }
+            if whole {
+                break;
+            }
+        }
+        Err(io::Error::other("its arguments cannot be read"))
+    }
+
+    /// How much there is from the stack's end on.
+    pub fn size(&self) -> usize {
+        self.stack.len()
+    }
+
+    pub fn argv(&self) -> Vec<&[u8]> {
+        self.argv.iter().map(|at| self.at(*at)).collect()
+    }
+
+    pub fn env(&self) -> impl Iterator<Item = &[u8]> {
+        self.env.iter().map(|at| self.at(*at))
+    }
+
+    /// The name by which the kernel was asked for it.
+    pub fn execfn(&self) -> &[u8] {
+        self.at(self.execfn)
+    }
+
+    fn at(&self, (from, to): (usize, usize)) -> &[u8] {
+        self.stack.get(from..to).unwrap_or_default()
+    }
+}
+
+type Span = (usize, usize);
+
+/// `argc, argv…, 0, env…, 0, (key, value)…, 0`, and behind them the strings. `None` when it goes on behind the end.
+fn parse(stack: &[u8], base: u64) -> Option<(Vec<Span>, Vec<Span>, Span)> {
+    let word = |at: usize| -> Option<u64> {
+        Some(u64::from_ne_bytes(stack.get(at.checked_mul(WORD)?..)?.get(..WORD)?.try_into().ok()?))
+    };
+    let text = |pointer: u64| -> Option<Span> {
+        let from = usize::try_from(pointer.checked_sub(base)?).ok()?;
+        let length = stack.get(from..)?.iter().position(|byte| *byte == 0)?;
+        Some((from, from + length))
+    };
+    let count = usize::try_from(word(0)?).ok().filter(|count| *count <= stack.len() / WORD)?;
+    let argv = (1..=count).map(|at| text(word(at)?)).collect::<Option<_>>()?;
+    let mut at = count + 2;
+    let mut env = Vec::new();
+    while word(at)? != 0 {
+        env.push(text(word(at)?)?);
+        at += 1;
+    }
+    at += 1;
+    loop {
+        match word(at)? {
+            0 => return None,
+            EXECFN => return Some((argv, env, text(word(at + 1)?)?)),
+            _ => at += 2,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stack(words: &[u64], text: &[u8]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_ne_bytes()).chain(text.iter().copied()).collect()
+    }
+
+    #[test]
+    fn a_stack_is_read_and_a_short_one_is_not() {
+        let base = 0x7000;
+        let text = base + 10 * 8;
+        let words = [2, text, text + 3, 0, text + 6, 0, 6, 4096, EXECFN, text + 10];
+        let whole = stack(&words, b"ls\0-l\0A=b\0/bin/ls\0");
+        let (argv, env, execfn) = parse(&whole, base).unwrap();
+        let show = |span: &Span| String::from_utf8_lossy(&whole[span.0..span.1]).into_owned();
+        assert_eq!(argv.iter().map(show).collect::<Vec<_>>(), ["ls", "-l"]);
+        assert_eq!(env.iter().map(show).collect::<Vec<_>>(), ["A=b"]);
+        assert_eq!(show(&execfn), "/bin/ls");
+        for short in 0..whole.len() {
+            assert!(parse(&whole[..short], base).is_none(), "{short}");
+        }
+        assert!(parse(&stack(&[u64::MAX, 0], b""), base).is_none());
+        assert!(parse(&stack(&[1, 1, 0, 0], b""), base).is_none());
+    }
+}

@@ -1,0 +1,107 @@
+//! The execs that no rule names. They are many and seldom matter, so they go to a file that the server reads when the
+//! run is over: to count them, to make their digest, and to list them where the operator wants that.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+
+use serde::Serialize;
+
+/// Written in pieces of this size.
+const PIECE: usize = 32 << 10;
+/// What a run may fill of the host's disk with this. After that it is only counted.
+const MOST: u64 = 256 << 20;
+/// Of one exec's arguments.
+pub const ARGUMENTS: usize = 4096;
+
+#[derive(Default)]
+pub struct Log(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    file: Option<File>,
+    buffer: Vec<u8>,
+    written: u64,
+    count: u64,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    pid: i32,
+    path: &'a str,
+    argv: &'a [String],
+}
+
+impl Log {
+    pub fn new(file: Option<OwnedFd>) -> Log {
+        Log(Mutex::new(State { file: file.map(File::from), ..State::default() }))
+    }
+
+    pub fn add(&self, pid: i32, path: &str, argv: &[&[u8]]) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.count += 1;
+        if state.file.is_none() || state.written > MOST {
+            return;
+        }
+        let line = Line { pid, path, argv: &cut(argv) };
+        // Into memory: nothing there can fail but for a number that is no number.
+        let _ = serde_json::to_writer(&mut state.buffer, &line);
+        state.buffer.push(b'\n');
+        if state.buffer.len() > PIECE {
+            state.flush();
+        }
+    }
+
+    /// Writes what is left, and says how many there were.
+    pub fn finish(&self) -> u64 {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.flush();
+        state.count
+    }
+}
+
+impl State {
+    fn flush(&mut self) {
+        let Some(file) = &mut self.file else { return };
+        self.written += self.buffer.len() as u64;
+        if file.write_all(&self.buffer).is_err() {
+            // A full disk. The count goes on, and the server sees by it that lines are missing.
+            self.file = None;
+        }
+        self.buffer.clear();
+    }
+}
+
+/// As text, up to a length.
+pub fn cut(argv: &[&[u8]]) -> Vec<String> {
+    let mut left = ARGUMENTS;
+    let mut words = Vec::new();
+    for word in argv {
+        if left == 0 {
+            words.push("…".to_owned());
+            break;
+        }
+        let piece = &word[..word.len().min(left)];
+        left -= piece.len();
+        let mut text = String::from_utf8_lossy(piece).into_owned();
+        if piece.len() < word.len() {
+            text.push('…');
+        }
+        words.push(text);
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_cut_at_a_length() {
+        let long = vec![b'x'; ARGUMENTS];
+        assert_eq!(cut(&[b"a", b"b"]), ["a", "b"]);
+        assert_eq!(cut(&[b"a", &long, b"c"])[1].chars().count(), ARGUMENTS);
+        assert_eq!(cut(&[b"a", &long, b"c"]).len(), 3);
+    }
+}

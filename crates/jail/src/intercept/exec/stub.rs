@@ -1,0 +1,70 @@
+//! A few instructions in the place of a program: to say a line and end, or to wait.
+//!
+//! They are written over its first instructions, in the process's own copy of them, while it stands still.
+
+use std::io;
+
+use super::image::Image;
+use crate::sys::trace;
+
+/// Far enough below the stack to disturb nothing, near enough to be stack: the kernel makes room for more than that.
+const BELOW_STACK: u64 = 8192;
+/// The longest line.
+const LINE: usize = 4000;
+/// What waiting takes; so much is to be kept of what was there.
+pub const KEPT: usize = 16;
+
+/// `exit_group(code)`, after `write(2, line)` if there is one.
+pub fn end(process: i32, image: &Image, line: &str, code: i32) -> io::Result<()> {
+    let line = &line.as_bytes()[..line.len().min(LINE)];
+    // Over its arguments, which nobody will read any more: below them there may be no stack, if it is small or they are
+    // many. Only where they are few is there not enough of them.
+    let stack = image.registers.stack();
+    let at = if image.size() >= line.len() { stack } else { stack.saturating_sub(BELOW_STACK) & !7 };
+    let mut code_bytes = Vec::new();
+    if !line.is_empty() {
+        trace::write_memory(process, at, line)?;
+        code_bytes.extend(say(at, line.len() as u32));
+    }
+    code_bytes.extend(exit(code));
+    trace::write_code(process, image.registers.pc(), &code_bytes)?;
+    trace::set_registers(process, &image.registers.settled())
+}
+
+/// Waits for ever, which is until its tracer has another idea. What it overwrites is returned.
+pub fn wait(process: i32, image: &Image) -> io::Result<[u8; KEPT]> {
+    let mut kept = [0; KEPT];
+    let got = trace::read_memory(process, image.registers.pc(), &mut kept)?;
+    if got < KEPT {
+        return Err(io::Error::other("its first instructions cannot be read"));
+    }
+    trace::write_code(process, image.registers.pc(), &PAUSE)?;
+    Ok(kept)
+}
+
+/// Undoes [`wait`]: the program begins as if nothing had been.
+pub fn begin(process: i32, image: &Image, kept: &[u8; KEPT]) -> io::Result<()> {
+    trace::write_code(process, image.registers.pc(), kept)?;
+    trace::set_registers(process, &image.registers.settled())
+}
+
+/// `1: mov eax, 34 (pause); syscall; jmp 1b`
+const PAUSE: [u8; 9] = [0xb8, 34, 0, 0, 0, 0x0f, 0x05, 0xeb, 0xf7];
+
+/// `mov edi, 2; mov rsi, at; mov edx, length; mov eax, 1 (write); syscall`
+fn say(at: u64, length: u32) -> Vec<u8> {
+    let mut code = vec![0xbf, 2, 0, 0, 0, 0x48, 0xbe];
+    code.extend(at.to_le_bytes());
+    code.push(0xba);
+    code.extend(length.to_le_bytes());
+    code.extend([0xb8, 1, 0, 0, 0, 0x0f, 0x05]);
+    code
+}
+
+/// `mov edi, code; mov eax, 231 (exit_group); syscall; hlt`
+fn exit(code: i32) -> Vec<u8> {
+    let mut bytes = vec![0xbf];
+    bytes.extend(code.to_le_bytes());
+    bytes.extend([0xb8, 231, 0, 0, 0, 0x0f, 0x05, 0xf4]);
+    bytes
+}
