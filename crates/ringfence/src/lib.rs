@@ -11,6 +11,7 @@ pub mod cli;
 pub mod config;
 pub mod mcp;
 pub mod net;
+pub mod policy;
 pub mod registry;
 pub mod sandbox;
 pub mod session;

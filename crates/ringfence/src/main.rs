@@ -1,5 +1,5 @@
-//! The binary. It is also the zygote of its sessions and the supervisor of what it starts: then it is run again under
-//! another word.
+//! The binary. It is also the zygote of its sessions, the supervisor of what it starts and the reader of rules: then it
+//! is run again under another word.
 
 use std::process::ExitCode;
 
@@ -8,6 +8,7 @@ fn main() -> ExitCode {
     match std::env::args_os().nth(1) {
         Some(word) if word == jail::supervisor::ARGUMENT => return jail::supervisor::run(),
         Some(word) if word == jail::zygote::ARGUMENT => return jail::zygote::run(),
+        Some(word) if word == rules::evaluate::ARGUMENT => return rules::evaluate::child(),
         _ => {}
     }
     // What we inherited is not for the processes we start.

@@ -8,10 +8,10 @@ use std::collections::{HashMap, HashSet};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::base::ids::short;
+use crate::base::narrowing::Narrowing;
 use crate::base::workspace::Workspace;
 use crate::base::{Cancel, Error, Kind, Result};
 
@@ -56,8 +56,8 @@ pub struct Session {
     pub outputs: Outputs,
     pub cancel: Cancel,
     client: RwLock<Client>,
-    /// The client said that its own sandbox is off.
-    client_unfenced: AtomicBool,
+    /// What the client last said about its own sandbox.
+    narrowing: RwLock<Option<Arc<Narrowing>>>,
     trust: Mutex<HashSet<(String, String)>>,
     kept: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
@@ -79,7 +79,7 @@ impl Session {
             workspace,
             cancel,
             client: RwLock::default(),
-            client_unfenced: AtomicBool::new(false),
+            narrowing: RwLock::default(),
             trust: Mutex::default(),
             kept: Mutex::default(),
         }
@@ -93,12 +93,13 @@ impl Session {
         *self.client.write().unwrap_or_else(PoisonError::into_inner) = client;
     }
 
-    pub fn is_client_unfenced(&self) -> bool {
-        self.client_unfenced.load(Ordering::Relaxed)
+    pub fn narrowing(&self) -> Option<Arc<Narrowing>> {
+        self.narrowing.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub fn set_client_unfenced(&self, unfenced: bool) {
-        self.client_unfenced.store(unfenced, Ordering::Relaxed);
+    /// Holds for every call from now on that says nothing itself.
+    pub fn set_narrowing(&self, narrowing: Narrowing) {
+        *self.narrowing.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(narrowing));
     }
 
     /// Trust is for one definition of one tool: a changed tool is asked for again.

@@ -17,7 +17,7 @@ use crate::session::View;
 /// Who allowed it, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
-    /// `policy` (nobody had to be asked), `trust` (this session said so before), `client`, `terminal`.
+    /// `policy` (nobody had to be asked), `rule` (a rule of the operator's), `trust` (this session said so before), `client`, `terminal`.
     pub by: &'static str,
     pub for_session: bool,
 }
@@ -41,6 +41,11 @@ impl<T> Granted<T> {
 
     pub fn get(&self) -> &T {
         &self.inner
+    }
+
+    /// The same grant for the same thing in another form.
+    pub fn map<U>(self, form: impl FnOnce(T) -> U) -> Granted<U> {
+        Granted { inner: form(self.inner), grant: self.grant }
     }
 
     /// Running takes what was granted; the grant is used up with it.
@@ -96,6 +101,30 @@ impl Gate {
         Ok(Granted { inner: subject, grant })
     }
 
+    /// What a rule of the operator allows needs nobody's word beside.
+    pub fn by_rule<T>(&self, subject: T) -> Granted<T> {
+        Granted { inner: subject, grant: Grant { by: "rule", for_session: false } }
+    }
+
+    /// The same as [`Gate::confirm`], for a question whose answer may be kept for the session under this key.
+    pub async fn confirm_for_session<T>(
+        &self,
+        cx: &AskCx<'_>,
+        prompt: Prompt,
+        (what, which): (String, String),
+        subject: T,
+    ) -> Result<Granted<T>> {
+        if cx.view.lasting && cx.view.session.trusts(&what, &which) {
+            cx.approvals.write("approved", "trust", "session")?;
+            return Ok(Granted { inner: subject, grant: Grant { by: "trust", for_session: true } });
+        }
+        let grant = self.decide(cx, prompt).await?;
+        if grant.for_session && cx.view.lasting {
+            cx.view.session.trust(&what, &which);
+        }
+        Ok(Granted { inner: subject, grant })
+    }
+
     /// Asks everyone who can answer; the first answer counts, and silence is a no.
     async fn decide(&self, cx: &AskCx<'_>, mut prompt: Prompt) -> Result<Grant> {
         // A client that answers without showing anything to anybody is not asked: its answer would be nobody's.
@@ -103,11 +132,11 @@ impl Gate {
         let by_client = abilities.elicitation && !abilities.answers_unseen;
         if !by_client && !self.terminal {
             cx.approvals.write("denied", "nobody", "once")?;
-            return Err(nobody_to_ask(&prompt.tool, abilities.answers_unseen));
+            return Err(nobody_to_ask(prompt.name(), abilities.answers_unseen));
         }
         let expiry = self.expiry.min(cx.patience.unwrap_or(self.expiry));
         prompt.expires_unix_ms = unix_millis() + u64::try_from(expiry.as_millis()).unwrap_or(u64::MAX);
-        let tool = prompt.tool.clone();
+        let tool = prompt.name().to_owned();
         let elicitation = prompt.elicitation();
         let Some((asked, at_terminal)) = self.pending.ask(prompt) else {
             cx.approvals.write("denied", "limit", "once")?;

@@ -12,6 +12,9 @@ pub struct Prompt {
     pub id: String,
     pub trace_id: String,
     pub tool: String,
+    /// What is asked about, where it is less than the whole call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
     pub description: String,
     pub why: String,
     pub principal: String,
@@ -32,6 +35,7 @@ impl Prompt {
             id: crate::base::ids::short("a"),
             trace_id: call.trace_id.to_string(),
             tool: call.tool.clone(),
+            subject: None,
             description: call.description.clone(),
             why: why.to_owned(),
             principal: session.principal.name().to_owned(),
@@ -51,9 +55,28 @@ impl Prompt {
         Prompt { arguments, ..Prompt::of(call, why, session) }
     }
 
+    /// A question about one program that a call wants to start. It shows what decides about that program, and not what
+    /// the call as a whole was given.
+    pub fn exec(call: &Prepared, subject: String, why: &str, arguments: Value, session: &Session) -> Self {
+        let whole = Prompt::step(call, why, arguments, session);
+        Prompt {
+            subject: Some(subject),
+            cwd: String::new(),
+            env: Vec::new(),
+            profile: String::new(),
+            effects: Vec::new(),
+            ..whole
+        }
+    }
+
+    /// What it is called in an answer.
+    pub fn name(&self) -> &str {
+        self.subject.as_deref().unwrap_or(&self.tool)
+    }
+
     /// The question as text: the first line alone is enough to decide in a hurry.
     pub fn text(&self) -> String {
-        let mut text = format!("Allow `{}`? {}\n", one_line(&self.tool), one_line(&self.why));
+        let mut text = format!("Allow `{}`? {}\n", one_line(self.name()), one_line(&self.why));
         let mut line = |name: &str, value: &str| {
             if !value.is_empty() {
                 text.push_str(&labelled(name, value));
@@ -76,6 +99,9 @@ impl Prompt {
         line("whole environment", &self.env.join(" "));
         line("sandbox", &self.profile);
         line("side effects", &self.effects.join(", "));
+        if self.subject.is_some() {
+            line("started by", &self.tool);
+        }
         let (about, _) = self.description.split_once(". ").unwrap_or((&self.description, ""));
         line("tool", about);
         line("who", &format!("{} in session {}, workspace {}", self.principal, self.session, self.workspace));

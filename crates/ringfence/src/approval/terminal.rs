@@ -255,6 +255,7 @@ mod tests {
             id: id.to_owned(),
             trace_id: text(),
             tool: "shell.exec".to_owned(),
+            subject: None,
             description: text(),
             why: text(),
             principal: text(),

@@ -91,6 +91,7 @@ impl Record {
         add("stdout_bytes", facts.stdout_bytes.map(Into::into));
         add("stderr_bytes", facts.stderr_bytes.map(Into::into));
         add("denials", (!facts.denials.is_empty()).then(|| facts.denials.clone().into()));
+        add("execs", facts.execs.clone());
         let since = self.started.as_ref().map_or(self.opened, |(_, since)| *since);
         add("started", self.started.take().map(|(at, _)| at.into()));
         add("stopped", Some(now_utc().into()));
@@ -120,6 +121,13 @@ impl Approvals {
             fields.insert(name.to_owned(), value.into());
         }
         self.audit.event("approval", Value::Object(fields))
+    }
+
+    /// What was decided about a program that a run wanted to start.
+    pub fn exec(&self, decision: Map<String, Value>) -> Result<()> {
+        let mut fields = self.fields.clone();
+        fields.extend(decision);
+        self.audit.event("exec", Value::Object(fields))
     }
 
     /// What the proxy of a run decided.

@@ -62,6 +62,7 @@ fn a_call_gives_start_approval_and_stop_with_every_field() {
         stdout_bytes: Some(10),
         stderr_bytes: Some(20),
         denials: vec![json!({"kind": "syscall", "name": "mount", "count": 1})],
+        execs: Some(json!({"count": 2, "digest": "blake3:00"})),
     };
     let error = Error::new(Kind::DeadlineExceeded, "hunter2").reason("slow");
     record.finish(&facts, Some(&error), Some(Cause::Deadline));
@@ -79,7 +80,7 @@ fn a_call_gives_start_approval_and_stop_with_every_field() {
     assert_eq!(
         keys(stop),
         format!(
-            "{call} status error reason cause exit_code signal stdout_bytes stderr_bytes denials started stopped duration_ms mac"
+            "{call} status error reason cause exit_code signal stdout_bytes stderr_bytes denials execs started stopped duration_ms mac"
         )
     );
     assert_eq!(stop["status"], "timed_out");

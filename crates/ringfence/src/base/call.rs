@@ -88,6 +88,8 @@ pub struct Facts {
     pub stderr_bytes: Option<u64>,
     /// What a run was refused.
     pub denials: Vec<Value>,
+    /// The programs that it ran and no rule names: how many, and a digest of all their names and arguments.
+    pub execs: Option<Value>,
 }
 
 impl Output {

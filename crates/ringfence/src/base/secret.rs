@@ -26,8 +26,76 @@ pub fn is_sensitive(name: &str) -> bool {
     SENSITIVE.iter().any(|part| name.contains(part)) || name.ends_with("_key")
 }
 
+const HIDDEN: &str = "[redacted]";
+
+/// The words of a command as they may be shown: what follows a name that says it is a secret is not. Only what could be
+/// such a value is hidden: with blanks or a shell's own signs in it, it could be code, and code is what one must see.
+pub fn redact_words(words: &[String]) -> Vec<String> {
+    let mut shown = Vec::with_capacity(words.len());
+    let mut hide_next = false;
+    for word in words {
+        let hide = std::mem::take(&mut hide_next);
+        let option = word.starts_with('-');
+        shown.push(match word.split_once(['=', ':']) {
+            _ if hide && !option && is_value(word) => HIDDEN.to_owned(),
+            Some((name, value)) if is_value(name) && is_value(bare(value)) && is_sensitive(&name.replace('-', "_")) => {
+                format!("{}{HIDDEN}", &word[..=name.len()])
+            }
+            _ => {
+                hide_next = option && is_sensitive(&word.trim_start_matches('-').replace('-', "_"));
+                without_userinfo(word)
+            }
+        });
+    }
+    shown
+}
+
+/// Without the word that says how to read it: `Authorization: Bearer …`.
+fn bare(value: &str) -> &str {
+    let value = value.trim_start();
+    let schemes = ["Bearer ", "Basic ", "Token ", "token "];
+    schemes.iter().find_map(|scheme| value.strip_prefix(scheme)).unwrap_or(value)
+}
+
+fn is_value(text: &str) -> bool {
+    !text.contains(|c: char| c.is_whitespace() || c.is_control() || ";|&$`(){}<>'\"\\*?".contains(c))
+}
+
+/// `https://name:password@host` without what is before the `@`.
+fn without_userinfo(word: &str) -> String {
+    let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    match rest[..end].rfind('@') {
+        Some(at) if is_value(scheme) && is_value(&rest[..at]) => format!("{scheme}://{HIDDEN}{}", &rest[at..]),
+        _ => word.to_owned(),
+    }
+}
+
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(set)")
+    }
+}
+
+#[cfg(test)]
+mod word_tests {
+    use super::*;
+
+    #[test]
+    fn secrets_in_the_words_of_a_command_are_not_shown() {
+        let shown =
+            |words: &[&str]| redact_words(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()).join(" ");
+        assert_eq!(shown(&["curl", "--token", "hunter2", "-X", "POST"]), "curl --token [redacted] -X POST");
+        assert_eq!(
+            shown(&["x", "--api-key=hunter2", "GITHUB_TOKEN=hunter2", "a=b"]),
+            "x --api-key=[redacted] GITHUB_TOKEN=[redacted] a=b"
+        );
+        assert_eq!(shown(&["git", "push", "https://me:hunter2@host/x@y"]), "git push https://[redacted]@host/x@y");
+        assert_eq!(shown(&["curl", "-H", "X-Api-Token: hunter2"]), "curl -H X-Api-Token:[redacted]");
+        assert_eq!(shown(&["curl", "-H", "Authorization: Bearer hunter2"]), "curl -H Authorization:[redacted]");
+        assert_eq!(shown(&["x", "--password", "--force", "y"]), "x --password --force y");
+        for code in ["token=1; rm -rf ~", "token=1;rm", "secret=$(id)", "https://x;rm -rf ~@host"] {
+            assert_eq!(shown(&["sh", "-c", code]), format!("sh -c {code}"));
+        }
     }
 }

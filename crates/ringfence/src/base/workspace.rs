@@ -5,6 +5,7 @@
 //! the walk ends at is held by its descriptor from then on. Whatever is renamed or swapped meanwhile, what was
 //! checked is what is used.
 
+mod client;
 mod walk;
 
 use std::ffi::{OsStr, OsString};
@@ -12,6 +13,7 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use jail::rights::Rights;
@@ -19,6 +21,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 
 use super::error::{Error, Kind, Result};
+use client::Client;
 use walk::{End, Walk};
 
 /// Linux's PATH_MAX. A component-wise walk has no such limit by itself.
@@ -27,14 +30,16 @@ const MAX_PATH_BYTES: usize = 4096;
 pub struct Workspace {
     /// Everything is opened beneath this. It need not have been opened by `path`: a clone of a session's own
     /// mount tree serves as well, since dev and inode numbers are the same there.
-    base: OwnedFd,
+    base: Arc<OwnedFd>,
     /// Canonical.
     path: PathBuf,
     /// As the operator wrote it, made absolute: callers know the workspace by this name too.
     given: PathBuf,
-    closed: Vec<Closed>,
+    closed: Vec<Arc<Closed>>,
     /// What the fence holds processes to holds the file tools as well.
     rights: Rights,
+    /// What a client's sandbox takes away, for one call.
+    client: Option<Arc<Client>>,
     /// Cleared where the kernel or a seccomp filter refuses openat2.
     openat2: AtomicBool,
 }
@@ -97,19 +102,42 @@ impl Workspace {
     }
 
     fn beneath(base: OwnedFd, path: PathBuf, given: PathBuf, closed: &[PathBuf]) -> Result<Workspace> {
-        let closed = closed.iter().filter_map(|shut| Closed::in_workspace(&path, shut)).collect::<Result<_>>()?;
-        Ok(Workspace { base, path, given, closed, rights: Rights::default(), openat2: AtomicBool::new(true) })
+        let closed = closed.iter().filter_map(|shut| Closed::in_workspace(&path, shut)).map(|shut| shut.map(Arc::new));
+        Ok(Workspace {
+            base: Arc::new(base),
+            closed: closed.collect::<Result<_>>()?,
+            path,
+            given,
+            rights: Rights::default(),
+            client: None,
+            openat2: AtomicBool::new(true),
+        })
     }
 
     /// Holds every path to these rights from now on: what is protected is not written, what is hidden not opened.
     pub fn held_to(mut self, rights: Rights) -> Result<Workspace> {
         for hidden in rights.hidden.iter().filter(|hidden| **hidden != self.path) {
             if let Some(closed) = Closed::in_workspace(&self.path, hidden) {
-                self.closed.push(closed?);
+                self.closed.push(Arc::new(closed?));
             }
         }
         self.rights = rights;
         Ok(self)
+    }
+
+    /// The same workspace with less of it to write.
+    pub fn guarded(&self, guard: impl FnOnce(&mut Rights)) -> Workspace {
+        let mut rights = self.rights.clone();
+        guard(&mut rights);
+        Workspace {
+            base: Arc::clone(&self.base),
+            path: self.path.clone(),
+            given: self.given.clone(),
+            closed: self.closed.clone(),
+            rights,
+            client: self.client.clone(),
+            openat2: AtomicBool::new(self.openat2.load(Ordering::Relaxed)),
+        }
     }
 
     pub fn rights(&self) -> &Rights {
@@ -178,19 +206,6 @@ impl Workspace {
         path.strip_prefix(&self.path).or_else(|_| path.strip_prefix(&self.given)).ok()
     }
 
-    fn closes_name(&self, levels: &[walk::Level], name: &OsStr) -> bool {
-        self.closed.iter().any(|closed| {
-            closed
-                .names
-                .split_last()
-                .is_some_and(|(last, above)| last == name && above.iter().eq(levels.iter().map(|level| &level.name)))
-        })
-    }
-
-    fn protects(&self, levels: &[walk::Level], name: &OsStr) -> bool {
-        self.rights.protects(&self.place_of(levels, name))
-    }
-
     /// Where there is no repository, none is made: it would bring its own hooks.
     fn keeps_missing(&self, levels: &[walk::Level], name: &OsStr) -> bool {
         self.rights.repositories.contains(&self.place_of(levels, name))
@@ -199,10 +214,6 @@ impl Workspace {
     fn place_of(&self, levels: &[walk::Level], name: &OsStr) -> PathBuf {
         let above: PathBuf = levels.iter().map(|level| level.name.as_os_str()).collect();
         self.path.join(above).join(name)
-    }
-
-    fn closes_object(&self, id: Id) -> bool {
-        self.closed.iter().any(|closed| closed.object.as_ref().is_some_and(|(_, shut)| *shut == id))
     }
 
     /// Opens one name in `dir` without following it, as a descriptor that touches nothing: a FIFO does not

@@ -17,8 +17,10 @@ use crate::approval::Gate;
 use crate::audit::Audit;
 use crate::base::caller::Abilities;
 use crate::base::change::Changes;
+use crate::base::narrowing::Narrowing;
 use crate::base::{Result, TraceId};
 use crate::config::Config;
+use crate::policy::{Places, Policy};
 use crate::registry::Registry;
 use crate::session::View;
 
@@ -31,6 +33,8 @@ pub struct CallRequest {
     pub arguments: Map<String, Value>,
     pub view: View,
     pub abilities: Abilities,
+    /// What the client's own sandbox allows, where it says so.
+    pub narrowing: Option<Arc<Narrowing>>,
     /// The time the client gives us, where it says so.
     pub timeout: Option<Duration>,
     /// How long it waits for this very request, which on 2026-07-28 ends before a human is asked.
@@ -43,6 +47,7 @@ pub struct CallRequest {
 /// Everything a call needs, shared by all transports.
 pub struct Pipeline {
     pub config: Arc<Config>,
+    pub policy: Policy,
     pub registry: Arc<Registry>,
     pub gate: Arc<Gate>,
     pub audit: Audit,
@@ -57,6 +62,7 @@ impl Pipeline {
         let audit = Audit::open(&config.root, config.limits.audit_rotate_bytes)?;
         Ok(Pipeline {
             registry: Arc::new(Registry::new(&config)),
+            policy: Policy::new(Places::of_config(&config)),
             gate: Arc::new(Gate::new(config.approval.expiry, config.approval.terminal)),
             parked: park::Parked::new(config.approval.expiry, config.limits.grace)?,
             changes: Changes::default(),

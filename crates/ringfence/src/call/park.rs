@@ -317,6 +317,7 @@ mod tests {
             arguments: serde_json::Map::new(),
             view: View { session: Arc::new(session), lasting: true },
             abilities: Abilities { elicitation: true, ..Abilities::default() },
+            narrowing: None,
             timeout: None,
             patience: None,
             protocol: String::new(),

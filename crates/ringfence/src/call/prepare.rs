@@ -8,7 +8,10 @@ use serde_json::{Map, Value, json};
 use super::{CallRequest, Pipeline};
 use crate::base::call::{Prepared, digest};
 use crate::base::secret::is_sensitive;
+use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
+use crate::config::Escalate;
+use crate::sandbox::git;
 use crate::tools::{PrepareCx, Tool};
 
 /// Text longer than this is cut in the middle of a prompt, which says so; the hash covers the whole.
@@ -23,13 +26,39 @@ pub fn find(pipeline: &Pipeline, name: &str) -> Result<Arc<dyn Tool>> {
     })
 }
 
-pub fn prepare(pipeline: &Pipeline, tool: &dyn Tool, request: &CallRequest) -> Result<Prepared> {
+/// The workspace as this call may touch it, and what a result has to say about that.
+pub async fn hold(pipeline: &Pipeline, request: &CallRequest) -> Result<(Arc<Workspace>, Option<Value>)> {
+    let (workspace, about) = narrow(request).await?;
+    if pipeline.config.policy.escalate == Escalate::Off {
+        return Ok((workspace, about));
+    }
+    let book = pipeline.policy.current(workspace.path()).await;
+    // git runs what a repository says. Where a rule lets it out, the repository is nobody's to change in here.
+    match book.faults.is_empty() && git::is_let_out(&book.table) {
+        true => Ok((Arc::new(workspace.guarded(git::protect)), about)),
+        false => Ok((workspace, about)),
+    }
+}
+
+async fn narrow(request: &CallRequest) -> Result<(Arc<Workspace>, Option<Value>)> {
+    let workspace = Arc::clone(&request.view.session.workspace);
+    let Some(narrowing) = request.narrowing.clone() else { return Ok((workspace, None)) };
+    // A client may name patterns, and what they match has to be looked for.
+    let held = tokio::task::spawn_blocking(move || {
+        let (workspace, ignored) = workspace.narrowed(&narrowing)?;
+        let about = narrowing.about(workspace.rights(), &ignored);
+        Ok((Arc::new(workspace), Some(about)))
+    });
+    held.await.map_err(|error| Error::internal("the client's sandbox could not be applied").source(error))?
+}
+
+pub fn prepare(pipeline: &Pipeline, tool: &dyn Tool, request: &CallRequest, workspace: &Workspace) -> Result<Prepared> {
     let spec = tool.spec();
     if let Some(reason) = &spec.unavailable {
         return Err(Error::new(Kind::Unavailable, format!("`{}` cannot run on this host: {reason}", spec.name))
             .hint("Ask the operator of the host, or do it another way."));
     }
-    let cx = PrepareCx { session: &request.view.session, config: &pipeline.config };
+    let cx = PrepareCx { session: &request.view.session, workspace, config: &pipeline.config };
     let plan = tool.prepare(&request.arguments, &cx)?;
     let asks = plan.asks.or_else(|| {
         (spec.requires_approval || pipeline.config.approval.own_tools_always)

@@ -6,13 +6,14 @@ use futures::FutureExt;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
-use super::prepare::{find, prepare};
+use super::prepare::{find, hold, prepare};
 use super::{CallRequest, Pipeline};
 use crate::approval::AskCx;
 use crate::audit::Record;
 use crate::base::call::{Facts, Output, Status, digest};
 use crate::base::caller::{Caller, Event};
 use crate::base::clock::Deadline;
+use crate::base::narrowing;
 use crate::base::{Cancel, Cause, Error, Kind, Result, TraceId};
 use crate::tools::RunCx;
 
@@ -94,7 +95,11 @@ impl Pipeline {
         record: &mut Record,
     ) -> Result<Output> {
         let tool = find(self, &request.tool)?;
-        let prepared = prepare(self, &*tool, &request)?;
+        let (workspace, client_sandbox) = hold(self, &request).await?;
+        if let Some(about) = &client_sandbox {
+            record.set(json!({"client_sandbox": about["mode"]}));
+        }
+        let prepared = prepare(self, &*tool, &request, &workspace)?;
         record.set(json!({
             "tool": prepared.tool,
             "arguments_hash": prepared.arguments_hash,
@@ -120,7 +125,9 @@ impl Pipeline {
             trace_id: request.trace_id.clone(),
             session: Arc::clone(&request.view.session),
             view: request.view,
+            workspace,
             config: Arc::clone(&self.config),
+            policy: self.policy.clone(),
             cancel: cancel.clone(),
             deadline: Arc::clone(&deadline),
             caller,
@@ -143,7 +150,10 @@ impl Pipeline {
             None => tokio::time::timeout(self.config.limits.grace * 2 + Run::SLACK, work).await.ok(),
         };
         match ended {
-            Some(Ok(result)) => result,
+            Some(Ok(result)) => result.map(|output| match client_sandbox {
+                Some(about) => output.with_meta(narrowing::META, about),
+                None => output,
+            }),
             Some(Err(_)) => Err(Error::internal("the tool failed unexpectedly")),
             None if cancel.cause() == Some(Cause::Deadline) => {
                 Err(Error::new(Kind::DeadlineExceeded, format!("no result within {} ms", limit.as_millis())))

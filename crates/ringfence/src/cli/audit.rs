@@ -183,7 +183,7 @@ fn show(value: &Value) -> String {
         text("ts").trim_end_matches('Z').replacen('T', " ", 1),
         text("event"),
         or(text("tool"), "-".into()),
-        or(or(text("status"), text("outcome")), "-".into()),
+        or(or(or(text("status"), text("outcome")), text("ran")), "-".into()),
         or(who.join("/"), "-".into()),
         or(text("trace_id"), "-".into()),
         details(value)
@@ -211,7 +211,18 @@ fn details(value: &Value) -> String {
     });
     let denials = value["denials"].as_array().into_iter().flatten();
     let denials = denials.filter_map(|denial| Some(format!("refused {}", clean(denial.get("name")?.as_str()?))));
-    shown.chain(denials).collect::<Vec<_>>().join(", ")
+    exec(value).into_iter().chain(shown).chain(denials).collect::<Vec<_>>().join(", ")
+}
+
+/// The words of a command, and the rule that decided about it.
+fn exec(value: &Value) -> Option<String> {
+    let words = value["command"].as_array()?.iter().filter_map(Value::as_str);
+    let words = clean(&words.collect::<Vec<_>>().join(" "));
+    let rule = &value["rule"];
+    Some(match (rule["file"].as_str(), &rule["line"]) {
+        (Some(file), line) => format!("{words} ({}:{line})", clean(file)),
+        (None, _) => words,
+    })
 }
 
 /// Names in the log come from clients and models: on a terminal they must be text and nothing else.

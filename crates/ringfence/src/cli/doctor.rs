@@ -4,6 +4,7 @@ mod canary;
 mod fixes;
 mod health;
 mod place;
+mod rules;
 mod show;
 mod trials;
 mod verdict;
@@ -86,7 +87,7 @@ fn find(args: Args) -> Result<Findings> {
     let env = Env::of_process();
     let config = config::resolve(&flags, &env);
     let rooted = config.as_ref().ok().map(config::prepare_root);
-    let health = health::look(&config, rooted.as_ref());
+    let mut health = health::look(&config, rooted.as_ref());
     let usable = config.ok().filter(|_| matches!(rooted, Some(Ok(()))));
     let place = Place::make(usable.as_ref(), &flags)
         .map_err(|error| Error::internal(format!("there is no directory to try things in: {error}")))?;
@@ -94,6 +95,7 @@ fn find(args: Args) -> Result<Findings> {
     let tried = probe::run(&place.probes);
     let host = Host::look();
     let fences = trials::run(&place, &host, &tried);
+    health.extend(usable.as_ref().map(rules::look).into_iter().flatten());
     let configured = usable.as_ref().map(|config| config.sandbox.profile);
     let verdict = verdict::judge(&fences, configured, place.network);
     let layers = tried.into_iter().map(|tried| layer(tried, &host)).collect();

@@ -3,6 +3,7 @@
 mod approvals;
 mod audit;
 mod doctor;
+mod rules;
 mod sandbox;
 mod serve;
 mod try_it;
@@ -40,6 +41,8 @@ enum Command {
     Sandbox(sandbox::Args),
     /// Try every layer of the fence on this host, and say what holds and what to do about the rest
     Doctor(doctor::Args),
+    /// See what your rules say about a command, try their examples, and look for rules that say too much
+    Rules(rules::Args),
     /// Show what has been done, follow it, or verify that the log is whole
     Audit(audit::Args),
     /// List and answer the questions that wait for a human
@@ -54,6 +57,7 @@ pub fn run() -> ExitCode {
         Command::Try => try_it::run(&mut std::io::stdout().lock()).map(|()| 0),
         Command::Sandbox(args) => sandbox::run(args),
         Command::Doctor(args) => doctor::run(args, &mut std::io::stdout().lock()),
+        Command::Rules(args) => rules::run(&args, &mut std::io::stdout().lock()),
         Command::Audit(args) => {
             root(args.root.clone()).and_then(|root| audit::run(args, &root, &mut std::io::stdout().lock()))
         }

@@ -1,12 +1,14 @@
 //! `ringfence sandbox`: one command in the fence, for anyone who wants to see what it holds.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use jail::namespaces::Tier;
 
 use crate::base::{Error, Result};
-use crate::config::{self, Env, Flags, Profile, SandboxFlags};
-use crate::sandbox::attached;
+use crate::config::{self, Config, Env, Escalate, Flags, PolicyFlags, Profile, SandboxFlags};
+use crate::policy::{Places, Policy, Rulebook, lint};
+use crate::sandbox::attached::{self, OnPrompt, Ruling, Terms};
 
 /// Run a command in the fence: its input, output and exit code are yours
 #[derive(clap::Args)]
@@ -49,9 +51,21 @@ pub struct Args {
     /// A path that may not be read
     #[arg(long, value_name = "PATH")]
     hide: Vec<PathBuf>,
+    /// Rules to read beside those of Codex ($CODEX_HOME/rules); may be given more than once
+    #[arg(long, value_name = "FILE")]
+    rules: Vec<PathBuf>,
+    /// What becomes of a command that a rule asks about
+    #[arg(long, value_name = "ANSWER", default_value = "deny")]
+    on_prompt: OnPrompt,
+    /// Where a command runs that a rule allows; default: off
+    #[arg(long)]
+    escalate: Option<Escalate>,
     /// Write how it went to this file, as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// How many threads watch execs
+    #[arg(long, hide = true, default_value_t = 0)]
+    watchers: usize,
     /// Only this way to namespaces: namespaces, bwrap or root
     #[arg(long, hide = true, value_name = "TIER")]
     tier: Option<String>,
@@ -75,11 +89,34 @@ pub fn run(args: Args) -> Result<u8> {
             protect: args.protect,
             hide: args.hide,
         },
+        policy: PolicyFlags { rules: args.rules, escalate: args.escalate, audit_execs: false },
         ..Flags::default()
     };
     let config = config::resolve(&flags, &Env::of_process())?;
     config::prepare_root(&config)?;
-    attached::run(&config, &args.command, args.report.as_deref(), args.tier.as_deref().map(parse_tier).transpose()?)
+    let terms = Terms { report: args.report.as_deref(), only: args.tier.as_deref().map(parse_tier).transpose()? };
+    let book = read_rules(&config)?;
+    let ruling = Ruling {
+        broken: !book.faults.is_empty(),
+        table: book.table,
+        on_prompt: args.on_prompt,
+        risk: lint::risk,
+        watchers: args.watchers,
+    };
+    attached::run(&config, &args.command, &terms, ruling)
+}
+
+/// The rules that hold here. What is wrong with them is said, and then nothing is let out.
+fn read_rules(config: &Config) -> Result<Rulebook> {
+    let failed = |error: std::io::Error| Error::internal("the rules cannot be read").source(error);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let policy = Policy::new(Places::of_config(config));
+    let book = runtime.block_on(policy.read_once(config.workspace.as_deref()));
+    for fault in &book.faults {
+        // When standard error is gone there is nowhere left to say it.
+        let _ = writeln!(std::io::stderr(), "{fault}\nringfence: nothing is let out of the sandbox until it is mended");
+    }
+    Ok(book)
 }
 
 fn parse_tier(name: &str) -> Result<Tier> {

@@ -13,13 +13,14 @@ use crate::approval::terminal;
 use crate::base::{Cause, Error, Kind, Result};
 use crate::config::{self, Config, Env, Flags};
 use crate::mcp::{Server, http, stdio};
+use crate::policy::lint;
 
 /// Serve MCP on standard input and output (default), or over HTTP
 #[derive(clap::Args)]
 #[command(
     after_help = "Flags win over the environment, the environment over the config file, the file over defaults.\n\
-Environment: SANDBOX_WORKSPACE, SANDBOX_ROOT, RINGFENCE_CONFIG, MCP_AUTH_ENABLED, MCP_AUTH_JWT_SECRET,\n\
-MCP_AUTH_JWT_PUBLIC_KEY, MCP_AUTH_AUDIENCE, MCP_AUTH_ISSUER, RINGFENCE_LOG (error, warn, info, debug, trace)"
+Environment: SANDBOX_WORKSPACE, SANDBOX_ROOT, RINGFENCE_CONFIG, RINGFENCE_TOOLS, MCP_AUTH_ENABLED,\n\
+MCP_AUTH_JWT_SECRET, MCP_AUTH_JWT_PUBLIC_KEY, MCP_AUTH_AUDIENCE, MCP_AUTH_ISSUER, RINGFENCE_LOG (error, warn, info, debug, trace)"
 )]
 pub struct Args {
     /// The directory the tools work in; default: the current directory on stdio, one per caller over HTTP
@@ -40,6 +41,15 @@ pub struct Args {
     /// Allow a public address without auth: anyone who can reach it can use the tools
     #[arg(long)]
     insecure_no_auth: bool,
+    /// Rules to read beside those of Codex ($CODEX_HOME/rules); may be given more than once
+    #[arg(long, value_name = "FILE")]
+    rules: Vec<PathBuf>,
+    /// Where a command runs that a rule allows; default: off, and outside with `--tools shell`
+    #[arg(long)]
+    escalate: Option<config::Escalate>,
+    /// Write every exec into the audit log, not only those that a rule decided
+    #[arg(long)]
+    audit_execs: bool,
     #[arg(long, hide = true)]
     conformance_fixtures: bool,
 }
@@ -56,6 +66,7 @@ pub fn run(args: Args) -> Result<u8> {
             insecure_no_auth: args.insecure_no_auth,
             conformance_fixtures: args.conformance_fixtures,
             sandbox: config::SandboxFlags::default(),
+            policy: config::PolicyFlags { rules: args.rules, escalate: args.escalate, audit_execs: args.audit_execs },
         },
         &Env::of_process(),
     )?;
@@ -77,6 +88,27 @@ pub fn run(args: Args) -> Result<u8> {
     result.map(|()| 0)
 }
 
+/// Reads the rules once, so that what is wrong with them is in the log before the first call; nobody waits for it. Where
+/// rules let commands out, they are listed: that is what the operator answers for.
+async fn tell_of_rules(server: Arc<Server>) {
+    let config = &server.config;
+    let Some(workspace) = &config.workspace else { return };
+    let book = server.pipeline.policy.current(workspace).await;
+    if config.policy.escalate == config::Escalate::Off || !book.faults.is_empty() {
+        return;
+    }
+    for rule in book.table.prefixes.iter().filter(|rule| rule.decision < policy::Decision::Forbidden) {
+        let at = format!("{}:{}", rule.origin.file, rule.origin.line);
+        let asks = if rule.decision == policy::Decision::Prompt { " when a human says so" } else { "" };
+        tracing::warn!("rules: `{}` runs {}{asks} ({at})", lint::words(rule), config.policy.escalate.name());
+    }
+    if config.policy.escalate == config::Escalate::Outside
+        && let Err(error) = crate::sandbox::escalate::account(config)
+    {
+        tracing::warn!("nothing leaves the sandbox: {}", error.log_line());
+    }
+}
+
 async fn serve(mut config: Config) -> Result<()> {
     // A limit on file sizes must refuse a call, not kill the server.
     let _too_large = signal(SignalKind::from_raw(SIGXFSZ)).map_err(no_signals)?;
@@ -94,11 +126,6 @@ async fn serve(mut config: Config) -> Result<()> {
         config.http.listen = Some(bound);
     }
     let server = Server::new(config)?;
-    if server.pipeline.registry.tools().is_empty() {
-        let asked = server.config.tools.name();
-        return Err(Error::new(Kind::Unavailable, format!("this version has no tool in the set `{asked}`"))
-            .hint("Leave `--tools` out, or say `--tools core`."));
-    }
     let door = match listener {
         Some(listener) => {
             let app = http::App::new(Arc::clone(&server))?;
@@ -111,6 +138,7 @@ async fn serve(mut config: Config) -> Result<()> {
         }
         None => None,
     };
+    tokio::spawn(tell_of_rules(Arc::clone(&server)));
     let audit = server.pipeline.audit.clone();
     audit.event(
         "server.start",

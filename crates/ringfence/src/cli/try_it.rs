@@ -1,5 +1,6 @@
 //! `ringfence try`: the real server, a temporary directory, and a few calls that show what it lets through and what
-//! it does not: a script that the fence stops, then, without the fence, a denied command and the audit line of it.
+//! it does not: a script that the fence stops, a command that a rule stops two scripts deep, then, without the fence, a
+//! denied command and the audit line of it.
 
 mod client;
 
@@ -25,6 +26,7 @@ pub fn run(out: &mut dyn Write) -> Result<()> {
     try_to_leave(&mut client, &mut tell, &stage)?;
     meet_the_fence(&mut client, &mut tell, &stage)?;
     client.end()?;
+    meet_a_rule(&mut tell, &stage)?;
     let trace_id = be_denied(&mut tell, &stage)?;
     read_the_log(&mut tell, &stage, &trace_id)?;
     drop(stage);
@@ -135,9 +137,44 @@ fn meet_the_fence(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage) -
     tell.show(&format!("sandbox {}", run["sandbox"]))
 }
 
+/// What the operator forbids, and a command that hides it two scripts deep.
+const RULES: &str = "\
+prefix_rule(
+    pattern = [\"rm\", [\"-rf\", \"-fr\"]],
+    decision = \"forbidden\",
+    justification = \"Ask before you remove whole directories.\",
+)
+";
+const NESTED: &str =
+    "mkdir -p old/logs; find old -type d -name logs -exec sh -c 'env nice rm -rf \"$1\"' sh {} ';' ; ls old";
+
+fn meet_a_rule(tell: &mut Narrator<'_>, stage: &Stage) -> Result<()> {
+    tell.step("5. A rule written once holds for every process")?;
+    tell.say("The operator's rules file, in the language of Codex, says:")?;
+    tell.show(RULES.trim_end())?;
+    let mut client = Client::start(stage, &stage.ruled_config())?;
+    greet(&mut client)?;
+    tell.say("The agent does not say `rm`. It says:")?;
+    tell.show(NESTED)?;
+    let result = client.call("shell.exec", json!({"command": NESTED}))?;
+    let run = &result["structuredContent"];
+    if result["isError"] == true {
+        tell.say("This host does not let programs be watched, so the command was refused:")?;
+        tell.show(text(&run["error"], "message"))?;
+        return client.end();
+    }
+    if !text(run, "stderr").contains("forbidden") || !stage.workspace().join("old/logs").is_dir() {
+        return Err(unexpected("a forbidden command that removes nothing", run));
+    }
+    tell.say("It was seen where the kernel starts it, whatever started it:")?;
+    tell.show(text(run, "stderr").trim_end())?;
+    tell.show(text(run, "stdout").trim_end())?;
+    client.end()
+}
+
 /// The trace id of the denied call.
 fn be_denied(tell: &mut Narrator<'_>, stage: &Stage) -> Result<String> {
-    tell.step("5. Without the fence, a human is asked")?;
+    tell.step("6. Without the fence, a human is asked")?;
     let mut client = Client::start(stage, &stage.unfenced_config())?;
     greet(&mut client)?;
     // The home directory of the stage: should this ever run, it is a defect that costs nobody a file.
@@ -167,7 +204,7 @@ fn be_denied(tell: &mut Narrator<'_>, stage: &Stage) -> Result<String> {
 }
 
 fn read_the_log(tell: &mut Narrator<'_>, stage: &Stage, trace_id: &str) -> Result<()> {
-    tell.step("6. The log shows it all")?;
+    tell.step("7. The log shows it all")?;
     let look = |command, trace| -> Result<(u8, String)> {
         let args = audit::Args {
             command,
@@ -208,7 +245,10 @@ impl Stage {
         }
         // An empty config file of its own: what is shown is how it behaves as it comes.
         let unfenced = (stage.unfenced_config(), "sandbox.profile = \"none\"\n");
-        for (file, content) in [(stage.home().join("secret.txt"), "not for agents\n"), (stage.config(), ""), unfenced] {
+        let ruled = (stage.ruled_config(), "policy.rules = [\"try.rules\"]\n");
+        let rules = (stage.0.join("try.rules"), RULES);
+        let secret = (stage.home().join("secret.txt"), "not for agents\n");
+        for (file, content) in [secret, (stage.config(), ""), unfenced, ruled, rules] {
             std::fs::write(&file, content).map_err(|e| cannot_set("a temporary file", e))?;
         }
         Ok(stage)
@@ -228,6 +268,10 @@ impl Stage {
 
     fn config(&self) -> PathBuf {
         self.0.join("config.toml")
+    }
+
+    fn ruled_config(&self) -> PathBuf {
+        self.0.join("ruled.toml")
     }
 
     fn unfenced_config(&self) -> PathBuf {

@@ -27,6 +27,7 @@ variables! {
     SANDBOX_ROOT            "SANDBOX_ROOT"            false "Where runtime files live (`--root`).";
     SANDBOX_WORKSPACE       "SANDBOX_WORKSPACE"       false "The directory the tools work in (`--workspace`).";
     RINGFENCE_CONFIG        "RINGFENCE_CONFIG"        false "The config file (`--config`).";
+    RINGFENCE_TOOLS         "RINGFENCE_TOOLS"         false "Which tools are listed: core, shell or all (`--tools`).";
     RINGFENCE_LOG           "RINGFENCE_LOG"           false "How much is logged: error, warn, info, debug or trace.";
     ENABLE_SURFACE          "ENABLE_MCP_SERVER_SURFACE" false "`enable_mcp_server_surface`; its name is accepted in any case.";
     MCP_AUTH_ENABLED        "MCP_AUTH_ENABLED"        false "Whether HTTP callers need a bearer token.";
@@ -37,6 +38,8 @@ variables! {
     XDG_STATE_HOME          "XDG_STATE_HOME"          false "Holds the default root.";
     XDG_CONFIG_HOME         "XDG_CONFIG_HOME"         false "Holds the default config file.";
     HOME                    "HOME"                    false "The home directory: base of the defaults, and refused as a workspace.";
+    CODEX_HOME              "CODEX_HOME"              false "Holds the operator's rules, in `rules/`; `~/.codex` by default.";
+    PATH                    "PATH"                    false "Where the programs that rules name are looked for.";
     RUSTUP_HOME             "RUSTUP_HOME"             false "Where Rust's toolchains are, which commands in the fence may use.";
 }
 

@@ -8,6 +8,7 @@ pub mod env;
 mod fault;
 mod keys;
 mod place;
+mod policy;
 pub mod raw;
 mod resolve;
 mod sandbox;
@@ -24,6 +25,7 @@ use serde::Deserialize;
 pub use bind::check_bind;
 pub use env::Env;
 pub use place::{prepare_root, workspace_for};
+pub use policy::{Escalate, Heuristics, Policy, PolicyFlags};
 pub use resolve::{Flags, resolve, resolve_root};
 pub use sandbox::{Profile, Sandbox, SandboxFlags};
 
@@ -95,6 +97,7 @@ pub struct Config {
     pub approval: Approval,
     pub limits: Limits,
     pub sandbox: Sandbox,
+    pub policy: Policy,
     pub http: Http,
     pub auth: Option<Auth>,
     /// Hidden: registers the fixtures of the conformance suite.

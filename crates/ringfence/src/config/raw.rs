@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
-use super::{Profile, ToolNames, ToolSet, fault};
+use super::{Escalate, Heuristics, Profile, ToolNames, ToolSet, fault};
 use crate::base::Result;
 
 #[derive(Debug, Default, Deserialize)]
@@ -21,6 +21,7 @@ pub struct File {
     pub approval: Approval,
     pub limits: Limits,
     pub sandbox: Sandbox,
+    pub policy: Policy,
     pub http: Http,
     pub auth: Auth,
 }
@@ -66,6 +67,28 @@ pub struct Sandbox {
     pub open_files: Option<Within<16, 1_048_576>>,
     pub file_mb: Option<Within<1, 16_777_216>>,
     pub cpu_s: Option<Within<1, 604_800>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Policy {
+    pub rules: Option<Vec<PathBuf>>,
+    pub escalate: Option<Escalate>,
+    pub escalate_as: Option<String>,
+    pub escalate_env: Option<Vec<String>>,
+    pub heuristics: Option<Heuristics>,
+    pub intercept: Option<bool>,
+    pub audit_execs: Option<bool>,
+    pub wider: Option<Wider>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Wider {
+    pub allow_network: Option<bool>,
+    pub allow_domains: Option<Vec<String>>,
+    pub allow_addresses: Option<Vec<String>>,
+    pub writable: Option<Vec<PathBuf>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

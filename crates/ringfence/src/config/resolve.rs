@@ -11,7 +11,8 @@ use super::bind::{check_bind, parse_listen};
 use super::env::{self, Env};
 use super::place::{self, Keepers, Place};
 use super::{
-    Approval, Config, DEFAULTS, Http, Limits, Origin, SandboxFlags, Setting, ToolNames, ToolSet, keys, raw, sandbox,
+    Approval, Config, DEFAULTS, Http, Limits, Origin, PolicyFlags, SandboxFlags, Setting, ToolNames, ToolSet, keys,
+    policy, raw, sandbox,
 };
 use crate::base::nearest::nearest;
 use crate::base::{Error, Kind, Result};
@@ -30,6 +31,7 @@ pub struct Flags {
     pub conformance_fixtures: bool,
     pub insecure_no_auth: bool,
     pub sandbox: SandboxFlags,
+    pub policy: PolicyFlags,
 }
 
 /// What each source says about one value, strongest first.
@@ -206,18 +208,24 @@ pub fn resolve(flags: &Flags, env: &Env) -> Result<Config> {
         ..Layers::file_only(file.enable_mcp_server_surface, defaults.enable_mcp_server_surface)
     };
     let tools = Layers {
-        flag: flags.tools.as_deref().map(parse_tools).transpose()?.map(|tools| (tools, "--tools")),
+        flag: parse_tools(flags.tools.as_deref(), "--tools")?,
+        env: parse_tools(env.text(env::RINGFENCE_TOOLS)?.as_deref(), env::RINGFENCE_TOOLS)?,
         ..Layers::file_only(file.tools, defaults.tools)
     };
     let names = Layers::file_only(file.tool_names, defaults.tool_names);
+    let tools = p.pick("tools", tools, |tools: &ToolSet| tools.name().to_owned())?.0;
+    let sandbox = sandbox::resolve(p, &flags.sandbox, &file.sandbox, &defaults.sandbox)?;
+    let sources = (&flags.policy, env);
+    let policy = policy::resolve(p, sources, (&file.policy, &defaults.policy), (tools, &sandbox))?;
     let config = Config {
         generation: 1,
         surface: p.pick("enable_mcp_server_surface", surface, bool::to_string)?.0,
-        tools: p.pick("tools", tools, |tools: &ToolSet| tools.name().to_owned())?.0,
+        tools,
         tool_names: p.pick("tool_names", names, |names: &ToolNames| names.name().to_owned())?.0,
         approval: approval(p, &file.approval, &defaults.approval)?,
         limits: limits(p, &file.limits, &defaults.limits)?,
-        sandbox: sandbox::resolve(p, &flags.sandbox, &file.sandbox, &defaults.sandbox)?,
+        sandbox,
+        policy,
         home: env.absolute(env::HOME).map(Path::to_owned),
         rustup_home: match env.absolute(env::RUSTUP_HOME) {
             Some(path) => Some(path.to_owned()),
@@ -373,16 +381,17 @@ fn http(
     })
 }
 
-fn parse_tools(text: &str) -> Result<ToolSet> {
+fn parse_tools(text: Option<&str>, source: &'static str) -> Result<Option<(ToolSet, &'static str)>> {
+    let Some(text) = text else { return Ok(None) };
     if let Some(tools) = ToolSet::ALL.iter().find(|tools| tools.name() == text) {
-        return Ok(*tools);
+        return Ok(Some((*tools, source)));
     }
     let names: Vec<&str> = ToolSet::ALL.iter().map(|tools| tools.name()).collect();
     let hint = match nearest(text, &names) {
-        Some(near) => format!("Did you mean `--tools {near}`?"),
-        None => format!("Use `--tools` with one of {}.", names.join(", ")),
+        Some(near) => format!("Did you mean `{near}`?"),
+        None => format!("Use {source} with one of {}.", names.join(", ")),
     };
-    Err(Error::invalid_arguments("`--tools` names no known set of tools").hint(hint))
+    Err(Error::invalid_arguments(format!("{source} names no known set of tools")).hint(hint))
 }
 
 #[cfg(test)]

@@ -1,11 +1,20 @@
-//! What Codex tells about itself, as far as it decides whom we can ask.
+//! What Codex tells about itself: the sandbox that it holds its own commands to, and whether a person answers.
 //!
-//! Codex answers questions by itself in two cases: it accepts them when its own sandbox and its approvals are off,
-//! and it declines them when it runs without a person (`codex exec`). In both it says so, in `_meta` of each call to
-//! a server that declares the capability, or by `codex/sandbox-state/update` in older versions.
+//! Codex has told of its sandbox in eight ways so far: as a notification, as a request, and in `_meta` of each call,
+//! under one key or two. All of them are read by [`state`]. What is said with a call counts for that call; what was
+//! pushed counts until the next push.
 
-use rmcp::model::{ExperimentalCapabilities, RequestMetaObject};
+pub mod state;
+
+use std::sync::Arc;
+
+use rmcp::model::{ExperimentalCapabilities, Extensions, RequestMetaObject};
 use serde_json::{Value, json};
+
+use super::server::Line;
+use crate::base::narrowing::Narrowing;
+use crate::base::{Error, Kind, Result};
+use crate::session::Session;
 
 pub const UPDATE: &str = "codex/sandbox-state/update";
 const STATES: [&str; 2] = ["codex/sandbox-state", "codex/sandbox-state-meta"];
@@ -16,48 +25,67 @@ pub fn capabilities() -> ExperimentalCapabilities {
     serde_json::from_value(declared).unwrap_or_default()
 }
 
-/// Whether the client that sent this `_meta` answers without a person.
+/// The sandbox that counts for a call: what came with it, else what was pushed to its session, else to its pipe.
+pub fn narrowing(meta: &RequestMetaObject, session: &Session, line: &Line) -> Option<Arc<Narrowing>> {
+    let told: Vec<&Value> = STATES.iter().filter_map(|key| meta.get(*key)).collect();
+    match told[..] {
+        [] => session.narrowing().or_else(|| line.session.narrowing().filter(|_| line.lasting)),
+        // Both keys say the same, or nothing that can be relied on.
+        [one, other] if one != other => Some(Arc::new(unreadable("the two states of a call differ"))),
+        [state, ..] => Some(Arc::new(state::read(state).unwrap_or_else(|why| unreadable(&why)))),
+    }
+}
+
+/// Whether the client that sent this `_meta` says that it answers without a person.
 pub fn answers_unseen(meta: &RequestMetaObject) -> bool {
     let turn = meta.get("x-codex-turn-metadata");
     let says = |key: &str, value: &str| turn.and_then(|turn| turn.get(key)).is_some_and(|found| found == value);
-    says("turn_trigger", "exec")
-        || says("sandbox_mode", "danger-full-access")
-        || STATES.iter().filter_map(|key| meta.get(*key)).any(is_unfenced)
+    says("turn_trigger", "exec") || says("sandbox_mode", "danger-full-access")
 }
 
-/// Whether a sandbox state says that there is no sandbox. What cannot be read counts as none.
-pub fn is_unfenced(state: &Value) -> bool {
-    let kind = |key: &str| state.get(key).map(|policy| policy.get("type").and_then(Value::as_str).unwrap_or_default());
-    match (kind("permissionProfile"), kind("sandboxPolicy")) {
-        (Some(profile), _) => !matches!(profile, "managed" | "external"),
-        (None, Some(policy)) => !matches!(policy, "read-only" | "workspace-write" | "external-sandbox"),
-        (None, None) => true,
+/// What became of a pushed state. It is taken where the message arrives and rides along with it, so that the next
+/// message sees it whichever of the two is worked on first.
+#[derive(Debug, Clone)]
+pub struct Pushed(std::result::Result<(), String>);
+
+impl Pushed {
+    /// Takes the state of a message, if it is one that pushes a state.
+    pub fn take(method: Option<&Value>, params: Option<&Value>, session: &Session) -> Option<Pushed> {
+        if method.and_then(Value::as_str) != Some(UPDATE) {
+            return None;
+        }
+        let read = state::read(params.unwrap_or(&Value::Null));
+        let told = read.as_ref().map(|_| ()).map_err(Clone::clone);
+        session.set_narrowing(read.unwrap_or_else(|why| unreadable(&why)));
+        Some(Pushed(told))
+    }
+
+    /// Beside the message, or beside the HTTP request that carried it.
+    pub fn of(extensions: &Extensions) -> Option<Pushed> {
+        let parts = || extensions.get::<::http::request::Parts>().and_then(|parts| parts.extensions.get::<Pushed>());
+        extensions.get::<Pushed>().or_else(parts).cloned()
+    }
+
+    /// What is answered.
+    pub fn answer(&self) -> Result<()> {
+        self.0.as_ref().map_err(|why| {
+            Error::invalid_arguments(format!("the sandbox state cannot be read: {why}"))
+                .reason("bad_sandbox_state")
+                .hint("Until a state can be read, the workspace is read-only and there is no network.")
+        })?;
+        Ok(())
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// For a state that nothing can be bound to.
+pub fn no_session() -> Error {
+    Error::new(Kind::InvalidRequest, "there is no session that the sandbox state could belong to")
+        .reason("no_session")
+        .hint("Send the session handle in `_meta`, or the state itself in `_meta` of each call.")
+}
 
-    #[test]
-    fn only_a_sandbox_we_can_read_counts_as_one() {
-        for fenced in [
-            json!({"sandboxPolicy": {"type": "read-only"}}),
-            json!({"sandboxPolicy": {"type": "workspace-write", "network_access": false}, "sandboxCwd": "/x"}),
-            json!({"sandboxPolicy": {"type": "danger-full-access"}, "permissionProfile": {"type": "managed"}}),
-            json!({"permissionProfile": {"type": "external", "network": "restricted"}}),
-        ] {
-            assert!(!is_unfenced(&fenced), "{fenced}");
-        }
-        for unfenced in [
-            json!({"sandboxPolicy": {"type": "danger-full-access"}}),
-            json!({"permissionProfile": {"type": "disabled"}}),
-            json!({"permissionProfile": {"type": "something new"}}),
-            json!({"sandboxPolicy": "read-only"}),
-            json!({}),
-            json!(null),
-        ] {
-            assert!(is_unfenced(&unfenced), "{unfenced}");
-        }
-    }
+fn unreadable(why: &str) -> Narrowing {
+    let why: String = why.chars().take(200).map(|c| if c.is_control() { '?' } else { c }).collect();
+    tracing::warn!("a client's sandbox state cannot be read ({why}): read-only and without network until it can");
+    Narrowing::most_restrictive()
 }

@@ -141,13 +141,12 @@ impl ServerHandler for Handler {
         if request.method == "mcp.capabilities" {
             let line = line_of(&context.extensions).ok();
             let session = line.as_ref().map(|line| &*line.session);
-            return Ok(CustomResult::new(mcp_capabilities::capabilities(&self.server, session)));
+            return Ok(CustomResult::new(mcp_capabilities::capabilities(&self.server, session).await));
         }
         if request.method == codex::UPDATE {
-            let (line, _, _) = self.admitted(&context)?;
-            if line.lasting {
-                line.session.set_client_unfenced(codex::is_unfenced(request.params.as_ref().unwrap_or(&Value::Null)));
-            }
+            self.admitted(&context)?;
+            let pushed = codex::Pushed::of(&context.extensions).ok_or_else(|| refused(codex::no_session()))?;
+            pushed.answer().map_err(refused)?;
             return Ok(CustomResult::new(serde_json::json!({})));
         }
         let method = request.method.as_str();
@@ -157,15 +156,6 @@ impl ServerHandler for Handler {
             return Err(refused(Error::invalid_arguments(format!("the parameters of `{method}` do not fit"))));
         }
         Err(unknown_method(method))
-    }
-
-    async fn on_custom_notification(&self, notification: CustomNotification, context: NotificationContext<RoleServer>) {
-        if notification.method == codex::UPDATE
-            && let Ok(line) = line_of(&context.extensions)
-            && line.lasting
-        {
-            line.session.set_client_unfenced(codex::is_unfenced(notification.params.as_ref().unwrap_or(&Value::Null)));
-        }
     }
 
     async fn set_level(&self, _request: SetLevelRequestParams, context: RequestContext<RoleServer>) -> Answer<()> {

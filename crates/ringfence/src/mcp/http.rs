@@ -33,7 +33,7 @@ use super::peer::Connection;
 use super::server::Line;
 use super::sse::{self, Streams};
 use super::stdio::too_long;
-use super::{Server, version};
+use super::{Server, codex, meta, version};
 use crate::base::{Cause, Error, Kind, Result};
 use crate::session::Principal;
 
@@ -297,7 +297,7 @@ async fn receive(app: &Arc<App>, caller: &Caller, request: Request) -> std::resu
     let method = message.get("method").and_then(Value::as_str).unwrap_or_default();
     if method == "mcp.capabilities" {
         let line = app.ambient(&caller.principal).map_err(refused)?;
-        let result = mcp_capabilities::capabilities(&app.server, Some(&line.session));
+        let result = mcp_capabilities::capabilities(&app.server, Some(&line.session)).await;
         return Ok(json_response(200, &json!({"jsonrpc": "2.0", "id": id, "result": result})));
     }
     let stateless = is_stateless(&message, &parts.headers).map_err(refused)?;
@@ -332,6 +332,9 @@ async fn receive(app: &Arc<App>, caller: &Caller, request: Request) -> std::resu
         parts.headers.remove(&SESSION);
     }
     parts.extensions.insert(line.clone());
+    if let Some(pushed) = pushed(app, &line, &message).map_err(refused)? {
+        parts.extensions.insert(pushed);
+    }
     // What was judged is what the engine reads, not the bytes it was read from.
     parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     parts.headers.remove(axum::http::header::CONTENT_LENGTH);
@@ -342,6 +345,24 @@ async fn receive(app: &Arc<App>, caller: &Caller, request: Request) -> std::resu
         app.sessions.lock().unwrap_or_else(PoisonError::into_inner).insert(new, held);
     }
     Ok(counted(finish(response, id).await, streams))
+}
+
+/// What a client pushes about its sandbox, taken before the message is passed on. Without a session of its own it
+/// belongs to the one whose handle comes along.
+fn pushed(app: &App, line: &Line, message: &Map<String, Value>) -> Result<Option<codex::Pushed>> {
+    if message.get("method").and_then(Value::as_str) != Some(codex::UPDATE) {
+        return Ok(None);
+    }
+    let params = message.get("params");
+    let session = match line.lasting {
+        true => Arc::clone(&line.session),
+        false => {
+            let handle = params.and_then(|params| params.get("_meta")).and_then(|about| about.get(meta::SESSION));
+            let view = app.server.view_by_handle(line, handle.and_then(Value::as_str))?;
+            Some(view.session).filter(|_| view.lasting).ok_or_else(codex::no_session)?
+        }
+    };
+    Ok(codex::Pushed::take(message.get("method"), params, &session))
 }
 
 fn header(headers: &HeaderMap, name: &HeaderName) -> Option<String> {

@@ -14,6 +14,8 @@ pub const SESSION_DEFAULTS: &str = "dev.ringfence/session_defaults";
 pub const OUTPUT_SCHEMA: &str = "dev.ringfence/output_schema";
 /// On every tool result.
 pub const TRACE_ID: &str = "dev.ringfence/trace_id";
+/// On results of calls that a client's own sandbox had a say in.
+pub use crate::base::narrowing::META as CLIENT_SANDBOX;
 /// On a result of `file.read`.
 pub use crate::tools::file_read::META as FILE;
 /// On results and requests of 2026-07-28: the sealed session handle.
@@ -35,6 +37,7 @@ pub const ALL: &[&str] = &[
     SESSION_DEFAULTS,
     OUTPUT_SCHEMA,
     TRACE_ID,
+    CLIENT_SANDBOX,
     FILE,
     SESSION,
     TIMEOUT_MS,

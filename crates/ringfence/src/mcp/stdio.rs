@@ -11,6 +11,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWrite
 use tokio::sync::Mutex;
 
 use super::channel;
+use super::codex::Pushed;
 use super::dispatch::Handler;
 use super::edge::{self, Verdict};
 use super::inflight::InFlight;
@@ -114,6 +115,7 @@ pub(super) fn parse(
 ) -> std::result::Result<ClientJsonRpcMessage, Value> {
     let id = edge::request_id(&message);
     in_flight.received(&message)?;
+    let pushed = Pushed::take(message.get("method"), message.get("params"), &line.session);
     let mut parsed: ClientJsonRpcMessage = serde_json::from_value(Value::Object(message)).map_err(|error| {
         if let Some(id) = &id {
             in_flight.refused(id);
@@ -122,7 +124,11 @@ pub(super) fn parse(
     })?;
     match &mut parsed {
         JsonRpcMessage::Request(request) => {
-            request.request.extensions_mut().insert(line.clone());
+            let extensions = request.request.extensions_mut();
+            extensions.insert(line.clone());
+            if let Some(pushed) = pushed {
+                extensions.insert(pushed);
+            }
         }
         JsonRpcMessage::Notification(notification) => {
             notification.notification.extensions_mut().insert(line.clone());

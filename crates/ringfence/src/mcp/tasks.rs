@@ -245,6 +245,7 @@ mod tests {
             arguments: arguments.as_object().unwrap().clone(),
             view: View { session, lasting: true },
             abilities: Abilities { elicitation: true, tasks: true, ..Abilities::default() },
+            narrowing: None,
             timeout: None,
             patience: None,
             protocol: String::new(),

@@ -35,6 +35,13 @@ impl Allow {
         })
     }
 
+    /// The same with more names denied.
+    pub fn denying(&self, names: &[String]) -> Result<Allow> {
+        let mut less = self.clone();
+        less.deny.extend(parse_entries("network_rule", names)?);
+        Ok(less)
+    }
+
     /// Every name, address and port, but for what is denied, the metadata services of clouds, and the server's
     /// own ports on this machine.
     pub fn whole_net(deny: &[String], own_ports: &[u16]) -> Result<Allow> {

@@ -5,29 +5,38 @@ use std::sync::Arc;
 
 use crate::config::{Config, ToolNames, ToolSet};
 use crate::session::Client;
-use crate::tools::{TOOLS, Tool};
+use crate::tools::{TOOLS, Tool, shell};
 
 /// One immutable set of tools. A reload builds a new one.
 pub struct Registry {
     tools: Vec<Arc<dyn Tool>>,
+    /// Those at the front are on the list; the others can only be called.
+    listed: usize,
     by_name: HashMap<String, usize>,
 }
 
 impl Registry {
     pub fn new(config: &Config) -> Self {
-        // `shell` is the drop-in for agents that must see one shell and nothing else.
-        let wanted = |name: &str| (config.tools == ToolSet::Shell) == (name == "shell");
-        let mut tools: Vec<Arc<dyn Tool>> =
-            TOOLS.iter().map(|make| make(config)).filter(|tool| wanted(&tool.spec().name)).collect();
+        let all = TOOLS.iter().map(|make| make(config));
+        let is_shell = |tool: &Arc<dyn Tool>| tool.spec().name == shell::NAME;
+        // An agent that must see one shell sees that and nothing else; others that know `shell` may call it all the
+        // same, though a second shell on the list would only confuse.
+        let (mut tools, unlisted): (Vec<_>, Vec<_>) = match config.tools {
+            ToolSet::Shell => (all.filter(is_shell).collect(), Vec::new()),
+            ToolSet::Core => all.partition(|tool| !is_shell(tool)),
+            ToolSet::All => (all.collect(), Vec::new()),
+        };
         if config.conformance_fixtures {
             tools.extend(crate::tools::fixtures::all());
         }
+        let listed = tools.len();
+        tools.extend(unlisted);
         let mut by_name = HashMap::new();
         for (at, tool) in tools.iter().enumerate() {
             by_name.insert(tool.spec().name.clone(), at);
             by_name.entry(underscored(&tool.spec().name)).or_insert(at);
         }
-        Registry { tools, by_name }
+        Registry { tools, listed, by_name }
     }
 
     /// The tool of this name, in either spelling.
@@ -37,7 +46,7 @@ impl Registry {
 
     /// In the order of the list, which never changes by itself.
     pub fn tools(&self) -> &[Arc<dyn Tool>] {
-        &self.tools
+        &self.tools[..self.listed]
     }
 }
 
@@ -94,7 +103,9 @@ mod tests {
                 spec.name.len() <= 64 && spec.name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
             );
             assert_eq!(spec.input_schema["type"], "object");
-            assert_eq!(spec.input_schema["additionalProperties"], false, "{}", spec.name);
+            // That of `shell` is another's, to the letter.
+            let strict = spec.input_schema.get("additionalProperties") == Some(&Value::Bool(false));
+            assert!(strict || spec.name == shell::NAME, "{}", spec.name);
             for schema in [Some(&spec.input_schema), spec.output_schema.as_ref()].into_iter().flatten() {
                 check(&spec.name, &Value::Object(schema.clone()));
                 bytes += serde_json::to_string(schema).unwrap().len();
@@ -102,6 +113,24 @@ mod tests {
             bytes += spec.description.len();
         }
         assert!(bytes < 3000 * TOOLS.len(), "the list has grown to {bytes} bytes");
+    }
+
+    #[test]
+    fn each_set_lists_and_answers_to_its_own() {
+        let scratch = Scratch::new();
+        let flags = Flags { root: Some(scratch.path().join("root")), ..Flags::default() };
+        let env = Env::new([("HOME", "/nonexistent")], scratch.dir("project"));
+        let registry = |tools: &str| {
+            Registry::new(&resolve(&Flags { tools: Some(tools.to_owned()), ..flags.clone() }, &env).unwrap())
+        };
+        let listed =
+            |registry: &Registry| registry.tools().iter().map(|tool| tool.spec().name.clone()).collect::<Vec<_>>();
+        let [core, shell, all] = ["core", "shell", "all"].map(registry);
+        assert_eq!(listed(&core), ["file.read", "file.write", "shell.exec"]);
+        assert!(core.get("shell").is_some(), "`shell` can always be called");
+        assert_eq!(listed(&shell), ["shell"]);
+        assert!(shell.get("shell.exec").is_none() && shell.get("file_read").is_none());
+        assert_eq!(listed(&all), ["file.read", "file.write", "shell.exec", "shell"]);
     }
 
     #[test]

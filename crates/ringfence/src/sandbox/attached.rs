@@ -1,5 +1,7 @@
 //! A run whose standard input, output and error are those of this process: `ringfence sandbox`.
 
+mod desk;
+
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,8 +21,9 @@ use rustix::fs::{Mode, OFlags};
 use serde_json::{Value, json};
 
 use super::egress::Egress;
+use super::execs::{Desk, Service};
 use super::tier::{self, tiers};
-use super::{env, fault, profile};
+use super::{env, fault, git, profile};
 use crate::base::{Error, Result};
 use crate::config::{Config, Profile};
 use crate::net::{self, Allow};
@@ -30,15 +33,28 @@ const NO_FENCE: u8 = 125;
 const CANNOT_RUN: u8 = 126;
 const NO_PROGRAM: u8 = 127;
 
-/// `only` leaves out every other way to namespaces, to try that one.
-pub fn run(config: &Config, command: &[String], report: Option<&Path>, only: Option<Tier>) -> Result<u8> {
+pub use desk::{OnPrompt, Ruling};
+
+/// What is asked for beside the command.
+pub struct Terms<'a> {
+    pub report: Option<&'a Path>,
+    /// Leaves out every other way to namespaces, to try that one.
+    pub only: Option<Tier>,
+}
+
+pub fn run(config: &Config, command: &[String], terms: &Terms<'_>, ruling: Ruling) -> Result<u8> {
     profile::check(config)?;
     let Some(workspace) = &config.workspace else { return Err(Error::internal("there is no workspace")) };
     let Some((program, args)) = command.split_first() else { return Err(Error::invalid_arguments("no command")) };
     let mut rights = profile::rights(config, workspace)?;
+    if ruling.lets_out(config) && git::is_let_out(&ruling.table) {
+        git::protect(&mut rights);
+        // Nothing was open before that would have to be closed.
+        rights.closed.clear();
+    }
     let _scratch = profile::Scratch::make(config, &mut rights)?;
     // Opened before the run, which could put a link in its place.
-    let mut report = report.map(open_report).transpose()?;
+    let mut report = terms.report.map(open_report).transpose()?;
     let allow = profile::allow(config)?.map(Arc::new);
     let cwd = working_directory(workspace);
     let mut environment = env::build(&[])?;
@@ -62,8 +78,16 @@ pub fn run(config: &Config, command: &[String], report: Option<&Path>, only: Opt
         limits: config.sandbox.limits.clone(),
         proxy_env: allow.as_ref().map(|_| net::environment(jail::PORT)).unwrap_or_default(),
         shut_ports: Vec::new(),
+        exec: (fenced && config.policy.intercept).then(|| ruling.rules(config)),
+        user: None,
     };
-    let outcome = start(&spec, only).and_then(|(control, tier)| watch(control, &spec, allow).map(|end| (end, tier)));
+    if !config.policy.intercept && ruling.is_needed(config) {
+        return Err(Error::invalid_arguments("there are rules, and execs are not watched")
+            .hint("Set `intercept = true` under [policy], or take the rules away."));
+    }
+    let desk = (fenced && ruling.is_needed(config)).then(|| ruling.desk(config, &spec.rights));
+    let outcome =
+        start(&spec, terms.only).and_then(|(control, tier)| watch(control, &spec, allow, desk).map(|end| (end, tier)));
     let (end, tier) = outcome.map_err(|error| Error::internal("the fence was lost").source(error))?;
     if let (Some(file), End::Exited(exit, refused)) = (&mut report, &end) {
         let seen = exit.denials.iter().filter_map(|denial| serde_json::to_value(denial).ok());
@@ -71,7 +95,7 @@ pub fn run(config: &Config, command: &[String], report: Option<&Path>, only: Opt
         let text = json!({
             "profile": config.sandbox.profile.name(), "tier": tier.map(Tier::name), "limits": exit.limits,
             "exit_code": exit.code, "signal": exit.signal, "left_behind": exit.left_behind,
-            "out_of_memory": exit.out_of_memory, "denials": denials,
+            "out_of_memory": exit.out_of_memory, "denials": denials, "execs": exit.execs,
         });
         writeln!(file, "{text}").map_err(|error| unwritable(&error))?;
     }
@@ -148,7 +172,12 @@ fn lay(channel: &Channel, rights: &Rights, tier: Tier) -> Laid {
     }
 }
 
-fn watch(control: std::result::Result<UnixStream, Fault>, spec: &Spec, allow: Option<Arc<Allow>>) -> io::Result<End> {
+fn watch(
+    control: std::result::Result<UnixStream, Fault>,
+    spec: &Spec,
+    allow: Option<Arc<Allow>>,
+    desk: Option<Arc<dyn Desk>>,
+) -> io::Result<End> {
     let control = match control {
         Ok(control) => control,
         Err(fault) => return Ok(End::Failed(fault)),
@@ -156,26 +185,33 @@ fn watch(control: std::result::Result<UnixStream, Fault>, spec: &Spec, allow: Op
     let cwd = File::open(&spec.cwd)?;
     let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
     let way_out = allow.map(|allow| Channel::pair().map(|(ours, theirs)| (allow, ours, theirs))).transpose()?;
-    let handout = way_out.as_ref().map(|(_, _, theirs)| theirs.as_fd());
-    let (stdin, stdout, stderr) = (stdin.as_fd(), stdout.as_fd(), stderr.as_fd());
-    let fds = Fds { stdin, stdout, stderr, cwd: cwd.as_fd(), handout };
+    let questions = desk.map(|desk| Channel::pair().map(|(ours, theirs)| (desk, ours, theirs))).transpose()?;
+    let fds = Fds {
+        stdin: stdin.as_fd(),
+        stdout: stdout.as_fd(),
+        stderr: stderr.as_fd(),
+        cwd: cwd.as_fd(),
+        handout: way_out.as_ref().map(|(_, _, theirs)| theirs.as_fd()),
+        notices: questions.as_ref().map(|(_, _, theirs)| theirs.as_fd()),
+        log: None,
+        program: None,
+    };
     let rest = supervisor::send_spec(control.as_fd(), spec, &fds)?;
     (&control).write_all(&rest)?;
-    let way_out = way_out.map(|(allow, ours, _)| (allow, ours));
-    match way_out {
-        None => hear(control, |_| Ok(Vec::new())),
-        Some((allow, handout)) => {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-            let _inside = runtime.enter();
-            let mut egress = None;
-            hear(control, |report| {
-                if matches!(report, Report::Started(_)) {
-                    egress = Some(Egress::start(&handout, &allow, None)?);
-                }
-                Ok(egress.as_ref().map(Egress::denials).unwrap_or_default())
-            })
-        }
+    if way_out.is_none() && questions.is_none() {
+        return hear(control, |_| Ok(Vec::new()));
     }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let _inside = runtime.enter();
+    let _service = questions.map(|(desk, ours, _)| Service::start(ours, desk)).transpose()?;
+    let way_out = way_out.map(|(allow, ours, _)| (allow, ours));
+    let mut egress = None;
+    hear(control, |report| {
+        if let (Report::Started(_), Some((allow, handout))) = (report, &way_out) {
+            egress = Some(Egress::start(handout, allow, None)?);
+        }
+        Ok(egress.as_ref().map(Egress::denials).unwrap_or_default())
+    })
 }
 
 /// Hears how it goes until nothing of the run is left, which is when the stream ends. `each` says what the proxy has

@@ -12,7 +12,7 @@ use super::profile;
 use super::zygote::Zygote;
 use crate::base::Result;
 use crate::base::workspace::Workspace;
-use crate::config::{Config, Profile};
+use crate::config::{Config, Profile, Sandbox};
 use crate::net::Allow;
 use crate::session::Session;
 
@@ -38,10 +38,20 @@ impl Cell {
         session.keep(|| Cell::new(&session.workspace, config, launcher.clone()))
     }
 
+    /// A wider one for the same session, with its own namespaces.
+    pub fn wider(session: &Session, config: &Config, wider: &Sandbox, launcher: Launcher) -> Result<Cell> {
+        let config = Config { sandbox: wider.clone(), ..config.clone() };
+        let rights = profile::rights(&config, session.workspace.path())?;
+        Cell::with(rights, &config, launcher)
+    }
+
     fn new(workspace: &Workspace, config: &Config, launcher: Launcher) -> Result<Cell> {
+        Cell::with(workspace.rights().clone(), config, launcher)
+    }
+
+    fn with(mut rights: Rights, config: &Config, launcher: Launcher) -> Result<Cell> {
         profile::check(config)?;
         let profile = config.sandbox.profile;
-        let mut rights = workspace.rights().clone();
         let scratch = profile::Scratch::make(config, &mut rights)?;
         let env = match profile {
             Profile::None => Vec::new(),
@@ -71,9 +81,17 @@ impl Cell {
         }
     }
 
+    /// What one run may touch: the session's rights, or what a client has left of them.
+    pub(super) fn rights_of(&self, narrowed: Option<Rights>) -> Rights {
+        match narrowed {
+            Some(narrowed) => Rights { scratch: self.rights.scratch.clone(), ..narrowed },
+            None => self.rights.clone(),
+        }
+    }
+
     /// Which of the session's networks a run joins. Runs under one policy share one.
-    pub(super) fn network(&self) -> Option<u32> {
-        match self.rights.network {
+    pub(super) fn network(network: Network) -> Option<u32> {
+        match network {
             Network::Off => Some(0),
             Network::Proxied => Some(1),
             Network::All => None,

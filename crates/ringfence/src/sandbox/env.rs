@@ -10,7 +10,7 @@ use crate::base::{Error, Result};
 /// What ordinary programs need to find their way about.
 const BASELINE: &[&str] = &["PATH", "HOME", "LANG", "TERM", "TZ", "USER", "LOGNAME", "SHELL"];
 const BASELINE_PREFIX: &str = "LC_";
-const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+pub const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Names that make a program load or run something else than it was asked to: a call that says `git status` must
 /// not mean another program. A command may still set them for itself, where everyone who reads it sees them.
@@ -86,6 +86,17 @@ pub fn merge(mut env: Vec<(String, String)>, more: Vec<(String, String)>) -> Vec
     env.retain(|(name, _)| !more.iter().any(|(other, _)| other == name));
     env.extend(more);
     env
+}
+
+/// The operator's own environment, for what leaves the sandbox: all of it but what is about this server.
+pub fn operators() -> Vec<(String, String)> {
+    let ours = |name: &str| {
+        ["MCP_AUTH_", "RINGFENCE_", "SANDBOX_"].iter().any(|prefix| name.starts_with(prefix))
+            || crate::config::env::VARIABLES.iter().any(|variable| variable.secret && variable.name == name)
+    };
+    let texts =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    texts.filter(|(name, _)| !ours(name)).collect()
 }
 
 fn baseline(ours: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, String)> {

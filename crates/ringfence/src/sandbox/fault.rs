@@ -30,14 +30,35 @@ pub fn explain(program: &str, fault: &Fault) -> Error {
 }
 
 fn way_out(fault: &Fault) -> &'static str {
+    let errno = fault.errno.map(Errno::from_raw_os_error);
     match fault.layer {
+        Layer::Seccomp if errno == Some(Errno::BUSY) => {
+            "Something supervises this process already, as another Ringfence does, and there can be only one. Run the \
+             command as it is: it is in that sandbox."
+        }
+        Layer::UserNamespace | Layer::Namespaces | Layer::Mounts if is_fenced() => {
+            "This process seems to be in a sandbox already, and a sandbox cannot be put up inside one. Run the command as \
+             it is, or run Ringfence outside."
+        }
         Layer::UserNamespace | Layer::Namespaces | Layer::Mounts | Layer::Proc | Layer::Network => {
             "Run `ringfence doctor`: it shows what this host refuses and how to allow it. In a container, `profile = \
              \"contained\"` under `[sandbox]` promises less and needs no namespaces."
         }
         Layer::Landlock | Layer::Seccomp => "Run `ringfence doctor`. This kernel does not have what the sandbox needs.",
+        Layer::Exec => {
+            "Run `ringfence doctor`. The programs of a run cannot be watched here, so rules cannot hold; `intercept = \
+             false` under [policy] runs without them."
+        }
         _ => "Run `ringfence doctor`: it tries every layer and says what is wrong.",
     }
+}
+
+/// What a run in a fence of ours looks like from inside, and few others.
+fn is_fenced() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let has =
+        |name: &str, value: &str| status.lines().any(|line| line.strip_prefix(name).map(str::trim) == Some(value));
+    has("NoNewPrivs:", "1") && has("Seccomp:", "2")
 }
 
 /// The program was looked for and could not be run. Its name is the caller's own word.

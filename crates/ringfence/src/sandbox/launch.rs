@@ -2,13 +2,16 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as Socket;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
+use jail::intercept::exec::wire::Rules;
 use jail::packet::Channel;
+use jail::rights::{Network, Rights};
 use jail::supervisor::{self, Fds, Report, Spec};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
@@ -21,6 +24,7 @@ use tokio::time::Instant;
 
 use super::cell::Cell;
 use super::egress::{Decided, Egress};
+use super::execs::{Execs, Service};
 use super::{env, fault};
 use crate::base::{Error, Result};
 use crate::net::environment;
@@ -44,10 +48,18 @@ pub struct Launch {
     pub env: Vec<(String, String)>,
     /// Nothing to read when absent.
     pub stdin: Option<Vec<u8>>,
+    /// Standard error goes where standard output goes, so that their order is kept.
+    pub merged: bool,
+    /// What a client's sandbox has left of the session's rights; the session's own when absent.
+    pub rights: Option<Rights>,
     /// Between SIGTERM and SIGKILL.
     pub grace: Duration,
     /// Hears of everything that the run's proxy decides, where it has one.
     pub decided: Option<Decided>,
+    /// What its execs are judged by. Without it they are not watched.
+    pub execs: Option<Execs>,
+    /// Names that it may not reach, whatever the sandbox allows.
+    pub denied_hosts: Vec<String>,
 }
 
 /// A run that has been started. Dropping it closes the control socket, which ends the whole tree.
@@ -58,12 +70,58 @@ pub struct Run {
     pub(super) orders: OwnedWriteHalf,
     pub(super) stdin: Option<(Sender, Vec<u8>)>,
     pub(super) stdout: Receiver,
-    pub(super) stderr: Receiver,
+    pub(super) stderr: Option<Receiver>,
     /// Our own child, held so that it is reaped; while it does its work it needs no signal, the closed socket is
     /// enough. A zygote's is the zygote's.
     pub(super) supervisor: Option<Child>,
     pub(super) main: Option<Pid>,
     pub(super) egress: Option<Egress>,
+    /// Held so that it goes with the run.
+    pub(super) _service: Option<Service>,
+}
+
+/// A supervisor that was told what to run.
+pub(super) struct Control {
+    pub reports: Lines<BufReader<OwnedReadHalf>>,
+    pub orders: OwnedWriteHalf,
+    /// As in [`Run`].
+    pub supervisor: Option<Child>,
+    pub egress: Option<Egress>,
+    /// What was heard already.
+    pub told: Option<Report>,
+}
+
+impl Control {
+    /// `supervisor` makes one that waits on the socket it is given.
+    pub async fn open<F>(
+        supervisor: impl FnOnce(OwnedFd) -> F,
+        spec: &Spec,
+        fds: &Fds<BorrowedFd<'_>>,
+    ) -> Result<Control>
+    where
+        F: Future<Output = Result<Option<Child>>>,
+    {
+        let failed = |error: io::Error| cannot_start(&spec.program, &error);
+        // Ours does not block, theirs does: a flag belongs to its end of the pair, so each gets its own way.
+        let (ours, theirs) = Socket::pair().map_err(failed)?;
+        ours.set_nonblocking(true).map_err(failed)?;
+        let supervisor = supervisor(theirs.into()).await?;
+        let rest = supervisor::send_spec(ours.as_fd(), spec, fds).map_err(failed)?;
+        let (reports, mut orders) = UnixStream::from_std(ours).map_err(failed)?.into_split();
+        orders.write_all(&rest).await.map_err(failed)?;
+        Ok(Control { reports: BufReader::new(reports).lines(), orders, supervisor, egress: None, told: None })
+    }
+
+    /// The next thing the supervisor tells; `None` once it has ended, and everything it ran with it.
+    pub async fn report(&mut self) -> io::Result<Option<Report>> {
+        if let Some(told) = self.told.take() {
+            return Ok(Some(told));
+        }
+        match self.reports.next_line().await? {
+            Some(line) => Ok(Some(serde_json::from_str(&line)?)),
+            None => Ok(None),
+        }
+    }
 }
 
 impl Launcher {
@@ -86,19 +144,30 @@ impl Launcher {
         command.arg(word).env_clear();
         command
     }
+
+    /// Makes a supervisor that is our own child.
+    pub(super) fn supervisor(&self) -> impl FnOnce(OwnedFd) -> std::future::Ready<Result<Option<Child>>> {
+        let mut command = self.command(supervisor::ARGUMENT);
+        move |control| {
+            let spawned = command.stdin(Stdio::from(control)).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+            std::future::ready(spawned.map(Some).map_err(|error| cannot_start("the supervisor", &error)))
+        }
+    }
 }
 
 impl Cell {
     pub async fn start(&self, launch: Launch) -> Result<Run> {
         let program = launch.program.clone();
         let decided = launch.decided.clone();
+        let denied = launch.denied_hosts.clone();
         let (mut run, handout) = self.spawn(launch).await?;
         let answer = tokio::time::timeout(START, run.report()).await.unwrap_or(Ok(None));
         match answer {
             Ok(Some(Report::Started(main))) => {
                 run.main = Pid::from_raw(main);
                 if let (Some(handout), Some(allow)) = (handout, &self.allow) {
-                    let egress = Egress::start(&handout, allow, decided);
+                    let less = Arc::new(allow.denying(&denied)?);
+                    let egress = Egress::start(&handout, &less, decided);
                     run.egress = Some(egress.map_err(|error| cannot_start(&program, &error))?);
                 }
                 Ok(run)
@@ -113,13 +182,14 @@ impl Cell {
         let started = Instant::now();
         let program = launch.program.clone();
         let failed = |error: io::Error| cannot_start(&program, &error);
-        // Ours does not block, theirs does: a flag belongs to its end of the pair, so each gets its own way.
-        let (ours, theirs) = Socket::pair().map_err(failed)?;
-        ours.set_nonblocking(true).map_err(failed)?;
-        let supervisor = self.supervisor(theirs.into()).await?;
-        let piped = Piped::new(launch.stdin).map_err(failed)?;
-        let handout = self.allow.as_ref().map(|_| Channel::pair()).transpose().map_err(failed)?;
-        let proxy_env = self.allow.as_ref().map(|_| environment(jail::PORT)).unwrap_or_default();
+        let rights = self.rights_of(launch.rights);
+        let network = rights.network;
+        let piped = Piped::new(launch.stdin, launch.merged).map_err(failed)?;
+        let proxied = self.allow.as_ref().filter(|_| network == Network::Proxied);
+        let handout = proxied.map(|_| Channel::pair()).transpose().map_err(failed)?;
+        let proxy_env = proxied.map(|_| environment(jail::PORT)).unwrap_or_default();
+        let notices = launch.execs.as_ref().map(|_| Channel::pair()).transpose().map_err(failed)?;
+        let log = launch.execs.as_ref().and_then(|execs| execs.log.as_ref());
         let spec = Spec {
             program: launch.program,
             args: launch.args,
@@ -128,10 +198,12 @@ impl Cell {
             cwd: launch.cwd_path,
             grace_ms: u64::try_from(launch.grace.as_millis()).unwrap_or(u64::MAX),
             fence: self.fence(),
-            rights: self.rights.clone(),
+            rights,
             limits: self.limits.clone(),
             proxy_env,
             shut_ports: self.shut_ports.clone(),
+            exec: launch.execs.as_ref().map(|execs| execs.rules.clone()),
+            user: None,
         };
         let fds = Fds {
             stdin: piped.theirs[0].as_fd(),
@@ -139,34 +211,61 @@ impl Cell {
             stderr: piped.theirs[2].as_fd(),
             cwd: launch.cwd.as_fd(),
             handout: handout.as_ref().map(|(_, theirs)| theirs.as_fd()),
+            notices: notices.as_ref().map(|(_, theirs)| theirs.as_fd()),
+            log: log.map(AsFd::as_fd),
+            program: None,
         };
-        let rest = supervisor::send_spec(ours.as_fd(), &spec, &fds).map_err(failed)?;
-        let (reports, mut orders) = UnixStream::from_std(ours).map_err(failed)?.into_split();
-        orders.write_all(&rest).await.map_err(failed)?;
+        let control = Control::open(|socket| self.supervisor(network, socket), &spec, &fds).await?;
+        let service = match (notices, launch.execs) {
+            (Some((ours, _)), Some(execs)) => Some(Service::start(ours, execs.desk).map_err(failed)?),
+            _ => None,
+        };
         let run = Run {
             started,
             grace: launch.grace,
-            reports: BufReader::new(reports).lines(),
-            orders,
+            reports: control.reports,
+            orders: control.orders,
             stdin: piped.stdin,
             stdout: piped.stdout,
             stderr: piped.stderr,
-            supervisor,
+            supervisor: control.supervisor,
             main: None,
             egress: None,
+            _service: service,
         };
         Ok((run, handout.map(|(ours, _)| ours)))
     }
 
+    /// Starts what was let in from elsewhere, on the streams that it brings.
+    pub(super) async fn start_in(&self, mut spec: Spec, fds: Fds<BorrowedFd<'_>>, rules: Rules) -> Result<Control> {
+        let failed = |error: io::Error| cannot_start("the command", &error);
+        let handout = self.allow.as_ref().map(|_| Channel::pair()).transpose().map_err(failed)?;
+        spec.fence = self.fence();
+        spec.rights = self.rights.clone();
+        spec.limits = self.limits.clone();
+        spec.proxy_env = self.allow.as_ref().map(|_| environment(jail::PORT)).unwrap_or_default();
+        spec.shut_ports = self.shut_ports.clone();
+        spec.exec = Some(rules);
+        let fds = Fds { handout: handout.as_ref().map(|(_, theirs)| theirs.as_fd()), ..fds };
+        let network = self.rights.network;
+        let mut control = Control::open(|socket| self.supervisor(network, socket), &spec, &fds).await?;
+        if let (Some((ours, _)), Some(allow)) = (handout, &self.allow) {
+            let first = control.report().await.map_err(failed)?;
+            if matches!(first, Some(Report::Started(_))) {
+                control.egress = Some(Egress::start(&ours, allow, None).map_err(failed)?);
+            }
+            control.told = first;
+        }
+        Ok(control)
+    }
+
     /// A supervisor that waits for its spec on the socket: the session's zygote forks it, or it is our own child.
-    async fn supervisor(&self, control: OwnedFd) -> Result<Option<Child>> {
+    async fn supervisor(&self, network: Network, control: OwnedFd) -> Result<Option<Child>> {
         if let Some(zygote) = &self.zygote {
-            zygote.supervise(self.network(), control).await?;
+            zygote.supervise(Cell::network(network), control).await?;
             return Ok(None);
         }
-        let mut command = self.launcher.command(supervisor::ARGUMENT);
-        let spawned = command.stdin(Stdio::from(control)).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        spawned.map(Some).map_err(|error| cannot_start("the supervisor", &error))
+        self.launcher.supervisor()(control).await
     }
 }
 
@@ -174,12 +273,12 @@ impl Cell {
 struct Piped {
     stdin: Option<(Sender, Vec<u8>)>,
     stdout: Receiver,
-    stderr: Receiver,
+    stderr: Option<Receiver>,
     theirs: [OwnedFd; 3],
 }
 
 impl Piped {
-    fn new(given: Option<Vec<u8>>) -> io::Result<Piped> {
+    fn new(given: Option<Vec<u8>>, merged: bool) -> io::Result<Piped> {
         let (stdin, stdin_fd) = match given {
             Some(bytes) => {
                 let (reader, writer) = io::pipe()?;
@@ -188,11 +287,14 @@ impl Piped {
             None => (None, File::open("/dev/null")?.into()),
         };
         let (stdout, stdout_fd) = io::pipe()?;
-        let (stderr, stderr_fd) = io::pipe()?;
+        let (stderr, stderr_fd) = match merged {
+            true => (None, stdout_fd.try_clone()?),
+            false => io::pipe().map(|(ours, theirs)| (Some(ours), theirs))?,
+        };
         Ok(Piped {
             stdin,
             stdout: Receiver::from_owned_fd(stdout.into())?,
-            stderr: Receiver::from_owned_fd(stderr.into())?,
+            stderr: stderr.map(|stderr| Receiver::from_owned_fd(stderr.into())).transpose()?,
             theirs: [stdin_fd, stdout_fd.into(), stderr_fd.into()],
         })
     }

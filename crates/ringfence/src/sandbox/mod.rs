@@ -7,16 +7,23 @@ pub mod attached;
 mod cell;
 mod egress;
 pub mod env;
+pub mod escalate;
+pub mod evaluate;
+mod execs;
 mod fault;
+pub mod git;
+mod gitlinks;
 mod launch;
 mod own;
 pub mod profile;
 mod progress;
 mod ring;
+mod script;
 mod spool;
 mod stream;
 mod tier;
 pub mod trial;
+pub mod user;
 mod zygote;
 
 #[cfg(test)]
@@ -24,6 +31,7 @@ pub(crate) mod tests;
 
 pub use cell::Cell;
 pub use egress::{Decided, fields as network_fields};
+pub use execs::{Desk, Execs, Waiting, exec_log};
 pub use launch::{Launch, Launcher, Run};
 pub use own::{OwnServer, own_server};
 pub use ring::Shown;

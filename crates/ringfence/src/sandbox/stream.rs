@@ -67,6 +67,9 @@ pub struct Outcome {
     pub denials: Vec<Value>,
     /// How its limits were kept: `cgroup2`, `cgroup1` or `rlimits`.
     pub limits: String,
+    /// How many programs it ran that no rule names, and what is put on record about them.
+    pub execs: Option<u64>,
+    pub summed: Option<Value>,
 }
 
 /// How far a run has come.
@@ -84,7 +87,7 @@ impl Run {
     pub async fn finish(mut self, watch: Watch<'_>) -> Result<Outcome> {
         let mut pump = Pump::new(&watch);
         let mut state = State::default();
-        let mut pipes = [Some(self.stdout), Some(self.stderr)];
+        let mut pipes = [Some(self.stdout), self.stderr];
         let mut buffers = [vec![0; CHUNK], vec![0; CHUNK]];
         // A message on its way to the client. While it is, the pipes are not read, so a run is never faster than
         // the one who watches it; once the run is over there is nothing left to slow down.
@@ -265,6 +268,8 @@ impl<'a> Pump<'a> {
             duration,
             denials: exit.denials.iter().filter_map(|denial| serde_json::to_value(denial).ok()).collect(),
             limits: exit.limits,
+            execs: exit.execs,
+            summed: None,
         })
     }
 }

@@ -73,7 +73,11 @@ fn bash(script: &str) -> Launch {
         decided: None,
         env: env::build(&[]).unwrap(),
         stdin: None,
+        merged: false,
+        rights: None,
         grace: Duration::from_millis(300),
+        execs: None,
+        denied_hosts: Vec::new(),
     }
 }
 

@@ -222,7 +222,7 @@ impl Tool for FileRead {
                     let file = cx.session.outputs.open(&args.path)?;
                     (Content::new(file, args.path.clone(), HOLD_BYTES)?, true)
                 } else {
-                    let opened = cx.session.workspace.open_read(&args.path)?;
+                    let opened = cx.workspace.open_read(&args.path)?;
                     (Content::new(opened.file, opened.path, HOLD_BYTES)?, false)
                 };
                 read(content, &args, stored, cx.budget, &cx.cancel)

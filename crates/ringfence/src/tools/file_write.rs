@@ -172,7 +172,7 @@ impl Tool for FileWrite {
     fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let args: Args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
-            let work = tokio::task::spawn_blocking(move || write(&cx.session.workspace, &args, &cx.cancel));
+            let work = tokio::task::spawn_blocking(move || write(&cx.workspace, &args, &cx.cancel));
             let reply = work.await.map_err(|error| Error::internal("the write ended unexpectedly").source(error))??;
             Ok(reply.into_output())
         })

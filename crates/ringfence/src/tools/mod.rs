@@ -2,12 +2,15 @@
 //! the documents, the risk and the words of a prompt all come from its [`Spec`].
 
 pub mod arguments;
+mod command;
 pub mod content;
 pub mod diff;
+pub mod execs;
 pub mod file_read;
 pub mod file_write;
 pub mod fixtures;
 pub mod mime;
+pub mod shell;
 pub mod shell_exec;
 pub mod text;
 
@@ -23,8 +26,10 @@ use crate::base::call::{Output, Prepared, digest};
 use crate::base::caller::Caller;
 use crate::base::change::Changes;
 use crate::base::clock::Deadline;
+use crate::base::workspace::Workspace;
 use crate::base::{Cancel, Result, TraceId};
 use crate::config::Config;
+use crate::policy::Policy;
 use crate::session::{Session, View};
 
 /// Where a tool reaches: the words of `permission.scope`.
@@ -105,6 +110,8 @@ pub struct Plan {
 /// What a tool may look at while it prepares. Nothing here can change anything.
 pub struct PrepareCx<'a> {
     pub session: &'a Session,
+    /// As this call may touch it, which may be less than its session may.
+    pub workspace: &'a Workspace,
     pub config: &'a Config,
 }
 
@@ -112,7 +119,10 @@ pub struct PrepareCx<'a> {
 pub struct RunCx {
     pub trace_id: TraceId,
     pub session: Arc<Session>,
+    /// As this call may touch it, which may be less than its session may.
+    pub workspace: Arc<Workspace>,
     pub config: Arc<Config>,
+    pub policy: Policy,
     pub cancel: Cancel,
     pub deadline: Arc<Deadline>,
     pub caller: Caller,
@@ -128,15 +138,28 @@ pub struct RunCx {
 impl RunCx {
     /// Asks a human in mid-run about one step of this call. The clock stands still meanwhile.
     pub async fn confirm<T>(&self, prompt: Prompt, subject: T) -> Result<Granted<T>> {
-        let ask = AskCx {
+        self.gate.confirm(&self.ask(), prompt, subject).await
+    }
+
+    /// The same, for a question whose answer may be kept for the session under this key.
+    pub async fn confirm_for_session<T>(
+        &self,
+        prompt: Prompt,
+        key: (String, String),
+        subject: T,
+    ) -> Result<Granted<T>> {
+        self.gate.confirm_for_session(&self.ask(), prompt, key, subject).await
+    }
+
+    fn ask(&self) -> AskCx<'_> {
+        AskCx {
             view: &self.view,
             caller: &self.caller,
             cancel: &self.cancel,
             deadline: &self.deadline,
             approvals: &self.approvals,
             patience: self.patience,
-        };
-        self.gate.confirm(&ask, prompt, subject).await
+        }
     }
 }
 
@@ -158,4 +181,5 @@ pub const TOOLS: &[Make] = &[
     |_| Arc::new(file_read::FileRead::new()),
     |_| Arc::new(file_write::FileWrite::new()),
     |config| Arc::new(shell_exec::ShellExec::new(config)),
+    |config| Arc::new(shell::Shell::new(config)),
 ];

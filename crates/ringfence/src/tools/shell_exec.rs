@@ -4,36 +4,26 @@
 //! for, and the result says so.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use jail::rights::Network;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use super::command::{self, About, Command, millis};
+use super::{Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
-use crate::base::call::{Facts, Output, Prepared, Status};
+use crate::base::call::{Output, Prepared};
 use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Profile};
-use crate::sandbox::{Cell, Decided, Launch, Launcher, Outcome, Stop, Watch, env, network_fields};
+use crate::sandbox::{Cell, Launcher, Outcome, Stop, env};
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
-/// Decisions of one run's proxy that are written down one by one.
-const AUDITED: usize = 10_000;
-const MAX_BYTES: usize = 256 << 10;
-/// Below this a cut says nothing any more.
-const MIN_BYTES: usize = 256;
 const DESCRIPTION: &str = "Run a command in the workspace and wait for it to end. Returns stdout, stderr and the exit \
     code; a non-zero exit code is a result, not an error. Long output is cut in the middle: read the rest with \
     file.read and the `output:` handle. Background processes end with the command.";
-const FENCED: &str = " It runs in a sandbox: only the workspace, HOME and /tmp can be written, .git/config, .git/hooks \
-    and .codex cannot";
-const UNFENCED: &str = " There is no sandbox, so the user is asked first.";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -105,30 +95,20 @@ impl ShellExec {
     }
 
     fn with(config: &Config, launcher: Launcher) -> Self {
-        let (profile, network) = (config.sandbox.profile, config.sandbox.network());
-        let fenced = profile != Profile::None;
-        let description = match (fenced, network) {
-            (false, _) => format!("{DESCRIPTION}{UNFENCED}"),
-            (true, Network::Off) => format!("{DESCRIPTION}{FENCED}, and there is no network but localhost."),
-            (true, Network::Proxied) => format!("{DESCRIPTION}{FENCED}, and only some names can be reached."),
-            (true, Network::All) => format!("{DESCRIPTION}{FENCED}."),
-        };
-        let reaches_out = !fenced || network != Network::Off;
-        let mut effects = vec!["exec", "filesystem_write"];
-        effects.extend(reaches_out.then_some("network"));
+        let about = About::of(config);
         let spec = Spec {
             name: "shell.exec".into(),
             title: "Run a command".into(),
-            description,
+            description: format!("{DESCRIPTION}{}", about.description),
             version: "1.1.0".into(),
             scope: Scope::Exec,
-            hints: Hints { read_only: false, destructive: true, idempotent: false, open_world: reaches_out },
-            effects,
-            profile: profile.name(),
+            hints: about.hints,
+            effects: about.effects,
+            profile: config.sandbox.profile.name(),
             input_schema: arguments::schema::<Arguments>(),
             output_schema: Some(arguments::reply_schema::<Reply>()),
             can_return_image: false,
-            requires_approval: !fenced,
+            requires_approval: !about.fenced,
             streaming: true,
             timeout: DEFAULT_TIMEOUT,
             unavailable: None,
@@ -146,30 +126,19 @@ impl ShellExec {
         Ok(arguments)
     }
 
-    async fn execute(&self, cx: &RunCx, arguments: &Map<String, Value>) -> Result<Output> {
-        let arguments = self.read(arguments)?;
+    async fn execute(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<Output> {
+        let arguments = self.read(&call.arguments)?;
         let (program, args) = arguments.program()?;
-        let (cwd, below) = cx.session.workspace.open_dir(arguments.cwd.as_deref().unwrap_or("."))?;
-        let launch = Launch {
+        let command = Command {
             program,
             args,
-            cwd,
-            cwd_path: cx.session.workspace.path().join(below),
             env: arguments.environment()?,
+            cwd: arguments.cwd.unwrap_or_else(|| ".".to_owned()),
             stdin: arguments.stdin.map(String::into_bytes),
-            grace: cx.config.limits.grace,
-            decided: Some(audited(cx)),
+            merged: false,
+            max_bytes: arguments.max_bytes,
         };
-        let watch = Watch {
-            caller: &cx.caller,
-            cancel: &cx.cancel,
-            deadline: &cx.deadline,
-            outputs: &cx.session.outputs,
-            budget: arguments.max_bytes.unwrap_or(cx.budget).clamp(MIN_BYTES, MAX_BYTES),
-            file_bytes: cx.config.limits.output_file_bytes,
-        };
-        let cell = Cell::of(&cx.session, &cx.config, &self.launcher)?;
-        let outcome = cell.start(launch).await?.finish(watch).await?;
+        let (cell, outcome) = command::run(cx, call, &self.launcher, command).await?;
         output(cx, &cell, outcome)
     }
 }
@@ -182,7 +151,7 @@ impl Tool for ShellExec {
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
         let arguments = self.read(arguments)?;
         // Opened to fail before anybody is asked; the run opens it again and uses what it opened.
-        let workspace = &cx.session.workspace;
+        let workspace = cx.workspace;
         let (_, shown) = workspace.open_dir(arguments.cwd.as_deref().unwrap_or("."))?;
         let asked = arguments.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
         Ok(Plan {
@@ -190,15 +159,12 @@ impl Tool for ShellExec {
             // Where it leads, not what was written.
             cwd: arguments.cwd.as_ref().map(|_| workspace.path().join(shown).display().to_string()),
             timeout: Some(asked.min(cx.config.limits.timeout_ceiling)),
-            asks: self.spec.requires_approval.then(|| "It runs without a sandbox.".to_owned()),
+            asks: command::asks(cx),
         })
     }
 
     fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
-        Box::pin(async move {
-            let call = call.consume();
-            self.execute(&cx, &call.arguments).await
-        })
+        Box::pin(async move { self.execute(&cx, call.consume()).await })
     }
 }
 
@@ -206,7 +172,7 @@ impl Arguments {
     /// The program and its arguments, from whichever of the two forms was given.
     fn program(&self) -> Result<(String, Vec<String>)> {
         let (program, args) = match (&self.command, &self.argv) {
-            (Some(command), None) => (shell().to_owned(), vec!["-c".to_owned(), command.clone()]),
+            (Some(command), None) => (command::shell().to_owned(), vec!["-c".to_owned(), command.clone()]),
             (None, Some(argv)) => match argv.split_first() {
                 Some((program, args)) if !program.is_empty() => (program.clone(), args.to_vec()),
                 _ => {
@@ -232,39 +198,16 @@ impl Arguments {
     }
 }
 
-fn shell() -> &'static str {
-    if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" }
-}
-
-/// Every decision of the run's proxy is on record, up to a point: a run can cause as many as it likes.
-fn audited(cx: &RunCx) -> Decided {
-    let (approvals, count) = (cx.approvals.clone(), AtomicUsize::new(0));
-    Arc::new(move |decision| {
-        if count.fetch_add(1, Ordering::Relaxed) < AUDITED
-            && let Err(error) = approvals.network(network_fields(decision))
-        {
-            tracing::error!("a decision of the proxy could not be recorded: {}", error.log_line());
-        }
-    })
-}
-
 fn output(cx: &RunCx, cell: &Cell, outcome: Outcome) -> Result<Output> {
     let error = stopped(cx, &outcome);
-    let (status, audited) = match (outcome.stop, outcome.exit_code, outcome.signal) {
-        (Some(Stop::Deadline), ..) => ("timed_out", Status::TimedOut),
-        (Some(Stop::Cancelled(_)), ..) => ("cancelled", Status::Cancelled),
-        (None, Some(0), _) => ("completed", Status::Completed),
-        (None, Some(_), _) => ("failed", Status::Failed),
-        (None, None, _) => ("killed", Status::Failed),
+    let status = match (outcome.stop, outcome.exit_code) {
+        (Some(Stop::Deadline), _) => "timed_out",
+        (Some(Stop::Cancelled(_)), _) => "cancelled",
+        (None, Some(0)) => "completed",
+        (None, Some(_)) => "failed",
+        (None, None) => "killed",
     };
-    let facts = Facts {
-        status: Some(audited),
-        exit_code: outcome.exit_code,
-        signal: outcome.signal,
-        stdout_bytes: Some(outcome.stdout.bytes),
-        stderr_bytes: Some(outcome.stderr.bytes),
-        denials: outcome.denials.clone(),
-    };
+    let facts = command::facts(&outcome);
     let text = text(&outcome);
     let reply = Reply {
         status,
@@ -279,7 +222,7 @@ fn output(cx: &RunCx, cell: &Cell, outcome: Outcome) -> Result<Output> {
         duration_ms: millis(outcome.duration),
         sandbox: Sandbox {
             profile: cell.profile.name(),
-            network: if cell.profile == Profile::None { "all" } else { cell.rights.network.name() },
+            network: if cell.profile == Profile::None { "all" } else { cx.workspace.rights().network.name() },
             limits: outcome.limits,
             denials: facts.denials.iter().filter_map(|denial| denial.as_object().cloned()).collect(),
         },
@@ -334,10 +277,6 @@ fn text(outcome: &Outcome) -> String {
     };
     text.push_str(&format!("{how}, {} ms", millis(outcome.duration)));
     text
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::path::{Component, Path};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, mkdirat, openat};
 use rustix::io::Errno;
 
-use super::{Id, Workspace, check_text, closed, link_target, os_error, outside, protected};
+use super::{Id, Workspace, check_text, link_target, os_error, outside, protected};
 use crate::base::error::{Error, Result};
 
 /// As many symlinks as the kernel itself follows.
@@ -112,11 +112,13 @@ impl<'w> Walk<'w> {
 
     fn enter(&mut self, name: OsString, create: bool) -> Result<Option<End>> {
         // By name first: the directory may not exist yet, and must not be made by a caller either.
-        if self.workspace.closes_name(&self.levels, &name) {
-            return Err(closed());
+        if let Some(refusal) = self.workspace.shut_name(&self.levels, &name) {
+            return Err(refusal);
         }
-        if self.writing && self.workspace.protects(&self.levels, &name) {
-            return Err(protected(self.asked));
+        if self.writing
+            && let Some(refusal) = self.workspace.protects(&self.levels, &name, self.asked)
+        {
+            return Err(refusal);
         }
         let fd = match self.workspace.step(self.here.as_fd(), &name) {
             Ok(fd) => fd,
@@ -124,19 +126,23 @@ impl<'w> Walk<'w> {
             Err(errno) => return Err(self.failed(errno)),
         };
         let stat = fstat(&fd).map_err(|errno| self.failed(errno))?;
-        match FileType::from_raw_mode(stat.st_mode) {
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind != FileType::Symlink
+            && let Some(refusal) = self.workspace.shut_object(Id::of(&stat))
+        {
+            return Err(refusal);
+        }
+        match kind {
             FileType::Symlink => self.follow(&fd).map(|()| None),
             FileType::Directory => {
-                let id = Id::of(&stat);
-                if self.workspace.closes_object(id) {
-                    return Err(closed());
-                }
-                self.levels.push(Level { name, id });
+                self.levels.push(Level { name, id: Id::of(&stat) });
                 self.here = fd;
                 Ok(None)
             }
-            _ if self.workspace.closes_object(Id::of(&stat)) => Err(closed()),
-            _ if self.todo.is_empty() => Ok(Some(End::Object { name, fd, stat })),
+            _ if self.todo.is_empty() => {
+                self.check_writable(&name)?;
+                Ok(Some(End::Object { name, fd, stat }))
+            }
             _ => Err(self.failed(Errno::NOTDIR)),
         }
     }
@@ -174,6 +180,12 @@ impl<'w> Walk<'w> {
         Ok(None)
     }
 
+    /// Refuses to write or make something where only reading is allowed.
+    fn check_writable(&self, name: &OsStr) -> Result<()> {
+        let refusal = self.writing.then(|| self.workspace.read_only(&self.levels, name, self.asked)).flatten();
+        refusal.map_or(Ok(()), Err)
+    }
+
     fn missing(&mut self, name: OsString, create: bool) -> Result<Option<End>> {
         if self.writing && self.workspace.keeps_missing(&self.levels, &name) {
             return Err(protected(self.asked));
@@ -182,6 +194,7 @@ impl<'w> Walk<'w> {
             // `new/../x` names nothing while `new` is not there, and nothing is made to find out where it leads.
             return Err(if self.leaves() { outside() } else { self.failed(Errno::NOENT) });
         }
+        self.check_writable(&name)?;
         if self.todo.is_empty() || !create {
             let rest = self.todo.drain(..).rev().filter_map(|step| match step {
                 Step::Down(name) => Some(name),

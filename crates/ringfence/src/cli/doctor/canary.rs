@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Env;
 use crate::config::env::HOME;
+use crate::sandbox::trial;
 
 /// What is tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -23,6 +24,7 @@ pub enum Canary {
     ReachNetwork,
     HavePrivileges,
     SignalOutside,
+    RunForbidden,
     /// The one that has to succeed.
     UseHome,
 }
@@ -36,6 +38,7 @@ impl Canary {
             Canary::ReachNetwork => "reach a server of the host",
             Canary::HavePrivileges => "have or gain privileges",
             Canary::SignalOutside => "signal a process outside",
+            Canary::RunForbidden => "run what a rule forbids",
             Canary::UseHome => "use its own home",
         }
     }
@@ -53,7 +56,13 @@ pub struct Task {
     pub reach: Option<SocketAddr>,
     /// A process outside, by a number that means the same inside.
     pub process: Option<i32>,
+    /// Whether a rule forbids [`FORBIDDEN`].
+    #[serde(default)]
+    pub ruled: bool,
 }
+
+/// The name of a program that the trials' own rule forbids.
+pub const FORBIDDEN: &str = "ringfence-forbidden-canary";
 
 pub fn run(task: &str, out: &mut impl Write) -> io::Result<()> {
     let came = attempt(&serde_json::from_str(task)?);
@@ -80,6 +89,9 @@ fn attempt(task: &Task) -> Came {
     if let Some(pid) = task.process.and_then(Pid::from_raw) {
         came.insert(Canary::SignalOutside, rustix::process::test_kill_process(pid).is_ok());
     }
+    if task.ruled {
+        came.insert(Canary::RunForbidden, runs_forbidden());
+    }
     came.insert(Canary::HavePrivileges, has_privileges());
     came.insert(Canary::UseHome, uses_home());
     came
@@ -90,6 +102,17 @@ fn has_privileges() -> bool {
     let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let none = |name: &str| value(name).is_some_and(|bits| bits.bytes().all(|bit| bit == b'0'));
     !(none("CapEff:") && none("CapPrm:") && value("NoNewPrivs:") == Some("1"))
+}
+
+/// A harmless program under the forbidden name.
+fn runs_forbidden() -> bool {
+    let env = Env::of_process();
+    let Some(link) = env.absolute(HOME).map(|home| home.join(FORBIDDEN)) else { return false };
+    let _ = std::fs::remove_file(&link);
+    let made = std::os::unix::fs::symlink("/bin/true", &link);
+    let ran = made.and_then(|()| trial::run_inside(&link));
+    let _ = std::fs::remove_file(&link);
+    ran.unwrap_or(false)
 }
 
 fn uses_home() -> bool {

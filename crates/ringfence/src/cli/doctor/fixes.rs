@@ -16,6 +16,7 @@ pub fn part_of(layer: Layer) -> Option<Part> {
         Layer::Landlock => Some(Part::Landlock),
         Layer::Seccomp => Some(Part::Seccomp),
         Layer::Limits => Some(Part::Limits),
+        Layer::Exec => Some(Part::Trace),
         Layer::Protected | Layer::Directory | Layer::Canary | Layer::Program => None,
     }
 }
@@ -29,6 +30,7 @@ pub fn of(part: Part, errno: Option<i32>, host: &Host) -> String {
         Part::Landlock => landlock(host),
         Part::Seccomp => seccomp(errno),
         Part::PidfdGetfd => pidfd_getfd(host),
+        Part::Trace => trace(host),
         Part::Limits => limits(),
         Part::NoNewPrivileges | Part::Capabilities | Part::Bwrap => started_by(host),
     }
@@ -119,6 +121,13 @@ fn pidfd_getfd(host: &Host) -> String {
         Some(3) => "kernel.yama.ptrace_scope is 3, which only a boot with another value undoes; without it no run can connect.".to_owned(),
         _ => "in a container add `--cap-add SYS_PTRACE`; without it a run in `contained` cannot connect to sockets of its own."
             .to_owned(),
+    }
+}
+
+fn trace(host: &Host) -> String {
+    match host.ptrace_scope {
+        Some(3) => "kernel.yama.ptrace_scope is 3, which only a boot with another value undoes. Without tracing no exec can be judged: set `intercept = false` under [policy] to run without rules.".to_owned(),
+        _ => "in a container add `--cap-add SYS_PTRACE`. Without tracing no exec can be judged: set `intercept = false` under [policy] to run without rules.".to_owned(),
     }
 }
 

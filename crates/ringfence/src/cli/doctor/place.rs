@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use jail::rights::Network;
 use rustix::fs::Access;
 
-use super::canary::Task;
+use super::canary::{FORBIDDEN, Task};
 use crate::config::{Config, Flags};
 use crate::sandbox::trial::Trial;
 
@@ -53,7 +53,11 @@ impl Place {
         outside.extend(config.home.iter().cloned().chain(workspace.parent().map(Path::to_owned)));
         let writable: Vec<&Path> = config.sandbox.writable.iter().map(PathBuf::as_path).chain([workspace]).collect();
         outside.retain(|folder| !writable.iter().any(|root| folder.starts_with(root)));
-        Place::fill(scratch, (flags_of, env, workspace), &outside, config.sandbox.network())
+        let mut place = Place::fill(scratch, (flags_of, env, workspace), &outside, config.sandbox.network())?;
+        if config.policy.intercept && jail::intercept::exec::SUPPORTED {
+            place.rule(scratch)?;
+        }
+        Ok(place)
     }
 
     fn apart(scratch: &Path) -> io::Result<Place> {
@@ -69,7 +73,19 @@ impl Place {
         let hidden = root.join("secret");
         fs::write(&hidden, "not for a run\n")?;
         place.task.hidden = Some(hidden);
+        if jail::intercept::exec::SUPPORTED {
+            place.rule(scratch)?;
+        }
         Ok(place)
+    }
+
+    /// A rule of the trials' own, which forbids what nobody has.
+    fn rule(&mut self, scratch: &Path) -> io::Result<()> {
+        let file = scratch.join("canary.rules");
+        fs::write(&file, format!("prefix_rule(pattern=[\"{FORBIDDEN}\"], decision=\"forbidden\")\n"))?;
+        self.trial.place.extend(["--rules".into(), file.into()]);
+        self.task.ruled = true;
+        Ok(())
     }
 
     fn fill(
@@ -93,6 +109,7 @@ impl Place {
             hidden: Some(hidden),
             reach: listener.as_ref().and_then(|listener| listener.local_addr().ok()),
             process: None,
+            ruled: false,
         };
         if let Some(listener) = &listener {
             listener.set_nonblocking(true)?;

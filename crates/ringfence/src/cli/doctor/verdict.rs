@@ -52,6 +52,11 @@ const SEEN_BY: &[(Canary, &str, &str)] = &[
         "no privileges: no capabilities, no setuid, no namespaces",
         "no privileges: no capabilities, no setuid, no namespaces",
     ),
+    (
+        Canary::RunForbidden,
+        "every program that a run starts is judged by the rules, whatever started it",
+        "every program that a run starts is judged by the rules, whatever started it",
+    ),
 ];
 
 const NOT_CONTAINED: &[&str] = &[
@@ -142,7 +147,9 @@ fn promises(fence: &Fence, network: Network) -> Vec<Promise> {
     let mut all: Vec<Promise> = Vec::new();
     for (canary, text, less) in SEEN_BY {
         let text = if default { text } else { less };
-        if !text.is_empty() {
+        // Where execs are not watched, nothing is promised about them.
+        let told = *canary != Canary::RunForbidden || fence.canaries.contains_key(canary);
+        if !text.is_empty() && told {
             all.push(Promise { text, seen: seen(*canary) });
         }
     }

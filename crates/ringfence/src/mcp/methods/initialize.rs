@@ -33,10 +33,15 @@ pub fn info(server: &Server, client: &Client) -> ServerConfig {
 fn instructions(server: &Server, client: &Client) -> String {
     let dots = spells_with_dots(server.config.tool_names, client);
     let spell = |name: &str| if dots { name.to_owned() } else { underscored(name) };
+    let reads = server.pipeline.registry.get("file.read").is_some();
+    let read_on = match reads {
+        true => format!(" Long output is cut: read on with {} path \"output:<id>\".", spell("file.read")),
+        false => " Long output is cut in the middle.".to_owned(),
+    };
+    let paths = if reads { " Paths are relative to the workspace; leaving it is refused." } else { "" };
     let mut text = format!(
-        "Tools for working in one workspace, held to policy and on record. Paths are relative to the workspace; leaving it is refused. \
-         Long output is cut: read on with {} path \"output:<id>\". Every error has kind, hint and trace_id. Tools:",
-        spell("file.read")
+        "Tools for working in one workspace, held to policy and on record.{paths}{read_on} \
+         Every error has kind, hint and trace_id. Tools:"
     );
     for tool in server.pipeline.registry.tools() {
         let spec = tool.spec();

@@ -1,5 +1,7 @@
 //! `mcp.capabilities`: the whole server in one answer, also before a handshake.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
 use super::tools_list::{asks, permission};
@@ -7,13 +9,34 @@ use crate::mcp::{Server, version};
 use crate::session::Session;
 use crate::tools::Spec;
 
-pub fn capabilities(server: &Server, session: Option<&Session>) -> Value {
+pub async fn capabilities(server: &Server, session: Option<&Session>) -> Value {
     let tools: Vec<Value> =
         server.pipeline.registry.tools().iter().map(|tool| describe(server, tool.spec(), session)).collect();
-    json!({
+    let mut all = json!({
         "server": {"name": "ringfence", "version": env!("CARGO_PKG_VERSION")},
         "protocolVersions": version::supported(),
         "tools": tools,
+    });
+    if let Some(session) = session {
+        all["policy"] = policy(server, session).await;
+    }
+    all
+}
+
+/// The state of the rules. A file that could not be read is told by its name alone: where it lies is the operator's.
+async fn policy(server: &Server, session: &Session) -> Value {
+    let book = server.pipeline.policy.current(session.workspace.path()).await;
+    let name = |file: &str| Path::new(file).file_name().map(|name| name.to_string_lossy().into_owned());
+    let faults: Vec<Value> = book
+        .faults
+        .iter()
+        .map(|fault| json!({"file": name(&fault.file), "line": fault.line, "message": fault.message}))
+        .collect();
+    json!({
+        "generation": book.generation,
+        "rules": book.table.prefixes.len(),
+        "escalate": if faults.is_empty() { server.config.policy.escalate.name() } else { "off" },
+        "broken": faults,
     })
 }
 

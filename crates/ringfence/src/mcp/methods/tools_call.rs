@@ -134,12 +134,15 @@ fn request(
     trace_id: &TraceId,
 ) -> CallRequest {
     let timeout = incoming.context.meta.get(meta::TIMEOUT_MS).and_then(Value::as_u64).map(Duration::from_millis);
+    let narrowing = codex::narrowing(&incoming.context.meta, &view.session, &incoming.line);
+    let unsandboxed = narrowing.as_ref().is_some_and(|narrowing| narrowing.unsandboxed);
     CallRequest {
         trace_id: trace_id.clone(),
         tool: tool.to_owned(),
         arguments,
         view,
-        abilities: abilities(incoming),
+        abilities: abilities(incoming, unsandboxed),
+        narrowing,
         timeout,
         patience: timeout.filter(|_| !incoming.stateless),
         protocol: incoming.protocol.clone(),
@@ -148,7 +151,8 @@ fn request(
     }
 }
 
-fn abilities(incoming: &Incoming<'_>) -> Abilities {
+/// `unsandboxed` is a client without a sandbox of its own, which accepts whatever it is asked.
+fn abilities(incoming: &Incoming<'_>, unsandboxed: bool) -> Abilities {
     let declared = incoming.context.client_capabilities();
     let declared = declared.as_ref();
     Abilities {
@@ -161,7 +165,7 @@ fn abilities(incoming: &Incoming<'_>) -> Abilities {
         tasks: incoming.stateless && declared.is_some_and(|declared| declared.supports_tasks()),
         progress: incoming.context.meta.get_progress_token().is_some(),
         logging: !incoming.stateless || incoming.context.meta.log_level().is_some(),
-        answers_unseen: incoming.line.session.is_client_unfenced() || codex::answers_unseen(&incoming.context.meta),
+        answers_unseen: unsandboxed || codex::answers_unseen(&incoming.context.meta),
     }
 }
 

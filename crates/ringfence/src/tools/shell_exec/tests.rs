@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::approval::Gate;
 use crate::audit::{Audit, Record};
-use crate::base::call::Block;
+use crate::base::call::{Block, Status};
 use crate::base::caller::{Abilities, Caller};
 use crate::base::clock::Deadline;
 use crate::base::{Cancel, Cause, TraceId};
@@ -17,15 +17,17 @@ fn config(place: &Place) -> Config {
     config
 }
 
-fn cx(place: &Place, limit: Duration) -> RunCx {
+fn cx(place: &Place, limit: Duration) -> Arc<RunCx> {
     let audit = Audit::open(&place.dir.join("root"), 1 << 20).unwrap();
     let trace_id = TraceId::mint();
-    RunCx {
+    Arc::new(RunCx {
         approvals: Record::open(&audit, &trace_id, Value::Null).approvals(),
         trace_id,
         session: place.session.clone(),
+        workspace: place.session.workspace.clone(),
         view: View { session: place.session.clone(), lasting: true },
         config: Arc::new(config(place)),
+        policy: crate::policy::Policy::with(crate::policy::Places::default(), launcher()),
         cancel: Cancel::new(),
         deadline: Arc::new(Deadline::after(limit)),
         caller: Caller::new(Abilities::default()).0,
@@ -33,6 +35,25 @@ fn cx(place: &Place, limit: Duration) -> RunCx {
         changes: crate::base::change::Changes::default(),
         budget: 2000,
         patience: None,
+    })
+}
+
+fn call(arguments: Value) -> Prepared {
+    Prepared {
+        trace_id: TraceId::mint(),
+        tool: "shell.exec".into(),
+        description: String::new(),
+        definition: String::new(),
+        generation: 1,
+        arguments: object(arguments),
+        arguments_hash: String::new(),
+        shown_arguments: Value::Null,
+        cwd: String::new(),
+        shown_env: Vec::new(),
+        profile: "default",
+        effects: Vec::new(),
+        limit: Duration::from_secs(30),
+        asks: None,
     }
 }
 
@@ -41,12 +62,12 @@ fn object(value: Value) -> Map<String, Value> {
 }
 
 fn prepare(place: &Place, arguments: Value) -> Result<Plan> {
-    let cx = PrepareCx { session: &place.session, config: &config(place) };
+    let cx = PrepareCx { session: &place.session, workspace: &place.session.workspace, config: &config(place) };
     ShellExec::with(&config(place), launcher()).prepare(&object(arguments), &cx)
 }
 
 async fn run(place: &Place, arguments: Value) -> Result<Output> {
-    ShellExec::with(&config(place), launcher()).execute(&cx(place, Duration::from_secs(30)), &object(arguments)).await
+    ShellExec::with(&config(place), launcher()).execute(&cx(place, Duration::from_secs(30)), call(arguments)).await
 }
 
 fn text(output: &Output) -> &str {
@@ -67,8 +88,10 @@ fn a_call_asks_only_without_a_fence_and_says_its_limit() {
     assert_eq!(plan.asks, None);
     let unfenced = sandbox_config(&place.dir, Profile::None);
     let tool = ShellExec::new(&unfenced);
-    let asked =
-        tool.prepare(&object(json!({"command": "true"})), &PrepareCx { session: &place.session, config: &unfenced });
+    let asked = tool.prepare(
+        &object(json!({"command": "true"})),
+        &PrepareCx { session: &place.session, workspace: &place.session.workspace, config: &unfenced },
+    );
     assert_eq!(asked.unwrap().asks.as_deref(), Some("It runs without a sandbox."));
     assert_eq!((plan.timeout, plan.cwd), (Some(DEFAULT_TIMEOUT), None));
     let plan = prepare(&place, json!({"argv": ["true"], "timeout_ms": 86_400_000, "cwd": "."})).unwrap();
@@ -159,7 +182,7 @@ async fn a_deadline_is_an_error_with_what_was_said() {
     let place = Place::new();
     let cx = cx(&place, Duration::from_millis(200));
     let tool = ShellExec::with(&config(&place), launcher());
-    let output = tool.execute(&cx, &object(json!({"command": "echo before; sleep 60"}))).await.unwrap();
+    let output = tool.execute(&cx, call(json!({"command": "echo before; sleep 60"}))).await.unwrap();
     assert!(output.is_error);
     assert_eq!((field(&output, "status"), field(&output, "stdout")), (&json!("timed_out"), &json!("before\n")));
     let error = field(&output, "error");
@@ -174,7 +197,7 @@ async fn a_cancelled_call_says_so() {
     let cx = cx(&place, Duration::from_secs(30));
     cx.cancel.cancel(Cause::Operator);
     let tool = ShellExec::with(&config(&place), launcher());
-    let output = tool.execute(&cx, &object(json!({"command": "sleep 60"}))).await.unwrap();
+    let output = tool.execute(&cx, call(json!({"command": "sleep 60"}))).await.unwrap();
     assert!(output.is_error);
     assert_eq!(
         (field(&output, "status"), &field(&output, "error")["cause"]),

@@ -1,0 +1,132 @@
+//! What is refused on the way to a path, and whether it is the operator or a client's sandbox that refuses it.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use jail::rights::Rights;
+use rustix::io::Errno;
+
+use super::walk::Level;
+use super::{Closed, Id, Workspace, closed, os_error, protected, quoted};
+use crate::base::error::{Error, Result};
+use crate::base::glob::Glob;
+use crate::base::narrowing::{Narrowed, Narrowing};
+
+/// A client's sandbox, as far as it is the reason for a refusal.
+pub(super) struct Client {
+    /// What is refused without it as well.
+    before: Rights,
+    /// Closed by it.
+    closed: Vec<Closed>,
+    /// Closed by it under whatever name.
+    denied: Vec<Glob>,
+    /// What a caller can do about it.
+    hint: String,
+}
+
+impl Client {
+    fn only_reads(&self, path: &str) -> Error {
+        let message = format!("{} may only be read, says the client's sandbox", quoted(path));
+        Error::permission_denied("client_read_only", message).hint(self.hint.clone())
+    }
+
+    fn denies(&self) -> Error {
+        Error::permission_denied("client_denied", "the path leads to a place that the client's sandbox denies")
+            .hint(self.hint.clone())
+    }
+}
+
+impl Workspace {
+    /// The same workspace under a client's sandbox, and what of that has no meaning here.
+    pub fn narrowed(&self, narrowing: &Narrowing) -> Result<(Workspace, Vec<String>)> {
+        // Rights know the workspace by its path only where an operator has set some.
+        let rights = Rights { workspace: self.path.clone(), ..self.rights.clone() };
+        let Narrowed { rights, hidden, denied, ignored } = narrowing.apply(&rights)?;
+        let closed = hidden.iter().filter_map(|hidden| Closed::in_workspace(&self.path, hidden));
+        let client = Client {
+            before: self.rights.clone(),
+            closed: closed.collect::<Result<_>>()?,
+            denied,
+            hint: narrowing.hint(),
+        };
+        let workspace = Workspace {
+            base: Arc::clone(&self.base),
+            path: self.path.clone(),
+            given: self.given.clone(),
+            closed: self.closed.clone(),
+            rights,
+            client: Some(Arc::new(client)),
+            openat2: AtomicBool::new(self.openat2.load(Ordering::Relaxed)),
+        };
+        Ok((workspace, ignored))
+    }
+
+    /// Whether a client's sandbox has a say in it.
+    pub fn is_narrowed(&self) -> bool {
+        self.client.is_some()
+    }
+
+    /// Why nobody gets to this name, whether it exists or not.
+    pub(super) fn shut_name(&self, levels: &[Level], name: &OsStr) -> Option<Error> {
+        let names = |closed: &Closed| {
+            closed
+                .names
+                .split_last()
+                .is_some_and(|(last, above)| last == name && above.iter().eq(levels.iter().map(|level| &level.name)))
+        };
+        if self.closed.iter().any(|closed| names(closed)) {
+            return Some(closed());
+        }
+        let client = self.client.as_ref()?;
+        let place = self.place_of(levels, name);
+        let shut = client.closed.iter().any(names) || client.denied.iter().any(|glob| glob.matches(&place));
+        shut.then(|| client.denies())
+    }
+
+    /// Why nobody gets to this object, whatever its name.
+    pub(super) fn shut_object(&self, id: Id) -> Option<Error> {
+        let is = |closed: &Closed| closed.object.as_ref().is_some_and(|(_, shut)| *shut == id);
+        if self.closed.iter().any(|closed| is(closed)) {
+            return Some(closed());
+        }
+        self.client.as_ref().filter(|client| client.closed.iter().any(is)).map(|client| client.denies())
+    }
+
+    /// Why a name may only be read, with everything below it.
+    pub(super) fn protects(&self, levels: &[Level], name: &OsStr, asked: &str) -> Option<Error> {
+        let place = self.place_of(levels, name);
+        if !self.rights.protects(&place) {
+            return None;
+        }
+        match &self.client {
+            Some(client) if !client.before.protects(&place) => {
+                (!self.opens_again(&place)).then(|| client.only_reads(asked))
+            }
+            _ => Some(protected(asked)),
+        }
+    }
+
+    /// Whether a client's sandbox opens this place again inside what it closes, or it lies on the way to such a one.
+    fn opens_again(&self, place: &Path) -> bool {
+        let depth = |path: &Path| path.components().count();
+        let on_the_way = self.rights.writable.iter().any(|root| root != place && root.starts_with(place));
+        let opened = self.rights.writable.iter().filter(|root| place.starts_with(root)).map(|root| depth(root)).max();
+        let shut = self.rights.protected.iter().filter(|shut| place.starts_with(&shut.path));
+        let shut = shut.map(|shut| depth(&shut.path)).max();
+        on_the_way || shut.is_some() && opened > shut
+    }
+
+    /// Why nothing is written or made at this very place.
+    pub(super) fn read_only(&self, levels: &[Level], name: &OsStr, asked: &str) -> Option<Error> {
+        let place = self.place_of(levels, name);
+        if !self.rights.read_only || self.rights.writable.iter().any(|root| place != *root && place.starts_with(root)) {
+            return None;
+        }
+        match &self.client {
+            Some(client) if !client.before.read_only => Some(client.only_reads(asked)),
+            _ => Some(os_error(Errno::ROFS, asked)),
+        }
+    }
+}

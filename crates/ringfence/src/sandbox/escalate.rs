@@ -1,0 +1,315 @@
+//! A command that is let out of the sandbox: it runs elsewhere, in the stead of a process that waits.
+//!
+//! Everything that decides was copied when the process was stopped, and everything that is opened here is compared with
+//! that: the file that was judged is the file that is run, in the directory that it was called in. Nothing of it may
+//! lie where the run can write.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use jail::Fence;
+use jail::intercept::exec::wire::{Answer, Held, Place, Rules};
+use jail::rights::Rights;
+use jail::supervisor::{Exit, Fds, Order, Report, Spec, encode};
+use policy::{Decision, Table};
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::mpsc;
+
+use super::cell::Cell;
+use super::execs::Waiting;
+use super::launch::{Control, Launcher};
+use super::user::Account;
+use super::{env, git, script};
+use crate::approval::Granted;
+use crate::base::{Error, Result};
+use crate::config::{Config, Sandbox};
+use crate::session::Session;
+
+/// The exit code of what may run and cannot be let out.
+const NOT_LET_OUT: i32 = 126;
+
+/// A command on its way out, looked at and held fast.
+pub struct Exec {
+    held: Held,
+    program: OwnedFd,
+    cwd: OwnedFd,
+    argv0: String,
+    args: Vec<String>,
+    /// What it is told beside the operator's environment.
+    env: Vec<(String, String)>,
+    /// Where the run can write, so that nothing is looked for there.
+    writable: Vec<PathBuf>,
+}
+
+impl Exec {
+    /// Opens what it is made of, here, and compares. The words of a refusal are for whoever called it.
+    pub fn check(held: &Held, rights: &Rights, table: &Table) -> Result<Exec, String> {
+        if !held.itself {
+            return Err("it was not called by its own name".to_owned());
+        }
+        if held.garbled {
+            return Err("its arguments or environment are no text".to_owned());
+        }
+        let program = same("the program", &held.program, OFlags::empty(), rights)?;
+        if let Some(place) = &held.script {
+            let file = same("the script", place, OFlags::empty(), rights)?;
+            script::check(&file, held.argv.get(..held.script_at).unwrap_or_default(), &held.program)?;
+        }
+        let (name, cwd) = (Path::new(&held.cwd.path), &held.cwd);
+        let cwd = open_same("the directory", cwd, OFlags::DIRECTORY)?;
+        let argv0 = match &held.script {
+            // The kernel has put the interpreter's own name there.
+            Some(_) => held.argv.first().cloned().unwrap_or_default(),
+            None => own_name(held, rights, table),
+        };
+        let mut args: Vec<String> = held.argv.iter().skip(1).cloned().collect();
+        if let (Some(script), Some(word)) =
+            (&held.script, held.script_at.checked_sub(1).and_then(|at| args.get_mut(at)))
+        {
+            // By its real path: the name it was called by may lead elsewhere in a moment.
+            word.clone_from(&script.path);
+        }
+        let env = match is_git(&argv0) {
+            true => git::environment(rights, name, git_command(&argv0, &args))?,
+            // Others call it, and shall find the same repository or none.
+            false => git::environment(rights, name, "").unwrap_or_else(|_| git::without_repository()),
+        };
+        let writable = rights.writable_roots().map(Path::to_owned).collect();
+        Ok(Exec { held: held.clone(), program, cwd, argv0, args, env, writable })
+    }
+}
+
+fn is_git(program: &str) -> bool {
+    let name = program.rsplit('/').next().unwrap_or(program);
+    name == "git" || name.starts_with("git-")
+}
+
+/// `git push`, or `git-push`.
+fn git_command<'a>(program: &'a str, args: &'a [String]) -> &'a str {
+    let name = program.rsplit('/').next().unwrap_or(program);
+    name.strip_prefix("git-").or_else(|| args.first().map(String::as_str)).unwrap_or_default()
+}
+
+/// What a program of many names goes by is the rule's word for it.
+fn own_name(held: &Held, rights: &Rights, table: &Table) -> String {
+    let word = held.verdict.out.as_deref().unwrap_or_default();
+    if word.starts_with('/') {
+        return word.to_owned();
+    }
+    let fixed = |path: &Path| !rights.writable_roots().any(|root| path.starts_with(root));
+    let known = table.programs.get(word).into_iter().flat_map(|program| &program.paths);
+    let mut named = known.filter(|path| path.rsplit('/').next() == Some(word) && fixed(Path::new(path)));
+    named.next().cloned().unwrap_or_else(|| held.program.path.clone())
+}
+
+/// The same file as the run sees, by the same name, where the run cannot write.
+fn same(what: &str, place: &Place, flags: OFlags, rights: &Rights) -> Result<OwnedFd, String> {
+    if rights.writable_roots().any(|root| Path::new(&place.path).starts_with(root)) {
+        return Err(format!("{what} lies where the sandbox can write"));
+    }
+    open_same(what, place, flags)
+}
+
+fn open_same(what: &str, place: &Place, flags: OFlags) -> Result<OwnedFd, String> {
+    let differs = || format!("{what} is not the same outside");
+    let flags = flags | OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = open(&place.path, flags, Mode::empty()).map_err(|_| differs())?;
+    let found = fstat(&opened).map_err(|_| differs())?;
+    match (found.st_dev, found.st_ino) == (place.device, place.inode) {
+        true => Ok(opened),
+        false => Err(differs()),
+    }
+}
+
+/// Why a command that begins with these words may run what others say, if it may.
+pub type Risk = fn(&[String]) -> Option<&'static str>;
+
+/// Why a rule that allows it is not enough to let it out: it runs what others say, and the rule does not name all of
+/// it. A rule of one word names nothing: such a program reads its orders from its input or from the workspace.
+pub fn unsaid(held: &Held, risk: Risk) -> Option<&'static str> {
+    let verdict = &held.verdict;
+    let all = held.words <= verdict.prefix.len() && verdict.prefix.len() > 1;
+    if all || verdict.decision != Decision::Allow { None } else { risk(&verdict.prefix) }
+}
+
+/// The session's sandbox for what a rule lets out into a wider one. A type of its own, since a session keeps one of each.
+pub struct Wider(pub Cell);
+
+/// Where it runs.
+pub enum Where<'a> {
+    Outside { launcher: &'a Launcher, config: &'a Config },
+    Wider { session: &'a Session, config: &'a Config, wider: &'a Sandbox, launcher: &'a Launcher, table: &'a Table },
+}
+
+/// Runs it to its end, in the place of the process that waits, and says how that ends too.
+pub async fn run(granted: Granted<(Exec, Waiting)>, place: Where<'_>) -> Answer {
+    let (exec, waiting) = granted.consume();
+    let path = exec.held.program.path.clone();
+    match start(exec, waiting, place).await {
+        Ok(answer) => answer,
+        Err(error) => refusal(&path, &error.detail()),
+    }
+}
+
+/// What is said by a process that is not let out.
+pub fn refusal(path: &str, why: &str) -> Answer {
+    Answer::Refuse(format!("ringfence: {path}: not let out of the sandbox: {why}\n"), NOT_LET_OUT)
+}
+
+async fn start(exec: Exec, waiting: Waiting, place: Where<'_>) -> Result<Answer> {
+    let failed = |error: std::io::Error| Error::internal("it could not be started").source(error);
+    let Waiting { streams, begun, mut signals, .. } = waiting;
+    let streams = streams.map(usable);
+    let [Ok(stdin), Ok(stdout), Ok(stderr)] = streams else {
+        return Err(Error::internal("its standard streams are lost"));
+    };
+    let fds = Fds {
+        stdin: stdin.as_fd(),
+        stdout: stdout.as_fd(),
+        stderr: stderr.as_fd(),
+        cwd: exec.cwd.as_fd(),
+        handout: None,
+        notices: None,
+        log: None,
+        program: Some(exec.program.as_fd()),
+    };
+    let cwd = PathBuf::from(&exec.held.cwd.path);
+    let mut spec = Spec {
+        program: exec.held.program.path.clone(),
+        args: exec.args.clone(),
+        argv0: Some(exec.argv0.clone()),
+        env: Vec::new(),
+        cwd,
+        grace_ms: 0,
+        fence: Fence::None,
+        rights: Rights::default(),
+        limits: Default::default(),
+        proxy_env: Vec::new(),
+        shut_ports: Vec::new(),
+        exec: None,
+        user: None,
+    };
+    // Before it starts: a signal that comes when it has just begun is for it already, and waits here until it has.
+    begun();
+    let mut control = match place {
+        Where::Outside { launcher, config } => {
+            let account = account(config)?;
+            spec.env = outside_env(&exec, config, account.as_ref());
+            spec.user = account.map(|account| account.user);
+            spec.limits = config.sandbox.limits.clone();
+            spec.grace_ms = millis(config);
+            Control::open(launcher.supervisor(), &spec, &fds).await?
+        }
+        Where::Wider { session, config, wider, launcher, table } => {
+            let cell = session.keep(|| Cell::wider(session, config, wider, launcher.clone()).map(Wider))?;
+            let Wider(cell) = &*cell;
+            spec.env = env::merge(env::merge(env::build(&[])?, cell.env.clone()), kept(&exec, config));
+            spec.env = env::merge(spec.env, exec.env.clone());
+            spec.grace_ms = millis(config);
+            // What it starts is judged as everything is; it has been.
+            let rules = Rules { table: table.clone(), granted: true, ..Rules::default() };
+            cell.start_in(spec, Fds { program: None, ..fds }, rules).await?
+        }
+    };
+    loop {
+        tokio::select! {
+            report = control.report() => match report.map_err(failed)? {
+                Some(Report::Started(_)) => {}
+                Some(Report::Failed(fault)) => return Ok(refusal(&exec.held.program.path, &fault.to_string())),
+                Some(Report::Exited(exit)) => return Ok(ended(&exit)),
+                None => return Err(Error::internal("its supervisor was lost")),
+            },
+            Some(signal) = next(&mut signals) => {
+                let _ = control.orders.write_all(&encode(&Order::Signal(signal)).unwrap_or_default()).await;
+            }
+        }
+    }
+}
+
+/// `None` for ever once nobody can send any more.
+async fn next(signals: &mut mpsc::UnboundedReceiver<i32>) -> Option<i32> {
+    match signals.recv().await {
+        Some(signal) => Some(signal),
+        None => std::future::pending().await,
+    }
+}
+
+fn millis(config: &Config) -> u64 {
+    u64::try_from(config.limits.grace.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn ended(exit: &Exit) -> Answer {
+    Answer::Ended { code: exit.code, signal: exit.signal }
+}
+
+/// A stream that carries data. A directory would be a way to name places inside the sandbox, and a terminal is nobody's
+/// to read from.
+fn usable(stream: Option<OwnedFd>) -> std::io::Result<OwnedFd> {
+    let nothing = || open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(std::io::Error::from);
+    let Some(stream) = stream else { return nothing() };
+    let kind = FileType::from_raw_mode(fstat(&stream)?.st_mode);
+    let terminal = rustix::termios::isatty(&stream);
+    match kind {
+        FileType::Fifo | FileType::RegularFile | FileType::Socket => Ok(stream),
+        FileType::CharacterDevice if !terminal => Ok(stream),
+        _ => nothing(),
+    }
+}
+
+/// Whom a command outside runs as: nobody else, unless the server is root.
+pub fn account(config: &Config) -> Result<Option<Account>> {
+    let root = rustix::process::geteuid().is_root();
+    match &config.policy.escalate_as {
+        Some(name) => {
+            let account = Account::find(name)?;
+            if account.user.uid == 0 {
+                return Err(Error::invalid_arguments("`escalate_as` names root")
+                    .hint("What leaves the sandbox runs without privilege: name an ordinary user."));
+            }
+            match (root, account.user.uid == rustix::process::geteuid().as_raw()) {
+                (true, _) => Ok(Some(account)),
+                (false, true) => Ok(None),
+                (false, false) => Err(Error::invalid_arguments(format!("only root can run commands as `{name}`"))
+                    .hint("Take `escalate_as` out: commands run as you.")),
+            }
+        }
+        None if root => {
+            Err(Error::invalid_arguments("the server runs as root, and nothing leaves the sandbox as root")
+                .hint("Set `escalate_as` under [policy] to the user that such commands run as."))
+        }
+        None => Ok(None),
+    }
+}
+
+/// The operator's environment, without what is ours; what the command keeps of its own; what it needs to be told.
+fn outside_env(exec: &Exec, config: &Config, account: Option<&Account>) -> Vec<(String, String)> {
+    let mut env = match account {
+        None => env::operators(),
+        // The environment of root is not another user's.
+        Some(account) => {
+            let own = [("HOME", &account.home), ("USER", &account.name), ("LOGNAME", &account.name)];
+            let own = own.into_iter().chain([("SHELL", &account.shell)]);
+            let own = own.map(|(name, value)| (name.to_owned(), value.clone())).collect();
+            env::merge(env::build(&[]).unwrap_or_default(), own)
+        }
+    };
+    if let Some((_, path)) = env.iter_mut().find(|(name, _)| name == "PATH") {
+        *path = unplanted(path, &exec.writable);
+    }
+    env::merge(env::merge(env, kept(exec, config)), exec.env.clone())
+}
+
+/// The search path without places where the run could have put something.
+fn unplanted(path: &str, writable: &[PathBuf]) -> String {
+    let fixed = |place: &&str| {
+        let real = Path::new(place).canonicalize();
+        place.starts_with('/') && real.is_ok_and(|real| !writable.iter().any(|root| real.starts_with(root)))
+    };
+    path.split(':').filter(fixed).collect::<Vec<_>>().join(":")
+}
+
+fn kept(exec: &Exec, config: &Config) -> Vec<(String, String)> {
+    let listed = |(name, _): &&(String, String)| config.policy.escalate_env.contains(name);
+    exec.held.env.iter().filter(listed).cloned().collect()
+}

@@ -1,0 +1,157 @@
+//! git outside the sandbox: which repository it may work on.
+//!
+//! git runs what a repository's configuration and hooks say, and looks for that repository from the directory it is
+//! called in. A run can make one in any directory that it may write. So git is told which repository is meant, and it is
+//! one whose every file was closed to the run.
+
+use std::path::{Path, PathBuf};
+
+use jail::rights::{Protected, Rights, StandIn};
+use policy::{Decision, Table};
+
+use super::gitlinks;
+
+/// Whether a rule lets git out.
+pub fn is_let_out(table: &Table) -> bool {
+    let is_git =
+        |program: &str| matches!(program.rsplit('/').next(), Some(name) if name == "git" || name.starts_with("git-"));
+    table.prefixes.iter().any(|rule| rule.decision < Decision::Forbidden && is_git(&rule.program))
+}
+
+/// Closes the whole repository to the run, not only what makes git run code.
+pub fn protect(rights: &mut Rights) {
+    let own = rights.workspace.join(".git");
+    // A worktree's repository lies elsewhere, and is a place of its own that may be written: it is one no longer.
+    let (elsewhere, kept) =
+        std::mem::take(&mut rights.writable).into_iter().partition(|path| rights.repositories.contains(path));
+    rights.writable = kept;
+    rights.closed.extend::<Vec<PathBuf>>(elsewhere);
+    for path in [own].into_iter().chain(rights.repositories.clone()).filter(|path| !rights.closed.contains(path)) {
+        if !rights.protected.iter().any(|known| known.path == path) {
+            rights.protected.push(Protected { path, stand_in: StandIn::Directory });
+        }
+    }
+}
+
+/// Commands that look into no submodule when they are told not to. All others do, whatever they are told.
+const SHALLOW: [&str; 3] = ["push", "fetch", "ls-remote"];
+
+/// What git is told, so that it looks for nothing.
+pub fn environment(rights: &Rights, cwd: &Path, command: &str) -> Result<Vec<(String, String)>, String> {
+    let told = repository(rights, cwd)?;
+    let own = told.iter().find(|(name, _)| name == "GIT_DIR").map(|(_, path)| Path::new(path));
+    match own {
+        Some(own) if !SHALLOW.contains(&command) && gitlinks::may_have(own) => {
+            Err(format!("`git {command}` looks into submodules, and those are not closed to the sandbox"))
+        }
+        Some(own) if takes_in_others(own) => {
+            Err("the settings of its repository include other files, which may not be closed to the sandbox".to_owned())
+        }
+        _ => Ok(told),
+    }
+}
+
+fn repository(rights: &Rights, cwd: &Path) -> Result<Vec<(String, String)>, String> {
+    let in_writable = |path: &Path| rights.writable_roots().any(|root| path.starts_with(root));
+    // Where temporary files have a place of their own there are no mounts, and nothing in the workspace can be closed.
+    if rights.scratch.is_some() && in_writable(cwd) {
+        return Err(format!("nothing closes the repository in {} to a sandbox without namespaces", cwd.display()));
+    }
+    let top = cwd.ancestors().find(|place| place.join(".git").symlink_metadata().is_ok());
+    match top {
+        Some(top) if top == rights.workspace || !in_writable(top) => {
+            let set = |name: &str, path: &Path| (name.to_owned(), path.display().to_string());
+            let repository = top.join(".git");
+            let kind = repository.symlink_metadata().map(|found| found.file_type());
+            match kind {
+                Ok(kind) if kind.is_dir() => {
+                    Ok(quiet().chain([set("GIT_DIR", &repository), set("GIT_WORK_TREE", top)]).collect())
+                }
+                // A work tree of a repository elsewhere. Its file is closed to the run as the directory would be, but git
+                // would look for it from where it is called, and find what was put nearer in the meantime.
+                Ok(kind) if kind.is_file() => {
+                    let own = elsewhere(&repository)
+                        .ok_or_else(|| format!("{} does not name a repository", repository.display()))?;
+                    let is_taken_in = rights.repositories.iter().any(|known| own.starts_with(known));
+                    match in_writable(&own) && !is_taken_in {
+                        true => Err(format!("the repository in {} is not closed to the sandbox", own.display())),
+                        false => Ok(quiet().chain([set("GIT_DIR", &own), set("GIT_WORK_TREE", top)]).collect()),
+                    }
+                }
+                _ => Err(format!("{} is neither a directory nor a file", repository.display())),
+            }
+        }
+        Some(top) => Err(format!("the repository in {} is not closed to the sandbox", top.display())),
+        // Where nothing is, the run may not put a repository either: so it is in the workspace itself, and outside. But
+        // the workspace could be made to look like one, so git is told where it would have to be.
+        None if cwd == rights.workspace => {
+            Ok(quiet().chain([("GIT_DIR".to_owned(), cwd.join(".git").display().to_string())]).collect())
+        }
+        None if !in_writable(cwd) => Ok(quiet().collect()),
+        None => Err(format!("{} is in no repository", cwd.display())),
+    }
+}
+
+/// What a program is told that may call git where no repository is closed to the run.
+pub fn without_repository() -> Vec<(String, String)> {
+    quiet().chain([("GIT_DIR".to_owned(), "/dev/null".to_owned())]).collect()
+}
+
+/// Whether its settings include other files.
+fn takes_in_others(own: &Path) -> bool {
+    let common = std::fs::read_to_string(own.join("commondir"));
+    let common = common.map_or_else(|_| own.to_owned(), |text| own.join(text.trim()));
+    let mut files = [own, &common].into_iter().flat_map(|at| ["config", "config.worktree"].map(|name| at.join(name)));
+    files.any(|file| {
+        let text = std::fs::read(file).unwrap_or_default().to_ascii_lowercase();
+        // `[include]` and `[includeIf "…"]`: nothing may stand before the name.
+        text.windows(b"[include".len()).any(|part| part == b"[include")
+    })
+}
+
+/// The directory that a work tree's `.git` names.
+fn elsewhere(pointer: &Path) -> Option<PathBuf> {
+    let text = std::fs::read_to_string(pointer).ok()?;
+    pointer.parent()?.join(text.strip_prefix("gitdir:")?.trim()).canonicalize().ok()
+}
+
+/// Hooks and the file watcher are programs, and those of a repository are mostly scripts that run what is in the work
+/// tree, where the sandbox can write. Outside they do not run.
+fn quiet() -> impl Iterator<Item = (String, String)> {
+    let config = [
+        ("core.hooksPath", "/dev/null"),
+        ("core.fsmonitor", "false"),
+        // A submodule's directory is in the work tree too.
+        ("fetch.recurseSubmodules", "false"),
+        ("push.recurseSubmodules", "no"),
+        ("submodule.recurse", "false"),
+    ];
+    let count = ("GIT_CONFIG_COUNT".to_owned(), config.len().to_string());
+    let pairs = config.into_iter().enumerate().flat_map(|(at, (key, value))| {
+        [(format!("GIT_CONFIG_KEY_{at}"), key.to_owned()), (format!("GIT_CONFIG_VALUE_{at}"), value.to_owned())]
+    });
+    [count].into_iter().chain(pairs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_repository_that_is_closed_to_the_run_is_used() {
+        let base = std::env::temp_dir().join(format!("ringfence-git-{}", std::process::id()));
+        let (ws, sub, plain) = (base.join("ws"), base.join("ws/sub"), base.join("ws/plain"));
+        for dir in [ws.join(".git"), sub.join(".git"), plain.clone()] {
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        let rights = Rights { workspace: ws.clone(), ..Rights::default() };
+        let told = environment(&rights, &plain, "push").unwrap();
+        assert!(told.contains(&("GIT_DIR".to_owned(), ws.join(".git").display().to_string())), "{told:?}");
+        assert!(environment(&rights, &sub, "push").unwrap_err().contains("sub"));
+        std::fs::remove_dir(ws.join(".git")).unwrap();
+        let told = environment(&rights, &ws, "clone").unwrap();
+        assert!(!told.iter().any(|(name, _)| name == "GIT_WORK_TREE"), "{told:?}");
+        assert!(environment(&rights, &plain, "push").unwrap_err().contains("no repository"));
+        std::fs::remove_dir_all(base).unwrap();
+    }
+}

@@ -1,0 +1,102 @@
+//! Whether a repository has submodules, by its index.
+//!
+//! A submodule's directory lies in the work tree, where the run can put another repository with settings of its own;
+//! and what `.gitmodules` says is the run's word too. The index is neither: it is closed to the run.
+
+use std::fs;
+use std::path::Path;
+
+/// Modes of what an index holds: files, links, directories of a sparse one, and submodules.
+const KNOWN: [u32; 5] = [0o100644, 0o100755, 0o120000, 0o040000, SUBMODULE];
+const SUBMODULE: u32 = 0o160000;
+/// Times, device, inode, mode, owner and size, before the name of the object.
+const STAT: usize = 40;
+const MODE_AT: usize = 24;
+/// Lengths of names of objects.
+const NAMES: [usize; 2] = [20, 32];
+
+/// True also where that cannot be told.
+pub fn may_have(repository: &Path) -> bool {
+    match fs::read(repository.join("index")) {
+        Ok(index) => NAMES.into_iter().find_map(|name| has(&index, name)).unwrap_or(true),
+        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+    }
+}
+
+/// `None` where it is no index with names of this length, or only a part of one.
+fn has(index: &[u8], name: usize) -> Option<bool> {
+    let number = |at: usize| Some(u32::from_be_bytes(index.get(at..at + 4)?.try_into().ok()?));
+    let (version, count) = (number(4)?, number(8)?);
+    if !index.starts_with(b"DIRC") || !(2..=4).contains(&version) {
+        return None;
+    }
+    let (mut at, mut found) = (12, false);
+    for _ in 0..count {
+        let mode = number(at + MODE_AT).filter(|mode| KNOWN.contains(mode))?;
+        found |= mode == SUBMODULE;
+        at = after(index, at, version, name)?;
+    }
+    // What follows says, among other things, that the rest of the list is in another file.
+    while at + name < index.len() {
+        if index.get(at..at + 4)? == b"link" {
+            return None;
+        }
+        at = at.checked_add(8)?.checked_add(usize::try_from(number(at + 4)?).ok()?)?;
+    }
+    (at + name == index.len()).then_some(found)
+}
+
+/// Where the next entry begins.
+fn after(index: &[u8], entry: usize, version: u32, name: usize) -> Option<usize> {
+    let flags = entry + STAT + name;
+    let is_long = version > 2 && index.get(flags)? & 0x40 != 0;
+    let mut path = flags + if is_long { 4 } else { 2 };
+    if version == 4 {
+        // How much of the path before is kept; the last byte of the number has no high bit.
+        path += index.get(path..)?.iter().position(|byte| byte & 0x80 == 0)? + 1;
+    }
+    let end = path + index.get(path..)?.iter().position(|byte| *byte == 0)?;
+    // Filled up with one to eight zeros, except in the newest form.
+    Some(if version == 4 { end + 1 } else { entry + ((end - entry + 8) & !7) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn index(version: u32, name: usize, modes: &[u32], extension: &[u8]) -> Vec<u8> {
+        let mut bytes = [b"DIRC".as_slice(), &version.to_be_bytes(), &(modes.len() as u32).to_be_bytes()].concat();
+        for mode in modes {
+            let start = bytes.len();
+            bytes.extend([0xe0; MODE_AT]);
+            bytes.extend(mode.to_be_bytes());
+            bytes.extend(vec![0xe0; STAT - MODE_AT - 4 + name]);
+            bytes.extend([0, 4]);
+            bytes.extend(if version == 4 { b"\0some\0".as_slice() } else { b"some\0" });
+            while version < 4 && (bytes.len() - start) % 8 != 0 {
+                bytes.push(0);
+            }
+        }
+        bytes.extend(extension);
+        bytes.extend(vec![7; name]);
+        bytes
+    }
+
+    #[test]
+    fn submodules_are_found_in_every_form_of_an_index() {
+        for version in 2..=4 {
+            for name in NAMES {
+                let plain = index(version, name, &[0o100644, 0o120000, 0o100755], b"TREE\0\0\0\x02xx");
+                assert_eq!(has(&plain, name), Some(false), "{version} {name}");
+                let linked = index(version, name, &[0o100644, SUBMODULE, 0o100644], b"");
+                assert_eq!(has(&linked, name), Some(true), "{version} {name}");
+                assert_eq!(has(&index(version, name, &[0o100644], b"link\0\0\0\0"), name), None);
+                for short in 0..plain.len() - name - 10 {
+                    assert_eq!(has(&plain[..short], name), None, "{short}");
+                }
+            }
+        }
+        assert_eq!(has(&index(2, 32, &[0o100644, 0o100644], b""), 20), None);
+        assert_eq!(has(b"", 20), None);
+    }
+}

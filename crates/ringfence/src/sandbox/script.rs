@@ -1,0 +1,82 @@
+//! Whether a program was started for a script, as the kernel does it.
+//!
+//! That a script's name stands among the words says little: the name may have led to another program when the kernel
+//! followed it, and to the script when we did. So the words in front of it have to be those of the script's own first
+//! line, and the program the one that the line names. Then running the two is running the script, whoever put them
+//! there.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+
+use jail::intercept::exec::wire::Place;
+
+/// What the kernel reads of a file to find out what it is.
+const FIRST_LINE: u64 = 256;
+
+pub fn check(script: &OwnedFd, before: &[String], program: &Place) -> Result<(), String> {
+    let text = first_bytes(script).map_err(|error| format!("the script cannot be read: {error}"))?;
+    let words = first_line(&text).ok_or("the script does not say what runs it")?;
+    let named = words.first().and_then(|path| fs::metadata(path).ok());
+    let is_program = named.is_some_and(|found| (found.dev(), found.ino()) == (program.device, program.inode));
+    match is_program && words == before {
+        true => Ok(()),
+        false => Err("it was not started as the script says".to_owned()),
+    }
+}
+
+fn first_bytes(script: &OwnedFd) -> std::io::Result<Vec<u8>> {
+    // It was opened to be looked at; to be read it is opened again, from itself.
+    let file = File::open(format!("/proc/self/fd/{}", script.as_raw_fd()))?;
+    let mut text = Vec::new();
+    file.take(FIRST_LINE).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// The interpreter's absolute path, and all that follows as one word. A line that is longer than what the kernel reads
+/// is none.
+fn first_line(text: &[u8]) -> Option<Vec<&str>> {
+    let line = text.strip_prefix(b"#!")?;
+    let end = line.iter().position(|byte| *byte == b'\n')?;
+    let line = std::str::from_utf8(&line[..end]).ok()?.trim_matches([' ', '\t']);
+    let (path, rest) = line.split_once([' ', '\t']).unwrap_or((line, ""));
+    let rest = rest.trim_start_matches([' ', '\t']);
+    path.starts_with('/').then(|| [path, rest].into_iter().filter(|word| !word.is_empty()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_first_line_is_read_as_the_kernel_reads_it() {
+        let words = |text: &'static str| first_line(text.as_bytes());
+        assert_eq!(words("#!/bin/sh\nx"), Some(vec!["/bin/sh"]));
+        assert_eq!(words("#! /usr/bin/env  -S a b \t\n"), Some(vec!["/usr/bin/env", "-S a b"]));
+        for none in ["", "#!", "#!/bin/sh", "#!sh\n", "# !/bin/sh\n", "\u{7f}ELF\n", "#!\n", "#! \n"] {
+            assert_eq!(words(none), None, "{none:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_words_of_the_script_itself_will_do() {
+        let path = std::env::temp_dir().join(format!("ringfence-script-{}", std::process::id()));
+        fs::write(&path, "#!/bin/sh -e\n").unwrap();
+        let script = OwnedFd::from(File::open(&path).unwrap());
+        fs::remove_file(path).unwrap();
+        let place = |path: &str| {
+            let found = fs::metadata(path).unwrap();
+            Place { path: path.to_owned(), device: found.dev(), inode: found.ino() }
+        };
+        let told = |words: &[&str], program: &str| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            check(&script, &words, &place(program)).is_ok()
+        };
+        assert!(told(&["/bin/sh", "-e"], "/bin/sh"));
+        assert!(!told(&["/bin/sh", "-e", "-c", "evil"], "/bin/sh"));
+        assert!(!told(&["/bin/sh"], "/bin/sh"));
+        assert!(!told(&["sh", "-e"], "/bin/sh"));
+        assert!(!told(&["/bin/sh", "-e"], "/bin/cat"));
+    }
+}

@@ -1,0 +1,63 @@
+//! Users of this host, as its files name them.
+
+use std::fs;
+
+use jail::supervisor::User;
+
+use crate::base::{Error, Result};
+
+/// A user, with what a program expects to be told about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    pub name: String,
+    pub user: User,
+    pub home: String,
+    pub shell: String,
+}
+
+impl Account {
+    /// The one of this name.
+    pub fn find(name: &str) -> Result<Account> {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        parse(name, &read("/etc/passwd"), &read("/etc/group")).ok_or_else(|| {
+            Error::invalid_arguments(format!("there is no user `{name}` in /etc/passwd"))
+                .hint("Name one in `escalate_as` under [policy].")
+        })
+    }
+}
+
+fn parse(name: &str, passwd: &str, group: &str) -> Option<Account> {
+    let line = passwd.lines().find(|line| line.split(':').next() == Some(name))?;
+    let fields: Vec<&str> = line.split(':').collect();
+    let [_, _, uid, gid, _, home, shell] = fields[..] else { return None };
+    let gid = gid.parse().ok()?;
+    let is_member = |members: &str| members.split(',').any(|member| member == name);
+    let mut groups = vec![gid];
+    for line in group.lines() {
+        let fields: Vec<&str> = line.split(':').collect();
+        if let [_, _, id, members] = fields[..]
+            && is_member(members)
+            && let Ok(id) = id.parse()
+            && !groups.contains(&id)
+        {
+            groups.push(id);
+        }
+    }
+    let user = User { uid: uid.parse().ok()?, gid, groups };
+    Some(Account { name: name.to_owned(), user, home: home.to_owned(), shell: shell.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_found_with_all_its_groups() {
+        let passwd = "root:x:0:0:root:/root:/bin/bash\nann:x:1000:1001:Ann,,,:/home/ann:/bin/zsh\n";
+        let group = "root:x:0:\nann:x:1001:\ndocker:x:998:bob,ann\nadm:x:4:annabel\n";
+        let ann = parse("ann", passwd, group).unwrap();
+        assert_eq!(ann.user, User { uid: 1000, gid: 1001, groups: vec![1001, 998] });
+        assert_eq!((ann.home.as_str(), ann.shell.as_str()), ("/home/ann", "/bin/zsh"));
+        assert_eq!(parse("annabel", passwd, group), None);
+    }
+}

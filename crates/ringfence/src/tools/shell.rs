@@ -1,0 +1,197 @@
+//! `shell`: the tool of codex-shell-tool-mcp, with its own arguments and its own form of a result, on the same engine
+//! as `shell.exec`. Two things are better: standard output and standard error are one stream in their true order, and
+//! a command that runs out of time says what it had said until then.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::command::{self, About, Command};
+use super::{Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use crate::approval::Granted;
+use crate::base::call::{Output, Prepared};
+use crate::base::workspace::{Workspace, quoted};
+use crate::base::{Error, Kind, Result};
+use crate::config::Config;
+use crate::sandbox::{Launcher, Outcome, Stop, env};
+
+pub const NAME: &str = "shell";
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+const DESCRIPTION: &str =
+    "Runs a shell command and returns its output. You MUST provide the workdir as an absolute path.";
+/// What `timeout` and its like exit with.
+const TIMED_OUT: i32 = 124;
+/// Where shells put the number of a signal.
+const SIGNALLED: i32 = 128;
+
+/// What is not known is left alone: agents that knew the other server may send more.
+#[derive(Debug, Deserialize)]
+struct Arguments {
+    command: String,
+    workdir: String,
+    timeout_ms: Option<u64>,
+    login: Option<bool>,
+}
+
+pub struct Shell {
+    spec: Spec,
+    launcher: Launcher,
+}
+
+impl Shell {
+    pub fn new(config: &Config) -> Self {
+        Self::with(config, Launcher::own())
+    }
+
+    fn with(config: &Config, launcher: Launcher) -> Self {
+        let about = About::of(config);
+        let spec = Spec {
+            name: NAME.into(),
+            title: "Run a shell command".into(),
+            description: format!("{DESCRIPTION}{}", about.description),
+            version: "1.0.0".into(),
+            scope: Scope::Exec,
+            hints: about.hints,
+            effects: about.effects,
+            profile: config.sandbox.profile.name(),
+            input_schema: schema(),
+            output_schema: None,
+            can_return_image: false,
+            requires_approval: !about.fenced,
+            streaming: true,
+            timeout: DEFAULT_TIMEOUT,
+            unavailable: None,
+        };
+        Shell { spec, launcher }
+    }
+
+    fn read(&self, arguments: &Map<String, Value>) -> Result<Arguments> {
+        let known = self.spec.input_schema.get("properties").and_then(Value::as_object);
+        let known = arguments.iter().filter(|(name, _)| known.is_some_and(|known| known.contains_key(*name)));
+        let known: Map<String, Value> = known.map(|(name, value)| (name.clone(), value.clone())).collect();
+        let arguments: Arguments = arguments::parse(&known, &self.spec.input_schema)?;
+        if arguments.command.contains('\0') {
+            return Err(Error::invalid_arguments("a command cannot hold a NUL").hint("Pass such bytes through a file."));
+        }
+        if !Path::new(&arguments.workdir).is_absolute() {
+            let message = format!("`workdir` {} is not an absolute path", quoted(&arguments.workdir));
+            return Err(Error::invalid_arguments(message)
+                .hint("Give the absolute path of a directory in the workspace.")
+                .with("argument", "workdir"));
+        }
+        Ok(arguments)
+    }
+
+    async fn execute(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<Output> {
+        let arguments = self.read(&call.arguments)?;
+        let flag = if arguments.login.unwrap_or(true) { "-lc" } else { "-c" };
+        let command = Command {
+            program: command::shell().to_owned(),
+            args: vec![flag.to_owned(), arguments.command],
+            cwd: arguments.workdir,
+            env: env::build(&[])?,
+            stdin: None,
+            merged: true,
+            max_bytes: None,
+        };
+        let (_, outcome) = command::run(cx, call, &self.launcher, command).await?;
+        Ok(output(outcome))
+    }
+}
+
+impl Tool for Shell {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
+        let arguments = self.read(arguments)?;
+        let cwd = directory(cx.workspace, &arguments.workdir)?;
+        let asked = arguments.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
+        Ok(Plan {
+            env: env::build(&[])?,
+            cwd: Some(cwd),
+            timeout: Some(asked.min(cx.config.limits.timeout_ceiling)),
+            asks: command::asks(cx),
+        })
+    }
+
+    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move { self.execute(&cx, call.consume()).await })
+    }
+}
+
+/// Where it would run. Opened to fail before anybody is asked; the run opens it again and uses what it opened.
+fn directory(workspace: &Workspace, workdir: &str) -> Result<String> {
+    let missing = |error: Error| match error.kind() {
+        Kind::NotFound => {
+            let message = format!("`workdir` {} is not a directory that is there", quoted(workdir));
+            Error::invalid_arguments(message)
+                .hint("Give the absolute path of a directory in the workspace.")
+                .with("argument", "workdir")
+        }
+        _ => error,
+    };
+    let (_, below) = workspace.open_dir(workdir).map_err(missing)?;
+    let path: PathBuf = workspace.path().join(below).components().collect();
+    Ok(path.display().to_string())
+}
+
+/// As the other server has it, word for word: agents and their prompts are written for it.
+fn schema() -> Map<String, Value> {
+    let schema = json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "ExecParams",
+        "type": "object",
+        "properties": {
+            "command": {"description": "The bash string to execute.", "type": "string"},
+            "login": {
+                "description": "Launch Bash with -lc instead of -c: defaults to true.",
+                "nullable": true,
+                "type": "boolean",
+            },
+            "timeout_ms": {
+                "description": "The timeout for the command in milliseconds.",
+                "format": "uint64",
+                "minimum": 0,
+                "nullable": true,
+                "type": "integer",
+            },
+            "workdir": {
+                "description": "The working directory to execute the command in. Must be an absolute path.",
+                "type": "string",
+            },
+        },
+        "required": ["command", "workdir"],
+    });
+    schema.as_object().cloned().unwrap_or_default()
+}
+
+/// One text block that holds JSON, and nothing structured. A command that fails or runs out of time is a result.
+fn output(outcome: Outcome) -> Output {
+    let facts = command::facts(&outcome);
+    let timed_out = outcome.stop == Some(Stop::Deadline);
+    let exit_code = match (timed_out, outcome.exit_code, outcome.signal) {
+        (true, ..) => TIMED_OUT,
+        (false, Some(code), _) => code,
+        (false, None, signal) => SIGNALLED + signal.unwrap_or_default(),
+    };
+    let mut text = outcome.stdout.text;
+    for warning in &outcome.warnings {
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        text.push_str(&format!("[ringfence] {warning}\n"));
+    }
+    let duration = json!({"secs": outcome.duration.as_secs(), "nanos": outcome.duration.subsec_nanos()});
+    let reply = json!({"exit_code": exit_code, "output": text, "duration": duration, "timed_out": timed_out});
+    let is_error = matches!(outcome.stop, Some(Stop::Cancelled(_)));
+    Output { is_error, facts, ..Output::text(reply.to_string()) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,73 @@
+use std::time::Duration;
+
+use super::*;
+use crate::base::Cause;
+use crate::base::call::{Block, Status};
+use crate::config::Profile;
+use crate::sandbox::Shown;
+use crate::sandbox::tests::{Place, config, launcher};
+
+fn outcome(exit_code: Option<i32>, signal: Option<i32>, stop: Option<Stop>) -> Outcome {
+    Outcome {
+        stop,
+        exit_code,
+        signal,
+        stdout: Shown { text: "said\n".into(), bytes: 5, truncated: false },
+        stderr: Shown::default(),
+        output: None,
+        warnings: vec![],
+        duration: Duration::new(1, 34_422_531),
+        denials: vec![],
+        limits: String::new(),
+        execs: None,
+        summed: None,
+    }
+}
+
+fn reply(output: &Output) -> Value {
+    match output.content.as_slice() {
+        [Block::Text(text)] => serde_json::from_str(text).unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_result_is_one_text_of_json_in_the_form_that_is_known() {
+    let done = output(outcome(Some(3), None, None));
+    let duration = json!({"secs": 1, "nanos": 34_422_531});
+    assert_eq!(reply(&done), json!({"exit_code": 3, "output": "said\n", "duration": duration, "timed_out": false}));
+    assert!(done.structured.is_none() && !done.is_error);
+    let late = output(outcome(None, Some(15), Some(Stop::Deadline)));
+    assert_eq!(reply(&late), json!({"exit_code": 124, "output": "said\n", "duration": duration, "timed_out": true}));
+    assert!(!late.is_error);
+    assert_eq!(late.facts.status, Some(Status::TimedOut));
+    assert_eq!(reply(&output(outcome(None, Some(9), None)))["exit_code"], 137);
+    assert!(output(outcome(None, Some(15), Some(Stop::Cancelled(Cause::Shutdown)))).is_error);
+}
+
+#[test]
+fn arguments_are_those_of_the_other_server() {
+    let place = Place::new();
+    let config = config(&place.dir, Profile::Default);
+    let shell = Shell::with(&config, launcher());
+    let workspace = place.session.workspace.path().display().to_string();
+    let cx = PrepareCx { session: &place.session, workspace: &place.session.workspace, config: &config };
+    let prepare = |arguments: Value| shell.prepare(arguments.as_object().unwrap(), &cx);
+    let plan = prepare(json!({"command": "true", "workdir": workspace, "timeout_ms": null, "login": null, "more": 1}));
+    let plan = plan.unwrap();
+    assert_eq!((plan.timeout, plan.cwd), (Some(Duration::from_secs(10)), Some(workspace.clone())));
+    for (arguments, said) in [
+        (json!({"command": "true"}), "the argument `workdir` is missing"),
+        (json!({"workdir": workspace}), "the argument `command` is missing"),
+        (json!({"command": "true", "workdir": "."}), "`workdir` `.` is not an absolute path"),
+        (json!({"command": "true", "workdir": format!("{workspace}/gone")}), "is not a directory that is there"),
+        (json!({"command": "a\0b", "workdir": workspace}), "a command cannot hold a NUL"),
+        (json!({"command": "true", "workdir": workspace, "timeout_ms": "soon"}), "`timeout_ms` does not fit"),
+    ] {
+        let error = prepare(arguments).unwrap_err();
+        assert_eq!(error.kind(), Kind::InvalidArguments, "{error}");
+        assert!(error.message().contains(said), "{error}");
+    }
+    let outside = prepare(json!({"command": "true", "workdir": "/etc"})).unwrap_err();
+    assert_eq!(outside.reason_name(), Some("outside_workspace"));
+}
