@@ -94,7 +94,7 @@ fn arguments_are_checked_without_a_panic_and_in_few_words() {
     ringfence::config::prepare_root(&config).unwrap();
     let server = Server::new(config).unwrap();
     let line = server.connect(Principal::local(), "stdio").unwrap();
-    let cx = PrepareCx { session: &line.session, config: &server.config };
+    let cx = PrepareCx { session: &line.session, workspace: &line.session.workspace, config: &server.config };
     let (mut refused, mut taken, mut forbidden) = (0u64, 0u64, 0u64);
     each_case("arguments", |rng| {
         let tool = rng.pick(server.pipeline.registry.tools());

@@ -360,3 +360,23 @@ fn what_the_config_asks_for_is_what_is_judged() {
     let (_, said, found) = house.doctor(&["--config", file.to_str().unwrap()]);
     assert!(found["verdict"]["promises"].as_array().unwrap().is_empty(), "{said}");
 }
+
+#[test]
+fn rules_are_tried_and_what_is_wrong_with_them_is_shown() {
+    for who in everybody() {
+        let house = House::new(who, &[]);
+        let folder = house.path("home/.codex/rules");
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("good.rules"), "prefix_rule(pattern = [\"uname\"], decision = \"forbidden\")\n")
+            .unwrap();
+        let (_, text, found) = house.doctor(&[]);
+        let used = found["fences"].as_array().unwrap().iter().filter(|fence| fence["used"] == true);
+        let used: Vec<&Value> = used.map(|fence| &fence["canaries"]["run_forbidden"]).collect();
+        assert_eq!(used, [false, false], "{text}");
+        let health = |found: &Value, part: &str| found["health"].to_string().contains(part);
+        assert!(health(&found, "1 in 1 files") && health(&found, "what rules allow runs in the sandbox"), "{text}");
+        std::fs::write(folder.join("bad.rules"), "prefix_rule(pattern = [\n").unwrap();
+        let (_, text, found) = house.doctor(&[]);
+        assert!(health(&found, "bad.rules:") && health(&found, "mend the file"), "{text}");
+    }
+}

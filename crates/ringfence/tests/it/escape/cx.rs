@@ -67,6 +67,11 @@ impl Cx {
         cx
     }
 
+    /// For a server in the same directories.
+    pub fn scratch(&self) -> Arc<Scratch> {
+        Arc::clone(&self.scratch)
+    }
+
     /// A path in this attack's own directory.
     pub fn path(&self, name: &str) -> String {
         self.scratch.path().join(name).to_str().unwrap().to_owned()

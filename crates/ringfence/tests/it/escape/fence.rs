@@ -158,7 +158,7 @@ pub fn python() -> &'static str {
 }
 
 /// The binary, or a copy of this very build where everybody can run it.
-fn open_binary() -> &'static Path {
+pub fn open_binary() -> &'static Path {
     static COPY: OnceLock<PathBuf> = OnceLock::new();
     COPY.get_or_init(|| {
         let own = std::fs::canonicalize(binary()).unwrap();
