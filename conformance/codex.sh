@@ -11,7 +11,7 @@ set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 binary=$(realpath -- "${1:-$here/../target/debug/ringfence}") || exit 2
 [ -x "$binary" ] || { echo "no such binary: $binary" >&2; exit 2; }
-version=0.166.0
+"$here/codex-install.sh" >/dev/null || exit 2
 codex=$here/.codex/node_modules/.bin/codex
 
 scratch=$(mktemp -d)
@@ -22,12 +22,6 @@ stop() {
 }
 trap 'stop; rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM
-
-if [ "$("$codex" --version 2>/dev/null)" != "codex-cli $version" ]; then
-    mkdir -p "$here/.codex"
-    npm install --prefix "$here/.codex" --save-exact --no-audit --no-fund --loglevel=error "@openai/codex@$version" &&
-        [ "$("$codex" --version)" = "codex-cli $version" ] || { echo "cannot install Codex $version" >&2; exit 2; }
-fi
 
 # converse NAME MODEL OPTION... <PLAN: one `codex exec` in a home, root and workspace of its own. Afterwards $at is
 # their directory; `shown` there is what the model saw, `audit` what was recorded, `log` what Codex said.
@@ -65,7 +59,7 @@ enabled = false
 
 [mcp_servers.ringfence]
 command = "$binary"
-args = ["serve", "--root", "$at/root", "--workspace", "$at/workspace", "--config", "$at/ringfence.toml"]
+args = ["serve", "--root", "$at/root", "--workspace", "$at/workspace", "--config", "$at/ringfence.toml", "--tools", "${tools:-core}"]
 default_tools_approval_mode = "approve"
 required = true
 END
@@ -112,7 +106,7 @@ holds() { [ "$(cat "$at/workspace/$1")" = "$2" ]; }
 ended() { [ "$code" = 0 ] && [ "$(tail -n 1 "$at/log")" = "$1" ]; }
 
 # A model Codex has no entry for sees every tool from the start. A command runs in the fence, and nobody is asked.
-converse listed scripted <<'END'
+converse listed scripted --sandbox workspace-write <<'END'
 [
     {"call": "file_write", "arguments": {"path": "notes/today.txt", "content": "one\ntwo\n"}},
     {"call": "file_read", "arguments": {"path": "notes/today.txt"}},
@@ -141,7 +135,7 @@ check "the log is whole" "$binary" audit verify --root "$at/root"
 report
 
 # Current models have to search for tools. They are told what our instructions say, and must find the right tool by it.
-converse searched gpt-5.5 <<'END'
+converse searched gpt-5.5 --sandbox workspace-write <<'END'
 [
     {"search": "create or write a file in the workspace"},
     {"call": "file_write", "arguments": {"path": "a.txt", "content": "found\n"}},
@@ -156,6 +150,37 @@ check "the model is told which tools there are" shows '^source ringfence: .*file
 check "a search finds file.write" shows '^found 0 file_write (.* )?content '
 check "a search finds shell.exec" shows '^found 2 shell_exec (.* )?command '
 check "the file is written" holds a.txt found
+check "the command runs in the fence" holds ran hello
+report
+
+# Codex tells which sandbox its own commands run in, and ours keep to it. Without a word, `codex exec` is read-only.
+converse narrowed scripted <<'END'
+[
+    {"call": "file_write", "arguments": {"path": "a.txt", "content": "no\n"}},
+    {"call": "shell_exec", "arguments": {"command": "echo hello | tee ran; echo hello > /tmp/x && cat /tmp/x"}},
+    {"say": "the end"}
+]
+END
+check "Codex ends well" ended "the end"
+check "the model sees why nothing is written, and what to do" shows '^result 0 .*"reason":"client_read_only".*"hint":"[^"]*`read-only`'
+check "a command writes nothing either" shows '^result 1 .*Read-only file system'
+check "a command has its own /tmp" shows '^result 1 .*"stdout":"hello\\nhello\\n"'
+check "the workspace is as it was" eval 'absent a.txt && absent ran'
+report
+
+# In place of codex-shell-tool-mcp: one shell, in the form that is known.
+tools=shell converse shell scripted --sandbox workspace-write <<END
+[
+    {"call": "shell", "arguments": {"command": "true", "workdir": "."}},
+    {"call": "shell", "arguments": {"command": "echo hello | tee ran; echo there >&2; exit 3", "workdir": "$scratch/shell/workspace"}},
+    {"say": "the end"}
+]
+END
+check "Codex ends well" ended "the end"
+check "shell is listed with its arguments" shows '^listed shell command login timeout_ms workdir$'
+check "no other tool of ours is listed" hides '^listed (file_|shell_)'
+check "the model sees that workdir has to be absolute" shows '^result 0 .*"kind":"invalid_arguments".*absolute'
+check "the model sees both streams as one, and the exit code" shows '^result 1 .*"exit_code.*:3.*hello.*there'
 check "the command runs in the fence" holds ran hello
 report
 
