@@ -18,12 +18,15 @@ pub enum Verdict {
 }
 
 pub fn judge(bytes: &[u8]) -> Verdict {
-    let value: Value = match serde_json::from_slice(bytes) {
+    let mut value: Value = match serde_json::from_slice(bytes) {
         Ok(value) => value,
         Err(error) => {
             return refuse(None, Error::new(Kind::ParseError, format!("this is not JSON: {error}")));
         }
     };
+    if !settle(&mut value) {
+        return refuse(None, Error::new(Kind::ParseError, "this is not JSON: a number is out of range"));
+    }
     let Value::Object(message) = value else {
         return refuse(None, not_an_object(&value));
     };
@@ -42,6 +45,21 @@ pub fn judge(bytes: &[u8]) -> Verdict {
             Verdict::Ignore
         }
         Err(error) => refuse(id, error),
+    }
+}
+
+/// Makes every number an integer of 64 bits or a floating-point one, as JSON is commonly read. A crate that we use to
+/// read rules has the parser keep all digits, and the engine cannot take such numbers. False when one is too large.
+fn settle(value: &mut Value) -> bool {
+    match value {
+        Value::Number(number) => {
+            let whole = number.as_i64().map(Into::into).or_else(|| number.as_u64().map(Into::into));
+            let settled = whole.or_else(|| number.as_f64().and_then(serde_json::Number::from_f64));
+            settled.map(|settled| *number = settled).is_some()
+        }
+        Value::Array(items) => items.iter_mut().all(settle),
+        Value::Object(members) => members.values_mut().all(settle),
+        Value::Null | Value::Bool(_) | Value::String(_) => true,
     }
 }
 
@@ -199,6 +217,21 @@ fn check_tools_call(params: &Map<String, Value>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_read_as_everybody_reads_them() {
+        let with =
+            |number: &str| judge(format!("{{\"jsonrpc\":\"2.0\",\"method\":\"x\",\"n\":[{number}]}}").as_bytes());
+        for (number, read) in [("18446744073709551616", 18446744073709551616_f64), ("1e2", 100.0), ("2.50", 2.5)] {
+            let Verdict::Pass(message) = with(number) else { panic!("{number}") };
+            assert_eq!(message["n"][0], json!(read), "{number}");
+        }
+        for (number, read) in [("-9223372036854775808", i64::MIN), ("-0", 0)] {
+            let Verdict::Pass(message) = with(number) else { panic!("{number}") };
+            assert_eq!(message["n"][0], json!(read), "{number}");
+        }
+        assert!(matches!(with("1e400"), Verdict::Refuse(Kind::ParseError, _)));
+    }
 
     #[test]
     fn a_request_is_held_to_the_version_it_speaks() {

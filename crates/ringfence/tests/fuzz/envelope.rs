@@ -74,11 +74,33 @@ pub enum Fate {
     Answer(Value),
 }
 
+/// As JSON is commonly read: a number that no floating-point one can hold is no number, and `-0` is zero.
+fn read(bytes: &[u8]) -> serde_json::Result<Value> {
+    fn fits(value: &mut Value) -> bool {
+        match value {
+            Value::Number(number) => {
+                if let Some(whole) = number.as_i64() {
+                    *number = whole.into();
+                }
+                number.as_f64().is_some()
+            }
+            Value::Array(items) => items.iter_mut().all(fits),
+            Value::Object(members) => members.values_mut().all(fits),
+            _ => true,
+        }
+    }
+    let mut value = serde_json::from_slice::<Value>(bytes)?;
+    match fits(&mut value) {
+        true => Ok(value),
+        false => Err(serde::de::Error::custom("a number is out of range")),
+    }
+}
+
 /// Judges a message as the server does and checks the verdict.
 pub fn check(bytes: &[u8]) -> Fate {
     let verdict =
         std::panic::catch_unwind(|| judge(bytes)).unwrap_or_else(|_| panic!("judge panicked on {:?}", Shown(bytes)));
-    let parsed = serde_json::from_slice::<Value>(bytes);
+    let parsed = read(bytes);
     let about = Shown(bytes);
     match verdict {
         Verdict::Refuse(kind, refusal) => {
