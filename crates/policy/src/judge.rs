@@ -23,6 +23,8 @@ pub struct View<'a> {
     pub size: u64,
     /// The arguments, from the one that names the program.
     pub argv: &'a [&'a [u8]],
+    /// It is what was started, and not only something that is named in its words. Nothing else is let out.
+    pub is_started: bool,
 }
 
 impl View<'_> {
@@ -142,7 +144,7 @@ impl Judge {
                     let decides = |seen: Seen, found: &Option<Verdict>| {
                         found.as_ref().is_none_or(|found| is_stricter(rule, &prefix, seen, found))
                     };
-                    let may_let_out = rule.decision < Decision::Forbidden && !rule.project;
+                    let may_let_out = rule.decision < Decision::Forbidden && !rule.project && view.is_started;
                     if !may_let_out && !decides(Seen::Itself, &found) {
                         continue;
                     }
@@ -198,7 +200,7 @@ impl Judge {
         };
         // A program that acts by its first argument is what that says, whatever file it is in.
         let argued = view.argv_name() == base(word).as_bytes();
-        if is_own && named && argued {
+        if view.is_started && is_own && named && argued {
             return Some(Seen::Itself);
         }
         if rule.decision == Decision::Allow {

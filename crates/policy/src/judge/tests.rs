@@ -26,7 +26,7 @@ fn judge(rules: Vec<PrefixRule>) -> Judge {
 
 fn ask(judge: &Judge, path: &str, called: &str, inode: u64, argv: &[&str]) -> Option<(Decision, Seen)> {
     let argv: Vec<&[u8]> = argv.iter().map(|word| word.as_bytes()).collect();
-    let view = View { path, called, device: 1, inode, size: 100, argv: &argv };
+    let view = View { path, called, device: 1, inode, size: 100, argv: &argv, is_started: true };
     judge.judge(&[view], |_, _| inode == 77).map(|verdict| (verdict.decision, verdict.seen))
 }
 
@@ -116,7 +116,15 @@ fn a_projects_rule_holds_back_and_lets_nothing_out() {
     asked.project = true;
     let out = |rules: Vec<PrefixRule>| {
         let argv: Vec<&[u8]> = vec![b"git", b"push"];
-        let view = View { path: "/usr/bin/git", called: "/usr/bin/git", device: 1, inode: 10, size: 100, argv: &argv };
+        let view = View {
+            path: "/usr/bin/git",
+            called: "/usr/bin/git",
+            device: 1,
+            inode: 10,
+            size: 100,
+            argv: &argv,
+            is_started: true,
+        };
         let verdict = judge(rules).judge(&[view], |_, _| false).unwrap();
         (verdict.decision, verdict.out)
     };
@@ -143,9 +151,36 @@ fn a_command_under_a_name_of_its_own_is_the_command() {
 fn a_script_that_is_asked_about_is_known_as_itself() {
     let judge = judge(vec![rule("git", &["push"], Decision::Prompt)]);
     let argv: Vec<&[u8]> = vec![b"/bin/sh", b"/usr/bin/git", b"push"];
-    let program = View { path: "/bin/dash", called: "/usr/bin/git", device: 1, inode: 5, size: 9, argv: &argv };
-    let script =
-        View { path: "/usr/bin/git", called: "/usr/bin/git", device: 1, inode: 10, size: 100, argv: &argv[1..] };
+    let program =
+        View { path: "/bin/dash", called: "/usr/bin/git", device: 1, inode: 5, size: 9, argv: &argv, is_started: true };
+    let script = View {
+        path: "/usr/bin/git",
+        called: "/usr/bin/git",
+        device: 1,
+        inode: 10,
+        size: 100,
+        argv: &argv[1..],
+        is_started: true,
+    };
     let verdict = judge.judge(&[program, script], |_, _| false).unwrap();
     assert_eq!((verdict.decision, verdict.seen, verdict.view), (Decision::Prompt, Seen::Itself, 1));
+}
+
+/// The name of an allowed program among the words of another is a word.
+#[test]
+fn what_is_only_named_lets_nothing_out() {
+    let judge = judge(vec![rule("git", &[], Decision::Allow)]);
+    let argv: Vec<&[u8]> = vec![b"bash", b"-c", b"evil", b"/usr/bin/git", b"/bin/bash"];
+    let program =
+        View { path: "/bin/bash", called: "/bin/bash", device: 1, inode: 5, size: 9, argv: &argv, is_started: true };
+    let named = View {
+        path: "/usr/bin/git",
+        called: "/usr/bin/git",
+        device: 1,
+        inode: 10,
+        size: 100,
+        argv: &argv[3..],
+        is_started: false,
+    };
+    assert_eq!(judge.judge(&[program, named], |_, _| false), None);
 }

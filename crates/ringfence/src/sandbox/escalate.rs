@@ -51,6 +51,13 @@ impl Exec {
         if held.garbled {
             return Err("its arguments or environment are no text".to_owned());
         }
+        // Once more, by what will be run: the file is one that the operator's rule stands for.
+        let meant = held.script.as_ref().unwrap_or(&held.program);
+        let word = held.verdict.out.as_deref().unwrap_or_default();
+        let files = table.programs.get(word).into_iter().flat_map(|program| &program.files);
+        if !files.into_iter().any(|file| (file.device, file.inode) == (meant.device, meant.inode)) {
+            return Err("it is not the file that the rule stands for".to_owned());
+        }
         let program = same("the program", &held.program, OFlags::empty(), rights)?;
         if let Some(place) = &held.script {
             let file = same("the script", place, OFlags::empty(), rights)?;

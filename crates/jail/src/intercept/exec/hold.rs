@@ -226,7 +226,7 @@ fn describe(process: i32, image: &Image, look: &Look, verdict: Verdict) -> io::R
     let number = Pid::from_raw(process).ok_or_else(|| io::Error::other("no process"))?;
     let handle = pidfd_open(number, PidfdFlags::empty())?;
     let streams = [0, 1, 2].map(|fd| pidfd_getfd(&handle, fd, PidfdGetfdFlags::empty()).ok());
-    let itself = verdict.out.is_some() && look.loaded.is_none();
+    let itself = verdict.out.is_some();
     let held = Held {
         pid: process,
         program: look.program.place.clone(),

@@ -92,6 +92,13 @@ impl Look {
         one.into_iter().flatten().chain(&self.between).chain(&self.begun)
     }
 
+    /// Which of the views is what was started: the script, where there is one, else the program, unless a loader stands
+    /// between.
+    pub fn is_started(&self, seen: &Seen) -> bool {
+        let started = self.script.as_ref().unwrap_or(&self.program);
+        std::ptr::eq(seen, started) && self.loaded.is_none() && self.begun.is_none()
+    }
+
     /// What a name stands for, unless that is the program itself. One that leads nowhere by now is still known by its
     /// name.
     fn see(&mut self, process: i32, name: &[u8], from: usize) -> Option<Seen> {

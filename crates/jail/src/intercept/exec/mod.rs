@@ -285,7 +285,7 @@ impl Watch {
             return None;
         }
         let seen: Vec<&Seen> = look.views().collect();
-        let views: Vec<View<'_>> = seen.iter().map(|seen| view(seen, argv)).collect();
+        let views: Vec<View<'_>> = seen.iter().map(|seen| view(look, seen, argv)).collect();
         self.judge.judge(&views, |at, file| seen.get(at).is_some_and(|seen| seen.is_copy_of(Path::new(&file.path))))
     }
 
@@ -322,7 +322,7 @@ fn is_exec(call: &Notification) -> bool {
     [libc::SYS_execve, libc::SYS_execveat].contains(&call.call)
 }
 
-fn view<'a>(seen: &'a Seen, argv: &'a [&'a [u8]]) -> View<'a> {
+fn view<'a>(look: &Look, seen: &'a Seen, argv: &'a [&'a [u8]]) -> View<'a> {
     View {
         path: &seen.place.path,
         called: &seen.called,
@@ -330,6 +330,7 @@ fn view<'a>(seen: &'a Seen, argv: &'a [&'a [u8]]) -> View<'a> {
         inode: seen.place.inode,
         size: seen.size,
         argv: argv.get(seen.from..).unwrap_or_default(),
+        is_started: look.is_started(seen),
     }
 }
 

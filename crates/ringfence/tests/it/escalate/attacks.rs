@@ -195,6 +195,16 @@ fn a_link_to_an_allowed_script_that_leads_to_a_shell() {
     });
 }
 
+/// A shell whose words name an allowed program, and itself behind it.
+#[test]
+fn an_allowed_one_among_the_words_of_a_shell() {
+    holds(
+        "for word in /usr/bin/id id $DEPLOY; do
+             python3 -c 'import os, sys; os.execv(\"/bin/bash\", [\"bash\", \"-c\", \"touch \" + sys.argv[1], sys.argv[2], \"/bin/bash\"])' $M $word
+         done",
+    );
+}
+
 #[test]
 fn a_script_that_is_exchanged_while_it_starts() {
     by_default().holds(|cx| {
