@@ -33,6 +33,12 @@ pub fn protect(rights: &mut Rights) {
     }
 }
 
+/// Whether [`protect`] was applied to these.
+pub fn is_closed(rights: &Rights) -> bool {
+    let own = rights.workspace.join(".git");
+    rights.closed.contains(&own) || rights.protected.iter().any(|known| known.path == own)
+}
+
 /// Commands that look into no submodule when they are told not to. All others do, whatever they are told.
 const SHALLOW: [&str; 3] = ["push", "fetch", "ls-remote"];
 

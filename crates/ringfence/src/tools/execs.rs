@@ -25,7 +25,7 @@ use crate::base::{Error, Result};
 use crate::config::{Escalate, Heuristics, Profile};
 use crate::policy::{Rulebook, lint};
 use crate::sandbox::escalate::{self, Exec, Where};
-use crate::sandbox::{Desk, Execs, Launcher, Waiting, exec_log};
+use crate::sandbox::{Desk, Execs, Launcher, Waiting, exec_log, git};
 
 /// Refusals of one run that are written down one by one; its supervisor tells of no more either.
 const AUDITED: usize = 10_000;
@@ -59,7 +59,9 @@ impl Policed {
             };
         }
         let escalate = cx.config.policy.escalate;
-        let lets_out = escalate != Escalate::Off && book.faults.is_empty();
+        // Rules may have changed since the call was prepared; what they would have closed then is open in this one.
+        let is_guarded = !git::is_let_out(&book.table) || git::is_closed(cx.workspace.rights());
+        let lets_out = escalate != Escalate::Off && book.faults.is_empty() && is_guarded;
         let heuristics = cx.config.policy.heuristics == Heuristics::Prompt;
         let rules = Rules { table: book.table.clone(), heuristics, lets_out, ..Rules::default() };
         Ok(Some(Policed { book, rules, lets_out }))
