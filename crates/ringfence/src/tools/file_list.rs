@@ -133,6 +133,7 @@ impl Args {
         let sight = Sight {
             gitignore: self.gitignore.unwrap_or(true),
             hidden: self.hidden.unwrap_or(false) || selection.names_hidden,
+            left_out: false,
         };
         let depth = self.depth.unwrap_or(u64::from(!selection.has_globs()));
         let wanted = Wanted {

@@ -5,6 +5,7 @@ mod pattern;
 mod render;
 mod seek;
 
+use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,8 +19,9 @@ use super::selection::Selection;
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
+use crate::base::workspace::Workspace;
 use crate::base::workspace::tree::{Halt, Sight, Start, Tree, threads};
-use crate::base::{Cause, Error, Kind, Result};
+use crate::base::{Cancel, Cause, Error, Kind, Result};
 use found::{After, Found};
 use seek::{Seeker, Want};
 
@@ -164,6 +166,7 @@ impl Args {
             sight: Sight {
                 gitignore: self.gitignore.unwrap_or(true),
                 hidden: self.hidden.unwrap_or(false) || selection.names_hidden,
+                left_out: false,
             },
             selection,
             want: Want {
@@ -244,7 +247,10 @@ impl Tool for FileSearch {
             let arguments = call.consume().arguments;
             let args: Args = arguments::parse(&arguments, &self.spec.input_schema)?;
             let job = args.job(&arguments)?;
-            let work = tokio::task::spawn_blocking(move || search(&cx, &job));
+            let work = tokio::task::spawn_blocking(move || {
+                let stored = job.path.starts_with("output:").then(|| cx.session.outputs.open(&job.path)).transpose()?;
+                search(&cx.workspace, stored, &job, cx.budget, &cx.cancel)
+            });
             let reply =
                 work.await.map_err(|error| Error::internal("the search ended unexpectedly").source(error))??;
             let text = render::render(&reply);
@@ -253,28 +259,34 @@ impl Tool for FileSearch {
     }
 }
 
-fn search(cx: &RunCx, job: &Job) -> Result<Reply> {
-    let start = if job.path.starts_with("output:") {
-        Start::File(cx.session.outputs.open(&job.path)?, job.path.clone())
-    } else {
-        Tree::at(&cx.workspace, &job.path, job.sight)?
+/// Searches a stored output where there is one, else the workspace.
+fn search(
+    workspace: &Arc<Workspace>,
+    stored: Option<File>,
+    job: &Job,
+    budget: usize,
+    cancel: &Cancel,
+) -> Result<Reply> {
+    let start = match stored {
+        Some(file) => Start::File(file, job.path.clone()),
+        None => Tree::at(workspace, &job.path, job.sight)?,
     };
-    let room = job.room(cx.budget);
-    let halt = Halt::new(cx.cancel.clone(), Some(Instant::now() + job.timeout));
-    let mut reply = answer(job, &start, room, &halt);
+    let room = job.room(budget);
+    let halt = Halt::new(cancel.clone(), Some(Instant::now() + job.timeout));
+    let (mut reply, left_out) = answer(job, &start, room, &halt);
     // Time that is up leaves a part of the answer; whoever gave up wants none.
-    if cx.cancel.is_cancelled() && cx.cancel.cause() != Some(Cause::Deadline) {
+    if cancel.is_cancelled() && cancel.cause() != Some(Cause::Deadline) {
         return Err(Error::new(Kind::Cancelled, "the search was cancelled"));
     }
-    let all = Sight { gitignore: false, hidden: true };
-    if reply.files_matched == 0 && !reply.timed_out && job.sight != all && matches!(start, Start::Tree(_)) {
-        let more = look_again(cx, job, all)?;
+    if reply.files_matched == 0 && !reply.timed_out && left_out > 0 {
+        let more = look_again(workspace, job, cancel)?;
         reply.warnings.extend(more);
     }
     Ok(reply)
 }
 
-fn answer(job: &Job, start: &Start, room: usize, halt: &Halt) -> Reply {
+/// What is found, and how many names were left out.
+fn answer(job: &Job, start: &Start, room: usize, halt: &Halt) -> (Reply, u64) {
     let found = Found::new(job.max_results, room, job.after.clone());
     let mut reply = Reply::default();
     match start {
@@ -291,16 +303,18 @@ fn answer(job: &Job, start: &Start, room: usize, halt: &Halt) -> Reply {
             }
         }
     }
+    let left_out = found.left_out();
     found.fill(&mut reply, &job.question, job.want.mode);
     reply.timed_out = halt.is_called();
     reply.truncated |= reply.timed_out;
-    reply
+    (reply, left_out)
 }
 
 /// Nothing was found: says whether that is because of what was left out.
-fn look_again(cx: &RunCx, job: &Job, all: Sight) -> Result<Option<String>> {
-    let Start::Tree(tree) = Tree::at(&cx.workspace, &job.path, all)? else { return Ok(None) };
-    let halt = Halt::new(cx.cancel.clone(), Some(Instant::now() + SECOND_LOOK.min(job.timeout)));
+fn look_again(workspace: &Arc<Workspace>, job: &Job, cancel: &Cancel) -> Result<Option<String>> {
+    let sight = Sight { left_out: true, ..job.sight };
+    let Start::Tree(tree) = Tree::at(workspace, &job.path, sight)? else { return Ok(None) };
+    let halt = Halt::new(cancel.clone(), Some(Instant::now() + SECOND_LOOK.min(job.timeout)));
     let found = Found::new(3, MIN_BYTES, None);
     let want = Want { mode: Mode::Files, before: 0, after: 0, max_per_file: None, ..job.want.clone() };
     let seeker = Seeker::new(&want, &job.selection, tree.path(), &found, &halt);

@@ -41,6 +41,8 @@ pub struct Sight {
     pub gitignore: bool,
     /// Names that begin with a dot are seen, but for `.git`.
     pub hidden: bool,
+    /// The other way round: nothing is seen but what the two would leave out, and the way there.
+    pub left_out: bool,
 }
 
 /// Where a walk begins.
@@ -73,6 +75,8 @@ struct Spot {
     id: Id,
     above: Option<Arc<Spot>>,
     rules: Option<Arc<Rules>>,
+    /// It or one above it is left out by the rules of the sight.
+    left_out: bool,
 }
 
 /// An open directory that is counted.
@@ -126,7 +130,7 @@ impl Tree {
         let rules = sight.gitignore.then(|| Rules::above(workspace, names)).flatten();
         let id = Id::of(&fstat(&dir)?);
         let held = Arc::new(AtomicUsize::new(0));
-        let spot = Arc::new(Spot { path: names.iter().collect(), depth: 0, id, above: None, rules });
+        let spot = Arc::new(Spot { path: names.iter().collect(), depth: 0, id, above: None, rules, left_out: false });
         let root = Arc::new(Directory { fd: Some(Held::new(dir, &held)), spot });
         Ok(Tree { workspace: Arc::clone(workspace), sight, held, root })
     }
@@ -146,12 +150,13 @@ impl Tree {
         let Some(held) = &self.root.fd else { return Err(Errno::BADF) };
         let spot = &self.root.spot;
         let (path, rules) = (spot.path.clone(), spot.rules.clone());
-        let spot = Spot { path, depth: 0, id: spot.id, above: None, rules };
+        let spot = Spot { path, depth: 0, id: spot.id, above: None, rules, left_out: false };
         Ok(Directory { fd: Some(Held::new(readable(&held.fd)?, &self.held)), spot: Arc::new(spot) })
     }
 
     /// Opens a name of a directory as a directory to go on in.
-    fn open(&self, parent: &Directory, name: &OsStr) -> rustix::io::Result<Directory> {
+    fn open(&self, parent: &Directory, entry: &Entry) -> rustix::io::Result<Directory> {
+        let name = entry.name.as_os_str();
         let fd = match &parent.fd {
             Some(held) => open_in(&held.fd, name)?,
             None => open_in(&self.find(&parent.spot)?, name)?,
@@ -172,6 +177,7 @@ impl Tree {
             id,
             above: Some(Arc::clone(above)),
             rules: above.rules.clone(),
+            left_out: entry.left_out,
         };
         Ok(Directory { fd: Some(Held::new(fd, &self.held)), spot: Arc::new(spot) })
     }
@@ -238,10 +244,12 @@ impl Tree {
             }
             let verdict = spot.rules.as_ref().and_then(|rules| rules.judge(&path, kind == FileType::Directory));
             let left_out = verdict.unwrap_or(!self.sight.hidden && name.as_bytes().starts_with(b"."));
-            if left_out {
-                seen.left_out += 1;
-            } else {
-                seen.entries.push(Entry { name, kind });
+            seen.left_out += u64::from(left_out);
+            let left_out = left_out || spot.left_out;
+            // Of what is not left out only directories are wanted then: there may be something in them.
+            let seen_now = if self.sight.left_out { left_out || kind == FileType::Directory } else { !left_out };
+            if seen_now {
+                seen.entries.push(Entry { name, kind, left_out });
             }
         }
         seen

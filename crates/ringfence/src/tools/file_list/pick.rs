@@ -223,12 +223,13 @@ impl Visitor for Picker<'_> {
         }
         let deeper = self.wanted.depth == 0 || depth + 1 < self.wanted.depth;
         let mut next = Next::default();
-        for (path, Entry { name, kind }) in entries {
+        for (path, entry) in entries {
+            let (name, kind) = (&entry.name, entry.kind);
             // A directory that is entered is shown when it is, for only then one knows whether as a whole.
             if kind == FileType::Directory && deeper {
-                next.descend.push(name);
+                next.descend.push(entry);
             } else {
-                self.pick(path, kind, None, || directory.stat(&name).ok(), || directory.target(&name).ok());
+                self.pick(path, kind, None, || directory.stat(name).ok(), || directory.target(name).ok());
             }
         }
         next

@@ -30,6 +30,7 @@ pub struct Found {
     available: AtomicU64,
     binary: AtomicU64,
     unreadable: AtomicU64,
+    left_out: AtomicU64,
 }
 
 #[derive(Default)]
@@ -79,6 +80,7 @@ impl Found {
             available: AtomicU64::new(0),
             binary: AtomicU64::new(0),
             unreadable: AtomicU64::new(0),
+            left_out: AtomicU64::new(0),
         }
     }
 
@@ -88,6 +90,15 @@ impl Found {
 
     pub fn files_searched(&self) -> u64 {
         self.searched.load(Atomic::Relaxed)
+    }
+
+    /// Names were not looked at, as they are ignored or hidden.
+    pub fn leave_out(&self, count: u64) {
+        self.left_out.fetch_add(count, Atomic::Relaxed);
+    }
+
+    pub fn left_out(&self) -> u64 {
+        self.left_out.load(Atomic::Relaxed)
     }
 
     pub fn unreadable(&self) {

@@ -29,7 +29,9 @@ pub fn build(args: &Args) -> Result<RegexMatcher> {
         builder.line_terminator(Some(b'\n'));
     }
     builder.build(&args.pattern).map_err(|error| {
-        let text = error.to_string();
+        // Ours parses the pattern with signs of its own around it, which would move the place.
+        let plain = regex::bytes::RegexBuilder::new(&args.pattern).size_limit(MAX_COMPILED).build();
+        let text = plain.err().map_or_else(|| error.to_string(), |error| error.to_string());
         let (why, position) = explain(&text);
         let at = position.map_or(String::new(), |at| format!(" at character {at}"));
         let hint = match text.contains("not allowed in a regex") {

@@ -89,6 +89,7 @@ impl Visitor for Seeker<'_> {
     }
 
     fn enter(&self, _: &Tree, directory: &Directory, seen: Seen) -> Next {
+        self.found.leave_out(seen.left_out);
         let mut next = Next::default();
         let mut path = prefix_of(directory);
         let above = path.len();
@@ -101,7 +102,7 @@ impl Visitor for Seeker<'_> {
                 continue;
             }
             if is_dir {
-                next.descend.push(entry.name);
+                next.descend.push(entry);
             } else if entry.kind == FileType::RegularFile && self.selection.includes(below, false) {
                 next.work.push(entry);
             }

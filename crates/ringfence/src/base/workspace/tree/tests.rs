@@ -13,8 +13,9 @@ use super::*;
 use crate::base::Cause;
 use crate::base::workspace::tests::{Scratch, while_swapping};
 
-const SIGHT: Sight = Sight { gitignore: true, hidden: false };
-const ALL: Sight = Sight { gitignore: false, hidden: true };
+const SIGHT: Sight = Sight { gitignore: true, hidden: false, left_out: false };
+const ALL: Sight = Sight { gitignore: false, hidden: true, left_out: false };
+const LEFT_OUT: Sight = Sight { left_out: true, ..SIGHT };
 
 /// Notes every path, and the text of every file.
 #[derive(Default)]
@@ -43,7 +44,7 @@ impl Visitor for Notes {
             let path = directory.path().join(&entry.name).to_string_lossy().into_owned();
             self.paths.lock().unwrap().insert(path);
             match entry.kind {
-                FileType::Directory => next.descend.push(entry.name),
+                FileType::Directory => next.descend.push(entry),
                 FileType::RegularFile => next.work.push(entry),
                 _ => {}
             }
@@ -139,6 +140,13 @@ fn rules_hold_where_git_says_they_do() {
         "sub/target",
     ];
     assert_eq!(notes.list(), expected);
+    let all = walk(scratch.workspace(), ".", ALL).list();
+    // The other way round, with the directories that lead there.
+    let left_out = walk(scratch.workspace(), ".", LEFT_OUT).list();
+    let rest: Vec<_> = all.iter().filter(|path| !expected.contains(&path.as_str())).collect();
+    let on_the_way = ["nested", "sub", "sub/deep"];
+    assert_eq!(left_out.iter().filter(|path| !on_the_way.contains(&path.as_str())).collect::<Vec<_>>(), rest);
+    assert!(rest.iter().any(|path| *path == "target/x"), "{rest:?}");
     // From within, the rules above hold as well.
     assert_eq!(
         walk(scratch.workspace(), "sub", SIGHT).list(),
@@ -147,7 +155,7 @@ fn rules_hold_where_git_says_they_do() {
     assert_eq!(walk(scratch.workspace(), "sub/deep", SIGHT).list(), ["sub/deep/yes"]);
     // What is named is walked, ignored or not; `.git` too.
     assert_eq!(walk(scratch.workspace(), "target", SIGHT).list(), ["target/x"]);
-    assert_eq!(walk(scratch.workspace(), ".git", SIGHT).list(), [".git/info"]);
+    assert_eq!(walk(scratch.workspace(), ".git", SIGHT).list(), [".git/info", ".git/info/exclude"]);
     let all = walk(scratch.workspace(), ".", ALL).list();
     assert!(all.contains(&".hidden/x".to_owned()) && all.contains(&"a.log".to_owned()), "{all:?}");
     assert!(!all.iter().any(|path| path.split('/').any(|name| name == ".git")), "{all:?}");
