@@ -294,7 +294,10 @@ fn answer(job: &Job, start: &Start, room: usize, halt: &Halt) -> (Reply, u64) {
             let seeker = Seeker::new(&job.want, &job.selection, tree.path(), &found, halt);
             tree.walk(&seeker, threads(), halt);
             if found.files_searched() == 0 && !halt.is_called() {
-                reply.warnings.push("no file was searched: none there is wanted by `glob` and `type`".to_owned());
+                reply.warnings.push(
+                    "no file was searched: there is none, or `glob`, `exclude`, `type` and the ignore rules leave none"
+                        .to_owned(),
+                );
             }
         }
         Start::File(file, path) => {

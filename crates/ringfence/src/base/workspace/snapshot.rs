@@ -89,7 +89,7 @@ impl Visitor for Taker<'_> {
     fn own(&self) {}
 
     fn enter(&self, _: &Tree, _: &Directory, seen: Seen) -> Next {
-        if seen.too_long > 0 {
+        if seen.too_long > 0 || seen.cut {
             self.incomplete();
         }
         let mut next = Next::default();

@@ -31,6 +31,8 @@ use rules::Rules;
 
 /// Directories that are kept open for what lies below them. Past this they are found again by their names.
 const MAX_HELD: usize = 64;
+/// More names than anybody can use; a directory with more is seen in part.
+const MAX_NAMES: usize = 1_000_000;
 /// Enough for some hundred names at a time.
 const BUFFER_BYTES: usize = 32 << 10;
 
@@ -106,6 +108,8 @@ pub struct Seen {
     pub left_out: u64,
     /// Paths that are too long to be named.
     pub too_long: u64,
+    /// There are more names than were read.
+    pub cut: bool,
 }
 
 impl Tree {
@@ -194,7 +198,7 @@ impl Tree {
     /// Reads the names of a directory that was just opened, and its rules.
     fn read(&self, directory: &mut Directory, buffer: &mut Vec<u8>, halt: &Halt) -> rustix::io::Result<Seen> {
         let Some(held) = &directory.fd else { return Err(Errno::BADF) };
-        let mut found = Vec::new();
+        let (mut found, mut cut) = (Vec::new(), false);
         buffer.reserve(BUFFER_BYTES);
         let mut names = RawDir::new(held.fd.as_fd(), spare(buffer));
         while let Some(next) = names.next() {
@@ -205,7 +209,8 @@ impl Tree {
                 continue;
             }
             found.push((OsStr::from_bytes(name).to_owned(), next.file_type()));
-            if found.len() % 1024 == 0 && halt.is_called() {
+            cut = found.len() >= MAX_NAMES || found.len() % 1024 == 0 && halt.is_called();
+            if cut {
                 break;
             }
         }
@@ -218,7 +223,7 @@ impl Tree {
                 spot.rules = Some(Arc::new(own));
             }
         }
-        Ok(self.choose(directory, found))
+        Ok(Seen { cut, ..self.choose(directory, found) })
     }
 
     fn choose(&self, directory: &Directory, found: Vec<(OsString, FileType)>) -> Seen {

@@ -48,6 +48,7 @@ struct Kept {
     ignored: u64,
     unreadable: u64,
     too_long: u64,
+    cut: u64,
 }
 
 struct Found {
@@ -170,6 +171,7 @@ impl<'w> Picker<'w> {
             }
         };
         warn(kept.unreadable, "directories could not be read");
+        warn(kept.cut, "directories are too large to be read whole");
         warn(kept.too_long, "paths are too long to be named");
         if kept.total == 0 && kept.ignored > 0 {
             let more = "names are ignored by git or hidden: try `gitignore: false` or `hidden: true`";
@@ -199,6 +201,7 @@ impl Visitor for Picker<'_> {
             let mut kept = self.lock();
             kept.ignored += seen.left_out;
             kept.too_long += seen.too_long;
+            kept.cut += u64::from(seen.cut);
         }
         let mut path = directory.path().as_os_str().as_bytes().to_vec();
         if !path.is_empty() {
@@ -239,7 +242,7 @@ impl Visitor for Picker<'_> {
 
     fn lost(&self, parent: &Path, name: &OsStr, depth: usize, errno: Errno) {
         // What has gone or become something else meanwhile is not there; the others are, but cannot be looked into.
-        if !matches!(errno, Errno::ACCESS | Errno::PERM | Errno::XDEV) {
+        if matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP) {
             return;
         }
         self.lock().unreadable += 1;

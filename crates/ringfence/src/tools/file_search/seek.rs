@@ -90,6 +90,9 @@ impl Visitor for Seeker<'_> {
 
     fn enter(&self, _: &Tree, directory: &Directory, seen: Seen) -> Next {
         self.found.leave_out(seen.left_out);
+        if seen.cut {
+            self.found.unreadable();
+        }
         let mut next = Next::default();
         let mut path = prefix_of(directory);
         let above = path.len();
@@ -131,7 +134,8 @@ impl Visitor for Seeker<'_> {
     }
 
     fn lost(&self, _: &Path, _: &OsStr, _: usize, errno: Errno) {
-        if matches!(errno, Errno::ACCESS | Errno::PERM) {
+        // One that has gone, or become something else, is not there; one that is not to be walked into is no loss.
+        if !matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) {
             self.found.unreadable();
         }
     }

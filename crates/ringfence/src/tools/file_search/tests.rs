@@ -269,7 +269,7 @@ fn nothing_blocks_and_what_cannot_be_read_is_counted() {
     mknodat(CWD, ws.join("pipe"), FileType::Fifo, FileMode::from_raw_mode(0o600), 0).unwrap();
     symlink("/etc/passwd", ws.join("out")).unwrap();
     symlink("a", ws.join("in")).unwrap();
-    fs::set_permissions(ws.join("locked"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(ws.join("locked"), fs::Permissions::from_mode(0o000)).unwrap();
     let reply = searched(&scratch, json!({"pattern": "x|root"}));
     if rustix::process::geteuid().is_root() {
         assert_eq!(places(&reply), ["a:1", "locked:1"]);
