@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::fs::{FileType, Mode, OFlags, RawDir, Stat, fstat, openat};
+use rustix::fs::{FileType, Mode, OFlags, RawDir, ResolveFlags, Stat, fstat, openat, openat2};
 use rustix::io::Errno;
 
 use super::client::Shutters;
@@ -186,12 +186,27 @@ impl Tree {
         Ok(Directory { fd: Some(Held::new(fd, &self.held)), spot: Arc::new(spot) })
     }
 
-    /// Opens a directory again by the names that led to it, each a step of its own.
+    /// Opens a directory again by the names that led to it: at once where the kernel takes no symlink on the way,
+    /// else each name as a step of its own.
     fn find(&self, spot: &Spot) -> rustix::io::Result<OwnedFd> {
-        let mut dir = openat(&self.workspace.base, ".", DIRECTORY, Mode::empty())?;
-        for name in &spot.path {
-            dir = open_in(&dir, name)?;
-        }
+        let base = &self.workspace.base;
+        let straight = match self.workspace.openat2.load(Ordering::Relaxed) && !spot.path.as_os_str().is_empty() {
+            true => {
+                let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+                openat2(base, &spot.path, DIRECTORY, Mode::empty(), resolve)
+            }
+            false => Err(Errno::NOSYS),
+        };
+        let dir = match straight {
+            Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN | Errno::NAMETOOLONG) => {
+                let mut dir = openat(base, ".", DIRECTORY, Mode::empty())?;
+                for name in &spot.path {
+                    dir = open_in(&dir, name)?;
+                }
+                dir
+            }
+            decided => decided?,
+        };
         if Id::of(&fstat(&dir)?) == spot.id { Ok(dir) } else { Err(Errno::NOENT) }
     }
 

@@ -226,13 +226,17 @@ fn a_tree_of_ten_thousand_levels_ends() {
         here = open_in(&here, "d".as_ref()).unwrap();
     }
     drop(here);
-    let notes = walk(scratch.workspace(), ".", SIGHT);
-    // As deep as a path can be named, and no deeper.
-    assert_eq!(notes.entered.load(Ordering::Relaxed), 1 + 2 * 2048);
-    assert_eq!(notes.too_long.load(Ordering::Relaxed), 2);
-    assert_eq!(notes.lost.load(Ordering::Relaxed), 0);
-    let most = notes.most_held.load(Ordering::Relaxed);
-    assert!(most <= MAX_HELD + 8, "{most} open at a time");
+    for openat2 in [true, false] {
+        let workspace = scratch.workspace();
+        workspace.openat2.store(openat2, Ordering::Relaxed);
+        let notes = walk(workspace, ".", SIGHT);
+        // As deep as a path can be named, and no deeper.
+        assert_eq!(notes.entered.load(Ordering::Relaxed), 1 + 2 * 2048);
+        assert_eq!(notes.too_long.load(Ordering::Relaxed), 2);
+        assert_eq!(notes.lost.load(Ordering::Relaxed), 0);
+        let most = notes.most_held.load(Ordering::Relaxed);
+        assert!(most <= MAX_HELD + 8, "{most} open at a time");
+    }
     // The standard library would recurse on this.
     let removed = std::process::Command::new("rm").arg("-rf").arg(scratch.ws()).status().unwrap();
     assert!(removed.success());
