@@ -35,13 +35,13 @@ struct Args {
     path: Option<String>,
     /// Levels to go down: 1 (default; all with glob), 0 for all.
     depth: Option<u64>,
-    /// Only these: gitignore style, relative to path, e.g. `*.rs`, `src/**/*.ts`.
+    /// Only these, relative to path: `*.rs`, `src/**/*.ts`.
     glob: Option<Vec<String>>,
     /// Leave these out.
     exclude: Option<Vec<String>>,
-    /// Leave out what git ignores (true).
+    /// Heed .gitignore (true).
     gitignore: Option<bool>,
-    /// Names that begin with a dot, too (false).
+    /// Dot files, too (false).
     hidden: Option<bool>,
     #[serde(rename = "type")]
     kind: Option<EntryType>,

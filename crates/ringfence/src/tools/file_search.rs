@@ -49,7 +49,7 @@ struct Args {
     literal: Option<bool>,
     /// Directory or file, relative to the workspace (the default), or `output:<id>`.
     path: Option<String>,
-    /// Only these files: gitignore style, relative to path, e.g. `*.rs`, `src/**/*.ts`.
+    /// Only these files, relative to path: `*.rs`, `src/**/*.ts`.
     glob: Option<Vec<String>>,
     /// Leave these out.
     exclude: Option<Vec<String>>,
@@ -63,22 +63,21 @@ struct Args {
     multiline: Option<bool>,
     /// content (default), files (paths alone), count (matching lines per file).
     output: Option<Mode>,
-    /// Lines of context before each match (at most 20).
+    /// Lines of context (at most 20).
     before: Option<u64>,
-    /// And after.
     after: Option<u64>,
     /// 100, at most 2000.
     max_results: Option<u64>,
     max_per_file: Option<u64>,
-    /// Leave out what git ignores (true).
+    /// Heed .gitignore (true).
     gitignore: Option<bool>,
-    /// Names that begin with a dot, too (false).
+    /// Dot files, too (false).
     hidden: Option<bool>,
     /// 10000; what was found by then is returned.
     timeout_ms: Option<u64>,
     /// next_cursor of the last result.
     cursor: Option<String>,
-    /// Most bytes to return (at most 262144).
+    /// At most 262144.
     max_bytes: Option<u64>,
 }
 
@@ -94,7 +93,7 @@ enum Mode {
 #[derive(Debug, Default, Serialize, JsonSchema)]
 struct Reply {
     matches: Vec<Hit>,
-    /// Matching lines, shown or not; not with output files.
+    /// Shown or not.
     #[serde(skip_serializing_if = "Option::is_none")]
     total_matches: Option<u64>,
     files_matched: u64,
@@ -119,10 +118,9 @@ struct Hit {
     path: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<u64>,
-    /// Of the first match in the line, in characters from 1.
+    /// In characters from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     column: Option<u64>,
-    /// The line, cut to 300 characters around the match.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
