@@ -61,8 +61,11 @@ fn simplify(schema: &mut Value) {
             if map.get("default").is_some_and(Value::is_null) {
                 map.remove("default");
             }
-            // Rust's integer widths mean nothing to a caller.
+            // Rust's integer widths mean nothing to a caller, and that a count is not negative is plain.
             map.remove("format");
+            if map.get("minimum") == Some(&json!(0)) {
+                map.remove("minimum");
+            }
             map.values_mut().for_each(simplify);
         }
         Value::Array(items) => items.iter_mut().for_each(simplify),
