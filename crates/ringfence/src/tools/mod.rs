@@ -7,6 +7,7 @@ pub mod content;
 mod cursor;
 pub mod diff;
 pub mod execs;
+mod existing;
 pub mod file_list;
 pub mod file_read;
 pub mod file_search;
@@ -16,6 +17,7 @@ pub mod mime;
 mod selection;
 pub mod shell;
 pub mod shell_exec;
+mod store;
 pub mod text;
 
 use std::sync::Arc;
