@@ -10,20 +10,19 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use encoding_rs::{Encoding, UTF_8};
 use futures::future::BoxFuture;
-use rustix::fs::{Mode as Bits, fchmod};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::content::{Content, WHOLE_BYTES, check, etag_of, weak_etag};
-use super::diff::{Changes, changes};
+use super::content::{WHOLE_BYTES, check, etag_of, weak_etag};
+use super::diff::{self, Changes, changes};
 use super::existing::{Existing, stale};
 use super::store::{self, Temporary};
 use super::text::{self, Eol};
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
-use crate::base::workspace::{Place, Workspace, os_error, quoted};
+use crate::base::workspace::{Place, Workspace, quoted};
 use crate::base::{Cancel, Error, Kind, Result};
 
 /// Old content up to this size is held, to be compared and, where a write is in place, put back.
@@ -111,6 +110,9 @@ pub struct Reply {
     diff: Option<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     diff_truncated: bool,
+    /// The whole diff, when it was cut: read it with file.read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<String>,
     /// The encoding of the text written.
     #[serde(skip_serializing_if = "Option::is_none")]
     encoding: Option<String>,
@@ -170,7 +172,11 @@ impl Tool for FileWrite {
     fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let args: Args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
-            let work = tokio::task::spawn_blocking(move || write(&cx.workspace, &args, &cx.cancel));
+            let work = tokio::task::spawn_blocking(move || {
+                let mut reply = write(&cx.workspace, &args, &cx.cancel)?;
+                (reply.diff_truncated, reply.output) = diff::fit(&mut reply.diff, &cx.session.outputs);
+                Ok::<_, Error>(reply)
+            });
             let reply = work.await.map_err(|error| Error::internal("the write ended unexpectedly").source(error))??;
             Ok(reply.into_output())
         })
@@ -308,29 +314,20 @@ impl<'a> Job<'a> {
     fn replace(&self, old: &Existing, dir: &Arc<OwnedFd>, name: &OsString, cancel: &Cancel) -> Result<Option<String>> {
         let temporary = old.stage(dir, name, &self.bytes, self.new_mode(old), cancel)?;
         let etag = self.new_etag(&temporary)?;
+        if !old.holds_still()? {
+            return Ok(None);
+        }
         Ok(temporary.replace(name, &old.content.stat)?.then_some(etag))
     }
 
     fn write_in_place(&self, old: &Existing, cancel: &Cancel) -> Result<Option<String>> {
-        let file = old.object.open_write().map_err(|errno| os_error(errno, &self.path))?;
-        let _one_at_a_time = store::commit_lock();
-        let now = rustix::fs::fstat(&file).map_err(|errno| os_error(errno, &self.path))?;
-        if !super::content::same(&now, &old.content.stat) {
-            return Ok(None);
-        }
-        check(cancel)?;
-        let mode = self.new_mode(old);
-        if mode != old.content.stat.st_mode & 0o7777 {
-            fchmod(&file, Bits::from_raw_mode(mode)).map_err(|errno| os_error(errno, &self.path))?;
-        }
-        if self.append {
-            store::append(&file, old.survey.size, &self.bytes, &self.path, cancel)?;
-        } else {
-            store::overwrite(&file, old.content.bytes(), &self.bytes, &self.path)?;
-        }
-        // The bytes are there now, so a cancelled call still gets its true etag.
-        let written = Content::new(old.object.open_read()?, self.path.clone(), 0)?;
-        Ok(Some(written.survey(None, &Cancel::new())?.etag))
+        old.write_in_place(self.new_mode(old), cancel, |file| {
+            if self.append {
+                store::append(file, old.survey.size, &self.bytes, &self.path, cancel)
+            } else {
+                store::overwrite(file, old.content.bytes(), &self.bytes, &self.path)
+            }
+        })
     }
 
     fn new_mode(&self, old: &Existing) -> u32 {
@@ -368,7 +365,8 @@ impl<'a> Job<'a> {
             bytes: self.bytes.len() as u64,
             lines_added: changes.map(|changes| changes.added),
             lines_removed: changes.map(|changes| changes.removed),
-            diff_truncated: changes.is_some_and(|changes| changes.cut),
+            diff_truncated: false,
+            output: None,
             encoding: self.encoding.map(|encoding| encoding.name().to_ascii_lowercase()),
             atomic,
             dry_run: self.args.dry_run(),

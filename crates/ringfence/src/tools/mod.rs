@@ -10,9 +10,11 @@ pub mod execs;
 mod existing;
 pub mod file_list;
 pub mod file_read;
+pub mod file_replace;
 pub mod file_search;
 pub mod file_write;
 pub mod fixtures;
+mod image;
 pub mod mime;
 mod selection;
 pub mod shell;
@@ -188,6 +190,7 @@ pub const TOOLS: &[Make] = &[
     |_| Arc::new(file_write::FileWrite::new()),
     |_| Arc::new(file_list::FileList::new()),
     |_| Arc::new(file_search::FileSearch::new()),
+    |_| Arc::new(file_replace::FileReplace::new()),
     |config| Arc::new(shell_exec::ShellExec::new(config)),
     |config| Arc::new(shell::Shell::new(config)),
 ];

@@ -104,6 +104,92 @@ impl Temporary {
     }
 }
 
+impl Temporary {
+    /// Changes places with `name` if that is still what `old` saw; else nothing happens and the answer is None. What was
+    /// there is kept until the answer goes, and can be put back without needing space.
+    pub fn exchange(mut self, name: &OsStr, old: &Stat) -> Result<Option<Exchanged>> {
+        let _one_at_a_time = commit_lock();
+        let failed = |errno| os_error(errno, &self.path);
+        match statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(now) if same(&now, old) => {}
+            Ok(_) | Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(failed(errno)),
+        }
+        match renameat_with(&self.dir, &self.name, &self.dir, name, RenameFlags::EXCHANGE) {
+            Ok(()) => {}
+            // Not every file system knows the flag; another name for the old file keeps it as well.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                let kept = temporary_name(name);
+                linkat(&self.dir, name, &self.dir, &kept, AtFlags::empty()).map_err(failed)?;
+                if let Err(errno) = renameat(&self.dir, &self.name, &self.dir, name) {
+                    let _ = unlinkat(&self.dir, &kept, AtFlags::empty());
+                    return Err(failed(errno));
+                }
+                self.name = kept;
+            }
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(failed(errno)),
+        }
+        let new = fstat(&self.file).map_err(|errno| os_error(errno, &self.path))?;
+        let exchanged = Exchanged {
+            dir: Arc::clone(&self.dir),
+            name: name.to_owned(),
+            kept: std::mem::take(&mut self.name),
+            new,
+            path: self.path.clone(),
+        };
+        // Between the last look and the exchange somebody may have been faster still.
+        match statat(&exchanged.dir, &exchanged.kept, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(was) if moved_only(&was, old) => Ok(Some(exchanged)),
+            _ => exchanged.restore().map(|_| None),
+        }
+    }
+}
+
+/// A file in its place, with what was there before still at hand under another name.
+pub struct Exchanged {
+    dir: Arc<OwnedFd>,
+    name: OsString,
+    kept: OsString,
+    new: Stat,
+    path: String,
+}
+
+impl Exchanged {
+    /// Puts the old file back, the very same one, unless ours has been changed or replaced since.
+    pub fn put_back(self) -> Result<bool> {
+        let _one_at_a_time = commit_lock();
+        self.restore()
+    }
+
+    fn restore(mut self) -> Result<bool> {
+        match statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(now) if moved_only(&now, &self.new) => {}
+            Ok(_) | Err(Errno::NOENT) => return Ok(false),
+            Err(errno) => return Err(os_error(errno, &self.path)),
+        }
+        renameat(&self.dir, &self.kept, &self.dir, &self.name).map_err(|errno| os_error(errno, &self.path))?;
+        self.kept.clear();
+        Ok(true)
+    }
+}
+
+impl Drop for Exchanged {
+    fn drop(&mut self) {
+        if !self.kept.is_empty()
+            && let Err(errno) = unlinkat(&self.dir, &self.kept, AtFlags::empty())
+        {
+            tracing::warn!("cannot remove a replaced file: {errno}");
+        }
+    }
+}
+
+/// The same file with the same bytes, for all that can be seen. A rename changes the time of its last change of state.
+fn moved_only(now: &Stat, then: &Stat) -> bool {
+    let key = |s: &Stat| (s.st_dev, s.st_ino, s.st_size, s.st_mtime, s.st_mtime_nsec);
+    key(now) == key(then)
+}
+
 impl Drop for Temporary {
     fn drop(&mut self) {
         if !self.name.is_empty()

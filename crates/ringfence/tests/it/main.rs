@@ -15,6 +15,7 @@ mod escape;
 mod exec;
 mod fence;
 mod file_list;
+mod file_replace;
 mod file_search;
 mod footprint;
 mod malformed;
