@@ -26,6 +26,7 @@ mod rules_like_codex;
 mod sandbox_state;
 mod scenarios;
 mod shell;
+mod soak;
 mod support;
 mod tidy;
 mod traffic;
