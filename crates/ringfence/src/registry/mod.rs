@@ -128,14 +128,23 @@ mod tests {
         let [core, shell, all] = ["core", "shell", "all"].map(registry);
         assert_eq!(
             listed(&core),
-            ["file.read", "file.write", "file.list", "file.search", "shell.exec", "shell.session"]
+            ["file.read", "file.write", "file.list", "file.search", "file.replace", "shell.exec", "shell.session"]
         );
         assert!(core.get("shell").is_some(), "`shell` can always be called");
         assert_eq!(listed(&shell), ["shell"]);
         assert!(shell.get("shell.exec").is_none() && shell.get("file_read").is_none());
         assert_eq!(
             listed(&all),
-            ["file.read", "file.write", "file.list", "file.search", "shell.exec", "shell.session", "shell"]
+            [
+                "file.read",
+                "file.write",
+                "file.list",
+                "file.search",
+                "file.replace",
+                "shell.exec",
+                "shell.session",
+                "shell"
+            ]
         );
     }
 
