@@ -23,6 +23,7 @@ mod rules_like_codex;
 mod sandbox_state;
 mod scenarios;
 mod shell;
+mod shell_session;
 mod support;
 mod tidy;
 mod traffic;

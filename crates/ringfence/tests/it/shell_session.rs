@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::support::server::Scratch;
 use crate::support::{Client, Options, SESSIONS, Server, Transport, eventually, matrix, process};
 
 fn start() -> (Server, Client) {
@@ -121,8 +122,12 @@ fn its_own_time_ends_what_goes_on() {
 #[test]
 fn a_shell_keeps_its_state_between_calls() {
     let (_server, mut client) = start();
-    let first = exec(&mut client, json!({"command": "mkdir sub; cd sub; X=kept; echo err >&2; false", "session": "new"}));
-    assert_eq!((&first["status"], &first["exit_code"], &first["stderr"]), (&json!("failed"), &json!(1), &json!("err\n")));
+    let first =
+        exec(&mut client, json!({"command": "mkdir sub; cd sub; X=kept; echo err >&2; false", "session": "new"}));
+    assert_eq!(
+        (&first["status"], &first["exit_code"], &first["stderr"]),
+        (&json!("failed"), &json!(1), &json!("err\n"))
+    );
     let id = first["session"].as_str().unwrap_or_else(|| panic!("{first}")).to_owned();
     let second = exec(&mut client, json!({"command": "echo $X; basename $PWD", "session": id}));
     assert_eq!((&second["stdout"], &second["exit_code"]), (&json!("kept\nsub\n"), &json!(0)), "{second}");
@@ -161,7 +166,11 @@ fn a_shell_is_not_spoken_to_by_two_at_once() {
     assert_eq!(busy["status"], "running", "{busy}");
     let id = busy["exec_id"].as_str().unwrap().to_owned();
     let refused = exec(&mut client, json!({"command": "true", "session": id}));
-    assert_eq!((&refused["error"]["kind"], &refused["error"]["reason"]), (&json!("conflict"), &json!("busy")), "{refused}");
+    assert_eq!(
+        (&refused["error"]["kind"], &refused["error"]["reason"]),
+        (&json!("conflict"), &json!("busy")),
+        "{refused}"
+    );
     let done = session(&mut client, json!({"op": "read", "id": id}));
     assert_eq!((&done["status"], &done["stdout"]), (&json!("completed"), &json!("done\n")), "{done}");
     let next = exec(&mut client, json!({"command": "echo next", "session": id}));
@@ -171,14 +180,18 @@ fn a_shell_is_not_spoken_to_by_two_at_once() {
 #[test]
 fn a_forbidden_command_is_stopped_in_a_shell_that_lives_on() {
     let rules = "prefix_rule(pattern=[\"uname\"], decision=\"forbidden\")\n";
-    let mut server = Options::new(Transport::Stdio).rules(rules).spawn();
+    let scratch = Scratch::new();
+    let file = scratch.path().join("shell.rules");
+    std::fs::write(&file, rules).unwrap();
+    let options = Options::new(Transport::Stdio).on(&scratch).arg("--rules").arg(file.to_str().unwrap());
+    let mut server = options.spawn();
     let mut client = server.connect(SESSIONS);
     let first = exec(&mut client, json!({"command": "env uname -s", "session": "new"}));
     assert_eq!(first["exit_code"], 1, "{first}");
     assert!(first["stderr"].as_str().unwrap().contains("forbidden"), "{first}");
     let id = first["session"].as_str().unwrap().to_owned();
     // Other rules than it was started with: it is used no more.
-    std::fs::write(server.rules_file(), "prefix_rule(pattern=[\"id\"], decision=\"forbidden\")\n").unwrap();
+    std::fs::write(&file, "prefix_rule(pattern=[\"id\"], decision=\"forbidden\")\n").unwrap();
     let refused = exec(&mut client, json!({"command": "true", "session": id}));
     assert_eq!(refused["error"]["reason"], "rules_changed", "{refused}");
 }
@@ -186,13 +199,13 @@ fn a_forbidden_command_is_stopped_in_a_shell_that_lives_on() {
 #[test]
 fn everything_dies_with_its_session() {
     let (mut server, mut client) = start();
-    exec(&mut client, json!({"command": "exec sleep 7391", "yield_ms": 0}));
-    exec(&mut client, json!({"command": "sleep 7392 &", "session": "new"}));
-    let alive = || ["7391", "7392"].iter().filter(|what| process::runs(&["sleep", what])).count();
-    eventually(Duration::from_secs(5), "both run", || alive() == 2);
-    client.close();
-    server.wait();
-    eventually(Duration::from_secs(5), "both are gone", || alive() == 0);
+    let marker = process::marker();
+    exec(&mut client, json!({"command": format!("exec sleep {marker}"), "yield_ms": 0}));
+    exec(&mut client, json!({"command": format!("sleep {marker} &"), "session": "new"}));
+    eventually(Duration::from_secs(5), "both run", || process::with_argument(&marker).len() == 2);
+    client.hang_up();
+    server.ended();
+    process::wait_for_death(&marker, Duration::from_secs(5));
 }
 
 #[test]
@@ -200,8 +213,8 @@ fn the_end_of_what_went_on_is_on_record() {
     let (mut server, mut client) = start();
     let begun = exec(&mut client, json!({"command": "echo hi; exit 4", "yield_ms": 0}));
     session(&mut client, json!({"op": "read", "id": begun["exec_id"]}));
-    client.close();
-    server.wait();
+    client.hang_up();
+    server.ended();
     let records = server.audit();
     let of = |event: &str| records.iter().filter(|record| record["event"] == event).cloned().collect::<Vec<_>>();
     let stop = of("call.stop").into_iter().find(|record| record["tool"] == "shell.exec").unwrap();
@@ -215,10 +228,10 @@ fn the_end_of_what_went_on_is_on_record() {
 fn without_a_session_that_lasts_nothing_goes_on() {
     let mut server = Options::new(Transport::Stdio).spawn();
     let mut client = server.connect(crate::support::MODERN);
-    client.forget_session();
+    client.handle = None;
     let refused = exec(&mut client, json!({"command": "true", "yield_ms": 0}));
     assert_eq!(refused["error"]["reason"], "no_session", "{refused}");
-    client.forget_session();
+    client.handle = None;
     let refused = exec(&mut client, json!({"command": "true", "session": "new"}));
     assert_eq!(refused["error"]["reason"], "no_session", "{refused}");
 }
