@@ -3,6 +3,7 @@
 
 pub mod arguments;
 mod attended;
+pub mod code_exec;
 mod command;
 pub mod content;
 pub mod diff;
@@ -188,5 +189,6 @@ pub const TOOLS: &[Make] = &[
     |_| Arc::new(file_write::FileWrite::new()),
     |config| Arc::new(shell_exec::ShellExec::new(config)),
     |config| Arc::new(shell_session::ShellSession::new(config)),
+    |config| Arc::new(code_exec::CodeExec::new(config)),
     |config| Arc::new(shell::Shell::new(config)),
 ];

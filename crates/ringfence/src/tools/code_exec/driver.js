@@ -1,5 +1,5 @@
-// Runs cells for the one at the other end of the line. A message is a line of sizes and then as many parts.
-// Standard input, output and error are the code's own.
+// Runs cells for the one at the other end of the line. A request is a line of sizes, as many parts and a NUL; a reply
+// is fields of key and value, and ends with a NUL. Standard input, output and error are the code's own.
 const fs = require("fs");
 const vm = require("vm");
 const path = require("path");
@@ -169,8 +169,8 @@ async function perform(request) {
 }
 
 function encode(pairs) {
-  const parts = pairs.flat().map((part) => Buffer.from(part));
-  return Buffer.concat([Buffer.from(parts.map((part) => part.length).join(" ") + "\n"), ...parts]);
+  const field = ([key, value]) => `${key}\x1f${value.replace(/[\0\x1e\x1f]/g, "\ufffd")}`;
+  return Buffer.from(`${pairs.map(field).join("\x1e")}\0`);
 }
 
 let send = (pairs) => {
@@ -186,6 +186,7 @@ function understand(parts) {
 process.on("SIGINT", () => busy && busy());
 
 const first = understand(sizes().split(" ").map((size) => take(Number(size))));
+take(1);
 if (first.once) {
   // What it left running goes on, as always; a failure ends it.
   process.removeAllListeners("SIGINT");
@@ -207,12 +208,13 @@ if (first.once) {
         wanted = waiting.subarray(0, end).toString().split(" ").map(Number);
         waiting = waiting.subarray(end + 1);
       }
-      if (waiting.length < wanted.reduce((sum, size) => sum + size, 0)) return;
+      if (waiting.length < wanted.reduce((sum, size) => sum + size, 1)) return;
       const parts = wanted.map((size) => {
         const part = waiting.subarray(0, size);
         waiting = waiting.subarray(size);
         return part;
       });
+      waiting = waiting.subarray(1);
       wanted = null;
       queue = queue.then(() => perform(understand(parts)));
     }

@@ -1,5 +1,5 @@
-# Runs cells for the one at the other end of the line. A message is a line of sizes and then as many parts.
-# Standard input, output and error are the code's own. Modules are loaded late: most cells need none of them.
+# Runs cells for the one at the other end of the line. A request is a line of sizes, as many parts and a NUL; a reply
+# is fields of key and value, and ends with a NUL. Standard input, output and error are the code's own. Modules are loaded late: most cells need none of them.
 import os, signal, sys
 
 WIDEST = 1568
@@ -262,15 +262,21 @@ def receive(reader):
 
 def frame(reader):
     sizes = reader.readline().split()
-    return [reader.read(int(size)) for size in sizes]
+    parts = [reader.read(int(size)) for size in sizes]
+    reader.read(1)
+    return parts
 
 
 def send(line, pairs):
-    parts = []
+    marks = {0: "\ufffd", 30: "\ufffd", 31: "\ufffd"}
+    fields = []
     for key, value in pairs:
-        parts.append(key.encode())
-        parts.append(value if isinstance(value, bytes) else value.encode("utf-8", "replace"))
-    data = memoryview(b" ".join(str(len(part)).encode() for part in parts) + b"\n" + b"".join(parts))
+        if isinstance(value, bytes):
+            import binascii
+
+            value = binascii.b2a_base64(value, newline=False).decode()
+        fields.append(key + "\x1f" + value.translate(marks))
+    data = memoryview("\x1e".join(fields).encode("utf-8", "replace") + b"\0")
     while data:
         data = data[os.write(line, data) :]
 
