@@ -356,8 +356,13 @@ fn much_output_and_much_code_are_borne() {
 
 #[test]
 fn what_is_not_there_says_how_to_get_it() {
-    let mut server = Options::new(Transport::Stdio).env("PATH", "/nonexistent").spawn();
+    let scratch = Scratch::new();
+    std::os::unix::fs::symlink("/bin/bash", scratch.path().join("bash")).unwrap();
+    let mut server = Options::new(Transport::Stdio).env("PATH", scratch.path().to_str().unwrap()).spawn();
     let mut client = server.connect(SESSIONS);
+    let listed = client.request("tools/list", json!({}))["result"]["tools"].clone();
+    let tool = listed.as_array().unwrap().iter().find(|tool| tool["name"] == "code.exec").unwrap();
+    assert_eq!(tool["inputSchema"]["properties"]["language"]["enum"], json!(["bash"]));
     let error = refused(&mut client, json!({"language": "python", "code": "1"}));
     assert_holds(
         json!({"kind": "unavailable", "reason": "runtime_missing", "hint": "~apt-get install python3"}),

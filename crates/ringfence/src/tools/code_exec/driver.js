@@ -175,7 +175,11 @@ function encode(pairs) {
 
 let send = (pairs) => {
   const data = encode(pairs);
-  for (let at = 0; at < data.length; ) at += writeSync(line, data, at);
+  try {
+    for (let at = 0; at < data.length; ) at += writeSync(line, data, at);
+  } catch {
+    // The code may have closed what it does not know. Its end still tells how it went.
+  }
 };
 
 function understand(parts) {

@@ -73,7 +73,9 @@ def run(main, request, loop):
             source = file.read()
         scope["__file__"] = request["file"]
         if request["once"]:
-            sys.path[:1] = [os.path.dirname(request["file"])]
+            if sys.path[:1] == [""]:
+                sys.path.pop(0)
+            sys.path.insert(0, os.path.dirname(request["file"]))
         name = request["file"]
     else:
         source = request["code"]
@@ -277,8 +279,12 @@ def send(line, pairs):
             value = binascii.b2a_base64(value, newline=False).decode()
         fields.append(key + "\x1f" + value.translate(marks))
     data = memoryview("\x1e".join(fields).encode("utf-8", "replace") + b"\0")
-    while data:
-        data = data[os.write(line, data) :]
+    try:
+        while data:
+            data = data[os.write(line, data) :]
+    except OSError:
+        # The code may have closed what it does not know. Its end still tells how it went.
+        pass
 
 
 drive(line, reader)
