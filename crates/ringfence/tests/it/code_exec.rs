@@ -390,6 +390,8 @@ fn a_cancelled_call_interrupts_its_code_and_no_more() {
     let request = client.start_call("code.exec", &json!({"language": "python", "session": id, "code": code}));
     let begun = server.workspace().join("begun");
     eventually(Duration::from_secs(10), "it has begun", || begun.exists());
+    let error = refused(&mut client, json!({"language": "python", "session": id, "code": "x"}));
+    assert_holds(json!({"kind": "conflict", "reason": "busy", "hint": "*"}), &error);
     client.cancel(&request);
     let mut said = Value::Null;
     eventually(Duration::from_secs(10), "it is free again", || {

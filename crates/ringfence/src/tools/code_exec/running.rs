@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use rustix::fs::{MemfdFlags, memfd_create};
+use tokio::sync::OwnedMutexGuard;
 
 use super::artifacts::{Before, Made};
 use super::reply::{self, Place};
 use super::report::{self, Request};
 use super::runtimes::{Found, RUNTIMES, Way};
-use super::turn::{SharedLine, Turn};
+use super::turn::{SharedLine, Turn, take_floor};
 use super::{Arguments, Figures};
 use crate::base::call::{Output, Prepared};
 use crate::base::{Cause, Error, Kind, Result};
@@ -68,8 +69,7 @@ impl Running<'_> {
             true => Vec::new(),
             false => self.request(true, "<code>", file.as_deref()).encode(driver(way)),
         };
-        let line = Arc::new(tokio::sync::Mutex::new(line));
-        self.turn(&started, line, message, false, reports, before, None).await
+        self.turn(&started, alone(line)?, message, false, reports, before, None).await
     }
 
     /// An interpreter that knows nothing of us: the code is a file without a name, or comes by standard input.
@@ -101,8 +101,7 @@ impl Running<'_> {
         let before = self.before().await;
         let started = command::start(self.cx, call, self.launcher, command, None).await?;
         let (line, _) = Line::pair(report::LONGEST)?;
-        let line = Arc::new(tokio::sync::Mutex::new(line));
-        self.turn(&started, line, Vec::new(), false, false, before, None).await
+        self.turn(&started, alone(line)?, Vec::new(), false, false, before, None).await
     }
 
     pub async fn in_session(&self, call: Prepared, session: &str) -> Result<Output> {
@@ -111,6 +110,7 @@ impl Running<'_> {
                 .reason("no_session")
                 .hint("Send the session handle of an earlier result's `_meta` along with the call."));
         }
+        let file = self.arguments.file_in(&self.cx.workspace)?;
         let (runs, language) = (Runs::of(&self.cx.session)?, self.found.runtime.language);
         let (kept, fresh) = match session {
             "new" => (self.start(call, &runs, None).await?, true),
@@ -125,23 +125,15 @@ impl Running<'_> {
                 }
             }
         };
-        let busy = || {
-            Error::new(Kind::Conflict, "the session is busy with other code")
-                .reason("busy")
-                .hint("Wait for it, interrupt it with shell.session `op: signal`, or start another session.")
-        };
-        let line = kept.line.clone().ok_or_else(busy)?;
-        if line.try_lock().map_err(|_| busy())?.is_busy() {
-            return Err(busy());
-        }
+        let Some(line) = kept.line.clone() else { return Err(Error::internal("an interpreter without a line")) };
+        let floor = take_floor(&line)?;
         kept.take_up(self.cx, Some(Arc::clone(&self.cx.deadline))).await?;
-        let file = self.arguments.file_in(&self.cx.workspace)?;
         let number = self.cx.session.keep(|| Ok(Cells::default()))?.0.fetch_add(1, Ordering::Relaxed) + 1;
         let name = format!("<cell-{number}>");
         let driver = driver(self.found.runtime.way).filter(|_| fresh);
         let message = self.request(false, &name, file.as_deref()).encode(driver);
         let before = self.before().await;
-        let output = self.turn(&kept.started, line, message, true, true, before, Some(&kept)).await;
+        let output = self.turn(&kept.started, (line, floor), message, true, true, before, Some(&kept)).await;
         if kept.ended().is_some() {
             runs.remove(&kept.id);
         }
@@ -173,7 +165,6 @@ impl Running<'_> {
     }
 
     async fn end(&self, runs: &Runs, kept: &Kept) -> Result<()> {
-        kept.take_up(self.cx, None).await?;
         kept.started.live.stop(Stop::Cancelled(Cause::Client));
         runs.remove(&kept.id);
         let cancel = self.cx.cancel.clone();
@@ -187,7 +178,7 @@ impl Running<'_> {
     async fn turn(
         &self,
         started: &Started,
-        line: SharedLine,
+        (line, floor): (SharedLine, OwnedMutexGuard<Line>),
         message: Vec<u8>,
         lives_on: bool,
         reports: bool,
@@ -195,7 +186,7 @@ impl Running<'_> {
         kept: Option<&Kept>,
     ) -> Result<Output> {
         let (cx, budget) = (self.cx, Started::budget(self.cx, self.arguments.max_bytes));
-        let turn = Turn { line, message, lives_on, reports, limit: value_limit(budget) };
+        let turn = Turn { line, floor, message, lives_on, reports, limit: value_limit(budget) };
         // A quarter is left for the value, the traceback and the files.
         let begun = Instant::now();
         let (seen, mut heard) = turn.take(cx, started, budget - budget / 4).await?;
@@ -250,6 +241,13 @@ impl Running<'_> {
             args: self.arguments.args.as_deref().unwrap_or_default(),
         }
     }
+}
+
+/// A line that nobody else knows.
+fn alone(line: Line) -> Result<(SharedLine, OwnedMutexGuard<Line>)> {
+    let line = Arc::new(tokio::sync::Mutex::new(line));
+    let floor = take_floor(&line)?;
+    Ok((line, floor))
 }
 
 /// Of a value, and of a traceback.

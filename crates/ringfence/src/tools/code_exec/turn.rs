@@ -8,12 +8,24 @@ use rustix::process::Signal;
 use tokio::sync::OwnedMutexGuard;
 
 use super::report::Report;
-use crate::base::{Cancel, Result};
+use crate::base::{Cancel, Error, Kind, Result};
 use crate::sandbox::{Line, Live, Look, Seen, Stop};
 use crate::tools::RunCx;
 use crate::tools::command::Started;
 
 pub type SharedLine = Arc<tokio::sync::Mutex<Line>>;
+
+/// The floor of a line, when its interpreter has nothing else to do.
+pub fn take_floor(line: &SharedLine) -> Result<OwnedMutexGuard<Line>> {
+    if let Ok(mut floor) = Arc::clone(line).try_lock_owned()
+        && !floor.is_busy()
+    {
+        return Ok(floor);
+    }
+    Err(Error::new(Kind::Conflict, "the session is busy with other code")
+        .reason("busy")
+        .hint("Wait for it, interrupt it with shell.session `op: signal`, or start another session."))
+}
 
 /// How long an interpreter that was interrupted may take to say so.
 const INTERRUPT: Duration = Duration::from_secs(1);
@@ -22,6 +34,8 @@ const LAST_WORD: Duration = Duration::from_millis(200);
 
 pub struct Turn {
     pub line: SharedLine,
+    /// Who holds it speaks: nobody else can come between.
+    pub floor: OwnedMutexGuard<Line>,
     pub message: Vec<u8>,
     /// The interpreter stays when the code has ended.
     pub lives_on: bool,
@@ -75,10 +89,10 @@ struct Talk {
 impl Talk {
     /// Ends when the interpreter is ready for more; otherwise the end of the run is waited for.
     async fn carry(self, turn: Turn) {
-        let Ok(mut line) = Arc::clone(&turn.line).try_lock_owned() else { return pending().await };
+        let Turn { floor: mut line, message, lives_on, reports, limit, .. } = turn;
         let mut stop = None;
         let said = tokio::select! {
-            said = exchange(&mut line, &turn) => Some(said),
+            said = exchange(&mut line, &message) => Some(said),
             cause = self.cancel.cancelled() => {
                 stop = Some(Stop::by(cause));
                 self.note(|heard| heard.stop = stop);
@@ -87,13 +101,13 @@ impl Talk {
         };
         let said = match said {
             Some(said) => Some(said),
-            None if turn.reports && self.live.signal(Signal::INT.as_raw()).is_ok() => {
+            None if reports && self.live.signal(Signal::INT.as_raw()).is_ok() => {
                 tokio::time::timeout(self.grace, hear(&mut line)).await.ok()
             }
             None => None,
         };
-        let answered = said.map(|said| Report::read(&said, turn.limit));
-        let ready = answered.as_ref().is_some_and(|report| turn.lives_on && !report.ended);
+        let answered = said.map(|said| Report::read(&said, limit));
+        let ready = answered.as_ref().is_some_and(|report| lives_on && !report.ended);
         self.note(|heard| heard.report = answered);
         if ready {
             return;
@@ -114,14 +128,14 @@ impl Talk {
 }
 
 /// The report on what was sent. One that has gone is told by the end of its run.
-async fn exchange(line: &mut OwnedMutexGuard<Line>, turn: &Turn) -> Vec<u8> {
-    if let Err(error) = line.send(&turn.message).await {
+async fn exchange(line: &mut Line, message: &[u8]) -> Vec<u8> {
+    if let Err(error) = line.send(message).await {
         tracing::debug!("an interpreter does not take its code: {error}");
     }
     hear(line).await
 }
 
-async fn hear(line: &mut OwnedMutexGuard<Line>) -> Vec<u8> {
+async fn hear(line: &mut Line) -> Vec<u8> {
     match line.receive().await {
         Ok(Some(said)) => said,
         _ => pending().await,
