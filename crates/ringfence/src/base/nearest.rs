@@ -36,18 +36,20 @@ pub fn nearest_few<'a>(name: &str, candidates: &[&'a str], most: usize) -> Vec<&
     found.into_iter().take(most).map(|(_, candidate)| candidate).collect()
 }
 
-/// Levenshtein distance over characters.
+/// How many characters have to be put in, left out, changed or swapped with their neighbour.
 fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, cb) in b.iter().enumerate() {
-            let substitution = diagonal + usize::from(ca != *cb);
-            diagonal = row[j + 1];
-            row[j + 1] = substitution.min(diagonal + 1).min(row[j] + 1);
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let (mut before, mut row): (Vec<usize>, Vec<usize>) = (Vec::new(), (0..=b.len()).collect());
+    for i in 0..a.len() {
+        let mut next = vec![i + 1];
+        for j in 0..b.len() {
+            let mut least = (row[j] + usize::from(a[i] != b[j])).min(row[j + 1] + 1).min(next[j] + 1);
+            if i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j] {
+                least = least.min(before[j - 1] + 1);
+            }
+            next.push(least);
         }
+        before = std::mem::replace(&mut row, next);
     }
     row[b.len()]
 }
@@ -59,6 +61,7 @@ mod tests {
     #[test]
     fn a_slip_is_recognised_and_another_word_is_not() {
         assert_eq!(nearest("expiry", &["terminal", "expiry_s"]), Some("expiry_s"));
+        assert_eq!(nearest("scr", &["src", "x"]), Some("src"));
         assert_eq!(nearest("colour", &["terminal", "expiry_s"]), None);
         assert_eq!(nearest(&"x".repeat(65), &["terminal"]), None);
     }

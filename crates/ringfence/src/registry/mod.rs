@@ -126,11 +126,26 @@ mod tests {
         let listed =
             |registry: &Registry| registry.tools().iter().map(|tool| tool.spec().name.clone()).collect::<Vec<_>>();
         let [core, shell, all] = ["core", "shell", "all"].map(registry);
-        assert_eq!(listed(&core), ["file.read", "file.write", "shell.exec", "shell.session", "code.exec"]);
+        assert_eq!(
+            listed(&core),
+            ["file.read", "file.write", "file.list", "file.search", "shell.exec", "shell.session", "code.exec"]
+        );
         assert!(core.get("shell").is_some(), "`shell` can always be called");
         assert_eq!(listed(&shell), ["shell"]);
         assert!(shell.get("shell.exec").is_none() && shell.get("file_read").is_none());
-        assert_eq!(listed(&all), ["file.read", "file.write", "shell.exec", "shell.session", "code.exec", "shell"]);
+        assert_eq!(
+            listed(&all),
+            [
+                "file.read",
+                "file.write",
+                "file.list",
+                "file.search",
+                "shell.exec",
+                "shell.session",
+                "code.exec",
+                "shell"
+            ]
+        );
     }
 
     #[test]

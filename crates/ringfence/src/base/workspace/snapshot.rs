@@ -57,7 +57,8 @@ pub struct Changes {
 impl Snapshot {
     /// Notes up to `cap` files. Takes about a microsecond for each.
     pub fn take(workspace: &Arc<Workspace>, cap: usize, cancel: &Cancel) -> Result<Snapshot> {
-        let Start::Tree(tree) = Tree::at(workspace, ".", Sight { gitignore: true, hidden: true })? else {
+        let Start::Tree(tree) = Tree::at(workspace, ".", Sight { gitignore: true, hidden: true, left_out: false })?
+        else {
             return Err(Error::internal("the workspace is no directory"));
         };
         let halt = Halt::with(cancel);
@@ -88,13 +89,13 @@ impl Visitor for Taker<'_> {
     fn own(&self) {}
 
     fn enter(&self, _: &Tree, _: &Directory, seen: Seen) -> Next {
-        if seen.too_long > 0 {
+        if seen.too_long > 0 || seen.cut {
             self.incomplete();
         }
         let mut next = Next::default();
         for entry in seen.entries {
             match entry.kind {
-                FileType::Directory => next.descend.push(entry.name),
+                FileType::Directory => next.descend.push(entry),
                 FileType::RegularFile => next.work.push(entry),
                 _ => {}
             }

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::fs::{FileType, Mode, OFlags, RawDir, Stat, fstat, openat};
+use rustix::fs::{FileType, Mode, OFlags, RawDir, ResolveFlags, Stat, fstat, openat, openat2};
 use rustix::io::Errno;
 
 use super::client::Shutters;
@@ -31,6 +31,8 @@ use rules::Rules;
 
 /// Directories that are kept open for what lies below them. Past this they are found again by their names.
 const MAX_HELD: usize = 64;
+/// More names than anybody can use; a directory with more is seen in part.
+const MAX_NAMES: usize = 1_000_000;
 /// Enough for some hundred names at a time.
 const BUFFER_BYTES: usize = 32 << 10;
 
@@ -41,6 +43,8 @@ pub struct Sight {
     pub gitignore: bool,
     /// Names that begin with a dot are seen, but for `.git`.
     pub hidden: bool,
+    /// The other way round: nothing is seen but what the two would leave out, and the way there.
+    pub left_out: bool,
 }
 
 /// Where a walk begins.
@@ -73,6 +77,8 @@ struct Spot {
     id: Id,
     above: Option<Arc<Spot>>,
     rules: Option<Arc<Rules>>,
+    /// It or one above it is left out by the rules of the sight.
+    left_out: bool,
 }
 
 /// An open directory that is counted.
@@ -102,6 +108,8 @@ pub struct Seen {
     pub left_out: u64,
     /// Paths that are too long to be named.
     pub too_long: u64,
+    /// There are more names than were read.
+    pub cut: bool,
 }
 
 impl Tree {
@@ -126,7 +134,7 @@ impl Tree {
         let rules = sight.gitignore.then(|| Rules::above(workspace, names)).flatten();
         let id = Id::of(&fstat(&dir)?);
         let held = Arc::new(AtomicUsize::new(0));
-        let spot = Arc::new(Spot { path: names.iter().collect(), depth: 0, id, above: None, rules });
+        let spot = Arc::new(Spot { path: names.iter().collect(), depth: 0, id, above: None, rules, left_out: false });
         let root = Arc::new(Directory { fd: Some(Held::new(dir, &held)), spot });
         Ok(Tree { workspace: Arc::clone(workspace), sight, held, root })
     }
@@ -146,12 +154,13 @@ impl Tree {
         let Some(held) = &self.root.fd else { return Err(Errno::BADF) };
         let spot = &self.root.spot;
         let (path, rules) = (spot.path.clone(), spot.rules.clone());
-        let spot = Spot { path, depth: 0, id: spot.id, above: None, rules };
+        let spot = Spot { path, depth: 0, id: spot.id, above: None, rules, left_out: false };
         Ok(Directory { fd: Some(Held::new(readable(&held.fd)?, &self.held)), spot: Arc::new(spot) })
     }
 
     /// Opens a name of a directory as a directory to go on in.
-    fn open(&self, parent: &Directory, name: &OsStr) -> rustix::io::Result<Directory> {
+    fn open(&self, parent: &Directory, entry: &Entry) -> rustix::io::Result<Directory> {
+        let name = entry.name.as_os_str();
         let fd = match &parent.fd {
             Some(held) => open_in(&held.fd, name)?,
             None => open_in(&self.find(&parent.spot)?, name)?,
@@ -172,23 +181,39 @@ impl Tree {
             id,
             above: Some(Arc::clone(above)),
             rules: above.rules.clone(),
+            left_out: entry.left_out,
         };
         Ok(Directory { fd: Some(Held::new(fd, &self.held)), spot: Arc::new(spot) })
     }
 
-    /// Opens a directory again by the names that led to it, each a step of its own.
+    /// Opens a directory again by the names that led to it: at once where the kernel takes no symlink on the way,
+    /// else each name as a step of its own.
     fn find(&self, spot: &Spot) -> rustix::io::Result<OwnedFd> {
-        let mut dir = openat(&self.workspace.base, ".", DIRECTORY, Mode::empty())?;
-        for name in &spot.path {
-            dir = open_in(&dir, name)?;
-        }
+        let base = &self.workspace.base;
+        let straight = match self.workspace.openat2.load(Ordering::Relaxed) && !spot.path.as_os_str().is_empty() {
+            true => {
+                let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+                openat2(base, &spot.path, DIRECTORY, Mode::empty(), resolve)
+            }
+            false => Err(Errno::NOSYS),
+        };
+        let dir = match straight {
+            Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN | Errno::NAMETOOLONG) => {
+                let mut dir = openat(base, ".", DIRECTORY, Mode::empty())?;
+                for name in &spot.path {
+                    dir = open_in(&dir, name)?;
+                }
+                dir
+            }
+            decided => decided?,
+        };
         if Id::of(&fstat(&dir)?) == spot.id { Ok(dir) } else { Err(Errno::NOENT) }
     }
 
     /// Reads the names of a directory that was just opened, and its rules.
     fn read(&self, directory: &mut Directory, buffer: &mut Vec<u8>, halt: &Halt) -> rustix::io::Result<Seen> {
         let Some(held) = &directory.fd else { return Err(Errno::BADF) };
-        let mut found = Vec::new();
+        let (mut found, mut cut) = (Vec::new(), false);
         buffer.reserve(BUFFER_BYTES);
         let mut names = RawDir::new(held.fd.as_fd(), spare(buffer));
         while let Some(next) = names.next() {
@@ -199,7 +224,8 @@ impl Tree {
                 continue;
             }
             found.push((OsStr::from_bytes(name).to_owned(), next.file_type()));
-            if found.len() % 1024 == 0 && halt.is_called() {
+            cut = found.len() >= MAX_NAMES || found.len() % 1024 == 0 && halt.is_called();
+            if cut {
                 break;
             }
         }
@@ -212,7 +238,7 @@ impl Tree {
                 spot.rules = Some(Arc::new(own));
             }
         }
-        Ok(self.choose(directory, found))
+        Ok(Seen { cut, ..self.choose(directory, found) })
     }
 
     fn choose(&self, directory: &Directory, found: Vec<(OsString, FileType)>) -> Seen {
@@ -238,10 +264,12 @@ impl Tree {
             }
             let verdict = spot.rules.as_ref().and_then(|rules| rules.judge(&path, kind == FileType::Directory));
             let left_out = verdict.unwrap_or(!self.sight.hidden && name.as_bytes().starts_with(b"."));
-            if left_out {
-                seen.left_out += 1;
-            } else {
-                seen.entries.push(Entry { name, kind });
+            seen.left_out += u64::from(left_out);
+            let left_out = left_out || spot.left_out;
+            // Of what is not left out only directories are wanted then: there may be something in them.
+            let seen_now = if self.sight.left_out { left_out || kind == FileType::Directory } else { !left_out };
+            if seen_now {
+                seen.entries.push(Entry { name, kind, left_out });
             }
         }
         seen

@@ -3,7 +3,6 @@
 //! The stack is worked off from its end, so that a walk goes deep before it goes wide and few directories are open
 //! at a time, whatever the tree looks like.
 
-use std::ffi::OsString;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -38,7 +37,7 @@ pub trait Visitor: Sync {
 #[derive(Debug, Default)]
 pub struct Next {
     /// Directories to enter.
-    pub descend: Vec<OsString>,
+    pub descend: Vec<Entry>,
     /// Entries to work on, in parallel where there are many.
     pub work: Vec<Entry>,
 }
@@ -77,7 +76,7 @@ impl Halt {
 }
 
 enum Job {
-    Enter { parent: Arc<Directory>, name: OsString },
+    Enter { parent: Arc<Directory>, entry: Entry },
     Work { directory: Arc<Directory>, entries: Vec<Entry> },
 }
 
@@ -124,12 +123,12 @@ impl<V: Visitor> Crew<'_, V> {
             // Whoever waits must not wait for a thread that was lost in a panic.
             let _done = Done(self);
             match job {
-                Job::Enter { parent, name } => match self.tree.open(&parent, &name) {
+                Job::Enter { parent, entry } => match self.tree.open(&parent, &entry) {
                     Ok(directory) => {
                         drop(parent);
                         self.show(directory, &mut own, &mut buffer);
                     }
-                    Err(errno) => self.visitor.lost(parent.path(), &name, parent.depth() + 1, errno),
+                    Err(errno) => self.visitor.lost(parent.path(), &entry.name, parent.depth() + 1, errno),
                 },
                 Job::Work { directory, entries } => self.visitor.work(&mut own, self.tree, &directory, entries),
             }
@@ -173,7 +172,7 @@ impl<V: Visitor> Crew<'_, V> {
         let mut jobs = Vec::new();
         if !descend.is_empty() {
             let parent = if crowded { Arc::new(directory.released()) } else { Arc::clone(&directory) };
-            jobs.extend(descend.into_iter().map(|name| Job::Enter { parent: Arc::clone(&parent), name }));
+            jobs.extend(descend.into_iter().map(|entry| Job::Enter { parent: Arc::clone(&parent), entry }));
             // The last is taken up at once, so that it may keep its parent open: going straight down is cheap.
             if let Some(Job::Enter { parent, .. }) = jobs.last_mut() {
                 *parent = Arc::clone(&directory);

@@ -11,6 +11,8 @@ use rustix::fs::{FileType, fstatfs};
 pub struct Entry {
     pub name: OsString,
     pub kind: FileType,
+    /// The rules of the sight leave it out, and it is seen for that.
+    pub left_out: bool,
 }
 
 /// The order of paths in every result: a directory, then what is in it, then its next neighbour.

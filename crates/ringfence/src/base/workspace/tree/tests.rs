@@ -13,8 +13,9 @@ use super::*;
 use crate::base::Cause;
 use crate::base::workspace::tests::{Scratch, while_swapping};
 
-const SIGHT: Sight = Sight { gitignore: true, hidden: false };
-const ALL: Sight = Sight { gitignore: false, hidden: true };
+const SIGHT: Sight = Sight { gitignore: true, hidden: false, left_out: false };
+const ALL: Sight = Sight { gitignore: false, hidden: true, left_out: false };
+const LEFT_OUT: Sight = Sight { left_out: true, ..SIGHT };
 
 /// Notes every path, and the text of every file.
 #[derive(Default)]
@@ -43,7 +44,7 @@ impl Visitor for Notes {
             let path = directory.path().join(&entry.name).to_string_lossy().into_owned();
             self.paths.lock().unwrap().insert(path);
             match entry.kind {
-                FileType::Directory => next.descend.push(entry.name),
+                FileType::Directory => next.descend.push(entry),
                 FileType::RegularFile => next.work.push(entry),
                 _ => {}
             }
@@ -82,6 +83,15 @@ fn walk(workspace: Workspace, path: &str, sight: Sight) -> Notes {
 impl Notes {
     fn list(self) -> Vec<String> {
         self.paths.into_inner().unwrap().into_iter().collect()
+    }
+}
+
+/// For trees of very many names: in memory, where there is such a place, since a disk takes a minute for them.
+fn roomy() -> Scratch {
+    let memory = Path::new("/dev/shm").join(crate::base::ids::short("ringfence-test"));
+    match fs::create_dir_all(memory.join("ws")) {
+        Ok(()) => Scratch { dir: memory },
+        Err(_) => Scratch::new(),
     }
 }
 
@@ -139,6 +149,13 @@ fn rules_hold_where_git_says_they_do() {
         "sub/target",
     ];
     assert_eq!(notes.list(), expected);
+    let all = walk(scratch.workspace(), ".", ALL).list();
+    // The other way round, with the directories that lead there.
+    let left_out = walk(scratch.workspace(), ".", LEFT_OUT).list();
+    let rest: Vec<_> = all.iter().filter(|path| !expected.contains(&path.as_str())).collect();
+    let on_the_way = ["nested", "sub", "sub/deep"];
+    assert_eq!(left_out.iter().filter(|path| !on_the_way.contains(&path.as_str())).collect::<Vec<_>>(), rest);
+    assert!(rest.iter().any(|path| *path == "target/x"), "{rest:?}");
     // From within, the rules above hold as well.
     assert_eq!(
         walk(scratch.workspace(), "sub", SIGHT).list(),
@@ -147,7 +164,7 @@ fn rules_hold_where_git_says_they_do() {
     assert_eq!(walk(scratch.workspace(), "sub/deep", SIGHT).list(), ["sub/deep/yes"]);
     // What is named is walked, ignored or not; `.git` too.
     assert_eq!(walk(scratch.workspace(), "target", SIGHT).list(), ["target/x"]);
-    assert_eq!(walk(scratch.workspace(), ".git", SIGHT).list(), [".git/info"]);
+    assert_eq!(walk(scratch.workspace(), ".git", SIGHT).list(), [".git/info", ".git/info/exclude"]);
     let all = walk(scratch.workspace(), ".", ALL).list();
     assert!(all.contains(&".hidden/x".to_owned()) && all.contains(&"a.log".to_owned()), "{all:?}");
     assert!(!all.iter().any(|path| path.split('/').any(|name| name == ".git")), "{all:?}");
@@ -171,9 +188,36 @@ fn what_may_not_be_read_is_not_seen() {
     assert_eq!(notes.list(), ["a", "a/link", "state", "state/other"]);
 }
 
+/// What a client's sandbox denies is not there either, and its own word for it is the one that `file.read` goes by.
+#[test]
+fn what_a_client_denies_is_not_seen() {
+    use crate::base::glob::Glob;
+    use crate::base::narrowing::{Access, Entry as Row, Files, Narrowing, Place};
+    let scratch = Scratch::new();
+    let ws = fs::canonicalize(scratch.ws()).unwrap();
+    make(&ws, &[("a/.env", "SHUT"), ("a/deep/b.key", "SHUT"), ("private/x", "SHUT"), ("a/open", "x"), ("y", "x")]);
+    let row = |path: PathBuf, access| Row { place: Place::Path(path), access, skip_missing: false };
+    let files = Files {
+        cwd: None,
+        entries: vec![row(ws.clone(), Access::Write), row(ws.join("private"), Access::Deny)],
+        denied: ["**/.env", "**/*.key"].map(|glob| Glob::parse(&format!("{}/{glob}", ws.display())).unwrap()).into(),
+    };
+    let narrowing =
+        Narrowing { mode: "managed".into(), files: Some(files), network: true, unsandboxed: false, ignored: vec![] };
+    let (workspace, _) = scratch.workspace().narrowed(&narrowing).unwrap();
+    for path in ["a/.env", "a/deep/b.key", "private/x"] {
+        assert_eq!(workspace.open_read(path).err().unwrap().reason_name(), Some("client_denied"), "{path}");
+    }
+    let notes = walk(workspace, ".", ALL);
+    assert_eq!(*notes.texts.lock().unwrap(), BTreeSet::from(["x".to_owned()]));
+    assert_eq!(notes.list(), ["a", "a/deep", "a/open", "y"]);
+    // Without the client's word all of it is there.
+    assert_eq!(walk(scratch.workspace(), ".", ALL).list().len(), 8);
+}
+
 #[test]
 fn a_tree_of_ten_thousand_levels_ends() {
-    let scratch = Scratch::new();
+    let scratch = roomy();
     // Two directories on each level, so that there is always something left to do further up.
     let mut here = openat(CWD, scratch.ws(), DIRECTORY, Mode::empty()).unwrap();
     for _ in 0..10_000 {
@@ -182,13 +226,17 @@ fn a_tree_of_ten_thousand_levels_ends() {
         here = open_in(&here, "d".as_ref()).unwrap();
     }
     drop(here);
-    let notes = walk(scratch.workspace(), ".", SIGHT);
-    // As deep as a path can be named, and no deeper.
-    assert_eq!(notes.entered.load(Ordering::Relaxed), 1 + 2 * 2048);
-    assert_eq!(notes.too_long.load(Ordering::Relaxed), 2);
-    assert_eq!(notes.lost.load(Ordering::Relaxed), 0);
-    let most = notes.most_held.load(Ordering::Relaxed);
-    assert!(most <= MAX_HELD + 8, "{most} open at a time");
+    for openat2 in [true, false] {
+        let workspace = scratch.workspace();
+        workspace.openat2.store(openat2, Ordering::Relaxed);
+        let notes = walk(workspace, ".", SIGHT);
+        // As deep as a path can be named, and no deeper.
+        assert_eq!(notes.entered.load(Ordering::Relaxed), 1 + 2 * 2048);
+        assert_eq!(notes.too_long.load(Ordering::Relaxed), 2);
+        assert_eq!(notes.lost.load(Ordering::Relaxed), 0);
+        let most = notes.most_held.load(Ordering::Relaxed);
+        assert!(most <= MAX_HELD + 8, "{most} open at a time");
+    }
     // The standard library would recurse on this.
     let removed = std::process::Command::new("rm").arg("-rf").arg(scratch.ws()).status().unwrap();
     assert!(removed.success());
@@ -196,10 +244,9 @@ fn a_tree_of_ten_thousand_levels_ends() {
 
 #[test]
 fn a_directory_of_two_hundred_thousand_names_is_read_whole() {
-    let scratch = Scratch::new();
+    let scratch = roomy();
     let dir = openat(CWD, scratch.ws(), DIRECTORY, Mode::empty()).unwrap();
     for number in 0..200_000 {
-        // Pipes need no blocks, so that this is quick.
         mknodat(&dir, format!("{number}"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
     }
     let start = Instant::now();
