@@ -67,13 +67,12 @@ impl Turn {
         let until = Box::pin(talk.carry(self));
         let seen = started.look(Look { caller: Some(cx.caller.clone()), budget, until }).await?;
         let mut heard = std::mem::take(&mut *heard.lock().unwrap_or_else(PoisonError::into_inner));
-        if reports
-            && heard.report.is_none()
-            && matches!(seen, Seen::Over(_))
-            && let Ok(mut line) = line.try_lock()
-            && let Ok(Ok(Some(said))) = tokio::time::timeout(LAST_WORD, line.receive()).await
-        {
-            heard.report = Some(Report::read(&said, limit));
+        if reports && heard.report.is_none() && matches!(seen, Seen::Over(_)) {
+            // Whoever waited may not have let go of the line yet.
+            let last = async { line.lock().await.receive().await };
+            if let Ok(Ok(Some(said))) = tokio::time::timeout(LAST_WORD, last).await {
+                heard.report = Some(Report::read(&said, limit));
+            }
         }
         Ok((seen, heard))
     }
