@@ -128,7 +128,16 @@ mod tests {
         let [core, shell, all] = ["core", "shell", "all"].map(registry);
         assert_eq!(
             listed(&core),
-            ["file.read", "file.write", "file.list", "file.search", "file.replace", "shell.exec", "shell.session"]
+            [
+                "file.read",
+                "file.write",
+                "file.list",
+                "file.search",
+                "file.replace",
+                "shell.exec",
+                "shell.session",
+                "code.exec"
+            ]
         );
         assert!(core.get("shell").is_some(), "`shell` can always be called");
         assert_eq!(listed(&shell), ["shell"]);
@@ -143,6 +152,7 @@ mod tests {
                 "file.replace",
                 "shell.exec",
                 "shell.session",
+                "code.exec",
                 "shell"
             ]
         );

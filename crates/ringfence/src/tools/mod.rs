@@ -3,6 +3,7 @@
 
 pub mod arguments;
 mod attended;
+pub mod code_exec;
 mod command;
 pub mod content;
 mod cursor;
@@ -199,5 +200,6 @@ pub const TOOLS: &[Make] = &[
     |_| Arc::new(file_replace::FileReplace::new()),
     |config| Arc::new(shell_exec::ShellExec::new(config)),
     |config| Arc::new(shell_session::ShellSession::new(config)),
+    |config| Arc::new(code_exec::CodeExec::new(config)),
     |config| Arc::new(shell::Shell::new(config)),
 ];

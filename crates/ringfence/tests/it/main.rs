@@ -9,6 +9,7 @@ mod approvals;
 mod audit;
 mod auth;
 mod cancel;
+mod code_exec;
 mod doctor;
 mod escalate;
 mod escape;
