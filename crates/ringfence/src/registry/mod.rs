@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::config::{Config, ToolNames, ToolSet};
 use crate::session::Client;
-use crate::tools::{TOOLS, Tool, shell};
+use crate::tools::{TOOLS, Tool, UNLISTED, shell};
 
 /// One immutable set of tools. A reload builds a new one.
 pub struct Registry {
@@ -23,7 +23,7 @@ impl Registry {
         // same, though a second shell on the list would only confuse.
         let (mut tools, unlisted): (Vec<_>, Vec<_>) = match config.tools {
             ToolSet::Shell => (all.filter(is_shell).collect(), Vec::new()),
-            ToolSet::Core => all.partition(|tool| !is_shell(tool)),
+            ToolSet::Core => all.partition(|tool| !UNLISTED.contains(&tool.spec().name.as_str())),
             ToolSet::All => (all.collect(), Vec::new()),
         };
         if config.conformance_fixtures {
@@ -126,11 +126,13 @@ mod tests {
         let listed =
             |registry: &Registry| registry.tools().iter().map(|tool| tool.spec().name.clone()).collect::<Vec<_>>();
         let [core, shell, all] = ["core", "shell", "all"].map(registry);
-        assert_eq!(listed(&core), ["file.read", "file.write", "shell.exec"]);
-        assert!(core.get("shell").is_some(), "`shell` can always be called");
+        assert_eq!(listed(&core), ["file.read", "file.write", "shell.exec", "browser.navigate", "browser.screenshot"]);
+        for name in UNLISTED {
+            assert!(core.get(name).is_some(), "`{name}` can always be called");
+        }
         assert_eq!(listed(&shell), ["shell"]);
         assert!(shell.get("shell.exec").is_none() && shell.get("file_read").is_none());
-        assert_eq!(listed(&all), ["file.read", "file.write", "shell.exec", "shell"]);
+        assert_eq!(listed(&all).len(), TOOLS.len());
     }
 
     #[test]

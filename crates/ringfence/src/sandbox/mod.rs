@@ -4,6 +4,7 @@
 //! tree: whatever ends the call (its exit, a deadline, a cancel, our own death) ends every process it started.
 
 pub mod attached;
+pub mod browser;
 mod cell;
 mod egress;
 pub mod env;

@@ -2,6 +2,14 @@
 //! the documents, the risk and the words of a prompt all come from its [`Spec`].
 
 pub mod arguments;
+mod browser;
+pub mod browser_act;
+pub mod browser_eval;
+pub mod browser_logs;
+pub mod browser_navigate;
+pub mod browser_screenshot;
+pub mod browser_snapshot;
+pub mod browser_tabs;
 mod command;
 pub mod content;
 pub mod diff;
@@ -182,4 +190,16 @@ pub const TOOLS: &[Make] = &[
     |_| Arc::new(file_write::FileWrite::new()),
     |config| Arc::new(shell_exec::ShellExec::new(config)),
     |config| Arc::new(shell::Shell::new(config)),
+    |config| Arc::new(browser_navigate::BrowserNavigate::new(config)),
+    |config| Arc::new(browser_screenshot::BrowserScreenshot::new(config)),
+    |config| Arc::new(browser_snapshot::BrowserSnapshot::new(config)),
+    |config| Arc::new(browser_act::BrowserAct::new(config)),
+    |config| Arc::new(browser_eval::BrowserEval::new(config)),
+    |config| Arc::new(browser_logs::BrowserLogs::new(config)),
+    |config| Arc::new(browser_tabs::BrowserTabs::new(config)),
 ];
+
+/// Not in the default list, though they can be called: `shell` would be a second shell, and the others are of use
+/// once a page is open, whose description names them.
+pub const UNLISTED: &[&str] =
+    &[shell::NAME, "browser.snapshot", "browser.act", "browser.eval", "browser.logs", "browser.tabs"];
