@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,6 +40,9 @@ pub const CANARY: &str = "socket";
 
 /// What stands in a value of the environment for the number of the proxy's port.
 pub const PORT: &str = "{port}";
+
+/// Tells a program the number of its line, where it has one.
+pub const LINE: &str = "RINGFENCE_LINE";
 
 /// Directories of the ground that a run may write, beside those that its rights name.
 const PRIVATE: &[&str] = &["/tmp", "/var/tmp", "/run", "/dev/shm", "/dev/pts"];
@@ -89,9 +92,10 @@ fn enter(step: &Step<'_>, mut fds: Fds<OwnedFd>) -> Result<(Command, Option<Owne
     rustix::stdio::dup2_stdin(&fds.stdin).in_layer(Layer::Directory, "standard input")?;
     rustix::stdio::dup2_stdout(&fds.stdout).in_layer(Layer::Directory, "standard output")?;
     rustix::stdio::dup2_stderr(&fds.stderr).in_layer(Layer::Directory, "standard error")?;
-    let file = fds.program.take();
+    let (file, line) = (fds.program.take(), fds.line.take());
     drop(fds);
     crate::close_on_exec();
+    let line = line.map(hand_on).transpose().in_layer(Layer::Program, "hand its line on")?;
     if let Some(door) = &step.door {
         door.enter().in_layer(Layer::Limits, "put the run under its limits")?;
     }
@@ -106,7 +110,17 @@ fn enter(step: &Step<'_>, mut fds: Fds<OwnedFd>) -> Result<(Command, Option<Owne
     }
     // The tree may look at its own processes; the flag was cleared for what ran here before.
     set_dumpable_behavior(DumpableBehavior::Dumpable).in_layer(Layer::Program, "be an ordinary process")?;
-    Ok((command(spec, step.port), file))
+    let mut command = command(spec, step.port);
+    if let Some(line) = line {
+        command.env(LINE, line.to_string());
+    }
+    Ok((command, file))
+}
+
+/// Leaves a descriptor open for the program, which is told its number: a fixed one may be in use until the exec.
+fn hand_on(line: OwnedFd) -> io::Result<i32> {
+    rustix::io::fcntl_setfd(&line, rustix::io::FdFlags::empty())?;
+    Ok(line.into_raw_fd())
 }
 
 /// Starts the very file that was looked at, whatever its name leads to by now.

@@ -84,6 +84,7 @@ impl Run {
             notices: None,
             log: None,
             program: None,
+            line: None,
         };
         let rest = send_spec(ours.as_fd(), &spec, &fds).unwrap();
         (&ours).write_all(&rest).unwrap();

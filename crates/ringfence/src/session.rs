@@ -53,7 +53,7 @@ pub struct Session {
     pub principal: Principal,
     pub transport: &'static str,
     pub workspace: Arc<Workspace>,
-    pub outputs: Outputs,
+    pub outputs: Arc<Outputs>,
     pub cancel: Cancel,
     client: RwLock<Client>,
     /// What the client last said about its own sandbox.
@@ -72,7 +72,7 @@ impl Session {
     ) -> Self {
         let id = short("s");
         Session {
-            outputs: Outputs::new(root.join("outputs").join(&id)),
+            outputs: Arc::new(Outputs::new(root.join("outputs").join(&id))),
             id,
             principal,
             transport,

@@ -24,7 +24,7 @@ use crate::rights::Rights;
 const SPEC_BYTES: usize = 16 << 20;
 /// The first piece travels with the descriptors and must fit an empty socket buffer without waiting.
 const FIRST_BYTES: usize = 16 << 10;
-const FDS: usize = 8;
+const FDS: usize = 9;
 
 /// What to run. The environment is exact: nothing is added to it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -74,6 +74,7 @@ enum Extra {
     Notices,
     Log,
     Program,
+    Line,
 }
 
 #[derive(Serialize)]
@@ -145,6 +146,8 @@ pub struct Fds<F> {
     pub log: Option<F>,
     /// The program itself, in place of a name.
     pub program: Option<F>,
+    /// A socket of the program's own, beside its standard streams.
+    pub line: Option<F>,
 }
 
 /// One message, ready to be written.
@@ -162,6 +165,7 @@ pub fn send_spec(socket: BorrowedFd<'_>, spec: &Spec, fds: &Fds<BorrowedFd<'_>>)
         (Extra::Notices, fds.notices),
         (Extra::Log, fds.log),
         (Extra::Program, fds.program),
+        (Extra::Line, fds.line),
     ];
     let (with, extra): (Vec<_>, Vec<_>) = extra.into_iter().filter_map(|(name, fd)| fd.map(|fd| (name, fd))).unzip();
     let mut line = encode(&Letter { spec, with })?;
@@ -209,13 +213,15 @@ pub(super) fn receive_spec(socket: &UnixStream) -> io::Result<Option<(Spec, Fds<
         BufReader::new(socket.take((SPEC_BYTES - line.len()) as u64)).read_until(b'\n', &mut line)?;
     }
     let Received { spec, with } = serde_json::from_slice(&line)?;
-    let mut all = Fds { stdin, stdout, stderr, cwd, handout: None, notices: None, log: None, program: None };
+    let mut all =
+        Fds { stdin, stdout, stderr, cwd, handout: None, notices: None, log: None, program: None, line: None };
     for name in with {
         *match name {
             Extra::Handout => &mut all.handout,
             Extra::Notices => &mut all.notices,
             Extra::Log => &mut all.log,
             Extra::Program => &mut all.program,
+            Extra::Line => &mut all.line,
         } = fds.next();
     }
     Ok(Some((spec, all)))

@@ -130,6 +130,13 @@ impl Approvals {
         self.audit.event("exec", Value::Object(fields))
     }
 
+    /// How a run ended that went on after its call.
+    pub fn ended(&self, facts: Map<String, Value>) -> Result<()> {
+        let mut fields = self.fields.clone();
+        fields.extend(facts);
+        self.audit.event("run.stop", Value::Object(fields))
+    }
+
     /// What the proxy of a run decided.
     pub fn network(&self, decision: Map<String, Value>) -> Result<()> {
         let mut fields = self.fields.clone();

@@ -34,6 +34,8 @@ pub struct Prepared {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     Completed,
+    /// It goes on after the call.
+    Running,
     Failed,
     TimedOut,
     Cancelled,
@@ -44,6 +46,7 @@ impl Status {
     pub fn name(self) -> &'static str {
         match self {
             Status::Completed => "completed",
+            Status::Running => "running",
             Status::Failed => "failed",
             Status::TimedOut => "timed_out",
             Status::Cancelled => "cancelled",

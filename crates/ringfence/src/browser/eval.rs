@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::page::{Page, exception};
 use crate::base::{Error, Kind, Result};
@@ -70,6 +71,15 @@ impl Page {
         {
             answer = self.call_object(object, "function(){ return this() }").await?;
         }
+        // Scripts with statements give a promise as it is.
+        if answer["result"]["subtype"] == "promise"
+            && let Some(object) = answer["result"]["objectId"].as_str()
+        {
+            answer = self.call("Runtime.awaitPromise", json!({"promiseObjectId": object})).await?;
+            if let Some(thrown) = answer.get("exceptionDetails") {
+                return Err(threw(&exception(thrown)));
+            }
+        }
         self.bounded(&answer["result"], most).await
     }
 
@@ -80,7 +90,14 @@ impl Page {
                 "timeout": millis, "objectGroup": "eval",
             })
         };
-        let answer = self.call("Runtime.evaluate", params(script)).await?;
+        let started = Instant::now();
+        let answer = match self.call("Runtime.evaluate", params(script)).await {
+            // The browser has no better word for a script that it had to end.
+            Err(error) if error.kind() == Kind::Conflict && started.elapsed().as_millis() >= u128::from(millis) => {
+                return Err(threw("Execution was terminated"));
+            }
+            answer => answer?,
+        };
         let Some(thrown) = answer.get("exceptionDetails") else { return Ok(answer) };
         let text = exception(thrown);
         let retry = match () {

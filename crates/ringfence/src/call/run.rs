@@ -136,6 +136,7 @@ impl Pipeline {
             budget: request.budget,
             approvals,
             patience,
+            tasks: self.runs.clone(),
         });
         let work = std::panic::AssertUnwindSafe(tool.run(Arc::clone(&cx), granted)).catch_unwind();
         tokio::pin!(work);

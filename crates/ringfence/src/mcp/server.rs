@@ -48,6 +48,14 @@ struct Lasting {
     used: Instant,
 }
 
+impl Lasting {
+    /// Ends what goes on in it. False, so that it is not kept.
+    fn end(&self) -> bool {
+        self.session.cancel.cancel(Cause::SessionEnd);
+        false
+    }
+}
+
 /// The inside of a session handle.
 #[derive(Serialize, Deserialize)]
 struct Handle {
@@ -103,7 +111,12 @@ impl Server {
                 .hint("Use the handle of a result's _meta exactly as it was given, or leave it out.")
         })?;
         let mut lasting = lock(&self.lasting);
-        lasting.retain(|_, held| held.used.elapsed() < HANDLE_IDLE || Arc::strong_count(&held.session) > 1);
+        // Somebody may still wait in one that looks idle, but no call lasts longer than its time.
+        let longest = HANDLE_IDLE.saturating_add(self.config.limits.timeout_ceiling);
+        lasting.retain(|_, held| match held.used.elapsed() {
+            idle if idle < HANDLE_IDLE => true,
+            idle => idle < longest && Arc::strong_count(&held.session) > 1 || held.end(),
+        });
         if let Some(held) = lasting.get_mut(&handle.id) {
             held.used = Instant::now();
             return Ok(View { session: Arc::clone(&held.session), lasting: true });
@@ -113,7 +126,9 @@ impl Server {
         if own().count() >= HANDLES_PER_PRINCIPAL
             && let Some(oldest) = own().min_by_key(|(_, held)| held.used).map(|(id, _)| id.clone())
         {
-            lasting.remove(&oldest);
+            if let Some(held) = lasting.remove(&oldest) {
+                held.end();
+            }
         }
         let session = self.connect(line.principal.clone(), line.transport)?.session;
         lasting.insert(handle.id, Lasting { session: Arc::clone(&session), used: Instant::now() });

@@ -195,6 +195,7 @@ fn watch(
         notices: questions.as_ref().map(|(_, _, theirs)| theirs.as_fd()),
         log: None,
         program: None,
+        line: None,
     };
     let rest = supervisor::send_spec(control.as_fd(), spec, &fds)?;
     (&control).write_all(&rest)?;

@@ -180,6 +180,7 @@ async fn start(exec: Exec, waiting: Waiting, place: Where<'_>) -> Result<Answer>
         notices: None,
         log: None,
         program: Some(exec.program.as_fd()),
+        line: None,
     };
     let cwd = PathBuf::from(&exec.held.cwd.path);
     let mut spec = Spec {

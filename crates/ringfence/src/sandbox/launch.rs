@@ -46,8 +46,7 @@ pub struct Launch {
     /// The same directory by its name, for a run that sees it through other mounts.
     pub cwd_path: PathBuf,
     pub env: Vec<(String, String)>,
-    /// Nothing to read when absent.
-    pub stdin: Option<Vec<u8>>,
+    pub stdin: Stdin,
     /// Standard error goes where standard output goes, so that their order is kept.
     pub merged: bool,
     /// What a client's sandbox has left of the session's rights; the session's own when absent.
@@ -60,6 +59,20 @@ pub struct Launch {
     pub execs: Option<Execs>,
     /// Names that it may not reach, whatever the sandbox allows.
     pub denied_hosts: Vec<String>,
+    /// One end of a socket pair, which the program has beside its standard streams; `RINGFENCE_LINE` is its number.
+    pub line: Option<OwnedFd>,
+}
+
+/// What a run reads from its standard input. It is never ours.
+#[derive(Debug, Default)]
+pub enum Stdin {
+    /// Nothing.
+    #[default]
+    Empty,
+    /// These bytes, and then the end.
+    Bytes(Vec<u8>),
+    /// These bytes, and whatever is written later.
+    Open(Vec<u8>),
 }
 
 /// A run that has been started. Dropping it closes the control socket, which ends the whole tree.
@@ -69,7 +82,9 @@ pub struct Run {
     pub(super) reports: Lines<BufReader<OwnedReadHalf>>,
     pub(super) orders: OwnedWriteHalf,
     pub(super) stdin: Option<(Sender, Vec<u8>)>,
-    pub(super) stdout: Receiver,
+    /// More may be written to it.
+    pub(super) interactive: bool,
+    pub(super) stdout: Option<Receiver>,
     pub(super) stderr: Option<Receiver>,
     /// Our own child, held so that it is reaped; while it does its work it needs no signal, the closed socket is
     /// enough. A zygote's is the zygote's.
@@ -214,6 +229,7 @@ impl Cell {
             notices: notices.as_ref().map(|(_, theirs)| theirs.as_fd()),
             log: log.map(AsFd::as_fd),
             program: None,
+            line: launch.line.as_ref().map(AsFd::as_fd),
         };
         let control = Control::open(|socket| self.supervisor(network, socket), &spec, &fds).await?;
         let service = match (notices, launch.execs) {
@@ -225,8 +241,9 @@ impl Cell {
             grace: launch.grace,
             reports: control.reports,
             orders: control.orders,
+            interactive: piped.interactive,
             stdin: piped.stdin,
-            stdout: piped.stdout,
+            stdout: Some(piped.stdout),
             stderr: piped.stderr,
             supervisor: control.supervisor,
             main: None,
@@ -272,19 +289,21 @@ impl Cell {
 /// The pipes of a run: our ends, and those that go to it.
 struct Piped {
     stdin: Option<(Sender, Vec<u8>)>,
+    interactive: bool,
     stdout: Receiver,
     stderr: Option<Receiver>,
     theirs: [OwnedFd; 3],
 }
 
 impl Piped {
-    fn new(given: Option<Vec<u8>>, merged: bool) -> io::Result<Piped> {
+    fn new(given: Stdin, merged: bool) -> io::Result<Piped> {
+        let interactive = matches!(given, Stdin::Open(_));
         let (stdin, stdin_fd) = match given {
-            Some(bytes) => {
+            Stdin::Bytes(bytes) | Stdin::Open(bytes) => {
                 let (reader, writer) = io::pipe()?;
                 (Some((Sender::from_owned_fd(writer.into())?, bytes)), OwnedFd::from(reader))
             }
-            None => (None, File::open("/dev/null")?.into()),
+            Stdin::Empty => (None, File::open("/dev/null")?.into()),
         };
         let (stdout, stdout_fd) = io::pipe()?;
         let (stderr, stderr_fd) = match merged {
@@ -293,6 +312,7 @@ impl Piped {
         };
         Ok(Piped {
             stdin,
+            interactive,
             stdout: Receiver::from_owned_fd(stdout.into())?,
             stderr: stderr.map(|stderr| Receiver::from_owned_fd(stderr.into())).transpose()?,
             theirs: [stdin_fd, stdout_fd.into(), stderr_fd.into()],

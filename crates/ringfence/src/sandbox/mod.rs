@@ -15,6 +15,8 @@ mod fault;
 pub mod git;
 mod gitlinks;
 mod launch;
+mod line;
+mod live;
 mod own;
 pub mod profile;
 mod progress;
@@ -33,10 +35,11 @@ pub(crate) mod tests;
 pub use cell::Cell;
 pub use egress::{Decided, fields as network_fields};
 pub use execs::{Desk, Execs, Waiting, exec_log};
-pub use launch::{Launch, Launcher, Run};
+pub use launch::{Launch, Launcher, Run, Stdin};
+pub use line::Line;
+pub use live::{Ended, Glance, Keep, Live, Look, Outcome, Seen, Stop};
 pub use own::{OwnServer, own_server};
 pub use ring::Shown;
-pub use stream::{Outcome, Stop, Watch};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stream {

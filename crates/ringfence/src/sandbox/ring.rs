@@ -25,6 +25,10 @@ impl Ring {
         Ring { head: Vec::new(), tail: VecDeque::new(), budget, total: 0 }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.total == 0
+    }
+
     pub fn overflowed(&self) -> bool {
         self.total > self.budget as u64
     }

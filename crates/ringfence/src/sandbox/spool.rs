@@ -2,6 +2,8 @@
 //!
 //! Most runs say little, so nothing is written until something has to be cut: the beginning waits in memory.
 
+use std::sync::Arc;
+
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt;
 
@@ -9,8 +11,8 @@ use crate::session::Outputs;
 
 const LOST: &str = "the whole output could not be stored";
 
-pub struct Spool<'a> {
-    outputs: &'a Outputs,
+pub struct Spool {
+    outputs: Arc<Outputs>,
     /// Of the file; what comes after is counted and dropped.
     cap: u64,
     written: u64,
@@ -25,8 +27,8 @@ enum State {
     Lost,
 }
 
-impl<'a> Spool<'a> {
-    pub fn new(outputs: &'a Outputs, cap: u64) -> Self {
+impl Spool {
+    pub fn new(outputs: Arc<Outputs>, cap: u64) -> Self {
         Spool { outputs, cap, written: 0, capped: false, state: State::Waiting(Vec::new()) }
     }
 
@@ -67,21 +69,25 @@ impl<'a> Spool<'a> {
         }
     }
 
-    /// The handle of what was stored, and what there is to say about it.
-    pub async fn finish(self) -> (Option<String>, Option<String>) {
-        match self.state {
+    /// Has everything where a reader finds it.
+    pub async fn flush(&mut self) {
+        if let State::Stored(_, file) = &mut self.state
+            && let Err(error) = file.flush().await
+        {
+            tracing::warn!("a run's output is not kept: {error}");
+            self.state = State::Lost;
+        }
+    }
+
+    /// The handle of what is stored, and what there is to say about it.
+    pub fn state(&self) -> (Option<String>, Option<String>) {
+        match &self.state {
             State::Waiting(_) => (None, None),
             State::Lost => (None, Some(LOST.to_owned())),
-            State::Stored(handle, mut file) => match file.flush().await {
-                Ok(()) => {
-                    let warning = format!("the stored output stops after {} bytes", self.written);
-                    (Some(handle), self.capped.then_some(warning))
-                }
-                Err(error) => {
-                    tracing::warn!("a run's output is not kept: {error}");
-                    (None, Some(LOST.to_owned()))
-                }
-            },
+            State::Stored(handle, _) => {
+                let warning = format!("the stored output stops after {} bytes", self.written);
+                (Some(handle.clone()), self.capped.then_some(warning))
+            }
         }
     }
 }

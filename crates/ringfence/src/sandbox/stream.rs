@@ -1,29 +1,28 @@
 //! A run from its start to its end: output in, progress out, and whatever ends it first.
 //!
 //! A run is over when its main process is, not when its pipes are: a background process can hold those for ever.
+//! It is driven by a task of its own, which goes on when nobody looks; whoever wants to see it asks ([`super::live`]).
 
+use std::collections::VecDeque;
 use std::future::pending;
 use std::io;
-use std::pin::pin;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use jail::supervisor::{Exit, Order, Report, encode};
-use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Stream;
 use super::egress::Egress;
 use super::launch::Run;
+use super::live::{Ask, Ended, Glance, Keep, Look, Outcome, Reply, Seen, Stop};
 use super::progress::Progress;
 use super::ring::{Ring, Shown};
 use super::spool::Spool;
-use crate::base::caller::Caller;
-use crate::base::clock::Deadline;
-use crate::base::{Cancel, Cause, Error, Result};
-use crate::session::Outputs;
+use crate::base::{Cancel, Cause, Error, Kind};
 
 /// What is still in the pipes when the main process has ended is read for at most this long.
 const DRAIN: Duration = Duration::from_millis(150);
@@ -31,46 +30,11 @@ const DRAIN: Duration = Duration::from_millis(150);
 const KILLING: Duration = Duration::from_secs(1);
 /// A client that has taken the last progress message this late will not miss it.
 const LAST_MESSAGE: Duration = Duration::from_secs(1);
+/// What has ended can be looked at this long.
+const REMEMBERED: Duration = Duration::from_secs(600);
 const CHUNK: usize = 64 << 10;
-
-/// What a run is watched with.
-pub struct Watch<'a> {
-    pub caller: &'a Caller,
-    pub cancel: &'a Cancel,
-    pub deadline: &'a Deadline,
-    pub outputs: &'a Outputs,
-    /// Of both streams together, as they are shown.
-    pub budget: usize,
-    /// Of the stored output.
-    pub file_bytes: u64,
-}
-
-/// Why a run was ended before it ended by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stop {
-    Deadline,
-    Cancelled(Cause),
-}
-
-#[derive(Debug)]
-pub struct Outcome {
-    pub stop: Option<Stop>,
-    pub exit_code: Option<i32>,
-    pub signal: Option<i32>,
-    pub stdout: Shown,
-    pub stderr: Shown,
-    /// The handle of the whole output, when it was cut.
-    pub output: Option<String>,
-    pub warnings: Vec<String>,
-    pub duration: Duration,
-    /// What the run was refused.
-    pub denials: Vec<Value>,
-    /// How its limits were kept: `cgroup2`, `cgroup1` or `rlimits`.
-    pub limits: String,
-    /// How many programs it ran that no rule names, and what is put on record about them.
-    pub execs: Option<u64>,
-    pub summed: Option<Value>,
-}
+/// Of input that the program has not taken yet.
+const INPUT_BYTES: usize = 1 << 20;
 
 /// How far a run has come.
 #[derive(Default)]
@@ -81,65 +45,6 @@ struct State {
     gone: bool,
     /// No waiting beyond this.
     until: Option<Instant>,
-}
-
-impl Run {
-    pub async fn finish(mut self, watch: Watch<'_>) -> Result<Outcome> {
-        let mut pump = Pump::new(&watch);
-        let mut state = State::default();
-        let mut pipes = [Some(self.stdout), self.stderr];
-        let mut buffers = [vec![0; CHUNK], vec![0; CHUNK]];
-        // A message on its way to the client. While it is, the pipes are not read, so a run is never faster than
-        // the one who watches it; once the run is over there is nothing left to slow down.
-        let mut sending: Option<BoxFuture<'_, ()>> = None;
-        let mut feeding = self.stdin.is_some();
-        let mut feed = pin!(feed(self.stdin));
-        let mut passed = pin!(watch.deadline.passed());
-        let mut cancelled = pin!(watch.cancel.cancelled());
-        while !state.is_over(&pipes) {
-            let ending = state.until.is_some();
-            let read = ending || sending.is_none();
-            let due = pump.due(&state, sending.is_some());
-            let [out, err] = &mut pipes;
-            let [out_buffer, err_buffer] = &mut buffers;
-            tokio::select! {
-                cause = &mut cancelled, if !ending => {
-                    state.stop = Some(if cause == Cause::Deadline { Stop::Deadline } else { Stop::Cancelled(cause) });
-                }
-                () = &mut passed, if !ending => state.stop = Some(Stop::Deadline),
-                line = self.reports.next_line(), if !state.gone => state.hear(line),
-                count = read_from(out, out_buffer), if read => pump.take(Stream::Stdout, out, out_buffer, count).await,
-                count = read_from(err, err_buffer), if read => pump.take(Stream::Stderr, err, err_buffer, count).await,
-                () = async { if let Some(sending) = &mut sending { sending.await } }, if sending.is_some() => sending = None,
-                () = &mut feed, if feeding => feeding = false,
-                () = sleep_until(due) => {
-                    if let Some((text, count)) = pump.message(&state) {
-                        sending = Some(Box::pin(watch.caller.progress(text, count, None)));
-                    }
-                }
-            }
-            if state.stop.is_some() && !ending {
-                state.until = Some(Instant::now() + self.grace + KILLING);
-                // A supervisor that cannot be told is one that has ended, and that is told by its end of the socket.
-                let _ = self.orders.write_all(&encode(&Order::Kill).unwrap_or_default()).await;
-            }
-        }
-        if state.stop.is_none()
-            && let Some(sending) = sending
-        {
-            let _ = timeout(LAST_MESSAGE, sending).await;
-        }
-        let lost = state.exit.is_none() && state.stop.is_none() || state.stop.is_some() && !state.gone;
-        if lost {
-            Run::kill_without_supervisor(&mut self.supervisor, self.main);
-        }
-        let held = pipes.iter().any(Option::is_some);
-        pump.drain(&mut pipes, &mut buffers[0]).await;
-        let refused = self.egress.as_ref().map(Egress::denials).unwrap_or_default();
-        let mut outcome = pump.finish(state, held, self.started.elapsed()).await?;
-        outcome.denials.extend(refused);
-        Ok(outcome)
-    }
 }
 
 impl State {
@@ -165,6 +70,224 @@ impl State {
     }
 }
 
+/// Somebody who looks at the run, until they have seen enough or have gone.
+struct Looking {
+    look: Look,
+    reply: Reply,
+    /// Only for a client that asked.
+    progress: Option<Progress>,
+    /// A message on its way to the client. While it is, the pipes are not read, so a run is never faster than the one
+    /// who watches it; once the run is over there is nothing left to slow down.
+    sending: Option<BoxFuture<'static, ()>>,
+}
+
+impl Looking {
+    fn new(look: Look, reply: Reply) -> Looking {
+        let progress = look.caller.as_ref().filter(|caller| caller.abilities().progress);
+        let progress = progress.map(|_| Progress::new(Instant::now()));
+        Looking { look, reply, progress, sending: None }
+    }
+}
+
+/// The run's standard input: what was written and not yet taken, and whether more may come.
+struct Input {
+    pipe: Option<Sender>,
+    waiting: VecDeque<u8>,
+    stays_open: bool,
+}
+
+impl Input {
+    /// Passes on what waits, and closes the pipe when no more will come. Never ends while there is nothing to do.
+    async fn feed(&mut self) {
+        let Some(pipe) = &mut self.pipe else { return pending().await };
+        if self.waiting.is_empty() {
+            if self.stays_open {
+                return pending().await;
+            }
+            self.pipe = None;
+            return;
+        }
+        let (bytes, _) = self.waiting.as_slices();
+        match pipe.write(bytes).await {
+            Ok(taken) => drop(self.waiting.drain(..taken)),
+            // A program need not read what it is given.
+            Err(_) => {
+                self.pipe = None;
+                self.waiting.clear();
+            }
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8], close: bool) -> crate::base::Result<()> {
+        if self.pipe.is_none() || !self.stays_open {
+            return Err(Error::new(Kind::Conflict, "its standard input is closed")
+                .reason("stdin_closed")
+                .hint("Start the command with `interactive: true` to write to it later."));
+        }
+        if self.waiting.len() + bytes.len() > INPUT_BYTES {
+            return Err(Error::new(Kind::ResourceExhausted, "the program has not taken what was written before")
+                .hint("Read its output, or wait until it reads its input."));
+        }
+        self.waiting.extend(bytes);
+        self.stays_open = !close;
+        Ok(())
+    }
+}
+
+/// Drives a run until it is over and nobody can look any more.
+pub(super) async fn drive(mut run: Run, keep: Keep, mut inbox: mpsc::UnboundedReceiver<Ask>) {
+    let mut pump = Pump::new(&keep);
+    let mut state = State::default();
+    let mut looking: Option<Looking> = None;
+    let mut next: VecDeque<(Look, Reply)> = VecDeque::new();
+    let mut pipes = [run.stdout.take(), run.stderr.take()];
+    let mut buffers = [vec![0; CHUNK], vec![0; CHUNK]];
+    let mut input = match run.stdin.take() {
+        Some((pipe, bytes)) => Input { pipe: Some(pipe), waiting: bytes.into(), stays_open: run.interactive },
+        None => Input { pipe: None, waiting: VecDeque::new(), stays_open: false },
+    };
+    let deadline = keep.deadline.clone();
+    let mut is_held = true;
+    let mut passed: BoxFuture<'_, ()> = match &deadline {
+        Some(deadline) => Box::pin(deadline.passed()),
+        None => Box::pin(pending()),
+    };
+    while !state.is_over(&pipes) {
+        if looking.is_none()
+            && let Some((look, reply)) = next.pop_front()
+        {
+            pump.widen(look.budget);
+            looking = Some(Looking::new(look, reply));
+        }
+        let ending = state.until.is_some();
+        let read = ending || looking.as_ref().is_none_or(|looking| looking.sending.is_none());
+        let due = due(&state, looking.as_ref());
+        let [out, err] = &mut pipes;
+        let [out_buffer, err_buffer] = &mut buffers;
+        let mut order = None;
+        tokio::select! {
+            cause = keep.cancel.cancelled(), if !ending => state.stop = Some(Stop::by(cause)),
+            () = &mut passed, if !ending => state.stop = Some(Stop::Deadline),
+            line = run.reports.next_line(), if !state.gone => state.hear(line),
+            count = read_from(out, out_buffer), if read => pump.take(Stream::Stdout, out, out_buffer, count, &mut looking).await,
+            count = read_from(err, err_buffer), if read => pump.take(Stream::Stderr, err, err_buffer, count, &mut looking).await,
+            () = input.feed() => {}
+            what = attend(&mut looking), if looking.is_some() => match what {
+                Attended::Sent => if let Some(looking) = &mut looking { looking.sending = None },
+                Attended::Left => looking = None,
+                Attended::Enough => if let Some(Looking { reply, .. }) = looking.take() {
+                    pump.drain(&mut pipes, &mut buffers[0]).await;
+                    let glance = pump.glance(run.started.elapsed()).await;
+                    // Who has gone in this moment finds it in the stored output.
+                    let _ = reply.send(Ok(Seen::Running(glance)));
+                },
+            },
+            ask = inbox.recv(), if is_held => match ask {
+                // Nobody holds the run any more.
+                None => {
+                    is_held = false;
+                    state.stop.get_or_insert(Stop::Cancelled(Cause::SessionEnd));
+                }
+                Some(Ask::Look(look, reply)) => next.push_back((look, reply)),
+                Some(Ask::Write { bytes, close, reply }) => drop(reply.send(input.write(&bytes, close))),
+                Some(Ask::Signal(signal)) => order = Some(Order::Signal(signal)),
+                Some(Ask::Stop(stop)) => drop(state.stop.get_or_insert(stop)),
+            },
+            () = sleep_until(due) => say(&state, looking.as_mut()),
+        }
+        if state.stop.is_some() && !ending {
+            state.until = Some(Instant::now() + run.grace + KILLING);
+            order = Some(Order::Kill);
+        }
+        if let Some(order) = order {
+            // A supervisor that cannot be told is one that has ended, and that is told by its end of the socket.
+            let _ = run.orders.write_all(&encode(&order).unwrap_or_default()).await;
+        }
+    }
+    if state.stop.is_none()
+        && let Some(sending) = looking.as_mut().and_then(|looking| looking.sending.take())
+    {
+        let _ = timeout(LAST_MESSAGE, sending).await;
+    }
+    let lost = state.exit.is_none() && state.stop.is_none() || state.stop.is_some() && !state.gone;
+    if lost {
+        Run::kill_without_supervisor(&mut run.supervisor, run.main);
+    }
+    let held = pipes.iter().any(Option::is_some);
+    pump.drain(&mut pipes, &mut buffers[0]).await;
+    drop(pipes);
+    let refused = run.egress.as_ref().map(Egress::denials).unwrap_or_default();
+    let mut ended = pump.end(state, held, run.started.elapsed()).await;
+    ended.denials.extend(refused);
+    drop(passed);
+    drop(run);
+    (keep.ended)(&mut ended);
+    if let Some(Looking { reply, .. }) = looking {
+        let _ = reply.send(pump.seen(&ended));
+    }
+    for (_, reply) in next {
+        let _ = reply.send(pump.seen(&ended));
+    }
+    remember(pump, ended, inbox, &keep.cancel).await;
+}
+
+/// Answers whoever comes late.
+async fn remember(mut pump: Pump, ended: Ended, mut inbox: mpsc::UnboundedReceiver<Ask>, cancel: &Cancel) {
+    let until = Instant::now() + REMEMBERED;
+    loop {
+        let ask = tokio::select! {
+            ask = inbox.recv() => ask,
+            () = sleep_until(until) => None,
+            _ = cancel.cancelled() => None,
+        };
+        match ask {
+            Some(Ask::Look(_, reply)) => drop(reply.send(pump.seen(&ended))),
+            Some(Ask::Write { reply, .. }) => {
+                let over = Error::new(Kind::Conflict, "it has ended").reason("ended");
+                let _ = reply.send(Err(over.hint("Read what it has left with `op: read`.")));
+            }
+            Some(Ask::Signal(_) | Ask::Stop(_)) => {}
+            None => return,
+        }
+    }
+}
+
+enum Attended {
+    /// The client has taken a message.
+    Sent,
+    /// Nobody waits for the answer any more.
+    Left,
+    /// What was waited for has come, or the time is up.
+    Enough,
+}
+
+async fn attend(looking: &mut Option<Looking>) -> Attended {
+    let Some(Looking { look, reply, sending, .. }) = looking else { return pending().await };
+    tokio::select! {
+        () = async { match sending { Some(sending) => sending.await, None => pending().await } } => Attended::Sent,
+        () = reply.closed() => Attended::Left,
+        () = &mut look.until => Attended::Enough,
+    }
+}
+
+/// When the loop has to wake up by itself.
+fn due(state: &State, looking: Option<&Looking>) -> Instant {
+    let silent = looking.filter(|looking| looking.sending.is_none());
+    let message = silent.and_then(|looking| looking.progress.as_ref()).map(Progress::due);
+    state.until.or(message).unwrap_or_else(|| Instant::now() + Duration::from_secs(3600))
+}
+
+fn say(state: &State, looking: Option<&mut Looking>) {
+    let now = Instant::now();
+    let Some(looking) = looking.filter(|_| state.until.is_none()) else { return };
+    let (Some(progress), Some(caller)) = (&mut looking.progress, &looking.look.caller) else { return };
+    if progress.due() <= now {
+        let (text, count) = progress.take(now);
+        let caller = caller.clone();
+        looking.sending = Some(Box::pin(async move { caller.progress(text, count, None).await }));
+    }
+}
+
 async fn read_from(pipe: &mut Option<Receiver>, buffer: &mut [u8]) -> io::Result<usize> {
     match pipe {
         Some(pipe) => pipe.read(buffer).await,
@@ -172,43 +295,57 @@ async fn read_from(pipe: &mut Option<Receiver>, buffer: &mut [u8]) -> io::Result
     }
 }
 
-/// A program need not read what it is given.
-async fn feed(stdin: Option<(Sender, Vec<u8>)>) {
-    if let Some((mut pipe, bytes)) = stdin {
-        let _ = pipe.write_all(&bytes).await;
-    }
-}
-
-struct Pump<'a> {
+/// Where output goes: what has come since the last look, and the whole of it.
+struct Pump {
     rings: [Ring; 2],
-    spool: Spool<'a>,
+    /// Of each stream, from its beginning.
+    totals: [u64; 2],
+    spool: Spool,
     budget: usize,
-    /// Only for a client that asked.
-    progress: Option<Progress>,
 }
 
-impl<'a> Pump<'a> {
-    fn new(watch: &Watch<'a>) -> Self {
+impl Pump {
+    fn new(keep: &Keep) -> Self {
         Pump {
-            rings: [Ring::new(watch.budget), Ring::new(watch.budget)],
-            spool: Spool::new(watch.outputs, watch.file_bytes),
-            budget: watch.budget,
-            progress: watch.caller.abilities().progress.then(|| Progress::new(Instant::now())),
+            rings: [Ring::new(keep.budget), Ring::new(keep.budget)],
+            totals: [0; 2],
+            spool: Spool::new(keep.outputs.clone(), keep.file_bytes),
+            budget: keep.budget,
+        }
+    }
+
+    /// Makes room for what this one wants to see of what is to come.
+    fn widen(&mut self, budget: usize) {
+        self.budget = budget;
+        if self.rings.iter().all(Ring::is_empty) {
+            self.rings = [Ring::new(budget), Ring::new(budget)];
         }
     }
 
     /// One piece of output, on its one way to ring, file and progress.
-    async fn take(&mut self, stream: Stream, pipe: &mut Option<Receiver>, buffer: &[u8], count: io::Result<usize>) {
+    async fn take(
+        &mut self,
+        stream: Stream,
+        pipe: &mut Option<Receiver>,
+        buffer: &[u8],
+        count: io::Result<usize>,
+        looking: &mut Option<Looking>,
+    ) {
         let bytes = match count {
             Ok(count) if count > 0 => &buffer[..count],
             _ => return *pipe = None,
         };
-        let ring = &mut self.rings[stream as usize];
-        ring.push(bytes);
-        self.spool.push(bytes, ring.overflowed()).await;
-        if let Some(progress) = &mut self.progress {
+        self.keep(stream, bytes).await;
+        if let Some(progress) = looking.as_mut().and_then(|looking| looking.progress.as_mut()) {
             progress.push(stream, bytes);
         }
+    }
+
+    async fn keep(&mut self, stream: Stream, bytes: &[u8]) {
+        let ring = &mut self.rings[stream as usize];
+        ring.push(bytes);
+        self.totals[stream as usize] += bytes.len() as u64;
+        self.spool.push(bytes, ring.overflowed()).await;
     }
 
     /// What the pipes still hold, without waiting. A pipe holds little, and one that is written to all the time is
@@ -217,37 +354,40 @@ impl<'a> Pump<'a> {
         for (stream, pipe) in [Stream::Stdout, Stream::Stderr].into_iter().zip(pipes) {
             for _ in 0..4 {
                 match pipe.as_mut().map(|pipe| pipe.try_read(buffer)) {
-                    Some(Ok(count)) => self.take(stream, pipe, buffer, Ok(count)).await,
+                    Some(Ok(0)) => *pipe = None,
+                    Some(Ok(count)) => self.keep(stream, &buffer[..count]).await,
                     _ => break,
                 }
             }
         }
     }
 
-    /// When the loop has to wake up by itself.
-    fn due(&self, state: &State, sending: bool) -> Instant {
-        let message = self.progress.as_ref().filter(|_| !sending).map(Progress::due);
-        let far = Instant::now() + Duration::from_secs(3600);
-        state.until.or(message).unwrap_or(far)
+    /// What has come since the last look. From the first one on the whole is kept, so that nothing is lost with an
+    /// answer that does not arrive.
+    async fn glance(&mut self, duration: Duration) -> Glance {
+        self.spool.store().await;
+        self.spool.flush().await;
+        let (output, warning) = self.spool.state();
+        let [stdout, stderr] = self.show(output.as_deref());
+        Glance { stdout, stderr, output, warnings: warning.into_iter().collect(), duration }
     }
 
-    fn message(&mut self, state: &State) -> Option<(String, f64)> {
-        let now = Instant::now();
-        let progress = self.progress.as_mut().filter(|progress| state.until.is_none() && progress.due() <= now)?;
-        Some(progress.take(now))
+    fn show(&mut self, output: Option<&str>) -> [Shown; 2] {
+        let fresh = [Ring::new(self.budget), Ring::new(self.budget)];
+        let [stdout, stderr] = std::mem::replace(&mut self.rings, fresh);
+        let (out_limit, err_limit) = share(self.budget, stdout.need(), stderr.need());
+        [stdout.show(out_limit, output), stderr.show(err_limit, output)]
     }
 
-    async fn finish(mut self, state: State, held: bool, duration: Duration) -> Result<Outcome> {
-        let [stdout, stderr] = self.rings;
-        if state.exit.is_none() && state.stop.is_none() {
-            let said = stderr.show(self.budget.min(1024), None).text;
-            return Err(Error::internal("the supervisor of the command was lost").with("stderr", said));
-        }
+    async fn end(&mut self, state: State, held: bool, duration: Duration) -> Ended {
+        let [stdout, stderr] = &self.rings;
         let (out_limit, err_limit) = share(self.budget, stdout.need(), stderr.need());
         if !(stdout.fits(out_limit) && stderr.fits(err_limit)) {
             self.spool.store().await;
         }
-        let (output, stored) = self.spool.finish().await;
+        self.spool.flush().await;
+        let (output, stored) = self.spool.state();
+        let is_lost = state.exit.is_none() && state.stop.is_none();
         let exit = state.exit.unwrap_or_default();
         let mut warnings: Vec<String> = left_behind(&exit, held).filter(|_| state.stop.is_none()).into_iter().collect();
         if state.stop.is_some() && !state.gone {
@@ -257,12 +397,12 @@ impl<'a> Pump<'a> {
             warnings.push("the command used more memory than it may, and was ended for it".to_owned());
         }
         warnings.extend(stored);
-        Ok(Outcome {
+        Ended {
+            is_lost,
             stop: state.stop,
             exit_code: exit.code,
             signal: exit.signal,
-            stdout: stdout.show(out_limit, output.as_deref()),
-            stderr: stderr.show(err_limit, output.as_deref()),
+            bytes: self.totals,
             output,
             warnings,
             duration,
@@ -270,7 +410,17 @@ impl<'a> Pump<'a> {
             limits: exit.limits,
             execs: exit.execs,
             summed: None,
-        })
+        }
+    }
+
+    /// How it ended, with what nobody has seen yet.
+    fn seen(&mut self, ended: &Ended) -> crate::base::Result<Seen> {
+        let [stdout, stderr] = self.show(ended.output.as_deref());
+        if ended.is_lost {
+            let said: String = stderr.text.chars().take(1024).collect();
+            return Err(Error::internal("the supervisor of the command was lost").with("stderr", said));
+        }
+        Ok(Seen::Over(Outcome { stdout, stderr, ended: ended.clone() }))
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 
 use super::*;
 use crate::base::caller::{Abilities, Caller, Event};
@@ -72,12 +73,13 @@ fn bash(script: &str) -> Launch {
         cwd_path: "/".into(),
         decided: None,
         env: env::build(&[]).unwrap(),
-        stdin: None,
+        stdin: Stdin::Empty,
         merged: false,
         rights: None,
         grace: Duration::from_millis(300),
         execs: None,
         denied_hosts: Vec::new(),
+        line: None,
     }
 }
 
@@ -85,7 +87,7 @@ fn bash(script: &str) -> Launch {
 struct Test {
     place: Place,
     cancel: Cancel,
-    deadline: Deadline,
+    deadline: Arc<Deadline>,
     caller: Caller,
     budget: usize,
     file_bytes: u64,
@@ -96,7 +98,7 @@ impl Test {
         Test {
             place: Place::new(),
             cancel: Cancel::new(),
-            deadline: Deadline::after(Duration::from_secs(60)),
+            deadline: Arc::new(Deadline::after(Duration::from_secs(60))),
             caller: Caller::new(Abilities::default()).0,
             budget: 10_000,
             file_bytes: 50_000_000,
@@ -108,15 +110,22 @@ impl Test {
     }
 
     async fn try_run(&self, launch: Launch) -> crate::base::Result<Outcome> {
-        let watch = Watch {
-            caller: &self.caller,
-            cancel: &self.cancel,
-            deadline: &self.deadline,
-            outputs: &self.place.session.outputs,
+        let keep = Keep {
+            outputs: self.place.session.outputs.clone(),
+            cancel: self.cancel.clone(),
+            deadline: Some(self.deadline.clone()),
             budget: self.budget,
             file_bytes: self.file_bytes,
+            ended: Box::new(|_| {}),
+            tasks: TaskTracker::new(),
         };
-        self.place.cell().start(launch).await?.finish(watch).await
+        let live = self.place.cell().start(launch).await?.keep(keep);
+        let look =
+            Look { caller: Some(self.caller.clone()), budget: self.budget, until: Box::pin(std::future::pending()) };
+        match live.look(look).await? {
+            Seen::Over(outcome) => Ok(outcome),
+            Seen::Running(_) => unreachable!("nothing else is waited for"),
+        }
     }
 }
 
@@ -148,25 +157,25 @@ fn children() -> impl Iterator<Item = String> {
 #[tokio::test]
 async fn streams_and_exit_code_come_back_apart() {
     let outcome = Test::new().run(bash("echo out; echo err >&2; exit 3")).await;
-    assert_eq!((outcome.exit_code, outcome.signal, outcome.stop), (Some(3), None, None));
+    assert_eq!((outcome.ended.exit_code, outcome.ended.signal, outcome.ended.stop), (Some(3), None, None));
     assert_eq!((outcome.stdout.text.as_str(), outcome.stderr.text.as_str()), ("out\n", "err\n"));
-    assert_eq!((outcome.output, outcome.warnings), (None, vec![]));
+    assert_eq!((outcome.ended.output, outcome.ended.warnings), (None, vec![]));
     let outcome = Test::new().run(bash("kill -KILL $$")).await;
-    assert_eq!((outcome.exit_code, outcome.signal), (None, Some(9)));
+    assert_eq!((outcome.ended.exit_code, outcome.ended.signal), (None, Some(9)));
 }
 
 #[tokio::test]
 async fn standard_input_is_what_was_given_or_nothing() {
     let mut launch = bash("cat");
-    launch.stdin = Some(b"x".repeat(300_000));
+    launch.stdin = Stdin::Bytes(b"x".repeat(300_000));
     let test = Test { budget: 400_000, ..Test::new() };
     assert_eq!(test.run(launch).await.stdout.bytes, 300_000);
     let outcome = test.run(bash("read x; echo $?; readlink /proc/self/fd/0")).await;
     assert_eq!(outcome.stdout.text, "1\n/dev/null\n");
     // Nobody reads it, and that hurts nobody.
     let mut launch = bash("exit 0");
-    launch.stdin = Some(b"x".repeat(300_000));
-    assert_eq!(test.run(launch).await.exit_code, Some(0));
+    launch.stdin = Stdin::Bytes(b"x".repeat(300_000));
+    assert_eq!(test.run(launch).await.ended.exit_code, Some(0));
 }
 
 #[tokio::test]
@@ -192,25 +201,25 @@ async fn a_background_process_does_not_hold_the_result() {
     let began = Instant::now();
     let outcome = test.run(bash("sleep 30 & echo $!")).await;
     assert!(began.elapsed() < Duration::from_millis(600), "{:?}", began.elapsed());
-    assert_eq!(outcome.exit_code, Some(0));
+    assert_eq!(outcome.ended.exit_code, Some(0));
     // The name is bash's until the exec of sleep.
-    assert!(outcome.warnings[0].starts_with("1 background process ("), "{:?}", outcome.warnings);
-    assert!(outcome.warnings[0].ends_with("; ended"));
+    assert!(outcome.ended.warnings[0].starts_with("1 background process ("), "{:?}", outcome.ended.warnings);
+    assert!(outcome.ended.warnings[0].ends_with("; ended"));
     is_gone(&outcome.stdout.text).await;
 
     let began = Instant::now();
     let outcome = test.run(bash("trap '' TERM; sleep 30 & echo $!")).await;
     assert!(began.elapsed() < Duration::from_millis(600), "{:?}", began.elapsed());
-    assert!(outcome.warnings[0].ends_with(" outlived the command and still held the output; ended"));
+    assert!(outcome.ended.warnings[0].ends_with(" outlived the command and still held the output; ended"));
     is_gone(&outcome.stdout.text).await;
 }
 
 #[tokio::test]
 async fn a_deadline_ends_the_tree_and_keeps_what_was_said() {
-    let test = Test { deadline: Deadline::after(Duration::from_millis(200)), ..Test::new() };
+    let test = Test { deadline: Deadline::after(Duration::from_millis(200)).into(), ..Test::new() };
     let outcome = test.run(bash("trap '' TERM; (setsid bash -c 'echo $BASHPID; exec sleep 100' &); sleep 100")).await;
-    assert_eq!((outcome.stop, outcome.signal), (Some(Stop::Deadline), Some(9)));
-    assert_eq!(outcome.warnings, Vec::<String>::new());
+    assert_eq!((outcome.ended.stop, outcome.ended.signal), (Some(Stop::Deadline), Some(9)));
+    assert_eq!(outcome.ended.warnings, Vec::<String>::new());
     // Already dead: a result never comes before the end of what it tells of.
     assert!(!std::path::Path::new(&format!("/proc/{}", outcome.stdout.text.trim())).exists());
 }
@@ -228,7 +237,7 @@ async fn a_cancelled_run_tells_its_cause() {
         inbox.recv().await;
     });
     let outcome = test.run(bash("echo up; sleep 100")).await;
-    assert_eq!((outcome.stop, outcome.signal), (Some(Stop::Cancelled(Cause::Client)), Some(15)));
+    assert_eq!((outcome.ended.stop, outcome.ended.signal), (Some(Stop::Cancelled(Cause::Client)), Some(15)));
     assert_eq!(outcome.stdout.text, "up\n");
 }
 
@@ -237,8 +246,8 @@ async fn a_dropped_run_ends_its_tree() {
     let run =
         Place::new().cell().start(bash("(setsid bash -c 'echo $BASHPID; exec sleep 100' &); sleep 100")).await.unwrap();
     let mut line = [0; 32];
-    run.stdout.readable().await.unwrap();
-    let count = run.stdout.try_read(&mut line).unwrap();
+    run.stdout.as_ref().unwrap().readable().await.unwrap();
+    let count = run.stdout.as_ref().unwrap().try_read(&mut line).unwrap();
     drop(run);
     is_gone(std::str::from_utf8(&line[..count]).unwrap()).await;
 }
@@ -247,7 +256,7 @@ async fn a_dropped_run_ends_its_tree() {
 async fn a_lost_supervisor_is_an_error_and_not_a_result() {
     let mut launch = bash("read; echo why >&2; kill -KILL $PPID; exec sleep 0.2");
     // Standard input is fed once the start has been told.
-    launch.stdin = Some(b"go\n".to_vec());
+    launch.stdin = Stdin::Bytes(b"go\n".to_vec());
     let error = Test::new().try_run(launch).await.unwrap_err();
     assert_eq!(error.kind(), crate::base::Kind::Internal);
     let body = error.body(&crate::base::TraceId::mint());
@@ -264,7 +273,7 @@ async fn what_is_cut_is_stored_whole_and_in_order() {
     assert!(outcome.stdout.truncated && outcome.stdout.text.len() < 1100);
     assert!(outcome.stdout.text.ends_with("line 500\n"));
     assert_eq!(outcome.stderr.text, "end\n");
-    let file = test.place.session.outputs.open(&outcome.output.unwrap()).unwrap();
+    let file = test.place.session.outputs.open(&outcome.ended.output.unwrap()).unwrap();
     let whole = std::io::read_to_string(file).unwrap();
     let expected: String = (1..=500).map(|line| format!("line {line}\n")).collect();
     assert_eq!(whole.replace("end\n", ""), expected);
@@ -282,15 +291,15 @@ async fn a_flood_costs_no_memory_and_little_disk() {
     println!("300 MB in {:?}, {grown} KiB more", began.elapsed());
     assert_eq!(outcome.stdout.bytes, 300_000_000);
     assert!(grown < 8 * 1024, "{grown} KiB");
-    let file = test.place.session.outputs.open(&outcome.output.unwrap()).unwrap();
+    let file = test.place.session.outputs.open(&outcome.ended.output.unwrap()).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 1_000_000);
-    assert_eq!(outcome.warnings, ["the stored output stops after 1000000 bytes"]);
+    assert_eq!(outcome.ended.warnings, ["the stored output stops after 1000000 bytes"]);
 }
 
 #[tokio::test]
 async fn a_client_that_takes_nothing_slows_the_run_down() {
     let (caller, mut inbox) = Caller::new(Abilities { progress: true, ..Abilities::default() });
-    let test = Test { caller, deadline: Deadline::after(Duration::from_millis(700)), ..Test::new() };
+    let test = Test { caller, deadline: Deadline::after(Duration::from_millis(700)).into(), ..Test::new() };
     let slow = tokio::spawn(async move {
         let first = inbox.recv().await;
         std::future::pending::<()>().await;
@@ -299,9 +308,9 @@ async fn a_client_that_takes_nothing_slows_the_run_down() {
     let outcome = test.run(bash("yes")).await;
     slow.abort();
     // 600 ms of `yes` would be gigabytes; it ran for the 100 ms before the first message only.
-    let free = Test { deadline: Deadline::after(Duration::from_millis(700)), ..Test::new() };
+    let free = Test { deadline: Deadline::after(Duration::from_millis(700)).into(), ..Test::new() };
     let free = free.run(bash("yes")).await;
-    assert_eq!((outcome.stop, free.stop), (Some(Stop::Deadline), Some(Stop::Deadline)));
+    assert_eq!((outcome.ended.stop, free.ended.stop), (Some(Stop::Deadline), Some(Stop::Deadline)));
     assert!(outcome.stdout.bytes < free.stdout.bytes / 2, "{} {}", outcome.stdout.bytes, free.stdout.bytes);
 }
 

@@ -1,18 +1,27 @@
-//! One command in the session's fence, to its end: what `shell.exec` and `shell` have in common.
+//! One command in the session's fence: what everything that runs commands has in common.
 
+use std::future::pending;
+use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use jail::rights::Network;
+use futures::future::BoxFuture;
+use jail::rights::{Network, Rights};
+use serde_json::{Map, Value};
 
+use super::attended::Attended;
 use super::execs::{self, Policed};
 use super::{Hints, PrepareCx, RunCx};
+use crate::audit::Approvals;
 use crate::base::call::{Facts, Prepared, Status};
+use crate::base::clock::Deadline;
 use crate::base::{Error, Result};
 use crate::config::{Config, Profile};
-use crate::sandbox::{Cell, Decided, Launch, Launcher, Outcome, Stop, Watch, env, network_fields};
+use crate::sandbox::{
+    Cell, Decided, Ended, Keep, Launch, Launcher, Live, Look, Outcome, Seen, Stdin, Stop, env, network_fields,
+};
 
 /// Decisions of one run's proxy that are written down one by one.
 const AUDITED: usize = 10_000;
@@ -29,7 +38,9 @@ pub struct Command {
     /// In the workspace.
     pub cwd: String,
     pub env: Vec<(String, String)>,
-    pub stdin: Option<Vec<u8>>,
+    pub stdin: Stdin,
+    /// A socket of its own beside its standard streams, for a program of ours.
+    pub line: Option<OwnedFd>,
     /// One stream of both.
     pub merged: bool,
     /// Of output to show; the client's budget when absent.
@@ -76,6 +87,88 @@ pub fn shell() -> &'static str {
     if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" }
 }
 
+/// A command that has been started, and may outlive its call.
+pub struct Started {
+    pub cell: Arc<Cell>,
+    pub live: Live,
+    pub attended: Arc<Attended>,
+    /// What it may touch, and the number of the rules that it is judged by: what is used later must not exceed what
+    /// is allowed then.
+    pub rights: Rights,
+    pub rules: Option<u64>,
+    /// What the client's sandbox wants and the fence does not keep.
+    lacking: Option<String>,
+    record: Arc<AfterCall>,
+}
+
+impl Started {
+    pub fn budget(cx: &RunCx, max_bytes: Option<usize>) -> usize {
+        max_bytes.unwrap_or(cx.budget).clamp(MIN_BYTES, MAX_BYTES)
+    }
+
+    /// What has come once it is over or `until` is; the call's cancellation ends it.
+    pub async fn watch(&self, cx: &RunCx, max_bytes: Option<usize>, until: BoxFuture<'static, ()>) -> Result<Seen> {
+        let look = Look { caller: Some(cx.caller.clone()), budget: Started::budget(cx, max_bytes), until };
+        let mut seen = self.live.watch(look, &cx.cancel).await?;
+        match &mut seen {
+            Seen::Over(outcome) => outcome.ended.warnings.extend(self.lacking.clone()),
+            Seen::Running(glance) => {
+                glance.warnings.extend(self.lacking.clone());
+                self.record.call_is_over();
+            }
+        }
+        Ok(seen)
+    }
+}
+
+/// Puts the end of a run on record when its call is over already and cannot tell of it.
+struct AfterCall {
+    approvals: Approvals,
+    state: Mutex<After>,
+}
+
+#[derive(Default)]
+struct After {
+    call_is_over: bool,
+    ended: Option<Map<String, Value>>,
+}
+
+impl AfterCall {
+    fn run_has_ended(&self, ended: &Ended) {
+        let facts = facts(ended);
+        let mut fields = Map::new();
+        let mut add = |name: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                fields.insert(name.to_owned(), value);
+            }
+        };
+        add("status", facts.status.map(|status| status.name().into()));
+        add("exit_code", facts.exit_code.map(Into::into));
+        add("signal", facts.signal.map(Into::into));
+        add("stdout_bytes", facts.stdout_bytes.map(Into::into));
+        add("stderr_bytes", facts.stderr_bytes.map(Into::into));
+        add("denials", (!facts.denials.is_empty()).then(|| facts.denials.into()));
+        add("execs", facts.execs);
+        add("duration_ms", Some(millis(ended.duration).into()));
+        self.settle(|state| state.ended = Some(fields));
+    }
+
+    fn call_is_over(&self) {
+        self.settle(|state| state.call_is_over = true);
+    }
+
+    fn settle(&self, change: impl FnOnce(&mut After)) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut state);
+        if state.call_is_over
+            && let Some(fields) = state.ended.take()
+            && let Err(error) = self.approvals.ended(fields)
+        {
+            tracing::error!("the end of a run could not be recorded: {}", error.log_line());
+        }
+    }
+}
+
 /// Runs it to its end, its deadline or its cancellation.
 pub async fn run(
     cx: &Arc<RunCx>,
@@ -83,17 +176,35 @@ pub async fn run(
     launcher: &Launcher,
     command: Command,
 ) -> Result<(Arc<Cell>, Outcome)> {
+    let max_bytes = command.max_bytes;
+    let started = start(cx, call, launcher, command, Some(Arc::clone(&cx.deadline))).await?;
+    match started.watch(cx, max_bytes, Box::pin(pending())).await? {
+        Seen::Over(outcome) => Ok((started.cell, outcome)),
+        Seen::Running(_) => Err(Error::internal("the command was left before its end")),
+    }
+}
+
+/// Starts it with everything that holds it: fence, rules, proxy, record. `deadline` is its own.
+pub async fn start(
+    cx: &Arc<RunCx>,
+    call: Prepared,
+    launcher: &Launcher,
+    command: Command,
+    deadline: Option<Arc<Deadline>>,
+) -> Result<Started> {
     let (cwd, below) = cx.workspace.open_dir(&command.cwd)?;
     let cell = Cell::of(&cx.session, &cx.config, launcher)?;
     let lacking = unkept(cx, cell.profile)?;
     let rights = cx.workspace.rights().clone();
     let policed = Policed::of(cx).await?;
+    let rules = policed.as_ref().map(|policed| policed.book.generation);
     let denied_hosts = policed.as_ref().map(Policed::denied_hosts).unwrap_or_default();
+    let attended = Attended::by(cx, deadline.clone());
     let execs = match policed {
         Some(policed) => {
             let env = env::merge(command.env.clone(), cell.env.clone());
             // What this call may not write another of the session could: nothing of that is let out either.
-            Some(policed.desk(cx, Arc::new(call), launcher, cell.rights.clone(), env)?)
+            Some(policed.desk(&attended, Arc::new(call), launcher, cell.rights.clone(), env)?)
         }
         None => None,
     };
@@ -106,26 +217,48 @@ pub async fn run(
         env: command.env,
         stdin: command.stdin,
         merged: command.merged,
-        rights: Some(rights),
+        rights: Some(rights.clone()),
         grace: cx.config.limits.grace,
         decided: Some(audited(cx)),
         execs,
         denied_hosts,
+        line: command.line,
     };
-    let watch = Watch {
-        caller: &cx.caller,
-        cancel: &cx.cancel,
-        deadline: &cx.deadline,
-        outputs: &cx.session.outputs,
-        budget: command.max_bytes.unwrap_or(cx.budget).clamp(MIN_BYTES, MAX_BYTES),
+    let record = Arc::new(AfterCall { approvals: cx.approvals.clone(), state: Mutex::default() });
+    let (after, audit_execs) = (Arc::clone(&record), Arc::clone(cx));
+    let keep = Keep {
+        outputs: Arc::clone(&cx.session.outputs),
+        cancel: cx.session.cancel.clone(),
+        deadline,
+        budget: Started::budget(cx, command.max_bytes),
         file_bytes: cx.config.limits.output_file_bytes,
+        ended: Box::new(move |ended| {
+            if let (Some(log), Some(count)) = (log, ended.execs.take()) {
+                ended.summed = Some(execs::sum(&audit_execs, log, count));
+            }
+            after.run_has_ended(ended);
+        }),
+        tasks: cx.tasks.clone(),
     };
-    let mut outcome = cell.start(launch).await?.finish(watch).await?;
-    outcome.warnings.extend(lacking);
-    if let (Some(log), Some(count)) = (log, outcome.execs.take()) {
-        outcome.summed = Some(execs::sum(cx, log, count));
+    let live = cell.start(launch).await?.keep(keep);
+    Ok(Started { cell, live, attended, rights, rules, lacking, record })
+}
+
+/// Refuses to use what was started with more rights than a call has now: a client's sandbox may have become narrower
+/// since, and the rules others.
+pub async fn check_still_allowed(cx: &RunCx, rights: &Rights, rules: Option<u64>) -> Result<()> {
+    let again = "Close it with shell.session and start it again.";
+    let (now, whole) = (cx.workspace.rights(), cx.session.workspace.rights());
+    if now != rights && now != whole {
+        let message = "it was started with other rights than this call has";
+        return Err(Error::permission_denied("client_sandbox", message).hint(again));
     }
-    Ok((cell, outcome))
+    let current = Policed::of(cx).await?.map(|policed| policed.book.generation);
+    if current != rules {
+        let message = "the rules have changed since it was started";
+        return Err(Error::permission_denied("rules_changed", message).hint(again));
+    }
+    Ok(())
 }
 
 /// What a client's sandbox wants and a fence without mounts cannot keep: refused where it is about reading, told where
@@ -157,21 +290,33 @@ fn audited(cx: &RunCx) -> Decided {
     })
 }
 
-pub fn facts(outcome: &Outcome) -> Facts {
-    let status = match (outcome.stop, outcome.exit_code) {
+/// How it went, in the one word of a result.
+pub fn status(ended: &Ended) -> &'static str {
+    match (ended.stop, ended.exit_code) {
+        (Some(Stop::Deadline), _) => "timed_out",
+        (Some(Stop::Cancelled(_)), _) => "cancelled",
+        (None, Some(0)) => "completed",
+        (None, Some(_)) => "failed",
+        (None, None) => "killed",
+    }
+}
+
+pub fn facts(ended: &Ended) -> Facts {
+    let status = match (ended.stop, ended.exit_code) {
         (Some(Stop::Deadline), _) => Status::TimedOut,
         (Some(Stop::Cancelled(_)), _) => Status::Cancelled,
         (None, Some(0)) => Status::Completed,
         (None, _) => Status::Failed,
     };
+    let [stdout, stderr] = ended.bytes;
     Facts {
         status: Some(status),
-        exit_code: outcome.exit_code,
-        signal: outcome.signal,
-        stdout_bytes: Some(outcome.stdout.bytes),
-        stderr_bytes: Some(outcome.stderr.bytes),
-        denials: outcome.denials.clone(),
-        execs: outcome.summed.clone(),
+        exit_code: ended.exit_code,
+        signal: ended.signal,
+        stdout_bytes: Some(stdout),
+        stderr_bytes: Some(stderr),
+        denials: ended.denials.clone(),
+        execs: ended.summed.clone(),
     }
 }
 

@@ -18,6 +18,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::RunCx;
+use super::attended::Attended;
 use crate::approval::{Granted, Prompt};
 use crate::base::call::{Prepared, digest};
 use crate::base::secret::{is_sensitive, redact_words};
@@ -80,15 +81,15 @@ impl Policed {
     /// The desk for one run. `env` is what the run starts with, to tell what a command has changed of it.
     pub fn desk(
         self,
-        cx: &Arc<RunCx>,
+        attended: &Arc<Attended>,
         call: Arc<Prepared>,
         launcher: &Launcher,
         rights: Rights,
         env: Vec<(String, String)>,
     ) -> Result<Execs> {
-        let log = exec_log(&cx.config.root)?;
+        let log = exec_log(&attended.cx().config.root)?;
         let desk = RunDesk {
-            cx: Arc::clone(cx),
+            attended: Arc::clone(attended),
             call,
             launcher: launcher.clone(),
             rights,
@@ -102,7 +103,7 @@ impl Policed {
 }
 
 struct RunDesk {
-    cx: Arc<RunCx>,
+    attended: Arc<Attended>,
     call: Arc<Prepared>,
     launcher: Launcher,
     rights: Rights,
@@ -161,11 +162,12 @@ impl RunDesk {
                 false => unrecorded(&held),
             },
             Place::Outside(exec) => {
-                let how = self.cx.config.policy.escalate.name();
+                let cx = self.attended.cx();
+                let how = cx.config.policy.escalate.name();
                 if !self.record(&held, by, how) {
                     return unrecorded(&held);
                 }
-                escalate::run(granted.map(|waiting| (*exec, waiting)), self.somewhere()).await
+                escalate::run(granted.map(|waiting| (*exec, waiting)), self.somewhere(&cx)).await
             }
         }
     }
@@ -184,23 +186,25 @@ impl RunDesk {
         if self.is_denied_reading() {
             return Ok(Place::Inside("the client's sandbox denies reading, which nothing outside would keep"));
         }
-        if self.cx.config.policy.escalate == Escalate::Outside {
-            escalate::account(&self.cx.config).map_err(|error| error.detail())?;
+        let cx = self.attended.cx();
+        if cx.config.policy.escalate == Escalate::Outside {
+            escalate::account(&cx.config).map_err(|error| error.detail())?;
         }
         let exec = Exec::check(held, &self.rights, &self.book.table)?;
         Ok(Place::Outside(Box::new(exec)))
     }
 
     fn is_denied_reading(&self) -> bool {
-        let (before, now) = (self.cx.session.workspace.rights(), self.cx.workspace.rights());
+        let cx = self.attended.cx();
+        let (before, now) = (cx.session.workspace.rights(), cx.workspace.rights());
         now.hidden.len() > before.hidden.len() || !now.veils.is_empty()
     }
 
-    fn somewhere(&self) -> Where<'_> {
-        let (config, launcher) = (&*self.cx.config, &self.launcher);
+    fn somewhere<'a>(&'a self, cx: &'a RunCx) -> Where<'a> {
+        let (config, launcher) = (&*cx.config, &self.launcher);
         match (config.policy.escalate, &config.policy.wider) {
             (Escalate::Wider, Some(wider)) => {
-                Where::Wider { session: &self.cx.session, config, wider, launcher, table: &self.book.table }
+                Where::Wider { session: &cx.session, config, wider, launcher, table: &self.book.table }
             }
             _ => Where::Outside { launcher, config },
         }
@@ -214,8 +218,9 @@ impl RunDesk {
             Place::Outside(_) => escalate::unsaid(held, lint::risk),
             Place::Inside(_) => None,
         };
+        let cx = self.attended.cx();
         if verdict.decision == Decision::Allow && risk.is_none() {
-            return Ok(self.cx.gate.by_rule(waiting));
+            return Ok(cx.gate.by_rule(waiting));
         }
         let why = match (risk, &verdict.justification) {
             (Some(risk), _) => format!("It would run outside the sandbox with more than its rule says: {risk}."),
@@ -224,16 +229,19 @@ impl RunDesk {
         };
         // Long commands are shown whole below.
         let subject: String = quoted(&redact_words(&held.argv)).chars().take(120).collect();
-        let prompt = Prompt::exec(&self.call, subject, &why, self.shown(held, place), &self.cx.session);
+        let prompt = Prompt::exec(&self.call, subject, &why, self.shown(held, place), &cx.session);
         // Two scripts of one interpreter may have the same words, and the same words mean another thing elsewhere; and
         // what may run inside may not therefore leave.
         let files = [Some(&held.program), held.script.as_ref(), Some(&held.cwd)];
         let files = files.map(|file| file.map(|file| (file.device, file.inode)));
-        let kept: Vec<_> =
-            held.env.iter().filter(|(name, _)| self.cx.config.policy.escalate_env.contains(name)).collect();
+        let kept: Vec<_> = held.env.iter().filter(|(name, _)| cx.config.policy.escalate_env.contains(name)).collect();
         let argv = digest(&json!([files, held.argv, kept, matches!(place, Place::Outside(_))]));
         let rule = format!("exec {}:{}", verdict.origin.file, verdict.origin.line);
-        self.cx.confirm_for_session(prompt, (rule, argv), waiting).await
+        let clocks = self.attended.clocks();
+        let pauses: Vec<_> = clocks.iter().map(|clock| clock.pause()).collect();
+        let granted = cx.confirm_for_session(prompt, (rule, argv), waiting).await;
+        drop(pauses);
+        granted
     }
 
     /// Everything that decides, for a human.
@@ -256,7 +264,7 @@ impl RunDesk {
             "runs",
             match place {
                 Place::Inside(why) => format!("in the sandbox ({why})"),
-                Place::Outside(_) => match self.cx.config.policy.escalate {
+                Place::Outside(_) => match self.attended.cx().config.policy.escalate {
                     Escalate::Wider => "in the wider sandbox".to_owned(),
                     _ => "outside the sandbox, with your rights and without the environment above".to_owned(),
                 },
@@ -293,7 +301,7 @@ impl RunDesk {
     }
 
     fn write(&self, fields: Map<String, Value>) -> bool {
-        let written = self.cx.approvals.exec(fields);
+        let written = self.attended.cx().approvals.exec(fields);
         if let Err(error) = &written {
             tracing::error!("a decision about an exec could not be recorded: {}", error.log_line());
         }

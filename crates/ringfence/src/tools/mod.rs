@@ -2,6 +2,7 @@
 //! the documents, the risk and the words of a prompt all come from its [`Spec`].
 
 pub mod arguments;
+mod attended;
 mod browser;
 pub mod browser_act;
 pub mod browser_eval;
@@ -18,8 +19,10 @@ pub mod file_read;
 pub mod file_write;
 pub mod fixtures;
 pub mod mime;
+mod runs;
 pub mod shell;
 pub mod shell_exec;
+pub mod shell_session;
 pub mod text;
 
 use std::sync::Arc;
@@ -27,6 +30,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
+use tokio_util::task::TaskTracker;
 
 use crate::approval::{AskCx, Gate, Granted, Prompt};
 use crate::audit::Approvals;
@@ -141,6 +145,8 @@ pub struct RunCx {
     pub view: View,
     pub approvals: Approvals,
     pub patience: Option<Duration>,
+    /// Where work goes that may outlive the call; a server that stops waits for it.
+    pub tasks: TaskTracker,
 }
 
 impl RunCx {
@@ -189,6 +195,7 @@ pub const TOOLS: &[Make] = &[
     |_| Arc::new(file_read::FileRead::new()),
     |_| Arc::new(file_write::FileWrite::new()),
     |config| Arc::new(shell_exec::ShellExec::new(config)),
+    |config| Arc::new(shell_session::ShellSession::new(config)),
     |config| Arc::new(shell::Shell::new(config)),
     |config| Arc::new(browser_navigate::BrowserNavigate::new(config)),
     |config| Arc::new(browser_screenshot::BrowserScreenshot::new(config)),

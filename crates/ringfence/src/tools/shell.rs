@@ -17,7 +17,7 @@ use crate::base::call::{Output, Prepared};
 use crate::base::workspace::{Workspace, quoted};
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
-use crate::sandbox::{Launcher, Outcome, Stop, env};
+use crate::sandbox::{Launcher, Outcome, Stdin, Stop, env};
 
 pub const NAME: &str = "shell";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -94,7 +94,8 @@ impl Shell {
             args: vec![flag.to_owned(), arguments.command],
             cwd: arguments.workdir,
             env: env::build(&[])?,
-            stdin: None,
+            stdin: Stdin::Empty,
+            line: None,
             merged: true,
             max_bytes: None,
         };
@@ -173,23 +174,24 @@ fn schema() -> Map<String, Value> {
 
 /// One text block that holds JSON, and nothing structured. A command that fails or runs out of time is a result.
 fn output(outcome: Outcome) -> Output {
-    let facts = command::facts(&outcome);
-    let timed_out = outcome.stop == Some(Stop::Deadline);
-    let exit_code = match (timed_out, outcome.exit_code, outcome.signal) {
+    let ended = &outcome.ended;
+    let facts = command::facts(ended);
+    let timed_out = ended.stop == Some(Stop::Deadline);
+    let exit_code = match (timed_out, ended.exit_code, ended.signal) {
         (true, ..) => TIMED_OUT,
         (false, Some(code), _) => code,
         (false, None, signal) => SIGNALLED + signal.unwrap_or_default(),
     };
     let mut text = outcome.stdout.text;
-    for warning in &outcome.warnings {
+    for warning in &ended.warnings {
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
         }
         text.push_str(&format!("[ringfence] {warning}\n"));
     }
-    let duration = json!({"secs": outcome.duration.as_secs(), "nanos": outcome.duration.subsec_nanos()});
+    let duration = json!({"secs": ended.duration.as_secs(), "nanos": ended.duration.subsec_nanos()});
     let reply = json!({"exit_code": exit_code, "output": text, "duration": duration, "timed_out": timed_out});
-    let is_error = matches!(outcome.stop, Some(Stop::Cancelled(_)));
+    let is_error = matches!(ended.stop, Some(Stop::Cancelled(_)));
     Output { is_error, facts, ..Output::text(reply.to_string()) }
 }
 

@@ -1,7 +1,10 @@
-//! `shell.exec`: one command, to its end.
+//! `shell.exec`: one command, to its end or as long as the caller wants to wait.
 //!
 //! It runs in the session's fence and asks nobody. Where the operator has taken the fence away, every call is asked
-//! for, and the result says so.
+//! for, and the result says so. What goes on after the call belongs to the MCP session (`shell.session`).
+
+mod reply;
+mod session;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,21 +12,29 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value};
+use tokio::sync::OwnedMutexGuard;
 
-use super::command::{self, About, Command, millis};
+use super::command::{self, About, Command};
+use super::runs::{Kept, Runs};
 use super::{Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
-use crate::base::call::{Output, Prepared};
-use crate::base::{Error, Kind, Result};
-use crate::config::{Config, Profile};
-use crate::sandbox::{Cell, Launcher, Outcome, Stop, env};
+use crate::base::call::{Facts, Output, Prepared, Status};
+use crate::base::clock::Deadline;
+use crate::base::{Error, Result};
+use crate::config::Config;
+use crate::sandbox::{Launcher, Line, Seen, Stdin, env};
+
+pub use reply::Reply;
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
-const DESCRIPTION: &str = "Run a command in the workspace and wait for it to end. Returns stdout, stderr and the exit \
-    code; a non-zero exit code is a result, not an error. Long output is cut in the middle: read the rest with \
-    file.read and the `output:` handle. Background processes end with the command.";
+/// Clients give up on a call after a minute or so.
+const DEFAULT_YIELD: Duration = Duration::from_secs(60);
+const DESCRIPTION: &str = "Run a command in the workspace. Returns stdout, stderr and the exit code; a non-zero exit \
+    code is a result, not an error. After `yield_ms` it goes on in the background (status `running`, exec_id for \
+    shell.session). Long output is cut in the middle: read the rest with file.read and the `output:` handle. \
+    Background processes end with the command; start servers with yield_ms 0.";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -38,50 +49,19 @@ struct Arguments {
     env: Option<BTreeMap<String, String>>,
     /// Text for standard input. Default: empty.
     stdin: Option<String>,
+    /// Keep standard input open for shell.session `write`.
+    interactive: Option<bool>,
     /// Milliseconds until the command and everything it started is ended. Default: 120000.
     timeout_ms: Option<u64>,
+    /// Milliseconds to wait before answering `running`. Default: 60000; 0 starts it in the background.
+    yield_ms: Option<u64>,
+    /// `new` starts a bash that lives on (directory, variables); its handle runs `command` in it.
+    session: Option<String>,
     /// How many bytes of output to return at most, up to 262144.
     max_bytes: Option<usize>,
     /// Why you run it, in a few words, for the user who is asked.
     #[expect(dead_code, reason = "shown with the other arguments to whoever is asked")]
     reason: Option<String>,
-}
-
-/// What the result holds. Nothing is required of it: an error has nothing but `error`.
-#[derive(Debug, Serialize, JsonSchema)]
-struct Reply {
-    /// completed (exit code 0), failed (another), killed (by a signal), timed_out or cancelled.
-    status: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    exit_code: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    signal: Option<i32>,
-    stdout: String,
-    stderr: String,
-    /// Of the whole, shown or not.
-    stdout_bytes: u64,
-    stderr_bytes: u64,
-    truncated: bool,
-    /// Handle of the whole output, for file.read, when something was cut.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    output: Option<String>,
-    duration_ms: u64,
-    sandbox: Sandbox,
-    warnings: Vec<String>,
-    trace_id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<Map<String, Value>>,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct Sandbox {
-    profile: &'static str,
-    /// off (but for localhost), proxied or all.
-    network: &'static str,
-    /// How its limits were kept: cgroup2, cgroup1 or rlimits.
-    limits: String,
-    /// What it was refused, as far as that is known for sure.
-    denials: Vec<Map<String, Value>>,
 }
 
 pub struct ShellExec {
@@ -100,7 +80,7 @@ impl ShellExec {
             name: "shell.exec".into(),
             title: "Run a command".into(),
             description: format!("{DESCRIPTION}{}", about.description),
-            version: "1.1.0".into(),
+            version: "1.2.0".into(),
             scope: Scope::Exec,
             hints: about.hints,
             effects: about.effects,
@@ -118,29 +98,87 @@ impl ShellExec {
 
     fn read(&self, arguments: &Map<String, Value>) -> Result<Arguments> {
         let arguments: Arguments = arguments::parse(arguments, &self.spec.input_schema)?;
-        arguments.program()?;
-        arguments.environment()?;
-        if arguments.timeout_ms == Some(0) {
-            return Err(Error::invalid_arguments("`timeout_ms` is zero").hint("Leave it out for two minutes."));
-        }
+        arguments.check()?;
         Ok(arguments)
     }
 
     async fn execute(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<Output> {
         let arguments = self.read(&call.arguments)?;
+        arguments.check_lasting(cx.view.lasting)?;
+        if arguments.session.is_some() {
+            return session::execute(cx, call, &self.launcher, &arguments).await;
+        }
+        let runs = Runs::of(&cx.session)?;
+        if cx.view.lasting {
+            runs.check_room()?;
+        }
+        let limit = call.limit;
+        let shown = arguments.shown();
         let (program, args) = arguments.program()?;
+        let deadline = Arc::new(Deadline::after(arguments.timeout(&cx.config)));
+        let stdin = arguments.stdin.clone().unwrap_or_default().into_bytes();
         let command = Command {
             program,
             args,
             env: arguments.environment()?,
-            cwd: arguments.cwd.unwrap_or_else(|| ".".to_owned()),
-            stdin: arguments.stdin.map(String::into_bytes),
+            cwd: arguments.cwd.clone().unwrap_or_else(|| ".".to_owned()),
+            stdin: match (arguments.interactive, arguments.stdin.is_some()) {
+                (Some(true), _) => Stdin::Open(stdin),
+                (_, true) => Stdin::Bytes(stdin),
+                (_, false) => Stdin::Empty,
+            },
+            line: None,
             merged: false,
             max_bytes: arguments.max_bytes,
         };
-        let (cell, outcome) = command::run(cx, call, &self.launcher, command).await?;
-        output(cx, &cell, outcome)
+        // Without a session that lasts there is nothing that the run could go on in.
+        let deadline = if cx.view.lasting { deadline } else { Arc::clone(&cx.deadline) };
+        let started = command::start(cx, call, &self.launcher, command, Some(deadline)).await?;
+        let wait = cx.view.lasting.then(|| Arc::new(Deadline::after(arguments.wait(limit, &cx.config))));
+        started.attended.take_over(cx, wait.clone());
+        let seen = started.watch(cx, arguments.max_bytes, patience(wait)).await?;
+        match seen {
+            Seen::Over(outcome) => {
+                let facts = command::facts(&outcome.ended);
+                Reply::over(cx, &started.cell, outcome).into_output(facts)
+            }
+            Seen::Running(glance) => {
+                let kept = runs.insert(Kept::new("command", &shown, started, None));
+                running(Reply::running(cx, glance, &kept.id))
+            }
+        }
     }
+}
+
+/// Looks at a shell that is busy, until its command has ended or the wait has.
+pub async fn attend(
+    cx: &Arc<RunCx>,
+    runs: &Runs,
+    kept: &Arc<Kept>,
+    line: OwnedMutexGuard<Line>,
+    wait: Arc<Deadline>,
+    max_bytes: Option<usize>,
+) -> Result<Output> {
+    session::attend(cx, runs, kept, line, session::Patience { wait, hard: None, cancel: None }, max_bytes).await
+}
+
+/// For ever where nothing can go on without the call.
+fn patience(wait: Option<Arc<Deadline>>) -> BoxFuture<'static, ()> {
+    match wait {
+        Some(wait) => Box::pin(async move { wait.passed().await }),
+        None => Box::pin(std::future::pending()),
+    }
+}
+
+/// A result about something that goes on.
+pub fn running(reply: Reply) -> Result<Output> {
+    let facts = Facts {
+        status: Some(Status::Running),
+        stdout_bytes: Some(reply.stdout_bytes),
+        stderr_bytes: Some(reply.stderr_bytes),
+        ..Facts::default()
+    };
+    reply.into_output(facts)
 }
 
 impl Tool for ShellExec {
@@ -150,15 +188,17 @@ impl Tool for ShellExec {
 
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
         let arguments = self.read(arguments)?;
+        if let Some(session) = arguments.session.as_deref().filter(|session| *session != "new") {
+            Runs::of(cx.session)?.get(session)?;
+        }
         // Opened to fail before anybody is asked; the run opens it again and uses what it opened.
         let workspace = cx.workspace;
         let (_, shown) = workspace.open_dir(arguments.cwd.as_deref().unwrap_or("."))?;
-        let asked = arguments.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
         Ok(Plan {
             env: arguments.environment()?,
             // Where it leads, not what was written.
             cwd: arguments.cwd.as_ref().map(|_| workspace.path().join(shown).display().to_string()),
-            timeout: Some(asked.min(cx.config.limits.timeout_ceiling)),
+            timeout: Some(arguments.timeout(cx.config)),
             asks: command::asks(cx),
         })
     }
@@ -169,6 +209,64 @@ impl Tool for ShellExec {
 }
 
 impl Arguments {
+    /// What the schema alone cannot say.
+    fn check(&self) -> Result<()> {
+        self.program()?;
+        self.environment()?;
+        if self.timeout_ms == Some(0) {
+            return Err(Error::invalid_arguments("`timeout_ms` is zero").hint("Leave it out for two minutes."));
+        }
+        let Some(session) = &self.session else { return Ok(()) };
+        let refused = |what: &str, hint: &str| Err(Error::invalid_arguments(what).hint(hint));
+        if self.argv.is_some() {
+            return refused("a shell session takes `command`, not `argv`", "Give the line for bash as `command`.");
+        }
+        if self.stdin.is_some() {
+            return refused(
+                "a command of a shell session has no `stdin` of its own",
+                "Use a here-document in `command`, or `interactive: true` and shell.session `write`.",
+            );
+        }
+        let settled = self.cwd.is_some() || self.env.is_some() || self.interactive.is_some();
+        if session != "new" && settled {
+            return refused(
+                "`cwd`, `env` and `interactive` are given when a shell session is started",
+                "Use `cd` and `export` in `command`.",
+            );
+        }
+        Ok(())
+    }
+
+    fn check_lasting(&self, lasting: bool) -> Result<()> {
+        let needs = match () {
+            () if lasting => return Ok(()),
+            () if self.session.is_some() => "`session`",
+            () if self.yield_ms.is_some() => "`yield_ms`",
+            () => return Ok(()),
+        };
+        Err(Error::invalid_arguments(format!("{needs} needs a session that lasts"))
+            .reason("no_session")
+            .hint("Send the session handle of an earlier result's `_meta` along with the call."))
+    }
+
+    fn timeout(&self, config: &Config) -> Duration {
+        self.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis).min(config.limits.timeout_ceiling)
+    }
+
+    /// How long to wait for it: less than the client does, where it has said so.
+    fn wait(&self, limit: Duration, config: &Config) -> Duration {
+        let wanted = self.yield_ms.map_or(DEFAULT_YIELD, Duration::from_millis);
+        if limit < self.timeout(config) { wanted.min(limit * 9 / 10) } else { wanted }
+    }
+
+    fn shown(&self) -> String {
+        match (&self.command, &self.argv) {
+            (Some(command), _) => command.clone(),
+            (None, Some(argv)) => argv.join(" "),
+            (None, None) => String::new(),
+        }
+    }
+
     /// The program and its arguments, from whichever of the two forms was given.
     fn program(&self) -> Result<(String, Vec<String>)> {
         let (program, args) = match (&self.command, &self.argv) {
@@ -196,87 +294,6 @@ impl Arguments {
         let given: Vec<(String, String)> = self.env.clone().unwrap_or_default().into_iter().collect();
         env::build(&given)
     }
-}
-
-fn output(cx: &RunCx, cell: &Cell, outcome: Outcome) -> Result<Output> {
-    let error = stopped(cx, &outcome);
-    let status = match (outcome.stop, outcome.exit_code) {
-        (Some(Stop::Deadline), _) => "timed_out",
-        (Some(Stop::Cancelled(_)), _) => "cancelled",
-        (None, Some(0)) => "completed",
-        (None, Some(_)) => "failed",
-        (None, None) => "killed",
-    };
-    let facts = command::facts(&outcome);
-    let text = text(&outcome);
-    let reply = Reply {
-        status,
-        exit_code: outcome.exit_code,
-        signal: outcome.signal,
-        truncated: outcome.stdout.truncated || outcome.stderr.truncated,
-        stdout: outcome.stdout.text,
-        stderr: outcome.stderr.text,
-        stdout_bytes: outcome.stdout.bytes,
-        stderr_bytes: outcome.stderr.bytes,
-        output: outcome.output,
-        duration_ms: millis(outcome.duration),
-        sandbox: Sandbox {
-            profile: cell.profile.name(),
-            network: if cell.profile == Profile::None { "all" } else { cx.workspace.rights().network.name() },
-            limits: outcome.limits,
-            denials: facts.denials.iter().filter_map(|denial| denial.as_object().cloned()).collect(),
-        },
-        warnings: outcome.warnings,
-        trace_id: cx.trace_id.to_string(),
-        error: error.as_ref().and_then(|error| error.body(&cx.trace_id).as_object().cloned()),
-    };
-    let structured =
-        serde_json::to_value(reply).map_err(|e| Error::internal("the result cannot be written").source(e))?;
-    Ok(Output { is_error: error.is_some(), facts, ..Output::of(text, structured) })
-}
-
-/// What a command that did not end by itself is told about.
-fn stopped(cx: &RunCx, outcome: &Outcome) -> Option<Error> {
-    match outcome.stop? {
-        Stop::Deadline => {
-            let message = format!("the command was ended after {} ms", millis(outcome.duration));
-            let ceiling = millis(cx.config.limits.timeout_ceiling);
-            Some(Error::new(Kind::DeadlineExceeded, message).hint(format!(
-                "What it said until then is here. Raise `timeout_ms` (at most {ceiling}) or do less in one call."
-            )))
-        }
-        Stop::Cancelled(cause) => {
-            Some(Error::new(Kind::Cancelled, "the command was stopped before it ended").with("cause", cause.name()))
-        }
-    }
-}
-
-/// Standard output, then standard error, then how it went in one line.
-fn text(outcome: &Outcome) -> String {
-    let mut text = outcome.stdout.text.clone();
-    let fresh_line = |text: &mut String| {
-        if !text.is_empty() && !text.ends_with('\n') {
-            text.push('\n');
-        }
-    };
-    if !outcome.stderr.text.is_empty() {
-        fresh_line(&mut text);
-        text.push_str("[stderr]\n");
-        text.push_str(&outcome.stderr.text);
-    }
-    fresh_line(&mut text);
-    for warning in &outcome.warnings {
-        text.push_str(&format!("warning: {warning}\n"));
-    }
-    let how = match (outcome.stop, outcome.exit_code, outcome.signal) {
-        (Some(Stop::Deadline), ..) => "timed out".to_owned(),
-        (Some(Stop::Cancelled(_)), ..) => "cancelled".to_owned(),
-        (None, Some(code), _) => format!("exit code {code}"),
-        (None, None, Some(signal)) => format!("killed by signal {signal}"),
-        (None, None, None) => "ended".to_owned(),
-    };
-    text.push_str(&format!("{how}, {} ms", millis(outcome.duration)));
-    text
 }
 
 #[cfg(test)]

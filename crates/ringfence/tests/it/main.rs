@@ -8,6 +8,7 @@
 mod approvals;
 mod audit;
 mod auth;
+mod browser;
 mod cancel;
 mod doctor;
 mod escalate;
@@ -23,6 +24,7 @@ mod rules_like_codex;
 mod sandbox_state;
 mod scenarios;
 mod shell;
+mod shell_session;
 mod support;
 mod tidy;
 mod traffic;

@@ -4,23 +4,14 @@ use super::*;
 use crate::base::Cause;
 use crate::base::call::{Block, Status};
 use crate::config::Profile;
-use crate::sandbox::Shown;
 use crate::sandbox::tests::{Place, config, launcher};
+use crate::sandbox::{Ended, Shown};
 
 fn outcome(exit_code: Option<i32>, signal: Option<i32>, stop: Option<Stop>) -> Outcome {
     Outcome {
-        stop,
-        exit_code,
-        signal,
         stdout: Shown { text: "said\n".into(), bytes: 5, truncated: false },
         stderr: Shown::default(),
-        output: None,
-        warnings: vec![],
-        duration: Duration::new(1, 34_422_531),
-        denials: vec![],
-        limits: String::new(),
-        execs: None,
-        summed: None,
+        ended: Ended { stop, exit_code, signal, duration: Duration::new(1, 34_422_531), ..Ended::default() },
     }
 }
 

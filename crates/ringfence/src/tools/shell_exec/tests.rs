@@ -6,7 +6,8 @@ use crate::audit::{Audit, Record};
 use crate::base::call::{Block, Status};
 use crate::base::caller::{Abilities, Caller};
 use crate::base::clock::Deadline;
-use crate::base::{Cancel, Cause, TraceId};
+use crate::base::{Cancel, Cause, Kind, TraceId};
+use crate::config::Profile;
 use crate::sandbox::tests::{Place, config as sandbox_config, launcher};
 use crate::session::View;
 
@@ -35,6 +36,7 @@ fn cx(place: &Place, limit: Duration) -> Arc<RunCx> {
         changes: crate::base::change::Changes::default(),
         budget: 2000,
         patience: None,
+        tasks: tokio_util::task::TaskTracker::new(),
     })
 }
 
@@ -108,7 +110,7 @@ fn wrong_arguments_are_refused_before_anybody_is_asked() {
         json!({"argv": []}),
         json!({"argv": ["echo", "a\0b"]}),
         json!({"command": "a", "timeout_ms": 0}),
-        json!({"command": "a", "session": "x"}),
+        json!({"command": "a", "sesion": "x"}),
     ] {
         assert_eq!(kind(arguments.clone()).kind(), Kind::InvalidArguments, "{arguments}");
     }
@@ -180,9 +182,9 @@ async fn argv_meets_no_shell() {
 #[tokio::test]
 async fn a_deadline_is_an_error_with_what_was_said() {
     let place = Place::new();
-    let cx = cx(&place, Duration::from_millis(200));
+    let cx = cx(&place, Duration::from_secs(30));
     let tool = ShellExec::with(&config(&place), launcher());
-    let output = tool.execute(&cx, call(json!({"command": "echo before; sleep 60"}))).await.unwrap();
+    let output = tool.execute(&cx, call(json!({"command": "echo before; sleep 60", "timeout_ms": 200}))).await.unwrap();
     assert!(output.is_error);
     assert_eq!((field(&output, "status"), field(&output, "stdout")), (&json!("timed_out"), &json!("before\n")));
     let error = field(&output, "error");

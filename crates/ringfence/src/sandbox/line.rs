@@ -1,0 +1,67 @@
+//! The line between us and a driver of ours inside a run: messages that end with a NUL, over a socket pair.
+//!
+//! The driver shares its process with whatever it runs, so nothing that comes over the line is believed: it is bounded,
+//! and it can only lie about its own run.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as Socket;
+
+use futures::FutureExt;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+use crate::base::{Error, Result};
+
+pub struct Line {
+    from: BufReader<OwnedReadHalf>,
+    to: OwnedWriteHalf,
+    /// What came of a message that is not whole yet: a reader may have been dropped in the middle of one.
+    partial: Vec<u8>,
+    most: usize,
+    /// Messages sent that were not answered yet.
+    owed: usize,
+}
+
+impl Line {
+    /// Ours, and the end for the run. No message may be longer than `most` bytes.
+    pub fn pair(most: usize) -> Result<(Line, OwnedFd)> {
+        let failed = |error: io::Error| Error::internal("there is no line to the run").source(error);
+        let (ours, theirs) = Socket::pair().map_err(failed)?;
+        ours.set_nonblocking(true).map_err(failed)?;
+        let (from, to) = UnixStream::from_std(ours).map_err(failed)?.into_split();
+        Ok((Line { from: BufReader::new(from), to, partial: Vec::new(), most, owed: 0 }, theirs.into()))
+    }
+
+    /// An earlier message has no answer yet. Answers that nobody waited for are passed over.
+    pub fn is_busy(&mut self) -> bool {
+        while self.owed > 0 && self.receive().now_or_never().is_some_and(|said| matches!(said, Ok(Some(_)))) {}
+        self.owed > 0
+    }
+
+    pub async fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        self.owed += 1;
+        self.to.write_all(message).await?;
+        self.to.write_all(b"\0").await
+    }
+
+    /// The next message; `None` once the driver has gone. It may be dropped and called again.
+    pub async fn receive(&mut self) -> io::Result<Option<Vec<u8>>> {
+        loop {
+            let room = (self.most + 1).saturating_sub(self.partial.len()) as u64;
+            let count = (&mut self.from).take(room).read_until(0, &mut self.partial).await?;
+            if self.partial.last() == Some(&0) {
+                self.partial.pop();
+                self.owed = self.owed.saturating_sub(1);
+                return Ok(Some(std::mem::take(&mut self.partial)));
+            }
+            if self.partial.len() > self.most {
+                return Err(io::Error::other("a message is too long"));
+            }
+            if count == 0 {
+                return Ok(None);
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! A run that may outlive the call that started it, as those see it who hold it.
+//!
+//! The run is driven by a task of its own (`stream.rs`). Whoever looks at it sees what has come since the last look,
+//! and slows it down while they cannot take more; when nobody looks it goes on. It ends with its time, with its
+//! session, or when nobody holds it any more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::TaskTracker;
+
+use super::launch::Run;
+use super::ring::Shown;
+use super::stream::drive;
+use crate::base::caller::Caller;
+use crate::base::clock::Deadline;
+use crate::base::{Cancel, Cause, Error, Result};
+use crate::session::Outputs;
+
+/// What a run is kept with.
+pub struct Keep {
+    pub outputs: Arc<Outputs>,
+    /// Ends it whoever looks: the session's own.
+    pub cancel: Cancel,
+    pub deadline: Option<Arc<Deadline>>,
+    /// Of both streams together, while nobody has said how much they want to see.
+    pub budget: usize,
+    /// Of the stored output.
+    pub file_bytes: u64,
+    /// Hears of the end before anybody else does.
+    pub ended: Box<dyn FnOnce(&mut Ended) + Send + Sync>,
+    /// Where it runs, so that a server that stops can wait for it.
+    pub tasks: TaskTracker,
+}
+
+/// One look at a run.
+pub struct Look {
+    /// Who is shown progress meanwhile.
+    pub caller: Option<Caller>,
+    /// Of both streams together, as they are shown.
+    pub budget: usize,
+    /// What is waited for beside the end.
+    pub until: BoxFuture<'static, ()>,
+}
+
+pub(super) type Reply = oneshot::Sender<Result<Seen>>;
+
+pub(super) enum Ask {
+    Look(Look, Reply),
+    Write { bytes: Vec<u8>, close: bool, reply: oneshot::Sender<Result<()>> },
+    Signal(i32),
+    Stop(Stop),
+}
+
+/// Why a run was ended before it ended by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    Deadline,
+    Cancelled(Cause),
+}
+
+impl Stop {
+    pub fn by(cause: Cause) -> Stop {
+        if cause == Cause::Deadline { Stop::Deadline } else { Stop::Cancelled(cause) }
+    }
+}
+
+pub enum Seen {
+    Running(Glance),
+    Over(Outcome),
+}
+
+/// What has come since the last look.
+#[derive(Debug)]
+pub struct Glance {
+    pub stdout: Shown,
+    pub stderr: Shown,
+    /// The handle of the whole output.
+    pub output: Option<String>,
+    pub warnings: Vec<String>,
+    pub duration: Duration,
+}
+
+/// How a run ended, and what of its output nobody had seen before.
+#[derive(Debug)]
+pub struct Outcome {
+    pub stdout: Shown,
+    pub stderr: Shown,
+    pub ended: Ended,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Ended {
+    /// Nobody knows how: its supervisor was lost.
+    pub is_lost: bool,
+    pub stop: Option<Stop>,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    /// Of standard output and standard error, from their beginning.
+    pub bytes: [u64; 2],
+    /// The handle of the whole output, when it was cut.
+    pub output: Option<String>,
+    pub warnings: Vec<String>,
+    pub duration: Duration,
+    /// What the run was refused.
+    pub denials: Vec<Value>,
+    /// How its limits were kept: `cgroup2`, `cgroup1` or `rlimits`.
+    pub limits: String,
+    /// How many programs it ran that no rule names, and what is put on record about them.
+    pub execs: Option<u64>,
+    pub summed: Option<Value>,
+}
+
+/// A hold on a run. With the last one it ends.
+#[derive(Clone)]
+pub struct Live {
+    asks: mpsc::UnboundedSender<Ask>,
+}
+
+impl Run {
+    pub fn keep(self, keep: Keep) -> Live {
+        let (asks, inbox) = mpsc::unbounded_channel();
+        let tasks = keep.tasks.clone();
+        tasks.spawn(drive(self, keep, inbox));
+        Live { asks }
+    }
+}
+
+impl Live {
+    /// What has come since the last look, once it is over or what `look` waits for has come. Looks take turns.
+    pub async fn look(&self, look: Look) -> Result<Seen> {
+        let (reply, seen) = oneshot::channel();
+        self.ask(Ask::Look(look, reply))?;
+        seen.await.map_err(|_| forgotten())?
+    }
+
+    /// The same, for a call whose end is the run's.
+    pub async fn watch(&self, look: Look, cancel: &Cancel) -> Result<Seen> {
+        let mut seen = std::pin::pin!(self.look(look));
+        tokio::select! {
+            seen = &mut seen => seen,
+            cause = cancel.cancelled() => {
+                self.stop(Stop::by(cause));
+                seen.await
+            }
+        }
+    }
+
+    pub async fn write(&self, bytes: Vec<u8>, close: bool) -> Result<()> {
+        let (reply, written) = oneshot::channel();
+        self.ask(Ask::Write { bytes, close, reply })?;
+        written.await.map_err(|_| forgotten())?
+    }
+
+    /// For the main process and its group.
+    pub fn signal(&self, signal: i32) -> Result<()> {
+        self.ask(Ask::Signal(signal))
+    }
+
+    /// Ends all of it, with the grace that it has. One that has ended is left alone.
+    pub fn stop(&self, stop: Stop) {
+        let _ = self.asks.send(Ask::Stop(stop));
+    }
+
+    /// Nobody can look at it any more: it ended long ago.
+    pub fn is_forgotten(&self) -> bool {
+        self.asks.is_closed()
+    }
+
+    fn ask(&self, ask: Ask) -> Result<()> {
+        self.asks.send(ask).map_err(|_| forgotten())
+    }
+}
+
+fn forgotten() -> Error {
+    Error::new(crate::base::Kind::NotFound, "it ended too long ago to be looked at").reason("ended")
+}

@@ -1,0 +1,42 @@
+//! Who answers for a run at the moment: the call that looks at it, or the last that did.
+//!
+//! A run can outlive the call that started it. What its execs ask then goes to whoever looks at it; when nobody does,
+//! the line to the last client is dead, and so the answer is no.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::RunCx;
+use crate::base::clock::Deadline;
+
+pub struct Attended {
+    now: RwLock<Attending>,
+    /// The run's own time, which stands still while a human decides.
+    run: Option<Arc<Deadline>>,
+}
+
+struct Attending {
+    cx: Arc<RunCx>,
+    /// How long it looks, which stands still as well.
+    look: Option<Arc<Deadline>>,
+}
+
+impl Attended {
+    pub fn by(cx: &Arc<RunCx>, run: Option<Arc<Deadline>>) -> Arc<Attended> {
+        Arc::new(Attended { now: RwLock::new(Attending { cx: Arc::clone(cx), look: None }), run })
+    }
+
+    /// From now on this call is asked, and shown no longer than `look` says.
+    pub fn take_over(&self, cx: &Arc<RunCx>, look: Option<Arc<Deadline>>) {
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) = Attending { cx: Arc::clone(cx), look };
+    }
+
+    pub fn cx(&self) -> Arc<RunCx> {
+        Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner).cx)
+    }
+
+    /// The clocks that stand still while a human decides. That of the call itself is the gate's.
+    pub fn clocks(&self) -> Vec<Arc<Deadline>> {
+        let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
+        self.run.iter().chain(&now.look).cloned().collect()
+    }
+}

@@ -1,0 +1,277 @@
+//! `shell.session`: what goes on after the call that started it, in one tool.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use rustix::process::Signal;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::command::{self, About, Started, millis};
+use super::runs::{Kept, Runs};
+use super::shell_exec::{self, Reply};
+use super::{Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use crate::approval::Granted;
+use crate::base::call::{Facts, Output, Prepared, Status};
+use crate::base::clock::{Deadline, format_utc};
+use crate::base::{Cause, Error, Result};
+use crate::config::Config;
+use crate::sandbox::{Look, Seen, Stop};
+
+const DEFAULT_WAIT: Duration = Duration::from_secs(10);
+const LONGEST_WAIT: Duration = Duration::from_secs(55);
+/// What is written may be answered at once.
+const AFTER_WRITE: Duration = Duration::from_millis(300);
+const DESCRIPTION: &str = "Follow up on commands and shells that go on after shell.exec or code.exec: read (output \
+    since the last look; waits until it ends or wait_ms), write to standard input, signal, close (ends it and \
+    everything it started), list.";
+
+/// The signals that can be sent, by name.
+const SIGNALS: &[(&str, Signal)] = &[
+    ("INT", Signal::INT),
+    ("TERM", Signal::TERM),
+    ("KILL", Signal::KILL),
+    ("HUP", Signal::HUP),
+    ("QUIT", Signal::QUIT),
+    ("STOP", Signal::STOP),
+    ("CONT", Signal::CONT),
+    ("USR1", Signal::USR1),
+    ("USR2", Signal::USR2),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Op {
+    Read,
+    Write,
+    Signal,
+    Close,
+    List,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    op: Op,
+    /// The exec_id or session of an earlier result. Not for `list`.
+    id: Option<String>,
+    /// For `write`: the text.
+    input: Option<String>,
+    /// For `write`: close standard input after the text.
+    eof: Option<bool>,
+    /// For `signal`: INT (default), TERM, KILL, HUP, QUIT, STOP, CONT, USR1 or USR2.
+    signal: Option<String>,
+    /// For `read` and `write`: milliseconds to wait at most, up to 55000. Default: 10000 (read), 300 (write).
+    wait_ms: Option<u64>,
+    /// How many bytes of output to return at most, up to 262144.
+    max_bytes: Option<usize>,
+}
+
+/// One that goes on, or has ended a while ago.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Row {
+    id: String,
+    /// command, shell, or a language.
+    kind: &'static str,
+    command: String,
+    status: &'static str,
+    started: String,
+    age_ms: u64,
+}
+
+/// What `shell.exec` says, or a list.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Listing {
+    runs: Vec<Row>,
+}
+
+pub struct ShellSession {
+    spec: Spec,
+}
+
+impl ShellSession {
+    pub fn new(config: &Config) -> Self {
+        let about = About::of(config);
+        let mut output = arguments::reply_schema::<Reply>();
+        if let (Some(Value::Object(all)), Some(Value::Object(list))) =
+            (output.get_mut("properties"), arguments::reply_schema::<Listing>().remove("properties"))
+        {
+            all.extend(list);
+        }
+        let spec = Spec {
+            name: "shell.session".into(),
+            title: "Follow up on a command".into(),
+            description: DESCRIPTION.into(),
+            version: "1.0.0".into(),
+            scope: Scope::Exec,
+            hints: about.hints,
+            effects: about.effects,
+            profile: config.sandbox.profile.name(),
+            input_schema: arguments::schema::<Arguments>(),
+            output_schema: Some(output),
+            can_return_image: false,
+            requires_approval: false,
+            streaming: true,
+            timeout: LONGEST_WAIT + Duration::from_secs(5),
+            unavailable: None,
+        };
+        ShellSession { spec }
+    }
+
+    fn read(&self, arguments: &Map<String, Value>) -> Result<Arguments> {
+        let arguments: Arguments = arguments::parse(arguments, &self.spec.input_schema)?;
+        arguments.check()?;
+        Ok(arguments)
+    }
+
+    async fn execute(&self, cx: &Arc<RunCx>, call: &Prepared) -> Result<Output> {
+        let arguments = self.read(&call.arguments)?;
+        let runs = Runs::of(&cx.session)?;
+        let Some(id) = &arguments.id else { return list(&runs) };
+        let kept = runs.get(id)?;
+        let wait = Arc::new(Deadline::after(arguments.wait().min(call.limit * 9 / 10)));
+        match arguments.op {
+            Op::List => list(&runs),
+            Op::Read => {
+                kept.take_up(cx, Some(Arc::clone(&wait))).await?;
+                look(cx, &runs, &kept, wait, arguments.max_bytes).await
+            }
+            Op::Write => {
+                kept.take_up(cx, Some(Arc::clone(&wait))).await?;
+                let input = arguments.input.clone().unwrap_or_default().into_bytes();
+                kept.started.live.write(input, arguments.eof == Some(true)).await?;
+                look(cx, &runs, &kept, wait, arguments.max_bytes).await
+            }
+            Op::Signal => {
+                kept.started.live.signal(arguments.signal()?.as_raw())?;
+                look(cx, &runs, &kept, wait, arguments.max_bytes).await
+            }
+            Op::Close => {
+                kept.started.live.stop(Stop::Cancelled(Cause::Client));
+                let until = Box::pin(async move { wait.passed().await });
+                let budget = Started::budget(cx, arguments.max_bytes);
+                let seen = kept.look(Look { caller: None, budget, until }).await?;
+                runs.remove(id);
+                show(cx, &kept, seen, true)
+            }
+        }
+    }
+}
+
+/// What has come since the last look, once it has ended or the wait has.
+async fn look(
+    cx: &Arc<RunCx>,
+    runs: &Runs,
+    kept: &Arc<Kept>,
+    wait: Arc<Deadline>,
+    max_bytes: Option<usize>,
+) -> Result<Output> {
+    if let Some(line) = kept.line.as_ref().filter(|_| kept.what == "shell")
+        && let Ok(mut line) = Arc::clone(line).try_lock_owned()
+        && line.is_busy()
+    {
+        return shell_exec::attend(cx, runs, kept, line, wait, max_bytes).await;
+    }
+    let until = Box::pin(async move { wait.passed().await });
+    let budget = Started::budget(cx, max_bytes);
+    let mut seen = std::pin::pin!(kept.look(Look { caller: Some(cx.caller.clone()), budget, until }));
+    // Who stops reading stops nothing else.
+    let seen = tokio::select! {
+        seen = &mut seen => seen?,
+        cause = cx.cancel.cancelled() => {
+            return Err(Error::new(crate::base::Kind::Cancelled, "the look was cancelled; what was looked at goes on")
+                .with("cause", cause.name()));
+        }
+    };
+    show(cx, kept, seen, false)
+}
+
+fn show(cx: &RunCx, kept: &Kept, seen: Seen, closed: bool) -> Result<Output> {
+    match seen {
+        Seen::Over(outcome) => {
+            let facts = Facts { denials: Vec::new(), execs: None, ..command::facts(&outcome.ended) };
+            let mut reply = Reply::over(cx, &kept.started.cell, outcome);
+            if closed {
+                // That it was stopped is what was asked for.
+                reply.error = None;
+            }
+            let facts = if closed { Facts { status: Some(Status::Completed), ..facts } } else { facts };
+            reply.into_output(facts)
+        }
+        Seen::Running(glance) => shell_exec::running(Reply::running(cx, glance, &kept.id)),
+    }
+}
+
+fn list(runs: &Runs) -> Result<Output> {
+    let row = |kept: Arc<Kept>| Row {
+        id: kept.id.clone(),
+        kind: kept.what,
+        command: kept.shown.clone(),
+        status: kept.ended().unwrap_or(Status::Running.name()),
+        started: format_utc(kept.began),
+        age_ms: millis(kept.age()),
+    };
+    let listing = Listing { runs: runs.list().into_iter().map(row).collect() };
+    let lines = listing
+        .runs
+        .iter()
+        .map(|row| format!("{} {} {} {} s: {}", row.id, row.kind, row.status, row.age_ms / 1000, row.command));
+    let text = lines.collect::<Vec<_>>().join("\n");
+    let text = if text.is_empty() { "nothing goes on in this session".to_owned() } else { text };
+    let structured =
+        serde_json::to_value(listing).map_err(|e| Error::internal("the result cannot be written").source(e))?;
+    Ok(Output::of(text, structured))
+}
+
+impl Tool for ShellSession {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
+        let arguments = self.read(arguments)?;
+        if let Some(id) = &arguments.id {
+            Runs::of(cx.session)?.get(id)?;
+        }
+        // What is typed into a process without a fence is asked for as any command is.
+        let asks = (arguments.op == Op::Write).then(|| command::asks(cx)).flatten();
+        Ok(Plan { asks, ..Plan::default() })
+    }
+
+    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move { self.execute(&cx, &call.consume()).await })
+    }
+}
+
+impl Arguments {
+    /// What the schema alone cannot say.
+    fn check(&self) -> Result<()> {
+        if self.op != Op::List && self.id.is_none() {
+            return Err(Error::invalid_arguments("`id` is missing")
+                .hint("It is the `exec_id` or `session` of a result; `op: list` shows all.")
+                .with("argument", "id"));
+        }
+        if self.op == Op::Write && self.input.is_none() && self.eof != Some(true) {
+            return Err(Error::invalid_arguments("there is nothing to write").hint("Give `input`, or `eof: true`."));
+        }
+        self.signal().map(drop)
+    }
+
+    fn signal(&self) -> Result<Signal> {
+        let name = self.signal.as_deref().unwrap_or("INT").to_ascii_uppercase();
+        let name = name.strip_prefix("SIG").unwrap_or(&name);
+        SIGNALS.iter().find(|(known, _)| *known == name).map(|(_, signal)| *signal).ok_or_else(|| {
+            let names = SIGNALS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+            Error::invalid_arguments("`signal` names no signal that can be sent")
+                .hint(format!("It is one of {names}."))
+                .with("argument", "signal")
+        })
+    }
+
+    fn wait(&self) -> Duration {
+        let usual = if matches!(self.op, Op::Write | Op::Signal) { AFTER_WRITE } else { DEFAULT_WAIT };
+        self.wait_ms.map_or(usual, Duration::from_millis).min(LONGEST_WAIT)
+    }
+}

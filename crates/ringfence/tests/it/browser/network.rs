@@ -1,0 +1,1 @@
+//! What the browser reaches, and what it must not.
