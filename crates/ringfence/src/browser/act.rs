@@ -345,7 +345,7 @@ impl Page {
                 return Ok(());
             }
             if Instant::now() + AGAIN >= until {
-                let what = if gone { "is still there" } else { "did not come" };
+                let what = if gone { "has not gone" } else { "has not come" };
                 let name = crate::base::workspace::quoted(target);
                 return Err(Error::new(Kind::DeadlineExceeded, format!("{name} {what} in time"))
                     .hint("Look at the page with browser.snapshot and browser.logs, or raise `timeout_ms`."));

@@ -62,7 +62,9 @@ fn simplify(schema: &mut Value) {
                 map.remove("default");
             }
             // Rust's integer widths mean nothing to a caller.
-            map.remove("format");
+            if map.get("format").is_some_and(Value::is_string) {
+                map.remove("format");
+            }
             map.values_mut().for_each(simplify);
         }
         Value::Array(items) => items.iter_mut().for_each(simplify),
