@@ -17,7 +17,7 @@ try: ## See it work: a demonstration that takes seconds
 	cargo build --locked --release -p ringfence
 	@$(RELEASE) try
 
-test: lint deny unit conformance inspector ## Everything CI runs
+test: lint deny unit conformance inspector codex ## Everything CI runs
 	$(step) 'all passed'
 
 lint: ## Format, clippy, documentation; no warning is let through

@@ -16,15 +16,19 @@ codex=$here/.codex/node_modules/.bin/codex
 
 scratch=$(mktemp -d)
 model=
+server=
 stop() {
-    [ -n "$model" ] && kill "$model" 2>/dev/null && wait "$model" 2>/dev/null
-    model=
+    for process in $model $server; do
+        kill "$process" 2>/dev/null && wait "$process" 2>/dev/null
+    done
+    model= server=
 }
 trap 'stop; rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM
 
 # converse NAME MODEL OPTION... <PLAN: one `codex exec` in a home, root and workspace of its own. Afterwards $at is
-# their directory; `shown` there is what the model saw, `audit` what was recorded, `log` what Codex said.
+# their directory; `shown` there is what the model saw, `audit` what was recorded, `log` what Codex said. With
+# transport=http Codex reaches a server that was there before it. What $prepare says is done in the workspace first.
 converse() {
     scenario=$1 at=$scratch/$1
     local model_name=$2
@@ -42,6 +46,24 @@ converse() {
 
     # Without a fence every command has to be allowed by somebody.
     echo "sandbox.profile = \"${profile:-default}\"" >"$at/ringfence.toml"
+    printf '%s\n' "${rules:-}" >"$at/house.rules"
+    (cd "$at/workspace" && eval "${prepare:-true}")
+    local serve=(serve --root "$at/root" --workspace "$at/workspace" --config "$at/ringfence.toml"
+        --rules "$at/house.rules" --tools "${tools:-core}") reached
+    if [ "${transport:-stdio}" = http ]; then
+        env -i PATH="$PATH" HOME="$at/home" "$binary" "${serve[@]}" --http 127.0.0.1:0 2>"$at/server.log" &
+        server=$!
+        for _ in $(seq 100); do
+            reached=$(sed -n 's,.*listening on \(http://[^ ]*/mcp\).*,\1,p' "$at/server.log")
+            [ -n "$reached" ] && break
+            kill -0 "$server" 2>/dev/null || { cat "$at/server.log" >&2; exit 2; }
+            sleep 0.1
+        done
+        reached="url = \"$reached\""
+    else
+        reached="command = \"$binary\"
+args = [$(printf '"%s", ' "${serve[@]}")]"
+    fi
     cat >"$at/home/.codex/config.toml" <<END
 model = "$model_name"
 model_provider = "script"
@@ -58,15 +80,14 @@ stream_max_retries = 0
 enabled = false
 
 [mcp_servers.ringfence]
-command = "$binary"
-args = ["serve", "--root", "$at/root", "--workspace", "$at/workspace", "--config", "$at/ringfence.toml", "--tools", "${tools:-core}"]
+$reached
 default_tools_approval_mode = "approve"
 required = true
 END
     # Whatever Codex would ask of the world beyond the loopback ends at a closed port.
     (cd "$at/workspace" && env -i PATH="$PATH" HOME="$at/home" CODEX_HOME="$at/home/.codex" \
         HTTP_PROXY=http://127.0.0.1:9 HTTPS_PROXY=http://127.0.0.1:9 NO_PROXY=127.0.0.1 \
-        timeout 30 "$codex" exec --skip-git-repo-check "$@" "Follow the plan.") </dev/null >"$at/log" 2>&1
+        timeout 60 "$codex" exec --skip-git-repo-check "$@" "Follow the plan.") </dev/null >"$at/log" 2>&1
     code=$?
     stop
     # Codex tells its servers to stop and does not wait for them.
@@ -167,6 +188,50 @@ check "a command writes nothing either" shows '^result 1 .*Read-only file system
 check "a command has its own /tmp" shows '^result 1 .*"stdout":"hello\\nhello\\n"'
 check "the workspace is as it was" eval 'absent a.txt && absent ran'
 report
+
+# The whole of a day's work, over both of the transports that Codex speaks: files, search, a command, code, a page that
+# the agent serves itself, and what stops it.
+for way in stdio http; do
+    transport=$way prepare='mkdir src; printf "fn main() {\\n    answer(41)\\n}\\n" >src/main.rs; printf "env uname -s\\n" >build.sh' \
+        rules='prefix_rule(pattern=["uname"], decision="forbidden", justification="told so")' \
+        converse "work-$way" scripted --sandbox workspace-write <<'END'
+[
+    {"call": "file_list", "arguments": {"path": ".", "depth": 0}},
+    {"call": "file_search", "arguments": {"pattern": "answer\\(\\d+\\)"}},
+    {"call": "file_replace", "arguments": {"path": "src/main.rs", "edits": [{"old": "41", "new": "42"}]}},
+    {"call": "file_write", "arguments": {"path": "in.txt", "content": "3\n4\n5\n"}},
+    {"call": "code_exec", "arguments": {"language": "python", "code": "n = [int(x) for x in open('in.txt')]\nopen('out.txt', 'w').write(str(sum(n)))\nsum(n)"}},
+    {"call": "file_read", "arguments": {"path": "out.txt"}},
+    {"call": "shell_exec", "arguments": {"command": "bash build.sh"}},
+    {"call": "file_read", "arguments": {"path": "../root/audit/key"}},
+    {"call": "shell_exec", "arguments": {"command": "mkdir -p www; echo '<title>Hello</title><h1>It works</h1>' >www/index.html; cd www; exec python3 -m http.server 8000 --bind 127.0.0.1", "yield_ms": 500}},
+    {"call": "browser_navigate", "arguments": {"url": "http://localhost:8000/"}},
+    {"call": "browser_screenshot", "arguments": {"path": "shot.png"}},
+    {"call": "browser_navigate", "arguments": {"url": "http://169.254.169.254/latest/meta-data/"}},
+    {"call": "shell_session", "arguments": {"op": "list"}},
+    {"say": "the end"}
+]
+END
+    check "Codex ends well" ended "the end"
+    check "the model sees the files there are" shows '^result 0 .*src/main\.rs'
+    check "the model sees where it says so" shows '^result 1 .*"path":"src/main\.rs".*"line":2'
+    check "one word is replaced and nothing else" holds src/main.rs $'fn main() {\n    answer(42)\n}'
+    check "the model sees the last value of its code" shows '^result 4 .*"result\\*":\\*"12'
+    check "the model sees which file the code has made" shows '^result 4 .*out\.txt'
+    check "the model reads what the code has written" shows '^result 5 .*12'
+    check "a forbidden program in a script of a script is stopped" shows '^result 6 .*forbidden.*told so|^result 6 .*told so'
+    check "and its name is on record" recorded 'exec +shell\.exec +.*uname'
+    check "the model sees why a path outside is refused" shows '^result 7 .*"reason":"outside_workspace"'
+    check "a server goes on in the background" shows '^result 8 .*"status":"running"'
+    check "the browser opens what the agent serves" shows '^result 9 .*"title":"Hello"'
+    check "the model sees the picture" shows '^result 10 .*\[input_image\]'
+    check "the picture is a file of the workspace" eval 'head -c 4 "$at/workspace/shot.png" | grep -q PNG'
+    check "the browser does not open the metadata of a cloud" shows '^result 11 .*"kind":"(permission_denied|approval_denied)"'
+    check "the model sees what goes on" shows '^result 12 .*http\.server'
+    [ $way = http ] || check "the server ends with Codex" recorded 'server\.stop'
+    check "the log is whole" "$binary" audit verify --root "$at/root"
+    report
+done
 
 # In place of codex-shell-tool-mcp: one shell, in the form that is known.
 tools=shell converse shell scripted --sandbox workspace-write <<END

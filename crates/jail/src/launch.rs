@@ -117,10 +117,12 @@ fn enter(step: &Step<'_>, mut fds: Fds<OwnedFd>) -> Result<(Command, Option<Owne
     Ok((command, file))
 }
 
-/// Leaves a descriptor open for the program, which is told its number: a fixed one may be in use until the exec.
+/// Leaves a descriptor open for the program, which is told its number: a fixed one may be in use until the exec. The
+/// lowest that is free, since some shells know no numbers of two digits.
 fn hand_on(line: OwnedFd) -> io::Result<i32> {
-    rustix::io::fcntl_setfd(&line, rustix::io::FdFlags::empty())?;
-    Ok(line.into_raw_fd())
+    let low = rustix::io::fcntl_dupfd_cloexec(&line, 3)?;
+    rustix::io::fcntl_setfd(&low, rustix::io::FdFlags::empty())?;
+    Ok(low.into_raw_fd())
 }
 
 /// Starts the very file that was looked at, whatever its name leads to by now.

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, WaitOptions};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 use serde::{Deserialize, Serialize};
@@ -91,14 +92,24 @@ fn reap(child: Pid) {
     let _ = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(child), WaitOptions::empty()));
 }
 
+/// A socket that lives in another network than the process that asked for it, handed over through the channel.
+pub fn hand_out_socket(network: &OwnedFd, ipv6: bool, to: &Channel) -> Result<(), Fault> {
+    join_network(network)?;
+    let family = if ipv6 { AddressFamily::INET6 } else { AddressFamily::INET };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+        .in_layer(Layer::Network, "make a socket")?;
+    to.send(&(), &[socket.as_fd()]).in_layer(Layer::Network, "hand a socket out")
+}
+
 pub fn join_network(network: &OwnedFd) -> Result<(), Fault> {
     move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
         .in_layer(Layer::Network, "join the session's network")
 }
 
-/// Where a run finds the proxy: a listener in its own network, which the server accepts on.
+/// Where a run finds the proxy: a listener in its own network, which the server accepts on. All of 127.0.0.0/8 leads to
+/// it, so that a run which acts for several can have an address for each; and there is nothing but loopback in there.
 pub fn listen() -> Result<(TcpListener, u16), Fault> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).in_layer(Layer::Network, "open the proxy's port")?;
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).in_layer(Layer::Network, "open the proxy's port")?;
     let port = listener.local_addr().in_layer(Layer::Network, "find the proxy's port")?.port();
     Ok((listener, port))
 }

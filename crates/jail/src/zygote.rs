@@ -32,7 +32,7 @@ pub struct Ground {
 }
 
 /// What the server asks for afterwards: a supervisor, which takes the descriptor that comes along as its control
-/// socket.
+/// socket, or a socket in one of the session's networks, handed over through that descriptor.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
     /// Which of the session's networks the run joins: runs that may reach different things have different ones, so
@@ -41,6 +41,9 @@ pub struct Order {
     /// There will be no other run, so the zygote becomes the supervisor itself.
     #[serde(default)]
     pub last: bool,
+    /// A socket, in place of a supervisor. Its family: 4 or 6.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<u8>,
 }
 
 /// What a supervisor has of its session.
@@ -134,6 +137,13 @@ impl Held {
                 return self.supervise_last(control, order.network);
             }
             let network = self.network(order.network);
+            if let Some(family) = order.socket {
+                // Without an answer the server knows that there is none.
+                if network.is_ok() {
+                    self.hand_out_socket(control, order.network, family == 6);
+                }
+                continue;
+            }
             match network.and_then(|()| sys::fork(0).in_layer(Layer::Namespaces, "fork")) {
                 Ok(Fork::Child) => {
                     drop(channel);
@@ -155,6 +165,15 @@ impl Held {
             self.networks.insert(key, namespaces::make_network()?);
         }
         Ok(())
+    }
+
+    /// By a child: who has joined a network without privileges cannot come back.
+    fn hand_out_socket(&self, to: UnixStream, network: Option<u32>, ipv6: bool) {
+        let Some(network) = network.and_then(|key| self.networks.get(&key)) else { return };
+        if let Ok(Fork::Child) = sys::fork(0) {
+            let handed = namespaces::hand_out_socket(network, ipv6, &Channel::from(OwnedFd::from(to)));
+            sys::leave(i32::from(handed.is_err()));
+        }
     }
 
     /// Nobody else will need the network, so it is made where it is used, and nothing is forked.

@@ -142,7 +142,7 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    fn new(dir: PathBuf) -> Self {
+    pub fn new(dir: PathBuf) -> Self {
         Outputs { dir }
     }
 

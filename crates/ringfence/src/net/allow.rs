@@ -42,6 +42,32 @@ impl Allow {
         Ok(less)
     }
 
+    /// The same with one more name or public address, for this port alone.
+    pub fn granting(&self, host: &str, port: u16) -> Result<Allow> {
+        let mut more = self.clone();
+        match host.trim_matches(['[', ']']).parse::<IpAddr>() {
+            // What is private stays shut, whoever says yes.
+            Ok(address) if is_public(address) && !is_own(address) => {
+                more.addresses.insert(SocketAddr::new(address, port));
+            }
+            Ok(_) => {}
+            Err(_) => more.allow.extend(parse_entries("url", &[format!("{host}:{port}")])?),
+        }
+        Ok(more)
+    }
+
+    /// Whether the lists let this through, as far as that is known without asking anybody.
+    pub fn lets_through(&self, host: &str, port: u16) -> bool {
+        match Host::parse(host.as_bytes()) {
+            Some(Host::Address(address)) => self.check_literal(address, port).is_ok(),
+            Some(Host::Name(name)) => self.check_name(&name, port).is_ok(),
+            None => match host.trim_matches(['[', ']']).parse() {
+                Ok(address) => self.check_literal(address, port).is_ok(),
+                Err(_) => false,
+            },
+        }
+    }
+
     /// Every name, address and port, but for what is denied, the metadata services of clouds, and the server's
     /// own ports on this machine.
     pub fn whole_net(deny: &[String], own_ports: &[u16]) -> Result<Allow> {

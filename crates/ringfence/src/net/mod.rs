@@ -18,6 +18,7 @@ mod reach;
 mod resolve;
 mod response;
 mod socks;
+mod switch;
 
 #[cfg(test)]
 mod http_tests;
@@ -31,7 +32,9 @@ mod testing;
 pub use allow::Allow;
 pub use decision::Decision;
 pub use proxy::Proxy;
+pub use reach::Dial;
 pub use resolve::{Resolver, System};
+pub use switch::{Decided, Switch};
 
 /// The variables that make ordinary programs in the run use a proxy on this port of their loopback. The port is a
 /// text, since it may have to be filled in by whoever opens it.

@@ -15,6 +15,7 @@ use super::client::Client;
 use super::decision::Decision;
 use super::reach::{Limits, Reach, direct};
 use super::resolve::Resolver;
+use super::switch::Switch;
 use super::{http, socks};
 
 /// Connections over the limit that are told so at the same time. Any more are closed without a word.
@@ -34,14 +35,47 @@ impl Proxy {
         resolver: Arc<dyn Resolver>,
         decided: Arc<dyn Fn(&Decision) + Send + Sync>,
     ) -> io::Result<Proxy> {
-        Proxy::serve(listener, Reach { allow, resolver, dial: direct(), decided, limits: Limits::default() })
+        let reach = Reach { allow, resolver, dial: direct(), inside: None, decided, limits: Limits::default() };
+        Proxy::serve(listener, reach)
+    }
+
+    /// The same for several who share a listener.
+    pub fn start_for_many(listener: std::net::TcpListener, switch: Arc<Switch>) -> io::Result<Proxy> {
+        Proxy::begin(listener, Roads::Many(switch))
     }
 
     pub(super) fn serve(listener: std::net::TcpListener, reach: Reach) -> io::Result<Proxy> {
+        Proxy::begin(listener, Roads::One(Arc::new(reach)))
+    }
+
+    fn begin(listener: std::net::TcpListener, roads: Roads) -> io::Result<Proxy> {
         let runtime = tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
-        Ok(Proxy { serving: runtime.spawn(accept(listener, Arc::new(reach))) })
+        Ok(Proxy { serving: runtime.spawn(accept(listener, roads)) })
+    }
+}
+
+/// Who may come, and where each of them may go.
+enum Roads {
+    One(Arc<Reach>),
+    Many(Arc<Switch>),
+}
+
+impl Roads {
+    fn of(&self, stream: &TcpStream) -> Option<Arc<Reach>> {
+        match self {
+            Roads::One(reach) => Some(Arc::clone(reach)),
+            Roads::Many(switch) => switch.road(stream.local_addr().ok()?.ip()),
+        }
+    }
+
+    fn connections(&self) -> usize {
+        match self {
+            Roads::One(reach) => reach.limits.connections,
+            // Browsers open many at once.
+            Roads::Many(_) => 4 * Limits::default().connections,
+        }
     }
 }
 
@@ -52,8 +86,8 @@ impl Drop for Proxy {
     }
 }
 
-async fn accept(listener: TcpListener, reach: Arc<Reach>) {
-    let places = Arc::new(Semaphore::new(reach.limits.connections));
+async fn accept(listener: TcpListener, roads: Roads) {
+    let places = Arc::new(Semaphore::new(roads.connections()));
     let mut running = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -66,8 +100,8 @@ async fn accept(listener: TcpListener, reach: Arc<Reach>) {
             continue;
         };
         let place = Arc::clone(&places).try_acquire_owned().ok();
-        if place.is_some() || running.len() < reach.limits.connections + SURPLUS {
-            let reach = Arc::clone(&reach);
+        let Some(reach) = roads.of(&stream) else { continue };
+        if place.is_some() || running.len() < roads.connections() + SURPLUS {
             running.spawn(async move {
                 // What fails here has been told to the client, or there is no client any more.
                 let _ = serve(stream, &reach, place.is_none()).await;

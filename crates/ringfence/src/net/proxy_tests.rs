@@ -254,6 +254,7 @@ async fn a_lookup_and_a_dial_that_never_end_are_given_up() {
         allow,
         resolver: std::sync::Arc::new(Never),
         dial: std::sync::Arc::new(|_| Box::pin(std::future::pending())),
+        inside: None,
         decided: std::sync::Arc::new(|_| {}),
         limits: Limits { lookup: short, dial: short, ..Limits::default() },
     };

@@ -1,7 +1,7 @@
 //! The one road out: name, list, one lookup, addresses, dial. The address that was checked is the one dialled.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +46,8 @@ pub struct Reach {
     pub allow: Arc<Allow>,
     pub resolver: Arc<dyn Resolver>,
     pub dial: Dial,
+    /// Dials the loopback of the run itself, where the proxy may: there it is the only way to it.
+    pub inside: Option<Dial>,
     pub decided: Arc<dyn Fn(&Decision) + Send + Sync>,
     pub limits: Limits,
 }
@@ -53,9 +55,13 @@ pub struct Reach {
 impl Reach {
     /// A connection to the target, if it may be reached. What came of it is told by whoever answers the client.
     pub async fn connect(&self, target: &Target, via: &'static str) -> Result<TcpStream, Refusal> {
-        let addresses = self.check(target).await?;
+        let own = self.inside.as_ref().zip(own_loopback(&target.host));
+        let (addresses, dial) = match own {
+            Some((inside, addresses)) => (addresses, inside),
+            None => (self.check(target).await?, &self.dial),
+        };
         let host = target.host.shown();
-        match timeout(self.limits.dial, self.dial_first(&addresses, target.port)).await {
+        match timeout(self.limits.dial, self.dial_first(dial, &addresses, target.port)).await {
             Ok(Ok((stream, address))) => {
                 let (address, port) = (Some(address), target.port);
                 (self.decided)(&Decision { allowed: true, host, port, via, reason: None, address });
@@ -88,13 +94,13 @@ impl Reach {
     }
 
     /// The first address that answers. Each next one starts when those before it have failed or taken their time.
-    async fn dial_first(&self, addresses: &[IpAddr], port: u16) -> io::Result<(TcpStream, IpAddr)> {
+    async fn dial_first(&self, dial: &Dial, addresses: &[IpAddr], port: u16) -> io::Result<(TcpStream, IpAddr)> {
         let mut waiting = addresses.iter();
         let mut tries = FuturesUnordered::new();
         let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
         loop {
             let more = waiting.next().map(|address| {
-                let dial = (self.dial)(SocketAddr::new(*address, port));
+                let dial = dial(SocketAddr::new(*address, port));
                 tries.push(async move { dial.await.map(|stream| (stream, *address)) });
             });
             let patience = if more.is_some() { STAGGER } else { self.limits.dial };
@@ -105,6 +111,15 @@ impl Reach {
                 Err(_) => {}
             }
         }
+    }
+}
+
+/// The addresses that a host stands for on the loopback, if it is one: no name server has a say in that.
+fn own_loopback(host: &Host) -> Option<Vec<IpAddr>> {
+    match host {
+        Host::Address(address) => address.is_loopback().then(|| vec![*address]),
+        Host::Name(name) => (name == "localhost" || name.ends_with(".localhost"))
+            .then(|| vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]),
     }
 }
 

@@ -95,6 +95,7 @@ impl Setup {
         let reach = Reach {
             allow: Arc::new(allow),
             resolver: Arc::clone(&resolver) as Arc<dyn Resolver>,
+            inside: None,
             dial: Arc::new(move |address| {
                 seen.lock().unwrap().push(address);
                 real(upstream.unwrap_or(address))

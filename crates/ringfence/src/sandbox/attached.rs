@@ -140,7 +140,7 @@ fn start(spec: &Spec, only: Option<Tier>) -> io::Result<(std::result::Result<Uni
         match lay(&channel, &spec.rights, tier) {
             Ok(()) => {
                 let network = (spec.rights.network != Network::All).then_some(0);
-                channel.send(&Order { network, last: true }, &[theirs.as_fd()])?;
+                channel.send(&Order { network, last: true, socket: None }, &[theirs.as_fd()])?;
                 // The zygote goes when this process does, and takes the run with it.
                 std::mem::forget(channel);
                 return Ok((Ok(ours), Some(tier)));

@@ -1,51 +1,273 @@
-//! A browser in the fence.
+//! A browser in a fence of its own: it sees no workspace and no home, and its only way out is our proxy.
+//!
+//! It may act for several sessions. Each has an address on the proxy, so that what one may reach is closed to the
+//! others, and `localhost` in a page is the session's own loopback: the servers that its commands have started, and
+//! never the host's.
 
+use std::fs::DirBuilder;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream as Socket;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
+use jail::rights::{Network, Rights};
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
+use tokio_util::task::TaskTracker;
 
-use super::launch::Launcher;
+use super::cell::Cell;
+use super::execs::Execs;
+use super::launch::{Launch, Launcher, Stdin};
+use super::live::{Keep, Live, Stop};
+use super::{env, profile};
 use crate::base::ids::short;
-use crate::base::{Error, Result};
-use crate::config::Config;
-use crate::session::Session;
+use crate::base::{Cancel, Cause, Error, Kind, Result};
+use crate::config::{Config, Profile};
+use crate::net::{Allow, Decided, Dial, Switch};
+use crate::session::{Outputs, Session};
+
+/// The one that is sure to know all numbers of descriptors, where it is there.
+fn shell() -> &'static str {
+    if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" }
+}
+
+/// Hands the line on as the two descriptors that Chromium wants.
+const HAND_ON: &str = r#"exec "$0" "$@" 3<&"$RINGFENCE_LINE" 4>&"$RINGFENCE_LINE""#;
+/// Of what it says on its standard streams, for the log.
+const SAID: usize = 4096;
 
 pub struct BrowserRun {
+    /// The debugging pipe.
     pub line: Option<UnixStream>,
+    /// Its own directory: the same path inside and outside. What is in there is the browser's word.
     pub dir: PathBuf,
-    _child: Child,
+    pub live: Live,
+    switch: Arc<Switch>,
+    port: u16,
+    addresses: AtomicU32,
+}
+
+/// Gone with its holder.
+struct Removed(PathBuf);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        match std::fs::remove_dir_all(&self.0) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!("the files of a browser cannot be removed: {error}");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Starts a browser. `hide` are the workspaces that it must not see; `execs` is what its processes are judged by.
+pub async fn start(
+    config: &Config,
+    launcher: &Launcher,
+    program: &Path,
+    args: &[String],
+    hide: &[&Path],
+    execs: Option<Execs>,
+) -> Result<BrowserRun> {
+    let failed = |error: io::Error| Error::internal("the browser could not be started").source(error);
+    if config.sandbox.profile == Profile::Contained {
+        return Err(Error::new(
+            Kind::Unavailable,
+            "a browser needs namespaces, which the profile `contained` does without",
+        )
+        .reason("sandbox")
+        .hint("Use the profile `default`; `ringfence doctor` says what this host can do."));
+    }
+    let dir = config.root.join("browser").join(short("b"));
+    DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed)?;
+    let dir = dir.canonicalize().map_err(failed)?;
+    let removed = Removed(dir.clone());
+    let cell = Cell::for_browser(config, launcher.clone(), rights(config, &dir, program, hide)?);
+    let (ours, theirs) = Socket::pair().map_err(failed)?;
+    ours.set_nonblocking(true).map_err(failed)?;
+    let switch = Arc::new(Switch::default());
+    let mut words = vec!["-c".to_owned(), HAND_ON.to_owned(), program.display().to_string()];
+    words.push(format!("--user-data-dir={}", dir.join("profile").display()));
+    words.extend(args.iter().cloned());
+    let launch = Launch {
+        program: shell().to_owned(),
+        args: words,
+        cwd: OwnedFd::from(std::fs::File::open(&dir).map_err(failed)?),
+        cwd_path: dir.clone(),
+        env: env::build(&[])?,
+        stdin: Stdin::Empty,
+        merged: true,
+        rights: None,
+        grace: config.limits.grace,
+        decided: None,
+        execs,
+        denied_hosts: Vec::new(),
+        line: Some(theirs.into()),
+        switch: Some(Arc::clone(&switch)),
+    };
+    let run = cell.start(launch).await?;
+    let Some(port) = run.port() else { return Err(Error::internal("the browser has no way out")) };
+    let keep = Keep {
+        outputs: Arc::new(Outputs::new(dir.join("said"))),
+        cancel: Cancel::new(),
+        deadline: None,
+        budget: SAID,
+        file_bytes: SAID as u64,
+        ended: Box::new(move |ended| {
+            tracing::debug!("a browser has ended: {:?} {:?}", ended.exit_code, ended.signal);
+            // Its namespaces go with it, and then its files.
+            drop(cell);
+            drop(removed);
+        }),
+        tasks: TaskTracker::new(),
+    };
+    let line = Some(UnixStream::from_std(ours).map_err(failed)?);
+    Ok(BrowserRun { line, dir, live: run.keep(keep), switch, port, addresses: AtomicU32::new(2) })
+}
+
+/// Reads the system, writes its own directory, and sees neither the user's files nor the work.
+fn rights(config: &Config, dir: &Path, program: &Path, hide: &[&Path]) -> Result<Rights> {
+    let mut hidden = profile::hidden(config, dir);
+    hidden.extend(hide.iter().map(|path| path.to_path_buf()));
+    // A browser may be installed in the home of its user; then that can only be read.
+    hidden.extend(config.home.iter().filter(|home| !program.starts_with(home) && home.is_dir()).cloned());
+    hidden.sort();
+    hidden.dedup();
+    let home = dir.join("home");
+    DirBuilder::new()
+        .mode(0o700)
+        .create(&home)
+        .map_err(|error| Error::internal("the browser's directory cannot be made").source(error))?;
+    Ok(Rights { workspace: dir.to_owned(), home: Some(home), network: Network::Proxied, hidden, ..Rights::default() })
+}
+
+/// A session's way through the browser's proxy. Dropping it closes the way.
+pub struct Road {
+    /// What a browser context takes as its proxy.
+    pub proxy: String,
+    at: IpAddr,
+    allow: std::sync::Mutex<Allow>,
+    inside: Option<Dial>,
+    decided: Decided,
+    switch: Arc<Switch>,
 }
 
 impl BrowserRun {
-    pub fn proxy_for(&self, _session: &Session) -> Option<String> {
-        None
+    /// Opens a way for this session: what the sandbox allows it, and its own loopback.
+    pub fn road(&self, session: &Arc<Session>, config: &Config, launcher: &Launcher, decided: Decided) -> Result<Road> {
+        let allow = policy(config)?;
+        let number = self.addresses.fetch_add(1, Ordering::Relaxed);
+        let at = IpAddr::V4(Ipv4Addr::from(u32::from(Ipv4Addr::new(127, 0, 0, 0)) + (number & 0x00ff_ffff)));
+        let inside = Some(inside(session, config, launcher)?);
+        self.switch.set(at, allow.clone(), inside.clone(), Arc::clone(&decided));
+        let proxy = format!("http://{at}:{}", self.port);
+        let allow = std::sync::Mutex::new(allow);
+        Ok(Road { proxy, at, allow, inside, decided, switch: Arc::clone(&self.switch) })
+    }
+
+    /// Ends it with all its processes.
+    pub fn end(&self) {
+        self.live.stop(Stop::Cancelled(Cause::Operator));
     }
 }
 
-impl Drop for BrowserRun {
+impl Road {
+    /// Lets this session through to one more host, which a human has agreed to.
+    pub fn grant(&self, host: &str, port: u16) -> Result<()> {
+        let mut allow = self.allow.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        *allow = allow.granting(host, port)?;
+        self.switch.set(self.at, allow.clone(), self.inside.clone(), Arc::clone(&self.decided));
+        Ok(())
+    }
+
+    /// Whether a host is let through as things are. The loopback always is.
+    pub fn lets_through(&self, host: &str, port: u16) -> bool {
+        self.allow.lock().unwrap_or_else(std::sync::PoisonError::into_inner).lets_through(host, port)
+    }
+}
+
+impl Drop for Road {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.dir);
+        self.switch.remove(self.at);
     }
 }
 
-pub async fn start(config: &Config, _launcher: &Launcher, program: &Path, args: &[String]) -> Result<BrowserRun> {
-    let failed = |error: std::io::Error| Error::internal("the browser could not be started").source(error);
-    let dir = config.root.join("browsers").join(short("b"));
-    std::fs::create_dir_all(&dir).map_err(failed)?;
-    let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
-    ours.set_nonblocking(true).map_err(failed)?;
-    let child = Command::new("/bin/sh")
-        .args(["-c", "exec \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null", "sh"])
-        .arg(program)
-        .args(args)
-        .arg(format!("--user-data-dir={}", dir.display()))
-        .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs.try_clone().map_err(failed)?)))
-        .stdout(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(failed)?;
-    Ok(BrowserRun { line: Some(UnixStream::from_std(ours).map_err(failed)?), dir, _child: child })
+/// What pages may reach beside the loopback: what the operator's sandbox allows commands.
+pub fn policy(config: &Config) -> Result<Allow> {
+    let sandbox = &config.sandbox;
+    match sandbox.network() {
+        Network::Off => Ok(Allow::default()),
+        Network::Proxied => Allow::parse(&sandbox.allow_domains, &sandbox.deny_domains, &sandbox.allow_addresses),
+        Network::All => {
+            let own: Vec<u16> = config.http.listen.iter().map(SocketAddr::port).collect();
+            Allow::whole_net(&sandbox.deny_domains, &own)
+        }
+    }
+}
+
+/// Dials what the session's commands have on their loopback.
+fn inside(session: &Arc<Session>, config: &Config, launcher: &Launcher) -> Result<Dial> {
+    let cell = Cell::of(session, config, launcher)?;
+    let shut = cell.shut_ports.clone();
+    Ok(Arc::new(move |address| {
+        let (cell, shut) = (Arc::clone(&cell), shut.clone());
+        Box::pin(async move {
+            match &cell.zygote {
+                Some(zygote) if cell.rights.network != Network::All => {
+                    let network = Cell::network(cell.rights.network).unwrap_or_default();
+                    let socket = zygote.socket(network, address.is_ipv6()).await.map_err(io::Error::other)?;
+                    dial(socket, address).await
+                }
+                // Without a network of its own the session's loopback is the host's, but for our own ports.
+                _ if shut.contains(&address.port()) => Err(io::ErrorKind::ConnectionRefused.into()),
+                _ => TcpStream::connect(address).await,
+            }
+        })
+    }))
+}
+
+async fn dial(socket: OwnedFd, address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = std::net::TcpStream::from(socket);
+    socket.set_nonblocking(true)?;
+    TcpSocket::from_std_stream(socket).connect(address).await
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::sandbox::tests::{Place, config, launcher};
+
+    #[tokio::test]
+    async fn a_browser_answers_on_its_line_and_dies_with_its_holder() {
+        let program = Path::new("/usr/bin/chromium-headless-shell");
+        assert!(program.exists(), "chromium-headless-shell is missing: run conformance/packages.sh");
+        let place = Place::new();
+        let config = config(&place.dir, Profile::Default);
+        let args = ["--headless", "--no-sandbox", "--remote-debugging-pipe", "--disable-gpu", "--no-startup-window"];
+        let args = args.map(str::to_owned);
+        let mut run = start(&config, &launcher(), program, &args, &[], None).await.unwrap();
+        let mut line = run.line.take().unwrap();
+        line.write_all(b"{\"id\":1,\"method\":\"Browser.getVersion\"}\0").await.unwrap();
+        let mut said = Vec::new();
+        while !said.ends_with(b"\0") {
+            assert!(line.read_buf(&mut said).await.unwrap() > 0, "it has ended");
+        }
+        assert!(String::from_utf8_lossy(&said).contains("HeadlessChrome"), "{}", String::from_utf8_lossy(&said));
+        let dir = run.dir.clone();
+        drop(run);
+        assert_eq!(line.read_buf(&mut said).await.unwrap_or(0), 0);
+        // The run is over when its last process is; only then its files go.
+        let gone = async {
+            while dir.exists() {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(5), gone).await.unwrap();
+    }
 }

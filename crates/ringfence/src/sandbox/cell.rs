@@ -73,6 +73,21 @@ impl Cell {
         })
     }
 
+    /// One that is not a session's.
+    pub(super) fn for_browser(config: &Config, launcher: Launcher, rights: Rights) -> Cell {
+        Cell {
+            profile: Profile::Default,
+            env: rights.home.iter().map(|home| ("HOME".to_owned(), home.display().to_string())).collect(),
+            limits: config.sandbox.limits.clone(),
+            shut_ports: Vec::new(),
+            allow: None,
+            zygote: Some(Zygote::new(launcher.clone(), rights.clone())),
+            rights,
+            launcher,
+            _scratch: None,
+        }
+    }
+
     pub(super) fn fence(&self) -> Fence {
         match self.profile {
             Profile::Default | Profile::Seatbelt => Fence::Default,

@@ -9,13 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use jail::packet::Channel;
 use serde_json::{Map, Value, json};
 
-use crate::net::{Allow, Decision, Proxy, System};
+use crate::net::{Allow, Decided, Decision, Proxy, Switch, System};
 
 /// Refusals of so many kinds are told apart; a run that collects more has made its point.
 const KINDS: usize = 64;
-
-/// Who is told of each decision.
-pub type Decided = Arc<dyn Fn(&Decision) + Send + Sync>;
 
 /// Serves until dropped.
 pub struct Egress {
@@ -30,11 +27,21 @@ struct Refused(Arc<Mutex<BTreeMap<(String, &'static str), u64>>>);
 impl Egress {
     /// Takes the listener from where the run's supervisor has put it, which is before the run began.
     pub fn start(handout: &Channel, allow: &Arc<Allow>, decided: Option<Decided>) -> io::Result<Egress> {
-        let listener = match handout.receive::<()>()? {
-            Some(((), mut fds)) if fds.len() == 1 => fds.remove(0),
-            _ => return Err(io::Error::other("the run has no way out to be served")),
-        };
-        Egress::serve(listener, allow, decided)
+        Egress::serve(Egress::take(handout)?, allow, decided)
+    }
+
+    /// The same for a run that acts for several.
+    pub fn start_for_many(handout: &Channel, switch: &Arc<Switch>) -> io::Result<(Proxy, u16)> {
+        let listener = TcpListener::from(Egress::take(handout)?);
+        let port = listener.local_addr()?.port();
+        Ok((Proxy::start_for_many(listener, Arc::clone(switch))?, port))
+    }
+
+    fn take(handout: &Channel) -> io::Result<OwnedFd> {
+        match handout.receive::<()>()? {
+            Some(((), mut fds)) if fds.len() == 1 => Ok(fds.remove(0)),
+            _ => Err(io::Error::other("the run has no way out to be served")),
+        }
     }
 
     fn serve(listener: OwnedFd, allow: &Arc<Allow>, decided: Option<Decided>) -> io::Result<Egress> {

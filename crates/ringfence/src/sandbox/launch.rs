@@ -23,11 +23,11 @@ use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
 use super::cell::Cell;
-use super::egress::{Decided, Egress};
+use super::egress::Egress;
 use super::execs::{Execs, Service};
 use super::{env, fault};
 use crate::base::{Error, Result};
-use crate::net::environment;
+use crate::net::{Decided, Proxy, Switch, environment};
 
 /// A supervisor answers in milliseconds; a machine that needs this long is not going to.
 const START: Duration = Duration::from_secs(10);
@@ -61,6 +61,8 @@ pub struct Launch {
     pub denied_hosts: Vec<String>,
     /// One end of a socket pair, which the program has beside its standard streams; `RINGFENCE_LINE` is its number.
     pub line: Option<OwnedFd>,
+    /// Where its proxy leads, for a run that acts for several; in place of what its cell allows.
+    pub switch: Option<Arc<Switch>>,
 }
 
 /// What a run reads from its standard input. It is never ours.
@@ -91,6 +93,8 @@ pub struct Run {
     pub(super) supervisor: Option<Child>,
     pub(super) main: Option<Pid>,
     pub(super) egress: Option<Egress>,
+    /// The proxy of a run that acts for several, and its port in there.
+    pub(super) shared: Option<(Proxy, u16)>,
     /// Held so that it goes with the run.
     pub(super) _service: Option<Service>,
 }
@@ -175,12 +179,16 @@ impl Cell {
         let program = launch.program.clone();
         let decided = launch.decided.clone();
         let denied = launch.denied_hosts.clone();
+        let switch = launch.switch.clone();
         let (mut run, handout) = self.spawn(launch).await?;
         let answer = tokio::time::timeout(START, run.report()).await.unwrap_or(Ok(None));
         match answer {
             Ok(Some(Report::Started(main))) => {
                 run.main = Pid::from_raw(main);
-                if let (Some(handout), Some(allow)) = (handout, &self.allow) {
+                if let (Some(handout), Some(switch)) = (&handout, &switch) {
+                    let shared = Egress::start_for_many(handout, switch);
+                    run.shared = Some(shared.map_err(|error| cannot_start(&program, &error))?);
+                } else if let (Some(handout), Some(allow)) = (handout, &self.allow) {
                     let less = Arc::new(allow.denying(&denied)?);
                     let egress = Egress::start(&handout, &less, decided);
                     run.egress = Some(egress.map_err(|error| cannot_start(&program, &error))?);
@@ -200,9 +208,10 @@ impl Cell {
         let rights = self.rights_of(launch.rights);
         let network = rights.network;
         let piped = Piped::new(launch.stdin, launch.merged).map_err(failed)?;
-        let proxied = self.allow.as_ref().filter(|_| network == Network::Proxied);
-        let handout = proxied.map(|_| Channel::pair()).transpose().map_err(failed)?;
-        let proxy_env = proxied.map(|_| environment(jail::PORT)).unwrap_or_default();
+        let is_proxied = network == Network::Proxied && (self.allow.is_some() || launch.switch.is_some());
+        let proxied = is_proxied.then_some(());
+        let handout = proxied.map(|()| Channel::pair()).transpose().map_err(failed)?;
+        let proxy_env = proxied.map(|()| environment(jail::PORT)).unwrap_or_default();
         let notices = launch.execs.as_ref().map(|_| Channel::pair()).transpose().map_err(failed)?;
         let log = launch.execs.as_ref().and_then(|execs| execs.log.as_ref());
         let spec = Spec {
@@ -248,6 +257,7 @@ impl Cell {
             supervisor: control.supervisor,
             main: None,
             egress: None,
+            shared: None,
             _service: service,
         };
         Ok((run, handout.map(|(ours, _)| ours)))
@@ -337,6 +347,11 @@ impl Run {
         {
             tracing::warn!("a run cannot be killed: {error}");
         }
+    }
+
+    /// Of its proxy, when it acts for several.
+    pub(super) fn port(&self) -> Option<u16> {
+        self.shared.as_ref().map(|(_, port)| *port)
     }
 
     /// The next thing the supervisor tells; `None` once it has ended, and everything it ran with it.

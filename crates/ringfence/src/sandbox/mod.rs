@@ -32,8 +32,9 @@ mod zygote;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use crate::net::Decided;
 pub use cell::Cell;
-pub use egress::{Decided, fields as network_fields};
+pub use egress::fields as network_fields;
 pub use execs::{Desk, Execs, Waiting, exec_log};
 pub use launch::{Launch, Launcher, Run, Stdin};
 pub use line::Line;

@@ -129,7 +129,7 @@ impl Drop for Scratch {
     }
 }
 
-fn hidden(config: &Config, workspace: &Path) -> Vec<PathBuf> {
+pub(super) fn hidden(config: &Config, workspace: &Path) -> Vec<PathBuf> {
     let listed =
         HIDDEN.lines().filter_map(|line| line.split('#').next()).map(str::trim).filter(|path| !path.is_empty());
     let listed = listed.filter_map(|path| match path.strip_prefix("~/") {

@@ -80,6 +80,7 @@ fn bash(script: &str) -> Launch {
         execs: None,
         denied_hosts: Vec::new(),
         line: None,
+        switch: None,
     }
 }
 

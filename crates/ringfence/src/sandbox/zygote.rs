@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 use super::fault;
 use super::launch::Launcher;
 use super::tier::{self, tiers};
-use crate::base::Result;
+use crate::base::{Error, Result};
 
 /// A zygote answers in milliseconds; a machine that needs this long is not going to.
 const START: Duration = Duration::from_secs(10);
@@ -42,12 +42,29 @@ impl Zygote {
 
     /// Has a supervisor made that takes `control` as its socket, in the network of this number.
     pub async fn supervise(&self, network: Option<u32>, control: OwnedFd) -> Result<Tier> {
+        self.order(Order { network, last: false, socket: None }, control).await
+    }
+
+    /// A socket that lives in the network of this number, which it can be used in from here.
+    pub async fn socket(&self, network: u32, ipv6: bool) -> Result<OwnedFd> {
+        let failed = |error: io::Error| Error::internal("the session's network cannot be used").source(error);
+        let (ours, theirs) = Channel::pair().map_err(failed)?;
+        let family = if ipv6 { 6 } else { 4 };
+        self.order(Order { network: Some(network), last: false, socket: Some(family) }, theirs.into()).await?;
+        let handed = tokio::task::spawn_blocking(move || ours.receive::<()>());
+        match handed.await.map_err(|error| failed(io::Error::other(error)))?.map_err(failed)? {
+            Some(((), mut fds)) if fds.len() == 1 => Ok(fds.remove(0)),
+            _ => Err(failed(io::Error::other("there was no answer"))),
+        }
+    }
+
+    async fn order(&self, wanted: Order, control: OwnedFd) -> Result<Tier> {
         let mut live = self.live.lock().await;
         if let Some(known) = live.as_mut() {
             // One that has died is known by its status or by its channel; then the session gets a new one, and what
             // was on its network is gone.
             let alive = matches!(known.child.try_wait(), Ok(None));
-            if alive && order(&known.channel, network, &control).is_ok() {
+            if alive && order(&known.channel, &wanted, &control).is_ok() {
                 return Ok(known.tier);
             }
             tracing::warn!("the zygote of a session was lost and is started again");
@@ -56,7 +73,7 @@ impl Zygote {
         let started = self.start().await.map_err(|fault| fault::explain("", &fault))?;
         let lost =
             |error: io::Error| fault::explain("", &Fault::new(Layer::Namespaces, "ask for a supervisor", &error));
-        order(&started.channel, network, &control).map_err(lost)?;
+        order(&started.channel, &wanted, &control).map_err(lost)?;
         Ok(live.insert(started).tier)
     }
 
@@ -93,7 +110,7 @@ impl Zygote {
     }
 }
 
-fn order(channel: &Channel, network: Option<u32>, control: &OwnedFd) -> io::Result<()> {
+fn order(channel: &Channel, wanted: &Order, control: &OwnedFd) -> io::Result<()> {
     // A few bytes into a socket that is read at once: it does not block.
-    channel.send(&Order { network, last: false }, &[control.as_fd()])
+    channel.send(wanted, &[control.as_fd()])
 }

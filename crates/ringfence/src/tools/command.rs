@@ -223,6 +223,7 @@ pub async fn start(
         execs,
         denied_hosts,
         line: command.line,
+        switch: None,
     };
     let record = Arc::new(AfterCall { approvals: cx.approvals.clone(), state: Mutex::default() });
     let (after, audit_execs) = (Arc::clone(&record), Arc::clone(cx));
