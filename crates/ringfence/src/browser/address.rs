@@ -23,7 +23,8 @@ pub fn check(url: &str) -> Result<String> {
         && scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
     if !web {
         // `localhost:3000` is a name with a port, not a scheme.
-        let port = rest.split(['/', '?', '#']).next().is_some_and(|port| port.parse::<u16>().is_ok());
+        let like_a_name = scheme.contains('.') || scheme.eq_ignore_ascii_case("localhost");
+        let port = like_a_name && rest.split(['/', '?', '#']).next().is_some_and(|port| port.parse::<u16>().is_ok());
         return Err(refuse(Some(scheme).filter(|_| named && !port)));
     }
     // Exactly two slashes and a host: browsers take less, and then it is another address than it looks.

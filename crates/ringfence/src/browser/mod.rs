@@ -19,6 +19,7 @@ mod process;
 mod refs;
 pub mod snapshot;
 pub mod tabs;
+mod traffic;
 mod upload;
 
 pub use process::Busy;

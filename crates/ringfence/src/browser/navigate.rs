@@ -46,7 +46,7 @@ impl Page {
     /// Goes to an address that was checked, and waits for it.
     pub async fn navigate(&self, url: &str, until: Until, limit: Duration) -> Result<Arrival> {
         let deadline = Instant::now() + limit;
-        let refused = self.blocked_count();
+        let before = self.failed_count();
         {
             let mut state = self.state();
             state.counts = super::page::Counts::default();
@@ -57,11 +57,11 @@ impl Page {
             Ok(answer) => answer?,
             Err(_) => {
                 self.line.order(Some(&self.session), "Page.stopLoading", json!({}));
-                return Err(self.blocked_since(refused, url).unwrap_or_else(|| slow(limit)));
+                return Err(self.failed_since(before, url).unwrap_or_else(|| slow(limit)));
             }
         };
-        if let Some(blocked) = self.blocked_since(refused, url) {
-            return Err(blocked);
+        if let Some(failed) = self.failed_since(before, url) {
+            return Err(failed);
         }
         if let Some(failed) = answer["errorText"].as_str().filter(|text| !text.is_empty()) {
             if answer["isDownload"] == true {
@@ -129,12 +129,12 @@ impl Page {
         }
     }
 
-    fn blocked_count(&self) -> u64 {
-        self.context().map_or(0, |context| context.blocked().last())
+    fn failed_count(&self) -> u64 {
+        self.context().map_or(0, |context| context.traffic.failed().last())
     }
 
-    /// Whether the proxy has refused where we were going, or where it led to.
-    fn blocked_since(&self, before: u64, url: &str) -> Option<Error> {
+    /// Whether the proxy did not get where we were going, or where that led to. It answers as a server would.
+    fn failed_since(&self, before: u64, url: &str) -> Option<Error> {
         let context = self.context()?;
         let mut asked: Vec<String> = vec![url.to_owned()];
         {
@@ -144,12 +144,19 @@ impl Page {
             asked.extend(state.requests.values().filter(|request| request.kind == "Document").map(|r| r.url.clone()));
         }
         let asked: Vec<String> = asked.iter().filter_map(|url| place(url)).collect();
-        let log = context.blocked();
+        let log = context.traffic.failed();
         let hit = log.after(before).find(|entry| asked.iter().any(|place| entry.url.as_deref() == Some(place)))?;
-        Some(
-            Error::permission_denied("blocked_by_policy", format!("the address is not allowed: {}", hit.text))
-                .hint("Only what the operator allows can be reached, and servers that you start on localhost."),
-        )
+        let place = hit.url.as_deref().unwrap_or_default();
+        if hit.kind == super::log::Kind::Blocked.name() {
+            return Some(
+                Error::permission_denied("blocked_by_policy", format!("{place} may not be reached: {}", hit.text))
+                    .hint("Only what the operator allows can be reached, and servers that you start on localhost."),
+            );
+        }
+        Some(unreachable(match hit.text.as_str() {
+            "resolve_failed" => "net::ERR_NAME_NOT_RESOLVED",
+            _ => "net::ERR_CONNECTION_REFUSED",
+        }))
     }
 }
 

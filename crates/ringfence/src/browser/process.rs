@@ -13,11 +13,12 @@ use tokio::time::Instant;
 use super::cdp::{Event, Line, Sink};
 use super::find;
 use super::tabs::Context;
+use super::traffic::Traffic;
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
 use crate::sandbox::Launcher;
-use crate::sandbox::browser::BrowserRun;
+use crate::sandbox::browser::{BrowserRun, Road};
 use crate::session::Session;
 
 /// From the start of the process to its first answer, on a machine that has much else to do.
@@ -93,7 +94,8 @@ pub struct Browser {
 
 /// A principal's, by root and name: one process may serve more than one root, in tests.
 type Key = (PathBuf, String);
-type Slot = Arc<tokio::sync::Mutex<Option<Arc<Browser>>>>;
+/// Held by its contexts and by the task that watches it, so that it ends when the server does.
+type Slot = Arc<tokio::sync::Mutex<Weak<Browser>>>;
 static SLOTS: LazyLock<Mutex<HashMap<Key, Slot>>> = LazyLock::new(Mutex::default);
 
 impl Browser {
@@ -102,20 +104,22 @@ impl Browser {
         let key = (config.root.clone(), session.principal.name().to_owned());
         let slot = Arc::clone(lock(&SLOTS).entry(key).or_default());
         let mut slot = slot.lock().await;
-        if let Some(browser) = slot.as_ref().filter(|browser| !browser.line.is_closed()) {
+        if let Some(browser) = slot.upgrade().filter(|browser| !browser.line.is_closed()) {
             browser.touch();
-            return Ok(Arc::clone(browser));
+            return Ok(browser);
         }
-        *slot = None;
-        let browser = Browser::start(config, launcher).await?;
-        Ok(Arc::clone(slot.insert(browser)))
+        let browser = Browser::start(session, config, launcher).await?;
+        *slot = Arc::downgrade(&browser);
+        Ok(browser)
     }
 
-    async fn start(config: &Config, launcher: &Launcher) -> Result<Arc<Browser>> {
+    async fn start(session: &Session, config: &Config, launcher: &Launcher) -> Result<Arc<Browser>> {
         let found = find::find(config)?;
         let mut args: Vec<String> = QUIET.iter().map(|arg| (*arg).to_owned()).collect();
         args.push(found.headless.to_owned());
-        let mut run = crate::sandbox::browser::start(config, launcher, &found.program, &args).await?;
+        let mut hide = vec![session.workspace.path()];
+        hide.extend(config.workspace.as_deref());
+        let mut run = crate::sandbox::browser::start(config, launcher, &found.program, &args, &hide, None).await?;
         let line = run.line.take().ok_or_else(|| Error::internal("the browser has no line"))?;
         let line = Line::new(line);
         let dir = run.dir.clone();
@@ -187,7 +191,9 @@ impl Browser {
         for context in contexts.into_iter().filter_map(|(_, context)| context.upgrade()) {
             context.lose_all();
         }
-        drop(lock(&self.run).take());
+        if let Some(run) = lock(&self.run).take() {
+            run.end();
+        }
     }
 
     /// After a call that took too long: a page that is stuck is its own affair, a browser that is stuck is ended.
@@ -202,9 +208,17 @@ impl Browser {
         });
     }
 
-    /// What a context reaches the network through.
-    pub fn proxy_for(&self, session: &Session) -> Option<String> {
-        lock(&self.run).as_ref().and_then(|run| run.proxy_for(session))
+    /// The way that a session's pages have to the network.
+    pub fn road(
+        &self,
+        session: &Arc<Session>,
+        config: &Config,
+        launcher: &Launcher,
+        traffic: &Arc<Traffic>,
+    ) -> Result<Road> {
+        let run = lock(&self.run);
+        let run = run.as_ref().ok_or_else(|| Error::new(Kind::Unavailable, "the browser has just ended"))?;
+        run.road(session, config, launcher, traffic.ear())
     }
 
     pub fn add_context(&self, context: &Arc<Context>) {

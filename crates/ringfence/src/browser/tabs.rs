@@ -8,12 +8,14 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::downloads::Downloads;
-use super::log::{Entry, Kind as LogKind, Log};
+use super::log::{Entry, Kind as LogKind};
 use super::page::Page;
 use super::process::{Browser, Busy};
+use super::traffic::Traffic;
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
 use crate::sandbox::Launcher;
+use crate::sandbox::browser::Road;
 use crate::session::{Session, View};
 
 /// Pages of one session. A page that opens more of them finds them closed.
@@ -52,7 +54,7 @@ impl Tabs {
             return Ok((Arc::clone(context), busy));
         }
         *held = None;
-        let context = Context::new(browser, session, config, Arc::clone(&self.last)).await?;
+        let context = Context::new(browser, session, config, launcher, Arc::clone(&self.last)).await?;
         *held = Some(Arc::clone(&context));
         Ok((context, busy))
     }
@@ -81,8 +83,9 @@ pub struct Context {
     pub id: String,
     pub browser: Arc<Browser>,
     pub downloads: Downloads,
-    /// What the proxy refused.
-    blocked: Mutex<Log>,
+    pub traffic: Arc<Traffic>,
+    /// Closed with the context.
+    pub road: Road,
     last: Arc<AtomicU64>,
     pages: Mutex<Pages>,
     changed: watch::Sender<u64>,
@@ -101,14 +104,13 @@ impl Context {
         browser: Arc<Browser>,
         session: &Arc<Session>,
         config: &Config,
+        launcher: &Launcher,
         last: Arc<AtomicU64>,
     ) -> Result<Arc<Context>> {
-        let mut wanted = json!({"disposeOnDetach": true});
-        if let Some(proxy) = browser.proxy_for(session) {
-            wanted["proxyServer"] = json!(proxy);
-            // Loopback too: it is the session's own that is meant.
-            wanted["proxyBypassList"] = json!("<-loopback>");
-        }
+        let traffic = Arc::new(Traffic::default());
+        let road = browser.road(session, config, launcher, &traffic)?;
+        // Loopback goes by the proxy too: it is the session's own that is meant.
+        let wanted = json!({"disposeOnDetach": true, "proxyServer": road.proxy, "proxyBypassList": "<-loopback>"});
         let made = browser.line.call(None, "Target.createBrowserContext", wanted).await?;
         let id = made["browserContextId"].as_str().unwrap_or_default().to_owned();
         let downloads = Downloads::new(&browser, session, config.limits.output_file_bytes)?;
@@ -121,7 +123,8 @@ impl Context {
             id,
             browser,
             downloads,
-            blocked: Mutex::default(),
+            traffic,
+            road,
             last,
             pages: Mutex::default(),
             changed: watch::channel(0).0,
@@ -202,10 +205,6 @@ impl Context {
         page.call("Page.getFrameTree", json!({})).await?;
         self.select(&page);
         Ok(page)
-    }
-
-    pub fn blocked(&self) -> MutexGuard<'_, Log> {
-        self.blocked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn pages(&self) -> Vec<Arc<Page>> {

@@ -104,6 +104,7 @@ impl Held {
             Some(page) => page,
             None => context.open_page().await?,
         };
+        context.traffic.record_under(cx.approvals.clone());
         Ok(Held { context, page, _tabs: tabs, _busy: busy })
     }
 
@@ -119,6 +120,7 @@ impl Held {
         };
         let (context, page, busy) = found.ok_or_else(|| no_page(cx, &tabs, handle))?;
         context.select(&page);
+        context.traffic.record_under(cx.approvals.clone());
         Ok(Held { context, page, _tabs: tabs, _busy: busy })
     }
 }

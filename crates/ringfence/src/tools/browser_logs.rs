@@ -135,8 +135,9 @@ fn read(cx: &RunCx, args: &Args, held: &Held) -> Output {
     let since = args.since.unwrap_or(0);
     let limit = args.limit.unwrap_or(DEFAULT_LIMIT);
     let mut most = browser::budget(cx, args.max_bytes);
-    let log = held.context.blocked();
-    let wanted: Vec<&Entry> = log.after(0).filter(|entry| args.wants(entry)).collect();
+    let log = held.context.traffic.failed();
+    let refused = log.after(0).filter(|entry| entry.kind == Kind::Blocked.name());
+    let wanted: Vec<&Entry> = refused.filter(|entry| args.wants(entry)).collect();
     let (blocked, mut truncated) = newest(wanted.into_iter(), limit, &mut most);
     drop(log);
     let state = held.page.state();

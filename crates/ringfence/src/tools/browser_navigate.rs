@@ -120,7 +120,7 @@ impl BrowserNavigate {
             let state = page.state();
             (state.log.last(), state.dialogs.len())
         };
-        let (loads, refused) = (context.downloads.count(), context.blocked().last());
+        let (loads, refused) = (context.downloads.count(), context.traffic.failed().last());
         let arrival = page.navigate(url, args.wait_until.unwrap_or_default(), limit).await?;
         if let Some(target) = &args.wait_for {
             page.wait_for(target, false, started + limit).await?;
@@ -139,7 +139,7 @@ impl BrowserNavigate {
         let downloads = context.downloads.since(loads, DOWNLOADS).await;
         let state = page.state();
         let mut requests = state.counts;
-        requests.blocked += context.blocked().last() - refused;
+        requests.blocked += context.traffic.blocked_after(refused);
         let reply = Reply {
             page: page.handle.clone(),
             url,

@@ -9,26 +9,37 @@ use super::{Stage, called, serve};
 use crate::support::subset::assert_holds;
 use crate::support::{DEADLINE, Options, SESSIONS, Transport, eventually};
 
-/// The processes of this server's browser: those that were told its private directory.
+/// The processes of this server's browser: the one that was told its private directory, and all that come from it.
 fn processes(stage: &Stage) -> Vec<u32> {
-    let root = stage.server.root().display().to_string();
+    let root = format!("--user-data-dir={}/", stage.server.root().canonicalize().unwrap().display());
     let Ok(entries) = std::fs::read_dir("/proc") else { return vec![] };
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    pids.filter(|pid: &u32| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let line = String::from_utf8_lossy(&line).into_owned();
-        line.contains("headless") && line.contains("--user-data-dir=") && line.contains(&root)
-    })
-    .collect()
+    let pids: Vec<u32> = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    let mut found: Vec<u32> = pids.iter().copied().filter(|pid| words(*pid).contains(&root)).collect();
+    let parents: Vec<(u32, u32)> = pids.iter().filter_map(|pid| Some((*pid, parent(*pid)?))).collect();
+    let mut at = 0;
+    while let Some(pid) = found.get(at).copied() {
+        found.extend(parents.iter().filter(|(_, parent)| *parent == pid).map(|(pid, _)| *pid));
+        at += 1;
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
 }
 
-/// The one that the others are children of.
+fn words(pid: u32) -> String {
+    String::from_utf8_lossy(&std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()).replace('\0', " ")
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+}
+
+/// The program itself, and not a script that starts it.
 fn browser(stage: &Stage) -> Pid {
     let all = processes(stage);
-    let main = all.iter().find(|pid| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        !String::from_utf8_lossy(&line).contains("--type=")
-    });
+    let main =
+        all.iter().rev().find(|pid| words(**pid).contains("--user-data-dir=") && !words(**pid).contains("--type="));
     Pid::from_raw(i32::try_from(*main.unwrap_or_else(|| panic!("no browser among {all:?}"))).unwrap()).unwrap()
 }
 
@@ -91,17 +102,12 @@ fn a_page_that_crashes_or_hangs_takes_nothing_with_it() {
     assert_eq!(stage.ask("browser.eval", json!({"script": "document.title", "page": "p1"}))["value"], "\"Home\"");
     let left = stage.ask("browser.tabs", json!({"op": "close", "page": "p2"}));
     assert_eq!(left["pages"].as_array().unwrap().len(), 1);
-    // All of its memory at once.
+    // What holds a page is killed under it.
     let url = stage.at("/");
     stage.ask("browser.navigate", json!({"url": url, "page": "new"}));
-    let before = processes(&stage);
-    let renderers: Vec<u32> = before
-        .into_iter()
-        .filter(|pid| {
-            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            String::from_utf8_lossy(&line).contains("--type=renderer")
-        })
-        .collect();
+    let renderers: Vec<u32> =
+        processes(&stage).into_iter().filter(|pid| words(*pid).contains("--type=renderer")).collect();
+    assert!(!renderers.is_empty());
     for pid in renderers {
         let _ = kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL);
     }
@@ -136,7 +142,7 @@ fn nothing_is_left_when_the_server_ends_or_is_killed() {
         stage.server.ended();
         eventually(Duration::from_secs(5), "the browser is gone too", || processes(&stage).is_empty());
         if signal != Some(Signal::KILL) {
-            let left = std::fs::read_dir(stage.server.root().join("browsers")).map_or(0, Iterator::count);
+            let left = std::fs::read_dir(stage.server.root().join("browser")).map_or(0, Iterator::count);
             assert_eq!(left, 0, "its directory is left after {signal:?}");
         }
     }
@@ -164,9 +170,6 @@ fn sessions_share_a_browser_and_see_nothing_of_each_other() {
     let opened = called(&mut two, "browser.navigate", json!({"url": format!("{other}/cookie"), "snapshot": "text"}));
     assert_eq!(opened["structuredContent"]["snapshot"], "none");
     let stage = Stage { server, client: one, url };
-    let mains = processes(&stage).into_iter().filter(|pid| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        !String::from_utf8_lossy(&line).contains("--type=")
-    });
+    let mains = processes(&stage).into_iter().filter(|pid| words(*pid).contains("--type=gpu-process"));
     assert_eq!(mains.count(), 1);
 }

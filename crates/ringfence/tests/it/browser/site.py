@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import html
 import http.server
 import sys
 import threading
@@ -62,7 +63,7 @@ class Site(http.server.BaseHTTPRequestHandler):
         if path in PAGES:
             self.answer("<!doctype html><meta charset=utf-8>" + PAGES[path])
         elif path == "/sent":
-            self.answer(f"<!doctype html><title>Sent</title><p id=got>{query}</p>")
+            self.answer(f"<!doctype html><title>Sent</title><p id=got>{html.escape(query)}</p>")
         elif path == "/cookie":
             self.answer(f"<!doctype html><title>Cookie</title><p>{self.headers.get('Cookie', 'none')}</p>")
         elif path == "/download":
