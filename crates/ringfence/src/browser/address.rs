@@ -30,11 +30,52 @@ pub fn check(url: &str) -> Result<String> {
     // Exactly two slashes and a host: browsers take less, and then it is another address than it looks.
     let host = rest.strip_prefix("//").map(|rest| rest.split(['/', '?', '#']).next().unwrap_or_default());
     match host {
+        Some(host) if is_disguised(host) => Err(Error::invalid_arguments("`url` names its host by a number")
+            .hint("Write an address in its usual form: four numbers with dots, or [::1].")
+            .with("argument", "url")),
         Some(host) if !host.is_empty() && !host.contains('\\') => Ok(trimmed.to_owned()),
         _ => Err(Error::invalid_arguments("`url` names no host")
             .hint("Write it as http://host[:port]/path.")
             .with("argument", "url")),
     }
+}
+
+/// `2130706433`, `0x7f.1` and the like: browsers take them for an address, and nobody else does.
+fn is_disguised(authority: &str) -> bool {
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let host = match host.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => host,
+    };
+    let last = host.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
+    let number = !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit())
+        || last.strip_prefix("0x").or_else(|| last.strip_prefix("0X")).is_some();
+    number && host.parse::<std::net::Ipv4Addr>().is_err()
+}
+
+/// `host:port` of an address, as the proxy names it.
+pub fn place(url: &str) -> Option<(String, u16)> {
+    let (scheme, rest) = url.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let host = authority.rsplit('@').next()?.to_ascii_lowercase();
+    let usual = if scheme.eq_ignore_ascii_case("https") { 443 } else { 80 };
+    let split = host.rsplit_once(':').filter(|(before, _)| !before.contains(':') || before.ends_with(']'));
+    let (host, port) = match split {
+        Some((host, "")) => (host, usual),
+        Some((host, port)) => (host, port.parse().ok()?),
+        None => (host.as_str(), usual),
+    };
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    match address.and_then(|address| address.parse::<std::net::Ipv6Addr>().ok()) {
+        Some(address) => Some((format!("[{address}]"), port)),
+        None => Some((host.trim_end_matches('.').to_owned(), port)),
+    }
+}
+
+/// Whether a host is the session's own loopback.
+pub fn is_loopback(host: &str) -> bool {
+    let address: Option<std::net::IpAddr> = host.trim_matches(['[', ']']).parse().ok();
+    host == "localhost" || host.ends_with(".localhost") || address.is_some_and(|address| address.is_loopback())
 }
 
 /// Whether a page may stay where it has gone by itself.
@@ -66,6 +107,32 @@ fn refuse(scheme: Option<&str>) -> Error {
 mod tests {
     use super::*;
     use crate::base::Kind;
+
+    #[test]
+    fn a_host_is_found_as_the_proxy_names_it() {
+        for (url, host, port) in [
+            ("http://Localhost:3000/x", "localhost", 3000),
+            ("https://example.com", "example.com", 443),
+            ("http://user:pw@example.com./", "example.com", 80),
+            ("http://[::FFFF:a9fe:a9fe]:8080/", "[::ffff:169.254.169.254]", 8080),
+            ("http://[::1]", "[::1]", 80),
+            ("http://127.0.0.1:/", "127.0.0.1", 80),
+        ] {
+            assert_eq!(place(url), Some((host.to_owned(), port)), "{url}");
+        }
+        assert_eq!(place("about:blank"), None);
+        for host in ["localhost", "a.localhost", "127.9.9.9", "[::1]"] {
+            assert!(is_loopback(host), "{host}");
+        }
+        for host in ["localhost.example.com", "128.0.0.1", "[::2]"] {
+            assert!(!is_loopback(host), "{host}");
+        }
+        for url in
+            ["http://2130706433/", "http://0x7f.1/", "http://127.1/", "http://0177.0.0.1:80/", "http://a@1.2.3.4.5"]
+        {
+            assert_eq!(check(url).expect_err(url).kind(), Kind::InvalidArguments, "{url}");
+        }
+    }
 
     #[test]
     fn only_the_web_is_opened() {

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
+use super::address::place;
 use super::page::Page;
 use super::page::Redirect;
 use crate::base::{Error, Kind, Result};
@@ -143,7 +144,8 @@ impl Page {
             asked.extend(state.redirects.iter().map(|redirect| redirect.url.clone()));
             asked.extend(state.requests.values().filter(|request| request.kind == "Document").map(|r| r.url.clone()));
         }
-        let asked: Vec<String> = asked.iter().filter_map(|url| place(url)).collect();
+        let asked = asked.iter().filter_map(|url| place(url));
+        let asked: Vec<String> = asked.map(|(host, port)| format!("{host}:{port}")).collect();
         let log = context.traffic.failed();
         let hit = log.after(before).find(|entry| asked.iter().any(|place| entry.url.as_deref() == Some(place)))?;
         let place = hit.url.as_deref().unwrap_or_default();
@@ -165,18 +167,6 @@ pub enum Travel {
     Back,
     Forward,
     Reload,
-}
-
-/// `host:port` of an address, as the proxy names it.
-pub fn place(url: &str) -> Option<String> {
-    let (scheme, rest) = url.split_once("://")?;
-    let authority = rest.split(['/', '?', '#']).next()?;
-    let host = authority.rsplit('@').next()?.to_ascii_lowercase();
-    let usual = if scheme.eq_ignore_ascii_case("https") { 443 } else { 80 };
-    let has_port = host
-        .rsplit_once(':')
-        .is_some_and(|(before, port)| port.parse::<u16>().is_ok() && (!before.contains(':') || before.ends_with(']')));
-    Some(if has_port { host } else { format!("{host}:{usual}") })
 }
 
 fn slow(limit: Duration) -> Error {

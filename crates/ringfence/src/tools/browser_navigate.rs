@@ -5,14 +5,14 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::browser::{self, About, Held};
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
-use crate::approval::Granted;
-use crate::base::Result;
+use crate::approval::{Granted, Prompt};
 use crate::base::call::{Output, Prepared};
+use crate::base::{Error, Result};
 use crate::browser::address;
 use crate::browser::downloads::Download;
 use crate::browser::navigate::Until;
@@ -20,11 +20,12 @@ use crate::browser::page::{Counts, Dialog, Redirect};
 use crate::browser::snapshot::{Mode, Seen, Wanted};
 use crate::config::Config;
 use crate::sandbox::Launcher;
+use crate::sandbox::browser::policy;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// http or https address. localhost is this session's own: servers started with shell.exec.
+    /// http or https address. localhost is this session's own: servers started by shell.exec.
     url: String,
     /// Handle of a page (p1), or new. Default: the current page.
     page: Option<String>,
@@ -104,9 +105,17 @@ impl BrowserNavigate {
         BrowserNavigate { spec: browser::spec(config, about), launcher: Launcher::own() }
     }
 
-    async fn execute(&self, cx: &RunCx, args: Args) -> Result<Output> {
+    async fn execute(&self, cx: &RunCx, call: Prepared) -> Result<Output> {
+        let args: Args = arguments::parse(&call.arguments, &self.spec.input_schema)?;
         let url = address::check(&args.url)?;
+        let granted = match beyond(&cx.config, &url)? {
+            Some(place) => Some(confirm(cx, &call, &url, place).await?.consume()),
+            None => None,
+        };
         let held = Held::open(cx, &self.launcher, args.page.as_deref()).await?;
+        if let Some((host, port)) = granted {
+            held.context.road.grant(&host, port)?;
+        }
         let limit = browser::limit(args.timeout_ms);
         let work = self.go(cx, &args, &url, &held);
         browser::within(cx, &held, limit + std::time::Duration::from_secs(3), work).await
@@ -159,6 +168,29 @@ impl BrowserNavigate {
     }
 }
 
+/// The host and port of an address that the sandbox does not allow and a human may. What nobody may is refused.
+fn beyond(config: &Config, url: &str) -> Result<Option<(String, u16)>> {
+    let Some((host, port)) = address::place(url) else { return Ok(None) };
+    let allow = policy(config)?;
+    if address::is_loopback(&host) || allow.lets_through(&host, port) {
+        return Ok(None);
+    }
+    if !allow.granting(&host, port)?.lets_through(&host, port) {
+        let message = format!("{host}:{port} may not be reached: it is private, or the operator has denied it");
+        return Err(Error::permission_denied("blocked_by_policy", message)
+            .hint("Only public addresses can be opened, and servers that you start on localhost."));
+    }
+    Ok(Some((host, port)))
+}
+
+/// Asks for one host, which then stays open to the session's pages: they need it for more than this call.
+async fn confirm(cx: &RunCx, call: &Prepared, url: &str, place: (String, u16)) -> Result<Granted<(String, u16)>> {
+    let subject = format!("{}:{}", place.0, place.1);
+    let why = "The sandbox does not allow this host. A yes lets this session's pages reach it until they are closed.";
+    let prompt = Prompt::exec(call, subject.clone(), why, json!({"url": url}), &cx.session);
+    cx.confirm_for_session(prompt, ("browser host".to_owned(), subject), place).await
+}
+
 /// What a download that has begun is waited for.
 pub const DOWNLOADS: std::time::Duration = std::time::Duration::from_secs(2);
 
@@ -204,14 +236,12 @@ impl Tool for BrowserNavigate {
 
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
         let args: Args = arguments::parse(arguments, &self.spec.input_schema)?;
-        address::check(&args.url)?;
+        let url = address::check(&args.url)?;
+        beyond(cx.config, &url)?;
         browser::prepare(cx, args.timeout_ms)
     }
 
     fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
-        Box::pin(async move {
-            let args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
-            self.execute(&cx, args).await
-        })
+        Box::pin(async move { self.execute(&cx, call.consume()).await })
     }
 }

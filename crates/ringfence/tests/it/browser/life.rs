@@ -10,7 +10,7 @@ use crate::support::subset::assert_holds;
 use crate::support::{DEADLINE, Options, SESSIONS, Transport, eventually};
 
 /// The processes of this server's browser: the one that was told its private directory, and all that come from it.
-fn processes(stage: &Stage) -> Vec<u32> {
+pub fn processes(stage: &Stage) -> Vec<u32> {
     let root = format!("--user-data-dir={}/", stage.server.root().canonicalize().unwrap().display());
     let Ok(entries) = std::fs::read_dir("/proc") else { return vec![] };
     let pids: Vec<u32> = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
