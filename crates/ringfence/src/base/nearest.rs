@@ -13,18 +13,43 @@ pub fn nearest<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
         .map(|(_, candidate)| candidate)
 }
 
-/// Levenshtein distance over characters.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, cb) in b.iter().enumerate() {
-            let substitution = diagonal + usize::from(ca != *cb);
-            diagonal = row[j + 1];
-            row[j + 1] = substitution.min(diagonal + 1).min(row[j] + 1);
+/// Up to `most` candidates that may have been meant, the closest first. Case and what stands after the last dot count
+/// for little: `readme.md` is near `README.md`, and `main.ts` near `main.tsx` and `main.js`.
+pub fn nearest_few<'a>(name: &str, candidates: &[&'a str], most: usize) -> Vec<&'a str> {
+    if name.len() > 128 {
+        return Vec::new();
+    }
+    let lower = name.to_lowercase();
+    let stem = |name: &str| name.rsplit_once('.').map_or(name, |(stem, _)| stem).to_owned();
+    let near = |candidate: &&'a str| {
+        let other = candidate.to_lowercase();
+        // A distance is no smaller than the difference in length, and costs far more to find out.
+        if other.len().abs_diff(lower.len()) > 2 + other.len() / 3 {
+            return None;
         }
+        let apart = distance(&lower, &other);
+        let same_stem = !stem(&lower).is_empty() && stem(&lower) == stem(&other);
+        (apart <= 1 + other.chars().count() / 4 || same_stem).then_some((apart, *candidate))
+    };
+    let mut found: Vec<_> = candidates.iter().filter_map(near).collect();
+    found.sort();
+    found.into_iter().take(most).map(|(_, candidate)| candidate).collect()
+}
+
+/// How many characters have to be put in, left out, changed or swapped with their neighbour.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let (mut before, mut row): (Vec<usize>, Vec<usize>) = (Vec::new(), (0..=b.len()).collect());
+    for i in 0..a.len() {
+        let mut next = vec![i + 1];
+        for j in 0..b.len() {
+            let mut least = (row[j] + usize::from(a[i] != b[j])).min(row[j + 1] + 1).min(next[j] + 1);
+            if i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j] {
+                least = least.min(before[j - 1] + 1);
+            }
+            next.push(least);
+        }
+        before = std::mem::replace(&mut row, next);
     }
     row[b.len()]
 }
@@ -36,7 +61,17 @@ mod tests {
     #[test]
     fn a_slip_is_recognised_and_another_word_is_not() {
         assert_eq!(nearest("expiry", &["terminal", "expiry_s"]), Some("expiry_s"));
+        assert_eq!(nearest("scr", &["src", "x"]), Some("src"));
         assert_eq!(nearest("colour", &["terminal", "expiry_s"]), None);
         assert_eq!(nearest(&"x".repeat(65), &["terminal"]), None);
+    }
+
+    #[test]
+    fn names_of_files_are_near_by_case_and_ending_too() {
+        let names = ["README.md", "main.rs", "main.tsx", "mine.rs", "Cargo.toml", "a", "b"];
+        assert_eq!(nearest_few("readme.md", &names, 3), ["README.md"]);
+        assert_eq!(nearest_few("main.ts", &names, 3), ["main.rs", "main.tsx"]);
+        assert_eq!(nearest_few("main.ts", &names, 1), ["main.rs"]);
+        assert_eq!(nearest_few("nothing-like-it", &names, 3), [""; 0]);
     }
 }

@@ -6,6 +6,9 @@
 //! checked is what is used.
 
 mod client;
+mod near;
+pub mod snapshot;
+pub mod tree;
 mod walk;
 
 use std::ffi::{OsStr, OsString};
@@ -157,7 +160,7 @@ impl Workspace {
         let object = match Walk::new(self, path)?.run(false)? {
             (walk, End::Object { name, fd, stat }) => Object::regular(fd, &stat, walk.shown(Some(&name)))?,
             (_, End::Directory) => return Err(is_directory(path)),
-            (_, End::Missing { .. }) => return Err(os_error(Errno::NOENT, path)),
+            (walk, End::Missing { name, rest }) => return Err(walk.no_such(&name, rest.is_empty())),
         };
         Ok(Opened { file: object.open_read()?, path: object.path })
     }
@@ -170,7 +173,17 @@ impl Workspace {
                 Ok((walk.into_dir(), shown))
             }
             (_, End::Object { .. }) => Err(os_error(Errno::NOTDIR, path)),
-            (_, End::Missing { .. }) => Err(os_error(Errno::NOENT, path)),
+            (walk, End::Missing { name, rest }) => Err(walk.no_such(&name, rest.is_empty())),
+        }
+    }
+
+    /// The error for a file that is not there, with the names that are near: for those who found out by `place`.
+    pub fn no_such(&self, path: &str) -> Error {
+        match Walk::new(self, path).and_then(|walk| walk.run(false)) {
+            Ok((walk, End::Missing { name, rest })) => walk.no_such(&name, rest.is_empty()),
+            // It is there by now, or cannot be looked for any more: what was found out stands.
+            Ok(_) => os_error(Errno::NOENT, path),
+            Err(error) => error,
         }
     }
 
@@ -337,7 +350,7 @@ fn protected(path: &str) -> Error {
 fn is_directory(path: &str) -> Error {
     Error::invalid_arguments(format!("{} is a directory", quoted(path)))
         .reason("is_directory")
-        .hint("Give the path of a file in it.")
+        .hint("Give the path of a file in it, or list it with `file.list`.")
 }
 
 /// What an OS error on a caller's path means for the caller.

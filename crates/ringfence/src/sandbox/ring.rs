@@ -29,6 +29,11 @@ impl Ring {
         self.total == 0
     }
 
+    /// What is kept of it, in two pieces.
+    pub fn pieces(&self) -> [Vec<u8>; 2] {
+        [self.head.clone(), self.tail.iter().copied().collect()]
+    }
+
     pub fn overflowed(&self) -> bool {
         self.total > self.budget as u64
     }

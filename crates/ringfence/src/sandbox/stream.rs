@@ -157,7 +157,9 @@ pub(super) async fn drive(mut run: Run, keep: Keep, mut inbox: mpsc::UnboundedRe
             && let Some((look, reply)) = next.pop_front()
         {
             pump.widen(look.budget);
-            looking = Some(Looking::new(look, reply));
+            let mut beginning = Looking::new(look, reply);
+            pump.catch_up(beginning.progress.as_mut());
+            looking = Some(beginning);
         }
         let ending = state.until.is_some();
         let read = ending || looking.as_ref().is_none_or(|looking| looking.sending.is_none());
@@ -319,6 +321,16 @@ impl Pump {
         self.budget = budget;
         if self.rings.iter().all(Ring::is_empty) {
             self.rings = [Ring::new(budget), Ring::new(budget)];
+        }
+    }
+
+    /// What came before somebody looked is news to them.
+    fn catch_up(&self, progress: Option<&mut Progress>) {
+        let Some(progress) = progress else { return };
+        for (stream, ring) in [Stream::Stdout, Stream::Stderr].into_iter().zip(&self.rings) {
+            for piece in ring.pieces().iter().filter(|piece| !piece.is_empty()) {
+                progress.push(stream, piece);
+            }
         }
     }
 

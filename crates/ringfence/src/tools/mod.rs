@@ -13,13 +13,17 @@ pub mod browser_snapshot;
 pub mod browser_tabs;
 mod command;
 pub mod content;
+mod cursor;
 pub mod diff;
 pub mod execs;
+pub mod file_list;
 pub mod file_read;
+pub mod file_search;
 pub mod file_write;
 pub mod fixtures;
 pub mod mime;
 mod runs;
+mod selection;
 pub mod shell;
 pub mod shell_exec;
 pub mod shell_session;
@@ -194,6 +198,8 @@ pub type Make = fn(&Config) -> Arc<dyn Tool>;
 pub const TOOLS: &[Make] = &[
     |_| Arc::new(file_read::FileRead::new()),
     |_| Arc::new(file_write::FileWrite::new()),
+    |_| Arc::new(file_list::FileList::new()),
+    |_| Arc::new(file_search::FileSearch::new()),
     |config| Arc::new(shell_exec::ShellExec::new(config)),
     |config| Arc::new(shell_session::ShellSession::new(config)),
     |config| Arc::new(shell::Shell::new(config)),

@@ -112,10 +112,11 @@ impl ShellExec {
         if cx.view.lasting {
             runs.check_room()?;
         }
-        let limit = call.limit;
         let shown = arguments.shown();
         let (program, args) = arguments.program()?;
-        let deadline = Arc::new(Deadline::after(arguments.timeout(&cx.config)));
+        // Its own, since it goes on when the call's ends; but no longer than what the caller, the client and the
+        // operator allow.
+        let deadline = Arc::new(Deadline::after(call.limit));
         let stdin = arguments.stdin.clone().unwrap_or_default().into_bytes();
         let command = Command {
             program,
@@ -134,7 +135,7 @@ impl ShellExec {
         // Without a session that lasts there is nothing that the run could go on in.
         let deadline = if cx.view.lasting { deadline } else { Arc::clone(&cx.deadline) };
         let started = command::start(cx, call, &self.launcher, command, Some(deadline)).await?;
-        let wait = cx.view.lasting.then(|| Arc::new(Deadline::after(arguments.wait(limit, &cx.config))));
+        let wait = cx.view.lasting.then(|| Arc::new(Deadline::after(arguments.wait())));
         started.attended.take_over(cx, wait.clone());
         let seen = started.watch(cx, arguments.max_bytes, patience(wait)).await?;
         match seen {
@@ -253,10 +254,8 @@ impl Arguments {
         self.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis).min(config.limits.timeout_ceiling)
     }
 
-    /// How long to wait for it: less than the client does, where it has said so.
-    fn wait(&self, limit: Duration, config: &Config) -> Duration {
-        let wanted = self.yield_ms.map_or(DEFAULT_YIELD, Duration::from_millis);
-        if limit < self.timeout(config) { wanted.min(limit * 9 / 10) } else { wanted }
+    fn wait(&self) -> Duration {
+        self.yield_ms.map_or(DEFAULT_YIELD, Duration::from_millis)
     }
 
     fn shown(&self) -> String {

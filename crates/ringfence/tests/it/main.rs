@@ -15,6 +15,8 @@ mod escalate;
 mod escape;
 mod exec;
 mod fence;
+mod file_list;
+mod file_search;
 mod footprint;
 mod malformed;
 mod prepared;

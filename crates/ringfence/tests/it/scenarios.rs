@@ -163,6 +163,8 @@ scenarios! {
     an_unknown_tool_is_an_error
     bad_arguments_are_explained
     nothing_outside_the_workspace_is_touched
+    files_are_listed
+    text_is_found_in_files
     long_output_is_read_on
     names_with_dots
     names_with_underscores

@@ -1,7 +1,8 @@
 //! What is refused on the way to a path, and whether it is the operator or a client's sandbox that refuses it.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -38,7 +39,42 @@ impl Client {
     }
 }
 
+/// What is shut among the names of one directory.
+pub(super) struct Shutters<'w> {
+    names: Vec<&'w OsStr>,
+    denied: &'w [Glob],
+    /// The directory, absolute.
+    above: PathBuf,
+    /// Something is shut under whatever name, so that names alone do not tell.
+    pub by_object: bool,
+}
+
+impl Shutters<'_> {
+    pub fn shut(&self, name: &OsStr) -> bool {
+        self.names.contains(&name)
+            || !self.denied.is_empty() && {
+                let place = self.above.join(name);
+                self.denied.iter().any(|glob| glob.matches(&place))
+            }
+    }
+}
+
 impl Workspace {
+    /// What is shut in this directory of the workspace: the same as `shut_name` says of each name in turn.
+    pub(super) fn shutters(&self, above: &Path) -> Shutters<'_> {
+        let by_client = self.client.iter().flat_map(|client| &client.closed);
+        let closed = || self.closed.iter().map(AsRef::as_ref).chain(by_client.clone());
+        let here =
+            |closed: &'_ Closed| closed.names.split_last().is_some_and(|(_, names)| names.iter().eq(above.iter()));
+        let names = closed().filter(|closed| here(closed)).filter_map(|closed| closed.names.last());
+        Shutters {
+            names: names.map(AsRef::as_ref).collect(),
+            denied: self.client.as_ref().map_or(&[], |client| &client.denied),
+            above: self.path.join(above),
+            by_object: closed().any(|closed| closed.object.is_some()),
+        }
+    }
+
     /// The same workspace under a client's sandbox, and what of that has no meaning here.
     pub fn narrowed(&self, narrowing: &Narrowing) -> Result<(Workspace, Vec<String>)> {
         // Rights know the workspace by its path only where an operator has set some.
@@ -92,6 +128,14 @@ impl Workspace {
             return Some(closed());
         }
         self.client.as_ref().filter(|client| client.closed.iter().any(is)).map(|client| client.denies())
+    }
+
+    /// Whether a name of a directory stands for an object that nobody gets to.
+    pub(super) fn shuts_object_at(&self, dir: &OwnedFd, name: &OsStr) -> bool {
+        match rustix::fs::statat(dir, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => self.shut_object(Id::of(&stat)).is_some(),
+            Err(_) => true,
+        }
     }
 
     /// Why a name may only be read, with everything below it.

@@ -11,7 +11,7 @@ use std::path::{Component, Path};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, mkdirat, openat};
 use rustix::io::Errno;
 
-use super::{Id, Workspace, check_text, link_target, os_error, outside, protected};
+use super::{Id, Workspace, check_text, link_target, near, os_error, outside, protected};
 use crate::base::error::{Error, Result};
 
 /// As many symlinks as the kernel itself follows.
@@ -85,6 +85,18 @@ impl<'w> Walk<'w> {
 
     pub fn into_dir(self) -> OwnedFd {
         self.here
+    }
+
+    /// The names from the workspace down to the walk's directory, and that.
+    pub fn into_parts(self) -> (Vec<OsString>, OwnedFd) {
+        (self.levels.into_iter().map(|level| level.name).collect(), self.here)
+    }
+
+    /// Says that there is no such name in the walk's directory, and which ones are near.
+    pub fn no_such(&self, name: &OsStr, last: bool) -> Error {
+        let near = near::names(self.workspace, &self.levels, &self.here, name);
+        let near = near.iter().map(|near| self.shown(Some(near))).collect();
+        near::not_found(self.asked, last, near)
     }
 
     /// Where the walk is (and `name` in it), relative to the workspace.

@@ -32,7 +32,7 @@ enum Came {
 
 pub async fn execute(cx: &Arc<RunCx>, call: Prepared, launcher: &Launcher, arguments: &Arguments) -> Result<Output> {
     let runs = Runs::of(&cx.session)?;
-    let (limit, timeout) = (call.limit, arguments.timeout(&cx.config));
+    let limit = call.limit;
     let kept = match arguments.session.as_deref() {
         Some("new") | None => {
             runs.check_room()?;
@@ -41,13 +41,13 @@ pub async fn execute(cx: &Arc<RunCx>, call: Prepared, launcher: &Launcher, argum
         Some(id) => runs.get(id)?,
     };
     let mut line = floor(&kept)?;
-    let wait = Arc::new(Deadline::after(arguments.wait(limit, &cx.config)));
+    let wait = Arc::new(Deadline::after(arguments.wait()));
     kept.take_up(cx, Some(Arc::clone(&wait))).await?;
     if let Err(error) = line.send(arguments.command.as_deref().unwrap_or_default().as_bytes()).await {
         // It has ended, and the look tells how.
         tracing::debug!("a shell does not take its command: {error}");
     }
-    let patience = Patience { wait, hard: Some(Deadline::after(timeout.min(limit))), cancel: Some(cx.cancel.clone()) };
+    let patience = Patience { wait, hard: Some(Deadline::after(limit)), cancel: Some(cx.cancel.clone()) };
     attend(cx, &runs, &kept, line, patience, arguments.max_bytes).await
 }
 

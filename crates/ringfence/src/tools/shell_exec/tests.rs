@@ -184,7 +184,8 @@ async fn a_deadline_is_an_error_with_what_was_said() {
     let place = Place::new();
     let cx = cx(&place, Duration::from_secs(30));
     let tool = ShellExec::with(&config(&place), launcher());
-    let output = tool.execute(&cx, call(json!({"command": "echo before; sleep 60", "timeout_ms": 200}))).await.unwrap();
+    let call = Prepared { limit: Duration::from_millis(200), ..call(json!({"command": "echo before; sleep 60"})) };
+    let output = tool.execute(&cx, call).await.unwrap();
     assert!(output.is_error);
     assert_eq!((field(&output, "status"), field(&output, "stdout")), (&json!("timed_out"), &json!("before\n")));
     let error = field(&output, "error");

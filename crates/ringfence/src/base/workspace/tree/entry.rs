@@ -1,0 +1,60 @@
+//! A name in a directory, and the order of paths.
+
+use std::cmp::Ordering;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{FileType, fstatfs};
+
+/// A name in a directory, and what stood under it when the directory was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    pub name: OsString,
+    pub kind: FileType,
+    /// The rules of the sight leave it out, and it is seen for that.
+    pub left_out: bool,
+}
+
+/// The order of paths in every result: a directory, then what is in it, then its next neighbour.
+pub fn order(one: &[u8], two: &[u8]) -> Ordering {
+    // The slash ends a name, so it stands before every other byte.
+    let rank = |byte: &u8| if *byte == b'/' { 0 } else { u16::from(*byte) + 1 };
+    one.iter().map(rank).cmp(two.iter().map(rank))
+}
+
+/// A name as one line of text: one that holds a line break cannot pass for two.
+pub fn in_a_line(name: &str) -> String {
+    if name.chars().any(char::is_control) { name.escape_debug().to_string() } else { name.to_owned() }
+}
+
+/// File systems whose files are not kept but made up while they are read, and may never end. Walking into them by
+/// chance helps nobody.
+const MACHINERY: [i64; 9] = [
+    0x9fa0,      // proc
+    0x6265_6572, // sysfs
+    0x6462_6720, // debugfs
+    0x7472_6163, // tracefs
+    0x6367_7270, // cgroup2
+    0x0027_e0eb, // cgroup
+    0x0187,      // autofs: opening what is in it mounts it
+    0x1cd1,      // devpts
+    0xcafe_4a11, // bpf
+];
+
+pub fn is_machinery(dir: &OwnedFd) -> bool {
+    // The type of the number differs between machines.
+    #[allow(clippy::unnecessary_cast, reason = "the type of the field depends on the machine")]
+    fstatfs(dir).is_ok_and(|found| MACHINERY.contains(&(found.f_type as i64 & 0xffff_ffff)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_a_directory_follows_it_at_once() {
+        let mut paths = ["a-b", "a/z", "a", "a.rs", "a/b/c", "a/b", "b"];
+        paths.sort_by(|one, two| order(one.as_bytes(), two.as_bytes()));
+        assert_eq!(paths, ["a", "a/b", "a/b/c", "a/z", "a-b", "a.rs", "b"]);
+    }
+}

@@ -1,0 +1,113 @@
+//! What `.gitignore` and its relatives leave out.
+//!
+//! The files are read by descriptor and are nothing but patterns to us. Their order is git's and ripgrep's: the
+//! deepest directory that has something to say decides, `.ignore` before `.gitignore` before `.git/info/exclude`,
+//! and what stands above a repository says nothing about what is in it.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use ignore::Match;
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
+
+use super::super::Workspace;
+use super::{DIRECTORY, open_in};
+
+/// More patterns than anybody wrote by hand.
+const MAX_BYTES: u64 = 256 << 10;
+const MAX_LINES: usize = 4096;
+
+/// The rules of one directory and of those above it.
+#[derive(Debug)]
+pub struct Rules {
+    /// Bytes of a path that stand before what the patterns are about.
+    prefix: usize,
+    ignore: Option<Gitignore>,
+    gitignore: Option<Gitignore>,
+    exclude: Option<Gitignore>,
+    /// A repository begins here.
+    repository: bool,
+    above: Option<Arc<Rules>>,
+}
+
+impl Rules {
+    /// Those that hold for the directory with these names, from the workspace down to its parent.
+    pub fn above(workspace: &Workspace, names: &[OsString]) -> Option<Arc<Rules>> {
+        let (_, parents) = names.split_last()?;
+        let mut dir = openat(&workspace.base, ".", DIRECTORY, Mode::empty()).ok()?;
+        let mut rules = Arc::new(Rules::of(&dir, 0, None));
+        let mut prefix = 0;
+        for name in parents {
+            prefix += name.len() + usize::from(prefix > 0);
+            // A directory that has gone meanwhile has no rules any more.
+            let Ok(next) = open_in(&dir, name) else { break };
+            dir = next;
+            rules = Arc::new(Rules::of(&dir, prefix, Some(&rules)));
+        }
+        Some(rules)
+    }
+
+    /// Those of the directory itself, whose path is this long.
+    pub fn of(dir: &OwnedFd, path_bytes: usize, above: Option<&Arc<Rules>>) -> Rules {
+        let git = open_at(dir, ".git", OFlags::PATH);
+        let exclude = git.as_ref().and_then(|git| patterns(&open_in(git, "info".as_ref()).ok()?, "exclude"));
+        Rules {
+            prefix: path_bytes + usize::from(path_bytes > 0),
+            ignore: patterns(dir, ".ignore"),
+            gitignore: patterns(dir, ".gitignore"),
+            exclude,
+            repository: git.is_some(),
+            above: above.cloned(),
+        }
+    }
+
+    /// Whether a path is left out; `None` when no pattern speaks of it.
+    pub fn judge(&self, path: &[u8], is_dir: bool) -> Option<bool> {
+        let (mut ignore, mut gitignore, mut exclude) = (None, None, None);
+        let mut outside = false;
+        for rules in std::iter::successors(Some(self), |rules| rules.above.as_deref()) {
+            let below = Path::new(std::ffi::OsStr::from_bytes(path.get(rules.prefix..).unwrap_or_default()));
+            let ask = |matcher: &Option<Gitignore>| match matcher.as_ref()?.matched(below, is_dir) {
+                Match::None => None,
+                Match::Ignore(_) => Some(true),
+                Match::Whitelist(_) => Some(false),
+            };
+            ignore = ignore.or_else(|| ask(&rules.ignore));
+            if !outside {
+                gitignore = gitignore.or_else(|| ask(&rules.gitignore));
+                exclude = exclude.or_else(|| ask(&rules.exclude));
+            }
+            outside |= rules.repository;
+        }
+        ignore.or(gitignore).or(exclude)
+    }
+}
+
+fn open_at(dir: &OwnedFd, name: &str, access: OFlags) -> Option<OwnedFd> {
+    let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    openat(dir, name, flags, Mode::empty()).ok()
+}
+
+/// What cannot be read, or makes no sense, leaves nothing out.
+fn patterns(dir: &OwnedFd, name: &str) -> Option<Gitignore> {
+    let fd = open_at(dir, name, OFlags::RDONLY)?;
+    if FileType::from_raw_mode(fstat(&fd).ok()?.st_mode) != FileType::RegularFile {
+        return None;
+    }
+    let mut text = Vec::new();
+    File::from(fd).take(MAX_BYTES).read_to_end(&mut text).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    // Paths are given to it from its own directory on; with any other root it would strip that from them.
+    let mut builder = GitignoreBuilder::new(".");
+    for line in text.trim_start_matches('\u{feff}').lines().take(MAX_LINES) {
+        // A line that is no pattern is passed over, as git does.
+        let _ = builder.add_line(None, line);
+    }
+    builder.build().ok().filter(|found| !found.is_empty())
+}

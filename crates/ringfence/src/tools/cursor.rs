@@ -1,0 +1,96 @@
+//! Where a list that was cut goes on.
+//!
+//! A cursor is the place of the last entry shown and a digest of the question. It opens nothing, it only says what
+//! comes after, so it needs no key; one that belongs to another question, or was made up, is refused.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Map, Value};
+
+use crate::base::call::digest;
+use crate::base::{Error, Result};
+
+/// Longer than any that we make: a path, a line and the checks.
+const MAX_BYTES: usize = 8192;
+const CHECK: usize = 12;
+
+/// What a cursor is good for: one question, however much of the answer is asked for at a time.
+#[derive(Debug, Clone)]
+pub struct Question(String);
+
+impl Question {
+    pub fn of(tool: &str, arguments: &Map<String, Value>) -> Question {
+        const ABOUT_THE_PAGE: [&str; 6] = ["cursor", "limit", "max_results", "max_bytes", "timeout_ms", "details"];
+        let mut asked = arguments.clone();
+        asked.retain(|name, _| !ABOUT_THE_PAGE.contains(&name.as_str()));
+        Question(format!("{tool} {}", digest(&Value::Object(asked))))
+    }
+
+    fn check(&self, place: &[u8]) -> [u8; CHECK] {
+        let mut hasher = blake3::Hasher::new_derive_key("ringfence cursor 1");
+        hasher.update(self.0.as_bytes());
+        hasher.update(place);
+        let mut check = [0; CHECK];
+        check.copy_from_slice(&hasher.finalize().as_bytes()[..CHECK]);
+        check
+    }
+
+    /// The cursor that goes on after this place.
+    pub fn cursor(&self, path: &[u8], line: u64) -> String {
+        let mut place = line.to_be_bytes().to_vec();
+        place.extend_from_slice(path);
+        let mut whole = self.check(&place).to_vec();
+        whole.extend_from_slice(&place);
+        URL_SAFE_NO_PAD.encode(whole)
+    }
+
+    /// The path and the line that a cursor goes on after.
+    pub fn place(&self, cursor: &str) -> Result<(Vec<u8>, u64)> {
+        let wrong = || {
+            Error::invalid_arguments("the argument `cursor` does not belong to this call")
+                .hint("Use `next_cursor` as the last result gave it, with the other arguments unchanged.")
+                .with("argument", "cursor")
+        };
+        let whole = Some(cursor).filter(|cursor| cursor.len() <= MAX_BYTES).ok_or_else(wrong)?;
+        let whole = URL_SAFE_NO_PAD.decode(whole).map_err(|error| wrong().source(error))?;
+        let (check, place) = whole.split_at_checked(CHECK).ok_or_else(wrong)?;
+        let (line, path) = place.split_first_chunk::<8>().ok_or_else(wrong)?;
+        if check != self.check(place) {
+            return Err(wrong());
+        }
+        Ok((path.to_vec(), u64::from_be_bytes(*line)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn question(arguments: Value) -> Question {
+        let Value::Object(map) = arguments else { panic!("an object") };
+        Question::of("file.list", &map)
+    }
+
+    #[test]
+    fn a_cursor_is_good_for_its_question_and_no_other() {
+        let asked = question(json!({"path": "src", "limit": 3}));
+        let cursor = asked.cursor(b"src/a \xff\n", 7);
+        let next = question(json!({"path": "src", "limit": 50, "cursor": cursor}));
+        assert_eq!(next.place(&cursor).unwrap(), (b"src/a \xff\n".to_vec(), 7));
+        assert!(question(json!({"path": "lib"})).place(&cursor).is_err());
+    }
+
+    #[test]
+    fn a_forged_cursor_is_refused() {
+        let asked = question(json!({}));
+        let good = asked.cursor(b"a", 1);
+        let changed = format!("{}A", &good[..good.len() - 1]);
+        let plain = URL_SAFE_NO_PAD.encode("a/b");
+        for wrong in ["", "?", "a", "src/a", &good[1..], &format!("{good}AA"), &changed, &plain, &"A".repeat(9000)] {
+            let error = asked.place(wrong).unwrap_err();
+            assert_eq!(error.kind(), crate::base::Kind::InvalidArguments, "{wrong:.50}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! From a caller's pattern to a matcher, or to an error that says where it went wrong.
+
+use grep_regex::{RegexMatcher, RegexMatcherBuilder};
+
+use super::Args;
+use crate::base::{Error, Result};
+
+const MAX_PATTERN_BYTES: usize = 16 << 10;
+/// A pattern that needs more than this to be understood is an attack or a slip.
+const MAX_COMPILED: usize = 32 << 20;
+
+pub fn build(args: &Args) -> Result<RegexMatcher> {
+    let wrong = |why: String| Error::invalid_arguments(why).with("argument", "pattern");
+    if args.pattern.is_empty() || args.pattern.len() > MAX_PATTERN_BYTES {
+        return Err(wrong(format!("`pattern` must be between 1 and {MAX_PATTERN_BYTES} bytes long")));
+    }
+    let multiline = args.multiline.unwrap_or(false);
+    let mut builder = RegexMatcherBuilder::new();
+    builder
+        .multi_line(true)
+        .unicode(true)
+        .octal(false)
+        .case_insensitive(args.ignore_case.unwrap_or(false))
+        .word(args.word.unwrap_or(false))
+        .fixed_strings(args.literal.unwrap_or(false))
+        .size_limit(MAX_COMPILED)
+        .dfa_size_limit(MAX_COMPILED);
+    if !multiline {
+        builder.line_terminator(Some(b'\n'));
+    }
+    builder.build(&args.pattern).map_err(|error| {
+        // Ours parses the pattern with signs of its own around it, which would move the place.
+        let plain = regex::bytes::RegexBuilder::new(&args.pattern).size_limit(MAX_COMPILED).build();
+        let text = plain.err().map_or_else(|| error.to_string(), |error| error.to_string());
+        let (why, position) = explain(&text);
+        let at = position.map_or(String::new(), |at| format!(" at character {at}"));
+        let hint = match text.contains("not allowed in a regex") {
+            true => "A pattern that spans lines needs `multiline: true`.",
+            false => "Set `literal: true` to search for the text as it stands, or escape signs with `\\`.",
+        };
+        let error = wrong(format!("`pattern` is no regular expression: {why}{at}")).reason("bad_pattern").hint(hint);
+        match position {
+            Some(at) => error.with("position", at),
+            None => error,
+        }
+    })
+}
+
+/// The reason in a parser's message, and the character from 1 that it points at with a caret.
+fn explain(text: &str) -> (String, Option<u64>) {
+    let reason = text.lines().rev().find_map(|line| line.trim().strip_prefix("error: ")).unwrap_or(text);
+    let caret = text.lines().find(|line| line.contains('^') && line.trim_start().starts_with('^'));
+    // The pattern stands four characters in, when it is one line.
+    let position = caret.and_then(|line| line.find('^')).and_then(|at| at.checked_sub(4));
+    (reason.chars().take(300).collect(), position.map(|at| at as u64 + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(pattern: &str) -> Error {
+        build(&Args { pattern: pattern.to_owned(), ..Args::default() }).unwrap_err()
+    }
+
+    #[test]
+    fn a_bad_pattern_is_pointed_at() {
+        let bad = error("ab(c");
+        assert_eq!(bad.message(), "`pattern` is no regular expression: unclosed group at character 3");
+        assert!(bad.hint_text().unwrap().contains("literal: true"), "{bad:?}");
+        assert_eq!(bad.body(&crate::base::TraceId::mint())["position"], 3);
+        assert!(error("x{2,1}").message().contains("at character 2"), "{}", error("x{2,1}"));
+        assert!(error("a\\nb").hint_text().unwrap().contains("multiline"), "{:?}", error("a\\nb"));
+        assert!(error("").message().contains("between 1 and"));
+        assert!(error(&"(".repeat(17_000)).message().len() < 600);
+        assert!(build(&Args { pattern: "ab(c".into(), literal: Some(true), ..Args::default() }).is_ok());
+        // One that would need gigabytes is refused, soon.
+        assert!(error("((a{1000}){1000}){1000}").message().len() < 600);
+    }
+}

@@ -1,0 +1,318 @@
+use std::fs;
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+
+use rustix::fs::{CWD, FileType, Mode as FileMode, mknodat};
+use serde_json::json;
+
+use super::*;
+use crate::base::workspace::tests::{Scratch, while_swapping};
+
+fn job(arguments: Value) -> Result<Job> {
+    let Value::Object(map) = arguments else { panic!("an object") };
+    arguments::parse::<Args>(&map, &FileSearch::new().spec.input_schema)?.job(&map)
+}
+
+fn try_search(scratch: &Scratch, arguments: Value) -> Result<Reply> {
+    search(&Arc::new(scratch.workspace()), None, &job(arguments)?, 24_000, &Cancel::new())
+}
+
+fn searched(scratch: &Scratch, arguments: Value) -> Reply {
+    try_search(scratch, arguments).unwrap()
+}
+
+fn with(files: &[(&str, &[u8])]) -> Scratch {
+    let scratch = Scratch::new();
+    for (file, bytes) in files {
+        let path = scratch.ws().join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+    scratch
+}
+
+/// `path:line` of each hit.
+fn places(reply: &Reply) -> Vec<String> {
+    reply.matches.iter().map(|hit| format!("{}:{}", hit.path, hit.line.unwrap_or(0))).collect()
+}
+
+#[test]
+fn matches_come_in_order_with_their_place_and_text() {
+    let scratch = with(&[
+        ("b.rs", b"one\n\tlet needle = 1; // needle\n"),
+        ("a/z.txt", "grün needle\r\nno\nneedle".as_bytes()),
+        ("a-b", b"needle\n"),
+    ]);
+    let reply = searched(&scratch, json!({"pattern": "needle"}));
+    assert_eq!(places(&reply), ["a/z.txt:1", "a/z.txt:3", "a-b:1", "b.rs:2"]);
+    assert_eq!((reply.matches[0].column, reply.matches[0].text.as_deref()), (Some(6), Some("grün needle")));
+    assert_eq!(
+        (reply.matches[3].column, reply.matches[3].text.as_deref()),
+        (Some(6), Some("\tlet needle = 1; // needle"))
+    );
+    assert_eq!((reply.total_matches, reply.files_matched, reply.files_searched), (Some(4), 3, 3));
+    assert!(!reply.truncated && !reply.timed_out && reply.next_cursor.is_none());
+    assert_eq!(
+        render::render(&reply),
+        "a/z.txt\n1: grün needle\n3: needle\na-b\n1: needle\nb.rs\n2: \tlet needle = 1; // needle\n\
+         [4 matches in 3 of 3 files]"
+    );
+}
+
+#[test]
+fn the_pattern_is_taken_as_it_is_meant() {
+    let scratch = with(&[("f", b"a.b\naxb\nA.B\na.bc\nstart\nend\n")]);
+    let lines =
+        |arguments: Value| searched(&scratch, arguments).matches.iter().filter_map(|hit| hit.line).collect::<Vec<_>>();
+    assert_eq!(lines(json!({"pattern": "a.b"})), [1, 2, 4]);
+    assert_eq!(lines(json!({"pattern": "a.b", "literal": true})), [1, 4]);
+    assert_eq!(lines(json!({"pattern": "a.b", "ignore_case": true})), [1, 2, 3, 4]);
+    assert_eq!(lines(json!({"pattern": "a.b", "word": true})), [1, 2]);
+    assert_eq!(lines(json!({"pattern": "^end$"})), [6]);
+    assert_eq!(lines(json!({"pattern": "start\\nend", "multiline": true})), [5]);
+    let error = try_search(&scratch, json!({"pattern": "a(b"})).unwrap_err();
+    assert_eq!(error.reason_name(), Some("bad_pattern"));
+}
+
+#[test]
+fn context_stands_with_its_match_and_once() {
+    let scratch = with(&[("f", b"1\n2\nhit 3\n4\nhit 5\n6\n7\n8\n9\nhit 10\n")]);
+    let reply = searched(&scratch, json!({"pattern": "hit", "before": 1, "after": 2}));
+    let context: Vec<_> = reply.matches.iter().map(|hit| (hit.before.join(","), hit.after.join(","))).collect();
+    let own = |before: &str, after: &str| (before.to_owned(), after.to_owned());
+    assert_eq!(context, [own("2", "4"), own("", "6,7"), own("9", "")]);
+    assert!(
+        render::render(&reply).starts_with("f\n2- 2\n3: hit 3\n4- 4\n5: hit 5\n6- 6\n7- 7\n9- 9\n10: hit 10\n"),
+        "{}",
+        render::render(&reply)
+    );
+}
+
+#[test]
+fn files_and_counts_are_lists_of_paths() {
+    let scratch = with(&[("a", b"x\nx\n"), ("b", b"y\n"), ("c", b"x\n")]);
+    let reply = searched(&scratch, json!({"pattern": "x", "output": "files"}));
+    assert_eq!(serde_json::to_value(&reply.matches).unwrap(), json!([{"path": "a"}, {"path": "c"}]));
+    assert_eq!((reply.total_matches, reply.files_matched), (None, 2));
+    assert_eq!(render::render(&reply), "a\nc\n[2 of 3 files match]");
+    let reply = searched(&scratch, json!({"pattern": "x", "output": "count"}));
+    assert_eq!(
+        serde_json::to_value(&reply.matches).unwrap(),
+        json!([{"path": "a", "count": 2}, {"path": "c", "count": 1}])
+    );
+    assert_eq!(reply.total_matches, Some(3));
+}
+
+#[test]
+fn files_are_chosen_by_glob_type_and_rules() {
+    let scratch = with(&[
+        ("src/a.rs", b"x\n"),
+        ("src/b.py", b"x\n"),
+        ("vendor/c.rs", b"x\n"),
+        ("out.log", b"x\n"),
+        (".env", b"x\n"),
+        (".gitignore", b"*.log\n"),
+    ]);
+    let found = |arguments: Value| places(&searched(&scratch, arguments));
+    assert_eq!(found(json!({"pattern": "x"})), ["src/a.rs:1", "src/b.py:1", "vendor/c.rs:1"]);
+    assert_eq!(found(json!({"pattern": "x", "glob": ["*.rs"], "exclude": ["vendor/"]})), ["src/a.rs:1"]);
+    assert_eq!(found(json!({"pattern": "x", "type": "py"})), ["src/b.py:1"]);
+    assert_eq!(found(json!({"pattern": "x", "path": "src", "glob": ["*.rs"]})), ["src/a.rs:1"]);
+    assert_eq!(found(json!({"pattern": "x", "path": "out.log"})), ["out.log:1"]);
+    assert_eq!(found(json!({"pattern": "x", "gitignore": false, "hidden": true})).len(), 5);
+    // A glob is no way around the rules.
+    assert_eq!(found(json!({"pattern": "x", "glob": ["*"]})).len(), 3);
+    let reply = searched(&scratch, json!({"pattern": "x", "glob": ["*.zig"]}));
+    assert!(reply.warnings[0].contains("no file was searched"), "{reply:?}");
+    let error = try_search(&scratch, json!({"pattern": "x", "type": "pythn"})).unwrap_err();
+    assert_eq!(error.hint_text(), Some("Did you mean `python`?"));
+    let error = try_search(&scratch, json!({"pattern": "x", "path": "scr"})).unwrap_err();
+    assert_eq!((error.kind(), error.hint_text()), (Kind::NotFound, Some("Did you mean `src`?")));
+}
+
+#[test]
+fn a_miss_says_when_what_was_left_out_would_have_matched() {
+    let scratch = with(&[
+        ("a", b"nothing\n"),
+        (".gitignore", b"build/\n"),
+        ("build/made.js", b"needle\n"),
+        (".env", b"needle\n"),
+        (".git/objects/x", b"needle\n"),
+    ]);
+    let reply = searched(&scratch, json!({"pattern": "needle"}));
+    assert_eq!(reply.files_matched, 0);
+    assert!(
+        reply.warnings[0]
+            .starts_with("2 files that are ignored by git or hidden match, such as `.env`, `build/made.js`"),
+        "{reply:?}"
+    );
+    assert!(searched(&scratch, json!({"pattern": "nowhere"})).warnings.is_empty());
+    assert!(searched(&scratch, json!({"pattern": "nothing"})).warnings.is_empty());
+}
+
+#[test]
+fn other_encodings_and_binaries_are_as_ripgrep_has_them() {
+    let utf16 = |text: &str| [0xff, 0xfe].into_iter().chain(text.encode_utf16().flat_map(u16::to_le_bytes)).collect();
+    let wide: Vec<u8> = utf16("eins\nnadel grün\n");
+    let scratch = with(&[
+        ("wide.txt", &wide),
+        ("bin", b"\x7fELF\0\0nadel\n"),
+        ("late", &[b"x\nnadel\n".as_slice(), &b"x\n".repeat(500_000), b"\0\n"].concat()),
+        ("latin", b"nadel gr\xfcn\n"),
+    ]);
+    let reply = searched(&scratch, json!({"pattern": "nadel"}));
+    assert_eq!(places(&reply), ["late:2", "latin:1", "wide.txt:2"]);
+    assert_eq!(reply.matches[1].text.as_deref(), Some("nadel gr\u{fffd}n"));
+    assert_eq!(reply.matches[2].text.as_deref(), Some("nadel grün"));
+    assert_eq!(reply.skipped.binary, 2);
+    // One that is named is searched.
+    let reply = searched(&scratch, json!({"pattern": "nadel", "path": "bin"}));
+    assert_eq!(reply.files_matched, 1);
+    assert!(reply.warnings[0].contains("binary"), "{reply:?}");
+}
+
+#[test]
+fn pages_give_every_match_once() {
+    let lines: String = (0..250).map(|line| format!("hit {line}\n")).collect();
+    let scratch = with(&[("a/1", lines.as_bytes()), ("a/2", b"hit\n"), ("b", lines.as_bytes()), ("c", b"hit\n")]);
+    for output in ["content", "files", "count"] {
+        let (mut seen, mut cursor) = (Vec::new(), None::<String>);
+        loop {
+            let mut arguments = json!({"pattern": "hit", "output": output, "max_results": 70});
+            if output != "content" {
+                arguments["max_results"] = json!(1);
+            }
+            if let Some(cursor) = &cursor {
+                arguments["cursor"] = json!(cursor);
+            }
+            let reply = searched(&scratch, arguments);
+            assert_eq!(reply.files_matched, 4);
+            assert_eq!(reply.truncated, reply.next_cursor.is_some());
+            seen.extend(places(&reply));
+            cursor = reply.next_cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        let expected: Vec<String> = match output {
+            "content" => {
+                let of = |path: &'static str, count: u64| (1..=count).map(move |line| format!("{path}:{line}"));
+                of("a/1", 250).chain(of("a/2", 1)).chain(of("b", 250)).chain(of("c", 1)).collect()
+            }
+            _ => ["a/1:0", "a/2:0", "b:0", "c:0"].map(str::to_owned).into(),
+        };
+        assert_eq!(seen, expected, "{output}");
+    }
+    let error = try_search(&scratch, json!({"pattern": "hit", "cursor": "a/1"})).unwrap_err();
+    assert_eq!(error.kind(), Kind::InvalidArguments);
+}
+
+#[test]
+fn the_first_of_many_are_the_first_however_they_are_found() {
+    let scratch = Scratch::new();
+    for number in 0..3000 {
+        let path = scratch.ws().join(format!("{}/{number:04}", number % 40));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "hit\nhit\n").unwrap();
+    }
+    let first = searched(&scratch, json!({"pattern": "hit", "max_results": 5}));
+    assert_eq!(places(&first), ["0/0000:1", "0/0000:2", "0/0040:1", "0/0040:2", "0/0080:1"]);
+    assert_eq!((first.total_matches, first.files_matched), (Some(6000), 3000));
+    for _ in 0..5 {
+        assert_eq!(searched(&scratch, json!({"pattern": "hit", "max_results": 5})).matches, first.matches);
+    }
+    let few = searched(&scratch, json!({"pattern": "hit", "max_per_file": 1}));
+    assert_eq!((few.total_matches, few.matches.len()), (Some(3000), 100));
+}
+
+#[test]
+fn a_result_fits_its_budget() {
+    let long = format!("{}hit{}\n", "\u{1}".repeat(5000), "ü".repeat(5000)).repeat(400);
+    let scratch = with(&[("f", long.as_bytes())]);
+    for (max_bytes, budget) in [(None, 10_000), (Some(3000), 24_000), (Some(262_144), 10_000)] {
+        let mut arguments = json!({"pattern": "hit", "before": 3, "max_results": 2000});
+        if let Some(bytes) = max_bytes {
+            arguments["max_bytes"] = json!(bytes);
+        }
+        let job = job(arguments).unwrap();
+        let reply = search(&Arc::new(scratch.workspace()), None, &job, budget, &Cancel::new()).unwrap();
+        let bytes = serde_json::to_string(&reply).unwrap().len();
+        assert!(bytes <= max_bytes.unwrap_or(budget), "{bytes} of {max_bytes:?}");
+        assert!(reply.truncated && reply.total_matches == Some(400));
+    }
+}
+
+#[test]
+fn time_that_is_up_leaves_a_part_and_a_cancelled_search_ends() {
+    let scratch = Scratch::new();
+    // Sparse: reading it takes longer than there is time.
+    let file = fs::File::create(scratch.ws().join("huge")).unwrap();
+    file.write_all_at(&[b'\n'; 4096], 0).unwrap();
+    for number in 0..2000u64 {
+        file.write_all_at(&vec![b'\n'; 1 << 16], number << 16).unwrap();
+    }
+    let start = Instant::now();
+    let reply = searched(&scratch, json!({"pattern": "^x*$", "timeout_ms": 1, "output": "count"}));
+    assert!(reply.timed_out && reply.truncated, "{reply:?}");
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(render::render(&reply).contains("the time was up"));
+    let cancel = Cancel::new();
+    cancel.cancel(Cause::Client);
+    let job = job(json!({"pattern": "x"})).unwrap();
+    let error = search(&Arc::new(scratch.workspace()), None, &job, 10_000, &cancel).unwrap_err();
+    assert_eq!(error.kind(), Kind::Cancelled);
+}
+
+#[test]
+fn nothing_blocks_and_what_cannot_be_read_is_counted() {
+    let scratch = with(&[("a", b"x\n"), ("locked", b"x\n")]);
+    let ws = scratch.ws();
+    mknodat(CWD, ws.join("pipe"), FileType::Fifo, FileMode::from_raw_mode(0o600), 0).unwrap();
+    symlink("/etc/passwd", ws.join("out")).unwrap();
+    symlink("a", ws.join("in")).unwrap();
+    fs::set_permissions(ws.join("locked"), fs::Permissions::from_mode(0o000)).unwrap();
+    let reply = searched(&scratch, json!({"pattern": "x|root"}));
+    if rustix::process::geteuid().is_root() {
+        assert_eq!(places(&reply), ["a:1", "locked:1"]);
+    } else {
+        assert_eq!((places(&reply), reply.skipped.unreadable), (vec!["a:1".to_owned()], 1));
+    }
+    let error = try_search(&scratch, json!({"pattern": "x", "path": "out"})).unwrap_err();
+    assert_eq!(error.reason_name(), Some("outside_workspace"));
+}
+
+#[test]
+fn a_stored_output_is_searched() {
+    let scratch = with(&[("f", b"one\nneedle\n")]);
+    let file = fs::File::open(scratch.ws().join("f")).unwrap();
+    let job = job(json!({"pattern": "needle", "path": "output:o-1"})).unwrap();
+    let reply = search(&Arc::new(scratch.workspace()), Some(file), &job, 10_000, &Cancel::new()).unwrap();
+    assert_eq!(places(&reply), ["output:o-1:2"]);
+}
+
+/// One thread swaps a directory with a symlink that leads out, as fast as it can, while all is searched.
+#[test]
+fn no_race_finds_what_is_outside() {
+    let scratch = with(&[("real/deep/secret", b"inside\n")]);
+    fs::create_dir_all(scratch.dir.join("outside/deep")).unwrap();
+    fs::write(scratch.dir.join("outside/deep/secret"), "OUTSIDE\n").unwrap();
+    symlink(scratch.dir.join("outside"), scratch.ws().join("swap")).unwrap();
+    let (mut inside, mut missed) = (0, 0);
+    while_swapping(&scratch.ws().join("real"), &scratch.ws().join("swap"), || {
+        let until = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < until {
+            for path in [".", "real", "real/deep"] {
+                match try_search(&scratch, json!({"pattern": "(?i)side", "path": path})) {
+                    Ok(reply) => {
+                        assert!(reply.matches.iter().all(|hit| hit.text.as_deref() == Some("inside")), "{reply:?}");
+                        inside += reply.matches.len();
+                    }
+                    Err(error) => {
+                        assert_eq!(error.reason_name(), Some("outside_workspace"), "{error:?}");
+                        missed += 1;
+                    }
+                }
+            }
+        }
+    });
+    assert!(inside > 0 && missed > 0, "{inside} inside, {missed} refused");
+}
