@@ -7,6 +7,7 @@ use rustix::fs::Access;
 use serde::Serialize;
 
 use crate::base::{Error, Result};
+use crate::browser::find::find;
 use crate::config::Config;
 
 const PROGRAMS: &[&str] = &["bash", "git", "python3", "node"];
@@ -37,7 +38,19 @@ pub fn look(config: &Result<Config>, root: Option<&Result<()>>) -> Vec<Health> {
         // Nothing is wrong with a host that does not have it.
         None => Health { name, outcome: Outcome::NotTried, text: "not found on PATH".to_owned(), fix: None },
     }));
+    all.extend(config.as_ref().ok().map(browser));
     all
+}
+
+/// One that was named must be there; a host without any is a host without the browser tools.
+fn browser(config: &Config) -> Health {
+    match find(config) {
+        Ok(found) => good("browser", shown(&found.program)),
+        Err(error) => {
+            let outcome = if config.browser.program.is_some() { Outcome::Refused } else { Outcome::NotTried };
+            Health { outcome, ..bad("browser", &error) }
+        }
+    }
 }
 
 fn shown(path: &Path) -> String {

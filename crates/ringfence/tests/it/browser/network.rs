@@ -164,3 +164,22 @@ fn without_a_browser_the_tools_say_how_to_get_one() {
     let tool = known.as_array().unwrap().iter().find(|tool| tool["name"] == "browser.navigate").unwrap().clone();
     assert_eq!(tool["permission"]["allow"], false, "{tool:#}");
 }
+
+#[test]
+fn doctor_names_the_browser() {
+    let scratch = crate::support::server::Scratch::new();
+    let found = |config: &str| {
+        std::fs::write(scratch.path().join("config.toml"), config).unwrap();
+        let mut doctor = crate::support::server::ringfence(&scratch);
+        doctor.args(["doctor", "--json", "--root"]).arg(scratch.path().join("root"));
+        let said = doctor.arg("--config").arg(scratch.path().join("config.toml")).output().unwrap();
+        let said: Value = serde_json::from_slice(&said.stdout).unwrap();
+        said["health"].as_array().unwrap().iter().find(|line| line["name"] == "browser").cloned().unwrap()
+    };
+    let ok = found("");
+    assert_eq!(ok["outcome"], "ok", "{ok}");
+    assert!(ok["text"].as_str().unwrap().contains("chromium-headless-shell"), "{ok}");
+    let missing = found("[browser]\nprogram = \"/nowhere/chromium\"");
+    assert_eq!(missing["outcome"], "refused", "{missing}");
+    assert!(missing["fix"].as_str().unwrap().contains("apt install"), "{missing}");
+}
