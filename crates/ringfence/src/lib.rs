@@ -6,6 +6,7 @@
 pub mod approval;
 pub mod audit;
 pub mod base;
+pub mod browser;
 pub mod call;
 pub mod cli;
 pub mod config;

@@ -54,12 +54,13 @@ async fn narrow(request: &CallRequest) -> Result<(Arc<Workspace>, Option<Value>)
 
 pub fn prepare(pipeline: &Pipeline, tool: &dyn Tool, request: &CallRequest, workspace: &Workspace) -> Result<Prepared> {
     let spec = tool.spec();
+    let cx = PrepareCx { session: &request.view.session, workspace, config: &pipeline.config };
+    let plan = tool.prepare(&request.arguments, &cx)?;
+    // A tool that knows better what is missing has said so by now.
     if let Some(reason) = &spec.unavailable {
         return Err(Error::new(Kind::Unavailable, format!("`{}` cannot run on this host: {reason}", spec.name))
             .hint("Ask the operator of the host, or do it another way."));
     }
-    let cx = PrepareCx { session: &request.view.session, workspace, config: &pipeline.config };
-    let plan = tool.prepare(&request.arguments, &cx)?;
     let asks = plan.asks.or_else(|| {
         (spec.requires_approval || pipeline.config.approval.own_tools_always)
             .then(|| "The operator wants to be asked for every call of it.".to_owned())

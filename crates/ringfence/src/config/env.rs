@@ -39,7 +39,7 @@ variables! {
     XDG_CONFIG_HOME         "XDG_CONFIG_HOME"         false "Holds the default config file.";
     HOME                    "HOME"                    false "The home directory: base of the defaults, and refused as a workspace.";
     CODEX_HOME              "CODEX_HOME"              false "Holds the operator's rules, in `rules/`; `~/.codex` by default.";
-    PATH                    "PATH"                    false "Where the programs that rules name are looked for.";
+    PATH                    "PATH"                    false "Where the browser and the programs that rules name are looked for.";
     RUSTUP_HOME             "RUSTUP_HOME"             false "Where Rust's toolchains are, which commands in the fence may use.";
 }
 

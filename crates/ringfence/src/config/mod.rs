@@ -96,6 +96,7 @@ pub struct Config {
     pub tool_names: ToolNames,
     pub approval: Approval,
     pub limits: Limits,
+    pub browser: Browser,
     pub sandbox: Sandbox,
     pub policy: Policy,
     pub http: Http,
@@ -128,6 +129,17 @@ pub struct Limits {
     /// Of one JSON-RPC message.
     pub message_bytes: usize,
     pub audit_rotate_bytes: u64,
+}
+
+/// Which browser the browser tools use, and for how long.
+#[derive(Debug, Clone)]
+pub struct Browser {
+    /// Instead of the first one that is found.
+    pub program: Option<PathBuf>,
+    /// Where one is looked for: the directories of PATH.
+    pub path: Vec<PathBuf>,
+    /// One that nobody uses for so long is ended.
+    pub idle: Duration,
 }
 
 #[derive(Debug, Clone, Default)]

@@ -20,6 +20,7 @@ pub struct File {
     pub workspace: Option<PathBuf>,
     pub approval: Approval,
     pub limits: Limits,
+    pub browser: Browser,
     pub sandbox: Sandbox,
     pub policy: Policy,
     pub http: Http,
@@ -49,6 +50,13 @@ pub struct Limits {
     pub output_file_mb: Option<Within<1, 1_048_576>>,
     pub message_mb: Option<Within<1, 1024>>,
     pub audit_rotate_mb: Option<Within<1, 1_048_576>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Browser {
+    pub program: Option<PathBuf>,
+    pub idle_s: Option<Within<1, 86_400>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

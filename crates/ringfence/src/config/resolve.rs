@@ -11,8 +11,8 @@ use super::bind::{check_bind, parse_listen};
 use super::env::{self, Env};
 use super::place::{self, Keepers, Place};
 use super::{
-    Approval, Config, DEFAULTS, Http, Limits, Origin, PolicyFlags, SandboxFlags, Setting, ToolNames, ToolSet, keys,
-    policy, raw, sandbox,
+    Approval, Browser, Config, DEFAULTS, Http, Limits, Origin, PolicyFlags, SandboxFlags, Setting, ToolNames, ToolSet,
+    keys, policy, raw, sandbox,
 };
 use crate::base::nearest::nearest;
 use crate::base::{Error, Kind, Result};
@@ -224,6 +224,7 @@ pub fn resolve(flags: &Flags, env: &Env) -> Result<Config> {
         tool_names: p.pick("tool_names", names, |names: &ToolNames| names.name().to_owned())?.0,
         approval: approval(p, &file.approval, &defaults.approval)?,
         limits: limits(p, &file.limits, &defaults.limits)?,
+        browser: browser(p, env, &file.browser, &defaults.browser)?,
         sandbox,
         policy,
         home: env.absolute(env::HOME).map(Path::to_owned),
@@ -350,6 +351,18 @@ fn limits(p: &mut Picker<'_>, file: &raw::Limits, defaults: &raw::Limits) -> Res
         output_file_bytes: number!(output_file_mb) * MIB,
         message_bytes: usize::try_from(number!(message_mb) * MIB).unwrap_or(usize::MAX),
         audit_rotate_bytes: number!(audit_rotate_mb) * MIB,
+    })
+}
+
+fn browser(p: &mut Picker<'_>, env: &Env, file: &raw::Browser, defaults: &raw::Browser) -> Result<Browser> {
+    let named = file.program.as_deref().map(|path| p.file_path(path)).transpose()?;
+    let idle = Layers::file_only(file.idle_s, defaults.idle_s);
+    Ok(Browser {
+        program: p
+            .pick_optional("browser.program", Layers::file_only(named, None), |path: &PathBuf| show_path(path))
+            .map(|(path, _)| path),
+        path: env.get(env::PATH).map(|path| std::env::split_paths(path).collect()).unwrap_or_default(),
+        idle: Duration::from_secs(p.pick("browser.idle_s", idle, |value| value.0.to_string())?.0.0),
     })
 }
 

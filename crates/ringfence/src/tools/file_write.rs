@@ -93,11 +93,11 @@ enum Diff {
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Reply {
     /// Relative to the workspace, symlinks resolved.
-    path: String,
+    pub path: String,
     created: bool,
     /// Of the file as it is now (as it would be, with dry_run; absent where that cannot be known).
     #[serde(skip_serializing_if = "Option::is_none")]
-    etag: Option<String>,
+    pub etag: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     previous_etag: Option<String>,
     /// Bytes written.
@@ -181,6 +181,12 @@ impl Tool for FileWrite {
             Ok(reply.into_output())
         })
     }
+}
+
+/// Writes bytes that another tool has made, as a caller's own write of them would be.
+pub fn write_base64(workspace: &Workspace, path: String, content: String, cancel: &Cancel) -> Result<Reply> {
+    let (encoding, diff) = (Some(InEncoding::Base64), Some(Diff::None));
+    write(workspace, &Args { path, content, encoding, diff, ..Args::default() }, cancel)
 }
 
 /// What the caller sent.

@@ -3,6 +3,14 @@
 
 pub mod arguments;
 mod attended;
+mod browser;
+pub mod browser_act;
+pub mod browser_eval;
+pub mod browser_logs;
+pub mod browser_navigate;
+pub mod browser_screenshot;
+pub mod browser_snapshot;
+pub mod browser_tabs;
 pub mod code_exec;
 mod command;
 pub mod content;
@@ -201,5 +209,17 @@ pub const TOOLS: &[Make] = &[
     |config| Arc::new(shell_exec::ShellExec::new(config)),
     |config| Arc::new(shell_session::ShellSession::new(config)),
     |config| Arc::new(code_exec::CodeExec::new(config)),
+    |config| Arc::new(browser_navigate::BrowserNavigate::new(config)),
+    |config| Arc::new(browser_screenshot::BrowserScreenshot::new(config)),
+    |config| Arc::new(browser_snapshot::BrowserSnapshot::new(config)),
+    |config| Arc::new(browser_act::BrowserAct::new(config)),
+    |config| Arc::new(browser_eval::BrowserEval::new(config)),
+    |config| Arc::new(browser_logs::BrowserLogs::new(config)),
+    |config| Arc::new(browser_tabs::BrowserTabs::new(config)),
     |config| Arc::new(shell::Shell::new(config)),
 ];
+
+/// Not in the default list, though they can be called: `shell` would be a second shell, and the others are of use
+/// once a page is open, whose description names them.
+pub const UNLISTED: &[&str] =
+    &[shell::NAME, "browser.snapshot", "browser.act", "browser.eval", "browser.logs", "browser.tabs"];

@@ -8,6 +8,7 @@
 mod approvals;
 mod audit;
 mod auth;
+mod browser;
 mod cancel;
 mod code_exec;
 mod doctor;

@@ -7,6 +7,7 @@ use rustix::fs::Access;
 use serde::Serialize;
 
 use crate::base::{Error, Result};
+use crate::browser::find::find;
 use crate::config::Config;
 use crate::tools::code_exec::runtimes::{RUNTIMES, Runtime};
 
@@ -41,6 +42,7 @@ pub fn look(config: &Result<Config>, root: Option<&Result<()>>) -> Vec<Health> {
         None => Health { name, outcome: Outcome::NotTried, text: MISSING.to_owned(), fix: None },
     }));
     all.extend(RUNTIMES.iter().filter_map(interpreter));
+    all.extend(config.as_ref().ok().map(browser));
     all
 }
 
@@ -54,6 +56,17 @@ fn interpreter(runtime: &'static Runtime) -> Option<Health> {
             Some(Health { name, outcome: Outcome::NotTried, text: MISSING.to_owned(), fix: Some(fix) })
         }
         None => None,
+    }
+}
+
+/// One that was named must be there; a host without any is a host without the browser tools.
+fn browser(config: &Config) -> Health {
+    match find(config) {
+        Ok(found) => good("browser", shown(&found.program)),
+        Err(error) => {
+            let outcome = if config.browser.program.is_some() { Outcome::Refused } else { Outcome::NotTried };
+            Health { outcome, ..bad("browser", &error) }
+        }
     }
 }
 

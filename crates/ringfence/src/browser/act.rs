@@ -1,0 +1,376 @@
+//! What a user does on a page.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::element::Element;
+use super::keys;
+use super::page::Page;
+use crate::base::{Error, Kind, Result};
+
+/// What is typed key by key.
+const TYPED: usize = 10_000;
+/// What a page starts in answer to a click it starts soon.
+const SETTLE: Duration = Duration::from_millis(300);
+const AGAIN: Duration = Duration::from_millis(50);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Op {
+    Click,
+    DoubleClick,
+    Hover,
+    Type,
+    Fill,
+    Press,
+    Select,
+    Check,
+    Uncheck,
+    Scroll,
+    Drag,
+    Upload,
+    WaitFor,
+    Back,
+    Forward,
+    Reload,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Button {
+    #[default]
+    Left,
+    Right,
+    Middle,
+}
+
+/// An element by its ref or selector, with the name it goes by.
+struct Found<'a> {
+    element: Element,
+    name: &'a str,
+}
+
+impl Page {
+    async fn found<'a>(&self, target: &'a str, until: Instant) -> Result<Found<'a>> {
+        loop {
+            match self.find(target).await {
+                Ok(element) => return Ok(Found { element, name: target }),
+                // One that is not there yet may come.
+                Err(error) if error.kind() == Kind::NotFound && Instant::now() + AGAIN < until => {
+                    tokio::time::sleep(AGAIN).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn mouse(&self, kind: &str, at: (f64, f64), more: Value) -> Result<()> {
+        let mut event = json!({"type": kind, "x": at.0, "y": at.1});
+        for (name, value) in more.as_object().into_iter().flatten() {
+            event[name] = value.clone();
+        }
+        self.call("Input.dispatchMouseEvent", event).await.map(drop)
+    }
+
+    pub async fn click(&self, target: &str, button: Button, count: u32, until: Instant) -> Result<u64> {
+        let found = self.found(target, until).await?;
+        let at = self.reach(&found.element, found.name, until).await?;
+        self.click_at(at, button, count).await?;
+        Ok(found.element.others)
+    }
+
+    async fn click_at(&self, at: (f64, f64), button: Button, count: u32) -> Result<()> {
+        let (name, bit) = match button {
+            Button::Left => ("left", 1),
+            Button::Right => ("right", 2),
+            Button::Middle => ("middle", 4),
+        };
+        self.mouse("mouseMoved", at, json!({})).await?;
+        for click in 1..=count {
+            self.mouse("mousePressed", at, json!({"button": name, "buttons": bit, "clickCount": click})).await?;
+            self.mouse("mouseReleased", at, json!({"button": name, "clickCount": click})).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn hover(&self, target: &str, until: Instant) -> Result<u64> {
+        let found = self.found(target, until).await?;
+        let at = self.reach(&found.element, found.name, until).await?;
+        self.mouse("mouseMoved", at, json!({})).await?;
+        Ok(found.element.others)
+    }
+
+    /// Puts text in the place of what is there.
+    pub async fn fill(&self, target: &str, text: &str, until: Instant) -> Result<u64> {
+        const READY: &str = r#"function(text){
+          let e = this; if (e.tagName === 'LABEL' && e.control) e = e.control;
+          if (e.disabled) return 'disabled';
+          if (e.readOnly) return 'readonly';
+          if (e.tagName === 'SELECT') return 'select';
+          const kind = e.tagName === 'INPUT' ? e.type : '';
+          if (['checkbox','radio','file','button','submit','image','reset'].includes(kind)) return 'other';
+          e.focus();
+          if (['date','time','datetime-local','month','week','color','range'].includes(kind)) {
+            const set = Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, 'value').set; set.call(e, text);
+            if (e.value !== text) return 'malformed';
+            e.dispatchEvent(new Event('input', {bubbles: true, composed: true})); e.dispatchEvent(new Event('change', {bubbles: true}));
+            return 'done';
+          }
+          if (e.tagName === 'INPUT' || e.tagName === 'TEXTAREA') { e.select(); return 'type'; }
+          if (e.isContentEditable) { const r = document.createRange(); r.selectNodeContents(e); const s = getSelection(); s.removeAllRanges(); s.addRange(r); return 'type'; }
+          return 'other';
+        }"#;
+        let found = self.found(target, until).await?;
+        let said = self.call_on(&found.element.object, READY, json!([{"value": text}])).await?;
+        let wrong = |reason, message: &str, hint: &str| {
+            Err(Error::new(Kind::Conflict, format!("{} {message}", crate::base::workspace::quoted(target)))
+                .reason(reason)
+                .hint(hint))
+        };
+        match said.as_str().unwrap_or_default() {
+            "type" if text.is_empty() => self.stroke(&keys::combination("Delete")?).await?,
+            "type" => drop(self.call("Input.insertText", json!({"text": text})).await?),
+            "done" => {}
+            "disabled" => return wrong("disabled", "is disabled", "Fill in what it waits for first."),
+            "readonly" => return wrong("disabled", "can only be read", "Find out what fills it in."),
+            "select" => return wrong("wrong_element", "is a list of choices", "Use op select with `values`."),
+            "malformed" => {
+                return wrong("wrong_value", "does not take this text", "Dates are 2026-12-31, times 23:59.");
+            }
+            _ => return wrong("wrong_element", "takes no text", "Choose a textbox from browser.snapshot."),
+        }
+        Ok(found.element.others)
+    }
+
+    /// Key by key, into what has the focus or into the target.
+    pub async fn type_text(&self, target: Option<&str>, text: &str, until: Instant) -> Result<u64> {
+        if text.chars().count() > TYPED {
+            return Err(Error::invalid_arguments(format!("at most {TYPED} characters are typed one by one"))
+                .hint("Use op fill for long text."));
+        }
+        let others = self.focus(target, until).await?;
+        for letter in text.chars() {
+            self.stroke(&keys::character(letter, 0)).await?;
+        }
+        Ok(others)
+    }
+
+    pub async fn press(&self, target: Option<&str>, key: &str, until: Instant) -> Result<u64> {
+        let stroke = keys::combination(key)?;
+        let others = self.focus(target, until).await?;
+        self.stroke(&stroke).await?;
+        Ok(others)
+    }
+
+    async fn focus(&self, target: Option<&str>, until: Instant) -> Result<u64> {
+        let Some(target) = target else { return Ok(0) };
+        let found = self.found(target, until).await?;
+        self.call("DOM.focus", json!({"backendNodeId": found.element.backend})).await.map_err(|_| {
+            Error::new(Kind::Conflict, format!("{} cannot have the focus", crate::base::workspace::quoted(target)))
+                .reason("wrong_element")
+                .hint("Click it, or choose a textbox from browser.snapshot.")
+        })?;
+        Ok(found.element.others)
+    }
+
+    async fn stroke(&self, stroke: &keys::Stroke) -> Result<()> {
+        self.call("Input.dispatchKeyEvent", stroke.down.clone()).await?;
+        self.call("Input.dispatchKeyEvent", stroke.up.clone()).await.map(drop)
+    }
+
+    /// Chooses options by value or by what they say.
+    pub async fn select(&self, target: &str, values: &[String], until: Instant) -> Result<u64> {
+        const CHOOSE: &str = r#"function(values){
+          if (this.tagName !== 'SELECT') return {error: 'other'};
+          if (this.disabled) return {error: 'disabled'};
+          const squeeze = t => t.replace(/\s+/g, ' ').trim();
+          const all = [...this.options], chosen = [];
+          for (const v of values) {
+            const o = all.find(o => o.value === v) || all.find(o => squeeze(o.label) === squeeze(v)) || all.find(o => squeeze(o.text) === squeeze(v));
+            if (!o) return {error: 'missing', value: v, all: all.slice(0, 30).map(o => squeeze(o.label || o.text).slice(0, 60))};
+            chosen.push(o);
+          }
+          if (!this.multiple && chosen.length > 1) return {error: 'single'};
+          this.focus();
+          if (this.multiple) for (const o of all) o.selected = chosen.includes(o); else if (chosen[0]) chosen[0].selected = true;
+          this.dispatchEvent(new Event('input', {bubbles: true, composed: true})); this.dispatchEvent(new Event('change', {bubbles: true}));
+          return {};
+        }"#;
+        let found = self.found(target, until).await?;
+        let said = self.call_on(&found.element.object, CHOOSE, json!([{"value": values}])).await?;
+        let name = crate::base::workspace::quoted(target);
+        match said["error"].as_str() {
+            None => Ok(found.element.others),
+            Some("missing") => {
+                Err(Error::new(Kind::NotFound, format!("{name} has no such option")).reason("no_match").hint(format!(
+                    "It has: {}.",
+                    said["all"]
+                        .as_array()
+                        .into_iter()
+                        .flatten()
+                        .filter_map(Value::as_str)
+                        .collect::<Vec<_>>()
+                        .join(", ")
+                )))
+            }
+            Some("single") => Err(Error::invalid_arguments(format!("{name} takes one of its options"))),
+            Some("disabled") => Err(Error::new(Kind::Conflict, format!("{name} is disabled")).reason("disabled")),
+            Some(_) => Err(Error::new(Kind::Conflict, format!("{name} is no <select>"))
+                .reason("wrong_element")
+                .hint("Lists that a page has made itself are opened and chosen from by clicks.")),
+        }
+    }
+
+    pub async fn check(&self, target: &str, wanted: bool, until: Instant) -> Result<u64> {
+        const CHECKED: &str = r#"function(){
+          let e = this; if (e.tagName === 'LABEL' && e.control) e = e.control;
+          if (e.tagName === 'INPUT' && ['checkbox','radio'].includes(e.type)) return e.checked;
+          const aria = e.getAttribute && e.getAttribute('aria-checked'); return aria === null ? 'other' : aria === 'true';
+        }"#;
+        let found = self.found(target, until).await?;
+        let name = crate::base::workspace::quoted(target);
+        let is = self.call_on(&found.element.object, CHECKED, json!([])).await?;
+        if is == "other" {
+            return Err(Error::new(Kind::Conflict, format!("{name} can be neither checked nor unchecked"))
+                .reason("wrong_element"));
+        }
+        if is != wanted {
+            let at = self.reach(&found.element, target, until).await?;
+            self.click_at(at, Button::Left, 1).await?;
+            if self.call_on(&found.element.object, CHECKED, json!([])).await? != wanted {
+                return Err(Error::new(Kind::Conflict, format!("{name} was clicked and stayed as it was"))
+                    .reason("unchanged")
+                    .hint("A radio button is unchecked by checking another. Look with browser.snapshot."));
+            }
+        }
+        Ok(found.element.others)
+    }
+
+    /// Scrolls the page or an element; without a distance the element comes into view.
+    pub async fn scroll(&self, target: Option<&str>, by: Option<(f64, f64)>, until: Instant) -> Result<u64> {
+        let by = json!([{"value": by.map_or(0.0, |by| by.0)}, {"value": by.map_or(0.0, |by| by.1)}]);
+        let moved = by[0]["value"] != 0.0 || by[1]["value"] != 0.0;
+        match target {
+            Some(target) => {
+                let found = self.found(target, until).await?;
+                match moved {
+                    true => {
+                        let scroll = "function(x, y){ this.scrollBy({left: x, top: y, behavior: 'instant'}) }";
+                        self.call_on(&found.element.object, scroll, by).await?;
+                    }
+                    false => {
+                        let node = json!({"backendNodeId": found.element.backend});
+                        self.call("DOM.scrollIntoViewIfNeeded", node).await?;
+                    }
+                }
+                Ok(found.element.others)
+            }
+            None => {
+                let (x, y) = (&by[0]["value"], &by[1]["value"]);
+                self.evaluate_value(&format!("window.scrollBy({{left: {x}, top: {y}, behavior: 'instant'}})")).await?;
+                Ok(0)
+            }
+        }
+    }
+
+    /// Drags one element onto another, with the mouse and, where the page wants that, as drag and drop.
+    pub async fn drag(&self, target: &str, to: &str, until: Instant) -> Result<u64> {
+        let (from, onto) = (self.found(target, until).await?, self.found(to, until).await?);
+        let start = self.reach(&from.element, target, until).await?;
+        self.state().drag = None;
+        self.call("Input.setInterceptDrags", json!({"enabled": true})).await?;
+        let done = self.drag_between(start, &onto.element, to).await;
+        self.call("Input.setInterceptDrags", json!({"enabled": false})).await?;
+        done.map(|()| from.element.others)
+    }
+
+    async fn drag_between(&self, start: (f64, f64), onto: &Element, name: &str) -> Result<()> {
+        self.mouse("mouseMoved", start, json!({})).await?;
+        self.mouse("mousePressed", start, json!({"button": "left", "buttons": 1, "clickCount": 1})).await?;
+        let held = json!({"button": "left", "buttons": 1});
+        // Browsers take the first pixels for an unsteady hand.
+        self.mouse("mouseMoved", (start.0 + 6.0, start.1 + 6.0), held.clone()).await?;
+        let end = self.place_of(onto).await?.ok_or_else(|| {
+            Error::new(Kind::Conflict, format!("{} cannot be seen", crate::base::workspace::quoted(name)))
+                .reason("not_visible")
+        })?;
+        for step in 1..=5 {
+            let part = f64::from(step) / 5.0;
+            let at = (start.0 + (end.0 - start.0) * part, start.1 + (end.1 - start.1) * part);
+            self.mouse("mouseMoved", at, held.clone()).await?;
+        }
+        let dragged = self.state().drag.take();
+        if let Some(data) = dragged {
+            for kind in ["dragEnter", "dragOver", "drop"] {
+                let event = json!({"type": kind, "x": end.0, "y": end.1, "data": data});
+                self.call("Input.dispatchDragEvent", event).await?;
+            }
+        }
+        self.mouse("mouseReleased", end, json!({"button": "left", "clickCount": 1})).await
+    }
+
+    pub async fn upload(&self, target: &str, files: &[PathBuf], until: Instant) -> Result<u64> {
+        let found = self.found(target, until).await?;
+        let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+        let params = json!({"files": files, "backendNodeId": found.element.backend});
+        match self.call("DOM.setFileInputFiles", params).await {
+            Ok(_) => Ok(found.element.others),
+            Err(error) if error.kind() == Kind::Conflict => {
+                Err(Error::new(Kind::Conflict, format!("{} takes no files", crate::base::workspace::quoted(target)))
+                    .reason("wrong_element")
+                    .hint("Name the <input type=file>; CSS finds one that cannot be seen: input[type=file].")
+                    .source(error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Until something is there, or is gone.
+    pub async fn wait_for(&self, target: &str, gone: bool, until: Instant) -> Result<()> {
+        const SEEN: &str = "function(){ const r = this.getBoundingClientRect(); return this.isConnected && r.width > 0 && r.height > 0 && getComputedStyle(this).visibility !== 'hidden' }";
+        loop {
+            let seen = match self.find(target).await {
+                Ok(element) => self.call_on(&element.object, SEEN, json!([])).await.unwrap_or_default() == true,
+                Err(error) if error.kind() == Kind::InvalidArguments => return Err(error),
+                Err(error) if error.kind() == Kind::Unavailable => return Err(error),
+                // Not there, or the page is just changing.
+                Err(_) => false,
+            };
+            if seen != gone {
+                return Ok(());
+            }
+            if Instant::now() + AGAIN >= until {
+                let what = if gone { "has not gone" } else { "has not come" };
+                let name = crate::base::workspace::quoted(target);
+                return Err(Error::new(Kind::DeadlineExceeded, format!("{name} {what} in time"))
+                    .hint("Look at the page with browser.snapshot and browser.logs, or raise `timeout_ms`."));
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// Waits for what an action has started: a moment for the page's own scripts, and for another page to come.
+    pub async fn settle(&self, before: &str, until: Instant) {
+        // A page that is on its way out does not answer, which is an answer too.
+        let turn = self.evaluate_value("new Promise(done => setTimeout(done, 30))");
+        let _ = tokio::time::timeout(SETTLE, turn).await;
+        let (left, leaving) = {
+            let state = self.state();
+            (state.document() != before, state.leaving)
+        };
+        if left || leaving {
+            let there = self.wait(|state| {
+                let stays = !state.leaving && state.document() == before;
+                let arrived = state.document() != before && state.has_reached("load");
+                (stays || arrived).then_some(())
+            });
+            // What takes longer is reported as it is.
+            let _ = tokio::time::timeout_at(until, there).await;
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Which addresses a page may be opened at: a list of what is allowed, since lists of what is not are where such
+//! checks fail (`view-source:file:`, `filesystem:`, and what comes next).
+
+use crate::base::{Error, Result};
+
+pub const BLANK: &str = "about:blank";
+
+/// The address as it is given to the browser, or why not.
+pub fn check(url: &str) -> Result<String> {
+    // Browsers strip these around an address, and some of them inside it.
+    let trimmed = url.trim_matches(|c: char| c <= ' ');
+    if trimmed.is_empty() || trimmed.len() > 32_768 || trimmed.chars().any(|c| c.is_control() || c == ' ') {
+        return Err(Error::invalid_arguments("`url` is not an address")
+            .hint("Give an http or https address, percent-encoded where needed.")
+            .with("argument", "url"));
+    }
+    if trimmed == BLANK {
+        return Ok(trimmed.to_owned());
+    }
+    let Some((scheme, rest)) = trimmed.split_once(':') else { return Err(refuse(None)) };
+    let web = scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https");
+    let named = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
+    if !web {
+        // `localhost:3000` is a name with a port, not a scheme.
+        let like_a_name = scheme.contains('.') || scheme.eq_ignore_ascii_case("localhost");
+        let port = like_a_name && rest.split(['/', '?', '#']).next().is_some_and(|port| port.parse::<u16>().is_ok());
+        return Err(refuse(Some(scheme).filter(|_| named && !port)));
+    }
+    // Exactly two slashes and a host: browsers take less, and then it is another address than it looks.
+    let host = rest.strip_prefix("//").map(|rest| rest.split(['/', '?', '#']).next().unwrap_or_default());
+    match host {
+        Some(host) if is_disguised(host) => Err(Error::invalid_arguments("`url` names its host by a number")
+            .hint("Write an address in its usual form: four numbers with dots, or [::1].")
+            .with("argument", "url")),
+        Some(host) if !host.is_empty() && !host.contains('\\') => Ok(trimmed.to_owned()),
+        _ => Err(Error::invalid_arguments("`url` names no host")
+            .hint("Write it as http://host[:port]/path.")
+            .with("argument", "url")),
+    }
+}
+
+/// `2130706433`, `0x7f.1` and the like: browsers take them for an address, and nobody else does.
+fn is_disguised(authority: &str) -> bool {
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let host = match host.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => host,
+    };
+    let last = host.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
+    let number = !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit())
+        || last.strip_prefix("0x").or_else(|| last.strip_prefix("0X")).is_some();
+    number && host.parse::<std::net::Ipv4Addr>().is_err()
+}
+
+/// `host:port` of an address, as the proxy names it.
+pub fn place(url: &str) -> Option<(String, u16)> {
+    let (scheme, rest) = url.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let host = authority.rsplit('@').next()?.to_ascii_lowercase();
+    let usual = if scheme.eq_ignore_ascii_case("https") { 443 } else { 80 };
+    let split = host.rsplit_once(':').filter(|(before, _)| !before.contains(':') || before.ends_with(']'));
+    let (host, port) = match split {
+        Some((host, "")) => (host, usual),
+        Some((host, port)) => (host, port.parse().ok()?),
+        None => (host.as_str(), usual),
+    };
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    match address.and_then(|address| address.parse::<std::net::Ipv6Addr>().ok()) {
+        Some(address) => Some((format!("[{address}]"), port)),
+        None => Some((host.trim_end_matches('.').to_owned(), port)),
+    }
+}
+
+/// Whether a host is the session's own loopback.
+pub fn is_loopback(host: &str) -> bool {
+    let address: Option<std::net::IpAddr> = host.trim_matches(['[', ']']).parse().ok();
+    host == "localhost" || host.ends_with(".localhost") || address.is_some_and(|address| address.is_loopback())
+}
+
+/// Whether a page may stay where it has gone by itself.
+pub fn may_stay(url: &str) -> bool {
+    let own = ["about:blank", "chrome-error://chromewebdata/", ":", ""].contains(&url);
+    own || url.starts_with("http://")
+        || url.starts_with("https://")
+        || url.starts_with("about:blank#")
+        // What a page makes itself stays its own.
+        || url.starts_with("blob:http://")
+        || url.starts_with("blob:https://")
+}
+
+fn refuse(scheme: Option<&str>) -> Error {
+    match scheme {
+        Some(scheme) => {
+            let scheme: String = scheme.chars().take(40).collect();
+            Error::permission_denied("scheme", format!("the browser does not open `{scheme}:` addresses")).hint(
+                "Only http, https and about:blank are opened. Serve a file with a web server of your own to see it.",
+            )
+        }
+        None => Error::invalid_arguments("`url` has no scheme")
+            .hint("Put http:// or https:// before it.")
+            .with("argument", "url"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Kind;
+
+    #[test]
+    fn a_host_is_found_as_the_proxy_names_it() {
+        for (url, host, port) in [
+            ("http://Localhost:3000/x", "localhost", 3000),
+            ("https://example.com", "example.com", 443),
+            ("http://user:pw@example.com./", "example.com", 80),
+            ("http://[::FFFF:a9fe:a9fe]:8080/", "[::ffff:169.254.169.254]", 8080),
+            ("http://[::1]", "[::1]", 80),
+            ("http://127.0.0.1:/", "127.0.0.1", 80),
+        ] {
+            assert_eq!(place(url), Some((host.to_owned(), port)), "{url}");
+        }
+        assert_eq!(place("about:blank"), None);
+        for host in ["localhost", "a.localhost", "127.9.9.9", "[::1]"] {
+            assert!(is_loopback(host), "{host}");
+        }
+        for host in ["localhost.example.com", "128.0.0.1", "[::2]"] {
+            assert!(!is_loopback(host), "{host}");
+        }
+        for url in
+            ["http://2130706433/", "http://0x7f.1/", "http://127.1/", "http://0177.0.0.1:80/", "http://a@1.2.3.4.5"]
+        {
+            assert_eq!(check(url).expect_err(url).kind(), Kind::InvalidArguments, "{url}");
+        }
+    }
+
+    #[test]
+    fn only_the_web_is_opened() {
+        for url in [
+            "http://localhost:3000/",
+            "https://example.com",
+            "HTTP://[::1]:8080/x?y#z",
+            "about:blank",
+            " http://user@host/a b".trim(),
+        ] {
+            let allowed = check(url);
+            assert_eq!(allowed.is_ok(), !url.contains("a b"), "{url}");
+        }
+        for url in [
+            "file:///etc/passwd",
+            "FILE:///etc/passwd",
+            "view-source:http://x/",
+            "view-source:file:///etc/passwd",
+            "chrome://version",
+            "javascript:alert(1)",
+            "data:text/html,x",
+            "blob:http://x/1",
+            "filesystem:http://x/temporary/a",
+            "about:srcdoc",
+            "about:version",
+            "devtools://devtools/bundled/inspector.html",
+            "ftp://host/",
+            "ws://host/",
+            "\u{1}file:///etc/passwd",
+        ] {
+            let error = check(url).expect_err(url);
+            assert_eq!((error.kind(), error.reason_name()), (Kind::PermissionDenied, Some("scheme")), "{url}");
+            assert!(!may_stay(url.trim_start_matches('\u{1}')) || url.starts_with("blob:"), "{url}");
+        }
+        for url in [
+            "",
+            "localhost:3000",
+            "example.com/x",
+            "http:/x",
+            "http:x",
+            "http://",
+            "http:\\\\x",
+            "http://a\\b/",
+            "ht\ntp://x",
+            "ja\tvascript:1",
+        ] {
+            assert_eq!(check(url).expect_err(url).kind(), Kind::InvalidArguments, "{url}");
+        }
+    }
+}

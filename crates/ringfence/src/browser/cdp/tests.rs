@@ -1,0 +1,137 @@
+use tokio::io::DuplexStream;
+
+use super::*;
+
+/// The browser's end of the line.
+struct Far {
+    stream: DuplexStream,
+    bytes: Vec<u8>,
+}
+
+impl Far {
+    async fn hear(&mut self) -> Value {
+        loop {
+            if let Some(end) = self.bytes.iter().position(|byte| *byte == 0) {
+                let message = serde_json::from_slice(&self.bytes[..end]).unwrap();
+                self.bytes.drain(..=end);
+                return message;
+            }
+            assert!(self.stream.read_buf(&mut self.bytes).await.unwrap() > 0, "the line ended");
+        }
+    }
+
+    async fn say(&mut self, message: Value) {
+        self.stream.write_all(format!("{message}\0").as_bytes()).await.unwrap();
+    }
+}
+
+fn pair() -> (Line, Far) {
+    let (near, far) = tokio::io::duplex(1 << 12);
+    (Line::new(near), Far { stream: far, bytes: Vec::new() })
+}
+
+#[derive(Default)]
+struct Heard(Mutex<Vec<String>>);
+
+impl Sink for Heard {
+    fn take(&self, _: &Line, event: Event<'_>) {
+        lock(&self.0).push(format!("{} {}", event.method, event.params));
+    }
+}
+
+#[tokio::test]
+async fn an_answer_finds_its_call_whatever_the_order() {
+    let (line, mut far) = pair();
+    let both = async { tokio::join!(line.call(None, "One", json!({"a": 1})), line.call(Some("s"), "Two", json!({}))) };
+    let answer = async {
+        let (one, two) = (far.hear().await, far.hear().await);
+        assert_eq!((one["method"].as_str(), one["params"]["a"].as_u64()), (Some("One"), Some(1)));
+        assert_eq!((two["method"].as_str(), two["sessionId"].as_str()), (Some("Two"), Some("s")));
+        far.say(json!({"id": two["id"], "sessionId": "s", "error": {"code": -1, "message": "no such thing"}})).await;
+        far.say(json!({"id": one["id"], "result": {"is": "one"}})).await;
+    };
+    let ((one, two), ()) = tokio::join!(both, answer);
+    assert_eq!(one.unwrap(), json!({"is": "one"}));
+    let refused = two.unwrap_err();
+    assert!(refused.message().contains("no such thing"), "{refused}");
+    assert!(lock(&line.0.pending).is_empty());
+}
+
+#[tokio::test]
+async fn events_reach_the_sink_of_their_session_before_the_next_answer() {
+    let (line, mut far) = pair();
+    let (own, page) = (Arc::new(Heard::default()), Arc::new(Heard::default()));
+    line.listen(None, Arc::clone(&own) as Arc<dyn Sink>);
+    line.listen(Some("s"), Arc::clone(&page) as Arc<dyn Sink>);
+    let call = line.call(None, "Ask", json!({}));
+    let far = async {
+        let asked = far.hear().await;
+        far.say(json!({"method": "A", "params": 1})).await;
+        far.say(json!({"method": "B", "params": 2, "sessionId": "s"})).await;
+        far.say(json!({"method": "C", "params": 3, "sessionId": "unknown"})).await;
+        far.say(json!({"id": asked["id"], "result": {}})).await;
+    };
+    let (answer, ()) = tokio::join!(call, far);
+    answer.unwrap();
+    assert_eq!(*lock(&own.0), ["A 1"]);
+    assert_eq!(*lock(&page.0), ["B 2"]);
+}
+
+#[tokio::test]
+async fn a_cancelled_call_leaves_nothing_behind() {
+    let (line, mut far) = pair();
+    let call = line.call(None, "Slow", json!({}));
+    let waited = tokio::time::timeout(Duration::from_millis(20), call).await;
+    assert!(waited.is_err());
+    assert!(lock(&line.0.pending).is_empty());
+    let asked = far.hear().await;
+    far.say(json!({"id": asked["id"], "result": {}})).await;
+    let (next, ()) = tokio::join!(line.call(None, "Next", json!({})), async {
+        let asked = far.hear().await;
+        far.say(json!({"id": asked["id"], "result": {"next": true}})).await;
+    });
+    assert_eq!(next.unwrap(), json!({"next": true}));
+}
+
+#[tokio::test]
+async fn a_browser_that_ends_or_talks_nonsense_fails_every_call_at_once() {
+    for last_words in ["", "{not json\0"] {
+        let (line, mut far) = pair();
+        let call = line.call(None, "Ask", json!({}));
+        let end = async {
+            far.hear().await;
+            far.stream.write_all(last_words.as_bytes()).await.unwrap();
+            if last_words.is_empty() {
+                drop(far);
+            }
+        };
+        let (answer, ()) = tokio::join!(call, end);
+        assert_eq!(answer.unwrap_err().reason_name(), Some("browser_ended"));
+        line.closed().await;
+        assert_eq!(line.call(None, "Ask", json!({})).await.unwrap_err().reason_name(), Some("browser_ended"));
+    }
+}
+
+/// Bytes come as the kernel has them, in parts and several messages at a time.
+#[tokio::test]
+async fn messages_are_told_apart_wherever_they_are_cut() {
+    let (line, mut far) = pair();
+    let heard = Arc::new(Heard::default());
+    line.listen(None, Arc::clone(&heard) as Arc<dyn Sink>);
+    let long = "x".repeat(100_000);
+    let text = format!("{}\0{}\0", json!({"method": "Long", "params": long}), json!({"method": "Short", "params": 1}));
+    let call = line.call(None, "Ask", json!({}));
+    let far = async {
+        let asked = far.hear().await;
+        for part in text.as_bytes().chunks(777) {
+            far.stream.write_all(part).await.unwrap();
+        }
+        far.say(json!({"id": asked["id"], "result": {}})).await;
+    };
+    let (answer, ()) = tokio::join!(call, far);
+    answer.unwrap();
+    let heard = lock(&heard.0);
+    assert_eq!(heard.len(), 2);
+    assert_eq!(heard[0].len(), "Long ".len() + 2 + long.len());
+    assert_eq!(heard[1], "Short 1");
+}

@@ -1,0 +1,153 @@
+//! From what a caller names, a ref or a selector, to an element, and to the place where it can be clicked.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep_until};
+
+use super::page::Page;
+use super::refs;
+use crate::base::{Error, Kind, Result};
+
+/// How often an element is looked at that is not ready yet.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// Held by the page's own id for it, and by the browser's.
+pub struct Element {
+    pub object: String,
+    pub backend: i64,
+    /// How many others the selector fits.
+    pub others: u64,
+}
+
+/// Finds the first that can be seen, or the first at all.
+const QUERY: &str = r#"(function(q){
+  const seen = e => { const r = e.getBoundingClientRect(); return r.width > 0 && r.height > 0 && getComputedStyle(e).visibility !== 'hidden'; };
+  let all = [];
+  if (q.startsWith('text=')) {
+    const squeeze = t => (t || '').replace(/\s+/g, ' ').trim().toLowerCase();
+    const want = squeeze(q.slice(5));
+    const has = e => squeeze(e.innerText ?? e.textContent).includes(want) || (e.matches('input[type=submit],input[type=button]') && squeeze(e.value).includes(want));
+    const walk = root => { for (const e of root.querySelectorAll('*')) { if (['SCRIPT','STYLE','HEAD','TITLE'].includes(e.tagName)) continue; if (has(e) && ![...e.children].some(has)) all.push(e); if (e.shadowRoot) walk(e.shadowRoot); } };
+    if (want) walk(document.body || document);
+  } else all = [...document.querySelectorAll(q)];
+  const hit = all.find(seen) || all[0] || null;
+  return {hit, others: Math.max(0, all.length - 1)};
+})"#;
+
+/// Whether a click would reach the element, and what is in the way.
+const REACH: &str = r#"function(){
+  const e = this.nodeType === 1 ? this : this.parentElement;
+  if (!e || !e.isConnected) return {why: 'stale'};
+  const r = [...e.getClientRects()].find(r => r.width > 0 && r.height > 0);
+  if (!r || getComputedStyle(e).visibility === 'hidden') return {why: 'not_visible'};
+  if (e.disabled || e.closest('fieldset:disabled') && e.matches('button,input,select,textarea')) return {why: 'disabled'};
+  const x = r.left + r.width / 2, y = r.top + r.height / 2;
+  const root = e.getRootNode();
+  const hit = (root.elementFromPoint ? root : document).elementFromPoint(x, y);
+  if (!hit || hit === e || e.contains(hit)) return {why: null};
+  const label = hit.closest && hit.closest('label');
+  if (label && (label.control === e || label.contains(e))) return {why: null};
+  if (hit.contains(e) && hit.shadowRoot) return {why: null};
+  const shown = hit.tagName.toLowerCase() + (hit.id ? '#' + hit.id : '') + (hit.classList.length ? '.' + hit.classList[0] : '');
+  return {why: 'obscured', by: shown.slice(0, 80)};
+}"#;
+
+impl Page {
+    /// The element that a ref (`e12`), a CSS selector or `text=…` names.
+    pub async fn find(&self, target: &str) -> Result<Element> {
+        if refs::number(target).is_some() {
+            return self.find_ref(target).await;
+        }
+        let selector = serde_json::to_string(target).unwrap_or_default();
+        let expression = format!("{QUERY}({selector})");
+        let answer = self.call("Runtime.evaluate", json!({"expression": expression})).await?;
+        if let Some(thrown) = answer.get("exceptionDetails") {
+            return Err(Error::invalid_arguments(format!(
+                "`target` is no selector: {}",
+                super::page::exception(thrown)
+            ))
+            .hint("Use a ref of browser.snapshot (e12), a CSS selector, or text=some words.")
+            .with("argument", "target"));
+        }
+        let found = answer["result"]["objectId"].as_str().unwrap_or_default();
+        let others = self.call_on(found, "function(){ return this.others }", json!([])).await?;
+        let params = json!({"objectId": found, "functionDeclaration": "function(){ return this.hit }"});
+        let hit = self.call("Runtime.callFunctionOn", params).await?;
+        let Some(object) = hit["result"]["objectId"].as_str() else { return Err(missing(target)) };
+        let described = self.call("DOM.describeNode", json!({"objectId": object})).await?;
+        let backend = described["node"]["backendNodeId"].as_i64().unwrap_or(0);
+        Ok(Element { object: object.to_owned(), backend, others: others.as_u64().unwrap_or(0) })
+    }
+
+    async fn find_ref(&self, name: &str) -> Result<Element> {
+        let node = {
+            let state = self.state();
+            let node = state.refs.find(name)?;
+            let shows = state.frames.get(&node.frame).map(|frame| frame.document.as_str());
+            if shows.is_some_and(|document| document != node.document) {
+                return Err(refs::stale(name));
+            }
+            node
+        };
+        let found = self.call("DOM.resolveNode", json!({"backendNodeId": node.backend})).await;
+        let found = found.map_err(|error| if error.kind() == Kind::Conflict { refs::stale(name) } else { error })?;
+        let object = found["object"]["objectId"].as_str().ok_or_else(|| refs::stale(name))?.to_owned();
+        if self.call_on(&object, "function(){ return this.isConnected }", json!([])).await? != json!(true) {
+            return Err(refs::stale(name));
+        }
+        Ok(Element { object, backend: node.backend, others: 0 })
+    }
+
+    /// Where to click it, in the window. Waits until it can be clicked, or says what is in the way.
+    pub async fn reach(&self, element: &Element, name: &str, until: Instant) -> Result<(f64, f64)> {
+        loop {
+            // One that has no box cannot be scrolled to; the look below says so.
+            let _ = self.call("DOM.scrollIntoViewIfNeeded", json!({"backendNodeId": element.backend})).await;
+            let look = self.call_on(&element.object, REACH, json!([])).await?;
+            match look["why"].as_str() {
+                None => return self.centre(element).await,
+                Some("stale") => return Err(refs::stale(name)),
+                Some(why) if Instant::now() + AGAIN >= until => return Err(in_the_way(name, why, &look["by"])),
+                Some(_) => sleep_until(Instant::now() + AGAIN).await,
+            }
+        }
+    }
+
+    async fn centre(&self, element: &Element) -> Result<(f64, f64)> {
+        self.place_of(element).await?.ok_or_else(|| in_the_way("the element", "not_visible", &Value::Null))
+    }
+
+    /// The middle of its first part that has an area, in the window.
+    pub async fn place_of(&self, element: &Element) -> Result<Option<(f64, f64)>> {
+        let quads = self.call("DOM.getContentQuads", json!({"backendNodeId": element.backend})).await?;
+        let corners = |quad: &Value| -> Option<Vec<f64>> { quad.as_array()?.iter().map(Value::as_f64).collect() };
+        let mut quads = quads["quads"].as_array().into_iter().flatten().filter_map(corners);
+        let spread = |quad: &[f64], from: usize| {
+            let all = || quad.iter().skip(from).step_by(2).copied();
+            all().fold(f64::NEG_INFINITY, f64::max) - all().fold(f64::INFINITY, f64::min)
+        };
+        let quad = quads.find(|quad| quad.len() == 8 && spread(quad, 0) >= 1.0 && spread(quad, 1) >= 1.0);
+        let mean = |quad: &[f64], from: usize| quad.iter().skip(from).step_by(2).sum::<f64>() / 4.0;
+        Ok(quad.map(|quad| (mean(&quad, 0), mean(&quad, 1))))
+    }
+}
+
+fn missing(target: &str) -> Error {
+    Error::new(Kind::NotFound, format!("nothing on the page fits {}", crate::base::workspace::quoted(target)))
+        .reason("no_match")
+        .hint("Look at the page with browser.snapshot and use its refs, or wait for it with op wait_for.")
+}
+
+fn in_the_way(name: &str, why: &str, by: &Value) -> Error {
+    let name = crate::base::workspace::quoted(name);
+    let error = |reason, message: String| Error::new(Kind::Conflict, message).reason(reason);
+    match why {
+        "disabled" => error("disabled", format!("{name} is disabled"))
+            .hint("Fill in what it waits for, or wait until it is enabled."),
+        "obscured" => error("obscured", format!("{name} is covered by {}", by.as_str().unwrap_or("something")))
+            .hint("Close what covers it (a dialog, a banner), or scroll."),
+        _ => error("not_visible", format!("{name} cannot be seen"))
+            .hint("Open what contains it, or choose another element from browser.snapshot."),
+    }
+}

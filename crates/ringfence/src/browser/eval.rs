@@ -1,0 +1,172 @@
+//! Running a caller's script in a page: statements or an expression or a function, promises awaited, the value
+//! bounded before it leaves the page.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::page::{Page, exception};
+use crate::base::{Error, Kind, Result};
+
+/// Turns a value into JSON that has an end, whatever it is.
+const BOUNDED: &str = r#"function(most){
+  const seen = new WeakSet(); let left = most, cut = false;
+  const plain = (v, depth) => {
+    if (left <= 0) { cut = true; return null; }
+    left -= 8;
+    switch (typeof v) {
+      case 'string': { const t = v.length > left ? (cut = true, v.slice(0, Math.max(0, left))) : v; left -= t.length; return t; }
+      case 'bigint': return v.toString() + 'n';
+      case 'number': return Number.isFinite(v) ? v : String(v);
+      case 'undefined': return null;
+      case 'function': return 'function ' + v.name;
+      case 'symbol': return v.toString();
+      case 'boolean': return v;
+    }
+    if (v === null) return null;
+    if (seen.has(v)) return '[circular]';
+    if (depth > 12) { cut = true; return '[deep]'; }
+    seen.add(v);
+    try {
+      if (v instanceof Node) return v.nodeType === 1 ? v.outerHTML.slice(0, 200) : v.nodeName;
+      if (v instanceof Error) return v.name + ': ' + v.message;
+      if (v instanceof Date) return isNaN(v) ? 'Invalid Date' : v.toISOString();
+      if (v instanceof RegExp) return v.toString();
+      if (v instanceof Map) return [...v].map(e => plain(e, depth + 1));
+      if (v instanceof Set || v instanceof NodeList || v instanceof HTMLCollection || Array.isArray(v) || ArrayBuffer.isView(v)) {
+        const out = []; for (const e of v) { if (left <= 0) { cut = true; break; } out.push(plain(e, depth + 1)); } return out;
+      }
+      if (typeof v.toJSON === 'function') return plain(v.toJSON(), depth + 1);
+      const out = {};
+      for (const k of Object.keys(v)) { if (left <= 0) { cut = true; break; } left -= k.length; let f; try { f = v[k]; } catch (e) { f = '[throws]'; } if (typeof f !== 'function') out[k] = plain(f, depth + 1); }
+      return out;
+    } finally { seen.delete(v); }
+  };
+  const value = plain(this, 0);
+  return {value, cut};
+}"#;
+
+#[derive(Debug)]
+pub struct Evaluated {
+    pub value: Value,
+    /// undefined, string, number, object …
+    pub kind: String,
+    pub cut: bool,
+}
+
+impl Page {
+    /// The value of a script, or what it threw. With a target the script is a function of that element.
+    pub async fn eval(&self, script: &str, target: Option<&str>, most: usize, limit: Duration) -> Result<Evaluated> {
+        let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        let mut answer = match target {
+            None => self.evaluate(script, millis).await?,
+            Some(target) => {
+                let element = self.find(target).await?;
+                self.call_object(&element.object, &as_function(script)).await?
+            }
+        };
+        if answer["result"]["type"] == "function"
+            && let Some(object) = answer["result"]["objectId"].as_str()
+        {
+            answer = self.call_object(object, "function(){ return this() }").await?;
+        }
+        // Scripts with statements give a promise as it is.
+        if answer["result"]["subtype"] == "promise"
+            && let Some(object) = answer["result"]["objectId"].as_str()
+        {
+            answer = self.call("Runtime.awaitPromise", json!({"promiseObjectId": object})).await?;
+            if let Some(thrown) = answer.get("exceptionDetails") {
+                return Err(threw(&exception(thrown)));
+            }
+        }
+        self.bounded(&answer["result"], most).await
+    }
+
+    async fn evaluate(&self, script: &str, millis: u64) -> Result<Value> {
+        let params = |expression: &str| {
+            json!({
+                "expression": expression, "awaitPromise": true, "replMode": true, "userGesture": true,
+                "timeout": millis, "objectGroup": "eval",
+            })
+        };
+        let started = Instant::now();
+        let answer = match self.call("Runtime.evaluate", params(script)).await {
+            // The browser has no better word for a script that it had to end.
+            Err(error) if error.kind() == Kind::Conflict && started.elapsed().as_millis() >= u128::from(millis) => {
+                return Err(threw("Execution was terminated"));
+            }
+            answer => answer?,
+        };
+        let Some(thrown) = answer.get("exceptionDetails") else { return Ok(answer) };
+        let text = exception(thrown);
+        let retry = match () {
+            // A function body, and an object that was taken for a block.
+            () if text.contains("Illegal return statement") => format!("(async () => {{ {script}\n}})()"),
+            () if text.starts_with("SyntaxError") && script.trim_start().starts_with('{') => format!("({script}\n)"),
+            () => return Err(threw(&text)),
+        };
+        let answer = self.call("Runtime.evaluate", params(&retry)).await?;
+        match answer.get("exceptionDetails") {
+            Some(thrown) => Err(threw(&exception(thrown))),
+            None => Ok(answer),
+        }
+    }
+
+    async fn call_object(&self, object: &str, function: &str) -> Result<Value> {
+        let params = json!({
+            "objectId": object, "functionDeclaration": function, "arguments": [{"objectId": object}],
+            "awaitPromise": true, "userGesture": true, "objectGroup": "eval",
+        });
+        let answer = self.call("Runtime.callFunctionOn", params).await?;
+        match answer.get("exceptionDetails") {
+            Some(thrown) => Err(threw(&exception(thrown))),
+            None => Ok(answer),
+        }
+    }
+
+    async fn bounded(&self, result: &Value, most: usize) -> Result<Evaluated> {
+        let kind = result["type"].as_str().unwrap_or("undefined").to_owned();
+        let Some(object) = result["objectId"].as_str() else {
+            let plain = result.get("value").or_else(|| result.get("unserializableValue")).cloned();
+            let (value, cut) = match plain.unwrap_or(Value::Null) {
+                Value::String(text) if text.len() > most => (Value::from(super::log::cut(&text, most)), true),
+                other => (other, false),
+            };
+            let kind = if result["subtype"] == "null" { "null".to_owned() } else { kind };
+            return Ok(Evaluated { value, kind, cut });
+        };
+        let said = self.call_on(object, BOUNDED, json!([{"value": most}])).await;
+        self.line.order(Some(&self.session), "Runtime.releaseObjectGroup", json!({"objectGroup": "eval"}));
+        let mut said = said?;
+        let kind = result["subtype"].as_str().map_or(kind, str::to_owned);
+        Ok(Evaluated { value: said["value"].take(), kind, cut: said["cut"] == true })
+    }
+}
+
+/// `el => el.value` and `function (el) {…}` are functions already; anything else is made one of `el`.
+fn as_function(script: &str) -> String {
+    let trimmed = script.trim();
+    let is_function = ["function", "async function", "async (", "async("].iter().any(|word| trimmed.starts_with(word))
+        || trimmed.split_once("=>").is_some_and(|(head, _)| {
+            let head = head.trim();
+            head.starts_with('(') && head.ends_with(')')
+                || head.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '$'))
+        });
+    match is_function {
+        true => format!("function(el){{ return ({trimmed}\n)(el) }}"),
+        false => format!("function(el){{ return ({trimmed}\n) }}"),
+    }
+}
+
+fn threw(text: &str) -> Error {
+    match text {
+        text if text.contains("Execution was terminated") => {
+            Error::new(Kind::DeadlineExceeded, "the script ran too long and was ended")
+                .hint("Raise `timeout_ms`, or do less in one script.")
+        }
+        text => Error::new(Kind::InvalidArguments, format!("the script threw: {text}"))
+            .reason("exception")
+            .hint("Correct the script. Statements, an expression or a function are fine, and `await` works."),
+    }
+}

@@ -1,0 +1,96 @@
+//! Which browser there is.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::Access;
+
+use crate::base::{Error, Kind, Result};
+use crate::config::Config;
+
+/// Where `[browser] program` says nothing, in this order: what starts fastest first.
+pub const PROGRAMS: &[&str] = &[
+    "chromium-headless-shell",
+    "headless_shell",
+    "chrome-headless-shell",
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+    "microsoft-edge",
+];
+pub const INSTALL: &str =
+    "Install one (Debian: `apt install chromium-headless-shell`), or name it with `program` under [browser].";
+
+/// A browser and how it is told to have no window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    pub program: PathBuf,
+    pub headless: &'static str,
+}
+
+pub fn find(config: &Config) -> Result<Found> {
+    let missing = |message: String| Error::new(Kind::Unavailable, message).reason("browser_missing").hint(INSTALL);
+    if let Some(named) = &config.browser.program {
+        return match is_program(named) {
+            true => Ok(found(named.clone())),
+            false => Err(missing(format!("the browser {} cannot be run", named.display()))),
+        };
+    }
+    // Only in absolute directories: what `.` means changes with whoever asks.
+    let folders = config.browser.path.iter().filter(|folder| folder.is_absolute());
+    let folders: Vec<&PathBuf> = folders.collect();
+    let mut all = PROGRAMS.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
+    all.find(|file| is_program(file)).map(found).ok_or_else(|| missing("there is no Chromium on this host".to_owned()))
+}
+
+fn found(program: PathBuf) -> Found {
+    // Links and wrappers have many names; what they end at says which kind it is.
+    let ends_at = program.canonicalize().unwrap_or_else(|_| program.clone());
+    let shell = [&program, &ends_at].into_iter().any(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().replace('_', "-");
+        name.contains("headless-shell")
+    });
+    Found { program, headless: if shell { "--headless" } else { "--headless=new" } }
+}
+
+fn is_program(file: &Path) -> bool {
+    file.is_file() && rustix::fs::access(file, Access::EXEC_OK).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::config::scratch::Scratch;
+    use crate::config::{Env, Flags, resolve};
+
+    #[test]
+    fn the_named_one_counts_then_the_fastest_on_the_path() {
+        let scratch = Scratch::new();
+        let (one, two) = (scratch.dir("one"), scratch.dir("two"));
+        let flags = Flags { root: Some(scratch.path().join("root")), ..Flags::default() };
+        let path = std::env::join_paths([&one, &two]).unwrap();
+        let env = Env::new([("HOME", "/nonexistent".into()), ("PATH", path)], scratch.dir("project"));
+        let mut config = resolve(&flags, &env).unwrap();
+        let error = find(&config).unwrap_err();
+        assert_eq!((error.kind(), error.reason_name()), (Kind::Unavailable, Some("browser_missing")));
+        assert!(error.hint_text().unwrap().contains("apt install chromium-headless-shell"));
+        let program = |file: PathBuf| {
+            std::fs::write(&file, "#!/bin/sh\n").unwrap();
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+            file
+        };
+        let full = program(one.join("chromium"));
+        assert_eq!(find(&config).unwrap(), Found { program: full, headless: "--headless=new" });
+        let shell = program(two.join("headless_shell"));
+        assert_eq!(find(&config).unwrap(), Found { program: shell, headless: "--headless" });
+        std::fs::write(one.join("chromium-headless-shell"), "not a program").unwrap();
+        assert_eq!(find(&config).unwrap().program, two.join("headless_shell"));
+        let named = program(two.join("my-browser"));
+        config.browser.program = Some(named.clone());
+        assert_eq!(find(&config).unwrap(), Found { program: named, headless: "--headless=new" });
+        config.browser.program = Some(two.join("nothing"));
+        assert_eq!(find(&config).unwrap_err().reason_name(), Some("browser_missing"));
+    }
+}

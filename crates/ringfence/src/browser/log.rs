@@ -1,0 +1,144 @@
+//! What a page said and asked for, the newest of it: console, errors, requests, and what was refused.
+
+use std::collections::VecDeque;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Entries of one page that are kept. A page can say as much as it likes.
+const KEPT: usize = 1000;
+/// Of one entry.
+const TEXT: usize = 2000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    Console,
+    Error,
+    Network,
+    Blocked,
+    Dialog,
+    Download,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Console => "console",
+            Kind::Error => "error",
+            Kind::Network => "network",
+            Kind::Blocked => "blocked",
+            Kind::Dialog => "dialog",
+            Kind::Download => "download",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct Entry {
+    /// Counts up; pass the last one as `since` to read on.
+    pub seq: u64,
+    pub kind: &'static str,
+    /// Of a console message: log, warning, error …; of a request its outcome.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
+    pub text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<u64>,
+}
+
+impl Entry {
+    pub fn new(kind: Kind, text: &str) -> Entry {
+        Entry { seq: 0, kind: kind.name(), level: None, text: cut(text, TEXT), url: None, line: None, status: None }
+    }
+
+    pub fn level(mut self, level: &str) -> Entry {
+        self.level = Some(cut(level, 40));
+        self
+    }
+
+    pub fn url(mut self, url: &str) -> Entry {
+        self.url = (!url.is_empty()).then(|| cut(url, TEXT));
+        self
+    }
+
+    pub fn line(mut self, line: Option<u64>) -> Entry {
+        self.line = line;
+        self
+    }
+
+    pub fn status(mut self, status: Option<u64>) -> Entry {
+        self.status = status;
+        self
+    }
+}
+
+/// The newest entries.
+#[derive(Debug, Default)]
+pub struct Log {
+    entries: VecDeque<Entry>,
+    last: u64,
+}
+
+impl Log {
+    pub fn add(&mut self, mut entry: Entry) {
+        self.last += 1;
+        entry.seq = self.last;
+        if self.entries.len() == KEPT {
+            self.entries.pop_front();
+        }
+        self.entries.push_back(entry);
+    }
+
+    /// The number of the newest entry there ever was.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    pub fn after(&self, seq: u64) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(move |entry| entry.seq > seq)
+    }
+
+    /// How many entries after `seq` are gone already.
+    pub fn lost_after(&self, seq: u64) -> u64 {
+        let first = self.entries.front().map_or(self.last + 1, |entry| entry.seq);
+        first.saturating_sub(seq + 1)
+    }
+}
+
+/// The text up to so many bytes, on a character boundary.
+pub fn cut(text: &str, bytes: usize) -> String {
+    if text.len() <= bytes {
+        return text.to_owned();
+    }
+    let end = (0..=bytes).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    format!("{}…", &text[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_are_kept_and_the_lost_are_counted() {
+        let mut log = Log::default();
+        for number in 0..KEPT + 5 {
+            log.add(Entry::new(Kind::Console, &format!("{number}")));
+        }
+        assert_eq!(log.last(), KEPT as u64 + 5);
+        assert_eq!(log.after(0).count(), KEPT);
+        assert_eq!(log.lost_after(0), 5);
+        assert_eq!(log.after(KEPT as u64 + 3).map(|entry| entry.text.as_str()).collect::<Vec<_>>(), ["1003", "1004"]);
+        assert_eq!(log.lost_after(KEPT as u64), 0);
+    }
+
+    #[test]
+    fn an_entry_is_bounded() {
+        let entry = Entry::new(Kind::Error, &"ü".repeat(5000)).url(&"x".repeat(9000));
+        assert!(entry.text.len() <= TEXT + 3 && entry.url.unwrap().len() <= TEXT + 3);
+    }
+}

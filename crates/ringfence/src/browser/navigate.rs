@@ -1,0 +1,191 @@
+//! Going to an address: there when the document that was asked for says so, not when some other one does.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
+
+use super::address::place;
+use super::page::Page;
+use super::page::Redirect;
+use crate::base::{Error, Kind, Result};
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Until {
+    Commit,
+    DomContentLoaded,
+    #[default]
+    Load,
+    NetworkIdle,
+}
+
+impl Until {
+    fn event(self) -> Option<&'static str> {
+        match self {
+            Until::Commit => None,
+            Until::DomContentLoaded => Some("DOMContentLoaded"),
+            Until::Load => Some("load"),
+            Until::NetworkIdle => Some("networkIdle"),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Arrival {
+    pub status: Option<u64>,
+    pub redirects: Vec<Redirect>,
+    /// It is there, but not all of it has come in time.
+    pub timed_out: bool,
+    /// Nothing was shown: the address is that of a download.
+    pub download: bool,
+}
+
+impl Page {
+    /// Goes to an address that was checked, and waits for it.
+    pub async fn navigate(&self, url: &str, until: Until, limit: Duration) -> Result<Arrival> {
+        let deadline = Instant::now() + limit;
+        let before = self.failed_count();
+        {
+            let mut state = self.state();
+            state.counts = super::page::Counts::default();
+            state.response = None;
+            state.redirects.clear();
+        }
+        let answer = match timeout_at(deadline, self.call("Page.navigate", json!({"url": url}))).await {
+            Ok(answer) => answer?,
+            Err(_) => {
+                self.line.order(Some(&self.session), "Page.stopLoading", json!({}));
+                return Err(self.failed_since(before, url).unwrap_or_else(|| slow(limit)));
+            }
+        };
+        if let Some(failed) = self.failed_since(before, url) {
+            return Err(failed);
+        }
+        if let Some(failed) = answer["errorText"].as_str().filter(|text| !text.is_empty()) {
+            if answer["isDownload"] == true {
+                return Ok(Arrival { download: true, ..Arrival::default() });
+            }
+            return Err(unreachable(failed));
+        }
+        // Within the document there is nothing to wait for.
+        let Some(document) = answer["loaderId"].as_str() else { return Ok(self.arrival(false)) };
+        let arrived = timeout_at(deadline, self.arrived(document, until)).await;
+        let timed_out = match arrived {
+            Ok(done) => done.map(|()| false)?,
+            Err(_) => true,
+        };
+        Ok(self.arrival(timed_out))
+    }
+
+    /// Goes back, forward or loads again; false when there is nowhere to go.
+    pub async fn travel(&self, how: Travel, until: Until, limit: Duration) -> Result<Option<Arrival>> {
+        let deadline = Instant::now() + limit;
+        let before = self.state().document().to_owned();
+        match how {
+            Travel::Reload => drop(self.call("Page.reload", json!({})).await?),
+            Travel::Back | Travel::Forward => {
+                let history = self.call("Page.getNavigationHistory", json!({})).await?;
+                let at = history["currentIndex"].as_i64().unwrap_or(0) + if how == Travel::Back { -1 } else { 1 };
+                let entry = usize::try_from(at).ok().and_then(|at| history["entries"].get(at));
+                let Some(entry) = entry else { return Ok(None) };
+                self.call("Page.navigateToHistoryEntry", json!({"entryId": entry["id"]})).await?;
+            }
+        }
+        let work = async {
+            // Within one document there is no other one to wait for.
+            let changed = self.wait(|state| (state.document() != before).then_some(()));
+            if tokio::time::timeout(Duration::from_secs(2), changed).await.is_ok() {
+                let document = self.state().document().to_owned();
+                self.arrived(&document, until).await?;
+            }
+            Ok(())
+        };
+        let timed_out = match timeout_at(deadline, work).await {
+            Ok(done) => done.map(|()| false)?,
+            Err(_) => true,
+        };
+        Ok(Some(self.arrival(timed_out)))
+    }
+
+    /// The document is there, or one that it led to by itself, and has come as far as wanted.
+    async fn arrived(&self, document: &str, until: Until) -> Result<()> {
+        self.wait(|state| {
+            let there = state.committed.iter().any(|known| known == document);
+            (there && until.event().is_none_or(|event| state.has_reached(event))).then_some(())
+        })
+        .await
+    }
+
+    fn arrival(&self, timed_out: bool) -> Arrival {
+        let state = self.state();
+        let status = state.response.as_ref().filter(|response| response.document == state.document());
+        Arrival {
+            status: status.map(|response| response.status),
+            redirects: state.redirects.clone(),
+            timed_out,
+            download: false,
+        }
+    }
+
+    fn failed_count(&self) -> u64 {
+        self.context().map_or(0, |context| context.traffic.failed().last())
+    }
+
+    /// Whether the proxy did not get where we were going, or where that led to. It answers as a server would.
+    fn failed_since(&self, before: u64, url: &str) -> Option<Error> {
+        let context = self.context()?;
+        let mut asked: Vec<String> = vec![url.to_owned()];
+        {
+            let state = self.state();
+            asked.push(state.url.clone());
+            asked.extend(state.redirects.iter().map(|redirect| redirect.url.clone()));
+            asked.extend(state.requests.values().filter(|request| request.kind == "Document").map(|r| r.url.clone()));
+        }
+        let asked = asked.iter().filter_map(|url| place(url));
+        let asked: Vec<String> = asked.map(|(host, port)| format!("{host}:{port}")).collect();
+        let log = context.traffic.failed();
+        let hit = log.after(before).find(|entry| asked.iter().any(|place| entry.url.as_deref() == Some(place)))?;
+        let place = hit.url.as_deref().unwrap_or_default();
+        if hit.kind == super::log::Kind::Blocked.name() {
+            return Some(
+                Error::permission_denied("blocked_by_policy", format!("{place} may not be reached: {}", hit.text))
+                    .hint("Only what the operator allows can be reached, and servers that you start on localhost."),
+            );
+        }
+        Some(unreachable(match hit.text.as_str() {
+            "resolve_failed" => "net::ERR_NAME_NOT_RESOLVED",
+            _ => "net::ERR_CONNECTION_REFUSED",
+        }))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Travel {
+    Back,
+    Forward,
+    Reload,
+}
+
+fn slow(limit: Duration) -> Error {
+    Error::new(Kind::DeadlineExceeded, format!("the server did not answer within {} ms", limit.as_millis()))
+        .hint("Raise `timeout_ms`, or see whether the server is up.")
+}
+
+fn unreachable(said: &str) -> Error {
+    let said: String = said.chars().take(100).collect();
+    let hint = match said.as_str() {
+        "net::ERR_CONNECTION_REFUSED" | "net::ERR_EMPTY_RESPONSE" | "net::ERR_CONNECTION_RESET" => {
+            "Nothing answers there. On localhost only servers that this session has started can be reached."
+        }
+        "net::ERR_NAME_NOT_RESOLVED" => "There is no such name. Check the spelling.",
+        "net::ERR_ABORTED" => "The page went elsewhere meanwhile, or the address has no content.",
+        _ => "Check the address.",
+    };
+    Error::new(Kind::Unavailable, format!("the page could not be opened: {said}"))
+        .reason("navigation_failed")
+        .hint(hint)
+        .with("net_error", Value::from(said))
+}

@@ -1,0 +1,174 @@
+//! One page: its line to the browser, and what it has told us about itself.
+
+mod events;
+mod state;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::cdp::{Line, Sink};
+use super::tabs::Context;
+use crate::base::{Error, Kind, Result};
+pub use state::{Answers, Counts, Dialog, Frame, Redirect, State};
+
+/// The size of a page's window.
+pub const WIDTH: u32 = 1280;
+pub const HEIGHT: u32 = 720;
+/// What a page that works needs to say its title.
+const QUICK: Duration = Duration::from_secs(2);
+
+pub struct Page {
+    /// How callers name it: `p3`.
+    pub handle: String,
+    pub target: String,
+    pub session: String,
+    pub line: Line,
+    context: Weak<Context>,
+    state: Mutex<State>,
+    changed: watch::Sender<u64>,
+    gone: CancellationToken,
+}
+
+impl Page {
+    pub fn new(handle: String, line: &Line, session: &str, target: &str, context: Weak<Context>) -> Arc<Page> {
+        let page = Arc::new(Page {
+            handle,
+            target: target.to_owned(),
+            session: session.to_owned(),
+            line: line.clone(),
+            context,
+            state: Mutex::new(State::new(target)),
+            changed: watch::channel(0).0,
+            gone: CancellationToken::new(),
+        });
+        line.listen(Some(session), Arc::new(events::Ear(Arc::downgrade(&page))) as Arc<dyn Sink>);
+        page
+    }
+
+    /// Has the browser tell us everything, before the page runs its first script.
+    pub fn set_up(&self) {
+        let order = |method: &str, params: Value| self.line.order(Some(&self.session), method, params);
+        order("Page.enable", json!({}));
+        order("Page.setLifecycleEventsEnabled", json!({"enabled": true}));
+        order("Runtime.enable", json!({}));
+        // Nothing of what was loaded is kept for us: we only count.
+        order("Network.enable", json!({"maxTotalBufferSize": 0, "maxResourceBufferSize": 0, "maxPostDataSize": 0}));
+        order("Log.enable", json!({}));
+        let size = json!({"width": WIDTH, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": false});
+        order("Emulation.setDeviceMetricsOverride", size);
+        // A page in the background is drawn and has the focus all the same: there is nobody to see the difference.
+        order("Emulation.setFocusEmulationEnabled", json!({"enabled": true}));
+        order("Runtime.runIfWaitingForDebugger", json!({}));
+    }
+
+    pub async fn call(&self, method: &str, params: Value) -> Result<Value> {
+        tokio::select! {
+            biased;
+            answer = self.line.call(Some(&self.session), method, params) => answer,
+            () = self.gone.cancelled() => Err(self.lost()),
+        }
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn context(&self) -> Option<Arc<Context>> {
+        self.context.upgrade()
+    }
+
+    /// Changes what is known, and wakes whoever waits for it.
+    fn update<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let result = change(&mut self.state());
+        self.changed.send_modify(|count| *count += 1);
+        result
+    }
+
+    /// Waits until `look` finds what it looks for.
+    pub async fn wait<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> Result<T> {
+        let mut changed = self.changed.subscribe();
+        loop {
+            if let Some(found) = look(&mut self.state()) {
+                return Ok(found);
+            }
+            tokio::select! {
+                _ = changed.changed() => {}
+                () = self.gone.cancelled() => return Err(self.lost()),
+                () = self.line.closed() => return Err(self.lost()),
+            }
+        }
+    }
+
+    pub fn is_gone(&self) -> bool {
+        self.gone.is_cancelled()
+    }
+
+    pub fn lose(&self, crashed: bool) {
+        self.state().crashed |= crashed;
+        self.gone.cancel();
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    fn lost(&self) -> Error {
+        let (message, reason) = match self.state().crashed {
+            true => ("the page crashed", "page_crashed"),
+            false if self.line.is_closed() => ("the browser ended unexpectedly", "browser_ended"),
+            false => ("the page was closed", "page_closed"),
+        };
+        Error::new(Kind::Unavailable, message)
+            .reason(reason)
+            .hint("Open the address again with browser.navigate, without `page`.")
+    }
+
+    /// Where it is now and what it calls itself. A page that is too busy to say has no title.
+    pub async fn describe(&self) -> (String, String) {
+        let asked = self.evaluate_value("({url: location.href, title: document.title})");
+        let said = match tokio::time::timeout(QUICK, asked).await {
+            Ok(Ok(said)) => said,
+            _ => Value::Null,
+        };
+        let text = |name: &str| said[name].as_str().map(|text| super::log::cut(text, 2000));
+        (text("url").unwrap_or_else(|| self.state().url.clone()), text("title").unwrap_or_default())
+    }
+
+    /// The value of an expression of ours in the main frame.
+    pub async fn evaluate_value(&self, expression: &str) -> Result<Value> {
+        let params = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+        let mut answer = self.call("Runtime.evaluate", params).await?;
+        if answer.get("exceptionDetails").is_some() {
+            return Err(Error::new(Kind::Conflict, "the page does not answer as pages do").reason("browser_refused"));
+        }
+        Ok(answer["result"]["value"].take())
+    }
+
+    /// Calls a function of ours on an object of the page's, and gives its value.
+    pub async fn call_on(&self, object: &str, function: &str, arguments: Value) -> Result<Value> {
+        let params = json!({
+            "objectId": object, "functionDeclaration": function, "arguments": arguments,
+            "returnByValue": true, "awaitPromise": true, "userGesture": true,
+        });
+        let mut answer = self.call("Runtime.callFunctionOn", params).await?;
+        if let Some(thrown) = answer.get("exceptionDetails") {
+            return Err(Error::new(Kind::Conflict, format!("the page threw: {}", exception(thrown)))
+                .reason("exception")
+                .hint("Look at the page with browser.snapshot and try again."));
+        }
+        Ok(answer["result"]["value"].take())
+    }
+}
+
+/// What was thrown, in one bounded text.
+pub fn exception(details: &Value) -> String {
+    let described = details["exception"]["description"].as_str();
+    let plain = details["exception"].get("value").map(|value| match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    });
+    let text = described.map(str::to_owned).or(plain);
+    let text = text.unwrap_or_else(|| details["text"].as_str().unwrap_or("an error").to_owned());
+    super::log::cut(&text, 1000)
+}

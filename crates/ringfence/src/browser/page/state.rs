@@ -1,0 +1,189 @@
+//! What is known about a page. It changes with the events of the page alone, and is bounded whatever they are.
+
+use std::collections::{HashMap, VecDeque};
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::browser::log::Log;
+use crate::browser::refs::Refs;
+
+/// Requests that are remembered until they end.
+const REQUESTS: usize = 2000;
+const FRAMES: usize = 500;
+const DIALOGS: usize = 50;
+/// Documents that were shown before this one.
+const DOCUMENTS: usize = 16;
+const REDIRECTS: usize = 20;
+
+pub struct State {
+    pub main: String,
+    pub url: String,
+    /// Document ids of the main frame, the newest last.
+    pub committed: VecDeque<String>,
+    /// What the newest document has come to: `DOMContentLoaded`, `load`, `networkIdle`.
+    pub reached: Vec<String>,
+    /// A navigation of the main frame is under way.
+    pub leaving: bool,
+    pub frames: HashMap<String, Frame>,
+    pub response: Option<Response>,
+    pub redirects: Vec<Redirect>,
+    pub counts: Counts,
+    pub requests: HashMap<String, Request>,
+    order: VecDeque<String>,
+    pub log: Log,
+    pub dialogs: Vec<Dialog>,
+    /// How the next confirm or prompt is answered.
+    pub answers: Answers,
+    pub refs: Refs,
+    /// The lines of the last snapshot, by what was asked for.
+    pub shown: Option<(String, Vec<String>)>,
+    /// What is being dragged, in the browser's own words.
+    pub drag: Option<serde_json::Value>,
+    pub crashed: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct Frame {
+    pub parent: Option<String>,
+    pub document: String,
+    pub url: String,
+}
+
+/// The answer that brought the main frame's document.
+#[derive(Debug, Clone)]
+pub struct Response {
+    pub document: String,
+    pub status: u64,
+}
+
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct Redirect {
+    pub url: String,
+    pub status: u64,
+}
+
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub url: String,
+    pub method: String,
+    pub kind: String,
+    pub status: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, Default, Serialize, JsonSchema)]
+pub struct Counts {
+    pub total: u64,
+    pub failed: u64,
+    /// Refused by policy.
+    pub blocked: u64,
+}
+
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct Dialog {
+    /// alert, confirm, prompt or beforeunload.
+    pub kind: String,
+    pub message: String,
+    pub accepted: bool,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Answers {
+    pub accept: bool,
+    pub text: Option<String>,
+}
+
+impl State {
+    pub fn new(main: &str) -> State {
+        State {
+            // The main frame of a page has the id of its target.
+            main: main.to_owned(),
+            url: String::new(),
+            committed: VecDeque::new(),
+            reached: Vec::new(),
+            leaving: false,
+            frames: HashMap::new(),
+            response: None,
+            redirects: Vec::new(),
+            counts: Counts::default(),
+            requests: HashMap::new(),
+            order: VecDeque::new(),
+            log: Log::default(),
+            dialogs: Vec::new(),
+            answers: Answers::default(),
+            refs: Refs::default(),
+            shown: None,
+            drag: None,
+            crashed: false,
+        }
+    }
+
+    pub fn document(&self) -> &str {
+        self.committed.back().map_or("", String::as_str)
+    }
+
+    pub fn has_reached(&self, name: &str) -> bool {
+        self.reached.iter().any(|reached| reached == name)
+    }
+
+    /// The main frame shows another document.
+    pub fn commit(&mut self, document: &str) {
+        if self.document() == document {
+            return;
+        }
+        if self.committed.len() == DOCUMENTS {
+            self.committed.pop_front();
+        }
+        self.committed.push_back(document.to_owned());
+        self.reached.clear();
+        self.refs.clear();
+        self.shown = None;
+        self.leaving = false;
+    }
+
+    pub fn set_frame(&mut self, id: &str, frame: Frame) {
+        if self.frames.len() < FRAMES || self.frames.contains_key(id) {
+            self.frames.insert(id.to_owned(), frame);
+        }
+    }
+
+    /// A frame that is gone takes those in it along.
+    pub fn drop_frame(&mut self, id: &str) {
+        self.frames.remove(id);
+        let below: Vec<String> = self
+            .frames
+            .iter()
+            .filter(|(_, frame)| frame.parent.as_deref() == Some(id))
+            .map(|(id, _)| id.clone())
+            .collect();
+        below.iter().for_each(|id| self.drop_frame(id));
+    }
+
+    pub fn redirect(&mut self, url: &str, status: u64) {
+        if self.redirects.len() < REDIRECTS {
+            self.redirects.push(Redirect { url: crate::browser::log::cut(url, 2000), status });
+        }
+    }
+
+    pub fn add_request(&mut self, id: &str, request: Request) {
+        if self.requests.insert(id.to_owned(), request).is_none() {
+            self.order.push_back(id.to_owned());
+        }
+        while self.order.len() > REQUESTS {
+            if let Some(oldest) = self.order.pop_front() {
+                self.requests.remove(&oldest);
+            }
+        }
+    }
+
+    pub fn end_request(&mut self, id: &str) -> Option<Request> {
+        self.requests.remove(id)
+    }
+
+    pub fn add_dialog(&mut self, dialog: Dialog) {
+        if self.dialogs.len() == DIALOGS {
+            self.dialogs.remove(0);
+        }
+        self.dialogs.push(dialog);
+    }
+}

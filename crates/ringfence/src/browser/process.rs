@@ -1,0 +1,297 @@
+//! The browser itself: one for each principal, started by the first call that needs it and shared by the principal's
+//! sessions, each in a context of its own. One that ends, however it does, is replaced when the next call comes.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::cdp::{Event, Line, Sink};
+use super::find;
+use super::tabs::Context;
+use super::traffic::Traffic;
+use crate::base::workspace::Workspace;
+use crate::base::{Error, Kind, Result};
+use crate::config::Config;
+use crate::sandbox::Launcher;
+use crate::sandbox::browser::{BrowserRun, Road};
+use crate::session::Session;
+
+/// From the start of the process to its first answer, on a machine that has much else to do.
+const START: Duration = Duration::from_secs(20);
+/// One that does not say its version in this time is stuck.
+const ALIVE: Duration = Duration::from_secs(5);
+
+const QUIET: &[&str] = &[
+    "--remote-debugging-pipe",
+    // The fence is around all of it, and takes away what Chromium would make its own from.
+    "--no-sandbox",
+    // Frames of other sites in the process of their page: with all processes in one fence their own add no wall, and
+    // one line shows and clicks all of a page.
+    "--disable-site-isolation-trials",
+    "--disable-features=IsolateOrigins,site-per-process,Translate,MediaRouter,OptimizationHints,HttpsUpgrades,\
+     DialMediaRouteProvider,InterestFeedContentSuggestions,AutofillServerCommunication,CertificateTransparencyComponentUpdater,\
+     PaintHolding,RenderDocument",
+    // Every way out that is not the proxy.
+    "--disable-quic",
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
+    "--proxy-bypass-list=<-loopback>",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-domain-reliability",
+    "--disable-client-side-phishing-detection",
+    "--disable-breakpad",
+    "--disable-crash-reporter",
+    "--disable-sync",
+    "--no-pings",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--no-startup-window",
+    "--no-service-autorun",
+    "--disable-default-apps",
+    "--disable-extensions",
+    "--disable-component-extensions-with-background-pages",
+    "--disable-search-engine-choice-screen",
+    "--disable-infobars",
+    "--disable-popup-blocking",
+    "--disable-prompt-on-repost",
+    "--disable-hang-monitor",
+    "--disable-ipc-flooding-protection",
+    "--disable-back-forward-cache",
+    "--disable-backgrounding-occluded-windows",
+    "--disable-background-timer-throttling",
+    "--disable-renderer-backgrounding",
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+    "--mute-audio",
+    "--hide-scrollbars",
+    "--force-color-profile=srgb",
+    "--password-store=basic",
+    "--use-mock-keychain",
+    "--window-size=1280,720",
+    "--lang=en-US",
+];
+
+/// A browser that was started.
+pub struct Browser {
+    pub line: Line,
+    /// Its private directory, as both it and we name it.
+    pub dir: PathBuf,
+    /// The same, to be opened from: what is in it is the browser's word.
+    pub files: Arc<Workspace>,
+    pub product: String,
+    run: Mutex<Option<BrowserRun>>,
+    contexts: Mutex<HashMap<String, Weak<Context>>>,
+    /// Calls in flight, and when the last one ended.
+    busy: AtomicUsize,
+    used: Mutex<Instant>,
+}
+
+/// A principal's, by root and name: one process may serve more than one root, in tests.
+type Key = (PathBuf, String);
+/// Held by its contexts and by the task that watches it, so that it ends when the server does.
+type Slot = Arc<tokio::sync::Mutex<Weak<Browser>>>;
+static SLOTS: LazyLock<Mutex<HashMap<Key, Slot>>> = LazyLock::new(Mutex::default);
+
+impl Browser {
+    /// The principal's, which is started when there is none that works.
+    pub async fn of(session: &Session, config: &Config, launcher: &Launcher) -> Result<Arc<Browser>> {
+        let key = (config.root.clone(), session.principal.name().to_owned());
+        let slot = Arc::clone(lock(&SLOTS).entry(key).or_default());
+        let mut slot = slot.lock().await;
+        if let Some(browser) = slot.upgrade().filter(|browser| !browser.line.is_closed()) {
+            browser.touch();
+            return Ok(browser);
+        }
+        let browser = Browser::start(session, config, launcher).await?;
+        *slot = Arc::downgrade(&browser);
+        Ok(browser)
+    }
+
+    async fn start(session: &Session, config: &Config, launcher: &Launcher) -> Result<Arc<Browser>> {
+        let found = find::find(config)?;
+        let mut args: Vec<String> = QUIET.iter().map(|arg| (*arg).to_owned()).collect();
+        args.push(found.headless.to_owned());
+        let mut hide = vec![session.workspace.path()];
+        hide.extend(config.workspace.as_deref());
+        let mut run = crate::sandbox::browser::start(config, launcher, &found.program, &args, &hide, None).await?;
+        let line = run.line.take().ok_or_else(|| Error::internal("the browser has no line"))?;
+        let line = Line::new(line);
+        let dir = run.dir.clone();
+        let hello = async {
+            let version = line.call(None, "Browser.getVersion", json!({})).await?;
+            let attach = json!({"autoAttach": true, "waitForDebuggerOnStart": true, "flatten": true});
+            line.call(None, "Target.setAutoAttach", attach).await?;
+            Ok(version)
+        };
+        let version: Value = match tokio::time::timeout(START, hello).await {
+            Ok(answer) => answer.map_err(|error: Error| cannot_start(&found.program).source(error))?,
+            Err(_) => return Err(cannot_start(&found.program)),
+        };
+        let product: String = version["product"].as_str().unwrap_or_default().chars().take(80).collect();
+        tracing::info!("started {product} ({})", found.program.display());
+        let browser = Arc::new(Browser {
+            line,
+            files: Arc::new(Workspace::open(&dir, &[])?),
+            dir,
+            product,
+            run: Mutex::new(Some(run)),
+            contexts: Mutex::default(),
+            busy: AtomicUsize::new(0),
+            used: Mutex::new(Instant::now()),
+        });
+        browser.line.listen(None, Arc::new(Root(Arc::downgrade(&browser))));
+        tokio::spawn(Arc::clone(&browser).watch(config.browser.idle));
+        Ok(browser)
+    }
+
+    /// Ends the process when the line does, or when nobody has used it for long.
+    async fn watch(self: Arc<Self>, idle: Duration) {
+        loop {
+            let until = *lock(&self.used) + idle;
+            tokio::select! {
+                () = self.line.closed() => break,
+                () = tokio::time::sleep_until(until) => {}
+            }
+            let rested = lock(&self.used).elapsed() >= idle && self.busy.load(Ordering::SeqCst) == 0;
+            if rested {
+                tracing::info!("nobody used the browser for {} s: it is ended", idle.as_secs());
+                break;
+            }
+            self.touch_if_busy();
+        }
+        self.end();
+    }
+
+    fn touch_if_busy(&self) {
+        if self.busy.load(Ordering::SeqCst) > 0 {
+            self.touch();
+        }
+    }
+
+    fn touch(&self) {
+        *lock(&self.used) = Instant::now();
+    }
+
+    /// Held by a call, so that the browser is not taken for idle.
+    pub fn busy(self: &Arc<Self>) -> Busy {
+        self.busy.fetch_add(1, Ordering::SeqCst);
+        Busy(Arc::clone(self))
+    }
+
+    /// Everything of it is gone afterwards.
+    pub fn end(&self) {
+        self.line.close();
+        let contexts: Vec<_> = lock(&self.contexts).drain().collect();
+        for context in contexts.into_iter().filter_map(|(_, context)| context.upgrade()) {
+            context.lose_all();
+        }
+        if let Some(run) = lock(&self.run).take() {
+            run.end();
+        }
+    }
+
+    /// After a call that took too long: a page that is stuck is its own affair, a browser that is stuck is ended.
+    pub fn check(self: &Arc<Self>) {
+        let browser = Arc::clone(self);
+        tokio::spawn(async move {
+            let asked = browser.line.call(None, "Browser.getVersion", json!({}));
+            if !matches!(tokio::time::timeout(ALIVE, asked).await, Ok(Ok(_))) {
+                tracing::warn!("the browser does not answer: it is ended");
+                browser.end();
+            }
+        });
+    }
+
+    /// The way that a session's pages have to the network.
+    pub fn road(
+        &self,
+        session: &Arc<Session>,
+        config: &Config,
+        launcher: &Launcher,
+        traffic: &Arc<Traffic>,
+    ) -> Result<Road> {
+        let run = lock(&self.run);
+        let run = run.as_ref().ok_or_else(|| Error::new(Kind::Unavailable, "the browser has just ended"))?;
+        run.road(session, config, launcher, traffic.ear())
+    }
+
+    pub fn add_context(&self, context: &Arc<Context>) {
+        lock(&self.contexts).insert(context.id.clone(), Arc::downgrade(context));
+    }
+
+    pub fn remove_context(&self, id: &str) {
+        lock(&self.contexts).remove(id);
+    }
+
+    fn context(&self, id: Option<&str>) -> Option<Arc<Context>> {
+        lock(&self.contexts).get(id?).and_then(Weak::upgrade)
+    }
+
+    fn all_contexts(&self) -> Vec<Arc<Context>> {
+        lock(&self.contexts).values().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// One call that uses a browser.
+pub struct Busy(Arc<Browser>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.touch();
+        self.0.busy.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Hears what the browser says outside any page.
+struct Root(Weak<Browser>);
+
+impl Sink for Root {
+    fn take(&self, line: &Line, event: Event<'_>) {
+        let Some(browser) = self.0.upgrade() else { return };
+        let params = event.params;
+        match event.method {
+            "Target.attachedToTarget" => {
+                let Some(session) = params["sessionId"].as_str() else { return };
+                let info = &params["targetInfo"];
+                let context = browser.context(info["browserContextId"].as_str());
+                match context {
+                    Some(context) if info["type"] == "page" => context.adopt(line, session, info),
+                    // Workers run as they like; what belongs to nobody goes.
+                    _ => {
+                        line.order(Some(session), "Runtime.runIfWaitingForDebugger", json!({}));
+                        line.order(None, "Target.detachFromTarget", json!({"sessionId": session}));
+                        if info["type"] == "page" {
+                            line.order(None, "Target.closeTarget", json!({"targetId": info["targetId"]}));
+                        }
+                    }
+                }
+            }
+            "Target.detachedFromTarget" => {
+                let session = params["sessionId"].as_str().unwrap_or_default();
+                line.forget(session);
+                browser.all_contexts().iter().for_each(|context| context.lose(session));
+            }
+            "Browser.downloadWillBegin" | "Browser.downloadProgress" => {
+                browser.all_contexts().iter().for_each(|context| context.download(event.method, params));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn cannot_start(program: &Path) -> Error {
+    let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Error::new(Kind::Unavailable, format!("the browser {name} did not start"))
+        .reason("browser_failed")
+        .hint("Try again; `ringfence doctor` says which browser is used and whether it works.")
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

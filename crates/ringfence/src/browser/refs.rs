@@ -1,0 +1,98 @@
+//! Short names for the nodes of a page, which hold while their document does.
+
+use std::collections::HashMap;
+
+use crate::base::{Error, Kind, Result};
+
+/// Nodes of one document that have a name. More are not told apart by anybody.
+const MOST: usize = 50_000;
+
+/// A node, and the document it is part of.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Node {
+    pub frame: String,
+    pub document: String,
+    pub backend: i64,
+}
+
+#[derive(Debug, Default)]
+pub struct Refs {
+    names: HashMap<Node, u64>,
+    nodes: HashMap<u64, Node>,
+    /// Never counts back, so that an old name cannot come to mean another node.
+    last: u64,
+}
+
+impl Refs {
+    /// The node's name: the same one as long as it is there.
+    pub fn name(&mut self, node: Node) -> Option<String> {
+        if let Some(number) = self.names.get(&node) {
+            return Some(format!("e{number}"));
+        }
+        if self.names.len() >= MOST {
+            return None;
+        }
+        self.last += 1;
+        self.names.insert(node.clone(), self.last);
+        self.nodes.insert(self.last, node);
+        Some(format!("e{}", self.last))
+    }
+
+    pub fn clear(&mut self) {
+        self.names.clear();
+        self.nodes.clear();
+    }
+
+    pub fn find(&self, name: &str) -> Result<Node> {
+        let number = number(name).unwrap_or(0);
+        match self.nodes.get(&number) {
+            Some(node) => Ok(node.clone()),
+            None if number > 0 && number <= self.last => Err(stale(name)),
+            None => Err(Error::new(Kind::NotFound, format!("there is no ref `{name}` on this page"))
+                .hint("Take the refs from a browser.snapshot of this page.")),
+        }
+    }
+}
+
+/// Whether a caller means a ref and not a selector: `e12`.
+pub fn number(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix('e')?;
+    let plain = (1..=12).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|_| plain)
+}
+
+pub fn stale(name: &str) -> Error {
+    Error::new(Kind::Conflict, format!("`{name}` is of a page that has changed since"))
+        .reason("stale")
+        .hint("Take a new browser.snapshot and use its refs.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(document: &str, backend: i64) -> Node {
+        Node { frame: "f".into(), document: document.into(), backend }
+    }
+
+    #[test]
+    fn a_name_stays_with_its_node_and_is_never_given_again() {
+        let mut refs = Refs::default();
+        assert_eq!(refs.name(node("a", 7)).unwrap(), "e1");
+        assert_eq!(refs.name(node("a", 9)).unwrap(), "e2");
+        assert_eq!(refs.name(node("a", 7)).unwrap(), "e1");
+        assert_eq!(refs.find("e2").unwrap(), node("a", 9));
+        refs.clear();
+        assert_eq!(refs.find("e2").unwrap_err().reason_name(), Some("stale"));
+        assert_eq!(refs.name(node("b", 7)).unwrap(), "e3");
+        assert_eq!(refs.find("e4").unwrap_err().kind(), Kind::NotFound);
+    }
+
+    #[test]
+    fn a_ref_is_told_from_a_selector() {
+        assert_eq!(number("e12"), Some(12));
+        for other in ["e", "em", "e1x", "#e1", "e-1", "e+1", "e1234567890123", "div"] {
+            assert_eq!(number(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! The accessibility trees of a page's frames as indented lines.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use crate::browser::log::cut;
+
+const ACTIONABLE: &[&str] = &[
+    "button",
+    "link",
+    "textbox",
+    "searchbox",
+    "combobox",
+    "checkbox",
+    "radio",
+    "switch",
+    "slider",
+    "spinbutton",
+    "menuitem",
+    "menuitemcheckbox",
+    "menuitemradio",
+    "tab",
+    "option",
+    "treeitem",
+    "listbox",
+    "textField",
+    "PopUpButton",
+    "MenuListOption",
+    "ComboBoxMenuButton",
+    "ComboBoxGrouping",
+    "ComboBoxSelect",
+    "DisclosureTriangle",
+    "Date",
+    "DateTime",
+    "InputTime",
+    "ColorWell",
+    "file",
+    "Iframe",
+    "IframePresentational",
+];
+/// Say where one is.
+const CONTEXT: &[&str] =
+    &["heading", "dialog", "alertdialog", "alert", "status", "navigation", "main", "form", "search", "tablist", "menu"];
+/// Mean nothing by themselves.
+const HOLLOW: &[&str] =
+    &["none", "generic", "InlineTextBox", "LineBreak", "RootWebArea", "LayoutTable", "ListMarker", "Ignored"];
+const NAME: usize = 120;
+const LONG_NAME: usize = 400;
+const LINES: usize = 20_000;
+const DEEPEST: usize = 200;
+
+pub struct Tree {
+    pub frame: String,
+    /// The element that it is in; the main frame is in none.
+    owner: Option<i64>,
+    nodes: Vec<Value>,
+    by_id: HashMap<String, usize>,
+}
+
+impl Tree {
+    pub fn new(frame: String, owner: Option<i64>, nodes: Value) -> Tree {
+        let nodes = match nodes {
+            Value::Array(nodes) => nodes,
+            _ => Vec::new(),
+        };
+        let id = |node: &Value| node["nodeId"].as_str().unwrap_or_default().to_owned();
+        let by_id = nodes.iter().enumerate().map(|(at, node)| (id(node), at)).collect();
+        Tree { frame, owner, nodes, by_id }
+    }
+
+    fn children(&self, at: usize) -> impl Iterator<Item = usize> {
+        let ids = self.nodes[at]["childIds"].as_array().into_iter().flatten();
+        ids.filter_map(|id| self.by_id.get(id.as_str()?).copied())
+    }
+
+    fn root(&self) -> Option<usize> {
+        self.nodes.iter().position(|node| node.get("parentId").is_none())
+    }
+}
+
+/// Writes the lines, and asks for a name for each element that gets one.
+pub struct Writer<'a> {
+    trees: &'a [Tree],
+    by_owner: HashMap<i64, usize>,
+    full: bool,
+    depth: usize,
+    name: &'a mut dyn FnMut(usize, i64) -> Option<String>,
+    lines: Vec<String>,
+}
+
+impl<'a> Writer<'a> {
+    pub fn new(
+        trees: &'a [Tree],
+        full: bool,
+        depth: Option<usize>,
+        name: &'a mut dyn FnMut(usize, i64) -> Option<String>,
+    ) -> Writer<'a> {
+        let by_owner = trees.iter().enumerate().filter_map(|(at, tree)| Some((tree.owner?, at))).collect();
+        Writer { trees, by_owner, full, depth: depth.unwrap_or(usize::MAX), name, lines: Vec::new() }
+    }
+
+    /// From the top, or from this element; None when it is not there.
+    pub fn write(mut self, from: Option<i64>) -> Option<Vec<String>> {
+        let (tree, root) = match from {
+            None => (0, self.trees.first()?.root()?),
+            Some(backend) => self.trees.iter().enumerate().find_map(|(at, tree)| {
+                let node = tree.nodes.iter().position(|node| node["backendDOMNodeId"].as_i64() == Some(backend))?;
+                Some((at, node))
+            })?,
+        };
+        self.visit(tree, root, 0, 0, "");
+        Some(self.lines)
+    }
+
+    fn visit(&mut self, tree: usize, at: usize, indent: usize, deep: usize, above: &str) {
+        if self.lines.len() >= LINES || deep > DEEPEST {
+            return;
+        }
+        let trees = self.trees;
+        let node = &trees[tree].nodes[at];
+        let role = node["role"]["value"].as_str().unwrap_or_default();
+        let label = squeeze(node["name"]["value"].as_str().unwrap_or_default());
+        let backend = node["backendDOMNodeId"].as_i64();
+        let shown = node["ignored"] != true && self.keeps(node, role, &label, above);
+        let before = self.lines.len();
+        let mut below = indent;
+        if shown && indent < self.depth {
+            let line = self.line(tree, node, role, &label, backend);
+            self.lines.push(format!("{}{line}", "  ".repeat(indent)));
+            below = indent + 1;
+        }
+        if below <= self.depth {
+            let above = if shown && !label.is_empty() { label.as_str() } else { above };
+            for child in trees[tree].children(at) {
+                self.visit(tree, child, below, deep + 1, above);
+            }
+            if let Some(inner) = backend.and_then(|backend| self.by_owner.get(&backend).copied())
+                && let Some(root) = trees[inner].root()
+            {
+                self.visit(inner, root, below, deep + 1, "");
+            }
+        }
+        // A place with nothing in it that one could act on is not worth its line.
+        let empty = self.lines.len() == before + 1;
+        if shown && empty && !self.full && label.is_empty() && CONTEXT.contains(&role) {
+            self.lines.truncate(before);
+        }
+    }
+
+    fn keeps(&self, node: &Value, role: &str, label: &str, above: &str) -> bool {
+        if HOLLOW.contains(&role) {
+            // Something that takes the focus can be acted on, whatever it is.
+            return property(node, "focusable") == Some(&Value::Bool(true)) && role != "RootWebArea";
+        }
+        if role == "StaticText" {
+            return self.full && !label.is_empty() && !above.contains(label);
+        }
+        if self.full {
+            return !label.is_empty() || ACTIONABLE.contains(&role) || CONTEXT.contains(&role) || is_structure(role);
+        }
+        ACTIONABLE.contains(&role)
+            || CONTEXT.contains(&role)
+            || property(node, "focusable") == Some(&Value::Bool(true))
+            || property(node, "editable").is_some()
+    }
+
+    fn line(&mut self, tree: usize, node: &Value, role: &str, label: &str, backend: Option<i64>) -> String {
+        let mut line = match role {
+            "StaticText" => "text".to_owned(),
+            "Iframe" | "IframePresentational" => "iframe".to_owned(),
+            role => role.to_owned(),
+        };
+        let most = if self.full { LONG_NAME } else { NAME };
+        if !label.is_empty() {
+            line.push_str(&format!(" {}", quoted(&cut(label, most))));
+        }
+        let wanted = role != "StaticText" && (self.full || role != "heading");
+        if let Some(name) = backend.filter(|_| wanted).and_then(|backend| (self.name)(tree, backend)) {
+            line.push_str(&format!(" [{name}]"));
+        }
+        let value = match &node["value"]["value"] {
+            Value::String(text) => text.clone(),
+            Value::Null => String::new(),
+            other => other.to_string(),
+        };
+        if !value.is_empty() && value != label && role != "StaticText" {
+            line.push_str(&format!(" value={}", quoted(&cut(&squeeze(&value), most))));
+        }
+        for flag in ["disabled", "required", "readonly", "focused", "selected", "expanded", "modal"] {
+            match property(node, flag) {
+                Some(Value::Bool(true)) => line.push_str(&format!(" {flag}")),
+                Some(Value::Bool(false)) if flag == "expanded" => line.push_str(" collapsed"),
+                _ => {}
+            }
+        }
+        for state in ["checked", "pressed"] {
+            match property(node, state) {
+                Some(Value::String(text)) if text != "false" => {
+                    line.push_str(&if text == "true" { format!(" {state}") } else { format!(" {state}={text}") });
+                }
+                Some(Value::Bool(true)) => line.push_str(&format!(" {state}")),
+                _ => {}
+            }
+        }
+        if let Some(Value::String(invalid)) = property(node, "invalid")
+            && invalid != "false"
+        {
+            line.push_str(" invalid");
+        }
+        if let (true, Some(level)) = (role == "heading", property(node, "level")) {
+            line.push_str(&format!(" level={level}"));
+        }
+        if self.full
+            && let (true, Some(Value::String(url))) = (role == "link", property(node, "url"))
+        {
+            line.push_str(&format!(" -> {}", cut(url, 200)));
+        }
+        line
+    }
+}
+
+fn is_structure(role: &str) -> bool {
+    ["list", "table", "row", "cell", "gridcell", "columnheader", "rowheader", "grid", "tree", "article", "region"]
+        .contains(&role)
+}
+
+fn property<'a>(node: &'a Value, name: &str) -> Option<&'a Value> {
+    let all = node["properties"].as_array()?;
+    all.iter().find(|property| property["name"] == name).map(|property| &property["value"]["value"])
+}
+
+fn squeeze(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// In quotes that a page cannot close.
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(id: &str, parent: Option<&str>, role: &str, name: &str, children: &[&str], backend: i64) -> Value {
+        let mut node = json!({
+            "nodeId": id, "ignored": false, "role": {"value": role}, "name": {"value": name},
+            "childIds": children, "backendDOMNodeId": backend, "properties": [],
+        });
+        if let Some(parent) = parent {
+            node["parentId"] = json!(parent);
+        }
+        node
+    }
+
+    fn page() -> Vec<Tree> {
+        let mut button = node("4", Some("2"), "button", "Save \"it\"\n now", &["5"], 14);
+        button["properties"] = json!([{"name": "disabled", "value": {"value": true}}]);
+        let nodes = json!([
+            node("1", None, "RootWebArea", "Title", &["2", "3"], 11),
+            node("2", Some("1"), "generic", "", &["4", "8"], 12),
+            node("3", Some("1"), "Iframe", "inner", &[], 13),
+            button,
+            node("5", Some("4"), "StaticText", "Save \"it\" now", &[], 15),
+            node("8", Some("2"), "StaticText", "Some words", &[], 18),
+        ]);
+        let inner =
+            json!([node("1", None, "RootWebArea", "", &["2"], 91), node("2", Some("1"), "link", "Away", &[], 92)]);
+        vec![Tree::new("main".into(), None, nodes), Tree::new("child".into(), Some(13), inner)]
+    }
+
+    fn written(full: bool, depth: Option<usize>, from: Option<i64>) -> Option<Vec<String>> {
+        let trees = page();
+        let mut name = |tree: usize, backend: i64| Some(format!("e{tree}.{backend}"));
+        Writer::new(&trees, full, depth, &mut name).write(from)
+    }
+
+    #[test]
+    fn what_can_be_acted_on_is_shown_frames_included() {
+        assert_eq!(
+            written(false, None, None).unwrap(),
+            [r#"button "Save \"it\" now" [e0.14] disabled"#, r#"iframe "inner" [e0.13]"#, r#"  link "Away" [e1.92]"#]
+        );
+    }
+
+    #[test]
+    fn everything_is_shown_once_when_asked_for() {
+        let lines = written(true, None, None).unwrap();
+        assert!(lines.contains(&r#"text "Some words""#.to_owned()), "{lines:?}");
+        assert_eq!(lines.iter().filter(|line| line.contains("Save")).count(), 1, "{lines:?}");
+    }
+
+    #[test]
+    fn a_part_and_a_depth_can_be_asked_for() {
+        assert_eq!(written(false, None, Some(92)).unwrap(), [r#"link "Away" [e1.92]"#]);
+        assert_eq!(written(false, Some(1), None).unwrap().len(), 2);
+        assert!(written(false, None, Some(777)).is_none());
+    }
+}

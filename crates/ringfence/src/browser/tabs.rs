@@ -1,0 +1,250 @@
+//! A session's pages: its own context in the browser, which shares no cookie, cache or storage with another.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::downloads::Downloads;
+use super::log::{Entry, Kind as LogKind};
+use super::page::Page;
+use super::process::{Browser, Busy};
+use super::traffic::Traffic;
+use crate::base::{Error, Kind, Result};
+use crate::config::Config;
+use crate::sandbox::Launcher;
+use crate::sandbox::browser::Road;
+use crate::session::{Session, View};
+
+/// Pages of one session. A page that opens more of them finds them closed.
+const PAGES: usize = 20;
+/// From asking for a page to having it.
+const OPEN: Duration = Duration::from_secs(10);
+
+/// Kept by the session, and gone with it.
+#[derive(Default)]
+pub struct Tabs {
+    context: tokio::sync::Mutex<Option<Arc<Context>>>,
+    /// Handles are never given twice, not even by another browser.
+    last: Arc<AtomicU64>,
+}
+
+impl Tabs {
+    /// The session's own; for a call without a lasting session some that end with the call.
+    pub fn of(view: &View) -> Result<Arc<Tabs>> {
+        match view.lasting {
+            true => view.session.keep(|| Ok(Tabs::default())),
+            false => Ok(Arc::default()),
+        }
+    }
+
+    /// The session's context, made anew where the browser is another than last time.
+    pub async fn open(
+        &self,
+        session: &Arc<Session>,
+        config: &Config,
+        launcher: &Launcher,
+    ) -> Result<(Arc<Context>, Busy)> {
+        let mut held = self.context.lock().await;
+        let browser = Browser::of(session, config, launcher).await?;
+        let busy = browser.busy();
+        if let Some(context) = held.as_ref().filter(|context| Arc::ptr_eq(&context.browser, &browser)) {
+            return Ok((Arc::clone(context), busy));
+        }
+        *held = None;
+        let context = Context::new(browser, session, config, launcher, Arc::clone(&self.last)).await?;
+        *held = Some(Arc::clone(&context));
+        Ok((context, busy))
+    }
+
+    /// What is there already.
+    pub async fn current(&self) -> Option<(Arc<Context>, Busy)> {
+        let held = self.context.lock().await;
+        let context = held.as_ref().filter(|context| !context.browser.line.is_closed())?;
+        Some((Arc::clone(context), context.browser.busy()))
+    }
+
+    /// Ends all pages, and with them everything the session has stored in the browser.
+    pub async fn close(&self) {
+        *self.context.lock().await = None;
+    }
+
+    pub fn knew(&self, handle: &str) -> bool {
+        handle
+            .strip_prefix('p')
+            .and_then(|number| number.parse::<u64>().ok())
+            .is_some_and(|number| (1..=self.last.load(Ordering::SeqCst)).contains(&number))
+    }
+}
+
+pub struct Context {
+    pub id: String,
+    pub browser: Arc<Browser>,
+    pub downloads: Downloads,
+    pub traffic: Arc<Traffic>,
+    /// Closed with the context.
+    pub road: Road,
+    last: Arc<AtomicU64>,
+    pages: Mutex<Pages>,
+    changed: watch::Sender<u64>,
+    this: Weak<Context>,
+}
+
+#[derive(Default)]
+struct Pages {
+    all: Vec<Arc<Page>>,
+    /// The handle of the page that is meant when none is named.
+    current: String,
+}
+
+impl Context {
+    async fn new(
+        browser: Arc<Browser>,
+        session: &Arc<Session>,
+        config: &Config,
+        launcher: &Launcher,
+        last: Arc<AtomicU64>,
+    ) -> Result<Arc<Context>> {
+        let traffic = Arc::new(Traffic::default());
+        let road = browser.road(session, config, launcher, &traffic)?;
+        // Loopback goes by the proxy too: it is the session's own that is meant.
+        let wanted = json!({"disposeOnDetach": true, "proxyServer": road.proxy, "proxyBypassList": "<-loopback>"});
+        let made = browser.line.call(None, "Target.createBrowserContext", wanted).await?;
+        let id = made["browserContextId"].as_str().unwrap_or_default().to_owned();
+        let downloads = Downloads::new(&browser, session, config.limits.output_file_bytes)?;
+        let behaviour = json!({
+            "behavior": "allowAndName", "browserContextId": id,
+            "downloadPath": downloads.folder(), "eventsEnabled": true,
+        });
+        browser.line.call(None, "Browser.setDownloadBehavior", behaviour).await?;
+        let context = Arc::new_cyclic(|this| Context {
+            id,
+            browser,
+            downloads,
+            traffic,
+            road,
+            last,
+            pages: Mutex::default(),
+            changed: watch::channel(0).0,
+            this: this.clone(),
+        });
+        context.browser.add_context(&context);
+        Ok(context)
+    }
+
+    /// A page that the browser has just made, for us or by another page.
+    pub fn adopt(&self, line: &super::cdp::Line, session: &str, info: &Value) {
+        let target = info["targetId"].as_str().unwrap_or_default();
+        if self.lock().all.len() >= PAGES {
+            line.order(Some(session), "Runtime.runIfWaitingForDebugger", json!({}));
+            line.order(None, "Target.closeTarget", json!({"targetId": target}));
+            if let Some(page) = self.lock().all.last() {
+                page.state().log.add(Entry::new(LogKind::Blocked, "a page too many was closed at once"));
+            }
+            return;
+        }
+        let handle = format!("p{}", self.last.fetch_add(1, Ordering::SeqCst) + 1);
+        let page = Page::new(handle, line, session, target, self.this.clone());
+        page.set_up();
+        self.lock().all.push(page);
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    pub fn lose(&self, session: &str) {
+        let mut pages = self.lock();
+        pages.all.retain(|page| {
+            let lost = page.session == session;
+            if lost {
+                page.lose(false);
+            }
+            !lost
+        });
+    }
+
+    pub fn lose_all(&self) {
+        let all = std::mem::take(&mut self.lock().all);
+        all.iter().for_each(|page| page.lose(false));
+    }
+
+    pub fn download(&self, method: &str, params: &Value) {
+        if let Some(entry) = self.downloads.hear(&self.browser.line, &self.id, method, params) {
+            let frame = params["frameId"].as_str().unwrap_or_default();
+            let pages = self.pages();
+            let from = pages.iter().find(|page| page.target == frame || page.state().frames.contains_key(frame));
+            if let Some(page) = from.or_else(|| pages.last()) {
+                page.state().log.add(entry);
+            }
+        }
+    }
+
+    /// A new page, which becomes the one that is meant when none is named.
+    pub async fn open_page(&self) -> Result<Arc<Page>> {
+        if self.lock().all.len() >= PAGES {
+            return Err(Error::new(Kind::ResourceExhausted, format!("this session has {PAGES} pages open"))
+                .hint("Close one with browser.tabs, or navigate in one that is there."));
+        }
+        let mut changed = self.changed.subscribe();
+        let wanted = json!({"url": super::address::BLANK, "browserContextId": self.id});
+        let made = self.browser.line.call(None, "Target.createTarget", wanted).await?;
+        let target = made["targetId"].as_str().unwrap_or_default();
+        let arrived = async {
+            loop {
+                if let Some(page) = self.pages().into_iter().find(|page| page.target == target) {
+                    return page;
+                }
+                // The sender is ours, so this cannot fail while we are here.
+                let _ = changed.changed().await;
+            }
+        };
+        let page = tokio::time::timeout(OPEN, arrived).await.map_err(|_| {
+            Error::new(Kind::Unavailable, "the browser did not open a page in time").reason("browser_hung")
+        })?;
+        // Everything that was ordered for it has been done once this is.
+        page.call("Page.getFrameTree", json!({})).await?;
+        self.select(&page);
+        Ok(page)
+    }
+
+    pub fn pages(&self) -> Vec<Arc<Page>> {
+        self.lock().all.iter().filter(|page| !page.is_gone()).cloned().collect()
+    }
+
+    /// The page of this handle, or the one that is meant when none is named.
+    pub fn page(&self, handle: Option<&str>) -> Option<Arc<Page>> {
+        let current = self.lock().current.clone();
+        let pages = self.pages();
+        let wanted = handle.unwrap_or(&current);
+        let found = pages.iter().find(|page| page.handle == wanted);
+        found.or_else(|| pages.last().filter(|_| handle.is_none())).cloned()
+    }
+
+    pub fn select(&self, page: &Page) {
+        self.lock().current = page.handle.clone();
+    }
+
+    pub fn is_current(&self, page: &Page) -> bool {
+        self.page(None).is_some_and(|current| current.handle == page.handle)
+    }
+
+    pub async fn close_page(&self, page: &Page) -> Result<()> {
+        self.browser.line.call(None, "Target.closeTarget", json!({"targetId": page.target})).await?;
+        self.lose(&page.session);
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pages> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        self.lose_all();
+        self.browser.remove_context(&self.id);
+        if !self.browser.line.is_closed() {
+            self.browser.line.order(None, "Target.disposeBrowserContext", json!({"browserContextId": self.id}));
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What the browser tools have in common: finding the page that is meant, and ending in time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jail::rights::Network;
+use serde_json::{Map, Value};
+
+use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, command};
+use crate::base::{Cause, Error, Kind, Result};
+use crate::browser::find::find;
+use crate::browser::page::Page;
+use crate::browser::tabs::{Context, Tabs};
+use crate::browser::{Busy, log};
+use crate::config::{Config, Profile};
+use crate::sandbox::Launcher;
+
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Over the time that a call gives its page: to open it, and to answer.
+const OVERHEAD: Duration = Duration::from_secs(30);
+pub const MAX_BYTES: usize = 256 << 10;
+const MIN_BYTES: usize = 256;
+
+/// What a browser tool says of itself.
+pub struct About {
+    pub name: &'static str,
+    pub title: &'static str,
+    pub description: &'static str,
+    pub scope: Scope,
+    pub hints: Hints,
+    pub writes: bool,
+    pub input: Map<String, Value>,
+    pub output: Map<String, Value>,
+    pub image: bool,
+}
+
+pub fn spec(config: &Config, about: About) -> Spec {
+    let fenced = config.sandbox.profile != Profile::None;
+    let mut effects = Vec::new();
+    effects.extend(about.writes.then_some("filesystem_write"));
+    effects.push("network");
+    Spec {
+        name: about.name.into(),
+        title: about.title.into(),
+        description: about.description.into(),
+        version: "1.0.0".into(),
+        scope: about.scope,
+        hints: about.hints,
+        effects,
+        profile: config.sandbox.profile.name(),
+        input_schema: about.input,
+        output_schema: Some(about.output),
+        can_return_image: about.image,
+        requires_approval: !fenced,
+        streaming: false,
+        timeout: DEFAULT_TIMEOUT + OVERHEAD,
+        unavailable: find(config).err().map(|error| error.message().to_owned()),
+    }
+}
+
+/// Refuses before anybody is asked what cannot work, or must not.
+pub fn prepare(cx: &PrepareCx<'_>, timeout_ms: Option<u64>) -> Result<Plan> {
+    find(cx.config)?;
+    if timeout_ms == Some(0) {
+        return Err(Error::invalid_arguments("`timeout_ms` is zero").hint("Leave it out for 30 seconds."));
+    }
+    let (session, call) = (cx.session.workspace.rights().network, cx.workspace.rights().network);
+    if session != Network::Off && call == Network::Off {
+        // The pages of a session share one way out, which cannot be closed for one call alone.
+        return Err(Error::permission_denied("client_sandbox", "the client's sandbox allows no network")
+            .hint("Have the client allow network access for this call."));
+    }
+    let limit = limit(timeout_ms) + OVERHEAD;
+    Ok(Plan { timeout: Some(limit.min(cx.config.limits.timeout_ceiling)), asks: command::asks(cx), ..Plan::default() })
+}
+
+pub fn limit(timeout_ms: Option<u64>) -> Duration {
+    timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis)
+}
+
+pub fn budget(cx: &RunCx, max_bytes: Option<usize>) -> usize {
+    // Beside the text there are the fields of the result.
+    max_bytes.unwrap_or(cx.budget.saturating_sub(1000)).clamp(MIN_BYTES, MAX_BYTES)
+}
+
+/// A page in use, and what keeps its browser from being taken for idle.
+pub struct Held {
+    pub context: Arc<Context>,
+    pub page: Arc<Page>,
+    /// Kept alive where the session does not.
+    _tabs: Arc<Tabs>,
+    _busy: Busy,
+}
+
+impl Held {
+    /// The page that is meant, made where there is none: the named one, the current one, or `new`.
+    pub async fn open(cx: &RunCx, launcher: &Launcher, page: Option<&str>) -> Result<Held> {
+        let tabs = Tabs::of(&cx.view)?;
+        if let Some(handle) = page.filter(|page| *page != "new") {
+            return Held::existing_in(cx, tabs, Some(handle)).await;
+        }
+        let (context, busy) = tabs.open(&cx.session, &cx.config, launcher).await?;
+        let page = match context.page(None).filter(|_| page.is_none()) {
+            Some(page) => page,
+            None => context.open_page().await?,
+        };
+        context.traffic.record_under(cx.approvals.clone());
+        Ok(Held { context, page, _tabs: tabs, _busy: busy })
+    }
+
+    /// The page that is meant, which must be there.
+    pub async fn existing(cx: &RunCx, page: Option<&str>) -> Result<Held> {
+        Held::existing_in(cx, Tabs::of(&cx.view)?, page).await
+    }
+
+    async fn existing_in(cx: &RunCx, tabs: Arc<Tabs>, handle: Option<&str>) -> Result<Held> {
+        let found = match tabs.current().await {
+            Some((context, busy)) => context.page(handle).map(|page| (context, page, busy)),
+            None => None,
+        };
+        let (context, page, busy) = found.ok_or_else(|| no_page(cx, &tabs, handle))?;
+        context.select(&page);
+        context.traffic.record_under(cx.approvals.clone());
+        Ok(Held { context, page, _tabs: tabs, _busy: busy })
+    }
+}
+
+fn no_page(cx: &RunCx, tabs: &Tabs, handle: Option<&str>) -> Error {
+    if !cx.view.lasting {
+        return Error::new(Kind::NotFound, "this call has no session, so it has no page")
+            .reason("no_session")
+            .hint("Send the handle that results carry in `_meta` (dev.ringfence/session) with each call.");
+    }
+    match handle {
+        Some(handle) if tabs.knew(handle) => Error::new(Kind::NotFound, format!("the page `{handle}` is gone"))
+            .reason("page_closed")
+            .hint("It was closed, or its browser ended: idle browsers do. Open it again with browser.navigate."),
+        Some(handle) => Error::new(Kind::NotFound, format!("there is no page `{}`", log::cut(handle, 40)))
+            .hint("Leave `page` out for the current one; browser.tabs lists them."),
+        None => Error::new(Kind::NotFound, "there is no page yet").hint("Open one with browser.navigate."),
+    }
+}
+
+/// Does the work, unless its time is up or the call is cancelled. After the first the browser is looked at.
+pub async fn within<T>(cx: &RunCx, held: &Held, limit: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::select! {
+        done = work => {
+            if done.as_ref().is_err_and(|error| error.reason_name() == Some("browser_hung")) {
+                held.context.browser.check();
+            }
+            done
+        }
+        () = tokio::time::sleep(limit) => {
+            held.context.browser.check();
+            Err(Error::new(Kind::DeadlineExceeded, format!("the page did not do it within {} ms", limit.as_millis()))
+                .reason("page_unresponsive")
+                .hint("Raise `timeout_ms`; if the page hangs, close it with browser.tabs and open it again."))
+        }
+        cause = cx.cancel.cancelled() => Err(match cause {
+            Cause::Deadline => Error::new(Kind::DeadlineExceeded, "the call took too long"),
+            _ => Error::new(Kind::Cancelled, "the call was cancelled").with("cause", cause.name()),
+        }),
+    }
+}
+
+/// Lines up to so many bytes, and how many there are in all.
+pub fn fit(lines: &[String], most: usize) -> (String, bool) {
+    let mut text = String::new();
+    for (at, line) in lines.iter().enumerate() {
+        if text.len() + line.len() + 1 > most {
+            // Alone it may be longer than all that fits.
+            if text.is_empty() {
+                text.push_str(&log::cut(line, most));
+                text.push('\n');
+            }
+            let left = lines.len() - at;
+            text.push_str(&format!("… [{left} more lines: narrow it with `target` or `depth`, or raise `max_bytes`]"));
+            return (text, true);
+        }
+        text.push_str(line);
+        text.push('\n');
+    }
+    text.truncate(text.trim_end().len());
+    (text, false)
+}
+
+/// A reply as a result: its own text, and all of it as data.
+pub fn output(text: String, reply: &impl serde::Serialize) -> crate::base::call::Output {
+    // Serialising plain fields cannot fail.
+    crate::base::call::Output::of(text, serde_json::to_value(reply).unwrap_or(Value::Null))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_cut_between_lines_and_say_so() {
+        let lines: Vec<String> = (0..100).map(|number| format!("line {number}")).collect();
+        let (text, cut) = fit(&lines, 60);
+        assert!(cut && text.contains("line 5") && text.contains("more lines"), "{text}");
+        let (text, cut) = fit(&lines[..3], 1000);
+        assert_eq!((text.as_str(), cut), ("line 0\nline 1\nline 2", false));
+        let (text, cut) = fit(&["x".repeat(5000)], 300);
+        assert!(cut && text.len() < 500);
+    }
+}
