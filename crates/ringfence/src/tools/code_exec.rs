@@ -56,11 +56,11 @@ struct Arguments {
     file: Option<String>,
     /// Arguments of the program.
     args: Option<Vec<String>>,
-    /// Directory to run in, relative to the workspace. Default: the workspace.
+    /// Directory, relative to the workspace (the default).
     cwd: Option<String>,
     /// Environment variables to add.
     env: Option<BTreeMap<String, String>>,
-    /// Text for standard input. Default: empty.
+    /// Text for standard input.
     stdin: Option<String>,
     /// `new`, or the handle of a session (python, javascript, bash).
     session: Option<String>,
@@ -70,7 +70,7 @@ struct Arguments {
     timeout_ms: Option<u64>,
     /// Figures as images (inline, default), saved as figure-N.png in its directory (file), or not at all.
     figures: Option<Figures>,
-    /// How many bytes of output to return at most, up to 262144.
+    /// Most bytes of output to return (at most 262144).
     max_bytes: Option<usize>,
 }
 

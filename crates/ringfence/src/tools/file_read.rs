@@ -52,7 +52,7 @@ pub struct Args {
     byte_length: Option<u64>,
     /// auto (default), utf-8, base64, or a name such as gbk, shift_jis, utf-16le.
     encoding: Option<String>,
-    /// Put `<line>\t` before each line. Off by default, so that text can be copied exactly.
+    /// Put `<line>\t` before each line (false).
     line_numbers: Option<bool>,
     /// An etag; when the file still has it, no content is sent.
     if_none_match: Option<String>,

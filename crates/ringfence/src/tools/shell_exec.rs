@@ -39,27 +39,27 @@ const DESCRIPTION: &str = "Run a command in the workspace. Returns stdout, stder
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Arguments {
-    /// A command line for bash. Give this or `argv`.
+    /// A command line for bash. This or `argv`.
     command: Option<String>,
-    /// A program and its arguments, run without a shell. Give this or `command`.
+    /// A program and its arguments, without a shell. This or `command`.
     argv: Option<Vec<String>>,
-    /// Directory to run in, relative to the workspace. Default: the workspace.
+    /// Directory, relative to the workspace (the default).
     cwd: Option<String>,
     /// Environment variables to add.
     env: Option<BTreeMap<String, String>>,
-    /// Text for standard input. Default: empty.
+    /// Text for standard input.
     stdin: Option<String>,
     /// Keep standard input open for shell.session `write`.
     interactive: Option<bool>,
-    /// Milliseconds until the command and everything it started is ended. Default: 120000.
+    /// Milliseconds until everything it started is ended (120000).
     timeout_ms: Option<u64>,
-    /// Milliseconds to wait before answering `running`. Default: 60000; 0 starts it in the background.
+    /// Milliseconds until the answer `running` (60000); 0: in the background.
     yield_ms: Option<u64>,
-    /// `new` starts a bash that lives on (directory, variables); its handle runs `command` in it.
+    /// `new`: a bash that keeps its state; its handle: run `command` in it.
     session: Option<String>,
-    /// How many bytes of output to return at most, up to 262144.
+    /// Most bytes of output to return (at most 262144).
     max_bytes: Option<usize>,
-    /// Why you run it, in a few words, for the user who is asked.
+    /// Why, in a few words, for the user who is asked.
     #[expect(dead_code, reason = "shown with the other arguments to whoever is asked")]
     reason: Option<String>,
 }
