@@ -33,6 +33,8 @@ use running::{Running, interpreter};
 use runtimes::Way;
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+/// What that means stands there.
+const SANDBOXED: &str = "Sandboxed as shell.exec.";
 const DESCRIPTION: &str = "Run code and get its output, the value of its last expression (`result`), an exception with \
     its line (`error`), the files it made (`artifacts`) and open matplotlib figures as images. `session: \"new\"` keeps \
     the interpreter: pass its handle to run more code with the same variables.";
@@ -94,7 +96,7 @@ impl CodeExec {
         let spec = Spec {
             name: "code.exec".into(),
             title: "Run code".into(),
-            description: format!("{DESCRIPTION}{}", about.description),
+            description: format!("{DESCRIPTION} {}", if about.fenced { SANDBOXED } else { about.description.trim() }),
             version: "1.0.0".into(),
             scope: Scope::Exec,
             hints: about.hints,

@@ -42,11 +42,11 @@ const TRIES: usize = 3;
 pub struct Args {
     /// Workspace-relative path, or `output:<id>` to read on in a stored output.
     path: String,
-    /// First line, from 1; negative counts from the end (-20 is the last 20 lines).
+    /// First line, from 1; -20 is the last 20 lines.
     offset: Option<i64>,
     /// Number of lines (2000).
     limit: Option<u64>,
-    /// First byte, for very long lines and binary files; instead of offset and limit.
+    /// First byte, for very long lines and binary files.
     byte_offset: Option<u64>,
     /// Number of bytes from byte_offset on.
     byte_length: Option<u64>,
@@ -56,7 +56,7 @@ pub struct Args {
     line_numbers: Option<bool>,
     /// An etag; when the file still has it, no content is sent.
     if_none_match: Option<String>,
-    /// Most bytes of text to return (at most 262144); the client's budget by default.
+    /// Most bytes of text (at most 262144).
     max_bytes: Option<u64>,
 }
 

@@ -31,10 +31,9 @@ pub use reply::Reply;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Clients give up on a call after a minute or so.
 const DEFAULT_YIELD: Duration = Duration::from_secs(60);
-const DESCRIPTION: &str = "Run a command in the workspace. Returns stdout, stderr and the exit code; a non-zero exit \
-    code is a result, not an error. After `yield_ms` it goes on in the background (status `running`, exec_id for \
-    shell.session). Long output is cut in the middle: read the rest with file.read and the `output:` handle. \
-    Background processes end with the command; start servers with yield_ms 0.";
+const DESCRIPTION: &str = "Run a command in the workspace. Returns stdout, stderr and the exit code. After `yield_ms` it \
+    goes on in the background (status `running`, exec_id for shell.session). Output is cut in the middle: the rest is in \
+    file.read of the `output:` handle. Background processes end with the command; start servers with yield_ms 0.";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
