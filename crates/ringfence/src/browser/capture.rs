@@ -10,7 +10,7 @@ use super::page::{HEIGHT, Page, WIDTH};
 use crate::base::{Error, Kind, Result};
 
 /// No picture is longer or wider: beyond it encoders fail.
-const LONGEST: f64 = 16_000.0;
+pub const LONGEST: f64 = 16_000.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Entries of one page that are kept. A page can say as much as it likes.
-const KEPT: usize = 1000;
+pub const KEPT: usize = 1000;
 /// Of one entry.
 const TEXT: usize = 2000;
 

@@ -20,6 +20,6 @@ mod refs;
 pub mod snapshot;
 pub mod tabs;
 mod traffic;
-mod upload;
+pub mod upload;
 
 pub use process::Busy;

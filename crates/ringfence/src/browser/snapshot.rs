@@ -3,6 +3,8 @@
 
 mod tree;
 
+pub use tree::LINES;
+
 use futures::future::join_all;
 use schemars::JsonSchema;
 use serde::Deserialize;

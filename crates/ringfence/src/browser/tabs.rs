@@ -19,7 +19,7 @@ use crate::sandbox::browser::Road;
 use crate::session::{Session, View};
 
 /// Pages of one session. A page that opens more of them finds them closed.
-const PAGES: usize = 20;
+pub const PAGES: usize = 20;
 /// From asking for a page to having it.
 const OPEN: Duration = Duration::from_secs(10);
 

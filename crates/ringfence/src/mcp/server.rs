@@ -125,10 +125,9 @@ impl Server {
         let own = || lasting.iter().filter(|(_, held)| held.session.principal == line.principal);
         if own().count() >= HANDLES_PER_PRINCIPAL
             && let Some(oldest) = own().min_by_key(|(_, held)| held.used).map(|(id, _)| id.clone())
+            && let Some(held) = lasting.remove(&oldest)
         {
-            if let Some(held) = lasting.remove(&oldest) {
-                held.end();
-            }
+            held.end();
         }
         let session = self.connect(line.principal.clone(), line.transport)?.session;
         lasting.insert(handle.id, Lasting { session: Arc::clone(&session), used: Instant::now() });

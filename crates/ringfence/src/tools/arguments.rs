@@ -173,7 +173,7 @@ mod tests {
                 "type": "object",
                 "properties": {
                     "path": {"type": "string", "description": "Where."},
-                    "limit": {"type": "integer", "minimum": 0},
+                    "limit": {"type": "integer"},
                     "mode": {"type": "string", "enum": ["fast", "slow"]},
                 },
                 "required": ["path"],

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::browser::{self, About, Held};
 use super::browser_navigate::{DOWNLOADS, Show, happenings};
+use super::limits::{Amount, Count, Limit};
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
@@ -247,6 +248,13 @@ impl Reply {
 impl Tool for BrowserAct {
     fn spec(&self) -> &Spec {
         &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![
+            Limit::fixed("files of an upload", Count(crate::browser::upload::FILES as u64)),
+            Limit { of: "wait for an element", usual: READY.shown(), most: "`[limits] timeout_ms`".to_owned() },
+        ]
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::browser::{self, About, Held};
+use super::limits::Limit;
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
 use crate::base::Result;
@@ -77,6 +78,10 @@ async fn eval(cx: &RunCx, args: &Args, held: &Held) -> Result<Output> {
 impl Tool for BrowserEval {
     fn spec(&self) -> &Spec {
         &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![Limit::time(browser::DEFAULT_TIMEOUT), Limit::text(browser::MAX_BYTES)]
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {

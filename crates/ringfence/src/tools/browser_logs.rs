@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::browser::{self, About, Held};
+use super::limits::{Amount, Count, Limit};
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
 use crate::base::Result;
@@ -163,6 +164,14 @@ fn read(cx: &RunCx, args: &Args, held: &Held) -> Output {
 impl Tool for BrowserLogs {
     fn spec(&self) -> &Spec {
         &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![Limit {
+            of: "entries",
+            usual: DEFAULT_LIMIT.to_string(),
+            most: Count(crate::browser::log::KEPT as u64).shown(),
+        }]
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::browser::{self, About, Held};
+use super::limits::{Count, Limit};
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::{Granted, Prompt};
 use crate::base::call::{Output, Prepared};
@@ -232,6 +233,13 @@ pub fn happenings(dialogs: &[Dialog], downloads: &[Download]) -> String {
 impl Tool for BrowserNavigate {
     fn spec(&self) -> &Spec {
         &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![
+            Limit::time(browser::DEFAULT_TIMEOUT),
+            Limit::fixed("pages of a session", Count(crate::browser::tabs::PAGES as u64)),
+        ]
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::browser::{self, About, Held};
+use super::limits::{Count, Limit};
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments, file_write};
 use crate::approval::Granted;
 use crate::base::call::{Block, Output, Prepared};
@@ -153,6 +154,15 @@ fn padding(data: &str) -> u64 {
 impl Tool for BrowserScreenshot {
     fn spec(&self) -> &Spec {
         &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![
+            Limit::time(browser::DEFAULT_TIMEOUT),
+            Limit { of: "width shown", usual: MAX_WIDTH.to_string(), most: "any".to_owned() },
+            Limit { of: "height shown", usual: MAX_HEIGHT.to_string(), most: "any".to_owned() },
+            Limit::fixed("pixels of a side", Count(crate::browser::capture::LONGEST as u64)),
+        ]
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {

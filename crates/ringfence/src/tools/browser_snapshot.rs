@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::browser::{self, About, Held};
+use super::limits::{Count, Limit};
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
 use crate::base::Result;
@@ -87,6 +88,10 @@ async fn look(cx: &RunCx, args: &Args, held: &Held) -> Result<Output> {
 impl Tool for BrowserSnapshot {
     fn spec(&self) -> &Spec {
         &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![Limit::text(browser::MAX_BYTES), Limit::fixed("lines", Count(crate::browser::snapshot::LINES as u64))]
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {

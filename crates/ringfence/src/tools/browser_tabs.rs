@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::browser::{self, About, Held};
+use super::limits::{Count, Limit};
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
@@ -119,6 +120,10 @@ fn line(tab: &Tab) -> String {
 impl Tool for BrowserTabs {
     fn spec(&self) -> &Spec {
         &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![Limit::fixed("pages of a session", Count(crate::browser::tabs::PAGES as u64))]
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {

@@ -20,6 +20,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::command::{self, About};
+use super::limits::{Bytes, Count, Limit};
 use super::runs::Runs;
 use super::{Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
@@ -134,6 +135,18 @@ impl CodeExec {
 impl Tool for CodeExec {
     fn spec(&self) -> &Spec {
         &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![
+            Limit::time(DEFAULT_TIMEOUT),
+            Limit::fixed("figures", Count(report::FIGURES as u64)),
+            Limit::fixed("a figure", Bytes(report::FIGURE_BYTES as u64)),
+            Limit::fixed("files looked at for artifacts", Count(artifacts::FILES as u64)),
+            Limit::fixed("artifacts named", Count(artifacts::SHOWN as u64)),
+            Limit::fixed("interpreters that live on", Count(running::SESSIONS as u64)),
+            Limit::text(command::MAX_BYTES),
+        ]
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {

@@ -25,7 +25,7 @@ use crate::sandbox::{
 
 /// Decisions of one run's proxy that are written down one by one.
 const AUDITED: usize = 10_000;
-const MAX_BYTES: usize = 256 << 10;
+pub const MAX_BYTES: usize = 256 << 10;
 /// Below this a cut says nothing any more.
 const MIN_BYTES: usize = 256;
 const FENCED: &str = " It runs in a sandbox: only the workspace, HOME and /tmp can be written, .git/config, .git/hooks \

@@ -12,7 +12,7 @@ use crate::session::Outputs;
 const DEADLINE: Duration = Duration::from_millis(200);
 /// Longer texts are not compared at all.
 const MAX_TEXT: usize = 8 << 20;
-const MAX_DIFF: usize = 4 << 10;
+pub(super) const MAX_DIFF: usize = 4 << 10;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::cursor::Question;
+use super::limits::{Count, Limit};
 use super::selection::Selection;
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
@@ -190,6 +191,14 @@ impl Default for FileList {
 impl Tool for FileList {
     fn spec(&self) -> &Spec {
         &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![
+            Limit::up_to("entries", Count(DEFAULT_LIMIT), Count(MAX_LIMIT)),
+            Limit::fixed("entries of a directory before it is one", Count(pick::COLLAPSE as u64)),
+            Limit::fixed("time of looking", PATIENCE),
+        ]
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Plan> {

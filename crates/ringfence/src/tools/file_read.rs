@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::content::{Content, Survey};
+use super::limits::{Amount, Bytes, Count, Limit};
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments, image, mime};
 use crate::approval::Granted;
 use crate::base::call::{Block, Output, Prepared};
@@ -217,6 +218,16 @@ impl Default for FileRead {
 impl Tool for FileRead {
     fn spec(&self) -> &Spec {
         &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![
+            Limit { of: "lines", usual: Count(DEFAULT_LINES).shown(), most: "the text of a result".to_owned() },
+            Limit::text(MAX_BYTES),
+            Limit::fixed("an image that is shown", Bytes(MAX_IMAGE_BYTES)),
+            Limit::fixed("a file whose etag is of its content", Bytes(super::content::WHOLE_BYTES)),
+            Limit::time(self.spec.timeout),
+        ]
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Plan> {

@@ -16,6 +16,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::limits::{Bytes, Count, Limit};
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments, diff};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
@@ -166,6 +167,17 @@ impl Default for FileReplace {
 impl Tool for FileReplace {
     fn spec(&self) -> &Spec {
         &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![
+            Limit::fixed("a file", Bytes(MAX_BYTES as u64)),
+            Limit::fixed("edits", Count(MAX_EDITS as u64)),
+            Limit::fixed("matches of an edit", Count(edit::MAX_MATCHES as u64)),
+            Limit::fixed("files changed at once", Count(many::MAX_FILES as u64)),
+            Limit::fixed("a diff in the result", Bytes(super::diff::MAX_DIFF as u64)),
+            Limit::time(self.spec.timeout),
+        ]
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Plan> {

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::cursor::Question;
+use super::limits::{Count, Limit};
 use super::selection::Selection;
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
@@ -232,6 +233,16 @@ impl Default for FileSearch {
 impl Tool for FileSearch {
     fn spec(&self) -> &Spec {
         &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![
+            Limit::up_to("results", Count(DEFAULT_RESULTS), Count(MAX_RESULTS)),
+            Limit::up_to("lines of context", Count(0), Count(MAX_CONTEXT)),
+            Limit::up_to("time", DEFAULT_TIMEOUT, MAX_TIMEOUT),
+            Limit::fixed("characters of a line", Count(seek::LINE_CHARS as u64)),
+            Limit::text(MAX_BYTES),
+        ]
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Plan> {

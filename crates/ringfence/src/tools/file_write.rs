@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 use super::content::{WHOLE_BYTES, check, etag_of, weak_etag};
 use super::diff::{self, Changes, changes};
 use super::existing::{Existing, stale};
+use super::limits::{Bytes, Limit};
 use super::store::{self, Temporary};
 use super::text::{self, Eol};
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
@@ -162,6 +163,10 @@ impl Default for FileWrite {
 impl Tool for FileWrite {
     fn spec(&self) -> &Spec {
         &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![Limit::fixed("a diff in the result", Bytes(super::diff::MAX_DIFF as u64)), Limit::time(self.spec.timeout)]
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Plan> {

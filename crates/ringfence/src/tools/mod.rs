@@ -25,6 +25,7 @@ pub mod file_search;
 pub mod file_write;
 pub mod fixtures;
 mod image;
+pub mod limits;
 pub mod mime;
 mod runs;
 mod selection;
@@ -40,6 +41,8 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use tokio_util::task::TaskTracker;
+
+use limits::Limit;
 
 use crate::approval::{AskCx, Gate, Granted, Prompt};
 use crate::audit::Approvals;
@@ -188,6 +191,11 @@ impl RunCx {
 
 pub trait Tool: Send + Sync + 'static {
     fn spec(&self) -> &Spec;
+
+    /// What bounds it, for the documents.
+    fn limits(&self) -> Vec<Limit> {
+        Vec::new()
+    }
 
     /// Checks the arguments and says what the call would need. Acting comes later, in `run`.
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan>;

@@ -13,7 +13,7 @@ use crate::sandbox::{Line, Look, Seen};
 use crate::session::Session;
 
 /// Those that go on. Those that have ended and can still be looked at do not count.
-const RUNNING: usize = 32;
+pub const RUNNING: usize = 32;
 /// All of them; the oldest that has ended makes room.
 const KEPT: usize = 128;
 

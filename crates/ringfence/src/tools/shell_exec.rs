@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 use tokio::sync::OwnedMutexGuard;
 
 use super::command::{self, About, Command};
+use super::limits::{Amount, Limit};
 use super::runs::{Kept, Runs};
 use super::{Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
@@ -184,6 +185,15 @@ pub fn running(reply: Reply) -> Result<Output> {
 impl Tool for ShellExec {
     fn spec(&self) -> &Spec {
         &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![
+            Limit::time(DEFAULT_TIMEOUT),
+            Limit { of: "wait before `running`", usual: DEFAULT_YIELD.shown(), most: "the time".to_owned() },
+            Limit::text(command::MAX_BYTES),
+            Limit { of: "stored output", usual: "50 MB".to_owned(), most: "`[limits] output_file_bytes`".to_owned() },
+        ]
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::command::{self, About, Started, millis};
+use super::limits::{Count, Limit};
 use super::runs::{Kept, Runs};
 use super::shell_exec::{self, Reply};
 use super::{Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
@@ -228,6 +229,15 @@ fn list(runs: &Runs) -> Result<Output> {
 impl Tool for ShellSession {
     fn spec(&self) -> &Spec {
         &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![
+            Limit::up_to("wait of a read", DEFAULT_WAIT, LONGEST_WAIT),
+            Limit::up_to("wait after a write or signal", AFTER_WRITE, LONGEST_WAIT),
+            Limit::fixed("what goes on at once", Count(super::runs::RUNNING as u64)),
+            Limit::text(command::MAX_BYTES),
+        ]
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {

@@ -47,7 +47,7 @@ const HOLLOW: &[&str] =
     &["none", "generic", "InlineTextBox", "LineBreak", "RootWebArea", "LayoutTable", "ListMarker", "Ignored"];
 const NAME: usize = 120;
 const LONG_NAME: usize = 400;
-const LINES: usize = 20_000;
+pub const LINES: usize = 20_000;
 const DEEPEST: usize = 200;
 
 pub struct Tree {

@@ -13,8 +13,8 @@ use crate::base::{Cancel, Result};
 use crate::tools::mime;
 
 /// Files that are looked at. Beyond that a run would wait for the look.
-const FILES: usize = 10_000;
-const SHOWN: usize = 40;
+pub const FILES: usize = 10_000;
+pub const SHOWN: usize = 40;
 /// What an interpreter puts beside what it runs is no result.
 const CACHES: &[&str] = &["__pycache__"];
 

@@ -10,8 +10,8 @@ use crate::tools::mime;
 
 /// The longest report: a few figures and their text.
 pub const LONGEST: usize = 20 << 20;
-const FIGURES: usize = 4;
-const FIGURE_BYTES: usize = 3 << 20;
+pub const FIGURES: usize = 4;
+pub const FIGURE_BYTES: usize = 3 << 20;
 /// Wider than that no client shows; a picture of more dots than this is a bomb.
 const FIGURE_SIDE: u32 = 4096;
 const WARNINGS: usize = 8;

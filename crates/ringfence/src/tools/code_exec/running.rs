@@ -24,7 +24,7 @@ use crate::tools::command::{self, Command, Started};
 use crate::tools::runs::{Kept, Runs};
 
 /// Interpreters that live on in one session.
-const SESSIONS: usize = 8;
+pub const SESSIONS: usize = 8;
 
 const PYTHON: [&str; 2] = [include_str!("boot.py"), include_str!("driver.py")];
 const JAVASCRIPT: [&str; 2] = [include_str!("boot.js"), include_str!("driver.js")];

@@ -16,7 +16,7 @@ use crate::base::workspace::tree::{Directory, Entry, Next, Seen, Tree, Visitor, 
 use crate::tools::selection::Selection;
 
 /// A directory below the asked one with more entries than this is one entry.
-const COLLAPSE: usize = 100;
+pub(super) const COLLAPSE: usize = 100;
 
 /// What is to be shown.
 pub struct Wanted {

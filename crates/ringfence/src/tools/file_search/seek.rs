@@ -20,7 +20,7 @@ use crate::base::workspace::tree::{Directory, Entry, Halt, Next, Seen, Tree, Vis
 use crate::tools::selection::Selection;
 
 /// Characters of a line that are shown.
-const LINE_CHARS: usize = 300;
+pub(super) const LINE_CHARS: usize = 300;
 /// And of a match that spans lines.
 const BLOCK_CHARS: usize = 1000;
 /// A line, or with multiline a file, that needs more memory than this is not searched.
