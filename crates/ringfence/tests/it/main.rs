@@ -20,6 +20,7 @@ mod file_list;
 mod file_replace;
 mod file_search;
 mod footprint;
+mod journey;
 mod malformed;
 mod prepared;
 mod prompts;
