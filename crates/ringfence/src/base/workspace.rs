@@ -301,6 +301,15 @@ impl Object {
         Ok(Object { fd, path })
     }
 
+    /// Another hold on the same object.
+    pub fn again(&self) -> Result<Object> {
+        let fd = self
+            .fd
+            .try_clone()
+            .map_err(|error| os_error(Errno::from_io_error(&error).unwrap_or(Errno::IO), &self.path))?;
+        Ok(Object { fd, path: self.path.clone() })
+    }
+
     pub fn open_read(&self) -> Result<File> {
         self.reopen(OFlags::RDONLY).map_err(|errno| os_error(errno, &self.path))
     }

@@ -61,9 +61,13 @@ fn simplify(schema: &mut Value) {
             if map.get("default").is_some_and(Value::is_null) {
                 map.remove("default");
             }
-            // Rust's integer widths mean nothing to a caller.
+            // Rust's integer widths mean nothing to a caller, and that a count is not negative is plain. An argument may
+            // have the name of either.
             if map.get("format").is_some_and(Value::is_string) {
                 map.remove("format");
+            }
+            if map.get("minimum") == Some(&json!(0)) {
+                map.remove("minimum");
             }
             map.values_mut().for_each(simplify);
         }

@@ -1,8 +1,12 @@
 //! What a write changed, in lines.
 
+use std::io::Write;
 use std::time::Duration;
 
 use similar::{ChangeTag, TextDiff};
+
+use crate::base::Error;
+use crate::session::Outputs;
 
 /// Past this a diff is approximate; it is still a true one.
 const DEADLINE: Duration = Duration::from_millis(200);
@@ -14,9 +18,8 @@ const MAX_DIFF: usize = 4 << 10;
 pub struct Changes {
     pub added: u64,
     pub removed: u64,
-    /// In unified form, when asked for, cut at a line end.
+    /// In unified form, when asked for.
     pub unified: Option<String>,
-    pub cut: bool,
 }
 
 /// The lines that differ; None when the texts are too long to compare.
@@ -35,10 +38,22 @@ pub fn changes(path: &str, old: &str, new: &str, unified: bool) -> Option<Change
     }
     if unified {
         let text = diff.unified_diff().context_radius(3).header(&format!("a/{path}"), &format!("b/{path}")).to_string();
-        changes.cut = text.len() > MAX_DIFF;
-        changes.unified = Some(if changes.cut { cut(&text) } else { text });
+        changes.unified = Some(text);
     }
     Some(changes)
+}
+
+/// Cuts a diff that is too long for a result, at a line end, and stores the whole. Whether it was cut, and the handle.
+pub fn fit(diff: &mut Option<String>, outputs: &Outputs) -> (bool, Option<String>) {
+    let Some(whole) = diff.as_ref().filter(|diff| diff.len() > MAX_DIFF) else { return (false, None) };
+    let stored = outputs.create().and_then(|(handle, mut file)| {
+        let lost = |error| Error::internal("cannot store the diff").source(error);
+        file.write_all(whole.as_bytes()).map_err(lost).map(|()| handle)
+    });
+    let cut = cut(whole);
+    *diff = Some(cut);
+    // What was asked for has happened; a diff that could not be kept is no reason to say that it has not.
+    (true, stored.inspect_err(|error| tracing::warn!("a diff is not kept: {}", error.log_line())).ok())
 }
 
 fn cut(text: &str) -> String {
@@ -49,19 +64,33 @@ fn cut(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use super::*;
 
     #[test]
     fn a_diff_counts_lines_and_is_cut() {
         let found = changes("x", "a\nb\nc\n", "a\nB\nc\nd\n", true).unwrap();
-        assert_eq!((found.added, found.removed, found.cut), (2, 1, false));
+        assert_eq!((found.added, found.removed), (2, 1));
         let unified = found.unified.unwrap();
         assert!(unified.starts_with("--- a/x\n+++ b/x\n@@ ") && unified.contains("\n-b\n+B\n c\n+d\n"), "{unified}");
 
         let long: String = (0..2000).map(|line| format!("zeile {line} ü\n")).collect();
         let found = changes("x", "", &long, true).unwrap();
-        assert_eq!((found.added, found.cut), (2000, true));
-        let unified = found.unified.unwrap();
-        assert!(unified.len() <= MAX_DIFF + 40 && unified.contains("bytes omitted]"), "{}", unified.len());
+        assert_eq!(found.added, 2000);
+        let whole = found.unified.unwrap();
+        let (mut diff, dir) = (Some(whole.clone()), std::env::temp_dir().join(crate::base::ids::short("diff")));
+        let (cut, handle) = {
+            let outputs = Outputs::new(dir.clone());
+            let (cut, handle) = fit(&mut diff, &outputs);
+            let mut stored = String::new();
+            outputs.open(handle.as_ref().unwrap()).unwrap().read_to_string(&mut stored).unwrap();
+            assert_eq!(stored, whole);
+            (cut, handle)
+        };
+        let shown = diff.unwrap();
+        assert!(cut && handle.is_some() && shown.len() <= MAX_DIFF + 40 && shown.contains("bytes omitted]"));
+        let mut short = Some("x".to_owned());
+        assert_eq!(fit(&mut short, &Outputs::new(dir)), (false, None));
     }
 }

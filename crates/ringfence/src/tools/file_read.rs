@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::content::{Content, Survey};
-use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments, mime};
+use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments, image, mime};
 use crate::approval::Granted;
 use crate::base::call::{Block, Output, Prepared};
 use crate::base::clock::format_utc;
@@ -30,6 +30,8 @@ const MIN_BYTES: usize = 64;
 /// The metadata block and the note count against the client's budget as well.
 const METADATA_BYTES: usize = 700;
 const MAX_IMAGE_BYTES: u64 = 5 << 20;
+/// Models see no more of an image than this many pixels of its longer side.
+const MAX_IMAGE_SIDE: u32 = 1568;
 /// Files up to this size are read once, so that content and etag are of one moment whatever else goes on.
 const HOLD_BYTES: u64 = 1 << 20;
 /// How often a larger file that changes while it is read is read again.
@@ -104,6 +106,14 @@ pub struct Reply {
     /// Some bytes made no sense in the encoding and show as U+FFFD.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub lossy: bool,
+    /// Of an image, in pixels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub width: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub height: Option<u32>,
+    /// How to see more of an image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
 }
 
 /// How the caller wants bytes to become text.
@@ -277,6 +287,9 @@ impl Answer {
         let magic = mime::by_content(&survey.head).filter(|_| !stored);
         let binary = named.is_none() && !stored && (survey.found.binary || magic.is_some());
         let mut answer = Answer::about(content, &survey, magic, binary);
+        if let Some((width, height)) = magic.and_then(|mime| image::dimensions(mime, &survey.head)) {
+            (answer.reply.width, answer.reply.height) = (Some(width), Some(height));
+        }
         let max = args.max_text(budget);
         if args.if_none_match.as_ref() == Some(&survey.etag) {
             answer.reply.kind = "unchanged";
@@ -328,10 +341,38 @@ impl Answer {
         let bytes = content.read(0, usize::try_from(MAX_IMAGE_BYTES).unwrap_or(usize::MAX))?;
         self.reply.kind = "image";
         self.image = Some(STANDARD.encode(bytes));
+        if self.reply.width.max(self.reply.height).is_some_and(|side| side > MAX_IMAGE_SIDE) {
+            self.reply.hint = Some(format!(
+                "Details may be lost: models see at most {MAX_IMAGE_SIDE} pixels a side. For a part of it: {}",
+                self.shrink("-crop 1568x1568+0+0")
+            ));
+        }
         Ok(())
     }
 
+    /// A command that makes an image that can be seen.
+    fn shrink(&self, how: &str) -> String {
+        let name = self.reply.path.rsplit('/').next().unwrap_or_default();
+        // A name of the workspace's is not handed on as a part of a command.
+        let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._".contains(&byte));
+        let from = if plain { self.reply.path.as_str() } else { "IN" };
+        format!("shell.exec `magick {from} {how} small.png` (or ffmpeg, or Python with Pillow), then file.read it.")
+    }
+
     fn describe_binary(&mut self, survey: &Survey) {
+        if mime::is_shown_as_image(&self.reply.mime) {
+            let size = match (self.reply.width, self.reply.height) {
+                (Some(width), Some(height)) => format!("{width}x{height} pixels, "),
+                _ => String::new(),
+            };
+            let hint = format!("Make a smaller copy: {}", self.shrink("-resize 1568x1568"));
+            self.notes.push(format!(
+                "{}, {size}{} bytes: images of more than {MAX_IMAGE_BYTES} bytes are not shown. {hint}",
+                self.reply.mime, survey.size
+            ));
+            self.reply.hint = Some(hint);
+            return;
+        }
         let first = crate::base::ids::hex(&survey.head[..survey.head.len().min(64)]);
         self.notes.push(format!(
             "binary file, {}, {} bytes; first bytes {first}; use encoding \"base64\" for its bytes",

@@ -1,10 +1,8 @@
 //! `file.write`: a whole file, or more at its end. The old bytes stay until all of the new ones are there, and
 //! mode, owner, encoding and line ends stay what they were unless the caller says otherwise.
 
-mod store;
-
 use std::ffi::OsString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,21 +10,20 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use encoding_rs::{Encoding, UTF_8};
 use futures::future::BoxFuture;
-use rustix::fs::{Mode as Bits, fchmod};
-use rustix::io::Errno;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::content::{Content, Survey, WHOLE_BYTES, check, etag_of, weak_etag};
-use super::diff::{Changes, changes};
+use super::content::{WHOLE_BYTES, check, etag_of, weak_etag};
+use super::diff::{self, Changes, changes};
+use super::existing::{Existing, stale};
+use super::store::{self, Temporary};
 use super::text::{self, Eol};
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
-use crate::base::workspace::{Object, Place, Workspace, os_error, quoted};
+use crate::base::workspace::{Place, Workspace, quoted};
 use crate::base::{Cancel, Error, Kind, Result};
-use store::Temporary;
 
 /// Old content up to this size is held, to be compared and, where a write is in place, put back.
 const HOLD_BYTES: u64 = 16 << 20;
@@ -113,6 +110,9 @@ pub struct Reply {
     diff: Option<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     diff_truncated: bool,
+    /// The whole diff, when it was cut: read it with file.read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<String>,
     /// The encoding of the text written.
     #[serde(skip_serializing_if = "Option::is_none")]
     encoding: Option<String>,
@@ -172,7 +172,11 @@ impl Tool for FileWrite {
     fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let args: Args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
-            let work = tokio::task::spawn_blocking(move || write(&cx.workspace, &args, &cx.cancel));
+            let work = tokio::task::spawn_blocking(move || {
+                let mut reply = write(&cx.workspace, &args, &cx.cancel)?;
+                (reply.diff_truncated, reply.output) = diff::fit(&mut reply.diff, &cx.session.outputs);
+                Ok::<_, Error>(reply)
+            });
             let reply = work.await.map_err(|error| Error::internal("the write ended unexpectedly").source(error))??;
             Ok(reply.into_output())
         })
@@ -223,9 +227,9 @@ fn write(workspace: &Workspace, args: &Args, cancel: &Cancel) -> Result<Reply> {
         };
         let (path, target, existing) = match place {
             Place::NoParent { path } => (path, None, None),
-            Place::Ready { dir, name, path, existing } => (path, Some((dir, name)), existing),
+            Place::Ready { dir, name, path, existing } => (path, Some((Arc::new(dir), name)), existing),
         };
-        let old = existing.map(|object| Old::look(object, cancel)).transpose()?;
+        let old = existing.map(|object| Existing::look(object, HOLD_BYTES, cancel)).transpose()?;
         let job = Job::new(args, &input, path, old)?;
         match target {
             Some((dir, name)) if !args.dry_run() => {
@@ -241,35 +245,11 @@ fn write(workspace: &Workspace, args: &Args, cancel: &Cancel) -> Result<Reply> {
         .hint("Stop whatever writes it, or try again."))
 }
 
-/// The file that is there already.
-struct Old {
-    object: Object,
-    content: Content,
-    survey: Survey,
-}
-
-impl Old {
-    fn look(object: Object, cancel: &Cancel) -> Result<Old> {
-        let content = Content::new(object.open_read()?, object.path.clone(), HOLD_BYTES)?;
-        let survey = content.survey(None, cancel)?;
-        Ok(Old { object, content, survey })
-    }
-
-    fn is_text(&self) -> bool {
-        !self.survey.found.binary
-    }
-
-    fn text(&self) -> Option<String> {
-        let bytes = self.content.bytes().filter(|_| self.is_text())?;
-        Some(self.survey.found.encoding.decode_without_bom_handling(&bytes[self.survey.bom..]).0.into_owned())
-    }
-}
-
 /// One attempt, decided down to the byte before anything is touched.
 struct Job<'a> {
     args: &'a Args,
     path: String,
-    old: Option<Old>,
+    old: Option<Existing>,
     /// What is written: the whole file, or its new end.
     bytes: Vec<u8>,
     append: bool,
@@ -278,7 +258,7 @@ struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    fn new(args: &'a Args, input: &Input<'_>, path: String, old: Option<Old>) -> Result<Job<'a>> {
+    fn new(args: &'a Args, input: &Input<'_>, path: String, old: Option<Existing>) -> Result<Job<'a>> {
         check_preconditions(args, old.as_ref(), &path)?;
         let append = args.mode == Some(Mode::Append) && old.is_some();
         let (bytes, encoding, text) = match input {
@@ -316,7 +296,7 @@ impl<'a> Job<'a> {
     }
 
     /// None when somebody else was faster and the attempt has to start over.
-    fn write(self, dir: &OwnedFd, name: &OsString, cancel: &Cancel) -> Result<Option<Reply>> {
+    fn write(self, dir: &Arc<OwnedFd>, name: &OsString, cancel: &Cancel) -> Result<Option<Reply>> {
         let etag = match &self.old {
             None => self.create(dir, name, cancel)?,
             Some(old) if self.atomic() => self.replace(old, dir, name, cancel)?,
@@ -325,9 +305,9 @@ impl<'a> Job<'a> {
         Ok(etag.map(|etag| self.reply(Some(etag))))
     }
 
-    fn create(&self, dir: &OwnedFd, name: &OsString, cancel: &Cancel) -> Result<Option<String>> {
+    fn create(&self, dir: &Arc<OwnedFd>, name: &OsString, cancel: &Cancel) -> Result<Option<String>> {
         let mode = if self.args.executable == Some(true) { 0o777 } else { 0o666 };
-        let mut temporary = Temporary::create(dir.as_fd(), name, &self.path, mode)?;
+        let mut temporary = Temporary::create(dir, name, &self.path, mode)?;
         temporary.write(&self.bytes, cancel)?;
         let etag = self.new_etag(&temporary)?;
         match temporary.put_new(name)? {
@@ -337,46 +317,27 @@ impl<'a> Job<'a> {
         }
     }
 
-    fn replace(&self, old: &Old, dir: &OwnedFd, name: &OsString, cancel: &Cancel) -> Result<Option<String>> {
-        // A rename asks for no right to the file itself, so that is asked for here. A program that is running
-        // cannot be opened for writing, but it can be replaced.
-        match old.object.open_write() {
-            Ok(_) | Err(Errno::TXTBSY) => {}
-            Err(errno) => return Err(os_error(errno, &self.path)),
-        }
-        // Nobody who could not read the old file may read the new one, not even while it is written.
-        let mut temporary = Temporary::create(dir.as_fd(), name, &self.path, 0o600)?;
-        temporary.write(&self.bytes, cancel)?;
-        temporary.inherit(old.content.file(), &old.content.stat, self.new_mode(old))?;
+    fn replace(&self, old: &Existing, dir: &Arc<OwnedFd>, name: &OsString, cancel: &Cancel) -> Result<Option<String>> {
+        let temporary = old.stage(dir, name, &self.bytes, self.new_mode(old), cancel)?;
         let etag = self.new_etag(&temporary)?;
+        if !old.holds_still()? {
+            return Ok(None);
+        }
         Ok(temporary.replace(name, &old.content.stat)?.then_some(etag))
     }
 
-    fn write_in_place(&self, old: &Old, cancel: &Cancel) -> Result<Option<String>> {
-        let file = old.object.open_write().map_err(|errno| os_error(errno, &self.path))?;
-        let _one_at_a_time = store::commit_lock();
-        let now = rustix::fs::fstat(&file).map_err(|errno| os_error(errno, &self.path))?;
-        if !super::content::same(&now, &old.content.stat) {
-            return Ok(None);
-        }
-        check(cancel)?;
-        let mode = self.new_mode(old);
-        if mode != old.content.stat.st_mode & 0o7777 {
-            fchmod(&file, Bits::from_raw_mode(mode)).map_err(|errno| os_error(errno, &self.path))?;
-        }
-        if self.append {
-            store::append(&file, old.survey.size, &self.bytes, &self.path, cancel)?;
-        } else {
-            store::overwrite(&file, old.content.bytes(), &self.bytes, &self.path)?;
-        }
-        // The bytes are there now, so a cancelled call still gets its true etag.
-        let written = Content::new(old.object.open_read()?, self.path.clone(), 0)?;
-        Ok(Some(written.survey(None, &Cancel::new())?.etag))
+    fn write_in_place(&self, old: &Existing, cancel: &Cancel) -> Result<Option<String>> {
+        old.write_in_place(self.new_mode(old), cancel, |file| {
+            if self.append {
+                store::append(file, old.survey.size, &self.bytes, &self.path, cancel)
+            } else {
+                store::overwrite(file, old.content.bytes(), &self.bytes, &self.path)
+            }
+        })
     }
 
-    /// Set-user-id and the like do not survive new bytes, as the kernel has it for ordinary users.
-    fn new_mode(&self, old: &Old) -> u32 {
-        let mode = old.content.stat.st_mode & 0o777;
+    fn new_mode(&self, old: &Existing) -> u32 {
+        let mode = old.plain_mode();
         match self.args.executable {
             None => mode,
             // Whoever may read may run.
@@ -385,7 +346,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    fn new_etag(&self, temporary: &Temporary<'_>) -> Result<String> {
+    fn new_etag(&self, temporary: &Temporary) -> Result<String> {
         if self.bytes.len() as u64 > WHOLE_BYTES {
             return Ok(weak_etag(&temporary.stat()?));
         }
@@ -410,7 +371,8 @@ impl<'a> Job<'a> {
             bytes: self.bytes.len() as u64,
             lines_added: changes.map(|changes| changes.added),
             lines_removed: changes.map(|changes| changes.removed),
-            diff_truncated: changes.is_some_and(|changes| changes.cut),
+            diff_truncated: false,
+            output: None,
             encoding: self.encoding.map(|encoding| encoding.name().to_ascii_lowercase()),
             atomic,
             dry_run: self.args.dry_run(),
@@ -420,7 +382,7 @@ impl<'a> Job<'a> {
     }
 }
 
-fn check_preconditions(args: &Args, old: Option<&Old>, path: &str) -> Result<()> {
+fn check_preconditions(args: &Args, old: Option<&Existing>, path: &str) -> Result<()> {
     if args.mode == Some(Mode::Create) && old.is_some() {
         return Err(already_exists(path));
     }
@@ -429,14 +391,7 @@ fn check_preconditions(args: &Args, old: Option<&Old>, path: &str) -> Result<()>
     if current == Some(wanted) {
         return Ok(());
     }
-    let message = match current {
-        Some(_) => format!("{} has changed since it had this etag", quoted(path)),
-        None => format!("{} is not there any more", quoted(path)),
-    };
-    Err(Error::new(Kind::Conflict, message)
-        .reason("stale")
-        .hint("Read the file again, and write with the etag it has now.")
-        .with("etag", current.map_or(Value::Null, Value::from)))
+    Err(stale(path, current))
 }
 
 fn already_exists(path: &str) -> Error {
@@ -445,7 +400,7 @@ fn already_exists(path: &str) -> Error {
         .hint("Use mode overwrite to replace it, or another path.")
 }
 
-fn wanted_eol(args: &Args, old: Option<&Old>) -> Eol {
+fn wanted_eol(args: &Args, old: Option<&Existing>) -> Eol {
     match args.eol.unwrap_or_default() {
         InEol::Lf => Eol::Lf,
         InEol::Crlf => Eol::Crlf,
@@ -454,7 +409,7 @@ fn wanted_eol(args: &Args, old: Option<&Old>) -> Eol {
 }
 
 /// The text as the file is to hold it. What the file's encoding cannot say is an error, not a question mark.
-fn encode(args: &Args, text: &str, old: Option<&Old>, append: bool) -> Result<(Vec<u8>, &'static Encoding)> {
+fn encode(args: &Args, text: &str, old: Option<&Existing>, append: bool) -> Result<(Vec<u8>, &'static Encoding)> {
     let keep = args.encoding.unwrap_or_default() == InEncoding::Keep;
     let Some(old) = old.filter(|old| keep && old.is_text()) else { return Ok((text.as_bytes().to_vec(), UTF_8)) };
     let encoding = old.survey.found.encoding;

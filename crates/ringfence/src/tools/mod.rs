@@ -16,17 +16,21 @@ pub mod content;
 mod cursor;
 pub mod diff;
 pub mod execs;
+mod existing;
 pub mod file_list;
 pub mod file_read;
+pub mod file_replace;
 pub mod file_search;
 pub mod file_write;
 pub mod fixtures;
+mod image;
 pub mod mime;
 mod runs;
 mod selection;
 pub mod shell;
 pub mod shell_exec;
 pub mod shell_session;
+mod store;
 pub mod text;
 
 use std::sync::Arc;
@@ -200,6 +204,7 @@ pub const TOOLS: &[Make] = &[
     |_| Arc::new(file_write::FileWrite::new()),
     |_| Arc::new(file_list::FileList::new()),
     |_| Arc::new(file_search::FileSearch::new()),
+    |_| Arc::new(file_replace::FileReplace::new()),
     |config| Arc::new(shell_exec::ShellExec::new(config)),
     |config| Arc::new(shell_session::ShellSession::new(config)),
     |config| Arc::new(shell::Shell::new(config)),

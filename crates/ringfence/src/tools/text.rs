@@ -59,7 +59,7 @@ impl Unit {
         if self == Unit::Byte { 1 } else { 2 }
     }
 
-    fn is(self, unit: &[u8], ascii: u8) -> bool {
+    pub fn is(self, unit: &[u8], ascii: u8) -> bool {
         match self {
             Unit::Byte => unit == [ascii],
             Unit::Utf16Le => unit == [ascii, 0],
@@ -167,7 +167,7 @@ impl Detector {
         let binary = self.known.is_none() && (self.nul || self.controls * 10 > self.head);
         let encoding = match self.known {
             Some(known) => known,
-            None if binary || self.utf8.valid(complete) => UTF_8,
+            None if binary || self.utf8.valid(complete) || self.utf8.mostly() => UTF_8,
             None => guess()?,
         };
         let final_newline = self.seen > 0 && self.unit.is(&self.last[2 - self.unit.width()..], b'\n');
@@ -216,35 +216,70 @@ impl Guess {
     }
 }
 
-/// Checks UTF-8 across chunk borders.
+/// Checks UTF-8 across chunk borders, and counts what speaks for and against it.
 #[derive(Default)]
 struct Utf8 {
-    invalid: bool,
+    /// Characters of more than one byte.
+    wide: u64,
+    invalid: u64,
     carry: Vec<u8>,
 }
 
 impl Utf8 {
     fn feed(&mut self, mut bytes: &[u8]) {
-        while !self.invalid && !self.carry.is_empty() {
+        while !self.carry.is_empty() {
             let Some((first, rest)) = bytes.split_first() else { return };
             self.carry.push(*first);
-            bytes = rest;
             match std::str::from_utf8(&self.carry) {
-                Ok(_) => self.carry.clear(),
-                Err(error) => self.invalid = error.error_len().is_some(),
+                Ok(_) => {
+                    self.wide += 1;
+                    self.carry.clear();
+                }
+                Err(error) if error.error_len().is_some() => {
+                    // The last byte was not the one that was missing; it may well begin something itself.
+                    self.invalid += 1;
+                    self.carry.clear();
+                    continue;
+                }
+                Err(_) => {}
             }
+            bytes = rest;
         }
-        if self.invalid {
+        // Plain ASCII, the usual case, says nothing either way.
+        if bytes.is_ascii() {
             return;
         }
-        if let Err(error) = std::str::from_utf8(bytes) {
-            self.invalid = error.error_len().is_some();
-            self.carry.extend_from_slice(&bytes[error.valid_up_to()..][..(bytes.len() - error.valid_up_to()).min(4)]);
+        loop {
+            match std::str::from_utf8(bytes) {
+                Ok(text) => {
+                    self.count(text);
+                    return;
+                }
+                Err(error) => {
+                    let (valid, rest) = bytes.split_at(error.valid_up_to());
+                    self.count(std::str::from_utf8(valid).unwrap_or_default());
+                    let Some(length) = error.error_len() else {
+                        self.carry.extend_from_slice(rest);
+                        return;
+                    };
+                    self.invalid += 1;
+                    bytes = &rest[length..];
+                }
+            }
         }
     }
 
+    fn count(&mut self, text: &str) {
+        self.wide += text.bytes().filter(|byte| *byte >= 0xc0).count() as u64;
+    }
+
     fn valid(&self, complete: bool) -> bool {
-        !self.invalid && (!complete || self.carry.is_empty())
+        self.invalid == 0 && (!complete || self.carry.is_empty())
+    }
+
+    /// It is UTF-8 but for a few bytes. In other encodings what looks like UTF-8 is chance, and rare.
+    fn mostly(&self) -> bool {
+        self.wide >= 4 * (self.invalid + u64::from(!self.carry.is_empty()))
     }
 }
 

@@ -7,6 +7,8 @@
 
 mod arguments;
 mod envelope;
+mod files;
+mod model;
 mod mutate;
 mod paths;
 mod rng;

@@ -14,15 +14,15 @@ use crate::{Shown, Stage, assert_error_body, each_case};
 const PING: &[u8] = br#"{"jsonrpc":"2.0","id":"fuzz-ping","method":"ping"}"#;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-struct Server {
+pub struct Server {
     child: Child,
     input: Option<ChildStdin>,
     lines: Receiver<String>,
-    stage: Stage,
+    pub stage: Stage,
 }
 
 impl Server {
-    fn start() -> Self {
+    pub fn start() -> Self {
         let stage = Stage::new();
         let log = std::fs::File::create(stage.path().join("log")).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_ringfence"))
@@ -43,14 +43,14 @@ impl Server {
         Server { input: child.stdin.take(), child, lines, stage }
     }
 
-    fn send(&mut self, bytes: &[u8], about: &dyn std::fmt::Debug) {
+    pub fn send(&mut self, bytes: &[u8], about: &dyn std::fmt::Debug) {
         let input = self.input.as_mut().unwrap();
         let sent = input.write_all(bytes).and_then(|()| input.write_all(b"\n")).and_then(|()| input.flush());
         sent.unwrap_or_else(|error| panic!("the server is gone ({error}) before {about:?}"));
     }
 
     /// The next answer. Its questions are declined, so that nothing ever runs; what it announces is passed over.
-    fn answer(&mut self, about: &dyn std::fmt::Debug) -> Value {
+    pub fn answer(&mut self, about: &dyn std::fmt::Debug) -> Value {
         loop {
             let line = self.lines.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("{error}: {about:?}"));
             let message: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
@@ -72,7 +72,7 @@ impl Server {
         assert_eq!(answer["id"], "fuzz-ping", "an answer to {about:?}: {answer}");
     }
 
-    fn end(mut self) {
+    pub fn end(mut self) {
         self.input = None;
         match self.lines.recv_timeout(PATIENCE) {
             Ok(line) => panic!("after everything was answered: {line}"),

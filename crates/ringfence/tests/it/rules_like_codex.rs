@@ -4,7 +4,7 @@
 //! `RINGFENCE_SEED` starts from another number; a difference names the one that it was found with.
 
 #[path = "../fuzz/rng.rs"]
-mod rng;
+pub mod rng;
 
 mod text;
 

@@ -157,6 +157,7 @@ macro_rules! scenarios {
 scenarios! {
     tools_are_discovered
     what_is_written_is_read_back
+    an_edit_is_made_exactly_or_not_at_all
     a_command_runs_after_approval
     a_command_runs_in_the_fence
     a_denied_command_does_not_run

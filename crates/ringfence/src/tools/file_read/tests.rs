@@ -175,7 +175,25 @@ fn an_image_is_an_image_block_after_its_metadata() {
     // One that is too large for a message is described.
     fs::File::options().write(true).open(scratch.ws().join("f")).unwrap().set_len(MAX_IMAGE_BYTES + 1).unwrap();
     let (text, _) = read_text(&scratch, json!({"path": "f"}));
-    assert!(text.starts_with("[binary file, image/png, 5242881 bytes"), "{text}");
+    assert!(text.starts_with("[image/png, ") && text.contains("5242881 bytes: images of more than"), "{text}");
+}
+
+/// Its size is told, and how to get what can be seen, with nothing of the file's own name in the command but plain words.
+#[test]
+fn a_large_image_says_its_size_and_how_to_make_it_smaller() {
+    let png = [&b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"[..], &[0, 0, 7, 0xd0, 0, 0, 3, 0xe8], b"\x08\x02\0\0\0"].concat();
+    let scratch = with_file(&png);
+    let output = try_read(&scratch, json!({"path": "f"}), 24_000).unwrap();
+    let [Block::Text(json), Block::Image { .. }] = output.content.as_slice() else { panic!("{output:?}") };
+    let about: Value = serde_json::from_str(json).unwrap();
+    assert_eq!((&about["width"], &about["height"]), (&json!(2000), &json!(1000)));
+    assert!(about["hint"].as_str().unwrap().contains("magick f -crop"), "{about}");
+    let odd = "x; rm -rf $(y).png";
+    fs::write(scratch.ws().join(odd), &png).unwrap();
+    fs::File::options().write(true).open(scratch.ws().join(odd)).unwrap().set_len(MAX_IMAGE_BYTES + 1).unwrap();
+    let (text, about) = read_text(&scratch, json!({"path": odd}));
+    assert_eq!((&about["kind"], &about["width"]), (&json!("binary"), &json!(2000)));
+    assert!(text.contains("2000x1000 pixels") && text.contains("magick IN -resize"), "{text}");
 }
 
 #[test]

@@ -231,11 +231,11 @@ fn a_cancelled_write_leaves_the_old_bytes_and_no_other_file() {
     let Place::Ready { dir, name, path, existing } = workspace.place("f", false).unwrap() else {
         panic!("it is there")
     };
-    let old = Old::look(existing.unwrap(), &Cancel::new()).unwrap();
+    let old = Existing::look(existing.unwrap(), HOLD_BYTES, &Cancel::new()).unwrap();
     let args = args(json!({"path": "f", "content": "new"}));
     let job = Job::new(&args, &Input::Text("new"), path, Some(old)).unwrap();
     // Cancelled when the temporary file is there already.
-    assert_eq!(job.write(&dir, &name, &cancel).unwrap_err().kind(), Kind::Cancelled);
+    assert_eq!(job.write(&Arc::new(dir), &name, &cancel).unwrap_err().kind(), Kind::Cancelled);
     assert_eq!((bytes(&scratch, "f"), names(&scratch.ws())), (b"old".to_vec(), vec!["f".to_owned()]));
 }
 
@@ -248,13 +248,13 @@ fn a_change_by_somebody_else_is_not_overwritten_unseen() {
         let Place::Ready { dir, name, path, existing } = workspace.place("f", false).unwrap() else {
             panic!("it is there")
         };
-        (dir, name, path, Old::look(existing.unwrap(), &Cancel::new()).unwrap())
+        (dir, name, path, Existing::look(existing.unwrap(), HOLD_BYTES, &Cancel::new()).unwrap())
     };
     let args = args(json!({"path": "f", "content": "mine"}));
     let (dir, name, path, old) = look();
     fs::write(scratch.ws().join("f"), "theirs").unwrap();
     let job = Job::new(&args, &Input::Text("mine"), path, Some(old)).unwrap();
-    assert!(job.write(&dir, &name, &Cancel::new()).unwrap().is_none(), "it has to start over");
+    assert!(job.write(&Arc::new(dir), &name, &Cancel::new()).unwrap().is_none(), "it has to start over");
     assert_eq!((bytes(&scratch, "f"), names(&scratch.ws())), (b"theirs".to_vec(), vec!["f".to_owned()]));
 }
 

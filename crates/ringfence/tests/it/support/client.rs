@@ -434,7 +434,8 @@ impl Client {
                     Some(id) => id.to_string(),
                     None => String::new(),
                 };
-                self.answers.insert(id, message);
+                let again = self.answers.insert(id.clone(), message);
+                assert!(again.is_none() || id.is_empty(), "{}: two answers to {id}", self.at());
             }
         }
     }

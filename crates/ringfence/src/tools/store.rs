@@ -3,10 +3,10 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{
     AtFlags, FallocateFlags, Gid, Mode, OFlags, RenameFlags, Stat, Uid, XattrFlags, fallocate, fchmod, fchown,
@@ -14,10 +14,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::content::{check, same};
 use crate::base::ids::{hex, random};
 use crate::base::workspace::os_error;
 use crate::base::{Cancel, Result};
-use crate::tools::content::{check, same};
 
 const CHUNK: usize = 1 << 20;
 
@@ -28,25 +28,26 @@ pub fn commit_lock() -> MutexGuard<'static, ()> {
 }
 
 /// A new file beside the one it will become. It goes away with this value unless it was put in place.
-pub struct Temporary<'d> {
-    dir: BorrowedFd<'d>,
+pub struct Temporary {
+    dir: Arc<OwnedFd>,
     name: OsString,
     file: File,
-    path: &'d str,
+    /// Of the file it will become, for messages.
+    path: String,
 }
 
-impl<'d> Temporary<'d> {
-    pub fn create(dir: BorrowedFd<'d>, target: &OsStr, path: &'d str, mode: u32) -> Result<Temporary<'d>> {
+impl Temporary {
+    pub fn create(dir: &Arc<OwnedFd>, target: &OsStr, path: &str, mode: u32) -> Result<Temporary> {
         let name = temporary_name(target);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(dir, &name, flags, Mode::from_raw_mode(mode)).map_err(|errno| os_error(errno, path))?;
-        Ok(Temporary { dir, name, file: File::from(file), path })
+        Ok(Temporary { dir: Arc::clone(dir), name, file: File::from(file), path: path.to_owned() })
     }
 
     pub fn write(&mut self, bytes: &[u8], cancel: &Cancel) -> Result<()> {
         for chunk in bytes.chunks(CHUNK) {
             check(cancel)?;
-            self.file.write_all(chunk).map_err(|error| io_error(&error, self.path))?;
+            self.file.write_all(chunk).map_err(|error| io_error(&error, &self.path))?;
         }
         check(cancel)
     }
@@ -54,7 +55,7 @@ impl<'d> Temporary<'d> {
     /// Takes over what the old file was besides its bytes.
     pub fn inherit(&self, old: &File, stat: &Stat, mode: u32) -> Result<()> {
         copy_attributes(old, &self.file);
-        let mine = fstat(&self.file).map_err(|errno| os_error(errno, self.path))?;
+        let mine = fstat(&self.file).map_err(|errno| os_error(errno, &self.path))?;
         if (mine.st_uid, mine.st_gid) != (stat.st_uid, stat.st_gid) {
             // Only root may give files away; for anybody else the new file is theirs, as with every editor.
             let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
@@ -64,19 +65,19 @@ impl<'d> Temporary<'d> {
     }
 
     pub fn set_mode(&self, mode: u32) -> Result<()> {
-        fchmod(&self.file, Mode::from_raw_mode(mode)).map_err(|errno| os_error(errno, self.path))
+        fchmod(&self.file, Mode::from_raw_mode(mode)).map_err(|errno| os_error(errno, &self.path))
     }
 
     pub fn stat(&self) -> Result<Stat> {
-        fstat(&self.file).map_err(|errno| os_error(errno, self.path))
+        fstat(&self.file).map_err(|errno| os_error(errno, &self.path))
     }
 
     /// Becomes `name` unless something has that name; then nothing happens and the answer is false.
     pub fn put_new(mut self, name: &OsStr) -> Result<bool> {
-        let placed = match renameat_with(self.dir, &self.name, self.dir, name, RenameFlags::NOREPLACE) {
+        let placed = match renameat_with(&self.dir, &self.name, &self.dir, name, RenameFlags::NOREPLACE) {
             // Not every file system knows the flag; a hard link refuses an existing name as well.
-            Err(Errno::INVAL | Errno::NOSYS) => linkat(self.dir, &self.name, self.dir, name, AtFlags::empty())
-                .and_then(|()| unlinkat(self.dir, &self.name, AtFlags::empty())),
+            Err(Errno::INVAL | Errno::NOSYS) => linkat(&self.dir, &self.name, &self.dir, name, AtFlags::empty())
+                .and_then(|()| unlinkat(&self.dir, &self.name, AtFlags::empty())),
             renamed => renamed,
         };
         match placed {
@@ -85,28 +86,114 @@ impl<'d> Temporary<'d> {
                 Ok(true)
             }
             Err(Errno::EXIST) => Ok(false),
-            Err(errno) => Err(os_error(errno, self.path)),
+            Err(errno) => Err(os_error(errno, &self.path)),
         }
     }
 
     /// Takes the place of `name` if that is still what `old` saw; else nothing happens and the answer is false.
     pub fn replace(mut self, name: &OsStr, old: &Stat) -> Result<bool> {
         let _one_at_a_time = commit_lock();
-        match statat(self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        match statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(now) if same(&now, old) => {}
             Ok(_) | Err(Errno::NOENT) => return Ok(false),
-            Err(errno) => return Err(os_error(errno, self.path)),
+            Err(errno) => return Err(os_error(errno, &self.path)),
         }
-        renameat(self.dir, &self.name, self.dir, name).map_err(|errno| os_error(errno, self.path))?;
+        renameat(&self.dir, &self.name, &self.dir, name).map_err(|errno| os_error(errno, &self.path))?;
         self.name.clear();
         Ok(true)
     }
 }
 
-impl Drop for Temporary<'_> {
+impl Temporary {
+    /// Changes places with `name` if that is still what `old` saw; else nothing happens and the answer is None. What was
+    /// there is kept until the answer goes, and can be put back without needing space.
+    pub fn exchange(mut self, name: &OsStr, old: &Stat) -> Result<Option<Exchanged>> {
+        let _one_at_a_time = commit_lock();
+        let failed = |errno| os_error(errno, &self.path);
+        match statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(now) if same(&now, old) => {}
+            Ok(_) | Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(failed(errno)),
+        }
+        match renameat_with(&self.dir, &self.name, &self.dir, name, RenameFlags::EXCHANGE) {
+            Ok(()) => {}
+            // Not every file system knows the flag; another name for the old file keeps it as well.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                let kept = temporary_name(name);
+                linkat(&self.dir, name, &self.dir, &kept, AtFlags::empty()).map_err(failed)?;
+                if let Err(errno) = renameat(&self.dir, &self.name, &self.dir, name) {
+                    let _ = unlinkat(&self.dir, &kept, AtFlags::empty());
+                    return Err(failed(errno));
+                }
+                self.name = kept;
+            }
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(failed(errno)),
+        }
+        let new = fstat(&self.file).map_err(|errno| os_error(errno, &self.path))?;
+        let exchanged = Exchanged {
+            dir: Arc::clone(&self.dir),
+            name: name.to_owned(),
+            kept: std::mem::take(&mut self.name),
+            new,
+            path: self.path.clone(),
+        };
+        // Between the last look and the exchange somebody may have been faster still.
+        match statat(&exchanged.dir, &exchanged.kept, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(was) if moved_only(&was, old) => Ok(Some(exchanged)),
+            _ => exchanged.restore().map(|_| None),
+        }
+    }
+}
+
+/// A file in its place, with what was there before still at hand under another name.
+pub struct Exchanged {
+    dir: Arc<OwnedFd>,
+    name: OsString,
+    kept: OsString,
+    new: Stat,
+    path: String,
+}
+
+impl Exchanged {
+    /// Puts the old file back, the very same one, unless ours has been changed or replaced since.
+    pub fn put_back(self) -> Result<bool> {
+        let _one_at_a_time = commit_lock();
+        self.restore()
+    }
+
+    fn restore(mut self) -> Result<bool> {
+        match statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(now) if moved_only(&now, &self.new) => {}
+            Ok(_) | Err(Errno::NOENT) => return Ok(false),
+            Err(errno) => return Err(os_error(errno, &self.path)),
+        }
+        renameat(&self.dir, &self.kept, &self.dir, &self.name).map_err(|errno| os_error(errno, &self.path))?;
+        self.kept.clear();
+        Ok(true)
+    }
+}
+
+impl Drop for Exchanged {
+    fn drop(&mut self) {
+        if !self.kept.is_empty()
+            && let Err(errno) = unlinkat(&self.dir, &self.kept, AtFlags::empty())
+        {
+            tracing::warn!("cannot remove a replaced file: {errno}");
+        }
+    }
+}
+
+/// The same file with the same bytes, for all that can be seen. A rename changes the time of its last change of state.
+fn moved_only(now: &Stat, then: &Stat) -> bool {
+    let key = |s: &Stat| (s.st_dev, s.st_ino, s.st_size, s.st_mtime, s.st_mtime_nsec);
+    key(now) == key(then)
+}
+
+impl Drop for Temporary {
     fn drop(&mut self) {
         if !self.name.is_empty()
-            && let Err(errno) = unlinkat(self.dir, &self.name, AtFlags::empty())
+            && let Err(errno) = unlinkat(&self.dir, &self.name, AtFlags::empty())
         {
             tracing::warn!("cannot remove a temporary file: {errno}");
         }

@@ -1,0 +1,297 @@
+//! Edits in many files: first all of them are looked at and counted, then all new files are written beside the old ones,
+//! and only then do they change places. Whatever fails before that leaves everything as it was; what fails in the middle
+//! of it is undone.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{FileType, Stat, fstat};
+use rustix::io::Errno;
+use serde_json::json;
+
+use super::edit::{Edit, MAX_LINES, Tally};
+use super::one::{Edited, Found};
+use super::{Args, EditReply, FileReply, Reply};
+use crate::base::workspace::tree::{Directory, Entry, Halt, Next, Seen, Sight, Start, Tree, Visitor, order, threads};
+use crate::base::workspace::{Workspace, os_error, quoted};
+use crate::base::{Cancel, Error, Kind, Result};
+use crate::tools::content::check;
+use crate::tools::existing::stale;
+use crate::tools::selection::Selection;
+use crate::tools::store::{self, Exchanged, Temporary};
+
+/// Files that are looked at, and that are changed, in one call.
+const MAX_SEEN: usize = 20_000;
+pub const MAX_FILES: usize = 200;
+/// Of all diffs together.
+const MAX_DIFF: usize = 8 << 20;
+/// Of old bytes that are held to be put back, for files that are written in place.
+const MAX_HELD: usize = 64 << 20;
+
+/// Edits the files below the directory that `args` name.
+pub fn replace(workspace: &Arc<Workspace>, args: &Args, cancel: &Cancel) -> Result<Reply> {
+    let edits = args.compile()?;
+    let (dir, paths) = select(workspace, args, cancel)?;
+    let mut reply = Reply { path: dir, dry_run: args.dry_run(), ..Reply::default() };
+    let mut tallies = vec![Tally::default(); edits.len()];
+    for path in &paths {
+        check(cancel)?;
+        match look(workspace, path, &edits, args, &mut reply, cancel) {
+            Ok(found) => found.iter().zip(&mut tallies).for_each(|(one, all)| all.count += one),
+            // A file that cannot be edited is left out, and counted: among many there are always some.
+            Err(error) if is_about_the_file(&error) => reply.skipped += 1,
+            Err(error) => return Err(error.with("path", path.as_str())),
+        }
+    }
+    check_counts(&edits, &tallies, &reply)?;
+    args.check_total(reply.replacements)?;
+    reply.edits = tallies.into_iter().map(EditReply::from).collect();
+    if !args.dry_run() && !reply.files.is_empty() {
+        commit(stage(workspace, &edits, &reply.files, cancel)?, cancel)?;
+    }
+    Ok(reply)
+}
+
+fn is_about_the_file(error: &Error) -> bool {
+    let reason = matches!(error.reason_name(), Some("binary_file"));
+    reason || matches!(error.kind(), Kind::PermissionDenied | Kind::NotFound | Kind::TooLarge)
+}
+
+/// How often each edit matches in one file, which goes into the reply when it changes.
+fn look(
+    workspace: &Workspace,
+    path: &str,
+    edits: &[Edit],
+    args: &Args,
+    reply: &mut Reply,
+    cancel: &Cancel,
+) -> Result<Vec<u64>> {
+    let file = Found::open(workspace, path, cancel)?;
+    let edited = file.edit(edits, false, cancel)?;
+    reply.replacements += edited.total();
+    if edited.bytes.is_some() {
+        if reply.files.len() >= MAX_FILES {
+            return Err(Error::invalid_arguments(format!("more than {MAX_FILES} files would be changed"))
+                .reason("too_many_files")
+                .hint("Nothing was written. Choose fewer with `glob` or `path`, and call once for each part."));
+        }
+        note_changes(&edited, path, args, reply);
+        reply.files.push(FileReply {
+            path: path.to_owned(),
+            replacements: edited.total(),
+            etag: edited.etag.clone(),
+            previous_etag: file.old.survey.etag.clone(),
+        });
+    }
+    Ok(edited.tallies.iter().map(|tally| tally.count).collect())
+}
+
+fn note_changes(edited: &Edited, path: &str, args: &Args, reply: &mut Reply) {
+    let Some(changes) = edited.changes(path, args.diff.unwrap_or_default()) else { return };
+    *reply.lines_added.get_or_insert(0) += changes.added;
+    *reply.lines_removed.get_or_insert(0) += changes.removed;
+    if let Some(unified) = changes.unified {
+        let diff = reply.diff.get_or_insert_default();
+        if diff.len() + unified.len() <= MAX_DIFF {
+            diff.push_str(&unified);
+        } else {
+            diff.push_str(&format!("… {path} is not shown\n"));
+        }
+    }
+}
+
+/// What an edit expects holds for all files together.
+fn check_counts(edits: &[Edit], tallies: &[Tally], reply: &Reply) -> Result<()> {
+    let wrong = edits.iter().zip(tallies).position(|(edit, tally)| edit.expect.is_some_and(|n| n != tally.count));
+    let Some(at) = wrong else { return Ok(()) };
+    let (count, expected) = (tallies[at].count, edits[at].expect.unwrap_or_default());
+    let (kind, reason) = if count == 0 { (Kind::NotFound, "no_match") } else { (Kind::Conflict, "ambiguous_match") };
+    let files: Vec<_> = reply.files.iter().take(MAX_LINES).map(|file| json!([file.path, file.replacements])).collect();
+    Err(Error::new(kind, format!("`edits[{at}].old` matches {count} times in all these files, not {expected}"))
+        .reason(reason)
+        .hint("Nothing was written. Look with dry_run and diff unified, then correct `old`, `expect` or `glob`.")
+        .with("edit", at)
+        .with("count", count)
+        .with("expected", expected)
+        .with("files", files))
+}
+
+/// The directory, and the paths below it that the globs choose, in their order.
+fn select(workspace: &Arc<Workspace>, args: &Args, cancel: &Cancel) -> Result<(String, Vec<String>)> {
+    let selection = Selection::new(args.glob.as_deref().unwrap_or_default(), &[], None)?;
+    let sight = Sight { gitignore: true, hidden: selection.names_hidden, left_out: false };
+    let tree = match Tree::at(workspace, &args.path, sight)? {
+        Start::Tree(tree) => tree,
+        Start::File(..) => {
+            return Err(os_error(Errno::NOTDIR, &args.path).hint("With `glob`, `path` is the directory to look in."));
+        }
+    };
+    let start = tree.path().to_owned();
+    let prefix = start.as_os_str().len() + usize::from(!start.as_os_str().is_empty());
+    let chooser = Chooser { selection, prefix, found: Mutex::default() };
+    let halt = Halt::with(cancel);
+    tree.walk(&chooser, threads(), &halt);
+    check(cancel)?;
+    let mut paths = chooser.found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if paths.len() > MAX_SEEN {
+        return Err(Error::new(Kind::TooLarge, format!("{} files are chosen, more than {MAX_SEEN}", paths.len()))
+            .hint("Choose fewer with `glob` or `path`; file.search finds out where the matches are."));
+    }
+    paths.sort_by(|one, two| order(one.as_bytes(), two.as_bytes()));
+    let shown = if prefix == 0 { ".".to_owned() } else { start.to_string_lossy().into_owned() };
+    Ok((shown, paths))
+}
+
+struct Chooser {
+    selection: Selection,
+    /// Bytes of a path that stand before what the globs are about.
+    prefix: usize,
+    found: Mutex<Vec<String>>,
+}
+
+impl Visitor for Chooser {
+    type Own = ();
+
+    fn own(&self) {}
+
+    fn enter(&self, _: &Tree, directory: &Directory, seen: Seen) -> Next {
+        let mut next = Next::default();
+        let mut chosen = Vec::new();
+        for entry in seen.entries {
+            let path = directory.path().join(&entry.name);
+            let below = path.as_os_str().as_bytes().get(self.prefix..).unwrap_or_default();
+            match entry.kind {
+                FileType::Directory if !self.selection.excludes(below, true) => next.descend.push(entry),
+                FileType::RegularFile
+                    if !self.selection.excludes(below, false) && self.selection.includes(below, false) =>
+                {
+                    // One that is no text cannot be named in a result, nor by a caller.
+                    chosen.extend(path.to_str().map(str::to_owned));
+                }
+                _ => {}
+            }
+        }
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).extend(chosen);
+        next
+    }
+
+    fn work(&self, (): &mut (), _: &Tree, _: &Directory, _: Vec<Entry>) {}
+
+    fn lost(&self, _: &Path, _: &OsStr, _: usize, _: Errno) {}
+}
+
+/// A file ready to be changed.
+pub struct Staged {
+    path: String,
+    change: Change,
+}
+
+enum Change {
+    Exchange {
+        temporary: Temporary,
+        name: OsString,
+        old: Stat,
+    },
+    /// It has other names, which must show the new bytes too.
+    InPlace {
+        file: Box<Found>,
+        bytes: Vec<u8>,
+    },
+}
+
+/// Writes every new file beside its old one.
+pub fn stage(workspace: &Workspace, edits: &[Edit], files: &[FileReply], cancel: &Cancel) -> Result<Vec<Staged>> {
+    let mut dirs: HashMap<(u64, u64), Arc<OwnedFd>> = HashMap::new();
+    let mut held = 0;
+    let mut staged = Vec::new();
+    for FileReply { path, previous_etag, .. } in files {
+        check(cancel)?;
+        let mut file = Found::open(workspace, path, cancel)?;
+        if file.old.survey.etag != *previous_etag {
+            return Err(stale(path, Some(&file.old.survey.etag)));
+        }
+        let bytes = file.edit(edits, false, cancel)?.bytes.unwrap_or_default();
+        let stat = fstat(&file.dir).map_err(|errno| os_error(errno, path))?;
+        file.dir = Arc::clone(dirs.entry((stat.st_dev, stat.st_ino)).or_insert(file.dir));
+        let change = if file.old.content.stat.st_nlink > 1 {
+            held += bytes.len() + file.old.content.bytes().map_or(0, <[u8]>::len);
+            if held > MAX_HELD {
+                return Err(Error::new(Kind::TooLarge, "there is too much to change in files with several names"));
+            }
+            Change::InPlace { file: Box::new(file), bytes }
+        } else {
+            let temporary = file.old.stage(&file.dir, &file.name, &bytes, file.old.plain_mode(), cancel)?;
+            Change::Exchange { temporary, name: file.name, old: file.old.content.stat }
+        };
+        staged.push(Staged { path: path.clone(), change });
+    }
+    Ok(staged)
+}
+
+enum Done {
+    Exchanged(Exchanged),
+    InPlace(Box<Found>, Vec<u8>),
+}
+
+impl Done {
+    /// Whether everything is as it was before.
+    fn undo(self) -> bool {
+        match self {
+            Done::Exchanged(exchanged) => exchanged.put_back().unwrap_or(false),
+            Done::InPlace(file, bytes) => put_back_in_place(&file, &bytes).unwrap_or(false),
+        }
+    }
+}
+
+/// Puts all of them in place, or none.
+pub fn commit(staged: Vec<Staged>, cancel: &Cancel) -> Result<()> {
+    let mut done: Vec<(String, Done)> = Vec::new();
+    for Staged { path, change } in staged {
+        let result = check(cancel).and_then(|()| match change {
+            Change::Exchange { temporary, name, old } => Ok(temporary.exchange(&name, &old)?.map(Done::Exchanged)),
+            Change::InPlace { file, bytes } => {
+                let write = |to: &std::fs::File| store::overwrite(to, file.old.content.bytes(), &bytes, &path);
+                let written = file.old.write_in_place(file.old.plain_mode(), cancel, write)?;
+                Ok(written.map(|_| Done::InPlace(file, bytes)))
+            }
+        });
+        let error = match result {
+            Ok(Some(change)) => {
+                done.push((path, change));
+                continue;
+            }
+            Ok(None) => Error::new(Kind::Conflict, format!("{} was changed by somebody else meanwhile", quoted(&path)))
+                .reason("stale"),
+            Err(error) => error,
+        };
+        return Err(undone(error, done));
+    }
+    Ok(())
+}
+
+/// Takes back what was done, and says what could not be.
+fn undone(error: Error, done: Vec<(String, Done)>) -> Error {
+    let left: Vec<String> = done.into_iter().rev().filter_map(|(path, done)| (!done.undo()).then_some(path)).collect();
+    if left.is_empty() {
+        return error.hint("Nothing was changed: what had been written was put back. Look again and repeat the call.");
+    }
+    error
+        .hint("The files in `written` keep their edits: somebody changed them at once, or they could not be put back.")
+        .with("written", left)
+}
+
+fn put_back_in_place(file: &Found, ours: &[u8]) -> Result<bool> {
+    let cancel = Cancel::new();
+    let old = file.old.content.bytes().unwrap_or_default();
+    let Some(now) = file.old.again(ours.len() as u64, &cancel)? else { return Ok(false) };
+    if now.content.bytes() != Some(ours) {
+        return Ok(false);
+    }
+    let path = &file.old.object.path;
+    let write = |to: &std::fs::File| store::overwrite(to, Some(ours), old, path);
+    Ok(now.write_in_place(file.old.content.stat.st_mode & 0o7777, &cancel, write)?.is_some())
+}

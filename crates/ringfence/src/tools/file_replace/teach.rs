@@ -1,0 +1,174 @@
+//! Why an edit did not match, in words that help to write the next one: where else it matches, what comes nearest, and
+//! what the difference is.
+
+use regex::RegexBuilder;
+use serde_json::{Value, json};
+use similar::{ChangeTag, TextDiff};
+
+use super::document::Document;
+use super::edit::{Edit, Tally};
+use super::nearest::{self, Fold, Region};
+use crate::base::{Cancel, Error, Kind, Result};
+
+const MAX_REGIONS: usize = 3;
+/// Of one region's diff.
+const MAX_DIFF: usize = 500;
+const MAX_LINE: usize = 120;
+/// Of the text that is searched for what comes near.
+const MAX_TEXT: usize = 4 << 20;
+
+pub fn bad_pattern(at: usize, error: &regex::Error) -> String {
+    let text: String = error.to_string().chars().take(300).collect();
+    format!("the pattern of `edits[{at}]` is not valid: {text}")
+}
+
+/// The edit at `at` matched as often as `tally` says, which is not what it expects.
+pub fn mismatch(document: &Document<'_>, edits: &[Edit], at: usize, tally: &Tally, cancel: &Cancel) -> Result<Error> {
+    let edit = &edits[at];
+    let expected = edit.expect.unwrap_or_default();
+    if tally.count > 0 {
+        return Ok(ambiguous(at, expected, tally));
+    }
+    let text = head(document.text());
+    let cause = if edit.is_regex() { pattern_cause(edit.sought(), text) } else { literal_cause(edit.sought(), text) };
+    let (folded, regions) = match edit.is_regex() {
+        true => (None, Vec::new()),
+        false => nearest::find(edit.sought(), text, MAX_REGIONS, cancel)?,
+    };
+    let cause = cause.or_else(|| folded.and_then(|fold| difference(fold, edit.sought(), text, regions.first())));
+    let after = if at > 0 { " (each edit sees what the ones before it left)" } else { "" };
+    let mut error = Error::new(Kind::NotFound, format!("`edits[{at}].old` is not in the file{after}"))
+        .reason("no_match")
+        .with("edit", at);
+    if let Some(cause) = &cause {
+        error = error.with("cause", cause.as_str());
+    }
+    if !regions.is_empty() {
+        let shown: Vec<Value> = regions.iter().map(|region| show(edit.sought(), text, region)).collect();
+        error = error.with("nearest", shown);
+    }
+    Ok(error.hint(match (cause, regions.is_empty()) {
+        (Some(cause), _) => format!("Nothing was written. {cause}"),
+        (None, false) => "Nothing was written. Copy `old` exactly from `nearest` (lines with + are the file's) or \
+            from a new file.read."
+            .to_owned(),
+        (None, true) => "Nothing was written. Read the file again and copy `old` exactly from it.".to_owned(),
+    }))
+}
+
+fn ambiguous(at: usize, expected: u64, tally: &Tally) -> Error {
+    let Tally { count, lines } = tally;
+    let times = |n: u64| if n == 1 { "once".to_owned() } else { format!("{n} times") };
+    let message = format!("`edits[{at}].old` matches {}, not {}", times(*count), times(expected));
+    let hint = if *count > expected {
+        format!(
+            "Nothing was written. Add what stands around the right place to `old`, or set expect to {count} (0: any number)."
+        )
+    } else {
+        format!("Nothing was written. Set expect to {count}, or look for what all places have in common.")
+    };
+    Error::new(Kind::Conflict, message)
+        .reason("ambiguous_match")
+        .hint(hint)
+        .with("edit", at)
+        .with("count", *count)
+        .with("expected", expected)
+        .with("lines", json!(lines))
+}
+
+fn head(text: &str) -> &str {
+    let end = (0..=MAX_TEXT.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    &text[..end]
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    1 + text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count()
+}
+
+/// What a small change to the pattern would find.
+fn pattern_cause(pattern: &str, text: &str) -> Option<String> {
+    if let Some(at) = text.find(pattern) {
+        return Some(format!("Taken literally it stands in line {}: set regex to false.", line_of(text, at)));
+    }
+    if pattern.contains(r"\r\n") {
+        return Some(r"Line ends are matched as \n, whatever the file has: leave \r out.".to_owned());
+    }
+    let finds = |change: fn(&mut RegexBuilder) -> &mut RegexBuilder| {
+        let built = change(RegexBuilder::new(pattern).size_limit(1 << 20)).build().ok()?;
+        built.find(text).map(|found| line_of(text, found.start()))
+    };
+    if let Some(line) = finds(|builder| builder.case_insensitive(true)) {
+        return Some(format!("The case differs in line {line}: start the pattern with (?i)."));
+    }
+    if let Some(line) = finds(|builder| builder.multi_line(true)) {
+        return Some(format!("^ and $ are the ends of the file: with (?m) it matches in line {line}."));
+    }
+    let line = finds(|builder| builder.dot_matches_new_line(true))?;
+    Some(format!("`.` does not match a line end: with (?s) it matches in line {line}."))
+}
+
+/// What is wrong with the words themselves.
+fn literal_cause(old: &str, text: &str) -> Option<String> {
+    let unescaped = old.replace("\\n", "\n").replace("\\t", "\t").replace("\\\"", "\"");
+    if unescaped != old && text.contains(&unescaped) {
+        return Some("`old` holds a backslash and a letter where the file has the character itself.".to_owned());
+    }
+    let numbered = |line: &str| line.split_once('\t').is_some_and(|(n, _)| n.trim().parse::<u64>().is_ok());
+    if old.lines().all(numbered) {
+        let bare: Vec<&str> = old.lines().filter_map(|line| Some(line.split_once('\t')?.1)).collect();
+        if text.contains(&bare.join("\n")) {
+            return Some("`old` begins its lines with line numbers, which are not in the file.".to_owned());
+        }
+    }
+    let metacharacters = old.contains(['\\', '*', '+', '[', '(', '|', '^', '$']);
+    if metacharacters && let Ok(regex) = RegexBuilder::new(old).size_limit(1 << 20).build() {
+        let found = regex.find(text).filter(|found| !found.is_empty())?;
+        return Some(format!("As a pattern it matches in line {}: set regex to true.", line_of(text, found.start())));
+    }
+    None
+}
+
+/// What keeps `old` from being the region that is the same but for `fold`.
+fn difference(fold: Fold, old: &str, text: &str, region: Option<&Region>) -> Option<String> {
+    let region = region?;
+    // What `old` begins with is whitespace that the region has otherwise.
+    let found = if old.starts_with([' ', '\t']) { region.indented(text) } else { region.text(text) };
+    let line = region.first;
+    let tabs = |text: &str| text.contains('\t');
+    let ends = |text: &str| -> Vec<String> { text.lines().map(|line| line.trim_end().to_owned()).collect() };
+    let what = match fold {
+        Fold::Case => "case",
+        Fold::Looks => "quotes, dashes or other characters that only look alike",
+        Fold::Space if found.contains('\r') && !old.contains('\r') => "carriage returns without a line feed",
+        Fold::Space if tabs(found) && !tabs(old) => "whitespace (the file has tabs)",
+        Fold::Space if tabs(old) && !tabs(found) => "whitespace (the file has spaces, not tabs)",
+        Fold::Space if found.contains('\u{a0}') => "whitespace (the file has no-break spaces)",
+        Fold::Space if ends(old) == ends(found) => "whitespace at the end of a line",
+        Fold::Space => "whitespace",
+        Fold::All => "whitespace and case, or characters that look alike",
+    };
+    Some(format!("Line {line} differs only in {what}: copy it exactly."))
+}
+
+/// A region with the lines in which it differs: `-` is `old`, `+` is the file.
+fn show(old: &str, text: &str, region: &Region) -> Value {
+    let found = region.lines(text);
+    let diff = TextDiff::from_lines(old, found);
+    let mut shown = String::new();
+    for change in diff.iter_all_changes() {
+        let sign = match change.tag() {
+            ChangeTag::Delete => '-',
+            ChangeTag::Insert => '+',
+            ChangeTag::Equal => ' ',
+        };
+        let line = change.value().trim_end_matches('\n');
+        let cut: String = line.chars().take(MAX_LINE).collect();
+        let more = if cut.len() < line.len() { "…" } else { "" };
+        if shown.len() + cut.len() > MAX_DIFF {
+            shown.push_str("…\n");
+            break;
+        }
+        shown.push_str(&format!("{sign}{cut}{more}\n"));
+    }
+    json!({"line": region.first, "end_line": region.last, "diff": shown})
+}
