@@ -74,8 +74,9 @@ proof: codex ## The long runs: everything that is too slow for every commit, and
 	RINGFENCE_TIER=bwrap cargo nextest run --locked -p ringfence --test it --no-fail-fast -E 'test(/^escape::/)'
 	RINGFENCE_TIER=root RINGFENCE_ESCAPE=root/default cargo nextest run --locked -p ringfence --test it --no-fail-fast -E 'test(/^escape::/)'
 
-bench: ## Start, memory, calls, the fence and watched execs, next to peers, in one run
+bench: ## Start, memory, every tool, the fence and watched execs, next to peers, in one run
 	cargo build --locked --release -p ringfence
 	bench/run --binary $(RELEASE)
 	bench/fence --binary $(RELEASE)
 	bench/execs --binary $(RELEASE)
+	bench/tools --binary $(RELEASE)

@@ -9,7 +9,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
-use rustix::process::{DumpableBehavior, Signal, WaitOptions, set_dumpable_behavior, wait};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{
+    DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions, pidfd_open, set_dumpable_behavior, wait,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::{Fault, InLayer, Layer};
@@ -114,6 +117,8 @@ fn take_channel() -> std::io::Result<Channel> {
 struct Held {
     networks: HashMap<u32, OwnedFd>,
     places: Places,
+    /// Children that have not been reaped.
+    children: Vec<OwnedFd>,
 }
 
 fn lay(ground: &Ground) -> Result<Held, Fault> {
@@ -124,13 +129,12 @@ fn lay(ground: &Ground) -> Result<Held, Fault> {
     namespaces::enter(ground.tier)?;
     mounts::build_ground(&ground.rights)?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).in_layer(Layer::Namespaces, "hide")?;
-    Ok(Held { networks: HashMap::new(), places })
+    Ok(Held { networks: HashMap::new(), places, children: Vec::new() })
 }
 
 impl Held {
     fn serve(&mut self, channel: Channel) -> ExitCode {
-        while let Ok(Some((order, mut fds))) = channel.receive::<Order>() {
-            reap(WaitOptions::NOHANG);
+        while let Ok(Some((order, mut fds))) = self.next(&channel) {
             let Some(control) = fds.pop().map(UnixStream::from) else { continue };
             if order.last {
                 drop(channel);
@@ -149,13 +153,40 @@ impl Held {
                     drop(channel);
                     return self.supervise(control, order.network);
                 }
-                Ok(Fork::Parent(_)) => {}
+                Ok(Fork::Parent(child)) => self.watch(child),
                 Err(fault) => supervisor::refuse(control, fault),
             }
         }
         // The server is gone, and each supervisor has seen it: they end their runs and go, and then we do.
         reap(WaitOptions::empty());
         ExitCode::SUCCESS
+    }
+
+    /// The next order. Whoever ends meanwhile is reaped: a session may be idle for long.
+    fn next(&mut self, channel: &Channel) -> std::io::Result<Option<(Order, Vec<OwnedFd>)>> {
+        loop {
+            let mut watched = vec![PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN)];
+            watched.extend(self.children.iter().map(|child| PollFd::from_borrowed_fd(child.as_fd(), PollFlags::IN)));
+            match poll(&mut watched, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            let ended: Vec<bool> = watched.iter().skip(1).map(|child| !child.revents().is_empty()).collect();
+            let is_called = !watched[0].revents().is_empty();
+            if ended.contains(&true) {
+                reap(WaitOptions::NOHANG);
+                let mut ended = ended.into_iter();
+                self.children.retain(|_| !ended.next().unwrap_or_default());
+            }
+            if is_called {
+                return channel.receive();
+            }
+        }
+    }
+
+    fn watch(&mut self, child: Pid) {
+        // One that cannot be watched is reaped with the next that can.
+        self.children.extend(pidfd_open(child, PidfdFlags::empty()));
     }
 
     fn network(&mut self, key: Option<u32>) -> Result<(), Fault> {
@@ -168,11 +199,16 @@ impl Held {
     }
 
     /// By a child: who has joined a network without privileges cannot come back.
-    fn hand_out_socket(&self, to: UnixStream, network: Option<u32>, ipv6: bool) {
+    fn hand_out_socket(&mut self, to: UnixStream, network: Option<u32>, ipv6: bool) {
         let Some(network) = network.and_then(|key| self.networks.get(&key)) else { return };
-        if let Ok(Fork::Child) = sys::fork(0) {
-            let handed = namespaces::hand_out_socket(network, ipv6, &Channel::from(OwnedFd::from(to)));
-            sys::leave(i32::from(handed.is_err()));
+        match sys::fork(0) {
+            Ok(Fork::Child) => {
+                let handed = namespaces::hand_out_socket(network, ipv6, &Channel::from(OwnedFd::from(to)));
+                sys::leave(i32::from(handed.is_err()));
+            }
+            Ok(Fork::Parent(child)) => self.watch(child),
+            // Without an answer the server knows that there is none.
+            Err(_) => {}
         }
     }
 

@@ -177,7 +177,9 @@ pub(super) async fn drive(mut run: Run, keep: Keep, mut inbox: mpsc::UnboundedRe
             what = attend(&mut looking), if looking.is_some() => match what {
                 Attended::Sent => if let Some(looking) = &mut looking { looking.sending = None },
                 Attended::Left => looking = None,
-                Attended::Enough => if let Some(Looking { reply, .. }) = looking.take() {
+                Attended::Enough => if let Some(Looking { look, reply, .. }) = looking.take() {
+                    // What it has waited with is free before it hears.
+                    drop(look);
                     pump.drain(&mut pipes, &mut buffers[0]).await;
                     let glance = pump.glance(run.started.elapsed()).await;
                     // Who has gone in this moment finds it in the stored output.

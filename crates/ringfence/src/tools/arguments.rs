@@ -62,7 +62,7 @@ fn simplify(schema: &mut Value) {
                 map.remove("default");
             }
             // Rust's integer widths mean nothing to a caller, and that a count is not negative is plain. An argument may
-            // have the name of either.
+            // be called `format`, too.
             if map.get("format").is_some_and(Value::is_string) {
                 map.remove("format");
             }

@@ -29,13 +29,13 @@ struct Args {
     url: String,
     /// Handle of a page (p1), or new. Default: the current page.
     page: Option<String>,
-    /// commit, domcontentloaded, load (default) or networkidle.
+    /// Default: load.
     wait_until: Option<Until>,
     /// Then wait for a CSS selector or text=words.
     wait_for: Option<String>,
     /// Default 30000.
     timeout_ms: Option<u64>,
-    /// none (default), interactive, full or text: what the page shows, as browser.snapshot.
+    /// What the page shows, as browser.snapshot. Default: none.
     snapshot: Option<Show>,
 }
 

@@ -30,7 +30,7 @@ struct Args {
     full_page: Option<bool>,
     /// One element: a ref (e12), a CSS selector or text=words.
     target: Option<String>,
-    /// png, jpeg or webp. Default: by the name of the file, else png for a file and jpeg inline.
+    /// Default: by the name of the file, else png for a file and jpeg inline.
     format: Option<Format>,
     /// 1 to 100, not for png. Default 75.
     quality: Option<u32>,

@@ -109,7 +109,17 @@ impl Started {
     /// What has come once it is over or `until` is; the call's cancellation ends it.
     pub async fn watch(&self, cx: &RunCx, max_bytes: Option<usize>, until: BoxFuture<'static, ()>) -> Result<Seen> {
         let look = Look { caller: Some(cx.caller.clone()), budget: Started::budget(cx, max_bytes), until };
-        let mut seen = self.live.watch(look, &cx.cancel).await?;
+        let seen = self.live.watch(look, &cx.cancel).await?;
+        Ok(self.tell(seen))
+    }
+
+    /// The same, where `until` alone decides what a cancellation means.
+    pub async fn look(&self, look: Look) -> Result<Seen> {
+        let seen = self.live.look(look).await?;
+        Ok(self.tell(seen))
+    }
+
+    fn tell(&self, mut seen: Seen) -> Seen {
         match &mut seen {
             Seen::Over(outcome) => outcome.ended.warnings.extend(self.lacking.clone()),
             Seen::Running(glance) => {
@@ -117,7 +127,7 @@ impl Started {
                 self.record.call_is_over();
             }
         }
-        Ok(seen)
+        seen
     }
 }
 

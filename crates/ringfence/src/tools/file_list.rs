@@ -45,7 +45,7 @@ struct Args {
     hidden: Option<bool>,
     #[serde(rename = "type")]
     kind: Option<EntryType>,
-    /// name (default), mtime (newest first), size (largest first).
+    /// name (default); newest or largest first.
     sort: Option<Sort>,
     /// With size and mtime (false).
     details: Option<bool>,

@@ -42,21 +42,21 @@ const TRIES: usize = 3;
 pub struct Args {
     /// Workspace-relative path, or `output:<id>` to read on in a stored output.
     path: String,
-    /// First line, from 1; negative counts from the end (-20 is the last 20 lines).
+    /// First line, from 1; -20 is the last 20 lines.
     offset: Option<i64>,
     /// Number of lines (2000).
     limit: Option<u64>,
-    /// First byte, for very long lines and binary files; instead of offset and limit.
+    /// First byte, for very long lines and binary files.
     byte_offset: Option<u64>,
     /// Number of bytes from byte_offset on.
     byte_length: Option<u64>,
     /// auto (default), utf-8, base64, or a name such as gbk, shift_jis, utf-16le.
     encoding: Option<String>,
-    /// Put `<line>\t` before each line. Off by default, so that text can be copied exactly.
+    /// Put `<line>\t` before each line (false).
     line_numbers: Option<bool>,
     /// An etag; when the file still has it, no content is sent.
     if_none_match: Option<String>,
-    /// Most bytes of text to return (at most 262144); the client's budget by default.
+    /// Most bytes of text (at most 262144).
     max_bytes: Option<u64>,
 }
 

@@ -34,8 +34,7 @@ pub struct Args {
     path: String,
     /// Applied in order, each to the result of the one before; all or none.
     edits: Vec<RawEdit>,
-    /// Edit all files below path that match, as .gitignore writes them (["*.rs", "!gen/"]); ignored files are left
-    /// out. Needs dry_run or total_expected.
+    /// Edit all files below path that match: ["*.rs", "!gen/"]. Needs dry_run or total_expected.
     glob: Option<Vec<String>>,
     /// Write only if the file still has this etag.
     if_match: Option<String>,
@@ -43,7 +42,7 @@ pub struct Args {
     total_expected: Option<u64>,
     /// Say what would happen and change nothing.
     dry_run: Option<bool>,
-    /// none; stat (default): count changed lines; unified: the diff as well.
+    /// stat (default) counts changed lines.
     diff: Option<Diff>,
 }
 

@@ -61,7 +61,7 @@ struct Args {
     word: Option<bool>,
     /// Let a match span lines.
     multiline: Option<bool>,
-    /// content (default), files (paths alone), count (matching lines per file).
+    /// content (default), paths alone, or matching lines per file.
     output: Option<Mode>,
     /// Lines of context (at most 20).
     before: Option<u64>,

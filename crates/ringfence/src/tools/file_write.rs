@@ -33,23 +33,23 @@ const TRIES: usize = 8;
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Args {
-    /// Workspace-relative path. Missing directories are made; symlinks inside the workspace are followed.
+    /// Workspace-relative path. Missing directories are made.
     path: String,
     /// The text, or base64 of the bytes with encoding base64.
     content: String,
-    /// keep (default): the file's own encoding, utf-8 for a new file; utf-8; or base64 for bytes.
+    /// keep (default): the file's own; base64 for bytes.
     encoding: Option<InEncoding>,
     /// overwrite (default); create: fail if it exists; append.
     mode: Option<Mode>,
     /// Write only if the file still has this etag.
     if_match: Option<String>,
-    /// keep (default): the line ends the file has; lf; crlf.
+    /// keep (default): as the file has them.
     eol: Option<InEol>,
     /// Set or clear the executable bits; kept as they are by default.
     executable: Option<bool>,
     /// Say what would happen and change nothing.
     dry_run: Option<bool>,
-    /// none; stat (default): count changed lines; unified: the diff as well.
+    /// stat (default) counts changed lines.
     diff: Option<Diff>,
 }
 

@@ -11,6 +11,7 @@ pub mod browser_navigate;
 pub mod browser_screenshot;
 pub mod browser_snapshot;
 pub mod browser_tabs;
+pub mod code_exec;
 mod command;
 pub mod content;
 mod cursor;
@@ -207,7 +208,7 @@ pub const TOOLS: &[Make] = &[
     |_| Arc::new(file_replace::FileReplace::new()),
     |config| Arc::new(shell_exec::ShellExec::new(config)),
     |config| Arc::new(shell_session::ShellSession::new(config)),
-    |config| Arc::new(shell::Shell::new(config)),
+    |config| Arc::new(code_exec::CodeExec::new(config)),
     |config| Arc::new(browser_navigate::BrowserNavigate::new(config)),
     |config| Arc::new(browser_screenshot::BrowserScreenshot::new(config)),
     |config| Arc::new(browser_snapshot::BrowserSnapshot::new(config)),
@@ -215,6 +216,7 @@ pub const TOOLS: &[Make] = &[
     |config| Arc::new(browser_eval::BrowserEval::new(config)),
     |config| Arc::new(browser_logs::BrowserLogs::new(config)),
     |config| Arc::new(browser_tabs::BrowserTabs::new(config)),
+    |config| Arc::new(shell::Shell::new(config)),
 ];
 
 /// Not in the default list, though they can be called: `shell` would be a second shell, and the others are of use

@@ -65,7 +65,7 @@ impl Kept {
 
     /// What has come since the last look; the end of the call is not the run's.
     pub async fn look(&self, look: Look) -> Result<Seen> {
-        let seen = self.started.live.look(look).await?;
+        let seen = self.started.look(look).await?;
         self.note(&seen);
         Ok(seen)
     }

@@ -31,35 +31,34 @@ pub use reply::Reply;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Clients give up on a call after a minute or so.
 const DEFAULT_YIELD: Duration = Duration::from_secs(60);
-const DESCRIPTION: &str = "Run a command in the workspace. Returns stdout, stderr and the exit code; a non-zero exit \
-    code is a result, not an error. After `yield_ms` it goes on in the background (status `running`, exec_id for \
-    shell.session). Long output is cut in the middle: read the rest with file.read and the `output:` handle. \
-    Background processes end with the command; start servers with yield_ms 0.";
+const DESCRIPTION: &str = "Run a command in the workspace. Returns stdout, stderr and the exit code. After `yield_ms` it \
+    goes on in the background (status `running`, exec_id for shell.session). Output is cut in the middle: the rest is in \
+    file.read of the `output:` handle. Background processes end with the command; start servers with yield_ms 0.";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Arguments {
-    /// A command line for bash. Give this or `argv`.
+    /// A command line for bash. This or `argv`.
     command: Option<String>,
-    /// A program and its arguments, run without a shell. Give this or `command`.
+    /// A program and its arguments, without a shell. This or `command`.
     argv: Option<Vec<String>>,
-    /// Directory to run in, relative to the workspace. Default: the workspace.
+    /// Directory, relative to the workspace (the default).
     cwd: Option<String>,
     /// Environment variables to add.
     env: Option<BTreeMap<String, String>>,
-    /// Text for standard input. Default: empty.
+    /// Text for standard input.
     stdin: Option<String>,
     /// Keep standard input open for shell.session `write`.
     interactive: Option<bool>,
-    /// Milliseconds until the command and everything it started is ended. Default: 120000.
+    /// Milliseconds until everything it started is ended (120000).
     timeout_ms: Option<u64>,
-    /// Milliseconds to wait before answering `running`. Default: 60000; 0 starts it in the background.
+    /// Milliseconds until the answer `running` (60000); 0: in the background.
     yield_ms: Option<u64>,
-    /// `new` starts a bash that lives on (directory, variables); its handle runs `command` in it.
+    /// `new`: a bash that keeps its state; its handle: run `command` in it.
     session: Option<String>,
-    /// How many bytes of output to return at most, up to 262144.
+    /// Most bytes of output to return (at most 262144).
     max_bytes: Option<usize>,
-    /// Why you run it, in a few words, for the user who is asked.
+    /// Why, in a few words, for the user who is asked.
     #[expect(dead_code, reason = "shown with the other arguments to whoever is asked")]
     reason: Option<String>,
 }

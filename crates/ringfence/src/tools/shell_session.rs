@@ -55,17 +55,17 @@ enum Op {
 #[serde(deny_unknown_fields)]
 struct Arguments {
     op: Op,
-    /// The exec_id or session of an earlier result. Not for `list`.
+    /// The exec_id or session of a result. Not for `list`.
     id: Option<String>,
     /// For `write`: the text.
     input: Option<String>,
     /// For `write`: close standard input after the text.
     eof: Option<bool>,
-    /// For `signal`: INT (default), TERM, KILL, HUP, QUIT, STOP, CONT, USR1 or USR2.
+    /// INT (default), TERM, KILL, HUP, QUIT, STOP, CONT, USR1, USR2.
     signal: Option<String>,
-    /// For `read` and `write`: milliseconds to wait at most, up to 55000. Default: 10000 (read), 300 (write).
+    /// Milliseconds to wait (read 10000, else 300; at most 55000).
     wait_ms: Option<u64>,
-    /// How many bytes of output to return at most, up to 262144.
+    /// Most bytes of output to return (at most 262144).
     max_bytes: Option<usize>,
 }
 

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use serde_json::json;
 
 use crate::support::server::{Scratch, binary};
-use crate::support::{Approve, CELLS, Options, Transport};
+use crate::support::{Approve, CELLS, Options, SESSIONS, Transport};
 
 type Tree = BTreeMap<PathBuf, (u64, Option<SystemTime>)>;
 
@@ -136,4 +136,15 @@ fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = entries.collect();
     names.sort();
     names
+}
+
+/// Every byte of a list is paid for by a model, in every conversation.
+#[test]
+fn the_default_list_is_small() {
+    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut client = server.connect(SESSIONS);
+    let listed = client.request("tools/list", json!({}));
+    let bytes = listed["result"].to_string().len();
+    println!("{bytes} bytes for {} tools", listed["result"]["tools"].as_array().unwrap().len());
+    assert!(bytes <= 24 << 10, "the list has grown to {bytes} bytes");
 }

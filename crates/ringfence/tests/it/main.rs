@@ -10,6 +10,7 @@ mod audit;
 mod auth;
 mod browser;
 mod cancel;
+mod code_exec;
 mod doctor;
 mod escalate;
 mod escape;

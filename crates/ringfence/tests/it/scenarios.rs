@@ -160,6 +160,7 @@ scenarios! {
     an_edit_is_made_exactly_or_not_at_all
     a_command_runs_after_approval
     a_command_runs_in_the_fence
+    code_runs_in_the_fence
     a_denied_command_does_not_run
     an_unknown_tool_is_an_error
     bad_arguments_are_explained

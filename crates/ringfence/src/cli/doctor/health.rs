@@ -9,8 +9,11 @@ use serde::Serialize;
 use crate::base::{Error, Result};
 use crate::browser::find::find;
 use crate::config::Config;
+use crate::tools::code_exec::runtimes::{RUNTIMES, Runtime};
 
-const PROGRAMS: &[&str] = &["bash", "git", "python3", "node"];
+const PROGRAMS: &[&str] = &["git"];
+
+const MISSING: &str = "not found on PATH";
 
 #[derive(Serialize)]
 pub struct Health {
@@ -36,10 +39,24 @@ pub fn look(config: &Result<Config>, root: Option<&Result<()>>) -> Vec<Health> {
     all.extend(PROGRAMS.iter().map(|name| match on_path(name) {
         Some(path) => good(name, shown(&path)),
         // Nothing is wrong with a host that does not have it.
-        None => Health { name, outcome: Outcome::NotTried, text: "not found on PATH".to_owned(), fix: None },
+        None => Health { name, outcome: Outcome::NotTried, text: MISSING.to_owned(), fix: None },
     }));
+    all.extend(RUNTIMES.iter().filter_map(interpreter));
     all.extend(config.as_ref().ok().map(browser));
     all
+}
+
+/// What `code.exec` can run, and how to install what most people miss first.
+fn interpreter(runtime: &'static Runtime) -> Option<Health> {
+    let name = runtime.language;
+    match runtime.find(&[]) {
+        Some(found) => Some(good(name, shown(&found.path))),
+        None if runtime.is_main => {
+            let fix = format!("install {}.", runtime.install);
+            Some(Health { name, outcome: Outcome::NotTried, text: MISSING.to_owned(), fix: Some(fix) })
+        }
+        None => None,
+    }
 }
 
 /// One that was named must be there; a host without any is a host without the browser tools.

@@ -30,7 +30,7 @@ pub fn wire(spec: &Spec, dots: bool, session: Option<(&Server, &Session)>) -> Wi
     let mut tool = WireTool::new(name, spec.description.clone(), Arc::new(spec.input_schema.clone()));
     tool.title = Some(spec.title.clone());
     if !spec.can_return_image {
-        tool.output_schema = spec.output_schema.clone().map(without_words).map(Arc::new);
+        tool.output_schema = spec.output_schema.clone().map(outline).map(Arc::new);
     }
     tool.annotations = Some(ToolAnnotations::from_raw(
         Some(spec.title.clone()),
@@ -58,22 +58,19 @@ fn describe(spec: &Spec, session: Option<(&Server, &Session)>) -> Map<String, Va
         put(meta::SESSION_DEFAULTS, json!({"cwd": session.workspace.display(), "overrides": false}));
     }
     if let (true, Some(schema)) = (spec.can_return_image, &spec.output_schema) {
-        put(meta::OUTPUT_SCHEMA, Value::Object(without_words(schema.clone())));
+        put(meta::OUTPUT_SCHEMA, Value::Object(outline(schema.clone())));
     }
     map
 }
 
-/// A schema that results are checked by, without what only a reader needs: that is in the capabilities, and every byte
-/// of a list is paid for by a model.
-fn without_words(mut schema: Map<String, Value>) -> Map<String, Value> {
+/// The outline of a schema that results are checked by: names and types, no words, nothing of what is inside. The whole
+/// is in the capabilities, and every byte of a list is paid for by a model.
+fn outline(mut schema: Map<String, Value>) -> Map<String, Value> {
     fn strip(schema: &mut Value) {
         let Value::Object(schema) = schema else { return };
-        schema.remove("description");
+        schema.retain(|key, _| key == "type" || key == "items");
         if let Some(items) = schema.get_mut("items") {
             strip(items);
-        }
-        if let Some(Value::Object(properties)) = schema.get_mut("properties") {
-            properties.values_mut().for_each(strip);
         }
     }
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {

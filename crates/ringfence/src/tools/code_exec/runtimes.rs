@@ -1,0 +1,217 @@
+//! The interpreters there may be, and those there are.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access};
+
+use crate::base::nearest::nearest;
+use crate::base::{Error, Kind, Result};
+use crate::sandbox::env;
+
+/// One language, and the programs that run it, the best first.
+#[derive(Debug)]
+pub struct Runtime {
+    pub language: &'static str,
+    pub programs: &'static [Program],
+    pub way: Way,
+    /// What brings it.
+    pub install: &'static str,
+    /// Doctor tells when it is missing.
+    pub is_main: bool,
+}
+
+#[derive(Debug)]
+pub struct Program {
+    pub name: &'static str,
+    /// What stands before the file.
+    pub words: &'static [&'static str],
+}
+
+/// How code gets into the interpreter. It never stands on a command line: that has a limit, and everybody sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    Python,
+    JavaScript,
+    Bash,
+    /// As a file that has no name.
+    File,
+    /// Through standard input, for those that want a name to end in their own way.
+    Stdin,
+}
+
+impl Way {
+    /// A driver of ours takes its code over the line: it can live on, and it has more to tell than an exit code.
+    pub fn has_driver(self) -> bool {
+        matches!(self, Way::Python | Way::JavaScript | Way::Bash)
+    }
+}
+
+const fn plain(name: &'static str) -> Program {
+    Program { name, words: &[] }
+}
+
+pub const RUNTIMES: &[Runtime] = &[
+    Runtime {
+        language: "python",
+        programs: &[plain("python3"), plain("python")],
+        way: Way::Python,
+        install: "`apt-get install python3` (or dnf, apk, brew)",
+        is_main: true,
+    },
+    Runtime {
+        language: "javascript",
+        programs: &[plain("node"), plain("nodejs")],
+        way: Way::JavaScript,
+        install: "`apt-get install nodejs`, or https://nodejs.org",
+        is_main: true,
+    },
+    Runtime {
+        language: "bash",
+        programs: &[plain("bash")],
+        way: Way::Bash,
+        install: "`apt-get install bash` (or dnf, apk, brew)",
+        is_main: true,
+    },
+    Runtime {
+        language: "typescript",
+        programs: &[Program { name: "deno", words: &["run", "-A"] }, Program { name: "bun", words: &["run"] }],
+        way: Way::Stdin,
+        install: "deno (https://deno.com) or bun (https://bun.sh)",
+        is_main: false,
+    },
+    Runtime {
+        language: "ruby",
+        programs: &[plain("ruby")],
+        way: Way::File,
+        install: "`apt-get install ruby`",
+        is_main: false,
+    },
+    Runtime {
+        language: "perl",
+        programs: &[plain("perl")],
+        way: Way::File,
+        install: "`apt-get install perl`",
+        is_main: false,
+    },
+    Runtime {
+        language: "php",
+        programs: &[plain("php")],
+        way: Way::File,
+        install: "`apt-get install php-cli`",
+        is_main: false,
+    },
+    Runtime {
+        language: "lua",
+        programs: &[plain("lua"), plain("lua5.4"), plain("lua5.3"), plain("luajit")],
+        way: Way::File,
+        install: "`apt-get install lua5.4`",
+        is_main: false,
+    },
+    Runtime {
+        language: "r",
+        programs: &[plain("Rscript")],
+        way: Way::File,
+        install: "`apt-get install r-base-core`",
+        is_main: false,
+    },
+];
+
+/// A runtime that is there.
+#[derive(Debug)]
+pub struct Found {
+    pub runtime: &'static Runtime,
+    pub program: &'static Program,
+    pub path: PathBuf,
+}
+
+impl Runtime {
+    /// The first of its programs in the directories that a run looks in, but for what is hidden from it. Nothing is
+    /// started to find out.
+    pub fn find(&'static self, hidden: &[PathBuf]) -> Option<Found> {
+        self.find_in(&search_path(), hidden)
+    }
+
+    fn find_in(&'static self, path: &str, hidden: &[PathBuf]) -> Option<Found> {
+        let seen = |file: &Path| is_program(file) && !hidden.iter().any(|place| file.starts_with(place));
+        let folders: Vec<PathBuf> = std::env::split_paths(path).filter(|folder| folder.is_absolute()).collect();
+        self.programs.iter().find_map(|program| {
+            let path = folders.iter().map(|folder| folder.join(program.name)).find(|file| seen(file))?;
+            Some(Found { runtime: self, program, path })
+        })
+    }
+}
+
+fn search_path() -> String {
+    let built = env::build(&[]).unwrap_or_default();
+    let path = built.into_iter().find(|(name, _)| name == "PATH").map(|(_, value)| value);
+    path.unwrap_or_else(|| env::DEFAULT_PATH.to_owned())
+}
+
+fn is_program(file: &Path) -> bool {
+    file.is_file() && access(file, Access::EXEC_OK).is_ok()
+}
+
+/// The languages that can be run here, in the order of the table.
+pub fn languages() -> Vec<&'static str> {
+    RUNTIMES.iter().filter(|runtime| runtime.find(&[]).is_some()).map(|runtime| runtime.language).collect()
+}
+
+/// What runs `language`, or why it cannot be run.
+pub fn find(language: &str, hidden: &[PathBuf]) -> Result<Found> {
+    let known: Vec<&str> = RUNTIMES.iter().map(|runtime| runtime.language).collect();
+    let Some(runtime) = RUNTIMES.iter().find(|runtime| runtime.language == language) else {
+        let hint = match nearest(language, &known) {
+            Some(near) => format!("Did you mean `{near}`?"),
+            None => format!("There are {}.", languages().join(", ")),
+        };
+        return Err(Error::invalid_arguments("`language` names none that is known")
+            .hint(hint)
+            .with("argument", "language"));
+    };
+    runtime.find(hidden).ok_or_else(|| missing(runtime))
+}
+
+fn missing(runtime: &Runtime) -> Error {
+    let names = runtime.programs.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
+    Error::new(Kind::Unavailable, format!("there is nothing here that runs {} ({names})", runtime.language))
+        .reason("runtime_missing")
+        .hint(format!("Install {}, or use one of {}.", runtime.install, languages().join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_on_the_path_that_is_not_hidden_is_taken() {
+        let dir = std::env::temp_dir().join(crate::base::ids::short("runtimes"));
+        for folder in ["a", "b", "c"] {
+            std::fs::create_dir_all(dir.join(folder)).unwrap();
+        }
+        let make = |name: &str, mode: u32| {
+            std::fs::write(dir.join(name), "").unwrap();
+            std::os::unix::fs::chown(dir.join(name), None, None).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(dir.join(name), mode).unwrap();
+        };
+        make("a/python3", 0o644);
+        make("b/python3", 0o755);
+        make("c/python3", 0o755);
+        let python = &RUNTIMES[0];
+        let path = format!("relative:{0}/a:{0}/b:{0}/c", dir.display());
+        let found = |hidden: &[PathBuf]| python.find_in(&path, hidden).map(|found| found.path);
+        assert_eq!(found(&[]), Some(dir.join("b/python3")));
+        assert_eq!(found(&[dir.join("b")]), Some(dir.join("c/python3")));
+        assert_eq!(found(std::slice::from_ref(&dir)), None);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_missing_language_says_how_to_install_it() {
+        let error = missing(&RUNTIMES[1]);
+        assert_eq!((error.kind(), error.reason_name()), (Kind::Unavailable, Some("runtime_missing")));
+        assert!(error.hint_text().unwrap().contains("nodejs"), "{error:?}");
+        let error = find("pyton", &[]).unwrap_err();
+        assert_eq!(error.hint_text(), Some("Did you mean `python`?"));
+    }
+}
