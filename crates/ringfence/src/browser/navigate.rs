@@ -61,6 +61,10 @@ impl Page {
                 return Err(self.failed_since(before, url).unwrap_or_else(|| slow(limit)));
             }
         };
+        if let Some(document) = answer["loaderId"].as_str().filter(|_| answer["errorText"] != "net::ERR_ABORTED") {
+            // Known from now on, so that late words of the one before are not taken for news.
+            self.state().commit(document);
+        }
         if let Some(failed) = self.failed_since(before, url) {
             return Err(failed);
         }

@@ -206,7 +206,9 @@ impl Page {
             let parent = frame["parentId"].as_str().map(str::to_owned);
             let document = text(&frame["loaderId"]).to_owned();
             if id == state.main {
-                state.commit(&document);
+                if !state.commit(&document) {
+                    return false;
+                }
                 state.url = cut(url, 4000);
             }
             let top = parent.is_none();

@@ -126,10 +126,14 @@ impl State {
         self.reached.iter().any(|reached| reached == name)
     }
 
-    /// The main frame shows another document.
-    pub fn commit(&mut self, document: &str) {
+    /// The main frame shows this document. False for one that it has left already: documents of different processes
+    /// speak in no order.
+    pub fn commit(&mut self, document: &str) -> bool {
         if self.document() == document {
-            return;
+            return true;
+        }
+        if self.committed.iter().any(|known| known == document) {
+            return false;
         }
         if self.committed.len() == DOCUMENTS {
             self.committed.pop_front();
@@ -139,6 +143,7 @@ impl State {
         self.refs.clear();
         self.shown = None;
         self.leaving = false;
+        true
     }
 
     pub fn set_frame(&mut self, id: &str, frame: Frame) {
@@ -185,5 +190,20 @@ impl State {
             self.dialogs.remove(0);
         }
         self.dialogs.push(dialog);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_that_was_left_does_not_come_back() {
+        let mut state = State::new("main");
+        assert!(state.commit("a") && state.commit("b"));
+        state.reached.push("load".to_owned());
+        assert!(!state.commit("a"), "late news");
+        assert!(state.commit("b"));
+        assert_eq!((state.document(), state.has_reached("load")), ("b", true));
     }
 }
