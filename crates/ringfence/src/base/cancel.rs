@@ -57,6 +57,11 @@ impl Cancel {
         Cancel { token: self.token.child_token(), cause: Arc::default(), parent: Some(Arc::new(self.clone())) }
     }
 
+    /// What everything ends with: the server's own.
+    pub fn root(&self) -> Cancel {
+        self.parent.as_ref().map_or_else(|| self.clone(), |parent| parent.root())
+    }
+
     /// The first cause wins; later ones change nothing.
     pub fn cancel(&self, cause: Cause) {
         if !self.token.is_cancelled() {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -18,7 +19,7 @@ use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
 use crate::sandbox::Launcher;
-use crate::sandbox::browser::{BrowserRun, Road};
+use crate::sandbox::browser::{BrowserRun, Road, Terms};
 use crate::session::Session;
 
 /// From the start of the process to its first answer, on a machine that has much else to do.
@@ -92,6 +93,9 @@ pub struct Browser {
     used: Mutex<Instant>,
 }
 
+/// Asked for only when a browser has to be started.
+pub type Asked<'a> = BoxFuture<'a, Result<Terms>>;
+
 /// A principal's, by root and name: one process may serve more than one root, in tests.
 type Key = (PathBuf, String);
 /// Held by its contexts and by the task that watches it, so that it ends when the server does.
@@ -100,7 +104,7 @@ static SLOTS: LazyLock<Mutex<HashMap<Key, Slot>>> = LazyLock::new(Mutex::default
 
 impl Browser {
     /// The principal's, which is started when there is none that works.
-    pub async fn of(session: &Session, config: &Config, launcher: &Launcher) -> Result<Arc<Browser>> {
+    pub async fn of(session: &Session, config: &Config, launcher: &Launcher, terms: Asked<'_>) -> Result<Arc<Browser>> {
         let key = (config.root.clone(), session.principal.name().to_owned());
         let slot = Arc::clone(lock(&SLOTS).entry(key).or_default());
         let mut slot = slot.lock().await;
@@ -108,18 +112,18 @@ impl Browser {
             browser.touch();
             return Ok(browser);
         }
-        let browser = Browser::start(session, config, launcher).await?;
+        let browser = Browser::start(session, config, launcher, terms.await?).await?;
         *slot = Arc::downgrade(&browser);
         Ok(browser)
     }
 
-    async fn start(session: &Session, config: &Config, launcher: &Launcher) -> Result<Arc<Browser>> {
+    async fn start(session: &Session, config: &Config, launcher: &Launcher, terms: Terms) -> Result<Arc<Browser>> {
         let found = find::find(config)?;
         let mut args: Vec<String> = QUIET.iter().map(|arg| (*arg).to_owned()).collect();
         args.push(found.headless.to_owned());
         let mut hide = vec![session.workspace.path()];
         hide.extend(config.workspace.as_deref());
-        let mut run = crate::sandbox::browser::start(config, launcher, &found.program, &args, &hide, None).await?;
+        let mut run = crate::sandbox::browser::start(config, launcher, &found.program, &args, &hide, terms).await?;
         let line = run.line.take().ok_or_else(|| Error::internal("the browser has no line"))?;
         let line = Line::new(line);
         let dir = run.dir.clone();

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use super::downloads::Downloads;
 use super::log::{Entry, Kind as LogKind};
 use super::page::Page;
-use super::process::{Browser, Busy};
+use super::process::{Asked, Browser, Busy};
 use super::traffic::Traffic;
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
@@ -46,9 +46,10 @@ impl Tabs {
         session: &Arc<Session>,
         config: &Config,
         launcher: &Launcher,
+        terms: Asked<'_>,
     ) -> Result<(Arc<Context>, Busy)> {
         let mut held = self.context.lock().await;
-        let browser = Browser::of(session, config, launcher).await?;
+        let browser = Browser::of(session, config, launcher, terms).await?;
         let busy = browser.busy();
         if let Some(context) = held.as_ref().filter(|context| Arc::ptr_eq(&context.browser, &browser)) {
             return Ok((Arc::clone(context), busy));

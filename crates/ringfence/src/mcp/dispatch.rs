@@ -130,7 +130,8 @@ impl ServerHandler for Handler {
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
         let tool = self.server.pipeline.registry.get(name)?;
-        Some(tools_list::wire(tool.spec(), name.contains('.'), None))
+        let schemas = self.server.pipeline.registry.schemas(name)?;
+        Some(tools_list::wire(tool.spec(), schemas, name.contains('.'), None))
     }
 
     async fn on_custom_request(

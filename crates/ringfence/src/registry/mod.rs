@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use serde_json::{Map, Value};
+
 use crate::config::{Config, ToolNames, ToolSet};
 use crate::session::Client;
 use crate::tools::{TOOLS, Tool, UNLISTED, shell};
@@ -13,6 +15,14 @@ pub struct Registry {
     /// Those at the front are on the list; the others can only be called.
     listed: usize,
     by_name: HashMap<String, usize>,
+    /// Of each tool, as lists have them: made once, since a list may be asked for as often as anybody likes.
+    schemas: Vec<Schemas>,
+}
+
+/// The schemas of one tool, to be shared by every list.
+pub struct Schemas {
+    pub input: Arc<Map<String, Value>>,
+    pub outline: Option<Arc<Map<String, Value>>>,
 }
 
 impl Registry {
@@ -36,7 +46,13 @@ impl Registry {
             by_name.insert(tool.spec().name.clone(), at);
             by_name.entry(underscored(&tool.spec().name)).or_insert(at);
         }
-        Registry { tools, listed, by_name }
+        let schemas = tools.iter().map(|tool| {
+            let spec = tool.spec();
+            let outline = spec.output_schema.clone().map(outline).map(Arc::new);
+            Schemas { input: Arc::new(spec.input_schema.clone()), outline }
+        });
+        let schemas = schemas.collect();
+        Registry { tools, listed, by_name, schemas }
     }
 
     /// The tool of this name, in either spelling.
@@ -44,10 +60,36 @@ impl Registry {
         self.by_name.get(name).map(|at| &self.tools[*at])
     }
 
+    /// The schemas of the tool of this name, in either spelling.
+    pub fn schemas(&self, name: &str) -> Option<&Schemas> {
+        self.by_name.get(name).map(|at| &self.schemas[*at])
+    }
+
+    /// The tools of the list with their schemas.
+    pub fn listed(&self) -> impl Iterator<Item = (&Arc<dyn Tool>, &Schemas)> {
+        self.tools().iter().zip(&self.schemas)
+    }
+
     /// In the order of the list, which never changes by itself.
     pub fn tools(&self) -> &[Arc<dyn Tool>] {
         &self.tools[..self.listed]
     }
+}
+
+/// The outline of a schema that results are checked by: names and types, no words, nothing of what is inside. The whole
+/// is in the capabilities, and every byte of a list is paid for by a model.
+fn outline(mut schema: Map<String, Value>) -> Map<String, Value> {
+    fn strip(schema: &mut Value) {
+        let Value::Object(schema) = schema else { return };
+        schema.retain(|key, _| key == "type" || key == "items");
+        if let Some(items) = schema.get_mut("items") {
+            strip(items);
+        }
+    }
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        properties.values_mut().for_each(strip);
+    }
+    schema
 }
 
 /// A dotted name as clients that reject dots want it.
@@ -70,8 +112,6 @@ pub fn spells_with_dots(style: ToolNames, client: &Client) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
     use crate::config::scratch::Scratch;
     use crate::config::{Env, Flags, resolve};

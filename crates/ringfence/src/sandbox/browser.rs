@@ -21,7 +21,7 @@ use tokio_util::task::TaskTracker;
 use super::cell::Cell;
 use super::execs::Execs;
 use super::launch::{Launch, Launcher, Stdin};
-use super::live::{Keep, Live, Stop};
+use super::live::{Ended, Keep, Live, Stop};
 use super::{env, profile};
 use crate::base::ids::short;
 use crate::base::{Cancel, Cause, Error, Kind, Result};
@@ -64,14 +64,25 @@ impl Drop for Removed {
     }
 }
 
-/// Starts a browser. `hide` are the workspaces that it must not see; `execs` is what its processes are judged by.
+/// Who answers for a browser, which belongs to no call.
+pub struct Terms {
+    /// What its processes are judged by.
+    pub execs: Option<Execs>,
+    /// Hears of its end.
+    pub ended: Box<dyn FnOnce(&mut Ended) + Send + Sync>,
+    /// Ends it: the server's own.
+    pub cancel: Cancel,
+    pub tasks: TaskTracker,
+}
+
+/// Starts a browser. `hide` are the workspaces that it must not see.
 pub async fn start(
     config: &Config,
     launcher: &Launcher,
     program: &Path,
     args: &[String],
     hide: &[&Path],
-    execs: Option<Execs>,
+    terms: Terms,
 ) -> Result<BrowserRun> {
     let failed = |error: io::Error| Error::internal("the browser could not be started").source(error);
     if config.sandbox.profile == Profile::Contained {
@@ -104,7 +115,7 @@ pub async fn start(
         rights: None,
         grace: config.limits.grace,
         decided: None,
-        execs,
+        execs: terms.execs,
         denied_hosts: Vec::new(),
         line: Some(theirs.into()),
         switch: Some(Arc::clone(&switch)),
@@ -113,17 +124,18 @@ pub async fn start(
     let Some(port) = run.port() else { return Err(Error::internal("the browser has no way out")) };
     let keep = Keep {
         outputs: Arc::new(Outputs::new(dir.join("said"))),
-        cancel: Cancel::new(),
+        cancel: terms.cancel,
         deadline: None,
         budget: SAID,
         file_bytes: SAID as u64,
         ended: Box::new(move |ended| {
             tracing::debug!("a browser has ended: {:?} {:?}", ended.exit_code, ended.signal);
+            (terms.ended)(ended);
             // Its namespaces go with it, and then its files.
             drop(cell);
             drop(removed);
         }),
-        tasks: TaskTracker::new(),
+        tasks: terms.tasks,
     };
     let line = Some(UnixStream::from_std(ours).map_err(failed)?);
     Ok(BrowserRun { line, dir, live: run.keep(keep), switch, port, addresses: AtomicU32::new(2) })
@@ -251,7 +263,8 @@ mod tests {
         let config = config(&place.dir, Profile::Default);
         let args = ["--headless", "--no-sandbox", "--remote-debugging-pipe", "--disable-gpu", "--no-startup-window"];
         let args = args.map(str::to_owned);
-        let mut run = start(&config, &launcher(), program, &args, &[], None).await.unwrap();
+        let terms = Terms { execs: None, ended: Box::new(|_| {}), cancel: Cancel::new(), tasks: TaskTracker::new() };
+        let mut run = start(&config, &launcher(), program, &args, &[], terms).await.unwrap();
         let mut line = run.line.take().unwrap();
         line.write_all(b"{\"id\":1,\"method\":\"Browser.getVersion\"}\0").await.unwrap();
         let mut said = Vec::new();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use jail::rights::Network;
 use serde_json::{Map, Value};
 
+use super::execs::{self, Policed};
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, command};
 use crate::base::{Cause, Error, Kind, Result};
 use crate::browser::find::find;
@@ -13,7 +14,8 @@ use crate::browser::page::Page;
 use crate::browser::tabs::{Context, Tabs};
 use crate::browser::{Busy, log};
 use crate::config::{Config, Profile};
-use crate::sandbox::Launcher;
+use crate::sandbox::browser::Terms;
+use crate::sandbox::{Ended, Launcher};
 
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Over the time that a call gives its page: to open it, and to answer.
@@ -99,7 +101,7 @@ impl Held {
         if let Some(handle) = page.filter(|page| *page != "new") {
             return Held::existing_in(cx, tabs, Some(handle)).await;
         }
-        let (context, busy) = tabs.open(&cx.session, &cx.config, launcher).await?;
+        let (context, busy) = tabs.open(&cx.session, &cx.config, launcher, Box::pin(terms(cx))).await?;
         let page = match context.page(None).filter(|_| page.is_none()) {
             Some(page) => page,
             None => context.open_page().await?,
@@ -123,6 +125,22 @@ impl Held {
         context.traffic.record_under(cx.approvals.clone());
         Ok(Held { context, page, _tabs: tabs, _busy: busy })
     }
+}
+
+/// What the processes of a browser are judged by: the rules as they are when it is started. It may outlive the session
+/// that needed it first, so it holds nothing of that.
+async fn terms(cx: &RunCx) -> Result<Terms> {
+    let policed = Policed::of(cx).await?;
+    let execs = policed.map(|policed| policed.quiet_desk(cx.approvals.clone(), &cx.config.root)).transpose()?;
+    let log = execs.as_ref().and_then(|execs| execs.log.as_ref()?.try_clone().ok());
+    let (approvals, audit_execs) = (cx.approvals.clone(), cx.config.policy.audit_execs);
+    let ended = Box::new(move |ended: &mut Ended| {
+        if let (Some(log), Some(count)) = (log, ended.execs.take()) {
+            ended.summed = Some(execs::sum(&approvals, audit_execs, log, count));
+        }
+        command::record_end(&approvals, ended);
+    });
+    Ok(Terms { execs, ended, cancel: cx.cancel.root(), tasks: cx.tasks.clone() })
 }
 
 fn no_page(cx: &RunCx, tabs: &Tabs, handle: Option<&str>) -> Error {

@@ -145,22 +145,7 @@ struct After {
 
 impl AfterCall {
     fn run_has_ended(&self, ended: &Ended) {
-        let facts = facts(ended);
-        let mut fields = Map::new();
-        let mut add = |name: &str, value: Option<Value>| {
-            if let Some(value) = value {
-                fields.insert(name.to_owned(), value);
-            }
-        };
-        add("status", facts.status.map(|status| status.name().into()));
-        add("exit_code", facts.exit_code.map(Into::into));
-        add("signal", facts.signal.map(Into::into));
-        add("stdout_bytes", facts.stdout_bytes.map(Into::into));
-        add("stderr_bytes", facts.stderr_bytes.map(Into::into));
-        add("denials", (!facts.denials.is_empty()).then(|| facts.denials.into()));
-        add("execs", facts.execs);
-        add("duration_ms", Some(millis(ended.duration).into()));
-        self.settle(|state| state.ended = Some(fields));
+        self.settle(|state| state.ended = Some(end(ended)));
     }
 
     fn call_is_over(&self) {
@@ -176,6 +161,33 @@ impl AfterCall {
         {
             tracing::error!("the end of a run could not be recorded: {}", error.log_line());
         }
+    }
+}
+
+/// How a run ended, as it is put on record.
+fn end(ended: &Ended) -> Map<String, Value> {
+    let facts = facts(ended);
+    let mut fields = Map::new();
+    let mut add = |name: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            fields.insert(name.to_owned(), value);
+        }
+    };
+    add("status", facts.status.map(|status| status.name().into()));
+    add("exit_code", facts.exit_code.map(Into::into));
+    add("signal", facts.signal.map(Into::into));
+    add("stdout_bytes", facts.stdout_bytes.map(Into::into));
+    add("stderr_bytes", facts.stderr_bytes.map(Into::into));
+    add("denials", (!facts.denials.is_empty()).then(|| facts.denials.into()));
+    add("execs", facts.execs);
+    add("duration_ms", Some(millis(ended.duration).into()));
+    fields
+}
+
+/// Puts the end of a run on record that no call answers for.
+pub fn record_end(approvals: &Approvals, ended: &Ended) {
+    if let Err(error) = approvals.ended(end(ended)) {
+        tracing::error!("the end of a run could not be recorded: {}", error.log_line());
     }
 }
 
@@ -236,7 +248,7 @@ pub async fn start(
         switch: None,
     };
     let record = Arc::new(AfterCall { approvals: cx.approvals.clone(), state: Mutex::default() });
-    let (after, audit_execs) = (Arc::clone(&record), Arc::clone(cx));
+    let (after, approvals, audit_execs) = (Arc::clone(&record), cx.approvals.clone(), cx.config.policy.audit_execs);
     let keep = Keep {
         outputs: Arc::clone(&cx.session.outputs),
         cancel: cx.session.cancel.clone(),
@@ -245,7 +257,7 @@ pub async fn start(
         file_bytes: cx.config.limits.output_file_bytes,
         ended: Box::new(move |ended| {
             if let (Some(log), Some(count)) = (log, ended.execs.take()) {
-                ended.summed = Some(execs::sum(&audit_execs, log, count));
+                ended.summed = Some(execs::sum(&approvals, audit_execs, log, count));
             }
             after.run_has_ended(ended);
         }),

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Seek};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -20,6 +21,7 @@ use serde_json::{Map, Value, json};
 use super::RunCx;
 use super::attended::Attended;
 use crate::approval::{Granted, Prompt};
+use crate::audit::Approvals;
 use crate::base::call::{Prepared, digest};
 use crate::base::secret::{is_sensitive, redact_words};
 use crate::base::{Error, Result};
@@ -68,6 +70,13 @@ impl Policed {
         Ok(Some(Policed { book, rules, lets_out }))
     }
 
+    /// The desk for a run that belongs to no call: nothing leaves it, and nobody is asked about it.
+    pub fn quiet_desk(self, approvals: Approvals, root: &Path) -> Result<Execs> {
+        let rules = Rules { lets_out: false, heuristics: false, ..self.rules };
+        let desk = QuietDesk { approvals, audited: AtomicUsize::new(0) };
+        Ok(Execs { rules, desk: Arc::new(desk), log: Some(exec_log(root)?) })
+    }
+
     /// Hosts that a rule denies. Of several rules about one host the last that decides counts, as for Codex. What such
     /// rules allow is the operator's config to say, and they cannot be asked about.
     pub fn denied_hosts(&self) -> Vec<String> {
@@ -99,6 +108,44 @@ impl Policed {
             audited: AtomicUsize::new(0),
         };
         Ok(Execs { rules: self.rules, desk: Arc::new(desk), log: Some(log) })
+    }
+}
+
+struct QuietDesk {
+    approvals: Approvals,
+    audited: AtomicUsize,
+}
+
+impl QuietDesk {
+    fn record(&self, pid: i32, path: &str, argv: &[String], verdict: &Verdict, ran: &str) {
+        let mut fields = fields(pid, path, argv, verdict);
+        fields.extend([("by".to_owned(), "rule".into()), ("ran".to_owned(), ran.into())]);
+        if self.audited.fetch_add(1, Ordering::Relaxed) < AUDITED
+            && let Err(error) = self.approvals.exec(fields)
+        {
+            tracing::error!("a decision about an exec could not be recorded: {}", error.log_line());
+        }
+    }
+}
+
+impl Desk for QuietDesk {
+    fn ruled(&self, ruled: Ruled) {
+        let ran = if ruled.verdict.decision == Decision::Forbidden { "refused" } else { "inside" };
+        self.record(ruled.pid, &ruled.path, &ruled.argv, &ruled.verdict, ran);
+    }
+
+    fn held(self: Arc<Self>, exec: Waiting) -> BoxFuture<'static, Answer> {
+        let held = &exec.held;
+        let allowed = held.verdict.decision == Decision::Allow;
+        let ran = if allowed { "inside" } else { "refused" };
+        self.record(held.pid, &held.program.path, &held.argv, &held.verdict, ran);
+        let answer = match allowed {
+            true => Answer::Run,
+            false => {
+                Answer::Refuse(format!("ringfence: {}: a rule asks, and nobody can be asked\n", held.program.path), 1)
+            }
+        };
+        Box::pin(std::future::ready(answer))
     }
 }
 
@@ -354,7 +401,7 @@ fn quoted(words: &[String]) -> String {
 
 /// What is put on record about the execs that no rule named: their number, and a digest of the list, so that a list kept
 /// elsewhere can be checked against it. The list itself goes into the log where the operator wants that.
-pub fn sum(cx: &RunCx, log: File, count: u64) -> Value {
+pub fn sum(approvals: &Approvals, audit_execs: bool, log: File, count: u64) -> Value {
     let mut hash = blake3::Hasher::new();
     let mut listed = 0_u64;
     let mut lines = BufReader::new(log);
@@ -363,13 +410,11 @@ pub fn sum(cx: &RunCx, log: File, count: u64) -> Value {
     while whole && matches!(lines.read_until(b'\n', &mut line), Ok(1..)) {
         hash.update(&line);
         listed += 1;
-        if cx.config.policy.audit_execs
-            && let Ok(Seen { pid, path, argv }) = serde_json::from_slice(&line)
-        {
+        if audit_execs && let Ok(Seen { pid, path, argv }) = serde_json::from_slice(&line) {
             let fields =
                 json!({"pid": pid, "path": path, "command": redact_words(&argv), "by": "nobody", "ran": "inside"});
             if let Value::Object(fields) = fields
-                && let Err(error) = cx.approvals.exec(fields)
+                && let Err(error) = approvals.exec(fields)
             {
                 tracing::error!("an exec could not be recorded: {}", error.log_line());
             }

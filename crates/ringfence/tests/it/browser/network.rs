@@ -5,8 +5,9 @@ use std::net::{TcpListener, UdpSocket};
 use serde_json::{Value, json};
 
 use super::{Stage, refused};
+use crate::support::server::Scratch;
 use crate::support::subset::assert_holds;
-use crate::support::{Approve, Options, Transport};
+use crate::support::{Approve, Options, SESSIONS, Transport};
 
 /// A server of the host's, and whether anybody came.
 fn ear() -> (TcpListener, u16) {
@@ -182,4 +183,28 @@ fn doctor_names_the_browser() {
     let missing = found("[browser]\nprogram = \"/nowhere/chromium\"");
     assert_eq!(missing["outcome"], "refused", "{missing}");
     assert!(missing["fix"].as_str().unwrap().contains("apt install"), "{missing}");
+}
+
+/// Rules hold for the processes of the browser as for any other, and what they ran is on record when it ends.
+#[test]
+fn rules_hold_for_the_browsers_own_processes() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("house.rules");
+    let rule =
+        |decision: &str| format!("prefix_rule(pattern=[\"chromium-headless-shell\"], decision=\"{decision}\")\n");
+    std::fs::write(&file, rule("forbidden")).unwrap();
+    let options = Options::new(Transport::Stdio).on(&scratch).arg("--rules").arg(file.to_str().unwrap());
+    let mut server = options.spawn();
+    let mut client = server.connect(SESSIONS);
+    let refused = client.call("browser.navigate", json!({"url": "about:blank"}));
+    assert_eq!(refused["result"]["isError"], true, "{refused}");
+    std::fs::write(&file, "").unwrap();
+    let opened = client.call("browser.navigate", json!({"url": "about:blank"}));
+    assert_eq!(opened["result"]["isError"], false, "{opened}");
+    client.hang_up();
+    server.ended();
+    let execs = server.events("exec");
+    assert!(execs.iter().any(|exec| exec["verdict"] == "forbidden" && exec["ran"] == "refused"), "{execs:#?}");
+    let ends = server.events("run.stop");
+    assert!(ends.iter().any(|end| end["execs"]["count"].as_u64() > Some(0)), "{ends:#?}");
 }
