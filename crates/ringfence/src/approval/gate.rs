@@ -129,7 +129,8 @@ impl Gate {
     async fn decide(&self, cx: &AskCx<'_>, mut prompt: Prompt) -> Result<Grant> {
         // A client that answers without showing anything to anybody is not asked: its answer would be nobody's.
         let abilities = cx.caller.abilities();
-        let by_client = abilities.elicitation && !abilities.answers_unseen;
+        // Nor is one whose call is over: a run may have outlived it.
+        let by_client = abilities.elicitation && !abilities.answers_unseen && !cx.caller.is_gone();
         if !by_client && !self.terminal {
             cx.approvals.write("denied", "nobody", "once")?;
             return Err(nobody_to_ask(prompt.name(), abilities.answers_unseen));

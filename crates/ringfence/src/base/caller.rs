@@ -100,6 +100,11 @@ impl Caller {
         (Caller { events, abilities }, inbox)
     }
 
+    /// Nobody is on the line any more: the call is over.
+    pub fn is_gone(&self) -> bool {
+        self.events.is_closed()
+    }
+
     pub fn abilities(&self) -> Abilities {
         self.abilities
     }

@@ -135,6 +135,7 @@ pub async fn start(
             drop(cell);
             drop(removed);
         }),
+        forgotten: Box::new(|| {}),
         tasks: terms.tasks,
     };
     let line = Some(UnixStream::from_std(ours).map_err(failed)?);

@@ -5,6 +5,7 @@
 //! session, or when nobody holds it any more.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -32,6 +33,8 @@ pub struct Keep {
     pub file_bytes: u64,
     /// Hears of the end before anybody else does.
     pub ended: Box<dyn FnOnce(&mut Ended) + Send + Sync>,
+    /// Hears that nobody can look any more.
+    pub forgotten: Box<dyn FnOnce() + Send + Sync>,
     /// Where it runs, so that a server that stops can wait for it.
     pub tasks: TaskTracker,
 }
@@ -44,13 +47,29 @@ pub struct Look {
     pub budget: usize,
     /// What is waited for beside the end.
     pub until: BoxFuture<'static, ()>,
+    /// Whoever comes next need not wait for this one.
+    pub gives_way: bool,
+}
+
+/// A look as the run's own task has it. What it waits for goes on beside it, whoever's turn it is.
+pub(super) struct Asked {
+    pub caller: Option<Caller>,
+    pub budget: usize,
+    pub gives_way: bool,
+    pub is_enough: Arc<AtomicBool>,
 }
 
 pub(super) type Reply = oneshot::Sender<Result<Seen>>;
 
 pub(super) enum Ask {
-    Look(Look, Reply),
-    Write { bytes: Vec<u8>, close: bool, reply: oneshot::Sender<Result<()>> },
+    Look(Asked, Reply),
+    /// Some look has seen enough.
+    Enough,
+    Write {
+        bytes: Vec<u8>,
+        close: bool,
+        reply: oneshot::Sender<Result<()>>,
+    },
     Signal(i32),
     Stop(Stop),
 }
@@ -133,7 +152,21 @@ impl Live {
     /// What has come since the last look, once it is over or what `look` waits for has come. Looks take turns.
     pub async fn look(&self, look: Look) -> Result<Seen> {
         let (reply, seen) = oneshot::channel();
-        self.ask(Ask::Look(look, reply))?;
+        let is_enough = Arc::new(AtomicBool::new(false));
+        let asked = Asked {
+            caller: look.caller,
+            budget: look.budget,
+            gives_way: look.gives_way,
+            is_enough: Arc::clone(&is_enough),
+        };
+        self.ask(Ask::Look(asked, reply))?;
+        let asks = self.asks.clone();
+        // It ends with this look, so that nothing is done for a call that is over.
+        let _waiting = Aborted(tokio::spawn(async move {
+            look.until.await;
+            is_enough.store(true, Ordering::SeqCst);
+            let _ = asks.send(Ask::Enough);
+        }));
         seen.await.map_err(|_| forgotten())?
     }
 
@@ -172,6 +205,15 @@ impl Live {
 
     fn ask(&self, ask: Ask) -> Result<()> {
         self.asks.send(ask).map_err(|_| forgotten())
+    }
+}
+
+/// A task that ends with its holder.
+struct Aborted(tokio::task::JoinHandle<()>);
+
+impl Drop for Aborted {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

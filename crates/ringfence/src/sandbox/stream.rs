@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::future::pending;
 use std::io;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -18,7 +19,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::Stream;
 use super::egress::Egress;
 use super::launch::Run;
-use super::live::{Ask, Ended, Glance, Keep, Look, Outcome, Reply, Seen, Stop};
+use super::live::{Ask, Asked, Ended, Glance, Keep, Outcome, Reply, Seen, Stop};
 use super::progress::Progress;
 use super::ring::{Ring, Shown};
 use super::spool::Spool;
@@ -72,7 +73,7 @@ impl State {
 
 /// Somebody who looks at the run, until they have seen enough or have gone.
 struct Looking {
-    look: Look,
+    look: Asked,
     reply: Reply,
     /// Only for a client that asked.
     progress: Option<Progress>,
@@ -82,7 +83,7 @@ struct Looking {
 }
 
 impl Looking {
-    fn new(look: Look, reply: Reply) -> Looking {
+    fn new(look: Asked, reply: Reply) -> Looking {
         let progress = look.caller.as_ref().filter(|caller| caller.abilities().progress);
         let progress = progress.map(|_| Progress::new(Instant::now()));
         Looking { look, reply, progress, sending: None }
@@ -139,7 +140,7 @@ pub(super) async fn drive(mut run: Run, keep: Keep, mut inbox: mpsc::UnboundedRe
     let mut pump = Pump::new(&keep);
     let mut state = State::default();
     let mut looking: Option<Looking> = None;
-    let mut next: VecDeque<(Look, Reply)> = VecDeque::new();
+    let mut next: VecDeque<(Asked, Reply)> = VecDeque::new();
     let mut pipes = [run.stdout.take(), run.stderr.take()];
     let mut buffers = [vec![0; CHUNK], vec![0; CHUNK]];
     let mut input = match run.stdin.take() {
@@ -153,6 +154,17 @@ pub(super) async fn drive(mut run: Run, keep: Keep, mut inbox: mpsc::UnboundedRe
         None => Box::pin(pending()),
     };
     while !state.is_over(&pipes) {
+        // What has been seen enough of, or by nobody any more, waits no longer; and one that gives way does so.
+        next.retain(|(_, reply)| !reply.is_closed());
+        let is_enough = looking.as_ref().is_some_and(|Looking { look, .. }| {
+            look.is_enough.load(Ordering::SeqCst) || look.gives_way && !next.is_empty()
+        });
+        if is_enough && let Some(Looking { reply, .. }) = looking.take() {
+            pump.drain(&mut pipes, &mut buffers[0]).await;
+            let glance = pump.glance(run.started.elapsed()).await;
+            // Who has gone in this moment finds it in the stored output.
+            let _ = reply.send(Ok(Seen::Running(glance)));
+        }
         if looking.is_none()
             && let Some((look, reply)) = next.pop_front()
         {
@@ -177,14 +189,6 @@ pub(super) async fn drive(mut run: Run, keep: Keep, mut inbox: mpsc::UnboundedRe
             what = attend(&mut looking), if looking.is_some() => match what {
                 Attended::Sent => if let Some(looking) = &mut looking { looking.sending = None },
                 Attended::Left => looking = None,
-                Attended::Enough => if let Some(Looking { look, reply, .. }) = looking.take() {
-                    // What it has waited with is free before it hears.
-                    drop(look);
-                    pump.drain(&mut pipes, &mut buffers[0]).await;
-                    let glance = pump.glance(run.started.elapsed()).await;
-                    // Who has gone in this moment finds it in the stored output.
-                    let _ = reply.send(Ok(Seen::Running(glance)));
-                },
             },
             ask = inbox.recv(), if is_held => match ask {
                 // Nobody holds the run any more.
@@ -193,8 +197,11 @@ pub(super) async fn drive(mut run: Run, keep: Keep, mut inbox: mpsc::UnboundedRe
                     state.stop.get_or_insert(Stop::Cancelled(Cause::SessionEnd));
                 }
                 Some(Ask::Look(look, reply)) => next.push_back((look, reply)),
+                Some(Ask::Enough) => {}
                 Some(Ask::Write { bytes, close, reply }) => drop(reply.send(input.write(&bytes, close))),
                 Some(Ask::Signal(signal)) => order = Some(Order::Signal(signal)),
+                // One that has ended by itself was not stopped.
+                Some(Ask::Stop(_)) if state.exit.is_some() => {}
                 Some(Ask::Stop(stop)) => drop(state.stop.get_or_insert(stop)),
             },
             () = sleep_until(due) => say(&state, looking.as_mut()),
@@ -226,17 +233,16 @@ pub(super) async fn drive(mut run: Run, keep: Keep, mut inbox: mpsc::UnboundedRe
     drop(passed);
     drop(run);
     (keep.ended)(&mut ended);
-    if let Some(Looking { reply, .. }) = looking {
-        let _ = reply.send(pump.seen(&ended));
-    }
-    for (_, reply) in next {
-        let _ = reply.send(pump.seen(&ended));
+    let first = looking.map(|Looking { look, reply, .. }| (look, reply));
+    for (look, reply) in first.into_iter().chain(next) {
+        pump.answer(&mut ended, &look, reply).await;
     }
     remember(pump, ended, inbox, &keep.cancel).await;
+    (keep.forgotten)();
 }
 
 /// Answers whoever comes late.
-async fn remember(mut pump: Pump, ended: Ended, mut inbox: mpsc::UnboundedReceiver<Ask>, cancel: &Cancel) {
+async fn remember(mut pump: Pump, mut ended: Ended, mut inbox: mpsc::UnboundedReceiver<Ask>, cancel: &Cancel) {
     let until = Instant::now() + REMEMBERED;
     loop {
         let ask = tokio::select! {
@@ -245,12 +251,12 @@ async fn remember(mut pump: Pump, ended: Ended, mut inbox: mpsc::UnboundedReceiv
             _ = cancel.cancelled() => None,
         };
         match ask {
-            Some(Ask::Look(_, reply)) => drop(reply.send(pump.seen(&ended))),
+            Some(Ask::Look(look, reply)) => pump.answer(&mut ended, &look, reply).await,
             Some(Ask::Write { reply, .. }) => {
                 let over = Error::new(Kind::Conflict, "it has ended").reason("ended");
                 let _ = reply.send(Err(over.hint("Read what it has left with `op: read`.")));
             }
-            Some(Ask::Signal(_) | Ask::Stop(_)) => {}
+            Some(Ask::Signal(_) | Ask::Stop(_) | Ask::Enough) => {}
             None => return,
         }
     }
@@ -261,16 +267,13 @@ enum Attended {
     Sent,
     /// Nobody waits for the answer any more.
     Left,
-    /// What was waited for has come, or the time is up.
-    Enough,
 }
 
 async fn attend(looking: &mut Option<Looking>) -> Attended {
-    let Some(Looking { look, reply, sending, .. }) = looking else { return pending().await };
+    let Some(Looking { reply, sending, .. }) = looking else { return pending().await };
     tokio::select! {
         () = async { match sending { Some(sending) => sending.await, None => pending().await } } => Attended::Sent,
         () = reply.closed() => Attended::Left,
-        () = &mut look.until => Attended::Enough,
     }
 }
 
@@ -425,6 +428,22 @@ impl Pump {
             execs: exit.execs,
             summed: None,
         }
+    }
+
+    /// Tells how it ended. Nothing is taken for one that has gone.
+    async fn answer(&mut self, ended: &mut Ended, look: &Asked, reply: Reply) {
+        if reply.is_closed() {
+            return;
+        }
+        self.budget = look.budget;
+        let [stdout, stderr] = &self.rings;
+        let (out_limit, err_limit) = share(self.budget, stdout.need(), stderr.need());
+        if ended.output.is_none() && !(stdout.fits(out_limit) && stderr.fits(err_limit)) {
+            self.spool.store().await;
+            self.spool.flush().await;
+            ended.output = self.spool.state().0;
+        }
+        let _ = reply.send(self.seen(ended));
     }
 
     /// How it ended, with what nobody has seen yet.

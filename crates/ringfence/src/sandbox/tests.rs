@@ -118,11 +118,16 @@ impl Test {
             budget: self.budget,
             file_bytes: self.file_bytes,
             ended: Box::new(|_| {}),
+            forgotten: Box::new(|| {}),
             tasks: TaskTracker::new(),
         };
         let live = self.place.cell().start(launch).await?.keep(keep);
-        let look =
-            Look { caller: Some(self.caller.clone()), budget: self.budget, until: Box::pin(std::future::pending()) };
+        let look = Look {
+            caller: Some(self.caller.clone()),
+            budget: self.budget,
+            until: Box::pin(std::future::pending()),
+            gives_way: false,
+        };
         match live.look(look).await? {
             Seen::Over(outcome) => Ok(outcome),
             Seen::Running(_) => unreachable!("nothing else is waited for"),

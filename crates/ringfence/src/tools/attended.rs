@@ -16,18 +16,18 @@ pub struct Attended {
 
 struct Attending {
     cx: Arc<RunCx>,
-    /// How long it looks, which stands still as well.
-    look: Option<Arc<Deadline>>,
+    /// How long it looks, and the like, which stand still as well.
+    clocks: Vec<Arc<Deadline>>,
 }
 
 impl Attended {
     pub fn by(cx: &Arc<RunCx>, run: Option<Arc<Deadline>>) -> Arc<Attended> {
-        Arc::new(Attended { now: RwLock::new(Attending { cx: Arc::clone(cx), look: None }), run })
+        Arc::new(Attended { now: RwLock::new(Attending { cx: Arc::clone(cx), clocks: Vec::new() }), run })
     }
 
-    /// From now on this call is asked, and shown no longer than `look` says.
-    pub fn take_over(&self, cx: &Arc<RunCx>, look: Option<Arc<Deadline>>) {
-        *self.now.write().unwrap_or_else(PoisonError::into_inner) = Attending { cx: Arc::clone(cx), look };
+    /// From now on this call is asked; these clocks are its own.
+    pub fn take_over(&self, cx: &Arc<RunCx>, clocks: Vec<Arc<Deadline>>) {
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) = Attending { cx: Arc::clone(cx), clocks };
     }
 
     pub fn cx(&self) -> Arc<RunCx> {
@@ -37,6 +37,6 @@ impl Attended {
     /// The clocks that stand still while a human decides. That of the call itself is the gate's.
     pub fn clocks(&self) -> Vec<Arc<Deadline>> {
         let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
-        self.run.iter().chain(&now.look).cloned().collect()
+        self.run.iter().chain(&now.clocks).cloned().collect()
     }
 }

@@ -4,7 +4,7 @@ use std::future::pending;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 
 use super::attended::Attended;
 use super::execs::{self, Policed};
+use super::runs::Runs;
 use super::{Hints, PrepareCx, RunCx};
 use crate::audit::Approvals;
 use crate::base::call::{Facts, Prepared, Status};
@@ -99,6 +100,8 @@ pub struct Started {
     /// What the client's sandbox wants and the fence does not keep.
     lacking: Option<String>,
     record: Arc<AfterCall>,
+    /// How it ended, once it has.
+    pub end: Arc<OnceLock<&'static str>>,
 }
 
 impl Started {
@@ -108,26 +111,39 @@ impl Started {
 
     /// What has come once it is over or `until` is; the call's cancellation ends it.
     pub async fn watch(&self, cx: &RunCx, max_bytes: Option<usize>, until: BoxFuture<'static, ()>) -> Result<Seen> {
-        let look = Look { caller: Some(cx.caller.clone()), budget: Started::budget(cx, max_bytes), until };
+        let budget = Started::budget(cx, max_bytes);
+        let look = Look { caller: Some(cx.caller.clone()), budget, until, gives_way: false };
+        let left = Left(&self.record);
         let seen = self.live.watch(look, &cx.cancel).await?;
-        Ok(self.tell(seen))
+        Ok(self.tell(seen, left))
     }
 
     /// The same, where `until` alone decides what a cancellation means.
     pub async fn look(&self, look: Look) -> Result<Seen> {
+        let left = Left(&self.record);
         let seen = self.live.look(look).await?;
-        Ok(self.tell(seen))
+        Ok(self.tell(seen, left))
     }
 
-    fn tell(&self, mut seen: Seen) -> Seen {
+    fn tell(&self, mut seen: Seen, left: Left<'_>) -> Seen {
         match &mut seen {
-            Seen::Over(outcome) => outcome.ended.warnings.extend(self.lacking.clone()),
-            Seen::Running(glance) => {
-                glance.warnings.extend(self.lacking.clone());
-                self.record.call_is_over();
+            Seen::Over(outcome) => {
+                outcome.ended.warnings.extend(self.lacking.clone());
+                // The call itself tells of the end.
+                std::mem::forget(left);
             }
+            Seen::Running(glance) => glance.warnings.extend(self.lacking.clone()),
         }
         seen
+    }
+}
+
+/// A call that is over, or was dropped, before its run.
+struct Left<'a>(&'a AfterCall);
+
+impl Drop for Left<'_> {
+    fn drop(&mut self) {
+        self.0.call_is_over();
     }
 }
 
@@ -249,6 +265,9 @@ pub async fn start(
     };
     let record = Arc::new(AfterCall { approvals: cx.approvals.clone(), state: Mutex::default() });
     let (after, approvals, audit_execs) = (Arc::clone(&record), cx.approvals.clone(), cx.config.policy.audit_execs);
+    let end = Arc::new(OnceLock::new());
+    let (ending, runs) = (Arc::clone(&end), Arc::downgrade(&Runs::of(&cx.session)?));
+    let session = cx.session.cancel.clone();
     let keep = Keep {
         outputs: Arc::clone(&cx.session.outputs),
         cancel: cx.session.cancel.clone(),
@@ -259,12 +278,18 @@ pub async fn start(
             if let (Some(log), Some(count)) = (log, ended.execs.take()) {
                 ended.summed = Some(execs::sum(&approvals, audit_execs, log, count));
             }
+            let _ = ending.set(status(ended));
             after.run_has_ended(ended);
+        }),
+        forgotten: Box::new(move || {
+            if let Some(runs) = runs.upgrade().filter(|_| session.is_cancelled()) {
+                runs.clear();
+            }
         }),
         tasks: cx.tasks.clone(),
     };
     let live = cell.start(launch).await?.keep(keep);
-    Ok(Started { cell, live, attended, rights, rules, lacking, record })
+    Ok(Started { cell, live, attended, rights, rules, lacking, record, end })
 }
 
 /// Refuses to use what was started with more rights than a call has now: a client's sandbox may have become narrower

@@ -98,6 +98,7 @@ impl Policed {
     ) -> Result<Execs> {
         let log = exec_log(&attended.cx().config.root)?;
         let desk = RunDesk {
+            began_denied: denies_reading(&attended.cx()),
             attended: Arc::clone(attended),
             call,
             launcher: launcher.clone(),
@@ -151,6 +152,7 @@ impl Desk for QuietDesk {
 
 struct RunDesk {
     attended: Arc<Attended>,
+    began_denied: bool,
     call: Arc<Prepared>,
     launcher: Launcher,
     rights: Rights,
@@ -241,10 +243,9 @@ impl RunDesk {
         Ok(Place::Outside(Box::new(exec)))
     }
 
+    /// By the sandbox that it was started under, or by that of whoever looks now.
     fn is_denied_reading(&self) -> bool {
-        let cx = self.attended.cx();
-        let (before, now) = (cx.session.workspace.rights(), cx.workspace.rights());
-        now.hidden.len() > before.hidden.len() || !now.veils.is_empty()
+        self.began_denied || denies_reading(&self.attended.cx())
     }
 
     fn somewhere<'a>(&'a self, cx: &'a RunCx) -> Where<'a> {
@@ -348,12 +349,23 @@ impl RunDesk {
     }
 
     fn write(&self, fields: Map<String, Value>) -> bool {
-        let written = self.attended.cx().approvals.exec(fields);
+        let cx = self.attended.cx();
+        let mut fields = fields;
+        if cx.trace_id != self.call.trace_id {
+            // Another call looks at the run than the one that started it.
+            fields.insert("started_by".to_owned(), self.call.trace_id.as_str().into());
+        }
+        let written = cx.approvals.exec(fields);
         if let Err(error) = &written {
             tracing::error!("a decision about an exec could not be recorded: {}", error.log_line());
         }
         written.is_ok()
     }
+}
+
+fn denies_reading(cx: &RunCx) -> bool {
+    let (before, now) = (cx.session.workspace.rights(), cx.workspace.rights());
+    now.hidden.len() > before.hidden.len() || !now.veils.is_empty()
 }
 
 fn unrecorded(held: &Held) -> Answer {

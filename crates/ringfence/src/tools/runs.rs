@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use tokio::sync::watch;
+
 use super::RunCx;
 use super::command::{self, Started};
 use crate::base::clock::Deadline;
 use crate::base::ids::short;
 use crate::base::{Error, Kind, Result};
-use crate::sandbox::{Line, Look, Seen};
+use crate::sandbox::{Line, Stop};
 use crate::session::Session;
 
 /// Those that go on. Those that have ended and can still be looked at do not count.
@@ -35,7 +37,20 @@ pub struct Kept {
     pub started: Started,
     /// To the driver of a shell or an interpreter. Who holds the lock has the floor: one command at a time.
     pub line: Option<Arc<tokio::sync::Mutex<Line>>>,
-    ended: Mutex<Option<&'static str>>,
+    /// How the last command of a shell goes.
+    pub turn: Mutex<Option<watch::Receiver<Came>>>,
+}
+
+/// How a command of a shell came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Came {
+    /// Not yet.
+    Waiting,
+    /// It is being interrupted, for this reason.
+    Stopping(Stop),
+    Exit(i32),
+    /// Its time was up, or its call was cancelled, and it was interrupted.
+    Interrupted(Stop),
 }
 
 impl Kept {
@@ -43,38 +58,23 @@ impl Kept {
         let id = short(if line.is_some() { "sh" } else { "x" });
         let shown = shown.chars().take(200).map(|c| if c.is_control() { ' ' } else { c }).collect();
         let line = line.map(|line| Arc::new(tokio::sync::Mutex::new(line)));
-        let ended = Mutex::new(None);
-        Kept { id, what, shown, began: SystemTime::now(), since: Instant::now(), started, line, ended }
+        Kept { id, what, shown, began: SystemTime::now(), since: Instant::now(), started, line, turn: Mutex::default() }
     }
 
     pub fn age(&self) -> Duration {
         self.since.elapsed()
     }
 
-    /// How it ended, once somebody has seen that.
+    /// How it ended, once it has.
     pub fn ended(&self) -> Option<&'static str> {
-        *self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+        self.started.end.get().copied()
     }
 
     /// Takes it up for this call: its rights must not exceed the call's, and from now on this call is asked.
-    pub async fn take_up(&self, cx: &Arc<RunCx>, look: Option<Arc<Deadline>>) -> Result<()> {
+    pub async fn take_up(&self, cx: &Arc<RunCx>, clocks: Vec<Arc<Deadline>>) -> Result<()> {
         command::check_still_allowed(cx, &self.started.rights, self.started.rules).await?;
-        self.started.attended.take_over(cx, look);
+        self.started.attended.take_over(cx, clocks);
         Ok(())
-    }
-
-    /// What has come since the last look; the end of the call is not the run's.
-    pub async fn look(&self, look: Look) -> Result<Seen> {
-        let seen = self.started.look(look).await?;
-        self.note(&seen);
-        Ok(seen)
-    }
-
-    pub fn note(&self, seen: &Seen) {
-        if let Seen::Over(outcome) = seen {
-            let status = command::status(&outcome.ended);
-            *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
-        }
     }
 }
 
@@ -83,14 +83,25 @@ impl Runs {
         session.keep(|| Ok(Runs::default()))
     }
 
-    /// Before one is started that may go on.
+    /// Whether one more may go on.
+    pub fn has_room(&self) -> bool {
+        self.list().iter().filter(|kept| kept.ended().is_none()).count() < RUNNING
+    }
+
+    /// Before one is started that will go on.
     pub fn check_room(&self) -> Result<()> {
-        let running = self.list().iter().filter(|kept| kept.ended().is_none()).count();
-        if running < RUNNING {
+        if self.has_room() {
             return Ok(());
         }
-        Err(Error::new(Kind::ResourceExhausted, format!("{running} commands and shells go on in this session already"))
+        Err(Error::new(Kind::ResourceExhausted, format!("{RUNNING} commands and shells go on in this session already"))
             .hint("See them with shell.session and `op: list`; end some with `op: close`."))
+    }
+
+    /// The session is over, and so is everything that goes on in it. What is kept here keeps its calls, and they their
+    /// session: somebody has to let go first.
+    pub fn clear(&self) {
+        let all = std::mem::take(&mut *self.all.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(all);
     }
 
     pub fn insert(&self, kept: Kept) -> Arc<Kept> {
@@ -116,8 +127,12 @@ impl Runs {
         })
     }
 
-    pub fn remove(&self, id: &str) -> Option<Arc<Kept>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(id)
+    /// Forgets this one, and not another that has taken its name since.
+    pub fn remove(&self, kept: &Arc<Kept>) {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.get(&kept.id).is_some_and(|known| Arc::ptr_eq(known, kept)) {
+            all.remove(&kept.id);
+        }
     }
 
     /// The oldest first.

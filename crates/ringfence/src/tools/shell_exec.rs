@@ -14,7 +14,6 @@ use futures::future::BoxFuture;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use tokio::sync::OwnedMutexGuard;
 
 use super::command::{self, About, Command};
 use super::limits::{Amount, Limit};
@@ -25,9 +24,10 @@ use crate::base::call::{Facts, Output, Prepared, Status};
 use crate::base::clock::Deadline;
 use crate::base::{Error, Result};
 use crate::config::Config;
-use crate::sandbox::{Launcher, Line, Seen, Stdin, env};
+use crate::sandbox::{Launcher, Seen, Stdin, env};
 
 pub use reply::Reply;
+pub use session::attend;
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Clients give up on a call after a minute or so.
@@ -109,9 +109,11 @@ impl ShellExec {
             return session::execute(cx, call, &self.launcher, &arguments).await;
         }
         let runs = Runs::of(&cx.session)?;
-        if cx.view.lasting {
+        if arguments.yield_ms.is_some() {
             runs.check_room()?;
         }
+        // Where nothing more may go on, this one does not outlive its call.
+        let may_yield = cx.view.lasting && runs.has_room();
         let shown = arguments.shown();
         let (program, args) = arguments.program()?;
         // Its own, since it goes on when the call's ends; but no longer than what the caller, the client and the
@@ -135,8 +137,8 @@ impl ShellExec {
         // Without a session that lasts there is nothing that the run could go on in.
         let deadline = if cx.view.lasting { deadline } else { Arc::clone(&cx.deadline) };
         let started = command::start(cx, call, &self.launcher, command, Some(deadline)).await?;
-        let wait = cx.view.lasting.then(|| Arc::new(Deadline::after(arguments.wait())));
-        started.attended.take_over(cx, wait.clone());
+        let wait = may_yield.then(|| Arc::new(Deadline::after(arguments.wait())));
+        started.attended.take_over(cx, wait.iter().cloned().collect());
         let seen = started.watch(cx, arguments.max_bytes, patience(wait)).await?;
         match seen {
             Seen::Over(outcome) => {
@@ -149,18 +151,6 @@ impl ShellExec {
             }
         }
     }
-}
-
-/// Looks at a shell that is busy, until its command has ended or the wait has.
-pub async fn attend(
-    cx: &Arc<RunCx>,
-    runs: &Runs,
-    kept: &Arc<Kept>,
-    line: OwnedMutexGuard<Line>,
-    wait: Arc<Deadline>,
-    max_bytes: Option<usize>,
-) -> Result<Output> {
-    session::attend(cx, runs, kept, line, session::Patience { wait, hard: None, cancel: None }, max_bytes).await
 }
 
 /// For ever where nothing can go on without the call.
@@ -199,7 +189,14 @@ impl Tool for ShellExec {
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
         let arguments = self.read(arguments)?;
         if let Some(session) = arguments.session.as_deref().filter(|session| *session != "new") {
-            Runs::of(cx.session)?.get(session)?;
+            let kept = Runs::of(cx.session)?.get(session)?;
+            return Ok(Plan {
+                // Where the shell is by now only the shell knows.
+                cwd: Some(format!("as the shell {} has it now, and its environment too", kept.id)),
+                timeout: Some(arguments.timeout(cx.config)),
+                asks: command::asks(cx),
+                ..Plan::default()
+            });
         }
         // Opened to fail before anybody is asked; the run opens it again and uses what it opened.
         let workspace = cx.workspace;

@@ -17,7 +17,7 @@ use super::{Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
 use crate::base::call::{Facts, Output, Prepared, Status};
 use crate::base::clock::{Deadline, format_utc};
-use crate::base::{Cause, Error, Result};
+use crate::base::{Cause, Error, Kind, Result};
 use crate::config::Config;
 use crate::sandbox::{Look, Seen, Stop};
 
@@ -133,30 +133,44 @@ impl ShellSession {
         let Some(id) = &arguments.id else { return list(&runs) };
         let kept = runs.get(id)?;
         let wait = Arc::new(Deadline::after(arguments.wait().min(call.limit * 9 / 10)));
+        let max_bytes = arguments.max_bytes;
         match arguments.op {
             Op::List => list(&runs),
             Op::Read => {
-                kept.take_up(cx, Some(Arc::clone(&wait))).await?;
-                look(cx, &runs, &kept, wait, arguments.max_bytes).await
+                kept.take_up(cx, vec![Arc::clone(&wait)]).await?;
+                look(cx, &runs, &kept, wait, max_bytes).await
             }
             Op::Write => {
-                kept.take_up(cx, Some(Arc::clone(&wait))).await?;
+                kept.take_up(cx, vec![Arc::clone(&wait)]).await?;
                 let input = arguments.input.clone().unwrap_or_default().into_bytes();
                 kept.started.live.write(input, arguments.eof == Some(true)).await?;
-                look(cx, &runs, &kept, wait, arguments.max_bytes).await
+                look(cx, &runs, &kept, wait, max_bytes).await
             }
             Op::Signal => {
                 kept.started.live.signal(arguments.signal()?.as_raw())?;
-                look(cx, &runs, &kept, wait, arguments.max_bytes).await
+                kept.take_up(cx, vec![Arc::clone(&wait)]).await?;
+                look(cx, &runs, &kept, wait, max_bytes).await
             }
             Op::Close => {
+                // Whoever may end it may not therefore see what it said.
+                let shown = command::check_still_allowed(cx, &kept.started.rights, kept.started.rules).await.is_ok();
                 kept.started.live.stop(Stop::Cancelled(Cause::Client));
+                runs.remove(&kept);
                 let until = Box::pin(async move { wait.passed().await });
-                let budget = Started::budget(cx, arguments.max_bytes);
-                let seen = kept.look(Look { caller: None, budget, until }).await?;
-                runs.remove(id);
-                show(cx, &kept, seen, true)
+                let budget = Started::budget(cx, max_bytes);
+                let seen = heed(cx, kept.started.look(Look { caller: None, budget, until, gives_way: true })).await?;
+                show(cx, &kept, seen, Some(shown))
             }
+        }
+    }
+}
+
+/// Who stops looking stops nothing else.
+async fn heed(cx: &RunCx, look: impl Future<Output = Result<Seen>>) -> Result<Seen> {
+    tokio::select! {
+        seen = look => seen,
+        cause = cx.cancel.cancelled() => {
+            Err(Error::new(Kind::Cancelled, "the look was cancelled; what was looked at goes on").with("cause", cause.name()))
         }
     }
 }
@@ -169,36 +183,36 @@ async fn look(
     wait: Arc<Deadline>,
     max_bytes: Option<usize>,
 ) -> Result<Output> {
-    if let Some(line) = kept.line.as_ref().filter(|_| kept.what == "shell")
-        && let Ok(mut line) = Arc::clone(line).try_lock_owned()
-        && line.is_busy()
-    {
-        return shell_exec::attend(cx, runs, kept, line, wait, max_bytes).await;
+    if kept.what == "shell" {
+        let attended = shell_exec::attend(cx, runs, kept, wait, max_bytes, true);
+        return tokio::select! {
+            seen = attended => seen,
+            cause = cx.cancel.cancelled() => {
+                Err(Error::new(Kind::Cancelled, "the look was cancelled; the shell goes on").with("cause", cause.name()))
+            }
+        };
     }
     let until = Box::pin(async move { wait.passed().await });
     let budget = Started::budget(cx, max_bytes);
-    let mut seen = std::pin::pin!(kept.look(Look { caller: Some(cx.caller.clone()), budget, until }));
-    // Who stops reading stops nothing else.
-    let seen = tokio::select! {
-        seen = &mut seen => seen?,
-        cause = cx.cancel.cancelled() => {
-            return Err(Error::new(crate::base::Kind::Cancelled, "the look was cancelled; what was looked at goes on")
-                .with("cause", cause.name()));
-        }
-    };
-    show(cx, kept, seen, false)
+    let look = Look { caller: Some(cx.caller.clone()), budget, until, gives_way: true };
+    let seen = heed(cx, kept.started.look(look)).await?;
+    show(cx, kept, seen, None)
 }
 
-fn show(cx: &RunCx, kept: &Kept, seen: Seen, closed: bool) -> Result<Output> {
+/// What was seen. Of one that was closed: whether its output may be seen.
+fn show(cx: &RunCx, kept: &Kept, seen: Seen, closed: Option<bool>) -> Result<Output> {
     match seen {
         Seen::Over(outcome) => {
-            let facts = Facts { denials: Vec::new(), execs: None, ..command::facts(&outcome.ended) };
+            let mut facts = Facts { denials: Vec::new(), execs: None, ..command::facts(&outcome.ended) };
             let mut reply = Reply::over(cx, &kept.started.cell, outcome);
-            if closed {
+            if let Some(shown) = closed {
                 // That it was stopped is what was asked for.
                 reply.error = None;
+                facts.status = Some(Status::Completed);
+                if !shown {
+                    reply.withhold("it was started with other rights than this call has");
+                }
             }
-            let facts = if closed { Facts { status: Some(Status::Completed), ..facts } } else { facts };
             reply.into_output(facts)
         }
         Seen::Running(glance) => shell_exec::running(Reply::running(cx, glance, &kept.id)),
@@ -242,11 +256,11 @@ impl Tool for ShellSession {
 
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
         let arguments = self.read(arguments)?;
-        if let Some(id) = &arguments.id {
-            Runs::of(cx.session)?.get(id)?;
-        }
+        let Some(id) = &arguments.id else { return Ok(Plan::default()) };
+        let kept = Runs::of(cx.session)?.get(id)?;
         // What is typed into a process without a fence is asked for as any command is.
         let asks = (arguments.op == Op::Write).then(|| command::asks(cx)).flatten();
+        let asks = asks.map(|why| format!("{why} It is typed into: {}", kept.shown));
         Ok(Plan { asks, ..Plan::default() })
     }
 

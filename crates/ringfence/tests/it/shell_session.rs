@@ -235,3 +235,113 @@ fn without_a_session_that_lasts_nothing_goes_on() {
     let refused = exec(&mut client, json!({"command": "true", "session": "new"}));
     assert_eq!(refused["error"]["reason"], "no_session", "{refused}");
 }
+
+#[test]
+fn a_command_that_goes_on_in_a_shell_keeps_its_time() {
+    let (_server, mut client) = start();
+    let marker = process::marker();
+    let arguments = json!({"command": format!("sleep {marker}"), "session": "new", "yield_ms": 50, "timeout_ms": 700});
+    let begun = exec(&mut client, arguments);
+    assert_eq!(begun["status"], "running", "{begun}");
+    process::wait_for_death(&marker, Duration::from_secs(5));
+    let late = session(&mut client, json!({"op": "read", "id": begun["exec_id"]}));
+    assert_eq!(late["status"], "timed_out", "{late}");
+    let next = exec(&mut client, json!({"command": "echo on", "session": begun["exec_id"]}));
+    assert_eq!(next["stdout"], "on\n", "{next}");
+}
+
+/// Somebody who reads for long holds up neither the next command nor its time.
+#[test]
+fn a_reader_holds_nobody_up() {
+    let (_server, mut client) = start();
+    let first = exec(&mut client, json!({"command": "(sleep 30; echo late) & echo on", "session": "new"}));
+    let id = first["session"].clone();
+    let look = json!({"op": "read", "id": id, "wait_ms": 20000});
+    let busy = exec(&mut client, json!({"command": "sleep 0.3", "session": id, "yield_ms": 50}));
+    assert_eq!(busy["status"], "running", "{busy}");
+    let reading = client.start_call("shell.session", &look);
+    let begun = Instant::now();
+    let done = session(&mut client, json!({"op": "read", "id": id, "wait_ms": 5000}));
+    assert_eq!(done["status"], "completed", "{done}");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    let answer = client.finish(reading, "shell.session", &look);
+    assert_eq!(answer["result"]["isError"], false, "{answer}");
+}
+
+#[test]
+fn words_of_the_shell_that_end_loops_do_not_end_the_shell() {
+    let (_server, mut client) = start();
+    let first = exec(&mut client, json!({"command": "echo one; continue; echo never", "session": "new"}));
+    assert_eq!((&first["stdout"], &first["exit_code"]), (&json!("one\n"), &json!(0)), "{first}");
+    let id = first["session"].clone();
+    let second = exec(&mut client, json!({"command": "break; echo never", "session": id}));
+    assert_eq!(second["session"], id, "{second}");
+    // What it writes to the line itself is nobody's answer.
+    let forged = exec(
+        &mut client,
+        json!({"command": "for n in 9 10 11; do printf 'x 0\\0' >&$n; done 2>/dev/null; (exit 4)", "session": id}),
+    );
+    assert_eq!(forged["exit_code"], 4, "{forged}");
+    let replaced = json!({"command": "exec sleep 30", "session": id, "timeout_ms": 400});
+    let begun = Instant::now();
+    let replaced = exec(&mut client, replaced);
+    assert_eq!(replaced["status"], "timed_out", "{replaced}");
+    assert!(begun.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn what_has_ended_takes_nobodys_place() {
+    let (_server, mut client) = start();
+    let marker = process::marker();
+    for _ in 0..33 {
+        let begun = exec(&mut client, json!({"command": "true", "yield_ms": 0}));
+        // It may be over already when it is looked at.
+        assert!(begun["error"].is_null(), "{begun}");
+        eventually(Duration::from_secs(5), "it has ended", || {
+            let listed = session(&mut client, json!({"op": "list"}));
+            listed["runs"].as_array().unwrap().iter().all(|run| run["status"] != "running")
+        });
+    }
+    for _ in 0..32 {
+        exec(&mut client, json!({"command": format!("sleep {marker}"), "yield_ms": 0}));
+    }
+    let full = exec(&mut client, json!({"command": "true", "yield_ms": 0}));
+    assert_eq!(full["error"]["kind"], "resource_exhausted", "{full}");
+    let foreground = exec(&mut client, json!({"command": "echo on"}));
+    assert_eq!(foreground["stdout"], "on\n", "{foreground}");
+}
+
+/// Nothing of a session is left once it is over: no process, no stored output.
+#[test]
+fn a_session_that_is_over_is_let_go() {
+    let mut server = Options::new(Transport::Http).spawn();
+    let mut client = server.connect(SESSIONS);
+    let begun = exec(&mut client, json!({"command": "sleep 60", "yield_ms": 0}));
+    assert_eq!(begun["status"], "running", "{begun}");
+    exec(&mut client, json!({"command": "X=1", "session": "new"}));
+    let zygotes = || process::with_argument("__zygote").into_iter().filter(|pid| process::parent(*pid) == server.pid());
+    let outputs = server.root().join("outputs");
+    let kept = || std::fs::read_dir(&outputs).map_or(0, Iterator::count);
+    assert_eq!((zygotes().count(), kept()), (1, 1));
+    client.delete();
+    eventually(Duration::from_secs(5), "it is let go", || zygotes().count() == 0 && kept() == 0);
+}
+
+/// A call whose sandbox denies what a run could read is not shown what it said, whatever it asks for.
+#[test]
+fn a_narrower_call_sees_nothing_of_a_wider_run() {
+    let (server, mut client) = start();
+    std::fs::write(server.workspace().join("secret.txt"), "TOPSECRET\n").unwrap();
+    let begun = exec(&mut client, json!({"command": "sleep 0.2; cat secret.txt; sleep 60", "yield_ms": 0}));
+    let id = begun["exec_id"].clone();
+    let narrow =
+        json!({"codex/sandbox-state": {"sandboxPolicy": {"type": "read-only"}, "sandboxCwd": server.workspace()}});
+    for op in [json!({"op": "read"}), json!({"op": "signal", "signal": "CONT"}), json!({"op": "close"})] {
+        let mut arguments = op.clone();
+        arguments["id"] = id.clone();
+        arguments["wait_ms"] = json!(600);
+        let params = json!({"name": "shell.session", "arguments": arguments, "_meta": narrow});
+        let answer = client.request("tools/call", params);
+        assert!(!answer.to_string().contains("TOPSECRET"), "{op}: {answer}");
+    }
+}

@@ -127,7 +127,7 @@ impl Running<'_> {
         };
         let Some(line) = kept.line.clone() else { return Err(Error::internal("an interpreter without a line")) };
         let floor = take_floor(&line)?;
-        kept.take_up(self.cx, Some(Arc::clone(&self.cx.deadline))).await?;
+        kept.take_up(self.cx, Vec::new()).await?;
         let number = self.cx.session.keep(|| Ok(Cells::default()))?.0.fetch_add(1, Ordering::Relaxed) + 1;
         let name = format!("<cell-{number}>");
         let driver = driver(self.found.runtime.way).filter(|_| fresh);
@@ -135,7 +135,7 @@ impl Running<'_> {
         let before = self.before().await;
         let output = self.turn(&kept.started, (line, floor), message, true, true, before, Some(&kept)).await;
         if kept.ended().is_some() {
-            runs.remove(&kept.id);
+            runs.remove(&kept);
         }
         output
     }
@@ -164,14 +164,14 @@ impl Running<'_> {
         Ok(runs.insert(kept))
     }
 
-    async fn end(&self, runs: &Runs, kept: &Kept) -> Result<()> {
+    async fn end(&self, runs: &Runs, kept: &Arc<Kept>) -> Result<()> {
         kept.started.live.stop(Stop::Cancelled(Cause::Client));
-        runs.remove(&kept.id);
+        runs.remove(kept);
         let cancel = self.cx.cancel.clone();
         let until = Box::pin(async move {
             cancel.cancelled().await;
         });
-        kept.look(Look { caller: None, budget: 1024, until }).await.map(drop)
+        kept.started.look(Look { caller: None, budget: 1024, until, gives_way: false }).await.map(drop)
     }
 
     #[expect(clippy::too_many_arguments, reason = "each of the three ways has its own")]
@@ -191,9 +191,6 @@ impl Running<'_> {
         let begun = Instant::now();
         let (seen, mut heard) = turn.take(cx, started, budget - budget / 4).await?;
         let took = begun.elapsed();
-        if let Some(kept) = kept {
-            kept.note(&seen);
-        }
         let saved = heard.report.as_mut().map(|report| std::mem::take(&mut report.saved)).unwrap_or_default();
         let made: Made = before.compare(saved).await;
         let session = kept.map(|kept| kept.id.as_str());

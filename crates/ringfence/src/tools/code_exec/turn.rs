@@ -65,7 +65,7 @@ impl Turn {
             heard: Arc::clone(&heard),
         };
         let until = Box::pin(talk.carry(self));
-        let seen = started.look(Look { caller: Some(cx.caller.clone()), budget, until }).await?;
+        let seen = started.look(Look { caller: Some(cx.caller.clone()), budget, until, gives_way: false }).await?;
         let mut heard = std::mem::take(&mut *heard.lock().unwrap_or_else(PoisonError::into_inner));
         if reports && heard.report.is_none() && matches!(seen, Seen::Over(_)) {
             // Whoever waited may not have let go of the line yet.
@@ -91,12 +91,13 @@ impl Talk {
         let Turn { floor: mut line, message, lives_on, reports, limit, .. } = turn;
         let mut stop = None;
         let said = tokio::select! {
-            said = exchange(&mut line, &message) => Some(said),
+            biased;
             cause = self.cancel.cancelled() => {
                 stop = Some(Stop::by(cause));
                 self.note(|heard| heard.stop = stop);
                 None
             }
+            said = exchange(&mut line, &message) => Some(said),
         };
         let said = match said {
             Some(said) => Some(said),

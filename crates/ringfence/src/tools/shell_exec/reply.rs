@@ -104,6 +104,13 @@ impl Reply {
         }
     }
 
+    /// Leaves out what was said, for this reason.
+    pub fn withhold(&mut self, why: &str) {
+        (self.stdout, self.stderr, self.output) = (String::new(), String::new(), None);
+        self.truncated = true;
+        self.warnings.push(format!("its output is not shown: {why}"));
+    }
+
     pub fn into_output(self, facts: Facts) -> Result<Output> {
         let (text, is_error) = (self.text(), self.error.is_some());
         let structured =

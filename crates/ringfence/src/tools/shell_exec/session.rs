@@ -1,34 +1,28 @@
 //! A command in a bash that lives on between calls.
+//!
+//! Each command has a task of its own that talks with the shell's driver, so that its time is kept whoever looks at the
+//! shell, and when nobody does.
 
 use std::future::pending;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{OwnedMutexGuard, watch};
 
 use super::{Arguments, Reply, running};
 use crate::base::call::{Facts, Output, Prepared, Status};
 use crate::base::clock::Deadline;
-use crate::base::{Cancel, Cause, Error, Kind, Result};
-use crate::sandbox::{Glance, Launcher, Line, Look, Seen, Stdin, Stop};
+use crate::base::ids::{hex, random};
+use crate::base::{Cancel, Error, Kind, Result};
+use crate::sandbox::{Glance, Launcher, Line, Live, Look, Seen, Stdin, Stop};
 use crate::tools::RunCx;
-use crate::tools::command::{self, Command, Started};
-use crate::tools::runs::{Kept, Runs};
+use crate::tools::command::{self, Command, Started, millis};
+use crate::tools::runs::{Came, Kept, Runs};
 
 const DRIVER: &str = include_str!("driver.sh");
-/// A status is all that the driver says.
+/// A name and a status are all that the driver says.
 const SAID: usize = 64;
-
-/// How a command of the shell came to its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Came {
-    Exit(i32),
-    /// Nothing yet.
-    Waiting,
-    /// Its time was up, or its call was cancelled, and it was interrupted.
-    Interrupted(Stop),
-}
 
 pub async fn execute(cx: &Arc<RunCx>, call: Prepared, launcher: &Launcher, arguments: &Arguments) -> Result<Output> {
     let runs = Runs::of(&cx.session)?;
@@ -40,15 +34,20 @@ pub async fn execute(cx: &Arc<RunCx>, call: Prepared, launcher: &Launcher, argum
         }
         Some(id) => runs.get(id)?,
     };
-    let mut line = floor(&kept)?;
-    let wait = Arc::new(Deadline::after(arguments.wait()));
-    kept.take_up(cx, Some(Arc::clone(&wait))).await?;
-    if let Err(error) = line.send(arguments.command.as_deref().unwrap_or_default().as_bytes()).await {
-        // It has ended, and the look tells how.
-        tracing::debug!("a shell does not take its command: {error}");
-    }
-    let patience = Patience { wait, hard: Some(Deadline::after(limit)), cancel: Some(cx.cancel.clone()) };
-    attend(cx, &runs, &kept, line, patience, arguments.max_bytes).await
+    let line = floor(&kept)?;
+    let (wait, hard) = (Arc::new(Deadline::after(arguments.wait())), Arc::new(Deadline::after(limit)));
+    kept.take_up(cx, vec![Arc::clone(&wait), Arc::clone(&hard)]).await?;
+    let (tell, came) = watch::channel(Came::Waiting);
+    *kept.turn.lock().unwrap_or_else(PoisonError::into_inner) = Some(came);
+    let talk = Talk {
+        live: kept.started.live.clone(),
+        hard,
+        cancel: cx.cancel.clone(),
+        session: cx.session.cancel.clone(),
+        grace: cx.config.limits.grace,
+    };
+    tokio::spawn(talk.carry(line, arguments.command.clone().unwrap_or_default(), tell));
+    attend(cx, &runs, &kept, wait, arguments.max_bytes, false).await
 }
 
 /// The line of a shell that has nothing else to do.
@@ -57,44 +56,11 @@ fn floor(kept: &Kept) -> Result<OwnedMutexGuard<Line>> {
         let message = format!("`{}` is no shell ({})", kept.id, kept.what);
         return Err(Error::invalid_arguments(message).hint("`session: \"new\"` starts a shell."));
     };
-    if let Ok(mut line) = Arc::clone(line).try_lock_owned()
-        && !line.is_busy()
-    {
-        return Ok(line);
-    }
-    Err(Error::new(Kind::Conflict, "the shell is busy with another command")
-        .reason("busy")
-        .hint("Wait for it with shell.session `op: read`, interrupt it with `op: signal`, or start another shell."))
-}
-
-/// What a look at a shell waits for beside its answer.
-pub struct Patience {
-    pub wait: Arc<Deadline>,
-    /// Until the command is interrupted.
-    pub hard: Option<Deadline>,
-    /// Interrupts the command as well.
-    pub cancel: Option<Cancel>,
-}
-
-/// Looks at a shell until its command has ended or the patience has.
-pub async fn attend(
-    cx: &RunCx,
-    runs: &Runs,
-    kept: &Arc<Kept>,
-    line: OwnedMutexGuard<Line>,
-    patience: Patience,
-    max_bytes: Option<usize>,
-) -> Result<Output> {
-    let came = Arc::new(Mutex::new(Came::Waiting));
-    let (kept_on, told, grace) = (Arc::clone(kept), Arc::clone(&came), cx.config.limits.grace);
-    let until = Box::pin(async move {
-        let end = wait_for(&kept_on, line, &patience, grace).await;
-        *told.lock().unwrap_or_else(PoisonError::into_inner) = end;
-    });
-    let budget = Started::budget(cx, max_bytes);
-    let seen = kept.look(Look { caller: Some(cx.caller.clone()), budget, until }).await?;
-    let came = *came.lock().unwrap_or_else(PoisonError::into_inner);
-    answer(cx, kept, runs, seen, came)
+    Arc::clone(line).try_lock_owned().map_err(|_| {
+        Error::new(Kind::Conflict, "the shell is busy with another command")
+            .reason("busy")
+            .hint("Wait for it with shell.session `op: read`, interrupt it with `op: signal`, or start another shell.")
+    })
 }
 
 async fn start(
@@ -119,55 +85,129 @@ async fn start(
     Ok(runs.insert(Kept::new("shell", "bash", started, Some(line))))
 }
 
-/// Until the shell says how the command ended. One that takes too long is interrupted, and the shell lives on when it
-/// answers to that.
-async fn wait_for(kept: &Kept, mut line: OwnedMutexGuard<Line>, patience: &Patience, grace: Duration) -> Came {
-    let stop = tokio::select! {
-        said = line.receive() => return exit(said).await,
-        () = patience.wait.passed() => return Came::Waiting,
-        () = async { match &patience.hard { Some(hard) => hard.passed().await, None => pending().await } } => Stop::Deadline,
-        cause = async { match &patience.cancel { Some(cancel) => cancel.cancelled().await, None => pending().await } } => Stop::by(cause),
-    };
-    let interrupted = kept.started.live.signal(Signal::INT.as_raw());
-    if interrupted.is_err() || tokio::time::timeout(grace, line.receive()).await.is_err() {
-        kept.started.live.stop(stop);
-        // The look ends with the run.
-        return pending().await;
-    }
-    Came::Interrupted(stop)
+/// One command and the shell's word about it.
+struct Talk {
+    live: Live,
+    hard: Arc<Deadline>,
+    /// The call's: it interrupts the command as the end of its time does.
+    cancel: Cancel,
+    session: Cancel,
+    grace: Duration,
 }
 
-async fn exit(said: std::io::Result<Option<Vec<u8>>>) -> Came {
-    let text = said.ok().flatten().and_then(|said| String::from_utf8(said).ok());
-    match text.and_then(|text| text.parse().ok()) {
-        Some(code) => Came::Exit(code),
-        // The shell has ended, or talks nonsense: the look ends with it, or with the patience of its caller.
-        None => pending().await,
+impl Talk {
+    async fn carry(self, mut line: OwnedMutexGuard<Line>, command: String, tell: watch::Sender<Came>) {
+        // Under a name that the command does not know: what it writes to the line itself is not taken for the answer.
+        let name = hex(&random::<8>());
+        let message = format!("{name} {command}");
+        let stop = tokio::select! {
+            biased;
+            _ = self.session.cancelled() => return,
+            cause = self.cancel.cancelled() => Stop::by(cause),
+            () = self.hard.passed() => Stop::Deadline,
+            code = exchange(&mut line, &name, Some(&message)) => {
+                drop(line);
+                // Nobody may want to know.
+                let _ = tell.send(Came::Exit(code));
+                return;
+            }
+        };
+        let _ = tell.send(Came::Stopping(stop));
+        let interrupted = self.live.signal(Signal::INT.as_raw()).is_ok();
+        if interrupted && tokio::time::timeout(self.grace, exchange(&mut line, &name, None)).await.is_ok() {
+            drop(line);
+            let _ = tell.send(Came::Interrupted(stop));
+            return;
+        }
+        // It does not answer, so it is ended; that is seen by whoever looks.
+        self.live.stop(stop);
     }
 }
 
-fn answer(cx: &RunCx, kept: &Kept, runs: &Runs, seen: Seen, came: Came) -> Result<Output> {
+/// Until the shell answers under this name. One that has gone, or talks nonsense, never does.
+async fn exchange(line: &mut Line, name: &str, message: Option<&str>) -> i32 {
+    if let Some(message) = message
+        && let Err(error) = line.send(message.as_bytes()).await
+    {
+        tracing::debug!("a shell does not take its command: {error}");
+    }
+    loop {
+        let Ok(Some(said)) = line.receive().await else { return pending().await };
+        let said = String::from_utf8(said).unwrap_or_default();
+        if let Some(code) = said.strip_prefix(name).and_then(|code| code.trim().parse().ok()) {
+            return code;
+        }
+    }
+}
+
+/// Looks at a shell until its command has ended or the wait has.
+pub async fn attend(
+    cx: &RunCx,
+    runs: &Runs,
+    kept: &Arc<Kept>,
+    wait: Arc<Deadline>,
+    max_bytes: Option<usize>,
+    gives_way: bool,
+) -> Result<Output> {
+    let begun = Instant::now();
+    let came = kept.turn.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut settled = came.clone();
+    let until = Box::pin(async move {
+        let turn = async {
+            let heard = match &mut settled {
+                Some(came) => came.wait_for(|came| matches!(came, Came::Exit(_) | Came::Interrupted(_))).await.is_ok(),
+                None => false,
+            };
+            // Without an answer the end of the shell is waited for.
+            if !heard {
+                pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            () = turn => {}
+            () = wait.passed() => {}
+        }
+    });
+    let budget = Started::budget(cx, max_bytes);
+    let seen = kept.started.look(Look { caller: Some(cx.caller.clone()), budget, until, gives_way }).await?;
+    let came = came.map_or(Came::Waiting, |came| *came.borrow());
+    answer(cx, kept, runs, seen, came, begun.elapsed())
+}
+
+fn answer(cx: &RunCx, kept: &Arc<Kept>, runs: &Runs, seen: Seen, came: Came, took: Duration) -> Result<Output> {
     match (seen, came) {
         // The shell itself has ended: by `exit`, by a signal, or because it did not answer.
-        (Seen::Over(outcome), _) => {
-            runs.remove(&kept.id);
+        (Seen::Over(mut outcome), came) => {
+            runs.remove(kept);
+            if let Came::Stopping(stop) = came {
+                // What the interrupt ended was not the shell any more, but what it had become.
+                outcome.ended.stop.get_or_insert(stop);
+            }
             let facts = command::facts(&outcome.ended);
             let mut reply = Reply::over(cx, &kept.started.cell, outcome);
             reply.warnings.push(format!("the shell {} has ended", kept.id));
             reply.into_output(facts)
         }
-        (Seen::Running(glance), Came::Exit(code)) => ended(cx, kept, glance, Some(code), None),
-        (Seen::Running(glance), Came::Interrupted(stop)) => ended(cx, kept, glance, None, Some(stop)),
-        (Seen::Running(glance), Came::Waiting) => running(Reply::running(cx, glance, &kept.id)),
+        (Seen::Running(glance), Came::Exit(code)) => ended(cx, kept, glance, Some(code), None, took),
+        (Seen::Running(glance), Came::Interrupted(stop)) => ended(cx, kept, glance, None, Some(stop), took),
+        (Seen::Running(glance), Came::Waiting | Came::Stopping(_)) => running(Reply::running(cx, glance, &kept.id)),
     }
 }
 
 /// A command has ended and the shell has not.
-fn ended(cx: &RunCx, kept: &Kept, glance: Glance, code: Option<i32>, stop: Option<Stop>) -> Result<Output> {
+fn ended(
+    cx: &RunCx,
+    kept: &Kept,
+    glance: Glance,
+    code: Option<i32>,
+    stop: Option<Stop>,
+    took: Duration,
+) -> Result<Output> {
     let mut reply = Reply::running(cx, glance, &kept.id);
     reply.exec_id = None;
     reply.session = Some(kept.id.clone());
     reply.exit_code = code;
+    reply.duration_ms = millis(took);
     let (status, error) = match (code, stop) {
         (Some(0), _) => (Status::Completed, None),
         (_, Some(Stop::Deadline)) => {
@@ -176,7 +216,7 @@ fn ended(cx: &RunCx, kept: &Kept, glance: Glance, code: Option<i32>, stop: Optio
         }
         (_, Some(Stop::Cancelled(cause))) => {
             let error = Error::new(Kind::Cancelled, "the command was interrupted");
-            (Status::Cancelled, Some(error.with("cause", Cause::name(cause))))
+            (Status::Cancelled, Some(error.with("cause", cause.name())))
         }
         (_, None) => (Status::Failed, None),
     };

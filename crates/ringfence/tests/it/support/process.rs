@@ -40,3 +40,9 @@ pub fn status_kb(pid: u32, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).expect("a line of that name");
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
+
+/// Whose child it is.
+pub fn parent(pid: u32) -> u32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
+}
