@@ -210,6 +210,7 @@ async fn reap(app: Arc<App>) {
             _ = tick.tick() => {}
             _ = app.server.shutdown.cancelled() => return,
         }
+        app.server.sweep();
         let idle: Vec<String> = app
             .sessions
             .lock()

@@ -100,6 +100,16 @@ impl Server {
         Ok(Arc::clone(workspaces.entry(opened.path().to_owned()).or_insert_with(|| Arc::new(opened))))
     }
 
+    /// Ends the sessions whose handles nobody has used for long, and what goes on in them.
+    pub fn sweep(&self) {
+        // Somebody may still wait in one that looks idle, but no call lasts longer than its time.
+        let longest = HANDLE_IDLE.saturating_add(self.config.limits.timeout_ceiling);
+        lock(&self.lasting).retain(|_, held| match held.used.elapsed() {
+            idle if idle < HANDLE_IDLE => true,
+            idle => idle < longest && Arc::strong_count(&held.session) > 1 || held.end(),
+        });
+    }
+
     /// The session a 2026-07-28 request belongs to: its handle's, or none that lasts.
     pub fn view_by_handle(&self, line: &Line, handle: Option<&str>) -> Result<View> {
         let Some(sealed) = handle else {
@@ -110,13 +120,8 @@ impl Server {
                 .reason("bad_session")
                 .hint("Use the handle of a result's _meta exactly as it was given, or leave it out.")
         })?;
+        self.sweep();
         let mut lasting = lock(&self.lasting);
-        // Somebody may still wait in one that looks idle, but no call lasts longer than its time.
-        let longest = HANDLE_IDLE.saturating_add(self.config.limits.timeout_ceiling);
-        lasting.retain(|_, held| match held.used.elapsed() {
-            idle if idle < HANDLE_IDLE => true,
-            idle => idle < longest && Arc::strong_count(&held.session) > 1 || held.end(),
-        });
         if let Some(held) = lasting.get_mut(&handle.id) {
             held.used = Instant::now();
             return Ok(View { session: Arc::clone(&held.session), lasting: true });
