@@ -67,7 +67,7 @@ impl BrowserTabs {
             title: "List and close pages",
             description: "Lists, opens, selects and closes the pages of this session.",
             scope: Scope::Network,
-            hints: Hints { read_only: false, destructive: false, idempotent: false, open_world: true },
+            hints: Hints { read_only: false, destructive: true, idempotent: false, open_world: true },
             writes: false,
             input: arguments::schema::<Args>(),
             output: arguments::reply_schema::<Reply>(),
