@@ -76,11 +76,15 @@ impl Downloads {
         lock(&self.all).len()
     }
 
-    /// Those from the `from`th on. They are given a moment to end.
-    pub async fn since(&self, from: usize, patience: Duration) -> Vec<Download> {
+    /// Those from the `from`th on. They are given a moment to end, and one that is known to come also to begin: the
+    /// browser tells of it after it has said that an address is a download.
+    pub async fn since(&self, from: usize, coming: bool, patience: Duration) -> Vec<Download> {
         let mut changed = self.changed.subscribe();
         let ended = async {
-            while lock(&self.all).iter().skip(from).any(|download| download.state == "running") {
+            let waits = |all: &[Download]| {
+                coming && all.len() <= from || all.iter().skip(from).any(|download| download.state == "running")
+            };
+            while waits(&lock(&self.all)) {
                 // The sender is ours, so this cannot fail while we are here.
                 let _ = changed.changed().await;
             }
@@ -111,6 +115,8 @@ impl Downloads {
             }
             let id = id.to_owned();
             all.push(Download { name, url, state: "running", bytes: 0, output: None, id, storing: false });
+            drop(all);
+            self.changed.send_modify(|count| *count += 1);
             return Some(entry);
         }
         let mut all = lock(&self.all);

@@ -160,7 +160,7 @@ async fn act(cx: &Arc<RunCx>, args: &Args, held: &Held) -> Result<Output> {
         None => None,
     };
     let (url, title) = page.describe().await;
-    let downloads = context.downloads.since(loads, DOWNLOADS).await;
+    let downloads = context.downloads.since(loads, false, DOWNLOADS).await;
     let new_pages =
         context.pages().iter().map(|page| page.handle.clone()).filter(|handle| !known.contains(handle)).collect();
     let state = page.state();

@@ -146,7 +146,7 @@ impl BrowserNavigate {
             None => None,
         };
         let (url, title) = page.describe().await;
-        let downloads = context.downloads.since(loads, DOWNLOADS).await;
+        let downloads = context.downloads.since(loads, arrival.download, DOWNLOADS).await;
         let state = page.state();
         let mut requests = state.counts;
         requests.blocked += context.traffic.blocked_after(refused);

@@ -104,7 +104,7 @@ impl BrowserTabs {
 
 async fn list(context: &Context) -> Reply {
     let mut reply =
-        Reply { downloads: context.downloads.since(0, std::time::Duration::ZERO).await, ..Reply::default() };
+        Reply { downloads: context.downloads.since(0, false, std::time::Duration::ZERO).await, ..Reply::default() };
     for page in context.pages() {
         let (url, title) = page.describe().await;
         reply.pages.push(Tab { page: page.handle.clone(), url, title, current: context.is_current(&page) });
