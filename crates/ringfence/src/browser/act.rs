@@ -10,7 +10,8 @@ use tokio::time::Instant;
 
 use super::element::Element;
 use super::keys;
-use super::page::Page;
+use super::log::plain;
+use super::page::{Answers, Page};
 use crate::base::{Error, Kind, Result};
 
 /// What is typed key by key.
@@ -55,7 +56,31 @@ struct Found<'a> {
     name: &'a str,
 }
 
+/// Drags are ours to carry out, until this is dropped, be it with the call.
+struct Intercepted<'a>(&'a Page);
+
+impl Drop for Intercepted<'_> {
+    fn drop(&mut self) {
+        self.0.state().drag = None;
+        self.0.line.order(Some(&self.0.session), "Input.setInterceptDrags", json!({"enabled": false}));
+    }
+}
+
+/// Dialogs are answered as a call wants it, until this is dropped, be it with the call.
+pub struct Answering<'a>(&'a Page);
+
+impl Drop for Answering<'_> {
+    fn drop(&mut self) {
+        self.0.state().answers = Answers::default();
+    }
+}
+
 impl Page {
+    pub fn answering(&self, answers: Answers) -> Answering<'_> {
+        self.state().answers = answers;
+        Answering(self)
+    }
+
     async fn found<'a>(&self, target: &'a str, until: Instant) -> Result<Found<'a>> {
         loop {
             match self.find(target).await {
@@ -214,6 +239,7 @@ impl Page {
                         .into_iter()
                         .flatten()
                         .filter_map(Value::as_str)
+                        .map(plain)
                         .collect::<Vec<_>>()
                         .join(", ")
                 )))
@@ -272,7 +298,8 @@ impl Page {
             }
             None => {
                 let (x, y) = (&by[0]["value"], &by[1]["value"]);
-                self.evaluate_value(&format!("window.scrollBy({{left: {x}, top: {y}, behavior: 'instant'}})")).await?;
+                self.evaluate_value(&format!("window.scrollBy({{left: {x}, top: {y}, behavior: 'instant'}})"), false)
+                    .await?;
                 Ok(0)
             }
         }
@@ -283,10 +310,9 @@ impl Page {
         let (from, onto) = (self.found(target, until).await?, self.found(to, until).await?);
         let start = self.reach(&from.element, target, until).await?;
         self.state().drag = None;
+        let _intercepted = Intercepted(self);
         self.call("Input.setInterceptDrags", json!({"enabled": true})).await?;
-        let done = self.drag_between(start, &onto.element, to).await;
-        self.call("Input.setInterceptDrags", json!({"enabled": false})).await?;
-        done.map(|()| from.element.others)
+        self.drag_between(start, &onto.element, to).await.map(|()| from.element.others)
     }
 
     async fn drag_between(&self, start: (f64, f64), onto: &Element, name: &str) -> Result<()> {
@@ -314,9 +340,15 @@ impl Page {
         self.mouse("mouseReleased", end, json!({"button": "left", "clickCount": 1})).await
     }
 
-    pub async fn upload(&self, target: &str, files: &[PathBuf], until: Instant) -> Result<u64> {
+    /// `copy` is done once it is known where the files go.
+    pub async fn upload(
+        &self,
+        target: &str,
+        copy: impl Future<Output = Result<Vec<PathBuf>>>,
+        until: Instant,
+    ) -> Result<u64> {
         let found = self.found(target, until).await?;
-        let files: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+        let files: Vec<String> = copy.await?.iter().map(|file| file.display().to_string()).collect();
         let params = json!({"files": files, "backendNodeId": found.element.backend});
         match self.call("DOM.setFileInputFiles", params).await {
             Ok(_) => Ok(found.element.others),
@@ -357,7 +389,7 @@ impl Page {
     /// Waits for what an action has started: a moment for the page's own scripts, and for another page to come.
     pub async fn settle(&self, before: &str, until: Instant) {
         // A page that is on its way out does not answer, which is an answer too.
-        let turn = self.evaluate_value("new Promise(done => setTimeout(done, 30))");
+        let turn = self.evaluate_value("new Promise(done => setTimeout(done, 30))", true);
         let _ = tokio::time::timeout(SETTLE, turn).await;
         let (left, leaving) = {
             let state = self.state();
@@ -372,5 +404,36 @@ impl Page {
             // What takes longer is reported as it is.
             let _ = tokio::time::timeout_at(until, there).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Weak;
+
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+    use crate::browser::cdp::Line;
+
+    /// A call can be dropped at any point; what it has changed is as it was all the same.
+    #[tokio::test]
+    async fn what_a_call_has_set_goes_with_it() {
+        let (near, mut far) = tokio::io::duplex(1 << 16);
+        let page = Page::new("p1".into(), &Line::new(near), "s", "t", Weak::new());
+        let answering = page.answering(Answers { accept: true, text: Some("yes".into()) });
+        assert!(page.state().answers.accept);
+        drop(answering);
+        assert!(!page.state().answers.accept && page.state().answers.text.is_none());
+        page.state().drag = Some(json!({}));
+        drop(Intercepted(&page));
+        assert!(page.state().drag.is_none());
+        let mut said = Vec::new();
+        while !said.ends_with(b"\0") {
+            assert!(far.read_buf(&mut said).await.unwrap() > 0);
+        }
+        let said: Value = serde_json::from_slice(&said[..said.len() - 1]).unwrap();
+        assert_eq!(said["method"], "Input.setInterceptDrags");
+        assert_eq!(said["params"], json!({"enabled": false}));
     }
 }

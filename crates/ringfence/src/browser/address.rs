@@ -2,6 +2,7 @@
 //! checks fail (`view-source:file:`, `filesystem:`, and what comes next).
 
 use crate::base::{Error, Result};
+use crate::net::Host;
 
 pub const BLANK: &str = "about:blank";
 
@@ -33,7 +34,7 @@ pub fn check(url: &str) -> Result<String> {
         Some(host) if is_disguised(host) => Err(Error::invalid_arguments("`url` names its host by a number")
             .hint("Write an address in its usual form: four numbers with dots, or [::1].")
             .with("argument", "url")),
-        Some(host) if !host.is_empty() && !host.contains('\\') => Ok(trimmed.to_owned()),
+        Some(host) if !host.is_empty() && !host.contains('\\') && place(trimmed).is_some() => Ok(trimmed.to_owned()),
         _ => Err(Error::invalid_arguments("`url` names no host")
             .hint("Write it as http://host[:port]/path.")
             .with("argument", "url")),
@@ -68,7 +69,8 @@ pub fn place(url: &str) -> Option<(String, u16)> {
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     match address.and_then(|address| address.parse::<std::net::Ipv6Addr>().ok()) {
         Some(address) => Some((format!("[{address}]"), port)),
-        None => Some((host.trim_end_matches('.').to_owned(), port)),
+        // As the proxy names it, whatever letters it is written in.
+        None => Some((Host::parse(host.as_bytes())?.shown(), port)),
     }
 }
 
@@ -116,6 +118,9 @@ mod tests {
             ("http://user:pw@example.com./", "example.com", 80),
             ("http://[::FFFF:a9fe:a9fe]:8080/", "[::ffff:169.254.169.254]", 8080),
             ("http://[::1]", "[::1]", 80),
+            // The second letter is Cyrillic.
+            ("https://p\u{430}ypal.com/", "xn--pypal-4ve.com", 443),
+            ("https://B\u{fc}cher.Example", "xn--bcher-kva.example", 443),
             ("http://127.0.0.1:/", "127.0.0.1", 80),
         ] {
             assert_eq!(place(url), Some((host.to_owned(), port)), "{url}");
@@ -175,6 +180,8 @@ mod tests {
             "http:x",
             "http://",
             "http:\\\\x",
+            "http://ex%61mple.com/",
+            "http://a..b/",
             "http://a\\b/",
             "ht\ntp://x",
             "ja\tvascript:1",

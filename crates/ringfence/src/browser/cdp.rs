@@ -2,12 +2,14 @@
 //! the other. One task reads. It hands each event to the sink of its session before it reads on, so that what the
 //! sinks keep is always in the order of the line, and nothing can lag behind or be lost.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot};
@@ -15,8 +17,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::base::{Error, Kind, Result};
 
-/// A message that is longer is no message: a page of 16384 pixels squared fits.
-pub const LONGEST: usize = 256 << 20;
+/// No answer is longer: a picture of 16384 pixels squared fits.
+const LONGEST: usize = 256 << 20;
+/// Nor is one that is no picture.
+const ANSWERED: usize = 64 << 20;
+/// Nor is an event. Addresses of pages have 2 MiB at most, so what says where a page is always fits.
+const EVENT: usize = 4 << 20;
 /// A browser that has not answered by then is not going to.
 const ANSWER: Duration = Duration::from_secs(30);
 /// Orders that wait to be written. A browser that takes none has stopped working.
@@ -25,6 +31,11 @@ const WAITING: usize = 1024;
 /// Takes the events of one session, in their order. It must not wait for anything.
 pub trait Sink: Send + Sync {
     fn take(&self, line: &Line, event: Event<'_>);
+
+    /// An event was too long to be read.
+    fn miss(&self, method: &str, bytes: usize) {
+        tracing::debug!("an event of the browser was too long: {method}, {bytes} bytes");
+    }
 }
 
 pub struct Event<'a> {
@@ -38,11 +49,27 @@ pub struct Line(Arc<Inner>);
 
 struct Inner {
     orders: mpsc::Sender<Vec<u8>>,
-    pending: Mutex<HashMap<u64, oneshot::Sender<Result<Value>>>>,
+    pending: Mutex<HashMap<u64, Waiting>>,
     /// By the id of the session; the browser's own has none.
     sinks: Mutex<HashMap<String, Arc<dyn Sink>>>,
     next: AtomicU64,
     closed: CancellationToken,
+}
+
+/// Who waits for an answer, and how long it may be.
+struct Waiting {
+    reply: oneshot::Sender<Result<Value>>,
+    most: usize,
+}
+
+/// What a message is, without what it says: that is only read where somebody wants it.
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    id: Option<u64>,
+    #[serde(borrow, default)]
+    method: Cow<'a, str>,
+    #[serde(borrow, default, rename = "sessionId")]
+    session: Cow<'a, str>,
 }
 
 impl Line {
@@ -66,8 +93,20 @@ impl Line {
 
     /// Calls a method of the browser itself, or of one session.
     pub async fn call(&self, session: Option<&str>, method: &str, params: Value) -> Result<Value> {
+        self.call_for(session, method, params, ANSWER).await
+    }
+
+    /// The same with another patience: some things take as long as the caller wants.
+    pub async fn call_for(
+        &self,
+        session: Option<&str>,
+        method: &str,
+        params: Value,
+        patience: Duration,
+    ) -> Result<Value> {
         let (reply, answer) = oneshot::channel();
-        let pending = self.pending(reply);
+        let most = if method == "Page.captureScreenshot" { LONGEST } else { ANSWERED };
+        let pending = self.pending(Waiting { reply, most });
         let message = message(pending.id, session, method, params);
         let work = async {
             self.0.orders.send(message).await.map_err(|_| gone())?;
@@ -75,7 +114,7 @@ impl Line {
         };
         tokio::select! {
             biased;
-            answer = tokio::time::timeout(ANSWER, work) => answer.unwrap_or_else(|_| Err(slow(method))),
+            answer = tokio::time::timeout(patience, work) => answer.unwrap_or_else(|_| Err(slow(method))),
             () = self.0.closed.cancelled() => Err(gone()),
         }
     }
@@ -111,30 +150,61 @@ impl Line {
         self.0.closed.cancelled().await;
     }
 
-    fn pending(&self, reply: oneshot::Sender<Result<Value>>) -> Pending<'_> {
+    fn pending(&self, waiting: Waiting) -> Pending<'_> {
         let id = self.0.next.fetch_add(1, Ordering::Relaxed);
-        lock(&self.0.pending).insert(id, reply);
+        lock(&self.0.pending).insert(id, waiting);
         Pending { line: self, id }
     }
 
     fn take(&self, bytes: &[u8]) -> io::Result<()> {
-        let mut message: Value = serde_json::from_slice(bytes)?;
-        if let Some(id) = message.get("id").and_then(Value::as_u64) {
-            if let Some(reply) = lock(&self.0.pending).remove(&id) {
-                // An error means that nobody waits for it any more.
-                let _ = reply.send(match message.get("error") {
-                    Some(error) => Err(refused(error)),
-                    None => Ok(message["result"].take()),
-                });
-            }
+        let head: Envelope<'_> = serde_json::from_slice(bytes)?;
+        if let Some(id) = head.id {
+            let waiting = lock(&self.0.pending).remove(&id);
+            let Some(Waiting { reply, most }) = waiting else { return Ok(()) };
+            // An error means that nobody waits for it any more.
+            let _ = reply.send(match bytes.len() > most {
+                true => Err(too_long()),
+                false => {
+                    let mut message: Value = serde_json::from_slice(bytes)?;
+                    match message.get("error") {
+                        Some(error) => Err(refused(error)),
+                        None => Ok(message["result"].take()),
+                    }
+                }
+            });
             return Ok(());
         }
-        let session = message.get("sessionId").and_then(Value::as_str).unwrap_or_default();
-        let sink = lock(&self.0.sinks).get(session).cloned();
-        if let (Some(sink), Some(method)) = (sink, message.get("method").and_then(Value::as_str)) {
-            sink.take(self, Event { method, params: message.get("params").unwrap_or(&Value::Null) });
+        let sink = lock(&self.0.sinks).get(&*head.session).cloned();
+        let Some(sink) = sink.filter(|_| !head.method.is_empty()) else { return Ok(()) };
+        if bytes.len() > EVENT {
+            sink.miss(&head.method, bytes.len());
+            return Ok(());
         }
+        let message: Value = serde_json::from_slice(bytes)?;
+        sink.take(self, Event { method: &head.method, params: message.get("params").unwrap_or(&Value::Null) });
         Ok(())
+    }
+
+    /// Whether what has come of a message is already more than anybody wants of it. Then it need not be kept; who waits
+    /// for it is told.
+    fn gives_up(&self, begun: &[u8]) -> bool {
+        if begun.len() <= EVENT {
+            return false;
+        }
+        let digits = begun.strip_prefix(b"{\"id\":").map(|rest| rest.split(|byte| !byte.is_ascii_digit()).next());
+        let id = digits.flatten().and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<u64>().ok());
+        let Some(id) = id else {
+            tracing::warn!("an event of the browser was too long");
+            return true;
+        };
+        let mut pending = lock(&self.0.pending);
+        if pending.get(&id).is_some_and(|waiting| begun.len() <= waiting.most) {
+            return false;
+        }
+        if let Some(waiting) = pending.remove(&id) {
+            let _ = waiting.reply.send(Err(too_long()));
+        }
+        true
     }
 }
 
@@ -178,6 +248,8 @@ async fn read(mut from: impl AsyncRead + Unpin, line: Line) {
     let work = async {
         let mut bytes: Vec<u8> = Vec::with_capacity(1 << 16);
         let mut searched = 0;
+        // The rest of a message that nobody wants.
+        let mut skips = false;
         loop {
             if from.read_buf(&mut bytes).await? == 0 {
                 return Ok(());
@@ -185,15 +257,18 @@ async fn read(mut from: impl AsyncRead + Unpin, line: Line) {
             let mut begin = 0;
             while let Some(at) = bytes[searched..].iter().position(|byte| *byte == 0) {
                 let end = searched + at;
-                line.take(&bytes[begin..end])?;
+                if !std::mem::take(&mut skips) {
+                    line.take(&bytes[begin..end])?;
+                }
                 begin = end + 1;
                 searched = begin;
             }
             bytes.drain(..begin);
-            searched = bytes.len();
-            if searched > LONGEST {
-                return Err(io::Error::other("a message of the browser is too long"));
+            if skips || line.gives_up(&bytes) {
+                skips = true;
+                bytes.clear();
             }
+            searched = bytes.len();
             if bytes.is_empty() && bytes.capacity() > 4 << 20 {
                 bytes = Vec::with_capacity(1 << 16);
             }
@@ -218,6 +293,12 @@ fn slow(method: &str) -> Error {
         .hint("The page or the browser is stuck. Open the page anew with browser.navigate, without `page`.")
 }
 
+fn too_long() -> Error {
+    Error::new(Kind::TooLarge, "the browser's answer is too long")
+        .reason("browser_refused")
+        .hint("Ask for less: a part of the page, or a smaller picture.")
+}
+
 fn gone() -> Error {
     Error::new(Kind::Unavailable, "the browser ended unexpectedly")
         .reason("browser_ended")
@@ -227,7 +308,7 @@ fn gone() -> Error {
 /// What the browser says about a call that it does not carry out. Its words are about the call, and bounded.
 fn refused(error: &Value) -> Error {
     let said = error.get("message").and_then(Value::as_str).unwrap_or("no reason given");
-    let said: String = said.chars().take(300).collect();
+    let said = super::log::plain(&said.chars().take(300).collect::<String>());
     Error::new(Kind::Conflict, format!("the browser refused: {said}"))
         .reason("browser_refused")
         .hint("The page may have changed meanwhile. Look at it with browser.snapshot and try again.")

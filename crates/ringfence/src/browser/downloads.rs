@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::cdp::Line;
-use super::log::{Entry, Kind, cut};
+use super::log::{Entry, Kind, cut, plain};
 use super::process::Browser;
 use crate::base::ids::short;
 use crate::base::workspace::{Place, Workspace};
@@ -21,6 +21,8 @@ use crate::session::Session;
 
 /// Of one session.
 const MOST: usize = 100;
+/// So many of the largest there may be are kept of one session.
+const LARGEST: u64 = 4;
 
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Download {
@@ -34,6 +36,9 @@ pub struct Download {
     pub output: Option<String>,
     #[serde(skip)]
     id: String,
+    /// It is being put aside, whatever the browser says about it meanwhile.
+    #[serde(skip)]
+    storing: bool,
 }
 
 pub struct Downloads {
@@ -71,11 +76,15 @@ impl Downloads {
         lock(&self.all).len()
     }
 
-    /// Those from the `from`th on. They are given a moment to end.
-    pub async fn since(&self, from: usize, patience: Duration) -> Vec<Download> {
+    /// Those from the `from`th on. They are given a moment to end, and one that is known to come also to begin: the
+    /// browser tells of it after it has said that an address is a download.
+    pub async fn since(&self, from: usize, coming: bool, patience: Duration) -> Vec<Download> {
         let mut changed = self.changed.subscribe();
         let ended = async {
-            while lock(&self.all).iter().skip(from).any(|download| download.state == "running") {
+            let waits = |all: &[Download]| {
+                coming && all.len() <= from || all.iter().skip(from).any(|download| download.state == "running")
+            };
+            while waits(&lock(&self.all)) {
                 // The sender is ours, so this cannot fail while we are here.
                 let _ = changed.changed().await;
             }
@@ -90,43 +99,55 @@ impl Downloads {
         let id = params["guid"].as_str()?;
         let cancel = || line.order(None, "Browser.cancelDownload", json!({"guid": id, "browserContextId": context}));
         if method == "Browser.downloadWillBegin" {
-            let known = params["browserContextId"].as_str().is_none_or(|other| other == context);
-            if !known || !is_plain(id) {
+            if !is_plain(id) {
                 return None;
             }
-            let name = cut(params["suggestedFilename"].as_str().unwrap_or("download"), 200);
-            let url = cut(params["url"].as_str().unwrap_or_default(), 2000);
+            let name = plain(&cut(params["suggestedFilename"].as_str().unwrap_or("download"), 200));
+            let url = plain(&cut(params["url"].as_str().unwrap_or_default(), 2000));
             let entry = Entry::new(Kind::Download, &name).level("running").url(&url);
             let mut all = lock(&self.all);
             if all.len() >= MOST {
                 cancel();
                 return Some(Entry::new(Kind::Download, "there are too many downloads").level("cancelled").url(&url));
             }
-            all.push(Download { name, url, state: "running", bytes: 0, output: None, id: id.to_owned() });
+            if all.iter().any(|download| download.id == id) {
+                return None;
+            }
+            let id = id.to_owned();
+            all.push(Download { name, url, state: "running", bytes: 0, output: None, id, storing: false });
+            drop(all);
+            self.changed.send_modify(|count| *count += 1);
             return Some(entry);
         }
         let mut all = lock(&self.all);
-        let download = all.iter_mut().find(|download| download.id == id && download.state == "running")?;
+        let others = all.iter().filter(|download| download.id != id && download.counts());
+        let others: u64 = others.map(|download| download.bytes).fold(0, u64::saturating_add);
+        let most = self.largest.min(self.largest.saturating_mul(LARGEST).saturating_sub(others));
+        let running = |download: &&mut Download| download.id == id && download.state == "running" && !download.storing;
+        let download = all.iter_mut().find(running)?;
         download.bytes = number(&params["receivedBytes"]);
         let total = number(&params["totalBytes"]);
-        if download.bytes.max(total) > self.largest {
+        if download.bytes.max(total) > most {
             download.state = "too_large";
             cancel();
         } else if params["state"] == "canceled" {
             download.state = "cancelled";
         } else if params["state"] == "completed" {
+            download.storing = true;
             let (all, changed, session) = (Arc::clone(&self.all), Arc::clone(&self.changed), self.session.clone());
             let (files, file) = (Arc::clone(&self.files), format!("{}/{id}", self.below));
-            let (id, largest) = (id.to_owned(), self.largest);
+            let id = id.to_owned();
             tokio::task::spawn_blocking(move || {
-                let kept = session.upgrade().map(|session| keep(&session, &files, &file, largest));
+                let kept = session.upgrade().map(|session| keep(&session, &files, &file, most));
                 let mut all = lock(&all);
                 if let Some(download) = all.iter_mut().find(|download| download.id == id) {
                     match kept {
-                        Some(Ok(output)) => {
+                        Some(Ok(Some((output, bytes)))) => {
                             download.state = "completed";
+                            download.bytes = bytes;
                             download.output = Some(output);
                         }
+                        Some(Ok(None)) => download.state = "too_large",
                         Some(Err(error)) => {
                             tracing::warn!("a download cannot be kept: {error}");
                             download.state = "failed";
@@ -147,17 +168,28 @@ impl Downloads {
     }
 }
 
-/// Moves it to where it lives as long as the session. The browser may have put anything there, so it is opened as any
-/// other place of somebody else's, and its end is not believed.
-fn keep(session: &Session, files: &Workspace, file: &str, largest: u64) -> Result<String> {
+impl Download {
+    /// Whether it takes its bytes from what a session may keep.
+    fn counts(&self) -> bool {
+        ["running", "completed"].contains(&self.state)
+    }
+}
+
+/// Moves it to where it lives as long as the session: its handle and its size, or none when it is too large. The browser
+/// may have put anything there, so it is opened as any other place of somebody else's, and its end is not believed.
+fn keep(session: &Session, files: &Workspace, file: &str, most: u64) -> Result<Option<(String, u64)>> {
     let failed = |error: io::Error| Error::internal("the download cannot be kept").source(error);
     let from = files.open_read(file)?.file;
     let (handle, mut to) = session.outputs.create()?;
-    io::copy(&mut from.take(largest), &mut to).and_then(|_| to.flush()).map_err(failed)?;
+    let copied = io::copy(&mut from.take(most.saturating_add(1)), &mut to).map_err(failed)?;
+    if copied > most {
+        to.set_len(0).map_err(failed)?;
+    }
+    to.flush().map_err(failed)?;
     if let Place::Ready { dir, name, .. } = files.place(file, false)? {
         unlinkat(&dir, &name, AtFlags::empty()).map_err(|errno| failed(errno.into()))?;
     }
-    Ok(handle)
+    Ok((copied <= most).then_some((handle, copied)))
 }
 
 /// The browser's own ids, and nothing that could be a path.
@@ -171,4 +203,41 @@ fn number(value: &Value) -> u64 {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::scratch::Scratch;
+
+    #[tokio::test]
+    async fn downloads_are_stored_once_and_bounded_together() {
+        let scratch = Scratch::new();
+        let folder = scratch.dir("browser");
+        let downloads = Downloads {
+            files: Arc::new(Workspace::open(&folder, &[]).unwrap()),
+            folder,
+            below: "downloads".into(),
+            session: Weak::new(),
+            largest: 100,
+            all: Arc::default(),
+            changed: Arc::new(watch::channel(0).0),
+        };
+        let (near, _far) = tokio::io::duplex(1 << 16);
+        let line = Line::new(near);
+        let hear = |method: &str, params: Value| downloads.hear(&line, "c", &format!("Browser.{method}"), &params);
+        for id in ["a", "b", "c", "d", "e"] {
+            let name = "x\ndownload y: completed";
+            assert!(hear("downloadWillBegin", json!({"guid": id, "suggestedFilename": name})).is_some());
+            assert!(hear("downloadWillBegin", json!({"guid": id})).is_none(), "it has begun already");
+            hear("downloadProgress", json!({"guid": id, "receivedBytes": 90, "totalBytes": 90, "state": "inProgress"}));
+        }
+        let states = || lock(&downloads.all).iter().map(|download| download.state).collect::<Vec<_>>();
+        assert_eq!(states(), ["running", "running", "running", "running", "too_large"]);
+        assert_eq!(lock(&downloads.all)[0].name, "x\\ndownload y: completed");
+        hear("downloadProgress", json!({"guid": "a", "receivedBytes": 90, "state": "completed"}));
+        assert!(lock(&downloads.all)[0].storing);
+        hear("downloadProgress", json!({"guid": "a", "receivedBytes": 1, "state": "canceled"}));
+        assert_ne!(states()[0], "cancelled", "it is decided already");
+    }
 }

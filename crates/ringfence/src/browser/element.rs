@@ -5,6 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
+use super::cdp::Line;
+use super::log::plain;
 use super::page::Page;
 use super::refs;
 use crate::base::{Error, Kind, Result};
@@ -12,12 +14,35 @@ use crate::base::{Error, Kind, Result};
 /// How often an element is looked at that is not ready yet.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// Held by the page's own id for it, and by the browser's.
+/// Held by an id in our own world, and by the browser's.
 pub struct Element {
-    pub object: String,
+    pub object: Remote,
     pub backend: i64,
     /// How many others the selector fits.
     pub others: u64,
+}
+
+/// An object in a page, which the page keeps as long as this is held.
+pub struct Remote {
+    id: String,
+    line: Line,
+    session: String,
+}
+
+impl std::ops::Deref for Remote {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.id
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        if !self.line.is_closed() {
+            self.line.order(Some(&self.session), "Runtime.releaseObject", json!({"objectId": self.id}));
+        }
+    }
 }
 
 /// Finds the first that can be seen, or the first at all.
@@ -61,7 +86,8 @@ impl Page {
         }
         let selector = serde_json::to_string(target).unwrap_or_default();
         let expression = format!("{QUERY}({selector})");
-        let answer = self.call("Runtime.evaluate", json!({"expression": expression})).await?;
+        let world = self.world(None).await?;
+        let answer = self.call("Runtime.evaluate", json!({"expression": expression, "contextId": world})).await?;
         if let Some(thrown) = answer.get("exceptionDetails") {
             return Err(Error::invalid_arguments(format!(
                 "`target` is no selector: {}",
@@ -70,14 +96,26 @@ impl Page {
             .hint("Use a ref of browser.snapshot (e12), a CSS selector, or text=some words.")
             .with("argument", "target"));
         }
-        let found = answer["result"]["objectId"].as_str().unwrap_or_default();
-        let others = self.call_on(found, "function(){ return this.others }", json!([])).await?;
-        let params = json!({"objectId": found, "functionDeclaration": "function(){ return this.hit }"});
+        let found = self.remote(&answer["result"]).ok_or_else(|| missing(target))?;
+        let others = self.call_on(&found, "function(){ return this.others }", json!([])).await?;
+        let params = json!({"objectId": &*found, "functionDeclaration": "function(){ return this.hit }"});
         let hit = self.call("Runtime.callFunctionOn", params).await?;
-        let Some(object) = hit["result"]["objectId"].as_str() else { return Err(missing(target)) };
-        let described = self.call("DOM.describeNode", json!({"objectId": object})).await?;
+        let object = self.remote(&hit["result"]).ok_or_else(|| missing(target))?;
+        let described = self.call("DOM.describeNode", json!({"objectId": &*object})).await?;
         let backend = described["node"]["backendNodeId"].as_i64().unwrap_or(0);
-        Ok(Element { object: object.to_owned(), backend, others: others.as_u64().unwrap_or(0) })
+        Ok(Element { object, backend, others: others.as_u64().unwrap_or(0) })
+    }
+
+    /// An object that the browser has just named.
+    pub fn remote(&self, object: &Value) -> Option<Remote> {
+        let id = object["objectId"].as_str()?.to_owned();
+        Some(Remote { id, line: self.line.clone(), session: self.session.clone() })
+    }
+
+    /// The element as the page's own scripts have it.
+    pub async fn own_object(&self, element: &Element) -> Result<Remote> {
+        let found = self.call("DOM.resolveNode", json!({"backendNodeId": element.backend})).await?;
+        self.remote(&found["object"]).ok_or_else(|| refs::stale("target"))
     }
 
     async fn find_ref(&self, name: &str) -> Result<Element> {
@@ -90,9 +128,14 @@ impl Page {
             }
             node
         };
-        let found = self.call("DOM.resolveNode", json!({"backendNodeId": node.backend})).await;
+        let found = async {
+            let world = self.world(Some(&node.frame)).await?;
+            let wanted = json!({"backendNodeId": node.backend, "executionContextId": world});
+            self.call("DOM.resolveNode", wanted).await
+        };
+        let found = found.await;
         let found = found.map_err(|error| if error.kind() == Kind::Conflict { refs::stale(name) } else { error })?;
-        let object = found["object"]["objectId"].as_str().ok_or_else(|| refs::stale(name))?.to_owned();
+        let object = self.remote(&found["object"]).ok_or_else(|| refs::stale(name))?;
         if self.call_on(&object, "function(){ return this.isConnected }", json!([])).await? != json!(true) {
             return Err(refs::stale(name));
         }
@@ -145,7 +188,7 @@ fn in_the_way(name: &str, why: &str, by: &Value) -> Error {
     match why {
         "disabled" => error("disabled", format!("{name} is disabled"))
             .hint("Fill in what it waits for, or wait until it is enabled."),
-        "obscured" => error("obscured", format!("{name} is covered by {}", by.as_str().unwrap_or("something")))
+        "obscured" => error("obscured", format!("{name} is covered by {}", plain(by.as_str().unwrap_or("something"))))
             .hint("Close what covers it (a dialog, a banner), or scroll."),
         _ => error("not_visible", format!("{name} cannot be seen"))
             .hint("Open what contains it, or choose another element from browser.snapshot."),

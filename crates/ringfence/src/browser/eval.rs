@@ -62,20 +62,20 @@ impl Page {
         let mut answer = match target {
             None => self.evaluate(script, millis).await?,
             Some(target) => {
-                let element = self.find(target).await?;
-                self.call_object(&element.object, &as_function(script)).await?
+                let object = self.own_object(&self.find(target).await?).await?;
+                self.call_object(&object, &as_function(script), limit).await?
             }
         };
         if answer["result"]["type"] == "function"
             && let Some(object) = answer["result"]["objectId"].as_str()
         {
-            answer = self.call_object(object, "function(){ return this() }").await?;
+            answer = self.call_object(object, "function(){ return this() }", limit).await?;
         }
         // Scripts with statements give a promise as it is.
         if answer["result"]["subtype"] == "promise"
             && let Some(object) = answer["result"]["objectId"].as_str()
         {
-            answer = self.call("Runtime.awaitPromise", json!({"promiseObjectId": object})).await?;
+            answer = self.call_for("Runtime.awaitPromise", json!({"promiseObjectId": object}), limit).await?;
             if let Some(thrown) = answer.get("exceptionDetails") {
                 return Err(threw(&exception(thrown)));
             }
@@ -90,8 +90,8 @@ impl Page {
                 "timeout": millis, "objectGroup": "eval",
             })
         };
-        let started = Instant::now();
-        let answer = match self.call("Runtime.evaluate", params(script)).await {
+        let (started, limit) = (Instant::now(), Duration::from_millis(millis));
+        let answer = match self.call_for("Runtime.evaluate", params(script), limit).await {
             // The browser has no better word for a script that it had to end.
             Err(error) if error.kind() == Kind::Conflict && started.elapsed().as_millis() >= u128::from(millis) => {
                 return Err(threw("Execution was terminated"));
@@ -106,19 +106,19 @@ impl Page {
             () if text.starts_with("SyntaxError") && script.trim_start().starts_with('{') => format!("({script}\n)"),
             () => return Err(threw(&text)),
         };
-        let answer = self.call("Runtime.evaluate", params(&retry)).await?;
+        let answer = self.call_for("Runtime.evaluate", params(&retry), limit).await?;
         match answer.get("exceptionDetails") {
             Some(thrown) => Err(threw(&exception(thrown))),
             None => Ok(answer),
         }
     }
 
-    async fn call_object(&self, object: &str, function: &str) -> Result<Value> {
+    async fn call_object(&self, object: &str, function: &str, limit: Duration) -> Result<Value> {
         let params = json!({
             "objectId": object, "functionDeclaration": function, "arguments": [{"objectId": object}],
             "awaitPromise": true, "userGesture": true, "objectGroup": "eval",
         });
-        let answer = self.call("Runtime.callFunctionOn", params).await?;
+        let answer = self.call_for("Runtime.callFunctionOn", params, limit).await?;
         match answer.get("exceptionDetails") {
             Some(thrown) => Err(threw(&exception(thrown))),
             None => Ok(answer),

@@ -119,6 +119,24 @@ pub fn cut(text: &str, bytes: usize) -> String {
     format!("{}…", &text[..end])
 }
 
+/// What a page says, on one line: nothing of it can be taken for a line of ours, or turn the text around.
+pub fn plain(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => line.push_str("\\n"),
+            '\r' => line.push_str("\\r"),
+            '\t' => line.push(' '),
+            '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                line.extend(c.escape_unicode());
+            }
+            c if c.is_control() => line.extend(c.escape_unicode()),
+            c => line.push(c),
+        }
+    }
+    line
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,6 +152,13 @@ mod tests {
         assert_eq!(log.lost_after(0), 5);
         assert_eq!(log.after(KEPT as u64 + 3).map(|entry| entry.text.as_str()).collect::<Vec<_>>(), ["1003", "1004"]);
         assert_eq!(log.lost_after(KEPT as u64), 0);
+    }
+
+    #[test]
+    fn a_page_cannot_make_lines_of_ours() {
+        let said = plain("Home\r\n3 console errors\u{2028}x\u{2029}y\u{85}z\u{1b}[2J\u{202e}\tü");
+        assert_eq!(said, "Home\\r\\n3 console errors\\u{2028}x\\u{2029}y\\u{85}z\\u{1b}[2J\\u{202e} ü");
+        assert_eq!(said.lines().count(), 1);
     }
 
     #[test]

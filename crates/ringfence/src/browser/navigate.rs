@@ -54,7 +54,7 @@ impl Page {
             state.response = None;
             state.redirects.clear();
         }
-        let answer = match timeout_at(deadline, self.call("Page.navigate", json!({"url": url}))).await {
+        let answer = match timeout_at(deadline, self.call_for("Page.navigate", json!({"url": url}), limit)).await {
             Ok(answer) => answer?,
             Err(_) => {
                 self.line.order(Some(&self.session), "Page.stopLoading", json!({}));

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::cdp::{Line, Sink};
+use super::log::{cut, plain};
 use super::tabs::Context;
 use crate::base::{Error, Kind, Result};
 pub use state::{Answers, Counts, Dialog, Frame, Redirect, State};
@@ -18,8 +19,14 @@ pub use state::{Answers, Counts, Dialog, Frame, Redirect, State};
 /// The size of a page's window.
 pub const WIDTH: u32 = 1280;
 pub const HEIGHT: u32 = 720;
-/// What a page that works needs to say its title.
+/// What a browser that works needs to say a title.
 const QUICK: Duration = Duration::from_secs(2);
+/// Over the time that a call gives its page.
+const GRACE: Duration = Duration::from_secs(5);
+/// The browser's ids are much shorter.
+const ID: usize = 128;
+/// Where our own functions run: beside the page's scripts, which can change what is in theirs.
+const WORLD: &str = "ringfence";
 
 pub struct Page {
     /// How callers name it: `p3`.
@@ -69,6 +76,16 @@ impl Page {
         tokio::select! {
             biased;
             answer = self.line.call(Some(&self.session), method, params) => answer,
+            () = self.gone.cancelled() => Err(self.lost()),
+        }
+    }
+
+    /// One that may take as long as the caller of a tool has said; who waits for it ends it.
+    pub async fn call_for(&self, method: &str, params: Value, limit: Duration) -> Result<Value> {
+        let patience = limit.saturating_add(GRACE);
+        tokio::select! {
+            biased;
+            answer = self.line.call_for(Some(&self.session), method, params, patience) => answer,
             () = self.gone.cancelled() => Err(self.lost()),
         }
     }
@@ -124,20 +141,34 @@ impl Page {
             .hint("Open the address again with browser.navigate, without `page`.")
     }
 
-    /// Where it is now and what it calls itself. A page that is too busy to say has no title.
+    /// Where it is now and what it calls itself, as the browser knows it: a page's scripts would say what they like.
     pub async fn describe(&self) -> (String, String) {
-        let asked = self.evaluate_value("({url: location.href, title: document.title})");
+        let asked = self.call("Page.getNavigationHistory", json!({}));
         let said = match tokio::time::timeout(QUICK, asked).await {
             Ok(Ok(said)) => said,
             _ => Value::Null,
         };
-        let text = |name: &str| said[name].as_str().map(|text| super::log::cut(text, 2000));
-        (text("url").unwrap_or_else(|| self.state().url.clone()), text("title").unwrap_or_default())
+        let at = said["currentIndex"].as_u64().and_then(|at| usize::try_from(at).ok());
+        let entry = at.and_then(|at| said["entries"].get(at)).unwrap_or(&Value::Null);
+        let shown = |text: &str| plain(&cut(text, 2000));
+        let title = shown(entry["title"].as_str().unwrap_or_default());
+        let url = self.state().url.clone();
+        (shown(if url.is_empty() { entry["url"].as_str().unwrap_or_default() } else { &url }), title)
+    }
+
+    /// The id of the context in a frame, the main one for none, that only our own functions run in.
+    pub async fn world(&self, frame: Option<&str>) -> Result<Value> {
+        let frame = frame.unwrap_or(&self.target);
+        // The browser makes it once for each document.
+        let mut made = self.call("Page.createIsolatedWorld", json!({"frameId": frame, "worldName": WORLD})).await?;
+        Ok(made["executionContextId"].take())
     }
 
     /// The value of an expression of ours in the main frame.
-    pub async fn evaluate_value(&self, expression: &str) -> Result<Value> {
-        let params = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+    pub async fn evaluate_value(&self, expression: &str, awaits: bool) -> Result<Value> {
+        let world = self.world(None).await?;
+        let params =
+            json!({"expression": expression, "contextId": world, "returnByValue": true, "awaitPromise": awaits});
         let mut answer = self.call("Runtime.evaluate", params).await?;
         if answer.get("exceptionDetails").is_some() {
             return Err(Error::new(Kind::Conflict, "the page does not answer as pages do").reason("browser_refused"));
@@ -149,7 +180,8 @@ impl Page {
     pub async fn call_on(&self, object: &str, function: &str, arguments: Value) -> Result<Value> {
         let params = json!({
             "objectId": object, "functionDeclaration": function, "arguments": arguments,
-            "returnByValue": true, "awaitPromise": true, "userGesture": true,
+            // Not awaited: anything can be made to look like a promise.
+            "returnByValue": true, "userGesture": true,
         });
         let mut answer = self.call("Runtime.callFunctionOn", params).await?;
         if let Some(thrown) = answer.get("exceptionDetails") {
@@ -164,11 +196,16 @@ impl Page {
 /// What was thrown, in one bounded text.
 pub fn exception(details: &Value) -> String {
     let described = details["exception"]["description"].as_str();
-    let plain = details["exception"].get("value").map(|value| match value {
+    let thrown = details["exception"].get("value").map(|value| match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     });
-    let text = described.map(str::to_owned).or(plain);
+    let text = described.map(str::to_owned).or(thrown);
     let text = text.unwrap_or_else(|| details["text"].as_str().unwrap_or("an error").to_owned());
-    super::log::cut(&text, 1000)
+    plain(&cut(&text, 1000))
+}
+
+/// Whether it can be an id of the browser's.
+pub fn is_id(text: &str) -> bool {
+    text.len() <= ID
 }

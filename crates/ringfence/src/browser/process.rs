@@ -107,13 +107,14 @@ impl Browser {
     pub async fn of(session: &Session, config: &Config, launcher: &Launcher, terms: Asked<'_>) -> Result<Arc<Browser>> {
         let key = (config.root.clone(), session.principal.name().to_owned());
         let slot = Arc::clone(lock(&SLOTS).entry(key).or_default());
-        let mut slot = slot.lock().await;
-        if let Some(browser) = slot.upgrade().filter(|browser| !browser.line.is_closed()) {
+        let mut held = slot.lock().await;
+        if let Some(browser) = held.upgrade().filter(|browser| !browser.line.is_closed()) {
             browser.touch();
             return Ok(browser);
         }
         let browser = Browser::start(session, config, launcher, terms.await?).await?;
-        *slot = Arc::downgrade(&browser);
+        tokio::spawn(Arc::clone(&browser).watch(config.browser.idle, Arc::clone(&slot)));
+        *held = Arc::downgrade(&browser);
         Ok(browser)
     }
 
@@ -150,22 +151,24 @@ impl Browser {
             used: Mutex::new(Instant::now()),
         });
         browser.line.listen(None, Arc::new(Root(Arc::downgrade(&browser))));
-        tokio::spawn(Arc::clone(&browser).watch(config.browser.idle));
         Ok(browser)
     }
 
     /// Ends the process when the line does, or when nobody has used it for long.
-    async fn watch(self: Arc<Self>, idle: Duration) {
+    async fn watch(self: Arc<Self>, idle: Duration, slot: Slot) {
         loop {
             let until = *lock(&self.used) + idle;
             tokio::select! {
                 () = self.line.closed() => break,
                 () = tokio::time::sleep_until(until) => {}
             }
+            // Whoever wants one now waits, and gets this one or the next, but not one that is about to end.
+            let _held = slot.lock().await;
             let rested = lock(&self.used).elapsed() >= idle && self.busy.load(Ordering::SeqCst) == 0;
             if rested {
                 tracing::info!("nobody used the browser for {} s: it is ended", idle.as_secs());
-                break;
+                self.end();
+                return;
             }
             self.touch_if_busy();
         }
@@ -218,11 +221,12 @@ impl Browser {
         session: &Arc<Session>,
         config: &Config,
         launcher: &Launcher,
+        denied: &[String],
         traffic: &Arc<Traffic>,
     ) -> Result<Road> {
         let run = lock(&self.run);
         let run = run.as_ref().ok_or_else(|| Error::new(Kind::Unavailable, "the browser has just ended"))?;
-        run.road(session, config, launcher, traffic.ear())
+        run.road(session, config, launcher, denied, traffic.ear())
     }
 
     pub fn add_context(&self, context: &Arc<Context>) {
@@ -281,7 +285,17 @@ impl Sink for Root {
                 line.forget(session);
                 browser.all_contexts().iter().for_each(|context| context.lose(session));
             }
-            "Browser.downloadWillBegin" | "Browser.downloadProgress" => {
+            "Browser.downloadWillBegin" => {
+                // It names a frame and no context; one that is of no page of ours is nobody's.
+                let frame = params["frameId"].as_str().unwrap_or_default();
+                let contexts = browser.all_contexts();
+                match contexts.iter().find(|context| context.has_frame(frame)) {
+                    Some(context) => context.download(event.method, params),
+                    None => contexts.iter().for_each(|context| context.cancel_download(&params["guid"])),
+                }
+            }
+            // Each knows its own.
+            "Browser.downloadProgress" => {
                 browser.all_contexts().iter().for_each(|context| context.download(event.method, params));
             }
             _ => {}

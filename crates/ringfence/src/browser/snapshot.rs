@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::page::{Page, State};
+use super::page::{Page, is_id};
 use super::refs::{self, Node};
 use crate::base::Result;
 use tree::{Tree, Writer};
@@ -78,8 +78,10 @@ impl Page {
         let object = match target {
             Some(target) => self.find(target).await?.object,
             None => {
-                let found = self.call("Runtime.evaluate", json!({"expression": "document"})).await?;
-                found["result"]["objectId"].as_str().unwrap_or_default().to_owned()
+                let world = self.world(None).await?;
+                let wanted = json!({"expression": "document", "contextId": world});
+                let found = self.call("Runtime.evaluate", wanted).await?;
+                self.remote(&found["result"]).ok_or_else(|| refs::stale("document"))?
             }
         };
         let said = self.call_on(&object, WORDS, json!([{"value": TEXT}])).await?;
@@ -99,28 +101,12 @@ impl Page {
             Some(target) => Some(self.find(target).await?.backend),
             None => None,
         };
-        let frames = self.refresh_frames().await?;
-        let trees = join_all(frames.iter().take(FRAMES).map(|(frame, is_main)| async move {
-            let owner = async {
-                match is_main {
-                    true => Ok(Value::Null),
-                    false => self.call("DOM.getFrameOwner", json!({"frameId": frame})).await,
-                }
-            };
-            let nodes = self.call("Accessibility.getFullAXTree", json!({"frameId": frame}));
-            let (owner, nodes) = futures::join!(owner, nodes);
-            // A frame that went away meanwhile is not part of the picture any more.
-            let backend = owner.ok()?["backendNodeId"].as_i64();
-            Some(Tree::new(frame.clone(), backend, nodes.ok()?["nodes"].take()))
-        }))
-        .await;
-        let trees: Vec<Tree> = trees.into_iter().flatten().collect();
+        let (mut trees, mut documents) = self.trees().await?;
+        // A tree of one document must not go by the name of the next.
+        if !self.shows(&trees, &documents) {
+            (trees, documents) = self.trees().await?;
+        }
         let mut state = self.state();
-        let state: &mut State = &mut state;
-        let documents: Vec<String> = trees
-            .iter()
-            .map(|tree| state.frames.get(&tree.frame).map_or(String::new(), |f| f.document.clone()))
-            .collect();
         let refs = &mut state.refs;
         let mut name = |tree: usize, backend: i64| {
             refs.name(Node { frame: trees[tree].frame.clone(), document: documents[tree].clone(), backend })
@@ -133,8 +119,35 @@ impl Page {
         }
     }
 
+    /// Whether the frames still show these documents.
+    fn shows(&self, trees: &[Tree], documents: &[String]) -> bool {
+        let state = self.state();
+        let shown = |tree: &Tree| state.frames.get(&tree.frame).map(|frame| frame.document.as_str());
+        trees.iter().zip(documents).all(|(tree, document)| shown(tree) == Some(document.as_str()))
+    }
+
+    /// The tree of each frame, and the document that the frame showed before the tree was asked for.
+    async fn trees(&self) -> Result<(Vec<Tree>, Vec<String>)> {
+        let frames = self.refresh_frames().await?;
+        let trees = join_all(frames.iter().take(FRAMES).map(|(frame, is_main, document)| async move {
+            let owner = async {
+                match is_main {
+                    true => Ok(Value::Null),
+                    false => self.call("DOM.getFrameOwner", json!({"frameId": frame})).await,
+                }
+            };
+            let nodes = self.call("Accessibility.getFullAXTree", json!({"frameId": frame}));
+            let (owner, nodes) = futures::join!(owner, nodes);
+            // A frame that went away meanwhile is not part of the picture any more.
+            let backend = owner.ok()?["backendNodeId"].as_i64();
+            Some((Tree::new(frame.clone(), backend, nodes.ok()?["nodes"].take()), document.clone()))
+        }))
+        .await;
+        Ok(trees.into_iter().flatten().unzip())
+    }
+
     /// The frames there are, as the browser has them now; the main one first.
-    async fn refresh_frames(&self) -> Result<Vec<(String, bool)>> {
+    async fn refresh_frames(&self) -> Result<Vec<(String, bool, String)>> {
         let tree = self.call("Page.getFrameTree", json!({})).await?;
         let mut all = Vec::new();
         let mut state = self.state();
@@ -144,13 +157,16 @@ impl Page {
             let id = frame["id"].as_str().unwrap_or_default().to_owned();
             let parent = frame["parentId"].as_str().map(str::to_owned);
             let document = frame["loaderId"].as_str().unwrap_or_default().to_owned();
-            all.push((id.clone(), parent.is_none()));
+            open.extend(branch["childFrames"].as_array().into_iter().flatten().rev());
+            if !is_id(&id) || !is_id(&document) || !parent.as_deref().is_none_or(is_id) {
+                continue;
+            }
+            all.push((id.clone(), parent.is_none(), document.clone()));
             if parent.is_none() {
                 state.commit(&document);
             }
             let url = super::log::cut(frame["url"].as_str().unwrap_or_default(), 2000);
             state.set_frame(&id, super::page::Frame { parent, document, url });
-            open.extend(branch["childFrames"].as_array().into_iter().flatten().rev());
         }
         Ok(all)
     }

@@ -1,5 +1,6 @@
 //! A session's pages: its own context in the browser, which shares no cookie, cache or storage with another.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -9,9 +10,10 @@ use tokio::sync::watch;
 
 use super::downloads::Downloads;
 use super::log::{Entry, Kind as LogKind};
-use super::page::Page;
+use super::page::{Page, is_id};
 use super::process::{Asked, Browser, Busy};
 use super::traffic::Traffic;
+use super::upload::Uploads;
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
 use crate::sandbox::Launcher;
@@ -46,6 +48,7 @@ impl Tabs {
         session: &Arc<Session>,
         config: &Config,
         launcher: &Launcher,
+        denied: &[String],
         terms: Asked<'_>,
     ) -> Result<(Arc<Context>, Busy)> {
         let mut held = self.context.lock().await;
@@ -55,7 +58,7 @@ impl Tabs {
             return Ok((Arc::clone(context), busy));
         }
         *held = None;
-        let context = Context::new(browser, session, config, launcher, Arc::clone(&self.last)).await?;
+        let context = Context::new(browser, session, config, launcher, denied, Arc::clone(&self.last)).await?;
         *held = Some(Arc::clone(&context));
         Ok((context, busy))
     }
@@ -84,6 +87,7 @@ pub struct Context {
     pub id: String,
     pub browser: Arc<Browser>,
     pub downloads: Downloads,
+    pub uploads: Arc<Uploads>,
     pub traffic: Arc<Traffic>,
     /// Closed with the context.
     pub road: Road,
@@ -91,11 +95,31 @@ pub struct Context {
     pages: Mutex<Pages>,
     changed: watch::Sender<u64>,
     this: Weak<Context>,
+    /// Gone with it.
+    _made: Made,
 }
+
+/// A context of the browser's, which goes with its holder.
+struct Made {
+    browser: Arc<Browser>,
+    id: String,
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if !self.browser.line.is_closed() {
+            self.browser.line.order(None, "Target.disposeBrowserContext", json!({"browserContextId": self.id}));
+        }
+    }
+}
+
+/// Targets of pages that have ended which are remembered: a page that is a download ends before that begins.
+const LOST: usize = 50;
 
 #[derive(Default)]
 struct Pages {
     all: Vec<Arc<Page>>,
+    lost: VecDeque<String>,
     /// The handle of the page that is meant when none is named.
     current: String,
 }
@@ -106,24 +130,32 @@ impl Context {
         session: &Arc<Session>,
         config: &Config,
         launcher: &Launcher,
+        denied: &[String],
         last: Arc<AtomicU64>,
     ) -> Result<Arc<Context>> {
         let traffic = Arc::new(Traffic::default());
-        let road = browser.road(session, config, launcher, &traffic)?;
+        let road = browser.road(session, config, launcher, denied, &traffic)?;
+        traffic.shut_with(road.closer());
         // Loopback goes by the proxy too: it is the session's own that is meant.
         let wanted = json!({"disposeOnDetach": true, "proxyServer": road.proxy, "proxyBypassList": "<-loopback>"});
         let made = browser.line.call(None, "Target.createBrowserContext", wanted).await?;
         let id = made["browserContextId"].as_str().unwrap_or_default().to_owned();
-        let downloads = Downloads::new(&browser, session, config.limits.output_file_bytes)?;
+        let made = Made { browser, id };
+        let (browser, id) = (&made.browser, &made.id);
+        let downloads = Downloads::new(browser, session, config.limits.output_file_bytes)?;
         let behaviour = json!({
             "behavior": "allowAndName", "browserContextId": id,
             "downloadPath": downloads.folder(), "eventsEnabled": true,
         });
         browser.line.call(None, "Browser.setDownloadBehavior", behaviour).await?;
+        let uploads = Uploads::new(browser, config.limits.output_file_bytes);
+        let (id, browser) = (id.clone(), Arc::clone(browser));
         let context = Arc::new_cyclic(|this| Context {
             id,
             browser,
             downloads,
+            uploads,
+            _made: made,
             traffic,
             road,
             last,
@@ -138,7 +170,7 @@ impl Context {
     /// A page that the browser has just made, for us or by another page.
     pub fn adopt(&self, line: &super::cdp::Line, session: &str, info: &Value) {
         let target = info["targetId"].as_str().unwrap_or_default();
-        if self.lock().all.len() >= PAGES {
+        if self.lock().all.len() >= PAGES || !is_id(target) || !is_id(session) {
             line.order(Some(session), "Runtime.runIfWaitingForDebugger", json!({}));
             line.order(None, "Target.closeTarget", json!({"targetId": target}));
             if let Some(page) = self.lock().all.last() {
@@ -155,18 +187,30 @@ impl Context {
 
     pub fn lose(&self, session: &str) {
         let mut pages = self.lock();
-        pages.all.retain(|page| {
-            let lost = page.session == session;
-            if lost {
-                page.lose(false);
-            }
-            !lost
-        });
+        let Some(at) = pages.all.iter().position(|page| page.session == session) else { return };
+        let page = pages.all.remove(at);
+        page.lose(false);
+        if pages.lost.len() == LOST {
+            pages.lost.pop_front();
+        }
+        pages.lost.push_back(page.target.clone());
     }
 
     pub fn lose_all(&self) {
         let all = std::mem::take(&mut self.lock().all);
         all.iter().for_each(|page| page.lose(false));
+    }
+
+    /// Whether a frame is, or was until just now, one of this session's.
+    pub fn has_frame(&self, frame: &str) -> bool {
+        let lost = self.lock().lost.iter().any(|target| target == frame);
+        lost || self.pages().iter().any(|page| page.target == frame || page.state().frames.contains_key(frame))
+    }
+
+    /// Harmless where the download is of another context.
+    pub fn cancel_download(&self, guid: &Value) {
+        let params = json!({"guid": guid, "browserContextId": self.id});
+        self.browser.line.order(None, "Browser.cancelDownload", params);
     }
 
     pub fn download(&self, method: &str, params: &Value) {
@@ -244,8 +288,5 @@ impl Drop for Context {
     fn drop(&mut self) {
         self.lose_all();
         self.browser.remove_context(&self.id);
-        if !self.browser.line.is_closed() {
-            self.browser.line.order(None, "Target.disposeBrowserContext", json!({"browserContextId": self.id}));
-        }
     }
 }

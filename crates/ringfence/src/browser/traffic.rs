@@ -1,15 +1,22 @@
 //! What the proxy has decided for a session's pages: on record, and for `browser.logs`.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Map, Value, json};
 
 use super::log::{Entry, Kind, Log};
 use crate::audit::Approvals;
 use crate::net::Decision;
 use crate::sandbox::{Decided, network_fields};
 
-/// Decisions of one session that are written down one by one: pages can cause as many as they like.
+/// Decisions of one session that are written down one by one: pages can cause as many as they like. The first about
+/// each place always is; of the others there is a sum at the end.
 const AUDITED: usize = 10_000;
+/// Places of one session. A page that wants more reaches nothing any more.
+const PLACES: usize = 50_000;
+/// Places that are summed up one by one, those with most decisions first.
+const SUMMED: usize = 1000;
 
 #[derive(Default)]
 pub struct Traffic {
@@ -17,7 +24,57 @@ pub struct Traffic {
     failed: Mutex<Log>,
     /// The call that is to be named on record: the newest that used the session's pages.
     call: Mutex<Option<Approvals>>,
-    count: AtomicUsize,
+    book: Mutex<Book>,
+    /// Closes the session's way out.
+    shut: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
+}
+
+/// Host, port and whether it was allowed.
+type Place = (String, u16, bool);
+
+/// How much of it was written down.
+#[derive(Default)]
+struct Book {
+    written: usize,
+    /// Decisions that were not written.
+    places: HashMap<Place, u64>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Entered {
+    /// To be written down.
+    Write,
+    /// Counted.
+    Count,
+    /// There is no room for another place.
+    Full,
+}
+
+impl Book {
+    fn enter(&mut self, decision: &Decision) -> Entered {
+        let place = (decision.host.clone(), decision.port, decision.allowed);
+        let places = self.places.len();
+        match self.places.get_mut(&place) {
+            Some(_) if self.written < AUDITED => {}
+            Some(count) => {
+                *count += 1;
+                return Entered::Count;
+            }
+            None if places >= PLACES => return Entered::Full,
+            None => drop(self.places.insert(place, 0)),
+        }
+        self.written += 1;
+        Entered::Write
+    }
+
+    /// What was only counted, the most first, and how many of the rest.
+    fn sums(&mut self) -> (Vec<(Place, u64)>, u64) {
+        let mut sums: Vec<_> = std::mem::take(&mut self.places).into_iter().filter(|(_, count)| *count > 0).collect();
+        sums.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
+        let rest = sums.iter().skip(SUMMED).map(|(_, count)| count).sum();
+        sums.truncate(SUMMED);
+        (sums, rest)
+    }
 }
 
 impl Traffic {
@@ -25,6 +82,11 @@ impl Traffic {
     pub fn ear(self: &Arc<Self>) -> Decided {
         let traffic = Arc::clone(self);
         Arc::new(move |decision| traffic.take(decision))
+    }
+
+    /// What closes the session's way out.
+    pub fn shut_with(&self, shut: impl Fn() + Send + Sync + 'static) {
+        *lock(&self.shut) = Some(Box::new(shut));
     }
 
     pub fn record_under(&self, call: Approvals) {
@@ -46,11 +108,41 @@ impl Traffic {
             let place = format!("{}:{}", decision.host, decision.port);
             lock(&self.failed).add(Entry::new(kind, reason).url(&place));
         }
-        if self.count.fetch_add(1, Ordering::Relaxed) < AUDITED
-            && let Some(call) = lock(&self.call).clone()
-            && let Err(error) = call.network(network_fields(decision))
+        let entered = lock(&self.book).enter(decision);
+        match entered {
+            Entered::Write => self.write(network_fields(decision)),
+            Entered::Count => {}
+            Entered::Full => {
+                tracing::warn!("the pages of a session want to reach too many places: their way out is closed");
+                if let Some(shut) = lock(&self.shut).take() {
+                    shut();
+                }
+            }
+        }
+    }
+
+    fn write(&self, fields: Map<String, Value>) {
+        if let Some(call) = lock(&self.call).clone()
+            && let Err(error) = call.network(fields)
         {
             tracing::error!("a decision of the proxy could not be recorded: {}", error.log_line());
+        }
+    }
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        let (sums, rest) = lock(&self.book).sums();
+        let write = |fields: Value| {
+            if let Value::Object(fields) = fields {
+                self.write(fields);
+            }
+        };
+        for ((host, port, allowed), count) in sums {
+            write(json!({"allowed": allowed, "host": host, "port": port, "further": count}));
+        }
+        if rest > 0 {
+            write(json!({"further": rest}));
         }
     }
 }
@@ -62,4 +154,42 @@ fn is_refusal(reason: &str) -> bool {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decision(host: &str) -> Decision {
+        Decision { allowed: true, host: host.to_owned(), port: 443, via: "connect", reason: None, address: None }
+    }
+
+    #[test]
+    fn a_new_place_is_written_whatever_came_before_and_the_rest_is_summed() {
+        let mut book = Book::default();
+        for _ in 0..AUDITED {
+            assert_eq!(book.enter(&decision("a.example")), Entered::Write);
+        }
+        for _ in 0..7 {
+            assert_eq!(book.enter(&decision("a.example")), Entered::Count);
+        }
+        assert_eq!(book.enter(&decision("b.example")), Entered::Write, "the first about it");
+        assert_eq!(book.enter(&decision("b.example")), Entered::Count);
+        let place = |host: &str| (host.to_owned(), 443, true);
+        assert_eq!(book.sums(), (vec![(place("a.example"), 7), (place("b.example"), 1)], 0));
+    }
+
+    #[test]
+    fn after_too_many_places_the_way_out_is_closed() {
+        let traffic = Arc::new(Traffic::default());
+        let closed = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let told = Arc::clone(&closed);
+        traffic.shut_with(move || told.store(true, std::sync::atomic::Ordering::SeqCst));
+        for number in 0..PLACES {
+            traffic.take(&decision(&format!("h{number}.example")));
+        }
+        assert!(!closed.load(std::sync::atomic::Ordering::SeqCst));
+        traffic.take(&decision("one.more.example"));
+        assert!(closed.load(std::sync::atomic::Ordering::SeqCst));
+    }
 }

@@ -19,8 +19,12 @@ pub struct Allow {
     allow: Vec<Entry>,
     deny: Vec<Entry>,
     addresses: HashSet<SocketAddr>,
+    /// Denied on all ports, also to names that lead there.
+    closed: HashSet<IpAddr>,
     /// Set if everything is allowed but what is denied; then these ports of this machine are not.
     whole_net: Option<Vec<u16>>,
+    /// Every name and every public address is allowed but what is denied.
+    public_net: bool,
 }
 
 impl Allow {
@@ -31,14 +35,24 @@ impl Allow {
             allow: parse_entries("allow_domains", domains)?,
             deny: parse_entries("deny_domains", deny)?,
             addresses: addresses.collect::<Result<_>>()?,
-            whole_net: None,
+            ..Allow::default()
         })
     }
 
-    /// The same with more names denied.
+    /// Every name and address of the public net but what is denied, and of the rest what is listed.
+    pub fn public_net(deny: &[String], addresses: &[String]) -> Result<Allow> {
+        Ok(Allow { public_net: true, ..Allow::parse(&[], deny, addresses)? })
+    }
+
+    /// The same with more names and addresses denied.
     pub fn denying(&self, names: &[String]) -> Result<Allow> {
         let mut less = self.clone();
-        less.deny.extend(parse_entries("network_rule", names)?);
+        for (at, name) in names.iter().enumerate() {
+            match name.trim_matches(['[', ']']).parse::<IpAddr>() {
+                Ok(address) => drop(less.closed.insert(address.to_canonical())),
+                Err(_) => less.deny.push(parse_entry("network_rule", at, name)?),
+            }
+        }
         Ok(less)
     }
 
@@ -81,7 +95,8 @@ impl Allow {
         if self.deny.iter().any(|entry| entry.names(name) && entry.port.is_none_or(|denied| denied == port)) {
             return Err(Reason::Denied);
         }
-        if self.whole_net.is_some() || self.allow.iter().any(|entry| entry.names(name) && entry.opens(port)) {
+        let every = self.whole_net.is_some() || self.public_net;
+        if every || self.allow.iter().any(|entry| entry.names(name) && entry.opens(port)) {
             return Ok(());
         }
         let known = self.allow.iter().any(|entry| entry.names(name));
@@ -90,11 +105,12 @@ impl Allow {
 
     /// Whether an address that the request itself named may be dialled.
     pub(super) fn check_literal(&self, address: IpAddr, port: u16) -> Result<(), Reason> {
-        match self.whole_net {
+        match self.whole_net.is_some() || self.public_net {
+            _ if self.closed.contains(&address) => Err(Reason::Denied),
             _ if self.addresses.contains(&SocketAddr::new(address, port)) => Ok(()),
-            Some(_) if self.is_open(address, port) => Ok(()),
-            Some(_) => Err(Reason::PrivateAddress),
-            None => Err(Reason::AddressNotAllowed),
+            true if self.is_open(address, port) => Ok(()),
+            true => Err(Reason::PrivateAddress),
+            false => Err(Reason::AddressNotAllowed),
         }
     }
 
@@ -102,6 +118,9 @@ impl Allow {
     pub(super) fn keep(&self, found: Vec<IpAddr>, port: u16) -> Vec<IpAddr> {
         let mut kept = Vec::new();
         for address in found.into_iter().map(|address| address.to_canonical()) {
+            if self.closed.contains(&address) {
+                continue;
+            }
             let listed = self.addresses.contains(&SocketAddr::new(address, port));
             let alike = kept.iter().filter(|other: &&IpAddr| other.is_ipv4() == address.is_ipv4()).count();
             if alike < MOST_ADDRESSES && !kept.contains(&address) && (listed || self.is_open(address, port)) {
@@ -296,6 +315,30 @@ mod tests {
         assert_eq!(allow.keep(found, 80), [ip("1.1.1.1")]);
         let many = ["1.0.0.1", "1.0.0.2", "1.0.0.3", "1.0.0.4", "1.0.0.1", "2a00::1"].map(ip).to_vec();
         assert_eq!(allow.keep(many, 443), ["1.0.0.1", "1.0.0.2", "1.0.0.3", "2a00::1"].map(ip));
+    }
+
+    #[test]
+    fn an_address_can_be_denied_as_a_name_can() {
+        let less =
+            allow(&["a.com"], &[], &["10.0.0.5:443"]).denying(&list(&["10.0.0.5", "1.1.1.1", "[2a00::1]", "b.com"]));
+        let less = less.unwrap();
+        assert_eq!(less.check_literal(ip("10.0.0.5"), 443), Err(Reason::Denied));
+        assert_eq!(less.keep(["10.0.0.5", "1.1.1.1", "2a00::1", "1.0.0.1"].map(ip).to_vec(), 443), [ip("1.0.0.1")]);
+        assert_eq!(less.check_name("b.com", 443), Err(Reason::Denied));
+    }
+
+    #[test]
+    fn the_public_net_has_nothing_private_but_what_is_listed() {
+        let public = Allow::public_net(&list(&["bad.com"]), &list(&["127.0.0.1:3000"])).unwrap();
+        assert_eq!(public.check_name("anything.net", 8080), Ok(()));
+        assert_eq!(public.check_name("bad.com", 443), Err(Reason::Denied));
+        assert_eq!(public.check_literal(ip("1.1.1.1"), 53), Ok(()));
+        assert_eq!(public.check_literal(ip("127.0.0.1"), 3000), Ok(()));
+        for (address, port) in [("127.0.0.1", 3001), ("::1", 3000), ("192.168.1.1", 80), ("169.254.169.254", 80)] {
+            assert_eq!(public.check_literal(ip(address), port), Err(Reason::PrivateAddress), "{address}:{port}");
+            assert!(public.keep(vec![ip(address)], port).is_empty(), "{address}:{port}");
+        }
+        assert_eq!(public.keep(vec![ip("127.0.0.1"), ip("10.0.0.1")], 3000), [ip("127.0.0.1")]);
     }
 
     #[test]

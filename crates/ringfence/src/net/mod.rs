@@ -31,6 +31,7 @@ mod testing;
 
 pub use allow::Allow;
 pub use decision::Decision;
+pub use host::Host;
 pub use proxy::Proxy;
 pub use reach::Dial;
 pub use resolve::{Resolver, System};

@@ -4,6 +4,8 @@
 //! others, and `localhost` in a page is the session's own loopback: the servers that its commands have started, and
 //! never the host's.
 
+mod room;
+
 use std::fs::DirBuilder;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,8 +13,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream as Socket;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jail::rights::{Network, Rights};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
@@ -23,11 +25,11 @@ use super::execs::Execs;
 use super::launch::{Launch, Launcher, Stdin};
 use super::live::{Ended, Keep, Live, Stop};
 use super::{env, profile};
-use crate::base::ids::short;
 use crate::base::{Cancel, Cause, Error, Kind, Result};
 use crate::config::{Config, Profile};
 use crate::net::{Allow, Decided, Dial, Switch};
 use crate::session::{Outputs, Session};
+use room::Room;
 
 /// The one that is sure to know all numbers of descriptors, where it is there.
 fn shell() -> &'static str {
@@ -48,20 +50,6 @@ pub struct BrowserRun {
     switch: Arc<Switch>,
     port: u16,
     addresses: AtomicU32,
-}
-
-/// Gone with its holder.
-struct Removed(PathBuf);
-
-impl Drop for Removed {
-    fn drop(&mut self) {
-        match std::fs::remove_dir_all(&self.0) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!("the files of a browser cannot be removed: {error}");
-            }
-            _ => {}
-        }
-    }
 }
 
 /// Who answers for a browser, which belongs to no call.
@@ -93,10 +81,11 @@ pub async fn start(
         .reason("sandbox")
         .hint("Use the profile `default`; `ringfence doctor` says what this host can do."));
     }
-    let dir = config.root.join("browser").join(short("b"));
-    DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed)?;
-    let dir = dir.canonicalize().map_err(failed)?;
-    let removed = Removed(dir.clone());
+    let root = config.root.clone();
+    // Another server may be at it, and what is swept up may be much.
+    let room = tokio::task::spawn_blocking(move || Room::open(&root)).await;
+    let room = room.map_err(io::Error::other).and_then(|room| room).map_err(failed)?;
+    let dir = room.dir.clone();
     let cell = Cell::for_browser(config, launcher.clone(), rights(config, &dir, program, hide)?);
     let (ours, theirs) = Socket::pair().map_err(failed)?;
     ours.set_nonblocking(true).map_err(failed)?;
@@ -123,7 +112,7 @@ pub async fn start(
     let run = cell.start(launch).await?;
     let Some(port) = run.port() else { return Err(Error::internal("the browser has no way out")) };
     let keep = Keep {
-        outputs: Arc::new(Outputs::new(dir.join("said"))),
+        outputs: Arc::new(Outputs::new(room.said.clone())),
         cancel: terms.cancel,
         deadline: None,
         budget: SAID,
@@ -133,7 +122,7 @@ pub async fn start(
             (terms.ended)(ended);
             // Its namespaces go with it, and then its files.
             drop(cell);
-            drop(removed);
+            drop(room);
         }),
         forgotten: Box::new(|| {}),
         tasks: terms.tasks,
@@ -158,28 +147,44 @@ fn rights(config: &Config, dir: &Path, program: &Path, hide: &[&Path]) -> Result
     Ok(Rights { workspace: dir.to_owned(), home: Some(home), network: Network::Proxied, hidden, ..Rights::default() })
 }
 
+/// What the operator and a human have let a session's pages reach, and what is left of it by the rules.
+struct Allowed {
+    most: Allow,
+    denied: Vec<String>,
+}
+
 /// A session's way through the browser's proxy. Dropping it closes the way.
 pub struct Road {
     /// What a browser context takes as its proxy.
     pub proxy: String,
     at: IpAddr,
-    allow: std::sync::Mutex<Allow>,
+    allow: Mutex<Allowed>,
     inside: Option<Dial>,
     decided: Decided,
     switch: Arc<Switch>,
+    closed: Arc<AtomicBool>,
 }
 
 impl BrowserRun {
     /// Opens a way for this session: what the sandbox allows it, and its own loopback.
-    pub fn road(&self, session: &Arc<Session>, config: &Config, launcher: &Launcher, decided: Decided) -> Result<Road> {
+    /// `denied` are the hosts that a rule closes.
+    pub fn road(
+        &self,
+        session: &Arc<Session>,
+        config: &Config,
+        launcher: &Launcher,
+        denied: &[String],
+        decided: Decided,
+    ) -> Result<Road> {
         let allow = policy(config)?;
         let number = self.addresses.fetch_add(1, Ordering::Relaxed);
         let at = IpAddr::V4(Ipv4Addr::from(u32::from(Ipv4Addr::new(127, 0, 0, 0)) + (number & 0x00ff_ffff)));
-        let inside = Some(inside(session, config, launcher)?);
-        self.switch.set(at, allow.clone(), inside.clone(), Arc::clone(&decided));
+        let inside = inside(session, config, launcher)?;
+        let denied = denied.to_vec();
+        self.switch.set(at, allow.denying(&denied)?, inside.clone(), Arc::clone(&decided));
         let proxy = format!("http://{at}:{}", self.port);
-        let allow = std::sync::Mutex::new(allow);
-        Ok(Road { proxy, at, allow, inside, decided, switch: Arc::clone(&self.switch) })
+        let allow = Mutex::new(Allowed { most: allow, denied });
+        Ok(Road { proxy, at, allow, inside, decided, switch: Arc::clone(&self.switch), closed: Arc::default() })
     }
 
     /// Ends it with all its processes.
@@ -191,15 +196,41 @@ impl BrowserRun {
 impl Road {
     /// Lets this session through to one more host, which a human has agreed to.
     pub fn grant(&self, host: &str, port: u16) -> Result<()> {
-        let mut allow = self.allow.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        *allow = allow.granting(host, port)?;
-        self.switch.set(self.at, allow.clone(), self.inside.clone(), Arc::clone(&self.decided));
+        let mut allow = self.lock();
+        allow.most = allow.most.granting(host, port)?;
+        self.set(&allow)
+    }
+
+    /// Closes what the rules deny now, whoever has said yes to it before.
+    pub fn deny(&self, denied: &[String]) -> Result<()> {
+        let mut allow = self.lock();
+        if allow.denied == denied {
+            return Ok(());
+        }
+        allow.denied = denied.to_vec();
+        self.set(&allow)
+    }
+
+    /// Closes it for good, by somebody who does not hold it.
+    pub fn closer(&self) -> impl Fn() + Send + Sync + 'static {
+        let (switch, at, closed) = (Arc::clone(&self.switch), self.at, Arc::clone(&self.closed));
+        move || {
+            closed.store(true, Ordering::SeqCst);
+            switch.remove(at);
+        }
+    }
+
+    fn set(&self, allow: &Allowed) -> Result<()> {
+        let left = allow.most.denying(&allow.denied)?;
+        if self.closed.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.switch.set(self.at, left, self.inside.clone(), Arc::clone(&self.decided));
         Ok(())
     }
 
-    /// Whether a host is let through as things are. The loopback always is.
-    pub fn lets_through(&self, host: &str, port: u16) -> bool {
-        self.allow.lock().unwrap_or_else(std::sync::PoisonError::into_inner).lets_through(host, port)
+    fn lock(&self) -> MutexGuard<'_, Allowed> {
+        self.allow.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -209,38 +240,33 @@ impl Drop for Road {
     }
 }
 
-/// What pages may reach beside the loopback: what the operator's sandbox allows commands.
+/// What pages may reach beside the session's loopback: what the operator's sandbox allows commands. Pages are
+/// strangers, which commands are not, so an open network is the public one and what is listed.
 pub fn policy(config: &Config) -> Result<Allow> {
     let sandbox = &config.sandbox;
     match sandbox.network() {
         Network::Off => Ok(Allow::default()),
         Network::Proxied => Allow::parse(&sandbox.allow_domains, &sandbox.deny_domains, &sandbox.allow_addresses),
-        Network::All => {
-            let own: Vec<u16> = config.http.listen.iter().map(SocketAddr::port).collect();
-            Allow::whole_net(&sandbox.deny_domains, &own)
-        }
+        Network::All => Allow::public_net(&sandbox.deny_domains, &sandbox.allow_addresses),
     }
 }
 
-/// Dials what the session's commands have on their loopback.
-fn inside(session: &Arc<Session>, config: &Config, launcher: &Launcher) -> Result<Dial> {
+/// Dials what the session's commands have on their loopback. Without a network of its own that is the host's, and no
+/// page's to reach: then only what the operator has listed is, as any other address.
+fn inside(session: &Arc<Session>, config: &Config, launcher: &Launcher) -> Result<Option<Dial>> {
     let cell = Cell::of(session, config, launcher)?;
-    let shut = cell.shut_ports.clone();
-    Ok(Arc::new(move |address| {
-        let (cell, shut) = (Arc::clone(&cell), shut.clone());
+    if cell.zygote.is_none() || cell.rights.network == Network::All {
+        return Ok(None);
+    }
+    Ok(Some(Arc::new(move |address| {
+        let cell = Arc::clone(&cell);
         Box::pin(async move {
-            match &cell.zygote {
-                Some(zygote) if cell.rights.network != Network::All => {
-                    let network = Cell::network(cell.rights.network).unwrap_or_default();
-                    let socket = zygote.socket(network, address.is_ipv6()).await.map_err(io::Error::other)?;
-                    dial(socket, address).await
-                }
-                // Without a network of its own the session's loopback is the host's, but for our own ports.
-                _ if shut.contains(&address.port()) => Err(io::ErrorKind::ConnectionRefused.into()),
-                _ => TcpStream::connect(address).await,
-            }
+            let Some(zygote) = &cell.zygote else { return Err(io::ErrorKind::ConnectionRefused.into()) };
+            let network = Cell::network(cell.rights.network).unwrap_or_default();
+            let socket = zygote.socket(network, address.is_ipv6()).await.map_err(io::Error::other)?;
+            dial(socket, address).await
         })
-    }))
+    })))
 }
 
 async fn dial(socket: OwnedFd, address: SocketAddr) -> io::Result<TcpStream> {

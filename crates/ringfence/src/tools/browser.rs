@@ -101,7 +101,10 @@ impl Held {
         if let Some(handle) = page.filter(|page| *page != "new") {
             return Held::existing_in(cx, tabs, Some(handle)).await;
         }
-        let (context, busy) = tabs.open(&cx.session, &cx.config, launcher, Box::pin(terms(cx))).await?;
+        let denied = denied_hosts(cx).await?;
+        let opened = tabs.open(&cx.session, &cx.config, launcher, &denied, Box::pin(terms(cx)));
+        let (context, busy) = opened.await?;
+        context.road.deny(&denied)?;
         let page = match context.page(None).filter(|_| page.is_none()) {
             Some(page) => page,
             None => context.open_page().await?,
@@ -121,10 +124,16 @@ impl Held {
             None => None,
         };
         let (context, page, busy) = found.ok_or_else(|| no_page(cx, &tabs, handle))?;
+        context.road.deny(&denied_hosts(cx).await?)?;
         context.select(&page);
         context.traffic.record_under(cx.approvals.clone());
         Ok(Held { context, page, _tabs: tabs, _busy: busy })
     }
+}
+
+/// The hosts that the rules close, as they are now.
+pub async fn denied_hosts(cx: &RunCx) -> Result<Vec<String>> {
+    Ok(Policed::of(cx).await?.map(|policed| policed.denied_hosts()).unwrap_or_default())
 }
 
 /// What the processes of a browser are judged by: the rules as they are when it is started. It may outlive the session

@@ -137,17 +137,18 @@ async fn act(cx: &Arc<RunCx>, args: &Args, held: &Held) -> Result<Output> {
     let limit = browser::limit(args.timeout_ms);
     let end = Instant::now() + limit;
     let (before, log, dialogs) = {
-        let mut state = page.state();
-        state.answers = Answers { accept: args.accept_dialogs.unwrap_or(false), text: args.prompt_text.clone() };
-        (state.document().to_owned(), state.log.last(), state.dialogs.len())
+        let state = page.state();
+        (state.document().to_owned(), state.log.last(), state.dialogs_seen)
     };
+    let answers = Answers { accept: args.accept_dialogs.unwrap_or(false), text: args.prompt_text.clone() };
+    let answering = page.answering(answers);
     let known: Vec<String> = context.pages().iter().map(|page| page.handle.clone()).collect();
     let loads = context.downloads.count();
     let done = carry_out(cx, args, held, end).await;
     if done.is_ok() {
         page.settle(&before, end).await;
     }
-    page.state().answers = Answers::default();
+    drop(answering);
     let other_matches = done?;
     let snapshot = match args.snapshot.unwrap_or_default().mode() {
         Some(mode) => {
@@ -159,7 +160,7 @@ async fn act(cx: &Arc<RunCx>, args: &Args, held: &Held) -> Result<Output> {
         None => None,
     };
     let (url, title) = page.describe().await;
-    let downloads = context.downloads.since(loads, DOWNLOADS).await;
+    let downloads = context.downloads.since(loads, false, DOWNLOADS).await;
     let new_pages =
         context.pages().iter().map(|page| page.handle.clone()).filter(|handle| !known.contains(handle)).collect();
     let state = page.state();
@@ -170,7 +171,7 @@ async fn act(cx: &Arc<RunCx>, args: &Args, held: &Held) -> Result<Output> {
         navigated: state.document() != before,
         other_matches,
         new_pages,
-        dialogs: state.dialogs.get(dialogs..).unwrap_or_default().to_vec(),
+        dialogs: state.dialogs_after(dialogs),
         downloads,
         console_errors: state.log.after(log).filter(|entry| entry.kind == "error").count() as u64,
         snapshot,
@@ -202,11 +203,13 @@ async fn carry_out(cx: &Arc<RunCx>, args: &Args, held: &Held, end: Instant) -> R
         }
         Op::Drag => page.drag(on, args.to.as_deref().unwrap_or_default(), ready).await,
         Op::Upload => {
-            let (browser, files) = (Arc::clone(&held.context.browser), args.files.clone().unwrap_or_default());
-            let (workspace, largest) = (Arc::clone(&cx.workspace), cx.config.limits.output_file_bytes);
-            let work = tokio::task::spawn_blocking(move || browser.hand_over(&workspace, &files, largest));
-            let files = work.await.map_err(|error| Error::internal("the copy ended unexpectedly").source(error))??;
-            page.upload(on, &files, ready).await
+            let (uploads, files) = (Arc::clone(&held.context.uploads), args.files.clone().unwrap_or_default());
+            let workspace = Arc::clone(&cx.workspace);
+            let copy = async {
+                let work = tokio::task::spawn_blocking(move || uploads.hand_over(&workspace, &files));
+                work.await.map_err(|error| Error::internal("the copy ended unexpectedly").source(error))?
+            };
+            page.upload(on, copy, ready).await
         }
         Op::WaitFor => page.wait_for(on, args.gone.unwrap_or(false), end).await.map(|()| 0),
         Op::Back | Op::Forward | Op::Reload => {

@@ -13,7 +13,7 @@ use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
 use crate::base::Result;
 use crate::base::call::{Output, Prepared};
-use crate::browser::log::{Entry, Kind};
+use crate::browser::log::{Entry, Kind, plain};
 use crate::config::Config;
 
 const DEFAULT_LIMIT: usize = 100;
@@ -96,14 +96,14 @@ impl Args {
 fn line(entry: &Entry) -> String {
     let mut line = format!("{} {}", entry.seq, entry.kind);
     if let Some(level) = &entry.level {
-        line.push_str(&format!(" {level}"));
+        line.push_str(&format!(" {}", plain(level)));
     }
     if let Some(status) = entry.status {
         line.push_str(&format!(" {status}"));
     }
-    line.push_str(&format!(": {}", entry.text));
+    line.push_str(&format!(": {}", plain(&entry.text)));
     if let Some(url) = &entry.url {
-        line.push_str(&format!(" ({url}"));
+        line.push_str(&format!(" ({}", plain(url)));
         if let Some(number) = entry.line {
             line.push_str(&format!(":{number}"));
         }

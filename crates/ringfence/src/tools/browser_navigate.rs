@@ -109,7 +109,7 @@ impl BrowserNavigate {
     async fn execute(&self, cx: &RunCx, call: Prepared) -> Result<Output> {
         let args: Args = arguments::parse(&call.arguments, &self.spec.input_schema)?;
         let url = address::check(&args.url)?;
-        let granted = match beyond(&cx.config, &url)? {
+        let granted = match beyond(&cx.config, &browser::denied_hosts(cx).await?, &url)? {
             Some(place) => Some(confirm(cx, &call, &url, place).await?.consume()),
             None => None,
         };
@@ -128,7 +128,7 @@ impl BrowserNavigate {
         let (page, context) = (&held.page, &held.context);
         let (log, dialogs) = {
             let state = page.state();
-            (state.log.last(), state.dialogs.len())
+            (state.log.last(), state.dialogs_seen)
         };
         let (loads, refused) = (context.downloads.count(), context.traffic.failed().last());
         let arrival = page.navigate(url, args.wait_until.unwrap_or_default(), limit).await?;
@@ -146,7 +146,7 @@ impl BrowserNavigate {
             None => None,
         };
         let (url, title) = page.describe().await;
-        let downloads = context.downloads.since(loads, DOWNLOADS).await;
+        let downloads = context.downloads.since(loads, arrival.download, DOWNLOADS).await;
         let state = page.state();
         let mut requests = state.counts;
         requests.blocked += context.traffic.blocked_after(refused);
@@ -160,7 +160,7 @@ impl BrowserNavigate {
             timed_out: arrival.timed_out,
             console_errors: state.log.after(log).filter(|entry| entry.kind == "error").count() as u64,
             requests,
-            dialogs: state.dialogs.get(dialogs..).unwrap_or_default().to_vec(),
+            dialogs: state.dialogs_after(dialogs),
             downloads,
             snapshot,
         };
@@ -170,9 +170,9 @@ impl BrowserNavigate {
 }
 
 /// The host and port of an address that the sandbox does not allow and a human may. What nobody may is refused.
-fn beyond(config: &Config, url: &str) -> Result<Option<(String, u16)>> {
+fn beyond(config: &Config, denied: &[String], url: &str) -> Result<Option<(String, u16)>> {
     let Some((host, port)) = address::place(url) else { return Ok(None) };
-    let allow = policy(config)?;
+    let allow = policy(config)?.denying(denied)?;
     if address::is_loopback(&host) || allow.lets_through(&host, port) {
         return Ok(None);
     }
@@ -245,7 +245,8 @@ impl Tool for BrowserNavigate {
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
         let args: Args = arguments::parse(arguments, &self.spec.input_schema)?;
         let url = address::check(&args.url)?;
-        beyond(cx.config, &url)?;
+        // What the rules deny is looked up when it runs.
+        beyond(cx.config, &[], &url)?;
         browser::prepare(cx, args.timeout_ms)
     }
 

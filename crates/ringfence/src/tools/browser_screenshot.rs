@@ -78,7 +78,7 @@ impl BrowserScreenshot {
             description: "A picture of a page opened with browser.navigate: the window, the whole page or one element. \
                 Returned scaled for you to see; with `path` written to the workspace as well.",
             scope: Scope::Workspace,
-            hints: Hints { read_only: false, destructive: false, idempotent: false, open_world: true },
+            hints: Hints { read_only: false, destructive: true, idempotent: false, open_world: true },
             writes: true,
             input: arguments::schema::<Args>(),
             output: arguments::reply_schema::<Reply>(),

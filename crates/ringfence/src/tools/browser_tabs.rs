@@ -67,7 +67,7 @@ impl BrowserTabs {
             title: "List and close pages",
             description: "Lists, opens, selects and closes the pages of this session.",
             scope: Scope::Network,
-            hints: Hints { read_only: false, destructive: false, idempotent: false, open_world: true },
+            hints: Hints { read_only: false, destructive: true, idempotent: false, open_world: true },
             writes: false,
             input: arguments::schema::<Args>(),
             output: arguments::reply_schema::<Reply>(),
@@ -104,7 +104,7 @@ impl BrowserTabs {
 
 async fn list(context: &Context) -> Reply {
     let mut reply =
-        Reply { downloads: context.downloads.since(0, std::time::Duration::ZERO).await, ..Reply::default() };
+        Reply { downloads: context.downloads.since(0, false, std::time::Duration::ZERO).await, ..Reply::default() };
     for page in context.pages() {
         let (url, title) = page.describe().await;
         reply.pages.push(Tab { page: page.handle.clone(), url, title, current: context.is_current(&page) });

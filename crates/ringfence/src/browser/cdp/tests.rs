@@ -135,3 +135,39 @@ async fn messages_are_told_apart_wherever_they_are_cut() {
     assert_eq!(heard[0].len(), "Long ".len() + 2 + long.len());
     assert_eq!(heard[1], "Short 1");
 }
+
+/// Neither one that nobody waits for nor an event: the browser goes on, and so do the others.
+#[tokio::test]
+async fn a_message_that_is_too_long_costs_its_own_call_and_nothing_else() {
+    let (near, far) = tokio::io::duplex(1 << 20);
+    let (line, mut far) = (Line::new(near), Far { stream: far, bytes: Vec::new() });
+    let heard = Arc::new(Heard::default());
+    line.listen(None, Arc::clone(&heard) as Arc<dyn Sink>);
+    let calls = async { tokio::join!(line.call(None, "One", json!({})), line.call(None, "Two", json!({}))) };
+    let far = async {
+        let (one, two) = (far.hear().await, far.hear().await);
+        let x = "x".repeat(EVENT);
+        far.say(json!({"method": "Long", "params": x})).await;
+        far.say(json!({"id": 999_999, "result": x})).await;
+        far.stream.write_all(format!("{{\"id\":{},\"result\":\"", one["id"]).as_bytes()).await.unwrap();
+        for _ in 0..=ANSWERED / EVENT {
+            far.stream.write_all(x.as_bytes()).await.unwrap();
+        }
+        far.stream.write_all(b"\"}\0").await.unwrap();
+        far.say(json!({"method": "Short", "params": 1})).await;
+        far.say(json!({"id": two["id"], "result": {"is": "two"}})).await;
+    };
+    let ((one, two), ()) = tokio::join!(calls, far);
+    assert_eq!(one.unwrap_err().kind(), Kind::TooLarge);
+    assert_eq!(two.unwrap(), json!({"is": "two"}));
+    assert_eq!(*lock(&heard.0), ["Short 1"]);
+}
+
+#[tokio::test]
+async fn a_call_has_the_patience_that_it_asks_for() {
+    let (line, _far) = pair();
+    let begun = tokio::time::Instant::now();
+    let slow = line.call_for(None, "Slow", json!({}), Duration::from_millis(30)).await.unwrap_err();
+    assert_eq!(slow.reason_name(), Some("browser_hung"));
+    assert!((Duration::from_millis(30)..ANSWER).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+}

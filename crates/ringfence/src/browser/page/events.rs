@@ -5,10 +5,13 @@ use std::sync::Weak;
 use serde_json::{Value, json};
 
 use super::state::{Dialog, Frame, Request, Response};
-use super::{Page, State};
+use super::{Page, State, is_id};
 use crate::browser::address;
 use crate::browser::cdp::{Event, Line, Sink};
-use crate::browser::log::{Entry, Kind, cut};
+use crate::browser::log::{Entry, Kind, cut, plain};
+
+/// Of what is dragged.
+const DRAG: usize = 256 << 10;
 
 /// Hears for a page without keeping it alive.
 pub struct Ear(pub Weak<Page>);
@@ -16,6 +19,9 @@ pub struct Ear(pub Weak<Page>);
 impl Sink for Ear {
     fn take(&self, line: &Line, event: Event<'_>) {
         let Some(page) = self.0.upgrade() else { return };
+        if !has_ids(event.params) || !has_ids(&event.params["frame"]) {
+            return;
+        }
         match event.method {
             "Page.javascriptDialogOpening" => page.answer_dialog(line, event.params),
             "Page.frameNavigated" => page.arrive(line, &event.params["frame"]),
@@ -23,6 +29,19 @@ impl Sink for Ear {
             method => page.update(|state| take(state, method, event.params)),
         }
     }
+
+    fn miss(&self, method: &str, bytes: usize) {
+        if let Some(page) = self.0.upgrade() {
+            let text = format!("an event of the page was left out: {}, {bytes} bytes", cut(method, 100));
+            page.update(|state| state.log.add(Entry::new(Kind::Error, &text).level("too_large")));
+        }
+    }
+}
+
+/// Whether its ids are such as the browser gives: they are kept, and everything that is kept has a bound.
+fn has_ids(params: &Value) -> bool {
+    const IDS: [&str; 6] = ["frameId", "parentFrameId", "loaderId", "requestId", "id", "parentId"];
+    IDS.iter().all(|name| is_id(text(&params[name])))
 }
 
 fn text(value: &Value) -> &str {
@@ -68,7 +87,10 @@ fn take(state: &mut State, method: &str, params: &Value) {
             let entry = Entry::new(Kind::Error, &super::exception(details)).level("exception");
             state.log.add(entry.url(text(&details["url"])).line(details["lineNumber"].as_u64().map(|line| line + 1)));
         }
-        "Input.dragIntercepted" => state.drag = Some(params["data"].clone()),
+        "Input.dragIntercepted" => {
+            let data = &params["data"];
+            state.drag = (data.to_string().len() <= DRAG).then(|| data.clone());
+        }
         "Log.entryAdded" => {
             let entry = &params["entry"];
             let kind = if entry["level"] == "error" { Kind::Error } else { Kind::Console };
@@ -181,12 +203,12 @@ fn shown(value: &Value) -> String {
 impl Page {
     /// A dialog stops the page until it is answered, so it is answered at once, and reported.
     fn answer_dialog(&self, line: &Line, params: &Value) {
-        let kind = text(&params["type"]).to_owned();
+        let kind = cut(text(&params["type"]), 20);
         let (accepted, reply) = self.update(|state| {
             let asks = kind == "confirm" || kind == "prompt";
             let accepted = !asks || state.answers.accept;
             let reply = state.answers.text.clone().filter(|_| accepted && kind == "prompt");
-            let message = cut(text(&params["message"]), 1000);
+            let message = plain(&cut(text(&params["message"]), 1000));
             let done = if accepted { "accepted" } else { "dismissed" };
             state.log.add(Entry::new(Kind::Dialog, &format!("{kind}: {message}")).level(done));
             state.add_dialog(Dialog { kind: kind.clone(), message, accepted });
@@ -209,7 +231,8 @@ impl Page {
                 if !state.commit(&document) {
                     return false;
                 }
-                state.url = cut(url, 4000);
+                // The part after # comes by itself.
+                state.url = cut(&format!("{url}{}", text(&frame["urlFragment"])), 4000);
             }
             let top = parent.is_none();
             state.set_frame(id, Frame { parent, document, url: cut(url, 2000) });

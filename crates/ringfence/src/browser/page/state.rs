@@ -32,7 +32,9 @@ pub struct State {
     pub requests: HashMap<String, Request>,
     order: VecDeque<String>,
     pub log: Log,
-    pub dialogs: Vec<Dialog>,
+    dialogs: VecDeque<Dialog>,
+    /// How many there ever were.
+    pub dialogs_seen: u64,
     /// How the next confirm or prompt is answered.
     pub answers: Answers,
     pub refs: Refs,
@@ -109,7 +111,8 @@ impl State {
             requests: HashMap::new(),
             order: VecDeque::new(),
             log: Log::default(),
-            dialogs: Vec::new(),
+            dialogs: VecDeque::new(),
+            dialogs_seen: 0,
             answers: Answers::default(),
             refs: Refs::default(),
             shown: None,
@@ -187,15 +190,35 @@ impl State {
 
     pub fn add_dialog(&mut self, dialog: Dialog) {
         if self.dialogs.len() == DIALOGS {
-            self.dialogs.remove(0);
+            self.dialogs.pop_front();
         }
-        self.dialogs.push(dialog);
+        self.dialogs.push_back(dialog);
+        self.dialogs_seen += 1;
+    }
+
+    /// Those that came after so many; of very many the newest.
+    pub fn dialogs_after(&self, seen: u64) -> Vec<Dialog> {
+        let new = usize::try_from(self.dialogs_seen.saturating_sub(seen)).unwrap_or(usize::MAX);
+        self.dialogs.iter().skip(self.dialogs.len().saturating_sub(new)).cloned().collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dialogs_are_reported_however_many_came_before() {
+        let mut state = State::new("main");
+        let dialog = |number: usize| Dialog { kind: "alert".into(), message: number.to_string(), accepted: true };
+        (0..DIALOGS + 7).for_each(|number| state.add_dialog(dialog(number)));
+        let seen = state.dialogs_seen;
+        assert!(state.dialogs_after(seen).is_empty());
+        state.add_dialog(dialog(777));
+        let new: Vec<String> = state.dialogs_after(seen).into_iter().map(|dialog| dialog.message).collect();
+        assert_eq!(new, ["777"]);
+        assert_eq!(state.dialogs_after(0).len(), DIALOGS);
+    }
 
     #[test]
     fn a_document_that_was_left_does_not_come_back() {

@@ -1,6 +1,6 @@
 //! The accessibility trees of a page's frames as indented lines.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -49,6 +49,8 @@ const NAME: usize = 120;
 const LONG_NAME: usize = 400;
 pub const LINES: usize = 20_000;
 const DEEPEST: usize = 200;
+/// Nodes that are looked at, whether they get a line or not.
+const NODES: usize = 100_000;
 
 pub struct Tree {
     pub frame: String,
@@ -87,6 +89,8 @@ pub struct Writer<'a> {
     depth: usize,
     name: &'a mut dyn FnMut(usize, i64) -> Option<String>,
     lines: Vec<String>,
+    /// The nodes of each tree that were looked at: a browser may name one as the child of many.
+    visited: HashSet<(usize, usize)>,
 }
 
 impl<'a> Writer<'a> {
@@ -97,7 +101,15 @@ impl<'a> Writer<'a> {
         name: &'a mut dyn FnMut(usize, i64) -> Option<String>,
     ) -> Writer<'a> {
         let by_owner = trees.iter().enumerate().filter_map(|(at, tree)| Some((tree.owner?, at))).collect();
-        Writer { trees, by_owner, full, depth: depth.unwrap_or(usize::MAX), name, lines: Vec::new() }
+        Writer {
+            trees,
+            by_owner,
+            full,
+            depth: depth.unwrap_or(usize::MAX),
+            name,
+            lines: Vec::new(),
+            visited: HashSet::new(),
+        }
     }
 
     /// From the top, or from this element; None when it is not there.
@@ -114,7 +126,8 @@ impl<'a> Writer<'a> {
     }
 
     fn visit(&mut self, tree: usize, at: usize, indent: usize, deep: usize, above: &str) {
-        if self.lines.len() >= LINES || deep > DEEPEST {
+        let full = self.lines.len() >= LINES || self.visited.len() >= NODES || deep > DEEPEST;
+        if full || !self.visited.insert((tree, at)) {
             return;
         }
         let trees = self.trees;
@@ -230,8 +243,19 @@ fn property<'a>(node: &'a Value, name: &str) -> Option<&'a Value> {
     all.iter().find(|property| property["name"] == name).map(|property| &property["value"]["value"])
 }
 
+/// On one line, and never longer than a name may be: pages can make them as long as they like.
 fn squeeze(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+        if line.len() > LONG_NAME {
+            return cut(&line, LONG_NAME);
+        }
+    }
+    line
 }
 
 /// In quotes that a page cannot close.
@@ -291,6 +315,44 @@ mod tests {
         let lines = written(true, None, None).unwrap();
         assert!(lines.contains(&r#"text "Some words""#.to_owned()), "{lines:?}");
         assert_eq!(lines.iter().filter(|line| line.contains("Save")).count(), 1, "{lines:?}");
+    }
+
+    /// Each child twice over many levels, and a node that is its own child: as a renderer may say it.
+    #[test]
+    fn a_node_is_visited_once_however_often_it_is_named() {
+        let names: Vec<String> = (0..=60).map(|number| number.to_string()).collect();
+        let mut nodes = vec![node("0", None, "RootWebArea", "", &["1", "1"], 100)];
+        for at in 1..60 {
+            let (child, parent) = (names[at + 1].as_str(), names[at - 1].as_str());
+            nodes.push(node(
+                &names[at],
+                Some(parent),
+                "button",
+                "x",
+                &[child, child, &names[at], "0"],
+                100 + at as i64,
+            ));
+        }
+        let trees = [Tree::new("main".into(), None, json!(nodes))];
+        let mut name = |_: usize, _: i64| None;
+        assert_eq!(Writer::new(&trees, false, None, &mut name).write(None).unwrap().len(), 59);
+    }
+
+    #[test]
+    fn names_of_any_length_cost_no_more_than_what_is_shown() {
+        let long = "ab ".repeat(1_000_000);
+        let texts: Vec<String> = (2..3000).map(|number| number.to_string()).collect();
+        let children: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let mut nodes =
+            vec![node("0", None, "RootWebArea", "", &["1"], 1), node("1", Some("0"), "button", &long, &children, 2)];
+        nodes.extend(texts.iter().map(|id| node(id, Some("1"), "StaticText", &"ab ".repeat(1000), &[], 3)));
+        let trees = [Tree::new("main".into(), None, json!(nodes))];
+        let mut name = |_: usize, _: i64| None;
+        let begun = std::time::Instant::now();
+        let lines = Writer::new(&trees, true, None, &mut name).write(None).unwrap();
+        assert_eq!(lines.len(), 1, "the words are in the name above");
+        assert!(lines[0].len() < LONG_NAME + 100);
+        assert!(begun.elapsed() < std::time::Duration::from_secs(2), "{:?}", begun.elapsed());
     }
 
     #[test]

@@ -169,6 +169,13 @@ fn sessions_share_a_browser_and_see_nothing_of_each_other() {
     let other = serve(&server, &mut two);
     let opened = called(&mut two, "browser.navigate", json!({"url": format!("{other}/cookie"), "snapshot": "text"}));
     assert_eq!(opened["structuredContent"]["snapshot"], "none");
+    // What one saves is not the other's, whatever page it came from.
+    let saved = called(&mut one, "browser.navigate", json!({"url": format!("{url}/download")}));
+    assert_eq!(saved["structuredContent"]["downloads"][0]["state"], "completed", "{saved:#}");
+    let theirs = called(&mut two, "browser.tabs", json!({}));
+    assert!(theirs["structuredContent"].get("downloads").is_none(), "{theirs:#}");
+    let logs = called(&mut two, "browser.logs", json!({"kinds": ["download"]}));
+    assert_eq!(logs["structuredContent"]["entries"], json!([]));
     let stage = Stage { server, client: one, url };
     let mains = processes(&stage).into_iter().filter(|pid| words(*pid).contains("--type=gpu-process"));
     assert_eq!(mains.count(), 1);

@@ -153,6 +153,62 @@ fn what_the_operator_allows_is_not_asked_for() {
     assert_eq!(stage.go("/")["title"], "Home");
 }
 
+/// Also what a page loads, what the operator has allowed, and what a human has said yes to before.
+#[test]
+fn what_a_rule_denies_is_closed_to_pages() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("house.rules");
+    let rule = |host: &str| format!("network_rule(host = \"{host}\", protocol = \"https\", decision = \"deny\")\n");
+    std::fs::write(&file, rule("never.invalid")).unwrap();
+    let allowed = "[sandbox]\nallow_domains = [\"never.invalid\", \"later.invalid\"]";
+    let options = Options::new(Transport::Stdio).on(&scratch).config(allowed);
+    let mut stage = Stage::with(options.arg("--rules").arg(file.to_str().unwrap()));
+    let denied = stage.refuse("browser.navigate", json!({"url": "http://never.invalid/"}));
+    assert_eq!(denied["reason"], "blocked_by_policy", "{denied:#}");
+    stage.go("/");
+    let fetch = |host: &str| format!("fetch('http://{host}/').catch(() => 0)");
+    stage.eval(&fetch("never.invalid"));
+    stage.eval(&fetch("later.invalid"));
+    let blocked = stage.ask("browser.logs", json!({"kinds": ["blocked"]}))["blocked"].to_string();
+    assert!(blocked.contains("never.invalid:80") && !blocked.contains("later.invalid"), "{blocked}");
+    // Rules that change hold for the pages that are there.
+    std::fs::write(&file, rule("later.invalid")).unwrap();
+    stage.eval(&fetch("later.invalid"));
+    let blocked = stage.ask("browser.logs", json!({"kinds": ["blocked"]}))["blocked"].to_string();
+    assert!(blocked.contains("later.invalid:80"), "{blocked}");
+    assert!(stage.client.questions.is_empty());
+}
+
+/// An open network is for commands. Pages have the public part of it, and of the rest what is listed.
+#[test]
+fn with_an_open_network_pages_reach_no_private_address_that_is_not_listed() {
+    let (listener, port) = ear();
+    let listed = TcpListener::bind("127.0.0.1:0").unwrap();
+    let open = listed.local_addr().unwrap();
+    let config = format!("[sandbox]\nallow_network = true\nallow_addresses = [\"{open}\"]");
+    let mut server = Options::new(Transport::Stdio).config(&config).spawn();
+    let mut client = server.connect(SESSIONS);
+    for place in [format!("127.0.0.1:{port}"), format!("localhost:{port}"), "10.0.0.1".to_owned()] {
+        let error = refused(&mut client, "browser.navigate", json!({"url": format!("http://{place}/")}));
+        assert_eq!(error["reason"], "blocked_by_policy", "{place}: {error:#}");
+    }
+    assert!(listener.accept().is_err(), "the host was reached");
+    let answer = std::thread::spawn(move || {
+        let (mut stream, _) = listed.accept().unwrap();
+        let mut head = [0; 4096];
+        let _ = std::io::Read::read(&mut stream, &mut head).unwrap();
+        let page = "<title>Listed</title>";
+        let reply = format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n{page}",
+            page.len()
+        );
+        std::io::Write::write_all(&mut stream, reply.as_bytes()).unwrap();
+    });
+    let opened = client.call("browser.navigate", json!({"url": format!("http://{open}/")}));
+    assert_eq!(opened["result"]["structuredContent"]["title"], "Listed", "{opened:#}");
+    answer.join().unwrap();
+}
+
 #[test]
 fn without_a_browser_the_tools_say_how_to_get_one() {
     let missing = "[browser]\nprogram = \"/nowhere/chromium\"";

@@ -30,6 +30,24 @@ fn a_page_is_opened_and_described() {
     assert_eq!(gone["kind"], "not_found");
 }
 
+/// Scripts of a page have no say in where it is, what it is called and what our own functions find.
+#[test]
+fn a_page_cannot_forge_what_is_said_about_it() {
+    let mut stage = Stage::new();
+    let url = stage.at("/forged#part");
+    let opened = stage.call("browser.navigate", json!({"url": url}));
+    assert_eq!(opened["structuredContent"]["url"], url, "{opened:#}");
+    let title = opened["structuredContent"]["title"].as_str().unwrap();
+    assert!(title.starts_with("Forged") && title.lines().count() == 1, "{title}");
+    let text = opened["content"][0]["text"].as_str().unwrap();
+    assert!(!text.lines().any(|line| line.starts_with("12 console errors")), "{text}");
+    let hidden = stage.refuse("browser.act", json!({"op": "click", "target": "#gone", "timeout_ms": 300}));
+    assert_eq!(hidden["reason"], "not_visible", "{hidden:#}");
+    let clicked = stage.act(json!({"op": "click", "target": "#real"}));
+    assert_eq!(clicked["dialogs"][0]["message"], "one\\ntwo", "{clicked:#}");
+    assert!(clicked.get("other_matches").is_none(), "{clicked:#}");
+}
+
 #[test]
 fn redirects_and_statuses_are_told() {
     let mut stage = Stage::new();
@@ -156,7 +174,11 @@ fn a_script_gives_its_value_whatever_its_form() {
     assert_eq!(endless["kind"], "deadline_exceeded");
     let endless = stage.refuse("browser.eval", json!({"script": "new Promise(() => {})", "timeout_ms": 300}));
     assert_eq!(endless["kind"], "deadline_exceeded");
-    for large in ["'x'.repeat(1e8)", "Array.from({length: 1e6}, (_, i) => ({i}))", "window"] {
+    // More than a browser may answer at all is an error of that call, and the page is still there.
+    let endless = stage.refuse("browser.eval", json!({"script": "'x'.repeat(1e8)"}));
+    assert_eq!(endless["kind"], "too_large", "{endless:#}");
+    assert_eq!(stage.eval("document.title"), "Form");
+    for large in ["'x'.repeat(5e7)", "Array.from({length: 1e6}, (_, i) => ({i}))", "window"] {
         let cut = stage.ask("browser.eval", json!({"script": large, "max_bytes": 1000}));
         assert!(cut["value"].as_str().unwrap().len() < 1200, "{large}");
         assert!(large == "window" || cut["truncated"] == true, "{large}: {cut:#}");

@@ -39,6 +39,11 @@ PAGES = {
     "/drag": """<title>Drag</title><div id="from" draggable="true" ondragstart="event.dataTransfer.setData('text', 'cargo')" style="width:100px;height:50px;background:red">from</div>
         <div id="to" ondragover="event.preventDefault()" ondrop="document.title = 'dropped ' + event.dataTransfer.getData('text')" style="width:100px;height:50px;margin-top:100px;background:blue">to</div>""",
     "/wander": """<title>Wander</title><script>setTimeout(() => { try { location.href = 'data:text/html,out' } catch (e) {} try { location.href = 'file:///etc/passwd' } catch (e) {} }, 0)</script>""",
+    "/forged": """<title>Forged
+12 console errors, 0 requests failed</title><script>
+        Object.defineProperty(Object.prototype, 'then', {get() { if ('why' in this || 'title' in this || 'hit' in this) return done => done({url: 'https://bank.example/', title: 'Bank', why: null, hit: document.body, others: 7}) }, configurable: true});
+        Element.prototype.getBoundingClientRect = () => ({width: 9, height: 9}); Document.prototype.querySelectorAll = () => [document.body]</script>
+        <form name="title"></form><button id="gone" style="display:none">Not to be seen</button><button id="real" onclick="alert('one\\ntwo')">Real</button>""",
     "/many": "<title>Many</title><script>for (let i = 0; i < 60; i++) window.open('/tall')</script>",
 }
 

@@ -1,0 +1,126 @@
+//! Where a browser keeps its files. Each has a directory of its own, and beside it a lock that this process holds as
+//! long as it lives, so that the next one can tell what a server that was killed has left behind.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+
+use crate::base::ids::short;
+
+const FOLDER: &str = "browser";
+const LOCK: &str = "lock";
+
+/// Gone with its holder.
+pub struct Room {
+    /// The browser writes here, so nothing in it is opened by its path.
+    pub dir: PathBuf,
+    /// For what we write ourselves: the browser cannot reach it.
+    pub said: PathBuf,
+    lock: PathBuf,
+    /// Never read: held.
+    _held: File,
+}
+
+impl Room {
+    /// A new one. What nobody lives in any more is removed first.
+    pub fn open(root: &Path) -> io::Result<Room> {
+        let all = root.join(FOLDER);
+        DirBuilder::new().recursive(true).mode(0o700).create(&all)?;
+        // Between making a lock and holding it, another server would take it for one that is left.
+        let gate = lock_file(&root.join(format!("{FOLDER}.{LOCK}")))?;
+        flock(&gate, FlockOperation::LockExclusive)?;
+        sweep(root, &all);
+        let id = short("b");
+        let lock = all.join(format!("{id}.{LOCK}"));
+        let held = lock_file(&lock)?;
+        flock(&held, FlockOperation::NonBlockingLockExclusive)?;
+        let dir = all.join(&id);
+        DirBuilder::new().mode(0o700).create(&dir)?;
+        Ok(Room { dir: dir.canonicalize()?, said: said(root, &id), lock, _held: held })
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        for gone in [remove(&self.said), remove(&self.dir), std::fs::remove_file(&self.lock)] {
+            if let Err(error) = gone {
+                tracing::warn!("the files of a browser cannot be removed: {error}");
+            }
+        }
+    }
+}
+
+fn said(root: &Path, id: &str) -> PathBuf {
+    root.join("outputs").join(id)
+}
+
+fn lock_file(path: &Path) -> io::Result<File> {
+    let nofollow = i32::try_from((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits()).unwrap_or_default();
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).custom_flags(nofollow).open(path)
+}
+
+/// Removes every directory whose lock nobody holds.
+fn sweep(root: &Path, all: &Path) {
+    let Ok(entries) = std::fs::read_dir(all) else { return };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut ids: Vec<String> = names
+        .map(|name| name.strip_suffix(&format!(".{LOCK}")).map_or(name.clone(), str::to_owned))
+        .filter(|id| id.starts_with("b-"))
+        .collect();
+    ids.sort();
+    ids.dedup();
+    for id in ids {
+        let lock = all.join(format!("{id}.{LOCK}"));
+        let Ok(file) = lock_file(&lock) else { continue };
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            continue;
+        }
+        for gone in [remove(&said(root, &id)), remove(&all.join(&id)), std::fs::remove_file(&lock)] {
+            if let Err(error) = gone {
+                tracing::warn!("what a browser has left cannot be removed: {error}");
+            }
+        }
+    }
+}
+
+fn remove(dir: &Path) -> io::Result<()> {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::scratch::Scratch;
+
+    #[test]
+    fn what_is_left_is_removed_and_what_is_lived_in_stays() {
+        let scratch = Scratch::new();
+        let root = scratch.dir("root");
+        let elsewhere = scratch.dir("elsewhere");
+        std::fs::write(elsewhere.join("keep"), "x").unwrap();
+        let first = Room::open(&root).unwrap();
+        // As a server leaves them that was killed, with and without a lock.
+        for (id, locked) in [("b-1111", true), ("b-2222", false)] {
+            std::fs::create_dir_all(root.join("browser").join(id).join("profile")).unwrap();
+            std::os::unix::fs::symlink(&elsewhere, root.join("browser").join(id).join("out")).unwrap();
+            std::fs::create_dir_all(root.join("outputs").join(id)).unwrap();
+            if locked {
+                std::fs::write(root.join("browser").join(format!("{id}.lock")), "").unwrap();
+            }
+        }
+        let second = Room::open(&root).unwrap();
+        assert!(first.dir.is_dir() && second.dir.is_dir());
+        assert_eq!(std::fs::read_dir(root.join("browser")).unwrap().count(), 4);
+        assert_eq!(std::fs::read_dir(root.join("outputs")).unwrap().count(), 0);
+        assert!(elsewhere.join("keep").exists());
+        assert!(!second.said.starts_with(&second.dir), "the browser cannot write where we do");
+        drop((first, second));
+        assert_eq!(std::fs::read_dir(root.join("browser")).unwrap().count(), 0);
+    }
+}
