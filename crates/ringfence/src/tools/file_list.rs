@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::cursor::Question;
 use super::limits::{Count, Limit};
 use super::selection::Selection;
-use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments, turn};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
 use crate::base::workspace::Workspace;
@@ -211,8 +211,9 @@ impl Tool for FileList {
             let arguments = call.consume().arguments;
             let args: Args = arguments::parse(&arguments, &self.spec.input_schema)?;
             let job = args.job(&arguments)?;
-            let work = tokio::task::spawn_blocking(move || list(&cx.workspace, &job, cx.budget, &cx.cancel));
-            let reply = work.await.map_err(|error| Error::internal("the list ended unexpectedly").source(error))??;
+            let cancel = cx.cancel.clone();
+            let work = move || list(&cx.workspace, &job, cx.budget, &cx.cancel);
+            let reply = turn::blocking(&cancel, "the list ended unexpectedly", work).await?;
             let text = pick::render(&reply);
             Ok(Output::of(text, serde_json::to_value(reply).unwrap_or(Value::Null)))
         })

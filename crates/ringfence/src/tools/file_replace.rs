@@ -3,6 +3,7 @@
 
 mod document;
 mod edit;
+mod groups;
 mod many;
 mod nearest;
 mod one;
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::limits::{Bytes, Count, Limit};
-use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments, diff};
+use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments, diff, turn};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
 use crate::base::workspace::Workspace;
@@ -188,13 +189,13 @@ impl Tool for FileReplace {
     fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let args: Args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
-            let work = tokio::task::spawn_blocking(move || {
+            let cancel = cx.cancel.clone();
+            let work = turn::blocking(&cancel, "the edit ended unexpectedly", move || {
                 let mut reply = replace(&cx.workspace, &args, &cx.cancel)?;
                 (reply.diff_truncated, reply.output) = diff::fit(&mut reply.diff, &cx.session.outputs);
                 Ok::<_, Error>(reply)
             });
-            let reply = work.await.map_err(|error| Error::internal("the edit ended unexpectedly").source(error))??;
-            Ok(reply.into_output())
+            Ok(work.await?.into_output())
         })
     }
 }

@@ -1,6 +1,7 @@
 //! `file.search`: ripgrep's own engine over what a caller may see.
 
 mod found;
+mod patient;
 mod pattern;
 mod render;
 mod seek;
@@ -17,7 +18,7 @@ use serde_json::{Map, Value};
 use super::cursor::Question;
 use super::limits::{Count, Limit};
 use super::selection::Selection;
-use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments, turn};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
 use crate::base::workspace::Workspace;
@@ -256,12 +257,12 @@ impl Tool for FileSearch {
             let arguments = call.consume().arguments;
             let args: Args = arguments::parse(&arguments, &self.spec.input_schema)?;
             let job = args.job(&arguments)?;
-            let work = tokio::task::spawn_blocking(move || {
+            let cancel = cx.cancel.clone();
+            let work = turn::blocking(&cancel, "the search ended unexpectedly", move || {
                 let stored = job.path.starts_with("output:").then(|| cx.session.outputs.open(&job.path)).transpose()?;
                 search(&cx.workspace, stored, &job, cx.budget, &cx.cancel)
             });
-            let reply =
-                work.await.map_err(|error| Error::internal("the search ended unexpectedly").source(error))??;
+            let reply = work.await?;
             let text = render::render(&reply);
             Ok(Output::of(text, serde_json::to_value(reply).unwrap_or(Value::Null)))
         })

@@ -548,3 +548,13 @@ fn what_somebody_changed_at_once_is_not_put_back() {
     assert!(stage().exchange(&found.name, &found.old.content.stat).unwrap().is_none());
     assert_eq!((bytes(&scratch), names(&scratch.ws())), (b"theirs".to_vec(), vec!["f".to_owned()]));
 }
+
+#[test]
+fn a_group_that_the_pattern_lacks_is_not_nothing() {
+    let scratch = with("width: 10\n");
+    let error = refusal(&scratch, json!([{"old": r"(\d+)", "new": "$1px", "regex": true}]));
+    assert_eq!((&error["kind"], &error["reason"]), (&json!("invalid_arguments"), &json!("no_such_group")));
+    assert!(error["hint"].as_str().unwrap().contains("write `${1}px`"), "{error}");
+    edit(&scratch, json!([{"old": r"(\d+)", "new": "${1}px", "regex": true}]));
+    assert_eq!(bytes(&scratch), b"width: 10px\n");
+}

@@ -15,6 +15,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use super::found::{Finding, Found, Share};
+use super::patient::Patient;
 use super::{Hit, Mode};
 use crate::base::workspace::tree::{Directory, Entry, Halt, Next, Seen, Tree, Visitor};
 use crate::tools::selection::Selection;
@@ -40,6 +41,7 @@ pub struct Want {
 impl Want {
     fn searcher(&self, binary: BinaryDetection) -> Searcher {
         SearcherBuilder::new()
+            .line_terminator(self.matcher.line_terminator().unwrap_or_default())
             .line_number(self.mode == Mode::Content)
             .multi_line(self.multiline)
             .before_context(self.before)
@@ -153,9 +155,10 @@ impl Hands {
     fn search(&mut self, want: &Want, file: &File, path: &[u8], found: &Found, halt: &Halt) -> bool {
         let by_line = want.mode == Mode::Content;
         let share = found.share(path, by_line);
+        let matcher = Patient::new(&self.matcher, !want.multiline, halt);
         let mut sink = Lines {
             want,
-            matcher: &self.matcher,
+            matcher: &matcher,
             path,
             share,
             finding: Finding::default(),
@@ -163,8 +166,8 @@ impl Hands {
             bytes: 0,
             open: false,
         };
-        let reader = Patient { file, halt };
-        if self.searcher.search_reader(&self.matcher, reader, &mut sink).is_err() && !halt.is_called() {
+        let reader = Reader { file, halt };
+        if self.searcher.search_reader(&matcher, reader, &mut sink).is_err() && !halt.is_called() {
             found.unreadable();
         }
         let finding = sink.finish();
@@ -175,12 +178,12 @@ impl Hands {
 }
 
 /// Reads until the search has to end.
-struct Patient<'f> {
+struct Reader<'f> {
     file: &'f File,
     halt: &'f Halt,
 }
 
-impl Read for Patient<'_> {
+impl Read for Reader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.halt.is_called() {
             return Err(io::Error::other("the search has to end"));
@@ -192,7 +195,7 @@ impl Read for Patient<'_> {
 /// Takes the matching lines of one file.
 struct Lines<'s> {
     want: &'s Want,
-    matcher: &'s RegexMatcher,
+    matcher: &'s Patient<'s>,
     path: &'s [u8],
     share: Share,
     finding: Finding,
@@ -221,7 +224,8 @@ impl Lines<'_> {
 
     fn keep(&mut self, found: &SinkMatch<'_>) {
         let bytes = trim_end(found.bytes());
-        let start = self.matcher.find(bytes).ok().flatten().map_or(0, |hit| hit.start().min(bytes.len()));
+        // A match may end with the line end, so it is looked for in all of it.
+        let start = self.matcher.find(found.bytes()).ok().flatten().map_or(0, |hit| hit.start().min(bytes.len()));
         let most = if bytes.contains(&b'\n') { BLOCK_CHARS } else { LINE_CHARS };
         let (text, column) = cut(bytes, start, most);
         let hit = Hit {

@@ -316,3 +316,52 @@ fn no_race_finds_what_is_outside() {
     });
     assert!(inside > 0 && missed > 0, "{inside} inside, {missed} refused");
 }
+
+/// Text of two letters on which a pattern that counts keeps thousands of states alive.
+fn slow_text(line: usize) -> Vec<u8> {
+    let mut seed = 7u32;
+    let mut letter = || {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        b'a' + u8::try_from(seed >> 31).unwrap()
+    };
+    (0..300_000).map(|at| if at % line == line - 1 { b'\n' } else { letter() }).collect()
+}
+
+#[test]
+fn a_slow_pattern_ends_when_its_time_is_up() {
+    const SLOW: &str = "[ab]*a[ab]{900}[ab]{900}[ab]{900}c";
+    for (line, multiline) in [(usize::MAX, false), (usize::MAX, true), (5000, false), (5000, true)] {
+        let scratch = with(&[("f", &slow_text(line))]);
+        let pattern = if multiline { SLOW.replace("[ab]", "[ab\\n]") } else { SLOW.to_owned() };
+        let begun = Instant::now();
+        let reply =
+            searched(&scratch, json!({"pattern": pattern, "timeout_ms": 200, "multiline": multiline, "path": "f"}));
+        assert!(reply.timed_out && reply.truncated, "{reply:?}");
+        assert!(begun.elapsed() < Duration::from_secs(5), "{line} {multiline}: {:?}", begun.elapsed());
+    }
+    let error = job(json!({"pattern": "[ab]*a[ab]{900}{90}c"})).err().unwrap();
+    assert_eq!(error.reason_name(), Some("bad_pattern"));
+    assert!(error.hint_text().unwrap().starts_with("Simplify"), "{error:?}");
+    // What is long and simple is found, wherever it stands.
+    let mut long = slow_text(usize::MAX);
+    long.extend_from_slice(b"needle\nneedle\n");
+    let scratch = with(&[("f", &long)]);
+    for multiline in [false, true] {
+        let reply = searched(&scratch, json!({"pattern": "[ab]needle", "multiline": multiline}));
+        assert_eq!((places(&reply), reply.matches[0].column), (vec!["f:1".to_owned()], Some(300_000)));
+    }
+}
+
+#[test]
+fn a_line_ends_before_a_carriage_return() {
+    let scratch = with(&[("crlf", b"a foo\r\nfoo b\r\n  foo\r\n"), ("lf", b"foo\nfoo \n")]);
+    let reply = searched(&scratch, json!({"pattern": "foo$"}));
+    assert_eq!(places(&reply), ["crlf:1", "crlf:3", "lf:1"]);
+    assert_eq!((reply.matches[1].column, reply.matches[1].text.as_deref()), (Some(3), Some("  foo")));
+    assert_eq!(places(&searched(&scratch, json!({"pattern": "^foo$"}))), ["lf:1"]);
+    assert_eq!(places(&searched(&scratch, json!({"pattern": "foo\\r"}))), ["crlf:1", "crlf:3"]);
+    let reply = searched(&scratch, json!({"pattern": "foo$\\s+foo", "multiline": true}));
+    assert_eq!(places(&reply), ["crlf:1", "lf:1"]);
+    assert_eq!(reply.matches[0].column, Some(3));
+    assert_eq!(searched(&scratch, json!({"pattern": " \\n", "multiline": true})).matches[0].column, Some(4));
+}
