@@ -173,6 +173,7 @@ impl Args {
                 matcher: pattern::build(self)?,
                 mode,
                 multiline,
+                beyond_ascii: !self.pattern.is_ascii(),
                 before: if mode == Mode::Content { lines(self.before) } else { 0 },
                 after: if mode == Mode::Content { lines(self.after) } else { 0 },
                 max_per_file: self.max_per_file.map(|most| most.max(1)),
@@ -317,9 +318,13 @@ fn answer(job: &Job, start: &Start, room: usize, halt: &Halt) -> (Reply, u64) {
         }
     }
     let left_out = found.left_out();
-    found.fill(&mut reply, &job.question, job.want.mode);
-    reply.timed_out = halt.is_called();
-    reply.truncated |= reply.timed_out;
+    found.fill(&mut reply, &job.question, job.want.mode, halt.is_called());
+    if reply.timed_out {
+        reply.warnings.push(
+            "more may match in what was not searched: choose less with `path` or `glob`, or raise `timeout_ms`"
+                .to_owned(),
+        );
+    }
     (reply, left_out)
 }
 
@@ -333,7 +338,7 @@ fn look_again(workspace: &Arc<Workspace>, job: &Job, cancel: &Cancel) -> Result<
     let seeker = Seeker::new(&want, &job.selection, tree.path(), &found, &halt);
     tree.walk(&seeker, threads(), &halt);
     let mut left_out = Reply::default();
-    found.fill(&mut left_out, &job.question, Mode::Files);
+    found.fill(&mut left_out, &job.question, Mode::Files, false);
     if left_out.files_matched == 0 {
         return Ok(None);
     }

@@ -1,5 +1,6 @@
 //! The search itself: each file that is wanted, line by line.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
@@ -33,6 +34,8 @@ pub struct Want {
     pub matcher: RegexMatcher,
     pub mode: Mode,
     pub multiline: bool,
+    /// The pattern asks for characters that other encodings write otherwise.
+    pub beyond_ascii: bool,
     pub before: usize,
     pub after: usize,
     pub max_per_file: Option<u64>,
@@ -92,6 +95,9 @@ impl Visitor for Seeker<'_> {
 
     fn enter(&self, _: &Tree, directory: &Directory, seen: Seen) -> Next {
         self.found.leave_out(seen.left_out);
+        for _ in 0..seen.too_long {
+            self.found.unreadable();
+        }
         if seen.cut {
             self.found.unreadable();
         }
@@ -166,12 +172,16 @@ impl Hands {
             bytes: 0,
             open: false,
         };
-        let reader = Reader { file, halt };
+        let foreign = Cell::new(false);
+        let reader = Reader { file, halt, foreign: want.beyond_ascii.then_some(&foreign), begun: false };
         if self.searcher.search_reader(&matcher, reader, &mut sink).is_err() && !halt.is_called() {
             found.unreadable();
         }
         let finding = sink.finish();
         let binary = finding.binary;
+        if foreign.get() && !binary {
+            found.foreign();
+        }
         found.add(path, finding);
         binary
     }
@@ -181,6 +191,9 @@ impl Hands {
 struct Reader<'f> {
     file: &'f File,
     halt: &'f Halt,
+    /// Where to say that something read is not UTF-8.
+    foreign: Option<&'f Cell<bool>>,
+    begun: bool,
 }
 
 impl Read for Reader<'_> {
@@ -188,7 +201,18 @@ impl Read for Reader<'_> {
         if self.halt.is_called() {
             return Err(io::Error::other("the search has to end"));
         }
-        self.file.read(buffer)
+        let count = self.file.read(buffer)?;
+        if let Some(foreign) = self.foreign {
+            let bytes = &buffer[..count];
+            // What begins with such a mark is turned into UTF-8 on the way.
+            if !self.begun && (bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff")) {
+                self.foreign = None;
+            } else if !is_utf8(bytes) {
+                foreign.set(true);
+            }
+            self.begun = true;
+        }
+        Ok(count)
     }
 }
 
@@ -262,7 +286,8 @@ impl Sink for Lines<'_> {
     }
 
     fn context(&mut self, _: &Searcher, context: &SinkContext<'_>) -> Result<bool, io::Error> {
-        if self.share.hits == 0 || self.bytes > self.share.bytes {
+        // What follows a match that is kept is kept with it, or the lines before it would leave none.
+        if self.share.hits == 0 || self.bytes > self.share.bytes && !self.open {
             return Ok(true);
         }
         let (text, _) = cut(trim_end(context.bytes()), 0, LINE_CHARS);
@@ -288,6 +313,12 @@ impl Sink for Lines<'_> {
         self.finding.binary |= finish.binary_byte_offset().is_some();
         Ok(())
     }
+}
+
+/// Whether a piece of a text is UTF-8, but for characters that its ends cut.
+fn is_utf8(piece: &[u8]) -> bool {
+    let cut = piece.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
+    std::str::from_utf8(&piece[cut..]).map_or_else(|error| error.error_len().is_none(), |_| true)
 }
 
 fn trim_end(line: &[u8]) -> &[u8] {

@@ -255,6 +255,7 @@ fn time_that_is_up_leaves_a_part_and_a_cancelled_search_ends() {
     assert!(reply.timed_out && reply.truncated, "{reply:?}");
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     assert!(render::render(&reply).contains("the time was up"));
+    assert!(reply.next_cursor.is_none() && reply.warnings[0].contains("timeout_ms"), "{reply:?}");
     let cancel = Cancel::new();
     cancel.cancel(Cause::Client);
     let job = job(json!({"pattern": "x"})).unwrap();
@@ -364,4 +365,43 @@ fn a_line_ends_before_a_carriage_return() {
     assert_eq!(places(&reply), ["crlf:1", "lf:1"]);
     assert_eq!(reply.matches[0].column, Some(3));
     assert_eq!(searched(&scratch, json!({"pattern": " \\n", "multiline": true})).matches[0].column, Some(4));
+}
+
+#[test]
+fn a_search_that_was_halted_has_no_cursor() {
+    for halted in [false, true] {
+        let found = Found::new(1, 10_000, None);
+        for path in ["a", "b"] {
+            let hits = vec![Hit { path: path.to_owned(), line: Some(1), ..Hit::default() }];
+            found.add(path.as_bytes(), found::Finding { hits, count: 1, available: 1, binary: false });
+        }
+        let mut reply = Reply::default();
+        found.fill(&mut reply, &Question::of(NAME, &Map::new()), Mode::Content, halted);
+        assert_eq!((reply.next_cursor.is_none(), reply.truncated, reply.timed_out), (halted, true, halted));
+    }
+}
+
+#[test]
+fn the_context_of_a_first_match_fits_too() {
+    let line = format!("{}\n", "\u{1}".repeat(300));
+    let text = format!("{0}hit\n{0}", line.repeat(30));
+    let scratch = with(&[("f", text.as_bytes())]);
+    let job = job(json!({"pattern": "hit", "before": 20, "after": 20})).unwrap();
+    let reply = search(&Arc::new(scratch.workspace()), None, &job, 10_000, &Cancel::new()).unwrap();
+    let bytes = serde_json::to_string(&reply).unwrap().len();
+    let hit = &reply.matches[0];
+    assert!(bytes <= 10_000 && !hit.before.is_empty() && !hit.after.is_empty(), "{bytes}");
+    assert!(reply.warnings[0].contains("context"), "{:?}", reply.warnings);
+}
+
+#[test]
+fn text_in_another_encoding_is_not_passed_over_in_silence() {
+    let gbk = encoding_rs::GBK.encode("\u{4e2d}\u{6587} needle\n").0.into_owned();
+    let wide: Vec<u8> =
+        [0xff, 0xfe].into_iter().chain("\u{4e2d}\u{6587}\n".encode_utf16().flat_map(u16::to_le_bytes)).collect();
+    let scratch = with(&[("gbk", &gbk), ("utf8", "\u{4e2d}\u{6587}\n".as_bytes()), ("wide", &wide)]);
+    let reply = searched(&scratch, json!({"pattern": "\u{4e2d}"}));
+    assert_eq!(places(&reply), ["utf8:1", "wide:1"]);
+    assert!(reply.warnings[0].starts_with("1 files are in another encoding"), "{:?}", reply.warnings);
+    assert_eq!(searched(&scratch, json!({"pattern": "needle"})).warnings, Vec::<String>::new());
 }
