@@ -74,6 +74,23 @@ mod tests {
     }
 
     #[test]
+    fn what_people_write_is_small_enough() {
+        for pattern in [
+            r"(?i)\b(pub|fn|struct)\s+(\w+)\s*<\s*(\w+)\s*>\s*\(\s*(\w+)\s*:\s*(\w+)\s*\)\s*->\s*(\w+)",
+            r"\w{1,12}-\d{1,12}",
+            r"^[A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,63}$",
+            r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+            r".{0,200}TODO.{0,200}",
+            r"\p{Lu}\p{Ll}+(?:\s\p{Lu}\p{Ll}+){0,4}",
+        ] {
+            for ignore_case in [false, true] {
+                let args = Args { pattern: pattern.to_owned(), ignore_case: Some(ignore_case), ..Args::default() };
+                assert!(build(&args).is_ok(), "{pattern}: {:?}", build(&args).err());
+            }
+        }
+    }
+
+    #[test]
     fn a_bad_pattern_is_pointed_at() {
         let bad = error("ab(c");
         assert_eq!(bad.message(), "`pattern` is no regular expression: unclosed group at character 3");
