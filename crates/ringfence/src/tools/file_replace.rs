@@ -330,5 +330,7 @@ impl Reply {
 }
 
 #[cfg(test)]
+mod layers;
+#[cfg(test)]
 #[path = "file_replace/tests.rs"]
 mod tests;

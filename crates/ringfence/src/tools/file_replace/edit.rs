@@ -135,7 +135,8 @@ fn try_out(regex: &Regex, text: &str, most: Duration, cancel: &Cancel) -> Result
     let mut rest = if text.len() > 2 * MOST { text } else { "" };
     let mut stride = Stride::default();
     while !rest.is_empty() {
-        let (slice, after) = rest.split_at(rest.ceil_char_boundary(stride.bytes()));
+        let end = (stride.bytes()..rest.len()).find(|at| rest.is_char_boundary(*at)).unwrap_or(rest.len());
+        let (slice, after) = rest.split_at(end);
         rest = after;
         let begun = Instant::now();
         let mut found = regex.captures_iter(slice);

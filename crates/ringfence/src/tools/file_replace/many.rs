@@ -245,7 +245,7 @@ enum Change {
     Exchange {
         temporary: Temporary,
         name: OsString,
-        old: Watch,
+        old: Box<Watch>,
     },
     /// It has other names, which must show the new bytes too.
     InPlace {
@@ -276,7 +276,7 @@ pub fn stage(workspace: &Workspace, edits: &[Edit], files: &[FileReply], cancel:
             Change::InPlace { file: Box::new(file), bytes }
         } else {
             let temporary = file.old.stage(&file.dir, &file.name, &bytes, file.old.plain_mode(), cancel)?;
-            Change::Exchange { temporary, name: file.name, old: file.old.watch() }
+            Change::Exchange { temporary, name: file.name, old: Box::new(file.old.watch()) }
         };
         staged.push(Staged { path: path.clone(), change });
     }
