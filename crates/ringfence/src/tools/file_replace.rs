@@ -330,6 +330,7 @@ impl Reply {
 }
 
 #[cfg(test)]
+#[path = "file_replace/layers_tests.rs"]
 mod layers;
 #[cfg(test)]
 #[path = "file_replace/tests.rs"]
