@@ -190,7 +190,7 @@ impl Workspace {
     /// Finds where `path` is to be written, through symlinks that stay inside. With `create_parents` the
     /// directories on the way are made, otherwise nothing is touched.
     pub fn place(&self, path: &str, create_parents: bool) -> Result<Place> {
-        let names_directory = path.ends_with('/');
+        let names_directory = path.ends_with('/') || path.ends_with("/.") || path.ends_with("/..");
         match Walk::to_write(self, path)?.run(create_parents && !names_directory)? {
             _ if names_directory => Err(is_directory(path)),
             (_, End::Directory) => Err(is_directory(path)),

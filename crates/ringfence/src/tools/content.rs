@@ -16,6 +16,7 @@ use crate::base::{Cancel, Cause, Error, Kind, Result};
 /// A larger file has a weak etag and is not read through to count its lines.
 pub const WHOLE_BYTES: u64 = 64 << 20;
 const CHUNK: usize = 256 << 10;
+const MAX_OFFSET: u64 = i64::MAX as u64 / 2;
 
 /// Ends blocking work between two chunks when nobody waits for it any more.
 pub fn check(cancel: &Cancel) -> Result<()> {
@@ -91,6 +92,10 @@ impl Content {
             return Ok(bytes[start..end].to_vec());
         }
         let mut buffer = Vec::new();
+        // No file is that long, and the kernel takes no such place.
+        if at > MAX_OFFSET {
+            return Ok(buffer);
+        }
         while buffer.len() < len {
             let filled = buffer.len();
             // Of a small file only what it has, and one byte to see its end: zeroing a whole chunk costs more than the read.

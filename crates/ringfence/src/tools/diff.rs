@@ -27,7 +27,10 @@ pub fn changes(path: &str, old: &str, new: &str, unified: bool) -> Option<Change
     if old.len().max(new.len()) > MAX_TEXT {
         return None;
     }
-    let diff = TextDiff::configure().timeout(DEADLINE).diff_lines(old, new);
+    // A lone carriage return ends no line anywhere else here.
+    let lines = |text| -> Vec<&str> { str::split_inclusive(text, '\n').collect() };
+    let (old, new) = (lines(old), lines(new));
+    let diff = TextDiff::configure().timeout(DEADLINE).newline_terminated(true).diff_slices(&old, &new);
     let mut changes = Changes::default();
     for change in diff.iter_all_changes() {
         match change.tag() {
@@ -46,14 +49,20 @@ pub fn changes(path: &str, old: &str, new: &str, unified: bool) -> Option<Change
 /// Cuts a diff that is too long for a result, at a line end, and stores the whole. Whether it was cut, and the handle.
 pub fn fit(diff: &mut Option<String>, outputs: &Outputs) -> (bool, Option<String>) {
     let Some(whole) = diff.as_ref().filter(|diff| diff.len() > MAX_DIFF) else { return (false, None) };
-    let stored = outputs.create().and_then(|(handle, mut file)| {
-        let lost = |error| Error::internal("cannot store the diff").source(error);
-        file.write_all(whole.as_bytes()).map_err(lost).map(|()| handle)
-    });
+    let stored = keep(whole, outputs);
     let cut = cut(whole);
     *diff = Some(cut);
-    // What was asked for has happened; a diff that could not be kept is no reason to say that it has not.
-    (true, stored.inspect_err(|error| tracing::warn!("a diff is not kept: {}", error.log_line())).ok())
+    (true, stored)
+}
+
+/// Stores a text that is too long for a result.
+pub fn keep(text: &str, outputs: &Outputs) -> Option<String> {
+    let stored = outputs.create().and_then(|(handle, mut file)| {
+        let lost = |error| Error::internal("cannot store a part of a result").source(error);
+        file.write_all(text.as_bytes()).map_err(lost).map(|()| handle)
+    });
+    // What was asked for has happened; a text that could not be kept is no reason to say that it has not.
+    stored.inspect_err(|error| tracing::warn!("a part of a result is not kept: {}", error.log_line())).ok()
 }
 
 fn cut(text: &str) -> String {
@@ -74,6 +83,11 @@ mod tests {
         assert_eq!((found.added, found.removed), (2, 1));
         let unified = found.unified.unwrap();
         assert!(unified.starts_with("--- a/x\n+++ b/x\n@@ ") && unified.contains("\n-b\n+B\n c\n+d\n"), "{unified}");
+
+        // A carriage return alone ends no line.
+        let found = changes("x", "a\rb\nc", "a\rB\nc", true).unwrap();
+        assert_eq!((found.added, found.removed), (1, 1));
+        assert!(found.unified.unwrap().ends_with("@@ -1,2 +1,2 @@\n-a\rb\n+a\rB\n c\n\\ No newline at end of file\n"));
 
         let long: String = (0..2000).map(|line| format!("zeile {line} ü\n")).collect();
         let found = changes("x", "", &long, true).unwrap();

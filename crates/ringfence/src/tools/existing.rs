@@ -6,11 +6,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{Mode, fchmod, fstat};
+use rustix::fs::{Mode, Stat, fchmod, fstat};
 use rustix::io::Errno;
 use serde_json::Value;
 
-use super::content::{Content, Survey, check, same};
+use super::content::{Content, Survey, check, etag_of, same};
 use super::store::{self, Temporary};
 use crate::base::workspace::{Object, os_error, quoted};
 use crate::base::{Cancel, Error, Kind, Result};
@@ -22,6 +22,8 @@ pub struct Existing {
     pub object: Object,
     pub content: Content,
     pub survey: Survey,
+    /// It was changed shortly before it was looked at.
+    fresh: bool,
 }
 
 impl Existing {
@@ -29,7 +31,24 @@ impl Existing {
     pub fn look(object: Object, hold: u64, cancel: &Cancel) -> Result<Existing> {
         let content = Content::new(object.open_read()?, object.path.clone(), hold)?;
         let survey = content.survey(None, cancel)?;
-        Ok(Existing { object, content, survey })
+        let fresh = SystemTime::now().duration_since(content.modified()).unwrap_or_default() < JUST_NOW;
+        Ok(Existing { object, content, survey, fresh })
+    }
+
+    /// Whether it may be written at all. On a file system in layers this makes a copy of it, and it is another
+    /// file's state from then on: so it comes before the look that is compared with, or before none.
+    pub fn check_writable(object: &Object) -> Result<()> {
+        match object.open_write() {
+            // A program that is running cannot be opened for writing, but it can be replaced.
+            Ok(_) | Err(Errno::TXTBSY) => Ok(()),
+            Err(errno) => Err(os_error(errno, &object.path)),
+        }
+    }
+
+    /// What it takes to see whether it is still the same, without its bytes.
+    pub fn watch(self) -> Watch {
+        let length = self.content.bytes().filter(|_| self.fresh).map(<[u8]>::len);
+        Watch { object: self.object, stat: self.content.stat, etag: self.survey.etag, length }
     }
 
     /// The same file as it is now; None when it has become longer than `hold`.
@@ -63,12 +82,8 @@ impl Existing {
         cancel: &Cancel,
     ) -> Result<Temporary> {
         let path = &self.object.path;
-        // A rename asks for no right to the file itself, so that is asked for here. A program that is running
-        // cannot be opened for writing, but it can be replaced.
-        match self.object.open_write() {
-            Ok(_) | Err(Errno::TXTBSY) => {}
-            Err(errno) => return Err(os_error(errno, path)),
-        }
+        // A rename asks for no right to the file itself, so that is asked for here.
+        Existing::check_writable(&self.object)?;
         // Nobody who could not read the old file may read the new one, not even while it is written.
         let mut temporary = Temporary::create(dir, name, path, 0o600)?;
         temporary.write(bytes, cancel)?;
@@ -104,10 +119,27 @@ impl Existing {
     /// Whether its bytes are still the ones that were seen. A change that comes within the same tick of the file
     /// system's clock leaves no trace but the bytes themselves, so those of a file changed just now are compared.
     pub fn holds_still(&self) -> Result<bool> {
-        let age = SystemTime::now().duration_since(self.content.modified()).unwrap_or_default();
-        let Some(seen) = self.content.bytes().filter(|_| age < JUST_NOW) else { return Ok(true) };
+        let Some(seen) = self.content.bytes().filter(|_| self.fresh) else { return Ok(true) };
         let now = Content::new(self.object.open_read()?, self.object.path.clone(), seen.len() as u64)?;
         Ok(now.bytes() == Some(seen))
+    }
+}
+
+/// A file that was looked at, by what it was then.
+pub struct Watch {
+    object: Object,
+    pub stat: Stat,
+    etag: String,
+    /// Of its bytes, where they have to be compared.
+    length: Option<usize>,
+}
+
+impl Watch {
+    /// As [`Existing::holds_still`].
+    pub fn holds_still(&self) -> Result<bool> {
+        let Some(length) = self.length else { return Ok(true) };
+        let now = Content::new(self.object.open_read()?, self.object.path.clone(), length as u64)?;
+        Ok(now.bytes().is_some_and(|bytes| etag_of(bytes) == self.etag))
     }
 }
 

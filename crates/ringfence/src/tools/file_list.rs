@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::cursor::Question;
 use super::limits::{Count, Limit};
 use super::selection::Selection;
-use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments, turn};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
 use crate::base::workspace::Workspace;
@@ -211,8 +211,9 @@ impl Tool for FileList {
             let arguments = call.consume().arguments;
             let args: Args = arguments::parse(&arguments, &self.spec.input_schema)?;
             let job = args.job(&arguments)?;
-            let work = tokio::task::spawn_blocking(move || list(&cx.workspace, &job, cx.budget, &cx.cancel));
-            let reply = work.await.map_err(|error| Error::internal("the list ended unexpectedly").source(error))??;
+            let cancel = cx.cancel.clone();
+            let work = move || list(&cx.workspace, &job, cx.budget, &cx.cancel);
+            let reply = turn::blocking(&cancel, "the list ended unexpectedly", work).await?;
             let text = pick::render(&reply);
             Ok(Output::of(text, serde_json::to_value(reply).unwrap_or(Value::Null)))
         })
@@ -220,6 +221,10 @@ impl Tool for FileList {
 }
 
 fn list(workspace: &Arc<Workspace>, job: &Job, budget: usize, cancel: &Cancel) -> Result<Reply> {
+    list_until(workspace, job, budget, &Halt::new(cancel.clone(), Some(Instant::now() + PATIENCE)), cancel)
+}
+
+fn list_until(workspace: &Arc<Workspace>, job: &Job, budget: usize, halt: &Halt, cancel: &Cancel) -> Result<Reply> {
     let tree = match Tree::at(workspace, &job.path, job.sight)? {
         Start::Tree(tree) => tree,
         Start::File(_, path) => {
@@ -231,10 +236,9 @@ fn list(workspace: &Arc<Workspace>, job: &Job, budget: usize, cancel: &Cancel) -
             .hint("Read it with `file.read`, or list the directory that it is in."));
         }
     };
-    let halt = Halt::new(cancel.clone(), Some(Instant::now() + PATIENCE));
     let picker = Picker::new(&job.wanted, tree.path());
     let hands = if job.wanted.depth == 1 { 1 } else { threads() };
-    tree.walk(&picker, hands, &halt);
+    tree.walk(&picker, hands, halt);
     // Time that is up leaves a part of the answer; whoever gave up wants none.
     if cancel.is_cancelled() && cancel.cause() != Some(Cause::Deadline) {
         return Err(Error::new(Kind::Cancelled, "the list was cancelled"));
@@ -244,9 +248,11 @@ fn list(workspace: &Arc<Workspace>, job: &Job, budget: usize, cancel: &Cancel) -
         picked.warnings.push("the tree is very large: not all of it was looked at; list a part of it".to_owned());
     }
     let (items, shown, last) = picked.fit(budget.saturating_sub(FRAME_BYTES));
-    let truncated = picked.total > picked.before + shown || halt.is_called();
+    let halted = halt.is_called();
+    let truncated = picked.total > picked.before + shown || halted;
     let next_cursor = match last {
-        Some(path) if truncated && job.sorted_by_name => Some(job.question.cursor(&path, 0)),
+        // Where not all was looked at, something may stand before the last entry: going on after it would skip that.
+        Some(path) if truncated && !halted && job.sorted_by_name => Some(job.question.cursor(&path, 0)),
         _ => None,
     };
     Ok(Reply {

@@ -405,7 +405,8 @@ impl Answer {
         let reply = &mut self.reply;
         reply.encoding = Some(found.encoding.name().to_ascii_lowercase());
         reply.bom = survey.bom > 0;
-        reply.eol = Some(found.eol.name());
+        // A part of a file says what line ends there are, never that there are none.
+        reply.eol = (survey.whole || found.eol != super::text::Eol::None).then(|| found.eol.name());
         if survey.whole {
             reply.total_lines = Some(found.lines);
             reply.final_newline = Some(found.final_newline);

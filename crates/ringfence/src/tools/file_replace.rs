@@ -3,6 +3,7 @@
 
 mod document;
 mod edit;
+mod groups;
 mod many;
 mod nearest;
 mod one;
@@ -17,16 +18,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::limits::{Bytes, Count, Limit};
-use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments, diff};
+use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments, diff, turn};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
 use crate::base::workspace::Workspace;
 use crate::base::{Cancel, Error, Kind, Result};
+use crate::session::Outputs;
 use edit::{Edit, Tally};
 
 /// Larger files are not edited, nor made.
 pub const MAX_BYTES: usize = 64 << 20;
 const MAX_EDITS: usize = 100;
+/// For what is said of files that are left out.
+const FRAME_BYTES: usize = 200;
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -82,7 +86,12 @@ pub struct Reply {
     /// With glob: the files that changed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     files: Vec<FileReply>,
-    /// With glob: files that cannot be edited (binary, too large, protected).
+    /// Files that changed but are not in `files`; all of them are in files_output.
+    #[serde(skip_serializing_if = "is_zero")]
+    files_omitted: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    files_output: Option<String>,
+    /// With glob: what cannot be looked at or edited (binary, too large, protected).
     #[serde(skip_serializing_if = "is_zero")]
     skipped: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,6 +127,11 @@ pub struct FileReply {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
 fn is_zero(count: &u64) -> bool {
     *count == 0
+}
+
+/// Bytes in a result.
+fn size(value: &impl Serialize) -> usize {
+    serde_json::to_string(value).map_or(0, |json| json.len())
 }
 
 impl From<Tally> for EditReply {
@@ -188,13 +202,14 @@ impl Tool for FileReplace {
     fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let args: Args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
-            let work = tokio::task::spawn_blocking(move || {
+            let cancel = cx.cancel.clone();
+            let work = turn::blocking(&cancel, "the edit ended unexpectedly", move || {
                 let mut reply = replace(&cx.workspace, &args, &cx.cancel)?;
                 (reply.diff_truncated, reply.output) = diff::fit(&mut reply.diff, &cx.session.outputs);
-                Ok::<_, Error>(reply)
+                reply.fit(cx.budget, &cx.session.outputs);
+                Ok(reply)
             });
-            let reply = work.await.map_err(|error| Error::internal("the edit ended unexpectedly").source(error))??;
-            Ok(reply.into_output())
+            Ok(work.await?.into_output())
         })
     }
 }
@@ -255,10 +270,31 @@ impl Args {
 }
 
 impl Reply {
+    /// Leaves out the last of the files where the client would cut, and stores the list.
+    fn fit(&mut self, budget: usize, outputs: &Outputs) {
+        let whole = size(self);
+        if whole <= budget || self.files.is_empty() {
+            return;
+        }
+        let mut room = budget.saturating_sub(whole - size(&self.files) + FRAME_BYTES);
+        let fits = self.files.iter().take_while(|file| {
+            let taken = size(file) + 1;
+            let fits = taken <= room;
+            room = room.saturating_sub(taken);
+            fits
+        });
+        let fits = fits.count();
+        let list: String =
+            self.files.iter().filter_map(|file| serde_json::to_string(file).ok()).map(|line| line + "\n").collect();
+        self.files_output = diff::keep(&list, outputs);
+        self.files_omitted = (self.files.len() - fits) as u64;
+        self.files.truncate(fits);
+    }
+
     fn place(&self) -> String {
         match self.etag {
             Some(_) => self.path.clone(),
-            None => format!("{} files of {}", self.files.len(), self.path),
+            None => format!("{} files of {}", self.files.len() as u64 + self.files_omitted, self.path),
         }
     }
 
@@ -278,6 +314,9 @@ impl Reply {
         for file in &self.files {
             text.push_str(&format!("\n{} {} {}", file.replacements, file.path, file.etag));
         }
+        if let Some(output) = &self.files_output {
+            text.push_str(&format!("\n[{} more files: {output}]", self.files_omitted));
+        }
         if let Some(diff) = &self.diff {
             text.push('\n');
             text.push_str(diff);
@@ -290,6 +329,9 @@ impl Reply {
     }
 }
 
+#[cfg(test)]
+#[path = "file_replace/layers_tests.rs"]
+mod layers;
 #[cfg(test)]
 #[path = "file_replace/tests.rs"]
 mod tests;

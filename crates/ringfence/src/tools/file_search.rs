@@ -1,6 +1,7 @@
 //! `file.search`: ripgrep's own engine over what a caller may see.
 
 mod found;
+mod patient;
 mod pattern;
 mod render;
 mod seek;
@@ -17,7 +18,7 @@ use serde_json::{Map, Value};
 use super::cursor::Question;
 use super::limits::{Count, Limit};
 use super::selection::Selection;
-use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments, turn};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
 use crate::base::workspace::Workspace;
@@ -172,6 +173,7 @@ impl Args {
                 matcher: pattern::build(self)?,
                 mode,
                 multiline,
+                beyond_ascii: !self.pattern.is_ascii(),
                 before: if mode == Mode::Content { lines(self.before) } else { 0 },
                 after: if mode == Mode::Content { lines(self.after) } else { 0 },
                 max_per_file: self.max_per_file.map(|most| most.max(1)),
@@ -256,12 +258,12 @@ impl Tool for FileSearch {
             let arguments = call.consume().arguments;
             let args: Args = arguments::parse(&arguments, &self.spec.input_schema)?;
             let job = args.job(&arguments)?;
-            let work = tokio::task::spawn_blocking(move || {
+            let cancel = cx.cancel.clone();
+            let work = turn::blocking(&cancel, "the search ended unexpectedly", move || {
                 let stored = job.path.starts_with("output:").then(|| cx.session.outputs.open(&job.path)).transpose()?;
                 search(&cx.workspace, stored, &job, cx.budget, &cx.cancel)
             });
-            let reply =
-                work.await.map_err(|error| Error::internal("the search ended unexpectedly").source(error))??;
+            let reply = work.await?;
             let text = render::render(&reply);
             Ok(Output::of(text, serde_json::to_value(reply).unwrap_or(Value::Null)))
         })
@@ -316,9 +318,13 @@ fn answer(job: &Job, start: &Start, room: usize, halt: &Halt) -> (Reply, u64) {
         }
     }
     let left_out = found.left_out();
-    found.fill(&mut reply, &job.question, job.want.mode);
-    reply.timed_out = halt.is_called();
-    reply.truncated |= reply.timed_out;
+    found.fill(&mut reply, &job.question, job.want.mode, halt.is_called());
+    if reply.timed_out {
+        reply.warnings.push(
+            "more may match in what was not searched: choose less with `path` or `glob`, or raise `timeout_ms`"
+                .to_owned(),
+        );
+    }
     (reply, left_out)
 }
 
@@ -332,7 +338,7 @@ fn look_again(workspace: &Arc<Workspace>, job: &Job, cancel: &Cancel) -> Result<
     let seeker = Seeker::new(&want, &job.selection, tree.path(), &found, &halt);
     tree.walk(&seeker, threads(), &halt);
     let mut left_out = Reply::default();
-    found.fill(&mut left_out, &job.question, Mode::Files);
+    found.fill(&mut left_out, &job.question, Mode::Files, false);
     if left_out.files_matched == 0 {
         return Ok(None);
     }

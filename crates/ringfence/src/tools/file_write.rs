@@ -139,7 +139,7 @@ impl FileWrite {
                         .into(),
                 version: "1.0.0".into(),
                 scope: Scope::Workspace,
-                hints: Hints { read_only: false, destructive: true, idempotent: true, open_world: false },
+                hints: Hints { read_only: false, destructive: true, idempotent: false, open_world: false },
                 effects: vec!["filesystem_write"],
                 profile: "default",
                 input_schema: arguments::schema::<Args>(),
@@ -242,7 +242,12 @@ fn write(workspace: &Workspace, args: &Args, cancel: &Cancel) -> Result<Reply> {
                     return Ok(reply);
                 }
             }
-            _ => return Ok(job.preview()),
+            _ => {
+                if let Some(old) = &job.old {
+                    Existing::check_writable(&old.object)?;
+                }
+                return Ok(job.preview());
+            }
         }
     }
     Err(Error::new(Kind::Conflict, format!("{} keeps changing while it is written", quoted(&args.path)))
@@ -328,7 +333,8 @@ impl<'a> Job<'a> {
         if !old.holds_still()? {
             return Ok(None);
         }
-        Ok(temporary.replace(name, &old.content.stat)?.then_some(etag))
+        let Some(exchanged) = temporary.exchange(name, &old.content.stat)? else { return Ok(None) };
+        Ok(exchanged.if_still(old.holds_still())?.map(|_| etag))
     }
 
     fn write_in_place(&self, old: &Existing, cancel: &Cancel) -> Result<Option<String>> {
@@ -416,6 +422,15 @@ fn wanted_eol(args: &Args, old: Option<&Existing>) -> Eol {
 /// The text as the file is to hold it. What the file's encoding cannot say is an error, not a question mark.
 fn encode(args: &Args, text: &str, old: Option<&Existing>, append: bool) -> Result<(Vec<u8>, &'static Encoding)> {
     let keep = args.encoding.unwrap_or_default() == InEncoding::Keep;
+    if let Some(old) = old.filter(|old| append && !keep && old.is_text() && old.survey.found.encoding != UTF_8) {
+        let encoding = old.survey.found.encoding.name();
+        return Err(Error::invalid_arguments(format!(
+            "the file is in {encoding}: UTF-8 at its end would be no text there"
+        ))
+        .reason("encoding_error")
+        .hint("Use encoding keep to append in the file's own, or overwrite it as a whole.")
+        .with("encoding", encoding.to_ascii_lowercase()));
+    }
     let Some(old) = old.filter(|old| keep && old.is_text()) else { return Ok((text.as_bytes().to_vec(), UTF_8)) };
     let encoding = old.survey.found.encoding;
     let body = text::encode(encoding, text).ok_or_else(|| {

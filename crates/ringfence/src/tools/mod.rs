@@ -33,7 +33,9 @@ pub mod shell;
 pub mod shell_exec;
 pub mod shell_session;
 mod store;
+mod stride;
 pub mod text;
+mod turn;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{
@@ -16,8 +17,8 @@ use rustix::io::Errno;
 
 use super::content::{check, same};
 use crate::base::ids::{hex, random};
-use crate::base::workspace::os_error;
-use crate::base::{Cancel, Result};
+use crate::base::workspace::{os_error, quoted};
+use crate::base::{Cancel, Error, Kind, Result};
 
 const CHUNK: usize = 1 << 20;
 
@@ -89,19 +90,6 @@ impl Temporary {
             Err(errno) => Err(os_error(errno, &self.path)),
         }
     }
-
-    /// Takes the place of `name` if that is still what `old` saw; else nothing happens and the answer is false.
-    pub fn replace(mut self, name: &OsStr, old: &Stat) -> Result<bool> {
-        let _one_at_a_time = commit_lock();
-        match statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(now) if same(&now, old) => {}
-            Ok(_) | Err(Errno::NOENT) => return Ok(false),
-            Err(errno) => return Err(os_error(errno, &self.path)),
-        }
-        renameat(&self.dir, &self.name, &self.dir, name).map_err(|errno| os_error(errno, &self.path))?;
-        self.name.clear();
-        Ok(true)
-    }
 }
 
 impl Temporary {
@@ -115,33 +103,39 @@ impl Temporary {
             Ok(_) | Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(failed(errno)),
         }
+        let new = fstat(&self.file).map_err(failed)?;
+        let mut kept = self.name.clone();
         match renameat_with(&self.dir, &self.name, &self.dir, name, RenameFlags::EXCHANGE) {
             Ok(()) => {}
             // Not every file system knows the flag; another name for the old file keeps it as well.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                let kept = temporary_name(name);
-                linkat(&self.dir, name, &self.dir, &kept, AtFlags::empty()).map_err(failed)?;
+                kept = temporary_name(name);
+                match linkat(&self.dir, name, &self.dir, &kept, AtFlags::empty()) {
+                    Ok(()) => {}
+                    // One that knows neither keeps nothing.
+                    Err(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP | Errno::MLINK) => kept.clear(),
+                    Err(errno) => return Err(failed(errno)),
+                }
                 if let Err(errno) = renameat(&self.dir, &self.name, &self.dir, name) {
-                    let _ = unlinkat(&self.dir, &kept, AtFlags::empty());
+                    if !kept.is_empty() {
+                        let _ = unlinkat(&self.dir, &kept, AtFlags::empty());
+                    }
                     return Err(failed(errno));
                 }
-                self.name = kept;
             }
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(failed(errno)),
         }
-        let new = fstat(&self.file).map_err(|errno| os_error(errno, &self.path))?;
-        let exchanged = Exchanged {
-            dir: Arc::clone(&self.dir),
-            name: name.to_owned(),
-            kept: std::mem::take(&mut self.name),
-            new,
-            path: self.path.clone(),
-        };
+        self.name.clear();
+        let mut exchanged =
+            Exchanged { dir: Arc::clone(&self.dir), name: name.to_owned(), kept, new, path: self.path.clone() };
+        if exchanged.kept.is_empty() {
+            return Ok(Some(exchanged));
+        }
         // Between the last look and the exchange somebody may have been faster still.
         match statat(&exchanged.dir, &exchanged.kept, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(was) if moved_only(&was, old) => Ok(Some(exchanged)),
-            _ => exchanged.restore().map(|_| None),
+            _ => exchanged.return_theirs().map(|()| None),
         }
     }
 }
@@ -150,27 +144,75 @@ impl Temporary {
 pub struct Exchanged {
     dir: Arc<OwnedFd>,
     name: OsString,
+    /// Empty where nothing is kept any more.
     kept: OsString,
     new: Stat,
     path: String,
 }
 
 impl Exchanged {
-    /// Puts the old file back, the very same one, unless ours has been changed or replaced since.
-    pub fn put_back(self) -> Result<bool> {
+    /// Puts the old file back, the very same one, unless ours has been changed or replaced since. Then it goes: it is
+    /// what was read, and others have gone on from there.
+    pub fn put_back(mut self) -> Result<bool> {
         let _one_at_a_time = commit_lock();
-        self.restore()
+        self.restore().map_err(|errno| self.leave(Some(errno)))
     }
 
-    fn restore(mut self) -> Result<bool> {
+    /// What is in place now, if what it displaced is `still` what was seen. Else that goes back.
+    pub fn if_still(self, still: Result<bool>) -> Result<Option<Exchanged>> {
+        match still {
+            Ok(true) => Ok(Some(self)),
+            Ok(false) => self.give_back().map(|()| None),
+            Err(error) => self.give_back().and(Err(error)),
+        }
+    }
+
+    /// Puts back what turned out to be somebody else's. If that cannot be it stays under the name it has, which the
+    /// error tells: there may be no other copy of those bytes.
+    pub fn give_back(mut self) -> Result<()> {
+        let _one_at_a_time = commit_lock();
+        self.return_theirs()
+    }
+
+    fn return_theirs(&mut self) -> Result<()> {
+        match self.restore() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(self.leave(None)),
+            Err(errno) => Err(self.leave(Some(errno))),
+        }
+    }
+
+    fn restore(&mut self) -> rustix::io::Result<bool> {
+        if self.kept.is_empty() {
+            return Ok(false);
+        }
         match statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(now) if moved_only(&now, &self.new) => {}
             Ok(_) | Err(Errno::NOENT) => return Ok(false),
-            Err(errno) => return Err(os_error(errno, &self.path)),
+            Err(errno) => return Err(errno),
         }
-        renameat(&self.dir, &self.kept, &self.dir, &self.name).map_err(|errno| os_error(errno, &self.path))?;
+        renameat(&self.dir, &self.kept, &self.dir, &self.name)?;
         self.kept.clear();
         Ok(true)
+    }
+
+    /// Leaves what was there under its other name for good.
+    fn leave(&mut self, errno: Option<Errno>) -> Error {
+        let shown = quoted(&self.path);
+        let error = Error::new(Kind::Conflict, format!("{shown} was changed by somebody else while it was written"))
+            .reason("displaced");
+        let error = match errno {
+            Some(errno) => error.source(errno),
+            None => error,
+        };
+        if self.kept.is_empty() {
+            return error.hint("The new bytes are in place, and what they replaced is lost. Read the file again.");
+        }
+        let kept = std::mem::take(&mut self.kept);
+        let kept = Path::new(&self.path).with_file_name(kept).to_string_lossy().into_owned();
+        error
+            .hint(format!("What was there could not be put back and is kept as {}. Compare the two.", quoted(&kept)))
+            .with("kept", kept)
     }
 }
 
@@ -245,7 +287,7 @@ pub fn append(file: &File, end: u64, bytes: &[u8], path: &str, cancel: &Cancel) 
     Ok(())
 }
 
-fn io_error(error: &std::io::Error, path: &str) -> crate::base::Error {
+fn io_error(error: &std::io::Error, path: &str) -> Error {
     os_error(Errno::from_io_error(error).unwrap_or(Errno::IO), path)
 }
 

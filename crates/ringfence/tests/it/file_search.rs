@@ -108,7 +108,7 @@ fn ripgrep_finds_the_same() {
         (json!({"pattern": "needle"}), &["needle"]),
         (json!({"pattern": "needle", "ignore_case": true}), &["-i", "needle"]),
         (json!({"pattern": "needle", "word": true}), &["-w", "needle"]),
-        (json!({"pattern": "needle$"}), &["needle$"]),
+        (json!({"pattern": "needle$"}), &["--crlf", "needle$"]),
         (json!({"pattern": "^(straw|hay)"}), &["^(straw|hay)"]),
         (json!({"pattern": "w n", "literal": true}), &["-F", "w n"]),
         (json!({"pattern": "needle", "type": "py"}), &["-tpy", "needle"]),

@@ -12,6 +12,9 @@ use super::Workspace;
 use super::tree::{Directory, Entry, Halt, Next, Seen, Sight, Start, Tree, Visitor, threads};
 use crate::base::{Cancel, Error, Kind, Result};
 
+/// Bytes of all paths that are noted.
+const MAX_PATHS: usize = 32 << 20;
+
 /// One file as it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
@@ -42,6 +45,8 @@ pub struct Snapshot {
     pub files: HashMap<PathBuf, Mark>,
     /// False when there were more files than were asked for, or a directory could not be read.
     pub complete: bool,
+    /// Of all paths.
+    bytes: usize,
 }
 
 /// What became of the files between two snapshots, each list in the order of paths.
@@ -57,12 +62,21 @@ pub struct Changes {
 impl Snapshot {
     /// Notes up to `cap` files. Takes about a microsecond for each.
     pub fn take(workspace: &Arc<Workspace>, cap: usize, cancel: &Cancel) -> Result<Snapshot> {
+        Snapshot::take_within(workspace, cap, MAX_PATHS, cancel)
+    }
+
+    fn take_within(workspace: &Arc<Workspace>, cap: usize, most_bytes: usize, cancel: &Cancel) -> Result<Snapshot> {
         let Start::Tree(tree) = Tree::at(workspace, ".", Sight { gitignore: true, hidden: true, left_out: false })?
         else {
             return Err(Error::internal("the workspace is no directory"));
         };
         let halt = Halt::with(cancel);
-        let taker = Taker { cap, halt: &halt, found: Mutex::new(Snapshot { complete: true, ..Snapshot::default() }) };
+        let taker = Taker {
+            cap,
+            most_bytes,
+            halt: &halt,
+            found: Mutex::new(Snapshot { complete: true, ..Snapshot::default() }),
+        };
         tree.walk(&taker, threads(), &halt);
         if cancel.is_cancelled() {
             return Err(Error::new(Kind::Cancelled, "cancelled"));
@@ -73,6 +87,7 @@ impl Snapshot {
 
 struct Taker<'h> {
     cap: usize,
+    most_bytes: usize,
     halt: &'h Halt,
     found: Mutex<Snapshot>,
 }
@@ -104,20 +119,20 @@ impl Visitor for Taker<'_> {
     }
 
     fn work(&self, (): &mut (), _: &Tree, directory: &Directory, entries: Vec<Entry>) {
-        let noted: Vec<_> = entries
-            .iter()
-            .filter_map(|entry| directory.stat(&entry.name).ok().map(|stat| (entry, stat)))
-            .filter(|(_, stat)| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
-            .map(|(entry, stat)| (directory.path().join(&entry.name), Mark::of(&stat)))
-            .collect();
-        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        for (path, mark) in noted {
-            if found.files.len() >= self.cap {
+        for entry in entries {
+            let Ok(stat) = directory.stat(&entry.name) else { continue };
+            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                continue;
+            }
+            let path = directory.path().join(&entry.name);
+            let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+            if found.files.len() >= self.cap || found.bytes + path.as_os_str().len() > self.most_bytes {
                 found.complete = false;
                 self.halt.call();
                 return;
             }
-            found.files.insert(path, mark);
+            found.bytes += path.as_os_str().len();
+            found.files.insert(path, Mark::of(&stat));
         }
     }
 

@@ -16,6 +16,8 @@ use crate::base::error::{Error, Result};
 
 /// As many symlinks as the kernel itself follows.
 const MAX_LINKS: usize = 40;
+/// Of one name, in bytes, on every file system of Linux.
+const MAX_NAME: usize = 255;
 /// More directories than a path can name: somebody removes them under our hands as fast as we make them.
 const MAX_MADE: usize = 4096;
 
@@ -213,6 +215,11 @@ impl<'w> Walk<'w> {
                 Step::Up => None,
             });
             return Ok(Some(End::Missing { name, rest: rest.collect() }));
+        }
+        // What can be known to fail does so before the first directory is made.
+        let names = self.todo.iter().filter_map(|step| if let Step::Down(name) = step { Some(name) } else { None });
+        if names.chain([&name]).any(|name| name.len() > MAX_NAME) {
+            return Err(self.failed(Errno::NAMETOOLONG));
         }
         self.made += 1;
         match mkdirat(&self.here, &name, Mode::from_raw_mode(0o777)) {

@@ -17,6 +17,8 @@ use crate::tools::selection::Selection;
 
 /// A directory below the asked one with more entries than this is one entry.
 pub(super) const COLLAPSE: usize = 100;
+/// Bytes of paths that are kept: more than any client takes.
+const MAX_KEPT: usize = 2 << 20;
 
 /// What is to be shown.
 pub struct Wanted {
@@ -41,6 +43,8 @@ pub struct Picker<'w> {
 #[derive(Default)]
 struct Kept {
     found: Vec<Found>,
+    /// Of their paths.
+    bytes: usize,
     /// The last one worth keeping, once there are enough.
     bound: Option<Rank>,
     total: u64,
@@ -136,8 +140,9 @@ impl<'w> Picker<'w> {
             children,
         };
         let mut kept = self.lock();
+        kept.bytes += rank.path.len();
         kept.found.push(Found { rank, item });
-        if kept.found.len() > self.wanted.limit.saturating_mul(2) + 64 {
+        if kept.found.len() > self.wanted.limit.saturating_mul(2) + 64 || kept.bytes > 2 * MAX_KEPT {
             kept.prune(self.wanted.limit);
         }
     }
@@ -184,8 +189,16 @@ impl<'w> Picker<'w> {
 impl Kept {
     fn prune(&mut self, limit: usize) {
         self.found.sort_by(|one, two| one.rank.cmp(&two.rank));
-        self.found.truncate(limit);
-        if self.found.len() == limit {
+        let mut bytes = 0;
+        let fit = self.found.iter().take_while(|found| {
+            bytes += found.rank.path.len();
+            bytes <= MAX_KEPT
+        });
+        let keep = fit.count().min(limit);
+        let full = keep == limit || keep < self.found.len();
+        self.found.truncate(keep);
+        self.bytes = self.found.iter().map(|found| found.rank.path.len()).sum();
+        if full {
             self.bound = self.found.last().map(|last| last.rank.clone());
         }
     }
@@ -213,7 +226,7 @@ impl Visitor for Picker<'_> {
             path.truncate(above);
             path.extend_from_slice(entry.name.as_bytes());
             if !self.wanted.selection.excludes(self.below(&path), entry.kind == FileType::Directory) {
-                entries.push((path.clone(), entry));
+                entries.push(entry);
             }
         }
         let depth = directory.depth();
@@ -226,13 +239,15 @@ impl Visitor for Picker<'_> {
         }
         let deeper = self.wanted.depth == 0 || depth + 1 < self.wanted.depth;
         let mut next = Next::default();
-        for (path, entry) in entries {
+        for entry in entries {
             let (name, kind) = (&entry.name, entry.kind);
+            path.truncate(above);
+            path.extend_from_slice(name.as_bytes());
             // A directory that is entered is shown when it is, for only then one knows whether as a whole.
             if kind == FileType::Directory && deeper {
                 next.descend.push(entry);
             } else {
-                self.pick(path, kind, None, || directory.stat(name).ok(), || directory.target(name).ok());
+                self.pick(path.clone(), kind, None, || directory.stat(name).ok(), || directory.target(name).ok());
             }
         }
         next
@@ -321,4 +336,23 @@ pub fn render(reply: &Reply) -> String {
     }
     text.push_str(&format!("[{}]", notes.join("; ")));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_very_long_paths_is_bounded() {
+        let mut kept = Kept::default();
+        for number in 0..1000 {
+            let path = format!("{}{number:04}", "x".repeat(4000)).into_bytes();
+            kept.found.push(Found { rank: Rank { key: 0, path }, item: Item::default() });
+        }
+        kept.prune(5000);
+        let bytes: usize = kept.found.iter().map(|found| found.rank.path.len()).sum();
+        assert!(bytes <= MAX_KEPT && kept.bytes == bytes && kept.found.len() > 500, "{bytes}");
+        // What comes after the last one kept is not taken in again.
+        assert_eq!(kept.bound.as_ref(), kept.found.last().map(|found| &found.rank));
+    }
 }

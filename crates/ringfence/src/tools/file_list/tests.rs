@@ -180,3 +180,16 @@ fn what_cannot_be_listed_is_explained() {
     let error = list(&Arc::new(scratch.workspace()), &job(json!({})).unwrap(), 10_000, &cancel).unwrap_err();
     assert_eq!(error.kind(), Kind::Cancelled);
 }
+
+#[test]
+fn a_list_that_was_halted_has_no_cursor() {
+    let scratch = with(&["a", "b", "c"]);
+    let job = job(json!({"limit": 1})).unwrap();
+    let workspace = Arc::new(scratch.workspace());
+    let halt = Halt::new(Cancel::new(), None);
+    assert!(list_until(&workspace, &job, 10_000, &halt, &Cancel::new()).unwrap().next_cursor.is_some());
+    halt.call();
+    let reply = list_until(&workspace, &job, 10_000, &halt, &Cancel::new()).unwrap();
+    assert_eq!((paths(&reply), reply.truncated, reply.next_cursor.is_none()), (vec!["a"], true, true));
+    assert!(reply.warnings[0].contains("list a part"), "{:?}", reply.warnings);
+}

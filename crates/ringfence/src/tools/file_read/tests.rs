@@ -272,3 +272,21 @@ fn the_schemas_are_flat() {
         }
     }
 }
+
+#[test]
+fn an_offset_past_every_end_is_empty() {
+    let scratch = Scratch::new();
+    fs::write(scratch.ws().join("f"), "text\n").unwrap();
+    let large = fs::File::create(scratch.ws().join("large")).unwrap();
+    std::io::Write::write_all(&mut &large, "x".repeat(65 << 20).as_bytes()).unwrap();
+    for offset in [100, 1u64 << 63, u64::MAX] {
+        for path in ["f", "large"] {
+            let offset = if path == "large" { offset.max(1 << 40) } else { offset };
+            let (text, _) = read_text(&scratch, json!({"path": path, "byte_offset": offset}));
+            assert!(text.starts_with("[nothing there"), "{path} {offset}: {text}");
+        }
+    }
+    // Of one that was not looked through it is not known that it has no line ends.
+    let (_, metadata) = read_text(&scratch, json!({"path": "large", "max_bytes": 1024}));
+    assert_eq!(metadata.get("eol"), None, "{metadata}");
+}

@@ -1,22 +1,28 @@
 //! One edit: what it looks for, what it puts there, and how often that has to be possible.
 
 use std::borrow::Cow;
+use std::time::{Duration, Instant};
 
 use regex::{Regex, RegexBuilder};
 
 use super::document::{Document, Splice};
-use super::{RawEdit, teach};
+use super::{RawEdit, groups, teach};
 use crate::base::{Cancel, Error, Kind, Result};
 use crate::tools::content::check;
+use crate::tools::stride::{MOST, Stride};
 
 /// How large a pattern may be, and what it may become when it is compiled.
 const MAX_PATTERN: usize = 64 << 10;
-const MAX_PROGRAM: usize = 4 << 20;
+const MAX_PROGRAM: usize = 1 << 20;
 pub const MAX_MATCHES: usize = 500_000;
 /// How many line numbers a result or an error lists.
 pub const MAX_LINES: usize = 20;
-/// How often work without end looks whether anybody still waits for it.
-const CHECK_EVERY: usize = 4096;
+/// How long a look at a long text in pieces may take: the whole takes some times as long at worst.
+const MAX_TRIAL: Duration = Duration::from_secs(4);
+
+const BAD_SYNTAX: &str =
+    "Rust regex syntax: no look-around, no back-references. Set regex to false to match the text as it is.";
+const TOO_BIG: &str = "Simplify it: fewer or smaller repetitions, `[0-9A-Za-z_]` in place of `\\w`.";
 
 pub struct Edit {
     pattern: Pattern,
@@ -52,11 +58,18 @@ impl Edit {
                 return Err(wrong(format!("the pattern of `edits[{at}]` is longer than {MAX_PATTERN} bytes")));
             }
             let built = RegexBuilder::new(&old).size_limit(MAX_PROGRAM).dfa_size_limit(2 * MAX_PROGRAM).build();
-            Pattern::Regex(built.map_err(|error| {
-                wrong(teach::bad_pattern(at, &error)).reason("bad_pattern").hint(
-                "Rust regex syntax: no look-around, no back-references. Set regex to false to match the text as it is.",
-            )
-            })?)
+            let regex = built.map_err(|error| {
+                wrong(teach::bad_pattern(at, &error)).reason("bad_pattern").hint(match error {
+                    regex::Error::CompiledTooBig(_) => TOO_BIG,
+                    _ => BAD_SYNTAX,
+                })
+            })?;
+            if let Some((name, hint)) = groups::unknown(&regex, &raw.new) {
+                let message =
+                    format!("`new` of `edits[{at}]` names the group `{name}`, which the pattern does not have");
+                return Err(wrong(message).reason("no_such_group").hint(hint));
+            }
+            Pattern::Regex(regex)
         } else {
             if raw.old == raw.new {
                 return Err(wrong(format!("`old` and `new` of `edits[{at}]` are the same")));
@@ -88,9 +101,7 @@ impl Edit {
                 return Err(Error::new(Kind::TooLarge, format!("there are more than {MAX_MATCHES} matches"))
                     .hint("Look for something more specific."));
             }
-            if found.len().is_multiple_of(CHECK_EVERY) {
-                check(cancel)?;
-            }
+            check(cancel)?;
             room = room.checked_sub(new.len()).ok_or_else(|| {
                 Error::new(Kind::TooLarge, format!("the new text comes to more than {max} bytes"))
                     .hint("Replace less, or with less text.")
@@ -105,6 +116,7 @@ impl Edit {
                 }
             }
             Pattern::Regex(regex) => {
+                try_out(regex, text, MAX_TRIAL, cancel)?;
                 for captures in regex.captures_iter(text) {
                     let Some(whole) = captures.get(0) else { continue };
                     let mut new = String::new();
@@ -115,6 +127,33 @@ impl Edit {
         }
         Ok(found)
     }
+}
+
+/// One look at a long text cannot be ended, so it is first searched piece by piece, which can be.
+fn try_out(regex: &Regex, text: &str, most: Duration, cancel: &Cancel) -> Result<()> {
+    let until = Instant::now() + most;
+    let mut rest = if text.len() > 2 * MOST { text } else { "" };
+    let mut stride = Stride::default();
+    while !rest.is_empty() {
+        let end = (stride.bytes()..rest.len()).find(|at| rest.is_char_boundary(*at)).unwrap_or(rest.len());
+        let (slice, after) = rest.split_at(end);
+        rest = after;
+        let begun = Instant::now();
+        let mut found = regex.captures_iter(slice);
+        loop {
+            check(cancel)?;
+            if Instant::now() > until {
+                return Err(Error::new(Kind::DeadlineExceeded, "the pattern takes too long on this file")
+                    .reason("slow_pattern")
+                    .hint("Nothing was written. Simplify the pattern: fewer repetitions within repetitions."));
+            }
+            if found.next().is_none() {
+                break;
+            }
+        }
+        stride = stride.after(begun);
+    }
+    Ok(())
 }
 
 /// The document after all edits, each applied to what the one before left, and how often each matched. With `strict`
@@ -152,4 +191,30 @@ fn lines(text: &str, splices: &[Splice<'_>]) -> Vec<u64> {
         lines.push(line);
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Cause;
+
+    #[test]
+    fn a_slow_pattern_is_given_up() {
+        let mut seed = 7u32;
+        let text: String = (0..300_000)
+            .map(|_| {
+                seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                if seed >> 31 == 0 { 'a' } else { 'b' }
+            })
+            .collect();
+        let regex = Regex::new("[ab]*a[ab]{900}[ab]{900}[ab]{900}c").unwrap();
+        let begun = Instant::now();
+        let error = try_out(&regex, &text, Duration::from_millis(200), &Cancel::new()).unwrap_err();
+        assert_eq!((error.kind(), error.reason_name()), (Kind::DeadlineExceeded, Some("slow_pattern")));
+        let cancel = Cancel::new();
+        cancel.cancel(Cause::Client);
+        assert_eq!(try_out(&regex, &text, MAX_TRIAL, &cancel).unwrap_err().kind(), Kind::Cancelled);
+        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+        try_out(&Regex::new("[ab]+a").unwrap(), &text, MAX_TRIAL, &Cancel::new()).unwrap();
+    }
 }

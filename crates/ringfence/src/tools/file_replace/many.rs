@@ -2,14 +2,15 @@
 //! and only then do they change places. Whatever fails before that leaves everything as it was; what fails in the middle
 //! of it is undone.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::{FileType, Stat, fstat};
+use rustix::fs::{FileType, fstat};
 use rustix::io::Errno;
 use serde_json::json;
 
@@ -20,12 +21,14 @@ use crate::base::workspace::tree::{Directory, Entry, Halt, Next, Seen, Sight, St
 use crate::base::workspace::{Workspace, os_error, quoted};
 use crate::base::{Cancel, Error, Kind, Result};
 use crate::tools::content::check;
-use crate::tools::existing::stale;
+use crate::tools::existing::{Existing, Watch, stale};
 use crate::tools::selection::Selection;
 use crate::tools::store::{self, Exchanged, Temporary};
 
 /// Files that are looked at, and that are changed, in one call.
 const MAX_SEEN: usize = 20_000;
+/// Bytes of all their paths.
+const MAX_PATHS: usize = 8 << 20;
 pub const MAX_FILES: usize = 200;
 /// Of all diffs together.
 const MAX_DIFF: usize = 8 << 20;
@@ -35,12 +38,13 @@ const MAX_HELD: usize = 64 << 20;
 /// Edits the files below the directory that `args` name.
 pub fn replace(workspace: &Arc<Workspace>, args: &Args, cancel: &Cancel) -> Result<Reply> {
     let edits = args.compile()?;
-    let (dir, paths) = select(workspace, args, cancel)?;
-    let mut reply = Reply { path: dir, dry_run: args.dry_run(), ..Reply::default() };
+    let (dir, paths, skipped) = select(workspace, args, cancel)?;
+    let mut reply = Reply { path: dir, skipped, dry_run: args.dry_run(), ..Reply::default() };
+    let mut names = HashSet::new();
     let mut tallies = vec![Tally::default(); edits.len()];
     for path in &paths {
         check(cancel)?;
-        match look(workspace, path, &edits, args, &mut reply, cancel) {
+        match look(workspace, path, &edits, args, &mut names, &mut reply, cancel) {
             Ok(found) => found.iter().zip(&mut tallies).for_each(|(one, all)| all.count += one),
             // A file that cannot be edited is left out, and counted: among many there are always some.
             Err(error) if is_about_the_file(&error) => reply.skipped += 1,
@@ -67,11 +71,20 @@ fn look(
     path: &str,
     edits: &[Edit],
     args: &Args,
+    names: &mut HashSet<(u64, u64)>,
     reply: &mut Reply,
     cancel: &Cancel,
 ) -> Result<Vec<u64>> {
     let file = Found::open(workspace, path, cancel)?;
+    let stat = &file.old.content.stat;
+    if stat.st_nlink > 1 && !names.insert((stat.st_dev, stat.st_ino)) {
+        // Another name of a file that was counted already.
+        return Ok(Vec::new());
+    }
     let edited = file.edit(edits, false, cancel)?;
+    if edited.bytes.is_some() {
+        Existing::check_writable(&file.old.object)?;
+    }
     reply.replacements += edited.total();
     if edited.bytes.is_some() {
         if reply.files.len() >= MAX_FILES {
@@ -120,8 +133,8 @@ fn check_counts(edits: &[Edit], tallies: &[Tally], reply: &Reply) -> Result<()> 
         .with("files", files))
 }
 
-/// The directory, and the paths below it that the globs choose, in their order.
-fn select(workspace: &Arc<Workspace>, args: &Args, cancel: &Cancel) -> Result<(String, Vec<String>)> {
+/// The directory, the paths below it that the globs choose, in their order, and how much could not be looked at.
+fn select(workspace: &Arc<Workspace>, args: &Args, cancel: &Cancel) -> Result<(String, Vec<String>, u64)> {
     let selection = Selection::new(args.glob.as_deref().unwrap_or_default(), &[], None)?;
     let sight = Sight { gitignore: true, hidden: selection.names_hidden, left_out: false };
     let tree = match Tree::at(workspace, &args.path, sight)? {
@@ -132,35 +145,63 @@ fn select(workspace: &Arc<Workspace>, args: &Args, cancel: &Cancel) -> Result<(S
     };
     let start = tree.path().to_owned();
     let prefix = start.as_os_str().len() + usize::from(!start.as_os_str().is_empty());
-    let chooser = Chooser { selection, prefix, found: Mutex::default() };
     let halt = Halt::with(cancel);
+    let chooser = Chooser { selection, prefix, halt: &halt, found: Mutex::default(), skipped: AtomicU64::new(0) };
     tree.walk(&chooser, threads(), &halt);
     check(cancel)?;
-    let mut paths = chooser.found.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if paths.len() > MAX_SEEN {
-        return Err(Error::new(Kind::TooLarge, format!("{} files are chosen, more than {MAX_SEEN}", paths.len()))
+    let Chosen { mut paths, full, .. } = chooser.found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if full {
+        return Err(Error::new(Kind::TooLarge, format!("more than {MAX_SEEN} files are chosen, or very long names"))
             .hint("Choose fewer with `glob` or `path`; file.search finds out where the matches are."));
     }
     paths.sort_by(|one, two| order(one.as_bytes(), two.as_bytes()));
     let shown = if prefix == 0 { ".".to_owned() } else { start.to_string_lossy().into_owned() };
-    Ok((shown, paths))
+    Ok((shown, paths, chooser.skipped.into_inner()))
 }
 
-struct Chooser {
+#[derive(Default)]
+struct Chosen {
+    paths: Vec<String>,
+    bytes: usize,
+    /// There are more than may be.
+    full: bool,
+}
+
+struct Chooser<'h> {
     selection: Selection,
     /// Bytes of a path that stand before what the globs are about.
     prefix: usize,
-    found: Mutex<Vec<String>>,
+    halt: &'h Halt,
+    found: Mutex<Chosen>,
+    /// Directories and files that could not be looked at.
+    skipped: AtomicU64,
 }
 
-impl Visitor for Chooser {
+impl Chooser<'_> {
+    fn choose(&self, path: String) {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.bytes += path.len();
+        if found.paths.len() >= MAX_SEEN || found.bytes > MAX_PATHS {
+            found.full = true;
+            self.halt.call();
+            return;
+        }
+        found.paths.push(path);
+    }
+
+    fn skip(&self, count: u64) {
+        self.skipped.fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+impl Visitor for Chooser<'_> {
     type Own = ();
 
     fn own(&self) {}
 
     fn enter(&self, _: &Tree, directory: &Directory, seen: Seen) -> Next {
         let mut next = Next::default();
-        let mut chosen = Vec::new();
+        self.skip(seen.too_long + u64::from(seen.cut));
         for entry in seen.entries {
             let path = directory.path().join(&entry.name);
             let below = path.as_os_str().as_bytes().get(self.prefix..).unwrap_or_default();
@@ -170,18 +211,28 @@ impl Visitor for Chooser {
                     if !self.selection.excludes(below, false) && self.selection.includes(below, false) =>
                 {
                     // One that is no text cannot be named in a result, nor by a caller.
-                    chosen.extend(path.to_str().map(str::to_owned));
+                    match path.into_os_string().into_string() {
+                        Ok(path) => self.choose(path),
+                        Err(_) => self.skip(1),
+                    }
+                    if self.halt.is_called() {
+                        return Next::default();
+                    }
                 }
                 _ => {}
             }
         }
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).extend(chosen);
         next
     }
 
     fn work(&self, (): &mut (), _: &Tree, _: &Directory, _: Vec<Entry>) {}
 
-    fn lost(&self, _: &Path, _: &OsStr, _: usize, _: Errno) {}
+    fn lost(&self, _: &Path, _: &OsStr, _: usize, errno: Errno) {
+        // One that has gone, or become something else, is not there; one that is not to be walked into is no loss.
+        if !matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) {
+            self.skip(1);
+        }
+    }
 }
 
 /// A file ready to be changed.
@@ -194,7 +245,7 @@ enum Change {
     Exchange {
         temporary: Temporary,
         name: OsString,
-        old: Stat,
+        old: Box<Watch>,
     },
     /// It has other names, which must show the new bytes too.
     InPlace {
@@ -210,7 +261,7 @@ pub fn stage(workspace: &Workspace, edits: &[Edit], files: &[FileReply], cancel:
     let mut staged = Vec::new();
     for FileReply { path, previous_etag, .. } in files {
         check(cancel)?;
-        let mut file = Found::open(workspace, path, cancel)?;
+        let mut file = Found::open_to_write(workspace, path, cancel)?;
         if file.old.survey.etag != *previous_etag {
             return Err(stale(path, Some(&file.old.survey.etag)));
         }
@@ -225,7 +276,7 @@ pub fn stage(workspace: &Workspace, edits: &[Edit], files: &[FileReply], cancel:
             Change::InPlace { file: Box::new(file), bytes }
         } else {
             let temporary = file.old.stage(&file.dir, &file.name, &bytes, file.old.plain_mode(), cancel)?;
-            Change::Exchange { temporary, name: file.name, old: file.old.content.stat }
+            Change::Exchange { temporary, name: file.name, old: Box::new(file.old.watch()) }
         };
         staged.push(Staged { path: path.clone(), change });
     }
@@ -252,7 +303,10 @@ pub fn commit(staged: Vec<Staged>, cancel: &Cancel) -> Result<()> {
     let mut done: Vec<(String, Done)> = Vec::new();
     for Staged { path, change } in staged {
         let result = check(cancel).and_then(|()| match change {
-            Change::Exchange { temporary, name, old } => Ok(temporary.exchange(&name, &old)?.map(Done::Exchanged)),
+            Change::Exchange { temporary, name, old } => {
+                let Some(exchanged) = temporary.exchange(&name, &old.stat)? else { return Ok(None) };
+                Ok(exchanged.if_still(old.holds_still())?.map(Done::Exchanged))
+            }
             Change::InPlace { file, bytes } => {
                 let write = |to: &std::fs::File| store::overwrite(to, file.old.content.bytes(), &bytes, &path);
                 let written = file.old.write_in_place(file.old.plain_mode(), cancel, write)?;
@@ -276,12 +330,17 @@ pub fn commit(staged: Vec<Staged>, cancel: &Cancel) -> Result<()> {
 /// Takes back what was done, and says what could not be.
 fn undone(error: Error, done: Vec<(String, Done)>) -> Error {
     let left: Vec<String> = done.into_iter().rev().filter_map(|(path, done)| (!done.undo()).then_some(path)).collect();
+    // One that was kept under another name has its own words for that.
+    if left.is_empty() && error.reason_name() == Some("displaced") {
+        return error;
+    }
     if left.is_empty() {
         return error.hint("Nothing was changed: what had been written was put back. Look again and repeat the call.");
     }
     error
         .hint("The files in `written` keep their edits: somebody changed them at once, or they could not be put back.")
-        .with("written", left)
+        .with("written_count", left.len())
+        .with("written", left.into_iter().take(MAX_LINES).collect::<Vec<_>>())
 }
 
 fn put_back_in_place(file: &Found, ours: &[u8]) -> Result<bool> {

@@ -30,6 +30,9 @@ pub fn replace(workspace: &Workspace, args: &Args, cancel: &Cancel) -> Result<Re
         let edited = file.edit(&edits, true, cancel)?;
         args.check_total(edited.total())?;
         let reply = edited.reply(&file.old, args);
+        if args.dry_run() && edited.bytes.is_some() {
+            Existing::check_writable(&file.old.object)?;
+        }
         if args.dry_run() || edited.bytes.is_none() || file.put(&edited, cancel)? {
             return Ok(reply);
         }
@@ -62,9 +65,21 @@ pub struct Edited {
 
 impl Found {
     pub fn open(workspace: &Workspace, path: &str, cancel: &Cancel) -> Result<Found> {
+        Found::at(workspace, path, false, cancel)
+    }
+
+    /// One that is certain to be written: whether it may be is found out before it is looked at.
+    pub fn open_to_write(workspace: &Workspace, path: &str, cancel: &Cancel) -> Result<Found> {
+        Found::at(workspace, path, true, cancel)
+    }
+
+    fn at(workspace: &Workspace, path: &str, write: bool, cancel: &Cancel) -> Result<Found> {
         let Place::Ready { dir, name, existing: Some(object), .. } = workspace.place(path, false)? else {
             return Err(workspace.no_such(path));
         };
+        if write {
+            Existing::check_writable(&object)?;
+        }
         let old = Existing::look(object, MAX_BYTES as u64, cancel)?;
         let shown = quoted(&old.object.path);
         if old.content.bytes().is_none() {
@@ -102,14 +117,7 @@ impl Found {
         }
         let temporary = old.stage(&self.dir, &self.name, bytes, mode, cancel)?;
         let Some(exchanged) = temporary.exchange(&self.name, &old.content.stat)? else { return Ok(false) };
-        if old.holds_still()? {
-            return Ok(true);
-        }
-        // What was displaced is not what was read: it goes back to where it was.
-        if exchanged.put_back()? {
-            return Ok(false);
-        }
-        Err(busy(&old.object.path))
+        Ok(exchanged.if_still(old.holds_still())?.is_some())
     }
 }
 

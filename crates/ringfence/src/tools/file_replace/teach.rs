@@ -16,6 +16,9 @@ const MAX_DIFF: usize = 500;
 const MAX_LINE: usize = 120;
 /// Of the text that is searched for what comes near.
 const MAX_TEXT: usize = 4 << 20;
+/// Of the text that is searched with another pattern, and of what that is compiled to.
+const MAX_PROBED: usize = 32 << 10;
+const MAX_PROGRAM: usize = 256 << 10;
 
 pub fn bad_pattern(at: usize, error: &regex::Error) -> String {
     let text: String = error.to_string().chars().take(300).collect();
@@ -85,6 +88,11 @@ fn line_of(text: &str, at: usize) -> usize {
     1 + text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count()
 }
 
+/// A pattern cannot be told to end, so only a short text is searched for one that nobody asked for.
+fn is_short(text: &str) -> bool {
+    text.len() <= MAX_PROBED
+}
+
 /// What a small change to the pattern would find.
 fn pattern_cause(pattern: &str, text: &str) -> Option<String> {
     if let Some(at) = text.find(pattern) {
@@ -93,8 +101,11 @@ fn pattern_cause(pattern: &str, text: &str) -> Option<String> {
     if pattern.contains(r"\r\n") {
         return Some(r"Line ends are matched as \n, whatever the file has: leave \r out.".to_owned());
     }
+    if !is_short(text) {
+        return None;
+    }
     let finds = |change: fn(&mut RegexBuilder) -> &mut RegexBuilder| {
-        let built = change(RegexBuilder::new(pattern).size_limit(1 << 20)).build().ok()?;
+        let built = change(RegexBuilder::new(pattern).size_limit(MAX_PROGRAM)).build().ok()?;
         built.find(text).map(|found| line_of(text, found.start()))
     };
     if let Some(line) = finds(|builder| builder.case_insensitive(true)) {
@@ -121,7 +132,10 @@ fn literal_cause(old: &str, text: &str) -> Option<String> {
         }
     }
     let metacharacters = old.contains(['\\', '*', '+', '[', '(', '|', '^', '$']);
-    if metacharacters && let Ok(regex) = RegexBuilder::new(old).size_limit(1 << 20).build() {
+    if metacharacters
+        && is_short(text)
+        && let Ok(regex) = RegexBuilder::new(old).size_limit(MAX_PROGRAM).build()
+    {
         let found = regex.find(text).filter(|found| !found.is_empty())?;
         return Some(format!("As a pattern it matches in line {}: set regex to true.", line_of(text, found.start())));
     }

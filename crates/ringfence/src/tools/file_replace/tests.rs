@@ -548,3 +548,124 @@ fn what_somebody_changed_at_once_is_not_put_back() {
     assert!(stage().exchange(&found.name, &found.old.content.stat).unwrap().is_none());
     assert_eq!((bytes(&scratch), names(&scratch.ws())), (b"theirs".to_vec(), vec!["f".to_owned()]));
 }
+
+#[test]
+fn a_group_that_the_pattern_lacks_is_not_nothing() {
+    let scratch = with("width: 10\n");
+    let error = refusal(&scratch, json!([{"old": r"(\d+)", "new": "$1px", "regex": true}]));
+    assert_eq!((&error["kind"], &error["reason"]), (&json!("invalid_arguments"), &json!("no_such_group")));
+    assert!(error["hint"].as_str().unwrap().contains("write `${1}px`"), "{error}");
+    edit(&scratch, json!([{"old": r"(\d+)", "new": "${1}px", "regex": true}]));
+    assert_eq!(bytes(&scratch), b"width: 10px\n");
+}
+
+#[test]
+fn too_many_chosen_files_end_the_walk() {
+    let scratch = Scratch::new();
+    for number in 0..=20_000 {
+        fs::write(scratch.ws().join(format!("f{number}")), "").unwrap();
+    }
+    let call = json!({"path": ".", "glob": ["*"], "edits": [{"old": "a", "new": "b"}], "dry_run": true});
+    let error = attempt(&scratch, call.clone()).unwrap_err();
+    assert_eq!(error.kind(), Kind::TooLarge, "{error:?}");
+    fs::remove_file(scratch.ws().join("f0")).unwrap();
+    assert_eq!(attempt(&scratch, call).unwrap()["replacements"], 0);
+}
+
+#[test]
+fn a_file_with_two_names_is_edited_once() {
+    let scratch = Scratch::new();
+    let ws = scratch.ws();
+    fs::write(ws.join("one"), "old").unwrap();
+    fs::hard_link(ws.join("one"), ws.join("two")).unwrap();
+    let edits = json!([{"old": "old", "new": "old new"}]);
+    let dry = attempt(&scratch, json!({"path": ".", "glob": ["*"], "edits": edits, "dry_run": true})).unwrap();
+    assert_eq!((&dry["replacements"], &dry["files"][0]["path"]), (&json!(1), &json!("one")));
+    attempt(&scratch, json!({"path": ".", "glob": ["*"], "edits": edits, "total_expected": 1})).unwrap();
+    assert_eq!([read(&scratch, "one"), read(&scratch, "two")], ["old new", "old new"]);
+}
+
+#[test]
+fn what_cannot_be_named_or_written_is_counted() {
+    use std::os::unix::ffi::OsStrExt;
+    let scratch = Scratch::new();
+    let ws = scratch.ws();
+    fs::write(ws.join("a"), "old").unwrap();
+    fs::write(ws.join(std::ffi::OsStr::from_bytes(b"\xff")), "old").unwrap();
+    let call = json!({"path": ".", "glob": ["*"], "edits": [{"old": "old", "new": "new"}], "dry_run": true});
+    let reply = attempt(&scratch, call.clone()).unwrap();
+    assert_eq!((&reply["replacements"], &reply["skipped"]), (&json!(1), &json!(1)));
+    fs::set_permissions(ws.join("a"), fs::Permissions::from_mode(0o444)).unwrap();
+    fs::create_dir(ws.join("shut")).unwrap();
+    fs::set_permissions(ws.join("shut"), fs::Permissions::from_mode(0o000)).unwrap();
+    // The superuser may do everything.
+    if !rustix::process::geteuid().is_root() {
+        let reply = attempt(&scratch, call).unwrap();
+        assert_eq!((&reply["replacements"], &reply["skipped"]), (&json!(0), &json!(3)));
+        let one = json!({"path": "a", "edits": [{"old": "old", "new": "new"}], "dry_run": true});
+        assert_eq!(attempt(&scratch, one).unwrap_err().reason_name(), Some("file_mode"));
+    }
+    fs::set_permissions(ws.join("shut"), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// What was displaced is somebody's: it goes back, and where it cannot it is kept and named.
+#[test]
+fn bytes_of_somebody_else_are_never_thrown_away() {
+    let scratch = with("old");
+    let file = scratch.ws().join("f");
+    let found = one::Found::open(&scratch.workspace(), "f", &Cancel::new()).unwrap();
+    let stage = || found.old.stage(&found.dir, &found.name, b"new", 0o644, &Cancel::new()).unwrap();
+    let exchange = || stage().exchange(&found.name, &found.old.content.stat);
+    use std::io::Write;
+    let mut theirs = fs::File::options().append(true).open(&file).unwrap();
+    let exchanged = exchange().unwrap().unwrap();
+    assert_eq!(bytes(&scratch), b"new");
+    theirs.write_all(b" and theirs").unwrap();
+    assert!(exchanged.if_still(found.old.holds_still()).unwrap().is_none());
+    assert_eq!((bytes(&scratch), names(&scratch.ws())), (b"old and theirs".to_vec(), vec!["f".to_owned()]));
+
+    let found = one::Found::open(&scratch.workspace(), "f", &Cancel::new()).unwrap();
+    let exchanged = found.old.stage(&found.dir, &found.name, b"new", 0o644, &Cancel::new()).unwrap();
+    let exchanged = exchanged.exchange(&found.name, &found.old.content.stat).unwrap().unwrap();
+    theirs.write_all(b", again").unwrap();
+    fs::write(&file, "a third").unwrap();
+    let Err(error) = exchanged.if_still(found.old.holds_still()) else { panic!("it cannot go back") };
+    assert_eq!((error.kind(), error.reason_name()), (Kind::Conflict, Some("displaced")));
+    let body = error.body(&TraceId::mint());
+    let kept = body["kept"].as_str().unwrap();
+    assert!(error.hint_text().unwrap().contains(kept), "{error:?}");
+    assert_eq!((bytes(&scratch), read(&scratch, kept)), (b"a third".to_vec(), "old and theirs, again".to_owned()));
+}
+
+#[test]
+fn a_watched_file_shows_a_change_within_the_same_tick() {
+    use std::os::unix::fs::FileExt;
+    let scratch = with("old one\n");
+    let watch = one::Found::open(&scratch.workspace(), "f", &Cancel::new()).unwrap().old.watch();
+    assert!(watch.holds_still().unwrap());
+    fs::File::options().write(true).open(scratch.ws().join("f")).unwrap().write_all_at(b"OLD", 0).unwrap();
+    assert!(!watch.holds_still().unwrap());
+}
+
+#[test]
+fn a_list_of_many_files_fits_its_budget() {
+    let file = |number| FileReply {
+        path: format!("src/{}/{number}.rs", "deep".repeat(30)),
+        replacements: 1,
+        etag: etag_of(b"new"),
+        previous_etag: etag_of(b"old"),
+    };
+    let mut reply = Reply { path: ".".to_owned(), files: (0..200).map(file).collect(), ..Reply::default() };
+    let dir = std::env::temp_dir().join(crate::base::ids::short("files"));
+    let outputs = Outputs::new(dir);
+    reply.fit(1 << 20, &outputs);
+    assert_eq!((reply.files.len(), reply.files_omitted), (200, 0));
+    reply.fit(10_000, &outputs);
+    assert!(size(&reply) <= 10_000 && reply.files.len() > 20, "{} bytes, {} files", size(&reply), reply.files.len());
+    assert_eq!(reply.files.len() as u64 + reply.files_omitted, 200);
+    let mut stored = String::new();
+    let handle = reply.files_output.clone().unwrap();
+    std::io::Read::read_to_string(&mut outputs.open(&handle).unwrap(), &mut stored).unwrap();
+    assert_eq!(stored.lines().count(), 200);
+    assert!(format!("{:?}", reply.into_output().content).contains(&handle));
+}

@@ -30,6 +30,7 @@ pub struct Found {
     available: AtomicU64,
     binary: AtomicU64,
     unreadable: AtomicU64,
+    foreign: AtomicU64,
     left_out: AtomicU64,
 }
 
@@ -80,6 +81,7 @@ impl Found {
             available: AtomicU64::new(0),
             binary: AtomicU64::new(0),
             unreadable: AtomicU64::new(0),
+            foreign: AtomicU64::new(0),
             left_out: AtomicU64::new(0),
         }
     }
@@ -99,6 +101,11 @@ impl Found {
 
     pub fn left_out(&self) -> u64 {
         self.left_out.load(Atomic::Relaxed)
+    }
+
+    /// A file has text that is not UTF-8.
+    pub fn foreign(&self) {
+        self.foreign.fetch_add(1, Atomic::Relaxed);
     }
 
     pub fn unreadable(&self) {
@@ -152,13 +159,17 @@ impl Found {
     }
 
     /// Puts the first of everything into a reply.
-    pub fn fill(self, reply: &mut Reply, question: &Question, mode: Mode) {
+    pub fn fill(self, reply: &mut Reply, question: &Question, mode: Mode, halted: bool) {
         let mut kept = self.kept.into_inner().unwrap_or_else(PoisonError::into_inner);
         kept.prune(self.max_results, self.room);
         let mut room = self.room;
         let mut last = None;
+        let mut cut = false;
         'all: for file in kept.files {
-            for hit in file.hits {
+            for mut hit in file.hits {
+                if reply.matches.is_empty() {
+                    cut = shrink(&mut hit, room);
+                }
                 let bytes = size(&hit);
                 let full = reply.matches.len() >= self.max_results || bytes > room;
                 if full && !reply.matches.is_empty() {
@@ -169,12 +180,25 @@ impl Found {
                 reply.matches.push(hit);
             }
         }
+        if cut {
+            reply.warnings.push("the first match does not fit with all of its context: raise `max_bytes`".to_owned());
+        }
         let available = self.available.into_inner();
         reply.truncated = available > reply.matches.len() as u64;
-        reply.next_cursor = last.filter(|_| reply.truncated).map(|(path, line)| question.cursor(&path, line));
+        reply.timed_out = halted;
+        // Where not all was looked at, something may stand before the last hit: going on after it would skip that.
+        reply.next_cursor =
+            last.filter(|_| reply.truncated && !halted).map(|(path, line)| question.cursor(&path, line));
+        reply.truncated |= halted;
         reply.total_matches = (mode != Mode::Files).then(|| self.matches.into_inner());
         reply.files_matched = self.files.into_inner();
         reply.files_searched = self.searched.into_inner();
+        let foreign = self.foreign.into_inner();
+        if foreign > 0 {
+            reply.warnings.push(format!(
+                "{foreign} files are in another encoding than UTF-8, where only the ASCII of a pattern is found: read them"
+            ));
+        }
         reply.skipped = Skipped { binary: self.binary.into_inner(), unreadable: self.unreadable.into_inner() };
     }
 }
@@ -198,6 +222,25 @@ impl Kept {
             self.bound = self.files.last().map(|file| file.path.clone());
         }
     }
+}
+
+/// Takes from a hit what does not fit: the context that is farthest away, then text. Whether there was something.
+fn shrink(hit: &mut Hit, room: usize) -> bool {
+    let mut cut = false;
+    while size(hit) > room {
+        if hit.before.len() > hit.after.len() {
+            hit.before.remove(0);
+        } else if hit.after.pop().is_none() {
+            let Some(text) = &mut hit.text else { break };
+            let keep = text.chars().count() / 2;
+            if keep == 0 {
+                break;
+            }
+            *text = text.chars().take(keep).chain(['…']).collect();
+        }
+        cut = true;
+    }
+    cut
 }
 
 /// Bytes of a hit in a result.

@@ -7,7 +7,7 @@ use crate::base::{Error, Result};
 
 const MAX_PATTERN_BYTES: usize = 16 << 10;
 /// A pattern that needs more than this to be understood is an attack or a slip.
-const MAX_COMPILED: usize = 32 << 20;
+const MAX_COMPILED: usize = 1 << 20;
 
 pub fn build(args: &Args) -> Result<RegexMatcher> {
     let wrong = |why: String| Error::invalid_arguments(why).with("argument", "pattern");
@@ -24,11 +24,17 @@ pub fn build(args: &Args) -> Result<RegexMatcher> {
         .word(args.word.unwrap_or(false))
         .fixed_strings(args.literal.unwrap_or(false))
         .size_limit(MAX_COMPILED)
-        .dfa_size_limit(MAX_COMPILED);
-    if !multiline {
-        builder.line_terminator(Some(b'\n'));
+        .dfa_size_limit(2 * MAX_COMPILED);
+    // A line ends before `\r\n`, too: but whoever asks for the `\r` itself is to find it.
+    builder.crlf(true);
+    if multiline {
+        builder.line_terminator(None);
     }
-    builder.build(&args.pattern).map_err(|error| {
+    let built = builder.build(&args.pattern).or_else(|_| {
+        builder.crlf(false).line_terminator((!multiline).then_some(b'\n'));
+        builder.build(&args.pattern)
+    });
+    built.map_err(|error| {
         // Ours parses the pattern with signs of its own around it, which would move the place.
         let plain = regex::bytes::RegexBuilder::new(&args.pattern).size_limit(MAX_COMPILED).build();
         let text = plain.err().map_or_else(|| error.to_string(), |error| error.to_string());
@@ -36,6 +42,9 @@ pub fn build(args: &Args) -> Result<RegexMatcher> {
         let at = position.map_or(String::new(), |at| format!(" at character {at}"));
         let hint = match text.contains("not allowed in a regex") {
             true => "A pattern that spans lines needs `multiline: true`.",
+            false if text.contains("size limit") => {
+                "Simplify it: fewer or smaller repetitions, `[0-9A-Za-z_]` in place of `\\w`, or `(?-u)`."
+            }
             false => "Set `literal: true` to search for the text as it stands, or escape signs with `\\`.",
         };
         let error = wrong(format!("`pattern` is no regular expression: {why}{at}")).reason("bad_pattern").hint(hint);
@@ -49,7 +58,8 @@ pub fn build(args: &Args) -> Result<RegexMatcher> {
 /// The reason in a parser's message, and the character from 1 that it points at with a caret.
 fn explain(text: &str) -> (String, Option<u64>) {
     let reason = text.lines().rev().find_map(|line| line.trim().strip_prefix("error: ")).unwrap_or(text);
-    let caret = text.lines().find(|line| line.contains('^') && line.trim_start().starts_with('^'));
+    // The line before it is the pattern, which may begin with a caret as well.
+    let caret = text.lines().rev().find(|line| line.contains('^') && line.trim_matches([' ', '^']).is_empty());
     // The pattern stands four characters in, when it is one line.
     let position = caret.and_then(|line| line.find('^')).and_then(|at| at.checked_sub(4));
     (reason.chars().take(300).collect(), position.map(|at| at as u64 + 1))
@@ -64,11 +74,29 @@ mod tests {
     }
 
     #[test]
+    fn what_people_write_is_small_enough() {
+        for pattern in [
+            r"(?i)\b(pub|fn|struct)\s+(\w+)\s*<\s*(\w+)\s*>\s*\(\s*(\w+)\s*:\s*(\w+)\s*\)\s*->\s*(\w+)",
+            r"\w{1,12}-\d{1,12}",
+            r"^[A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,63}$",
+            r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+            r".{0,200}TODO.{0,200}",
+            r"\p{Lu}\p{Ll}+(?:\s\p{Lu}\p{Ll}+){0,4}",
+        ] {
+            for ignore_case in [false, true] {
+                let args = Args { pattern: pattern.to_owned(), ignore_case: Some(ignore_case), ..Args::default() };
+                assert!(build(&args).is_ok(), "{pattern}: {:?}", build(&args).err());
+            }
+        }
+    }
+
+    #[test]
     fn a_bad_pattern_is_pointed_at() {
         let bad = error("ab(c");
         assert_eq!(bad.message(), "`pattern` is no regular expression: unclosed group at character 3");
         assert!(bad.hint_text().unwrap().contains("literal: true"), "{bad:?}");
         assert_eq!(bad.body(&crate::base::TraceId::mint())["position"], 3);
+        assert_eq!(error("^ab(c").body(&crate::base::TraceId::mint())["position"], 4);
         assert!(error("x{2,1}").message().contains("at character 2"), "{}", error("x{2,1}"));
         assert!(error("a\\nb").hint_text().unwrap().contains("multiline"), "{:?}", error("a\\nb"));
         assert!(error("").message().contains("between 1 and"));

@@ -1,5 +1,6 @@
 //! The search itself: each file that is wanted, line by line.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,6 +16,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use super::found::{Finding, Found, Share};
+use super::patient::Patient;
 use super::{Hit, Mode};
 use crate::base::workspace::tree::{Directory, Entry, Halt, Next, Seen, Tree, Visitor};
 use crate::tools::selection::Selection;
@@ -32,6 +34,8 @@ pub struct Want {
     pub matcher: RegexMatcher,
     pub mode: Mode,
     pub multiline: bool,
+    /// The pattern asks for characters that other encodings write otherwise.
+    pub beyond_ascii: bool,
     pub before: usize,
     pub after: usize,
     pub max_per_file: Option<u64>,
@@ -40,6 +44,7 @@ pub struct Want {
 impl Want {
     fn searcher(&self, binary: BinaryDetection) -> Searcher {
         SearcherBuilder::new()
+            .line_terminator(self.matcher.line_terminator().unwrap_or_default())
             .line_number(self.mode == Mode::Content)
             .multi_line(self.multiline)
             .before_context(self.before)
@@ -90,6 +95,9 @@ impl Visitor for Seeker<'_> {
 
     fn enter(&self, _: &Tree, directory: &Directory, seen: Seen) -> Next {
         self.found.leave_out(seen.left_out);
+        for _ in 0..seen.too_long {
+            self.found.unreadable();
+        }
         if seen.cut {
             self.found.unreadable();
         }
@@ -153,9 +161,10 @@ impl Hands {
     fn search(&mut self, want: &Want, file: &File, path: &[u8], found: &Found, halt: &Halt) -> bool {
         let by_line = want.mode == Mode::Content;
         let share = found.share(path, by_line);
+        let matcher = Patient::new(&self.matcher, !want.multiline, halt);
         let mut sink = Lines {
             want,
-            matcher: &self.matcher,
+            matcher: &matcher,
             path,
             share,
             finding: Finding::default(),
@@ -163,36 +172,54 @@ impl Hands {
             bytes: 0,
             open: false,
         };
-        let reader = Patient { file, halt };
-        if self.searcher.search_reader(&self.matcher, reader, &mut sink).is_err() && !halt.is_called() {
+        let foreign = Cell::new(false);
+        let reader = Reader { file, halt, foreign: want.beyond_ascii.then_some(&foreign), begun: false };
+        if self.searcher.search_reader(&matcher, reader, &mut sink).is_err() && !halt.is_called() {
             found.unreadable();
         }
         let finding = sink.finish();
         let binary = finding.binary;
+        if foreign.get() && !binary {
+            found.foreign();
+        }
         found.add(path, finding);
         binary
     }
 }
 
 /// Reads until the search has to end.
-struct Patient<'f> {
+struct Reader<'f> {
     file: &'f File,
     halt: &'f Halt,
+    /// Where to say that something read is not UTF-8.
+    foreign: Option<&'f Cell<bool>>,
+    begun: bool,
 }
 
-impl Read for Patient<'_> {
+impl Read for Reader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.halt.is_called() {
             return Err(io::Error::other("the search has to end"));
         }
-        self.file.read(buffer)
+        let count = self.file.read(buffer)?;
+        if let Some(foreign) = self.foreign {
+            let bytes = &buffer[..count];
+            // What begins with such a mark is turned into UTF-8 on the way.
+            if !self.begun && (bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff")) {
+                self.foreign = None;
+            } else if !is_utf8(bytes) {
+                foreign.set(true);
+            }
+            self.begun = true;
+        }
+        Ok(count)
     }
 }
 
 /// Takes the matching lines of one file.
 struct Lines<'s> {
     want: &'s Want,
-    matcher: &'s RegexMatcher,
+    matcher: &'s Patient<'s>,
     path: &'s [u8],
     share: Share,
     finding: Finding,
@@ -221,7 +248,8 @@ impl Lines<'_> {
 
     fn keep(&mut self, found: &SinkMatch<'_>) {
         let bytes = trim_end(found.bytes());
-        let start = self.matcher.find(bytes).ok().flatten().map_or(0, |hit| hit.start().min(bytes.len()));
+        // A match may end with the line end, so it is looked for in all of it.
+        let start = self.matcher.find(found.bytes()).ok().flatten().map_or(0, |hit| hit.start().min(bytes.len()));
         let most = if bytes.contains(&b'\n') { BLOCK_CHARS } else { LINE_CHARS };
         let (text, column) = cut(bytes, start, most);
         let hit = Hit {
@@ -258,7 +286,8 @@ impl Sink for Lines<'_> {
     }
 
     fn context(&mut self, _: &Searcher, context: &SinkContext<'_>) -> Result<bool, io::Error> {
-        if self.share.hits == 0 || self.bytes > self.share.bytes {
+        // What follows a match that is kept is kept with it, or the lines before it would leave none.
+        if self.share.hits == 0 || self.bytes > self.share.bytes && !self.open {
             return Ok(true);
         }
         let (text, _) = cut(trim_end(context.bytes()), 0, LINE_CHARS);
@@ -284,6 +313,12 @@ impl Sink for Lines<'_> {
         self.finding.binary |= finish.binary_byte_offset().is_some();
         Ok(())
     }
+}
+
+/// Whether a piece of a text is UTF-8, but for characters that its ends cut.
+fn is_utf8(piece: &[u8]) -> bool {
+    let cut = piece.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
+    std::str::from_utf8(&piece[cut..]).map_or_else(|error| error.error_len().is_none(), |_| true)
 }
 
 fn trim_end(line: &[u8]) -> &[u8] {

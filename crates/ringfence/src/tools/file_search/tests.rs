@@ -255,6 +255,7 @@ fn time_that_is_up_leaves_a_part_and_a_cancelled_search_ends() {
     assert!(reply.timed_out && reply.truncated, "{reply:?}");
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     assert!(render::render(&reply).contains("the time was up"));
+    assert!(reply.next_cursor.is_none() && reply.warnings[0].contains("timeout_ms"), "{reply:?}");
     let cancel = Cancel::new();
     cancel.cancel(Cause::Client);
     let job = job(json!({"pattern": "x"})).unwrap();
@@ -315,4 +316,92 @@ fn no_race_finds_what_is_outside() {
         }
     });
     assert!(inside > 0 && missed > 0, "{inside} inside, {missed} refused");
+}
+
+/// Text of two letters on which a pattern that counts keeps thousands of states alive.
+fn slow_text(line: usize) -> Vec<u8> {
+    let mut seed = 7u32;
+    let mut letter = || {
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        b'a' + u8::try_from(seed >> 31).unwrap()
+    };
+    (0..300_000).map(|at| if at % line == line - 1 { b'\n' } else { letter() }).collect()
+}
+
+#[test]
+fn a_slow_pattern_ends_when_its_time_is_up() {
+    const SLOW: &str = "[ab]*a[ab]{900}[ab]{900}[ab]{900}c";
+    for (line, multiline) in [(usize::MAX, false), (usize::MAX, true), (5000, false), (5000, true)] {
+        let scratch = with(&[("f", &slow_text(line))]);
+        let pattern = if multiline { SLOW.replace("[ab]", "[ab\\n]") } else { SLOW.to_owned() };
+        let begun = Instant::now();
+        let reply =
+            searched(&scratch, json!({"pattern": pattern, "timeout_ms": 200, "multiline": multiline, "path": "f"}));
+        assert!(reply.timed_out && reply.truncated, "{reply:?}");
+        assert!(begun.elapsed() < Duration::from_secs(5), "{line} {multiline}: {:?}", begun.elapsed());
+    }
+    let error = job(json!({"pattern": "[ab]*a[ab]{900}{90}c"})).err().unwrap();
+    assert_eq!(error.reason_name(), Some("bad_pattern"));
+    assert!(error.hint_text().unwrap().starts_with("Simplify"), "{error:?}");
+    // What is long and simple is found, wherever it stands.
+    let mut long = slow_text(usize::MAX);
+    long.extend_from_slice(b"needle\nneedle\n");
+    let scratch = with(&[("f", &long)]);
+    for multiline in [false, true] {
+        let reply = searched(&scratch, json!({"pattern": "[ab]needle", "multiline": multiline}));
+        assert_eq!((places(&reply), reply.matches[0].column), (vec!["f:1".to_owned()], Some(300_000)));
+    }
+}
+
+#[test]
+fn a_line_ends_before_a_carriage_return() {
+    let scratch = with(&[("crlf", b"a foo\r\nfoo b\r\n  foo\r\n"), ("lf", b"foo\nfoo \n")]);
+    let reply = searched(&scratch, json!({"pattern": "foo$"}));
+    assert_eq!(places(&reply), ["crlf:1", "crlf:3", "lf:1"]);
+    assert_eq!((reply.matches[1].column, reply.matches[1].text.as_deref()), (Some(3), Some("  foo")));
+    assert_eq!(places(&searched(&scratch, json!({"pattern": "^foo$"}))), ["lf:1"]);
+    assert_eq!(places(&searched(&scratch, json!({"pattern": "foo\\r"}))), ["crlf:1", "crlf:3"]);
+    let reply = searched(&scratch, json!({"pattern": "foo$\\s+foo", "multiline": true}));
+    assert_eq!(places(&reply), ["crlf:1", "lf:1"]);
+    assert_eq!(reply.matches[0].column, Some(3));
+    assert_eq!(searched(&scratch, json!({"pattern": " \\n", "multiline": true})).matches[0].column, Some(4));
+}
+
+#[test]
+fn a_search_that_was_halted_has_no_cursor() {
+    for halted in [false, true] {
+        let found = Found::new(1, 10_000, None);
+        for path in ["a", "b"] {
+            let hits = vec![Hit { path: path.to_owned(), line: Some(1), ..Hit::default() }];
+            found.add(path.as_bytes(), found::Finding { hits, count: 1, available: 1, binary: false });
+        }
+        let mut reply = Reply::default();
+        found.fill(&mut reply, &Question::of(NAME, &Map::new()), Mode::Content, halted);
+        assert_eq!((reply.next_cursor.is_none(), reply.truncated, reply.timed_out), (halted, true, halted));
+    }
+}
+
+#[test]
+fn the_context_of_a_first_match_fits_too() {
+    let line = format!("{}\n", "\u{1}".repeat(300));
+    let text = format!("{0}hit\n{0}", line.repeat(30));
+    let scratch = with(&[("f", text.as_bytes())]);
+    let job = job(json!({"pattern": "hit", "before": 20, "after": 20})).unwrap();
+    let reply = search(&Arc::new(scratch.workspace()), None, &job, 10_000, &Cancel::new()).unwrap();
+    let bytes = serde_json::to_string(&reply).unwrap().len();
+    let hit = &reply.matches[0];
+    assert!(bytes <= 10_000 && !hit.before.is_empty() && !hit.after.is_empty(), "{bytes}");
+    assert!(reply.warnings[0].contains("context"), "{:?}", reply.warnings);
+}
+
+#[test]
+fn text_in_another_encoding_is_not_passed_over_in_silence() {
+    let gbk = encoding_rs::GBK.encode("\u{4e2d}\u{6587} needle\n").0.into_owned();
+    let wide: Vec<u8> =
+        [0xff, 0xfe].into_iter().chain("\u{4e2d}\u{6587}\n".encode_utf16().flat_map(u16::to_le_bytes)).collect();
+    let scratch = with(&[("gbk", &gbk), ("utf8", "\u{4e2d}\u{6587}\n".as_bytes()), ("wide", &wide)]);
+    let reply = searched(&scratch, json!({"pattern": "\u{4e2d}"}));
+    assert_eq!(places(&reply), ["utf8:1", "wide:1"]);
+    assert!(reply.warnings[0].starts_with("1 files are in another encoding"), "{:?}", reply.warnings);
+    assert_eq!(searched(&scratch, json!({"pattern": "needle"})).warnings, Vec::<String>::new());
 }

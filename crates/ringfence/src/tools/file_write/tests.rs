@@ -341,3 +341,54 @@ fn the_schemas_are_flat() {
         }
     }
 }
+
+/// Somebody else, who asks nobody, puts another file there: what they wrote is never undone.
+#[test]
+fn a_change_between_look_and_write_is_not_lost() {
+    let scratch = Scratch::new();
+    let file = scratch.ws().join("f");
+    for round in 0..200u32 {
+        fs::write(&file, "old").unwrap();
+        let theirs = format!("theirs {round}");
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let new = file.with_extension("theirs");
+                fs::write(&new, &theirs).unwrap();
+                fs::rename(&new, &file).unwrap();
+            });
+            let result = try_write(&scratch, json!({"path": "f", "content": "mine", "if_match": etag_of(b"old")}));
+            writer.join().unwrap();
+            if let Err(error) = result {
+                assert_eq!(error.reason_name(), Some("stale"), "{error:?}");
+            }
+        });
+        assert_eq!(fs::read_to_string(&file).unwrap(), theirs);
+    }
+    assert_eq!(names(&scratch.ws()), ["f"]);
+}
+
+#[test]
+fn text_of_another_encoding_is_not_appended() {
+    let scratch = Scratch::new();
+    let wide: Vec<u8> = [0xff, 0xfe].into_iter().chain("eins\n".encode_utf16().flat_map(u16::to_le_bytes)).collect();
+    fs::write(scratch.ws().join("f"), &wide).unwrap();
+    let append = |encoding| json!({"path": "f", "content": "zwei\n", "mode": "append", "encoding": encoding});
+    assert_eq!(refusal(&scratch, append("utf-8")).reason_name(), Some("encoding_error"));
+    assert_eq!(bytes(&scratch, "f"), wide);
+    put(&scratch, append("keep"));
+    assert!(bytes(&scratch, "f").ends_with(b"z\0w\0e\0i\0\n\0"));
+    fs::write(scratch.ws().join("f"), "ascii\n").unwrap();
+    put(&scratch, append("utf-8"));
+    assert_eq!(bytes(&scratch, "f"), b"ascii\nzwei\n");
+}
+
+#[test]
+fn a_path_that_cannot_be_makes_no_directory() {
+    let scratch = Scratch::new();
+    let long = format!("new/deeper/{}", "n".repeat(256));
+    assert_eq!(refusal(&scratch, json!({"path": long, "content": ""})).kind(), Kind::InvalidArguments);
+    for directory in ["nd/.", "nd/", "a/nd/."] {
+        assert_eq!(refusal(&scratch, json!({"path": directory, "content": ""})).reason_name(), Some("is_directory"));
+    }
+    assert_eq!(names(&scratch.ws()), Vec::<String>::new());
+}

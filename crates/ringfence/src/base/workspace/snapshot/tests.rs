@@ -72,3 +72,14 @@ fn a_cancelled_snapshot_is_none() {
     let error = Snapshot::take(&Arc::new(scratch.workspace()), 10, &cancel).unwrap_err();
     assert_eq!(error.kind(), Kind::Cancelled);
 }
+
+#[test]
+fn a_snapshot_of_long_paths_is_bounded_by_their_bytes() {
+    let scratch = Scratch::new();
+    for number in 0..20 {
+        fs::write(scratch.ws().join(format!("{}{number:02}", "n".repeat(98))), "x").unwrap();
+    }
+    let within = |bytes| Snapshot::take_within(&Arc::new(scratch.workspace()), 100, bytes, &Cancel::new()).unwrap();
+    assert_eq!((within(1000).files.len(), within(1000).complete), (10, false));
+    assert_eq!((within(2000).files.len(), within(2000).complete), (20, true));
+}

@@ -70,6 +70,11 @@ impl Halt {
         now
     }
 
+    /// The time that is left, where it is limited.
+    pub fn left(&self) -> Option<std::time::Duration> {
+        self.until.map(|until| until.saturating_duration_since(Instant::now()))
+    }
+
     pub fn is_late(&self) -> bool {
         self.until.is_some_and(|until| Instant::now() >= until)
     }
@@ -106,7 +111,10 @@ pub fn run<V: Visitor>(tree: &Tree, visitor: &V, threads: usize, halt: &Halt) {
     let jobs = crew.lock().jobs.len();
     std::thread::scope(|scope| {
         for _ in 1..threads.min(jobs + 1) {
-            scope.spawn(|| crew.labour(visitor.own()));
+            // Where there is no thread to be had, those that are there do the work.
+            if std::thread::Builder::new().spawn_scoped(scope, || crew.labour(visitor.own())).is_err() {
+                break;
+            }
         }
         crew.labour(own);
     });

@@ -1,0 +1,81 @@
+//! Blocking work of the file tools, and never more of it at once than the machine can bear.
+
+use std::sync::{Arc, OnceLock};
+
+use tokio::sync::Semaphore;
+
+use super::content::check;
+use crate::base::{Cancel, Error, Result};
+
+/// For each core.
+const TURNS: usize = 4;
+
+fn turns() -> &'static Arc<Semaphore> {
+    static ALL: OnceLock<Arc<Semaphore>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Arc::new(Semaphore::new(cores * TURNS))
+    })
+}
+
+/// Does `work` on a thread of its own when it is its turn. The turn belongs to the thread: a call that nobody waits for
+/// any more gives it back only when its work has really ended.
+pub async fn blocking<T: Send + 'static>(
+    cancel: &Cancel,
+    failed: &'static str,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    take_turn(turns(), cancel, failed, work).await
+}
+
+async fn take_turn<T: Send + 'static>(
+    turns: &Arc<Semaphore>,
+    cancel: &Cancel,
+    failed: &'static str,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let turn = tokio::select! {
+        turn = Arc::clone(turns).acquire_owned() => turn.map_err(|error| Error::internal(failed).source(error))?,
+        _ = cancel.cancelled() => {
+            check(cancel)?;
+            return Err(Error::internal(failed));
+        }
+    };
+    let work = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        work()
+    });
+    work.await.map_err(|error| Error::internal(failed).source(error))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{Cause, Kind};
+
+    #[tokio::test]
+    async fn work_that_was_given_up_keeps_its_turn_until_it_ends() {
+        let turns = Arc::new(Semaphore::new(1));
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let (began, has_begun) = tokio::sync::oneshot::channel();
+        let cancel = Cancel::new();
+        let first = take_turn(&turns, &cancel, "failed", move || {
+            let _ = began.send(());
+            let _ = wait.recv();
+            Ok(())
+        });
+        let mut first = Box::pin(first);
+        tokio::select! {
+            _ = &mut first => panic!("it cannot have ended"),
+            begun = has_begun => begun.unwrap(),
+        }
+        drop(first);
+        assert_eq!(turns.available_permits(), 0);
+        let late = Cancel::new();
+        late.cancel(Cause::Client);
+        let error = take_turn(&turns, &late, "failed", || Ok(())).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Cancelled);
+        go.send(()).unwrap();
+        assert_eq!(take_turn(&turns, &cancel, "failed", || Ok(7)).await.unwrap(), 7);
+    }
+}
