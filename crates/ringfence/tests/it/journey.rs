@@ -1,10 +1,12 @@
 //! What an agent does in one go, on every transport and in both eras: write, read, process, write, read, run a command,
 //! open a page and take its picture.
 
+use std::time::Instant;
+
 use serde_json::{Value, json};
 
 use crate::support::matrix::{eras, on_cell};
-use crate::support::{Client, Server};
+use crate::support::{Client, DEADLINE, Server};
 
 fn good(client: &mut Client, tool: &str, arguments: Value) -> Value {
     let message = client.call(tool, arguments);
@@ -35,7 +37,11 @@ fn travel(server: &mut Server, client: &mut Client) {
     let serve = "exec python3 -u -m http.server 8080 --bind 127.0.0.1";
     let begun = good(client, "shell.exec", json!({"command": serve, "yield_ms": 0}));
     let id = &begun["structuredContent"]["exec_id"];
-    while !text(&good(client, "shell.session", json!({"op": "read", "id": id, "wait_ms": 100}))).contains("Serving") {}
+    let (mut said, until) = (text(&begun).to_owned(), Instant::now() + DEADLINE);
+    while !said.contains("Serving") {
+        assert!(Instant::now() < until, "it never served: {said}");
+        said = text(&good(client, "shell.session", json!({"op": "read", "id": id, "wait_ms": 100}))).to_owned();
+    }
     let opened = good(client, "browser.navigate", json!({"url": "http://localhost:8080/"}));
     assert_eq!(opened["structuredContent"]["title"], "There", "{opened}");
     let shot = good(client, "browser.screenshot", json!({"path": "shots/page.png"}));

@@ -28,9 +28,10 @@ fn session(client: &mut Client, arguments: Value) -> Value {
     call(client, "shell.session", arguments)
 }
 
-/// Reads on until it says so, or fails.
-fn read_until(client: &mut Client, id: &str, wanted: &str) -> String {
-    let (mut said, until) = (String::new(), Instant::now() + Duration::from_secs(10));
+/// Reads on until it says so, or fails. It may have said so before its call was answered.
+fn read_until(client: &mut Client, begun: &Value, wanted: &str) -> String {
+    let id = begun["exec_id"].as_str().unwrap_or_else(|| panic!("{begun}"));
+    let (mut said, until) = (begun["stdout"].as_str().unwrap().to_owned(), Instant::now() + Duration::from_secs(10));
     while !said.contains(wanted) {
         assert!(Instant::now() < until, "never said {wanted:?} but {said:?}");
         let seen = session(client, json!({"op": "read", "id": id, "wait_ms": 100}));
@@ -45,7 +46,7 @@ fn what_takes_long_goes_on_and_is_read_on() {
         matrix::eras().filter(|cell| cell.version != crate::support::MODERN),
         |options| options,
         |_, client| {
-            let begun = exec(client, json!({"command": "echo one; sleep 0.5; echo two; exit 3", "yield_ms": 100}));
+            let begun = exec(client, json!({"command": "echo one; sleep 2; echo two; exit 3", "yield_ms": 800}));
             assert_eq!((&begun["status"], &begun["stdout"]), (&json!("running"), &json!("one\n")), "{begun}");
             let id = begun["exec_id"].as_str().unwrap().to_owned();
             let done = session(client, json!({"op": "read", "id": id}));
@@ -66,7 +67,7 @@ fn a_server_in_the_background_serves_later_calls() {
     let begun = exec(&mut client, json!({"command": command, "yield_ms": 0}));
     assert_eq!(begun["status"], "running", "{begun}");
     let id = begun["exec_id"].as_str().unwrap().to_owned();
-    read_until(&mut client, &id, "Serving HTTP");
+    read_until(&mut client, &begun, "Serving HTTP");
     let got = exec(&mut client, json!({"command": "curl -s http://127.0.0.1:8123/"}));
     assert_eq!(got["stdout"], "hello\n", "{got}");
     let listed = session(&mut client, json!({"op": "list"}));
@@ -87,8 +88,10 @@ fn a_program_that_asks_is_answered() {
         json!({"command": "read name; echo hello $name; cat; echo end", "interactive": true, "yield_ms": 50}),
     );
     let id = begun["exec_id"].as_str().unwrap_or_else(|| panic!("{begun}")).to_owned();
-    let said = session(&mut client, json!({"op": "write", "id": id, "input": "world\n"}));
-    assert_eq!((&said["status"], &said["stdout"]), (&json!("running"), &json!("hello world\n")), "{said}");
+    let mut said = session(&mut client, json!({"op": "write", "id": id, "input": "world\n"}));
+    assert_eq!(said["status"], "running", "{said}");
+    said["exec_id"] = json!(id);
+    assert_eq!(read_until(&mut client, &said, "world"), "hello world\n");
     let said = session(&mut client, json!({"op": "write", "id": id, "input": "more\n", "eof": true, "wait_ms": 5000}));
     assert_eq!((&said["status"], &said["stdout"]), (&json!("completed"), &json!("more\nend\n")), "{said}");
     let late = session(&mut client, json!({"op": "write", "id": id, "input": "x"}));
@@ -104,7 +107,7 @@ fn signals_reach_what_goes_on() {
     let command = "trap 'echo caught; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
     let begun = exec(&mut client, json!({"command": command, "yield_ms": 0}));
     let id = begun["exec_id"].as_str().unwrap().to_owned();
-    read_until(&mut client, &id, "ready");
+    read_until(&mut client, &begun, "ready");
     let ended = session(&mut client, json!({"op": "signal", "id": id, "signal": "TERM", "wait_ms": 5000}));
     assert_eq!((&ended["exit_code"], &ended["stdout"]), (&json!(7), &json!("caught\n")), "{ended}");
     let unknown = session(&mut client, json!({"op": "signal", "id": id, "signal": "TRM"}));
@@ -162,7 +165,7 @@ fn a_command_that_takes_too_long_is_interrupted_and_the_shell_lives_on() {
 #[test]
 fn a_shell_is_not_spoken_to_by_two_at_once() {
     let (_server, mut client) = start();
-    let busy = exec(&mut client, json!({"command": "sleep 0.6; echo done", "session": "new", "yield_ms": 100}));
+    let busy = exec(&mut client, json!({"command": "sleep 3; echo done", "session": "new", "yield_ms": 100}));
     assert_eq!(busy["status"], "running", "{busy}");
     let id = busy["exec_id"].as_str().unwrap().to_owned();
     let refused = exec(&mut client, json!({"command": "true", "session": id}));
