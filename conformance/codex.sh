@@ -122,6 +122,8 @@ report() {
 shows() { grep -Eq -- "$1" "$at/shown"; }
 hides() { ! shows "$1"; }
 recorded() { grep -Eq -- "$1" "$at/audit"; }
+# Codex may kill a server that takes a moment to end, so what counts is that none is left.
+gone() { for _ in $(seq 50); do pgrep -f -- "--root $at/root " >/dev/null || return 0; sleep 0.1; done; return 1; }
 absent() { [ ! -e "$at/workspace/$1" ]; }
 holds() { [ "$(cat "$at/workspace/$1")" = "$2" ]; }
 ended() { [ "$code" = 0 ] && [ "$(tail -n 1 "$at/log")" = "$1" ]; }
@@ -151,7 +153,7 @@ check "the model sees what was refused" shows '^result 3 .*"denials":\[\{"kind":
 check "nothing outside was touched" [ ! -e /etc/ringfence-was-here ]
 check "nothing that steers agents was made" absent .codex
 check "the refusal is on record" recorded 'call\.stop +shell\.exec +.*refused unshare'
-check "the server ends with Codex" recorded 'server\.stop'
+check "the server ends with Codex" gone
 check "the log is whole" "$binary" audit verify --root "$at/root"
 report
 
@@ -228,7 +230,7 @@ END
     check "the picture is a file of the workspace" eval 'head -c 4 "$at/workspace/shot.png" | grep -q PNG'
     check "the browser does not open the metadata of a cloud" shows '^result 11 .*"kind":"(permission_denied|approval_denied)"'
     check "the model sees what goes on" shows '^result 12 .*http\.server'
-    [ $way = http ] || check "the server ends with Codex" recorded 'server\.stop'
+    [ $way = http ] || check "the server ends with Codex" gone
     check "the log is whole" "$binary" audit verify --root "$at/root"
     report
 done
