@@ -116,7 +116,7 @@ pub async fn start(
         cancel: terms.cancel,
         deadline: None,
         budget: SAID,
-        file_bytes: SAID as u64,
+        file_bytes: 0,
         ended: Box::new(move |ended| {
             tracing::debug!("a browser has ended: {:?} {:?}", ended.exit_code, ended.signal);
             (terms.ended)(ended);

@@ -34,6 +34,9 @@ impl Spool {
 
     /// Takes the next piece. `keep` says that it has to go to the file now, and everything before it too.
     pub async fn push(&mut self, bytes: &[u8], keep: bool) {
+        if self.cap == 0 {
+            return;
+        }
         if let State::Waiting(before) = &mut self.state {
             before.extend_from_slice(bytes);
             if keep {
@@ -47,6 +50,10 @@ impl Spool {
     /// Makes sure that there is a file.
     pub async fn store(&mut self) {
         let State::Waiting(before) = &mut self.state else { return };
+        // Nobody wants it.
+        if self.cap == 0 {
+            return;
+        }
         let before = std::mem::take(before);
         self.state = match self.outputs.create() {
             Ok((handle, file)) => State::Stored(handle, File::from_std(file)),
