@@ -144,7 +144,9 @@ fn the_default_list_is_small() {
     let mut server = Options::new(Transport::Stdio).spawn();
     let mut client = server.connect(SESSIONS);
     let listed = client.request("tools/list", json!({}));
-    let bytes = listed["result"].to_string().len();
+    // Each tool names the workspace; how long its path is here says nothing.
+    let text = listed["result"].to_string().replace(server.workspace().to_str().unwrap(), "/home/somebody/a-project");
+    let bytes = text.len();
     println!("{bytes} bytes for {} tools", listed["result"]["tools"].as_array().unwrap().len());
     assert!(bytes <= 24 << 10, "the list has grown to {bytes} bytes");
 }
