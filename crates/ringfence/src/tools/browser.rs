@@ -56,7 +56,12 @@ pub fn spec(config: &Config, about: About) -> Spec {
         requires_approval: !fenced,
         streaming: false,
         timeout: DEFAULT_TIMEOUT + OVERHEAD,
-        unavailable: find(config).err().map(|error| error.message().to_owned()),
+        unavailable: match config.sandbox.profile {
+            Profile::Contained => {
+                Some("a browser needs namespaces, which the profile `contained` does without".to_owned())
+            }
+            _ => find(config).err().map(|error| error.message().to_owned()),
+        },
     }
 }
 
