@@ -7,7 +7,7 @@ pub mod park;
 mod prepare;
 mod run;
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -44,11 +44,22 @@ pub struct CallRequest {
     pub budget: usize,
 }
 
+/// What an operator's files come to, at one moment. A call takes one and keeps it to its end.
+pub struct State {
+    pub config: Arc<Config>,
+    pub registry: Registry,
+}
+
+impl State {
+    pub fn new(config: Arc<Config>) -> State {
+        State { registry: Registry::new(&config), config }
+    }
+}
+
 /// Everything a call needs, shared by all transports.
 pub struct Pipeline {
-    pub config: Arc<Config>,
+    state: RwLock<Arc<State>>,
     pub policy: Policy,
-    pub registry: Arc<Registry>,
     pub gate: Arc<Gate>,
     pub audit: Audit,
     pub parked: park::Parked,
@@ -61,15 +72,19 @@ impl Pipeline {
     pub fn new(config: Arc<Config>) -> Result<Self> {
         let audit = Audit::open(&config.root, config.limits.audit_rotate_bytes)?;
         Ok(Pipeline {
-            registry: Arc::new(Registry::new(&config)),
             policy: Policy::new(Places::of_config(&config)),
             gate: Arc::new(Gate::new(config.approval.expiry, config.approval.terminal)),
             parked: park::Parked::new(config.approval.expiry, config.limits.grace)?,
             changes: Changes::default(),
             runs: TaskTracker::new(),
             audit,
-            config,
+            state: RwLock::new(Arc::new(State::new(config))),
         })
+    }
+
+    /// What holds now.
+    pub fn state(&self) -> Arc<State> {
+        Arc::clone(&self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

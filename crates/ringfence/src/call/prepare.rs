@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::{CallRequest, Pipeline};
+use super::{CallRequest, Pipeline, State};
 use crate::base::call::{Prepared, digest};
 use crate::base::secret::is_sensitive;
 use crate::base::workspace::Workspace;
@@ -18,8 +18,8 @@ use crate::tools::{PrepareCx, Tool};
 const SHOWN_CHARS: usize = 15_000;
 const SHOWN_TAIL: usize = 3_000;
 
-pub fn find(pipeline: &Pipeline, name: &str) -> Result<Arc<dyn Tool>> {
-    pipeline.registry.get(name).cloned().ok_or_else(|| {
+pub fn find(state: &State, name: &str) -> Result<Arc<dyn Tool>> {
+    state.registry.get(name).cloned().ok_or_else(|| {
         // Hidden and missing tools get the same words, so that asking reveals nothing.
         let shown: String = name.chars().take(64).collect();
         Error::new(Kind::UnknownTool, format!("there is no tool `{shown}`"))
@@ -27,9 +27,13 @@ pub fn find(pipeline: &Pipeline, name: &str) -> Result<Arc<dyn Tool>> {
 }
 
 /// The workspace as this call may touch it, and what a result has to say about that.
-pub async fn hold(pipeline: &Pipeline, request: &CallRequest) -> Result<(Arc<Workspace>, Option<Value>)> {
+pub async fn hold(
+    pipeline: &Pipeline,
+    state: &State,
+    request: &CallRequest,
+) -> Result<(Arc<Workspace>, Option<Value>)> {
     let (workspace, about) = narrow(request).await?;
-    if pipeline.config.policy.escalate == Escalate::Off {
+    if state.config.policy.escalate == Escalate::Off {
         return Ok((workspace, about));
     }
     let book = pipeline.policy.current(workspace.path()).await;
@@ -52,9 +56,9 @@ async fn narrow(request: &CallRequest) -> Result<(Arc<Workspace>, Option<Value>)
     held.await.map_err(|error| Error::internal("the client's sandbox could not be applied").source(error))?
 }
 
-pub fn prepare(pipeline: &Pipeline, tool: &dyn Tool, request: &CallRequest, workspace: &Workspace) -> Result<Prepared> {
+pub fn prepare(state: &State, tool: &dyn Tool, request: &CallRequest, workspace: &Workspace) -> Result<Prepared> {
     let spec = tool.spec();
-    let cx = PrepareCx { session: &request.view.session, workspace, config: &pipeline.config };
+    let cx = PrepareCx { session: &request.view.session, workspace, config: &state.config };
     let plan = tool.prepare(&request.arguments, &cx)?;
     // A tool that knows better what is missing has said so by now.
     if let Some(reason) = &spec.unavailable {
@@ -62,7 +66,7 @@ pub fn prepare(pipeline: &Pipeline, tool: &dyn Tool, request: &CallRequest, work
             .hint("Ask the operator of the host, or do it another way."));
     }
     let asks = plan.asks.or_else(|| {
-        (spec.requires_approval || pipeline.config.approval.own_tools_always)
+        (spec.requires_approval || state.config.approval.own_tools_always)
             .then(|| "The operator wants to be asked for every call of it.".to_owned())
     });
     Ok(Prepared {
@@ -70,7 +74,7 @@ pub fn prepare(pipeline: &Pipeline, tool: &dyn Tool, request: &CallRequest, work
         tool: spec.name.clone(),
         description: spec.description.clone(),
         definition: spec.definition(),
-        generation: pipeline.config.generation,
+        generation: state.config.generation,
         arguments_hash: digest(&Value::Object(request.arguments.clone())),
         shown_arguments: shown(&request.arguments),
         arguments: request.arguments.clone(),
@@ -78,14 +82,14 @@ pub fn prepare(pipeline: &Pipeline, tool: &dyn Tool, request: &CallRequest, work
         shown_env: shown_env(&plan.env),
         profile: spec.profile,
         effects: spec.effects.clone(),
-        limit: limit(pipeline, spec.timeout, plan.timeout, request.timeout),
+        limit: limit(state, spec.timeout, plan.timeout, request.timeout),
         asks,
     })
 }
 
 /// The smallest of what the caller, the client and the operator allow.
-fn limit(pipeline: &Pipeline, tool: Duration, asked: Option<Duration>, client: Option<Duration>) -> Duration {
-    let ceiling = pipeline.config.limits.timeout_ceiling;
+fn limit(state: &State, tool: Duration, asked: Option<Duration>, client: Option<Duration>) -> Duration {
+    let ceiling = state.config.limits.timeout_ceiling;
     asked.unwrap_or(tool).min(client.unwrap_or(ceiling)).min(ceiling)
 }
 

@@ -94,12 +94,13 @@ impl Pipeline {
         cancel: &Cancel,
         record: &mut Record,
     ) -> Result<Output> {
-        let tool = find(self, &request.tool)?;
-        let (workspace, client_sandbox) = hold(self, &request).await?;
+        let state = self.state();
+        let tool = find(&state, &request.tool)?;
+        let (workspace, client_sandbox) = hold(self, &state, &request).await?;
         if let Some(about) = &client_sandbox {
             record.set(json!({"client_sandbox": about["mode"]}));
         }
-        let prepared = prepare(self, &*tool, &request, &workspace)?;
+        let prepared = prepare(&state, &*tool, &request, &workspace)?;
         record.set(json!({
             "tool": prepared.tool,
             "arguments_hash": prepared.arguments_hash,
@@ -126,7 +127,7 @@ impl Pipeline {
             session: Arc::clone(&request.view.session),
             view: request.view,
             workspace,
-            config: Arc::clone(&self.config),
+            config: Arc::clone(&state.config),
             policy: self.policy.clone(),
             cancel: cancel.clone(),
             deadline: Arc::clone(&deadline),
@@ -148,7 +149,7 @@ impl Pipeline {
         // A tool has the grace to end its children and to hand over what it has; then it is dropped.
         let ended = match ended {
             Some(result) => Some(result),
-            None => tokio::time::timeout(self.config.limits.grace * 2 + Run::SLACK, work).await.ok(),
+            None => tokio::time::timeout(state.config.limits.grace * 2 + Run::SLACK, work).await.ok(),
         };
         match ended {
             Some(Ok(result)) => result.map(|output| match client_sandbox {

@@ -100,7 +100,7 @@ impl ServerHandler for Handler {
         );
         result.ttl_ms = tools_list::TTL_MS;
         let handle = self.server.mint_handle(&line.principal).map_err(refused)?;
-        let table = mcp_capabilities::table(&self.server);
+        let table = mcp_capabilities::table(&self.server.pipeline.state());
         let about = result.meta.get_or_insert_default();
         about.insert(meta::TOOLS.to_owned(), table);
         about.insert(meta::SESSION.to_owned(), Value::from(handle));
@@ -129,8 +129,9 @@ impl ServerHandler for Handler {
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        let tool = self.server.pipeline.registry.get(name)?;
-        let schemas = self.server.pipeline.registry.schemas(name)?;
+        let state = self.server.pipeline.state();
+        let tool = state.registry.get(name)?;
+        let schemas = state.registry.schemas(name)?;
         Some(tools_list::wire(tool.spec(), schemas, name.contains('.'), None))
     }
 

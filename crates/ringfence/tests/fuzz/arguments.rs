@@ -97,7 +97,8 @@ fn arguments_are_checked_without_a_panic_and_in_few_words() {
     let cx = PrepareCx { session: &line.session, workspace: &line.session.workspace, config: &server.config };
     let (mut refused, mut taken, mut forbidden) = (0u64, 0u64, 0u64);
     each_case("arguments", |rng| {
-        let tool = rng.pick(server.pipeline.registry.tools());
+        let state = server.pipeline.state();
+        let tool = rng.pick(state.registry.tools());
         let schema = Value::Object(tool.spec().input_schema.clone());
         let mut arguments = fitting(rng, &schema);
         for _ in 0..rng.below(4) {

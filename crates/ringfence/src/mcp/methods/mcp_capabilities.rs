@@ -5,13 +5,14 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::tools_list::{asks, permission};
+use crate::call::State;
 use crate::mcp::{Server, version};
 use crate::session::Session;
 use crate::tools::Spec;
 
 pub async fn capabilities(server: &Server, session: Option<&Session>) -> Value {
-    let tools: Vec<Value> =
-        server.pipeline.registry.tools().iter().map(|tool| describe(server, tool.spec(), session)).collect();
+    let state = server.pipeline.state();
+    let tools: Vec<Value> = state.registry.tools().iter().map(|tool| describe(&state, tool.spec(), session)).collect();
     let mut all = json!({
         "server": {"name": "ringfence", "version": env!("CARGO_PKG_VERSION")},
         "protocolVersions": version::supported(),
@@ -35,19 +36,19 @@ async fn policy(server: &Server, session: &Session) -> Value {
     json!({
         "generation": book.generation,
         "rules": book.table.prefixes.len(),
-        "escalate": if faults.is_empty() { server.config.policy.escalate.name() } else { "off" },
+        "escalate": if faults.is_empty() { server.pipeline.state().config.policy.escalate.name() } else { "off" },
         "broken": faults,
     })
 }
 
-fn describe(server: &Server, spec: &Spec, session: Option<&Session>) -> Value {
+fn describe(state: &State, spec: &Spec, session: Option<&Session>) -> Value {
     let mut tool = json!({
         "name": spec.name,
         "display_name": spec.title,
         "description": spec.description,
         "version": spec.version,
         "permission": permission(spec),
-        "requires_approval": asks(server, spec),
+        "requires_approval": asks(state, spec),
         "sandbox_profile": spec.profile,
         "default_timeout_ms": u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),
         "allows_streaming": spec.streaming,
@@ -64,7 +65,7 @@ fn describe(server: &Server, spec: &Spec, session: Option<&Session>) -> Value {
 }
 
 /// The short form that rides on `initialize` and `server/discover`.
-pub fn table(server: &Server) -> Value {
+pub fn table(state: &State) -> Value {
     let row = |spec: &Spec| json!({"name": spec.name, "version": spec.version, "permission": permission(spec)});
-    server.pipeline.registry.tools().iter().map(|tool| row(tool.spec())).collect()
+    state.registry.tools().iter().map(|tool| row(tool.spec())).collect()
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rmcp::model::{ListToolsResult, MetaObject, Tool as WireTool, ToolAnnotations};
 use serde_json::{Map, Value, json};
 
+use crate::call::State;
 use crate::mcp::{Server, meta};
 use crate::registry::{Schemas, spells_with_dots, underscored};
 use crate::session::{Client, Session};
@@ -14,13 +15,10 @@ use crate::tools::Spec;
 pub const TTL_MS: u64 = 60_000;
 
 pub fn list(server: &Server, session: &Session, client: &Client, stateless: bool) -> ListToolsResult {
-    let dots = spells_with_dots(server.config.tool_names, client);
-    let tools = server
-        .pipeline
-        .registry
-        .listed()
-        .map(|(tool, schemas)| wire(tool.spec(), schemas, dots, Some((server, session))));
-    let tools = tools.collect();
+    let state = server.pipeline.state();
+    let dots = spells_with_dots(state.config.tool_names, client);
+    let listed = state.registry.listed();
+    let tools = listed.map(|(tool, schemas)| wire(tool.spec(), schemas, dots, Some((&state, session)))).collect();
     let mut result = ListToolsResult::with_all_items(tools);
     if stateless {
         result.ttl_ms = Some(TTL_MS);
@@ -29,7 +27,7 @@ pub fn list(server: &Server, session: &Session, client: &Client, stateless: bool
     result
 }
 
-pub fn wire(spec: &Spec, schemas: &Schemas, dots: bool, session: Option<(&Server, &Session)>) -> WireTool {
+pub fn wire(spec: &Spec, schemas: &Schemas, dots: bool, session: Option<(&State, &Session)>) -> WireTool {
     let name = if dots { spec.name.clone() } else { underscored(&spec.name) };
     let mut tool = WireTool::new(name, spec.description.clone(), Arc::clone(&schemas.input));
     tool.title = Some(spec.title.clone());
@@ -48,7 +46,7 @@ pub fn wire(spec: &Spec, schemas: &Schemas, dots: bool, session: Option<(&Server
 }
 
 /// The metadata of one tool under our own keys.
-fn describe(spec: &Spec, schemas: &Schemas, session: Option<(&Server, &Session)>) -> Map<String, Value> {
+fn describe(spec: &Spec, schemas: &Schemas, session: Option<(&State, &Session)>) -> Map<String, Value> {
     let mut map = Map::new();
     let mut put = |key: &str, value: Value| map.insert(key.to_owned(), value);
     put(meta::VERSION, json!(spec.version));
@@ -57,8 +55,8 @@ fn describe(spec: &Spec, schemas: &Schemas, session: Option<(&Server, &Session)>
     put(meta::DEFAULT_TIMEOUT_MS, json!(u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX)));
     put(meta::ALLOWS_STREAMING, json!(spec.streaming));
     put(meta::SIDE_EFFECTS, json!(spec.effects));
-    if let Some((server, session)) = session {
-        put(meta::REQUIRES_APPROVAL, json!(asks(server, spec)));
+    if let Some((state, session)) = session {
+        put(meta::REQUIRES_APPROVAL, json!(asks(state, spec)));
         put(meta::SESSION_DEFAULTS, json!({"cwd": session.workspace.display(), "overrides": false}));
     }
     if let (true, Some(schema)) = (spec.can_return_image, &schemas.outline) {
@@ -68,8 +66,8 @@ fn describe(spec: &Spec, schemas: &Schemas, session: Option<(&Server, &Session)>
 }
 
 /// Whether a call of it asks, by its own nature or by the operator's word.
-pub fn asks(server: &Server, spec: &Spec) -> bool {
-    spec.requires_approval || server.config.approval.own_tools_always
+pub fn asks(state: &State, spec: &Spec) -> bool {
+    spec.requires_approval || state.config.approval.own_tools_always
 }
 
 /// `{allow, scope, reason?}`.
