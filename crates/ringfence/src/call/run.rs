@@ -1,13 +1,14 @@
 //! One running call and the handle to it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
 use super::prepare::{find, hold, prepare};
-use super::{CallRequest, Pipeline};
+use super::{CallRequest, Pipeline, State};
 use crate::approval::AskCx;
 use crate::audit::Record;
 use crate::base::call::{Facts, Output, Status, digest};
@@ -27,6 +28,10 @@ pub struct Run {
     /// Tool and arguments in one hash: a retry must be for the same call.
     pub digest: String,
     pub principal: String,
+    /// Its questions wait so long for answers.
+    pub expiry: Duration,
+    /// It has so long to end once it was told to.
+    pub grace: Duration,
 }
 
 impl Pipeline {
@@ -35,7 +40,10 @@ impl Pipeline {
         let (caller, events) = Caller::new(request.abilities);
         let (finished, done) = oneshot::channel();
         let cancel = request.view.session.cancel.child();
+        let state = self.state();
         let run = Run {
+            expiry: state.config.approval.expiry,
+            grace: state.config.limits.grace,
             trace_id: request.trace_id.clone(),
             events,
             done,
@@ -58,7 +66,7 @@ impl Pipeline {
                     "tool": request.tool.chars().take(128).collect::<String>(),
                 }),
             );
-            let result = pipeline.carry_out(request, caller, cancel, record).await;
+            let result = pipeline.carry_out(&state, request, caller, cancel, record).await;
             // Nobody is attached any more when this fails; the record is written all the same.
             let _ = finished.send(result);
         });
@@ -67,12 +75,13 @@ impl Pipeline {
 
     async fn carry_out(
         self: &Arc<Self>,
+        state: &State,
         request: CallRequest,
         caller: Caller,
         cancel: Cancel,
         mut record: Record,
     ) -> Result<Output> {
-        let result = self.follow_the_road(request, caller, &cancel, &mut record).await;
+        let result = self.follow_the_road(state, request, caller, &cancel, &mut record).await;
         match &result {
             Ok(output) => record.finish(&output.facts, None, cancel.cause()),
             Err(error) => {
@@ -89,18 +98,18 @@ impl Pipeline {
     /// The road itself, top to bottom. A panic in a tool is an internal error of that call, nothing more.
     async fn follow_the_road(
         self: &Arc<Self>,
+        state: &State,
         request: CallRequest,
         caller: Caller,
         cancel: &Cancel,
         record: &mut Record,
     ) -> Result<Output> {
-        let state = self.state();
-        let tool = find(&state, &request.tool)?;
-        let (workspace, client_sandbox) = hold(self, &state, &request).await?;
+        let tool = find(state, &request.tool)?;
+        let (workspace, client_sandbox) = hold(self, state, &request).await?;
         if let Some(about) = &client_sandbox {
             record.set(json!({"client_sandbox": about["mode"]}));
         }
-        let prepared = prepare(&state, &*tool, &request, &workspace)?;
+        let prepared = prepare(state, &*tool, &request, &workspace)?;
         record.set(json!({
             "tool": prepared.tool,
             "arguments_hash": prepared.arguments_hash,
@@ -118,6 +127,7 @@ impl Pipeline {
             cancel,
             deadline: &deadline,
             approvals: &approvals,
+            expiry: state.config.approval.expiry,
             patience,
         };
         let granted = self.gate.pass(&ask, prepared).await?;
@@ -167,7 +177,7 @@ impl Pipeline {
 
 impl Run {
     /// For a tool to hand over its partial result after its children are dead.
-    const SLACK: std::time::Duration = std::time::Duration::from_secs(1);
+    const SLACK: Duration = Duration::from_secs(1);
 }
 
 pub fn request_digest(tool: &str, arguments: &serde_json::Map<String, serde_json::Value>) -> String {

@@ -11,6 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::approval::terminal;
 use crate::base::{Cause, Error, Kind, Result};
+use crate::call::tell_of_dropped;
 use crate::config::{self, Config, Env, Flags};
 use crate::mcp::{Server, http, stdio};
 use crate::policy::lint;
@@ -56,8 +57,8 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<u8> {
     start_log()?;
-    let config = config::resolve(
-        &Flags {
+    let made = config::Made::new(
+        Flags {
             root: args.root,
             workspace: args.workspace,
             config: args.config,
@@ -68,8 +69,10 @@ pub fn run(args: Args) -> Result<u8> {
             sandbox: config::SandboxFlags::default(),
             policy: config::PolicyFlags { rules: args.rules, escalate: args.escalate, audit_execs: args.audit_execs },
         },
-        &Env::of_process(),
-    )?;
+        Env::of_process(),
+    );
+    let (config, seen) = made.first();
+    let config = config?;
     config::prepare_root(&config)?;
     crate::sandbox::profile::check(&config)?;
     // A command runs as the same user. It shall not find our environment, our pipes or our memory through /proc.
@@ -82,7 +85,7 @@ pub fn run(args: Args) -> Result<u8> {
     };
     let runtime =
         runtime.enable_all().build().map_err(|error| Error::internal("cannot start the runtime").source(error))?;
-    let result = runtime.block_on(serve(config));
+    let result = runtime.block_on(serve(config, made, seen));
     // A read of standard input may never return; it must not keep the process.
     runtime.shutdown_timeout(Duration::from_millis(100));
     result.map(|()| 0)
@@ -109,7 +112,7 @@ async fn tell_of_rules(server: Arc<Server>) {
     }
 }
 
-async fn serve(mut config: Config) -> Result<()> {
+async fn serve(mut config: Config, made: config::Made, seen: config::Prints) -> Result<()> {
     // A limit on file sizes must refuse a call, not kill the server.
     let _too_large = signal(SignalKind::from_raw(SIGXFSZ)).map_err(no_signals)?;
     if !config.surface.enabled {
@@ -125,7 +128,8 @@ async fn serve(mut config: Config) -> Result<()> {
         let bound = listener.local_addr().map_err(|error| Error::internal("no local address").source(error))?;
         config.http.listen = Some(bound);
     }
-    let server = Server::new(config)?;
+    let server = Server::reloading(config, made, seen)?;
+    tell_of_dropped(&server.config);
     let door = match listener {
         Some(listener) => {
             let app = http::App::new(Arc::clone(&server))?;
@@ -139,6 +143,7 @@ async fn serve(mut config: Config) -> Result<()> {
         None => None,
     };
     tokio::spawn(tell_of_rules(Arc::clone(&server)));
+    let _watch = server.pipeline.watch();
     let audit = server.pipeline.audit.clone();
     audit.event(
         "server.start",

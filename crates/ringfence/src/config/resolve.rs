@@ -115,17 +115,10 @@ struct Source {
 
 impl Source {
     fn read(flags: &Flags, env: &Env) -> Result<Source> {
-        let named = flags.config.as_deref().or_else(|| env.path(env::RINGFENCE_CONFIG));
-        let path = match named {
-            Some(path) => place::absolute(path, env.cwd.as_deref(), None)?,
-            None => match default_config_path(env) {
-                Some(path) => path,
-                None => return Ok(Source::default()),
-            },
-        };
+        let Some((path, named)) = config_path(flags, env)? else { return Ok(Source::default()) };
         let text = match read_text(&path) {
             Ok(text) => text,
-            Err(error) if named.is_none() && error.kind() == Kind::NotFound => {
+            Err(error) if !named && error.kind() == Kind::NotFound => {
                 let places = path.parent().map(place::settle).transpose()?.into_iter().collect();
                 return Ok(Source { places, ..Source::default() });
             }
@@ -139,6 +132,14 @@ impl Source {
             places.extend(file.parent().map(place::settle).transpose()?);
         }
         Ok(Source { path: Some(path), places, text, read })
+    }
+}
+
+/// Where the config file is looked for, and whether somebody named it.
+pub(super) fn config_path(flags: &Flags, env: &Env) -> Result<Option<(PathBuf, bool)>> {
+    match flags.config.as_deref().or_else(|| env.path(env::RINGFENCE_CONFIG)) {
+        Some(path) => Ok(Some((place::absolute(path, env.cwd.as_deref(), None)?, true))),
+        None => Ok(default_config_path(env).map(|path| (path, false))),
     }
 }
 

@@ -82,6 +82,7 @@ impl ServerHandler for Handler {
     ) -> Answer<InitializeResult> {
         let agreed = version::negotiate(request.protocol_version.as_str()).map_err(refused)?;
         let client = Client { name: request.client_info.name.clone(), version: request.client_info.version.clone() };
+        self.server.pipeline.refresh().await;
         let mut info = initialize::info(&self.server, &client);
         info.protocol_version = wire_version(agreed);
         request.protocol_version = info.protocol_version.clone();
@@ -94,6 +95,7 @@ impl ServerHandler for Handler {
 
     async fn discover(&self, context: RequestContext<RoleServer>) -> Answer<DiscoverResult> {
         let line = line_of(&context.extensions).map_err(refused)?;
+        self.server.pipeline.refresh().await;
         let mut result = DiscoverResult::from_server_info(
             self.supported_protocol_versions().into_owned(),
             initialize::info(&self.server, &client_of(&context)),
@@ -113,7 +115,7 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Answer<ListToolsResult> {
         let (line, _, stateless) = self.admitted(&context)?;
-        Ok(tools_list::list(&self.server, &line.session, &client_of(&context), stateless))
+        Ok(tools_list::list(&self.server, &line.session, &client_of(&context), stateless).await)
     }
 
     async fn call_tool(

@@ -24,6 +24,7 @@ mod journey;
 mod malformed;
 mod prepared;
 mod prompts;
+mod reload;
 mod rules;
 mod rules_like_codex;
 mod sandbox_state;

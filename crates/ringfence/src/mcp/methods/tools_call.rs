@@ -77,6 +77,7 @@ async fn handle(
             held
         }
         (_, stateless) => {
+            incoming.server.pipeline.refresh().await;
             let run = incoming.server.pipeline.start(request(incoming, view, &params.name, arguments, trace_id));
             Held::new(run).with_answers(params.input_responses.filter(|_| stateless).unwrap_or_default())
         }
