@@ -2,17 +2,16 @@
 //! whole state again before it goes on; a watcher (see [`super::watch`]) only pokes the same look. What a call was given
 //! it keeps: a [`State`] never changes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use serde_json::{Value, json};
 
 use super::{Pipeline, State};
-use crate::base::call::digest;
 use crate::base::change::Change;
 use crate::base::{Error, Kind, Result};
-use crate::config::{Config, Fault, Made, Prints};
+use crate::config::{Config, Made, Prints};
 
 /// What counts from the start to the end of a server: sockets, places and fences have been made of it.
 const AT_START: &[&str] = &[
@@ -124,11 +123,11 @@ impl Pipeline {
             changed = changed.join(", "),
             "the config was loaded again"
         );
-        tell_of_dropped(&state.config);
+        state.log_dropped();
         if !restart_needed.is_empty() && restart_needed != reload.found().restart_needed {
             tracing::warn!("these keys count after a restart: {}", restart_needed.join(", "));
         }
-        let dropped = json!(names(&state.config.dropped));
+        let dropped = json!(dropped(&state));
         let differs = listing(now) != listing(&state);
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(state);
         self.record(json!({
@@ -144,7 +143,7 @@ impl Pipeline {
     fn keep(&self, reload: &Reload, now: &State, error: &Error) {
         let generation = now.config.generation;
         tracing::error!(generation, "the config is broken, and the last good one stays: {}", error.log_line());
-        self.record(json!({"outcome": "broken", "generation": generation, "dropped": names(&now.config.dropped)}));
+        self.record(json!({"outcome": "broken", "generation": generation, "dropped": dropped(now)}));
         reload.set_found(Found { fault: Some(about(error)), ..reload.found() });
     }
 
@@ -158,14 +157,12 @@ impl Pipeline {
     /// The state of the operator's files as a client may see it: files by their names, nothing of the host.
     pub fn about_config(&self, state: &State) -> Value {
         let found = self.reload.as_ref().map(Reload::found).unwrap_or_default();
-        let dropped: Vec<Value> = state
-            .config
-            .dropped
-            .iter()
-            .map(|fault| {
-                let tool = fault.entry.as_deref();
-                json!({"tool": tool, "line": fault.line, "message": without_paths(&fault.message)})
-            })
+        let row = |tool: Option<&str>, line: usize, message: &str| json!({"tool": tool, "line": line, "message": without_paths(message)});
+        let written = state.config.dropped.iter();
+        let made = state.registry.dropped.iter();
+        let dropped: Vec<Value> = written
+            .map(|fault| row(fault.entry.as_deref(), fault.line, &fault.message))
+            .chain(made.map(|(entry, error)| row(Some(&entry.name), entry.line, error.message())))
             .collect();
         let mut about = json!({
             "generation": state.config.generation,
@@ -177,14 +174,6 @@ impl Pipeline {
             about["fault"] = fault;
         }
         about
-    }
-}
-
-/// Says which commands are not there, and why.
-pub fn tell_of_dropped(config: &Config) {
-    for fault in &config.dropped {
-        let tool = fault.entry.as_deref().unwrap_or_default();
-        tracing::warn!(tool, "the tool is left out: {} {}", fault.line(), fault.hint);
     }
 }
 
@@ -262,13 +251,8 @@ fn hold_to_start(config: &mut Config, first: &Config) -> Vec<&'static str> {
 
 /// What is said of each tool, and what a call of it would do.
 fn definitions(state: &State) -> BTreeMap<String, String> {
-    let entries = &state.config.entries;
-    let tools = state.registry.tools().iter().map(|tool| {
-        let spec = tool.spec();
-        let entry = entries.iter().find(|entry| entry.name == spec.name).map(|entry| entry.fingerprint());
-        (spec.name.clone(), digest(&json!([format!("{spec:?}"), entry])))
-    });
-    tools.collect()
+    let tools = state.registry.tools().iter();
+    tools.map(|tool| (tool.spec().name.clone(), format!("{} {:?}", tool.definition(), tool.spec()))).collect()
 }
 
 /// What a list shows, in its order.
@@ -278,10 +262,10 @@ fn listing(state: &State) -> (crate::config::ToolNames, bool, Vec<String>) {
     (config.tool_names, config.approval.own_tools_always, tools)
 }
 
-fn names(dropped: &[Fault]) -> Vec<&str> {
-    let mut names: Vec<&str> = dropped.iter().filter_map(|fault| fault.entry.as_deref()).collect();
-    names.dedup();
-    names
+/// The names of the operator's commands that are not there.
+fn dropped(state: &State) -> BTreeSet<&str> {
+    let written = state.config.dropped.iter().filter_map(|fault| fault.entry.as_deref());
+    written.chain(state.registry.dropped.iter().map(|(entry, _)| entry.name.as_str())).collect()
 }
 
 /// A fault as a client may see it.

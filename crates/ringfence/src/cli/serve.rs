@@ -11,7 +11,6 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::approval::terminal;
 use crate::base::{Cause, Error, Kind, Result};
-use crate::call::tell_of_dropped;
 use crate::config::{self, Config, Env, Flags};
 use crate::mcp::{Server, http, stdio};
 use crate::policy::lint;
@@ -129,7 +128,6 @@ async fn serve(mut config: Config, made: config::Made, seen: config::Prints) -> 
         config.http.listen = Some(bound);
     }
     let server = Server::reloading(config, made, seen)?;
-    tell_of_dropped(&server.config);
     let door = match listener {
         Some(listener) => {
             let app = http::App::new(Arc::clone(&server))?;
@@ -142,6 +140,7 @@ async fn serve(mut config: Config, made: config::Made, seen: config::Prints) -> 
         }
         None => None,
     };
+    server.pipeline.state().log_dropped();
     tokio::spawn(tell_of_rules(Arc::clone(&server)));
     let _watch = server.pipeline.watch();
     let audit = server.pipeline.audit.clone();
