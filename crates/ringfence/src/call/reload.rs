@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use serde_json::{Value, json};
 
-use super::{Pipeline, State};
+use super::{Pipeline, State, asks};
 use crate::base::change::Change;
 use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Made, Prints};
@@ -255,11 +255,19 @@ fn definitions(state: &State) -> BTreeMap<String, String> {
     tools.map(|tool| (tool.spec().name.clone(), format!("{} {:?}", tool.definition(), tool.spec()))).collect()
 }
 
-/// What a list shows, in its order.
-fn listing(state: &State) -> (crate::config::ToolNames, bool, Vec<String>) {
+/// What lists show, in their order.
+fn listing(state: &State) -> Vec<String> {
     let config = &state.config;
-    let tools = state.registry.tools().iter().map(|tool| format!("{:?}", tool.spec())).collect();
-    (config.tool_names, config.approval.own_tools_always, tools)
+    let workspace = config.workspace.as_deref();
+    let shown = state.registry.listed(workspace);
+    let tools = shown.map(|(tool, _)| format!("{} {:?} {}", tool.definition(), tool.spec(), asks(config, &**tool)));
+    let names = config.tool_names.name().to_owned();
+    // With a workspace for each principal, where tools may work decides what each of them sees.
+    let places = match workspace {
+        Some(_) => String::new(),
+        None => format!("{:?} {:?}", config.surface.cwd, config.surface.arguments),
+    };
+    tools.chain([names, places]).collect()
 }
 
 /// The names of the operator's commands that are not there.

@@ -7,8 +7,10 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use crate::support::matrix::{eras, on_cell, on_cells_at_once};
-use crate::support::server::{Scratch, ringfence};
-use crate::support::{Client, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually, on_every_transport};
+use crate::support::server::{Scratch, binary, ringfence};
+use crate::support::{
+    Approve, Client, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually, on_every_transport,
+};
 
 const CHANGED: &str = "notifications/tools/list_changed";
 
@@ -278,4 +280,153 @@ fn no_answer_is_of_two_states() {
     assert!(lists(&mut client, "browser.act"), "the last edit counts");
     assert_eq!(about(&mut client)["state"], "ok");
     assert!(!server.log().contains("broken"), "{}", server.log());
+}
+
+/// An entry that says its word, after it has waited for a file where it is told to.
+fn entry(word: &str, more: &str) -> String {
+    let script = format!("while [ -n \"$1\" ] && [ ! -e \"$1\" ]; do sleep 0.01; done; echo {word}");
+    format!(
+        "[mcp.say]\ncommand = 'sh'\nargs = ['-c', '{script}', 'say', '{{until}}']\nrequires_approval = false\n\
+         description = 'Says {word}.'\n{more}\n[mcp.say.input_schema]\ntype = 'object'\n\
+         properties.until.type = 'string'\nproperties.until.default = ''\n"
+    )
+}
+
+fn said(message: &Value) -> &str {
+    message["result"]["structuredContent"]["stdout"].as_str().unwrap_or_else(|| panic!("{message:#}"))
+}
+
+#[test]
+fn an_entry_is_added_changed_and_removed() {
+    on_every_transport(
+        |options| options.config("tools = 'core'"),
+        |server, client| {
+            assert!(!lists(client, "say"));
+            write(server, &entry("one", ""));
+            assert_eq!(said(&client.call("say", json!({}))), "one\n");
+            replace(server, &entry("two", ""));
+            assert_eq!(said(&client.call("say", json!({}))), "two\n");
+            write(server, "[surface]\ndeny = ['file.*']\n");
+            assert!(!lists(client, "say") && !lists(client, "file.read"));
+            let answer = client.call("say", json!({}));
+            assert_eq!(answer["error"]["data"]["kind"], "unknown_tool", "{answer}");
+            let made = server.events("config.reload");
+            let names = |at: usize, what: &str| made[at][what].clone();
+            assert_eq!(names(0, "added"), json!(["say"]), "{made:?}");
+            assert_eq!(names(1, "changed"), json!(["say"]), "{made:?}");
+            assert!(names(2, "removed").as_array().unwrap().contains(&json!("say")), "{made:?}");
+        },
+    );
+}
+
+#[test]
+fn a_running_call_ends_as_it_began_and_a_new_one_is_new() {
+    on_cells_at_once(
+        eras(),
+        |options| options.config(&entry("old", "")),
+        |server, client| {
+            let arguments = json!({"until": "go"});
+            let id = client.start_call("say", &arguments);
+            eventually(DEADLINE, "the first call runs", || server.events("call.start").len() == 1);
+            replace(server, &entry("new", ""));
+            assert_eq!(said(&client.call("say", json!({}))), "new\n");
+            std::fs::write(server.workspace().join("go"), "").unwrap();
+            assert_eq!(said(&client.finish(id, "say", &arguments)), "old\n");
+        },
+    );
+}
+
+#[test]
+fn trust_dies_with_the_definition_that_it_was_given_to() {
+    for cell in eras() {
+        let asking = |word: &str| entry(word, "side_effects = ['filesystem_write']");
+        on_cell(
+            cell,
+            |options| options.config(&asking("one")),
+            |server, client| {
+                client.approve = Approve::Session;
+                let asked = |client: &mut Client, word: &str| {
+                    let before = client.questions.len();
+                    assert_eq!(said(&client.call("say", json!({}))), format!("{word}\n"));
+                    client.questions.len() - before
+                };
+                assert_eq!(asked(client, "one"), 1);
+                assert_eq!(asked(client, "one"), 0, "the session trusts it");
+                // Something else changes: it is still what was trusted.
+                write(server, &format!("limits.grace_ms = 900\n{}", asking("one")));
+                assert_eq!(asked(client, "one"), 0);
+                write(server, &asking("two"));
+                assert_eq!(asked(client, "two"), 1, "another definition");
+            },
+        );
+    }
+}
+
+#[test]
+fn one_bad_entry_is_left_out_and_told() {
+    let mut server = Options::new(Transport::Stdio).config(&entry("one", "")).spawn();
+    let mut client = server.connect(SESSIONS);
+    write(&server, &format!("{}[mcp.other]\ncommand = 'true'\nstreming = true\n", entry("one", "")));
+    assert!(lists(&mut client, "say") && !lists(&mut client, "other"));
+    let row = json!([{"tool": "other", "line": 13, "message": "there is no key `streming` here"}]);
+    let about_it = about(&mut client);
+    assert_eq!((&about_it["state"], &about_it["dropped"]), (&json!("ok"), &row), "{about_it}");
+    let place = format!("{}:13:1: there is no key `streming` here", file(&server).display());
+    eventually(DEADLINE, "the log names the place", || server.log().contains(&place));
+    assert_eq!(server.events("config.reload")[0]["dropped"], json!(["other"]));
+}
+
+#[test]
+fn requests_that_come_together_make_one_reload() {
+    for cell in eras() {
+        on_cell(
+            cell,
+            |options| options.config("tools = 'core'"),
+            |server, client| {
+                write(server, "tools = 'all'");
+                let ids: Vec<String> = (0..20).map(|_| client.start("tools/list", json!({}))).collect();
+                for id in ids {
+                    let answer = client.wait(&id);
+                    let tools = answer["result"]["tools"].as_array().unwrap();
+                    assert!(tools.iter().any(|tool| tool["name"] == "browser.act"), "{answer}");
+                }
+                assert_eq!(about(client)["generation"], 2);
+                assert_eq!(server.events("config.reload").len(), 1);
+            },
+        );
+    }
+}
+
+/// The kernel gives no watches to whoever has used up the user's share.
+#[test]
+fn without_a_watcher_every_request_still_looks() {
+    let scratch = Scratch::new();
+    let program = scratch.path().join("unwatched");
+    let script = "#!/bin/sh\nexec unshare --user --map-root-user sh -c \\\n\
+        'echo 0 > /proc/sys/user/max_inotify_instances && exec \"$0\" \"$@\"' ";
+    std::fs::write(&program, format!("{script}'{}' \"$@\"\n", binary().display())).unwrap();
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let options = Options::new(Transport::Stdio).config("tools = 'core'").on(&scratch).through(program);
+    let mut server = options.spawn();
+    let mut client = server.connect(SESSIONS);
+    eventually(DEADLINE, "it is told", || {
+        server.log().contains("changes of the config are seen with the next call only")
+    });
+    write(&server, "tools = 'all'");
+    assert!(lists(&mut client, "browser.act"));
+    client.wait_notification(CHANGED);
+}
+
+/// Rules are looked at by every call; what is wrong with new ones is in the log before the first.
+#[test]
+fn broken_rules_are_told_when_they_are_written() {
+    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut client = server.connect(SESSIONS);
+    assert!(lists(&mut client, "shell.exec"));
+    let folder = server.scratch.path().join("home/.codex/rules");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("mine.rules"), "prefix_rule(pattern=[)\n").unwrap();
+    eventually(DEADLINE, "the log names the file", || server.log().contains("mine.rules:1"));
+    client.drain();
+    assert!(client.notifications.is_empty(), "{:?}", client.notifications);
 }
