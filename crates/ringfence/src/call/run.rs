@@ -6,12 +6,13 @@ use std::time::Duration;
 use futures::FutureExt;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
+use tracing::Instrument;
 
 use super::prepare::{find, hold, prepare};
 use super::{CallRequest, Pipeline, State};
-use crate::approval::AskCx;
+use crate::approval::{AskCx, Granted};
 use crate::audit::Record;
-use crate::base::call::{Facts, Output, Status, digest};
+use crate::base::call::{Facts, Output, Prepared, Status, digest};
 use crate::base::caller::{Caller, Event};
 use crate::base::clock::Deadline;
 use crate::base::narrowing;
@@ -52,7 +53,15 @@ impl Pipeline {
             principal: request.view.session.principal.name().to_owned(),
         };
         let pipeline = Arc::clone(self);
-        self.runs.spawn(async move {
+        let shown: String = request.tool.chars().take(128).collect();
+        // On every line about the call, whatever the level.
+        let span = tracing::error_span!(
+            "call",
+            trace_id = request.trace_id.as_str(),
+            session = request.view.session.id,
+            tool = shown
+        );
+        let work = async move {
             let record = Record::open(
                 &pipeline.audit,
                 &request.trace_id,
@@ -63,13 +72,14 @@ impl Pipeline {
                     "transport": request.view.session.transport,
                     "protocol": request.protocol,
                     "client": request.client,
-                    "tool": request.tool.chars().take(128).collect::<String>(),
+                    "tool": shown,
                 }),
             );
             let result = pipeline.carry_out(&state, request, caller, cancel, record).await;
             // Nobody is attached any more when this fails; the record is written all the same.
             let _ = finished.send(result);
-        });
+        };
+        self.runs.spawn(work.instrument(span));
         run
     }
 
@@ -86,8 +96,10 @@ impl Pipeline {
             Ok(output) => record.finish(&output.facts, None, cancel.cause()),
             Err(error) => {
                 let facts = Facts { status: Some(status_of(error)), ..Facts::default() };
-                if error.kind() == Kind::Internal {
-                    tracing::error!("{}", error.log_line());
+                // What stands behind the words that the caller gets is here, under the same trace id.
+                match error.kind() {
+                    Kind::Internal => tracing::error!("{}", error.log_line()),
+                    _ => tracing::info!("{}", error.log_line()),
                 }
                 record.finish(&facts, Some(error), cancel.cause());
             }
@@ -132,7 +144,9 @@ impl Pipeline {
             expiry: state.config.approval.expiry,
             patience,
         };
-        let granted = self.gate.pass(&ask, prepared).await?;
+        let granted = self.gate.pass(&ask, prepared).await;
+        record.set(json!({"approval": decision(&granted)}));
+        let granted = granted?;
         record.start()?;
         let cx = Arc::new(RunCx {
             trace_id: request.trace_id.clone(),
@@ -186,6 +200,17 @@ impl Run {
 
 pub fn request_digest(tool: &str, arguments: &serde_json::Map<String, serde_json::Value>) -> String {
     digest(&json!([crate::registry::underscored(tool), arguments]))
+}
+
+/// What became of the question whether it may run.
+fn decision(granted: &Result<Granted<Prepared>>) -> &'static str {
+    match granted {
+        Ok(granted) if granted.grant().by == "policy" => "not_needed",
+        Ok(_) => "approved",
+        Err(error) if error.kind() == Kind::ApprovalDenied => "denied",
+        // Nobody answered, or nobody waits for the answer any more.
+        Err(_) => "expired",
+    }
 }
 
 fn status_of(error: &Error) -> Status {

@@ -9,8 +9,10 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::log;
 use crate::approval::terminal;
 use crate::base::{Cause, Error, Kind, Result};
+use crate::config::log::LogFlags;
 use crate::config::{self, Config, Env, Flags};
 use crate::mcp::{Server, http, stdio};
 use crate::policy::lint;
@@ -20,7 +22,8 @@ use crate::policy::lint;
 #[command(
     after_help = "Flags win over the environment, the environment over the config file, the file over defaults.\n\
 Environment: SANDBOX_WORKSPACE, SANDBOX_ROOT, RINGFENCE_CONFIG, RINGFENCE_TOOLS, MCP_AUTH_ENABLED,\n\
-MCP_AUTH_JWT_SECRET, MCP_AUTH_JWT_PUBLIC_KEY, MCP_AUTH_AUDIENCE, MCP_AUTH_ISSUER, RINGFENCE_LOG (error, warn, info, debug, trace)"
+MCP_AUTH_JWT_SECRET, MCP_AUTH_JWT_PUBLIC_KEY, MCP_AUTH_AUDIENCE, MCP_AUTH_ISSUER, RINGFENCE_LOG (error, warn, info, debug, trace),\n\
+RINGFENCE_LOG_FORMAT, RINGFENCE_LOG_FILE"
 )]
 pub struct Args {
     /// The directory the tools work in; default: the current directory on stdio, one per caller over HTTP
@@ -50,12 +53,20 @@ pub struct Args {
     /// Write every exec into the audit log, not only those that a rule decided
     #[arg(long)]
     audit_execs: bool,
+    /// How much is logged; default: warn
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<config::log::LogLevel>,
+    /// In which form; default: pretty
+    #[arg(long, value_name = "FORM")]
+    log_format: Option<config::log::LogFormat>,
+    /// Append the log to this file instead of writing it to standard error
+    #[arg(long, value_name = "FILE")]
+    log_file: Option<PathBuf>,
     #[arg(long, hide = true)]
     conformance_fixtures: bool,
 }
 
 pub fn run(args: Args) -> Result<u8> {
-    start_log()?;
     let made = config::Made::new(
         Flags {
             root: args.root,
@@ -67,11 +78,14 @@ pub fn run(args: Args) -> Result<u8> {
             conformance_fixtures: args.conformance_fixtures,
             sandbox: config::SandboxFlags::default(),
             policy: config::PolicyFlags { rules: args.rules, escalate: args.escalate, audit_execs: args.audit_execs },
+            log: LogFlags { level: args.log_level, format: args.log_format, file: args.log_file },
         },
         Env::of_process(),
     );
-    let (config, seen) = made.first();
+    let ((config, seen), said) = log::hold(|| made.first());
     let config = config?;
+    log::start(&config.log, |line| line.into())?;
+    said.say();
     config::prepare_root(&config)?;
     crate::sandbox::profile::check(&config)?;
     // A command runs as the same user. It shall not find our environment, our pipes or our memory through /proc.
@@ -217,30 +231,4 @@ impl StopSignals {
             _ = self.interrupt.recv() => {}
         }
     }
-}
-
-/// Log lines go to standard error: standard output belongs to the protocol. They are ours alone; the protocol
-/// engine would log whole requests, and arguments may hold secrets.
-fn start_log() -> Result<()> {
-    use tracing::level_filters::LevelFilter;
-    use tracing_subscriber::layer::SubscriberExt;
-    use tracing_subscriber::util::SubscriberInitExt;
-
-    let level = match std::env::var("RINGFENCE_LOG").as_deref() {
-        Ok("error") => LevelFilter::ERROR,
-        Ok("info") => LevelFilter::INFO,
-        Ok("debug") => LevelFilter::DEBUG,
-        Ok("trace") => LevelFilter::TRACE,
-        Ok("warn" | "") | Err(_) => LevelFilter::WARN,
-        Ok(_) => {
-            return Err(Error::invalid_arguments("RINGFENCE_LOG names no log level")
-                .hint("Use error, warn, info, debug or trace."));
-        }
-    };
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(false);
-    tracing_subscriber::registry()
-        .with(tracing_subscriber::filter::Targets::new().with_target("ringfence", level))
-        .with(lines.compact())
-        .try_init()
-        .map_err(|error| Error::internal("cannot start the log").source(error))
 }

@@ -118,6 +118,7 @@ pub struct Config {
     pub approval: Approval,
     pub limits: Limits,
     pub browser: Browser,
+    pub log: log::Log,
     pub sandbox: Sandbox,
     pub policy: Policy,
     pub http: Http,

@@ -44,7 +44,7 @@ impl Handler {
 
 pub(super) fn refused(error: Error) -> ErrorData {
     let trace_id = TraceId::mint();
-    tracing::info!(%trace_id, "refused: {}", error.log_line());
+    render::log_refusal(&error, &trace_id);
     render::error_data(&error, &trace_id)
 }
 

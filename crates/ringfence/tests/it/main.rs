@@ -22,6 +22,7 @@ mod file_replace;
 mod file_search;
 mod footprint;
 mod journey;
+mod logs;
 mod malformed;
 mod prepared;
 mod prompts;

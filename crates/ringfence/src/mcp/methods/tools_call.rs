@@ -65,7 +65,13 @@ async fn handle(
     trace_id: &mut TraceId,
 ) -> Result<CallToolResponse> {
     let mut arguments = params.arguments.unwrap_or_default();
-    let view = view(incoming, &mut arguments)?;
+    let told = |error: &Error, trace_id: &TraceId| {
+        // What a run fails with has been said by then; this is about what stands around it.
+        if error.kind() == Kind::Internal {
+            render::log_refusal(error, trace_id);
+        }
+    };
+    let view = view(incoming, &mut arguments).inspect_err(|error| told(error, trace_id))?;
     let digest = request_digest(&params.name, &arguments);
     let held = match (&params.request_state, incoming.stateless) {
         (Some(state), true) => {
@@ -94,12 +100,13 @@ async fn handle(
         Attached::Done(Ok(output)) => Ok(CallToolResponse::Complete(render::result(output, trace_id))),
         Attached::Done(Err(error)) => Err(error),
         Attached::Asks(held) => {
-            let requests = questions(&held)?;
-            let state = incoming.server.pipeline.parked.park(held)?;
+            let requests = questions(&held).inspect_err(|error| told(error, trace_id))?;
+            let state = incoming.server.pipeline.parked.park(held).inspect_err(|error| told(error, trace_id))?;
             Ok(CallToolResponse::InputRequired(InputRequiredResult::new(Some(requests), Some(state))))
         }
         Attached::Detached(held) => {
-            let task = incoming.server.tasks.keep(held, &incoming.line.principal)?;
+            let kept = incoming.server.tasks.keep(held, &incoming.line.principal);
+            let task = kept.inspect_err(|error| told(error, trace_id))?;
             Ok(CallToolResponse::Task(CreateTaskResult::new(task)))
         }
     }
