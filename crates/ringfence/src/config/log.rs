@@ -90,3 +90,58 @@ fn word<T: ValueEnum>(env: &Env, variable: &'static str, what: &str) -> Result<O
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::scratch::Scratch;
+    use super::super::{Config, Flags, Origin};
+    use super::*;
+
+    fn config(scratch: &Scratch, log: LogFlags, variables: &[(&str, &str)], file: &str) -> Result<Config> {
+        let config = scratch.file("etc/config.toml", file);
+        let root = Some(scratch.path().join("root"));
+        let flags = Flags { config: Some(config), root, log, ..Flags::default() };
+        super::super::resolve(&flags, &Env::new(variables.iter().copied(), scratch.dir("project")))
+    }
+
+    #[test]
+    fn flag_over_environment_over_file_over_default() {
+        let scratch = Scratch::new();
+        let of = |config: Config| (config.log.level, config.log.format, config.log.file);
+        let none = LogFlags::default;
+        let usual = config(&scratch, none(), &[], "").unwrap();
+        assert_eq!(of(usual), (LogLevel::Warn, LogFormat::Pretty, None));
+        let file = "[log]\nlevel = 'debug'\nformat = 'json'\nfile = 'my.log'\n";
+        let from_file = config(&scratch, none(), &[], file).unwrap();
+        let at = |name: &str| Some(scratch.path().canonicalize().unwrap().join(name));
+        assert_eq!(of(from_file), (LogLevel::Debug, LogFormat::Json, at("etc/my.log")));
+        let variables =
+            [("RINGFENCE_LOG", "error"), ("RINGFENCE_LOG_FORMAT", "pretty"), ("RINGFENCE_LOG_FILE", "../e")];
+        let from_env = config(&scratch, none(), &variables, file).unwrap();
+        let origin = &from_env.settings.iter().find(|setting| setting.key == "log.file").unwrap().origin;
+        assert_eq!(*origin, Origin::Env("RINGFENCE_LOG_FILE"));
+        assert_eq!(of(from_env), (LogLevel::Error, LogFormat::Pretty, at("e")));
+        let flags = LogFlags {
+            level: Some(LogLevel::Trace),
+            format: Some(LogFormat::Json),
+            file: Some(scratch.path().join("flag")),
+        };
+        assert_eq!(
+            of(config(&scratch, flags, &variables, file).unwrap()),
+            (LogLevel::Trace, LogFormat::Json, at("flag"))
+        );
+    }
+
+    #[test]
+    fn words_that_are_not_known_and_places_that_tools_reach_are_refused() {
+        let scratch = Scratch::new();
+        for (name, value) in [("RINGFENCE_LOG", "loud"), ("RINGFENCE_LOG_FORMAT", "xml")] {
+            let error = config(&scratch, LogFlags::default(), &[(name, value)], "").unwrap_err();
+            assert!(error.message().contains(name) && error.hint_text().unwrap().starts_with("Use one of "), "{error}");
+        }
+        let inside = config(&scratch, LogFlags::default(), &[], "log.file = '../project/deep/my.log'").unwrap_err();
+        assert_eq!(inside.reason_name(), Some("bad_workspace"), "{inside}");
+        let theirs = config(&scratch, LogFlags::default(), &[], "log.file = '../root/workspaces/a/l'").unwrap_err();
+        assert_eq!(theirs.reason_name(), Some("bad_log_file"), "{theirs}");
+    }
+}
