@@ -156,7 +156,7 @@ async fn serve(mut config: Config, made: config::Made, seen: config::Prints) -> 
     };
     server.pipeline.state().log_dropped();
     tokio::spawn(tell_of_rules(Arc::clone(&server)));
-    let _watch = server.pipeline.watch();
+    let watch = server.pipeline.watch();
     let audit = server.pipeline.audit.clone();
     audit.event(
         "server.start",
@@ -180,6 +180,7 @@ async fn serve(mut config: Config, made: config::Made, seen: config::Prints) -> 
         None => within_grace(&server, stdio::serve(Arc::clone(&server))).await,
     };
     server.shutdown.cancel(Cause::Eof);
+    drop(watch);
     server.pipeline.idle(server.config.limits.grace * 2 + Duration::from_secs(1)).await;
     let reason = server.shutdown.cause().map_or("eof", Cause::name);
     audit.event("server.stop", json!({"cause": reason}))?;
