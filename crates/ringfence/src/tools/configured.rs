@@ -199,9 +199,9 @@ impl Tool for Configured {
         self.filter.shows(workspace)
     }
 
-    fn session_defaults(&self, session: &Session) -> Value {
+    fn session_defaults(&self, session: &Session, shape: &Shape) -> Value {
         let env = self.entry.env.iter().map(|(name, value)| (name.clone(), value.text.clone())).collect();
-        super::defaults(session, self.entry.cwd.as_deref(), env)
+        super::defaults((session, shape), self.entry.cwd.as_deref(), env)
     }
 
     fn limits(&self) -> Vec<Limit> {

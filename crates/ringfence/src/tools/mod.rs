@@ -224,8 +224,8 @@ pub trait Tool: Send + Sync + 'static {
     }
 
     /// Where its calls start and with what, for those who look before they call.
-    fn session_defaults(&self, session: &Session) -> Value {
-        defaults(session, None, Vec::new())
+    fn session_defaults(&self, session: &Session, shape: &Shape) -> Value {
+        defaults((session, shape), None, Vec::new())
     }
 
     /// What bounds it, for the documents.
@@ -241,8 +241,7 @@ pub trait Tool: Send + Sync + 'static {
 }
 
 /// What a call gets that says nothing itself: the session's choice over the tool's own.
-fn defaults(session: &Session, cwd: Option<&Path>, env: Vec<(String, String)>) -> Value {
-    let shape = session.shape();
+fn defaults((session, shape): (&Session, &Shape), cwd: Option<&Path>, env: Vec<(String, String)>) -> Value {
     let below = shape.cwd.as_deref().map(Path::new).or(cwd).unwrap_or(Path::new(""));
     let show = |(name, value): (String, String)| {
         let value = if is_sensitive(&name) { "[set]".to_owned() } else { value };
