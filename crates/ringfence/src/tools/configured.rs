@@ -6,7 +6,7 @@
 mod filter;
 mod words;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
@@ -213,7 +213,8 @@ impl Tool for Configured {
         let cwd = self.cwd(cx.shape);
         // Opened to fail before anybody is asked; the run opens it again and uses what it opened.
         let (_, below) = cx.workspace.open_dir(&cwd)?;
-        let cwd = cx.workspace.path().join(below);
+        // Without the `.` that stands for the workspace itself.
+        let cwd: PathBuf = cx.workspace.path().join(below).components().collect();
         self.filter.check(cx.workspace.path(), &cwd, &arguments)?;
         let words = words::expand(&self.entry.args, &arguments)?;
         // A secret that is not there is told before anybody is asked, too.

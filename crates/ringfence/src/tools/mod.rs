@@ -39,7 +39,7 @@ pub mod text;
 mod turn;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -248,7 +248,7 @@ fn defaults((session, shape): (&Session, &Shape), cwd: Option<&Path>, env: Vec<(
         (name, Value::from(value))
     };
     let env: Map<String, Value> = merge(env, shape.env.clone()).into_iter().map(show).collect();
-    let cwd = session.workspace.path().join(below);
+    let cwd: PathBuf = session.workspace.path().join(below).components().collect();
     json!({"cwd": cwd.display().to_string(), "env": env, "overrides": !shape.is_plain()})
 }
 
