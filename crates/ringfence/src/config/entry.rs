@@ -239,7 +239,10 @@ impl Check<'_> {
         };
         Some(Entry {
             display_name: raw.display_name.unwrap_or_else(|| name.clone()),
-            description: raw.description.unwrap_or_else(|| format!("Runs `{command}`.")),
+            // Where a program lies is the operator's own business.
+            description: raw
+                .description
+                .unwrap_or_else(|| format!("Runs `{}`.", command.rsplit('/').next().unwrap_or(&command))),
             version: raw.version.unwrap_or_else(|| "1".to_owned()),
             name,
             command,

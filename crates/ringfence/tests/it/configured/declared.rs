@@ -111,3 +111,21 @@ fn no_rule_lets_a_part_of_it_out() {
     let execs = server.events("exec");
     assert!(execs.iter().any(|exec| exec["verdict"] == "forbidden"), "{execs:#?}");
 }
+
+/// A client's own sandbox takes from an entry what the entry declares; it never gives.
+#[test]
+fn a_clients_sandbox_narrows_an_entry_too() {
+    let port = greeter();
+    let (server, mut client) = with(&format!(
+        "[mcp.both]\ncommand = \"bash\"\nargs = [\"-c\", \"touch made 2>/dev/null && echo written; (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && echo reached; true\"]\n\
+         side_effects = [\"filesystem_write\"]\nallow_network = true"
+    ));
+    let everything = json!({"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"});
+    let state = json!({"permissionProfile": {"type": "managed", "network": "restricted",
+        "file_system": {"type": "restricted", "entries": [everything]}}});
+    let params = json!({"name": "both", "arguments": {}, "_meta": {"codex/sandbox-state-meta": state}});
+    let id = client.start("tools/call", params);
+    assert_eq!(said(&client.wait(&id)), "");
+    assert!(!server.workspace().join("made").exists());
+    assert_eq!(said(&client.call("both", json!({}))), "written\nreached\n");
+}
