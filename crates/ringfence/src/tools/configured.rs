@@ -170,7 +170,7 @@ fn spec(entry: &Entry, config: &Config) -> Spec {
             open_world: reaches_out,
         },
         effects,
-        profile: entry.profile.name(),
+        profile: entry.profile_beside(config.sandbox.profile).name(),
         input_schema: entry.input_schema.clone(),
         output_schema: Some(arguments::reply_schema::<Reply>()),
         can_return_image: false,

@@ -129,3 +129,20 @@ fn a_clients_sandbox_narrows_an_entry_too() {
     assert!(!server.workspace().join("made").exists());
     assert_eq!(said(&client.call("both", json!({}))), "written\nreached\n");
 }
+
+/// Where there are no namespaces, what can be kept is kept, and what cannot is not offered.
+#[test]
+fn beside_contained_an_entry_is_contained_and_holds_what_it_declares() {
+    let (server, mut client) = with(&format!(
+        "[sandbox]\nprofile = \"contained\"\n[mcp.reads]\n{WRITE}\nrequires_approval = false\n\
+         [mcp.writes]\n{WRITE}\nside_effects = [\"filesystem_write\"]\n\
+         [mcp.names]\ncommand = \"true\"\nallow_domains = [\"example.com\"]"
+    ));
+    let message = client.call("reads", json!({}));
+    assert!(!said(&message).contains("written"), "{message:#}");
+    assert_eq!(message["result"]["structuredContent"]["sandbox"]["profile"], "contained");
+    assert!(!server.workspace().join("made").exists());
+    assert!(said(&client.call("writes", json!({}))).contains("written"));
+    assert_eq!(client.call("names", json!({}))["error"]["data"]["kind"], "unknown_tool");
+    assert!(server.log().contains("cannot filter the network"), "{}", server.log());
+}
