@@ -225,14 +225,6 @@ fn hold_to_start(config: &mut Config, first: &Config) -> Vec<&'static str> {
             differ.push(name);
         }
     }
-    // An entry without a profile of its own has been given that of a fence that is not there yet.
-    if config.sandbox.profile != first.sandbox.profile {
-        for entry in &mut config.entries {
-            if entry.profile == crate::config::Profile::None {
-                Arc::make_mut(entry).profile = first.sandbox.profile;
-            }
-        }
-    }
     config.settings.retain(|row| !at_start(row.key));
     config.settings.extend(first.settings.iter().filter(|row| at_start(row.key)).cloned());
     config.root.clone_from(&first.root);
