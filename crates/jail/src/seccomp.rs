@@ -194,16 +194,35 @@ const EXECS: &[Rule] = rules![
     SYS_execveat => Then::Ask,
 ];
 
-/// The rules for a run. `namespaces` says whether it has its own, of processes and of the network; `watched` whether
-/// its execs are judged.
-pub fn rules(network: Network, namespaces: bool, watched: bool) -> impl Iterator<Item = &'static Rule> {
+/// What a sandbox inside the sandbox is made with. Mounts can be added with these and, in namespaces of one's own, taken
+/// away again; those that were there before are locked by the kernel. The newer calls for mounts stay shut, and so do
+/// other people's namespaces.
+const NESTING: &[c_long] =
+    &[libc::SYS_clone, libc::SYS_unshare, libc::SYS_mount, libc::SYS_umount2, libc::SYS_pivot_root];
+
+/// What the rules for a run depend on.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Case {
+    pub network: Network,
+    /// It has its own, of processes and of the network.
+    pub namespaces: bool,
+    /// Its execs are judged.
+    pub watched: bool,
+    /// It may be a sandbox itself.
+    pub nested: bool,
+}
+
+/// The rules for a run.
+pub fn rules(case: Case) -> impl Iterator<Item = &'static Rule> {
+    let Case { network, namespaces, watched, nested } = case;
     let families = match (network, namespaces) {
         (Network::All, _) | (_, true) => FAMILIES,
         (_, false) => FAMILIES_WITHOUT_NETWORK,
     };
     let others: &[Rule] = if namespaces { &[] } else { OTHERS };
     let execs: &[Rule] = if watched { EXECS } else { &[] };
-    RULES.iter().chain(families).chain(others).chain(OF_THIS_MACHINE).chain(execs)
+    let kept = move |rule: &&Rule| !(nested && NESTING.contains(&rule.call));
+    RULES.iter().filter(kept).chain(families).chain(others).chain(OF_THIS_MACHINE).chain(execs)
 }
 
 /// The name of a call that a rule is about.

@@ -131,7 +131,7 @@ impl ServerHandler for Handler {
     fn get_tool(&self, name: &str) -> Option<Tool> {
         let tool = self.server.pipeline.registry.get(name)?;
         let schemas = self.server.pipeline.registry.schemas(name)?;
-        Some(tools_list::wire(tool.spec(), schemas, name.contains('.'), None))
+        Some(tools_list::wire(&**tool, schemas, name.contains('.'), None))
     }
 
     async fn on_custom_request(

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::config::{Config, ToolNames, ToolSet};
 use crate::session::Client;
-use crate::tools::{TOOLS, Tool, UNLISTED, shell};
+use crate::tools::{LEGACY, TOOLS, Tool, UNLISTED, shell};
 
 /// One immutable set of tools. A reload builds a new one.
 pub struct Registry {
@@ -31,12 +31,15 @@ impl Registry {
         let is_shell = |tool: &Arc<dyn Tool>| tool.spec().name == shell::NAME;
         // An agent that must see one shell sees that and nothing else; others that know `shell` may call it all the
         // same, though a second shell on the list would only confuse.
+        let is_legacy = |tool: &Arc<dyn Tool>| LEGACY.contains(&tool.spec().name.as_str());
         let (mut tools, unlisted): (Vec<_>, Vec<_>) = match config.tools {
+            // Without the surface there is what was there before it, and nothing else.
+            _ if !config.surface => (all.filter(is_legacy).collect(), Vec::new()),
             ToolSet::Shell => (all.filter(is_shell).collect(), Vec::new()),
             ToolSet::Core => all.partition(|tool| !UNLISTED.contains(&tool.spec().name.as_str())),
             ToolSet::All => (all.collect(), Vec::new()),
         };
-        if config.conformance_fixtures {
+        if config.conformance_fixtures && config.surface {
             tools.extend(crate::tools::fixtures::all());
         }
         let listed = tools.len();

@@ -6,6 +6,7 @@
 pub mod attached;
 pub mod browser;
 mod cell;
+pub mod codex;
 mod egress;
 pub mod env;
 pub mod escalate;
@@ -38,7 +39,7 @@ pub use egress::fields as network_fields;
 pub use execs::{Desk, Execs, Waiting, exec_log};
 pub use launch::{Launch, Launcher, Run, Stdin};
 pub use line::Line;
-pub use live::{Ended, Glance, Keep, Live, Look, Outcome, Seen, Stop};
+pub use live::{Ended, Glance, Keep, Live, Look, Outcome, Reads, Seen, Stop};
 pub use own::{OwnServer, own_server};
 pub use ring::Shown;
 

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 use super::tools_list::{asks, permission};
 use crate::mcp::{Server, version};
 use crate::session::Session;
-use crate::tools::Spec;
+use crate::tools::Tool;
 
 pub async fn capabilities(server: &Server, session: Option<&Session>) -> Value {
     let tools: Vec<Value> =
-        server.pipeline.registry.tools().iter().map(|tool| describe(server, tool.spec(), session)).collect();
+        server.pipeline.registry.tools().iter().map(|tool| describe(server, &**tool, session)).collect();
     let mut all = json!({
         "server": {"name": "ringfence", "version": env!("CARGO_PKG_VERSION")},
         "protocolVersions": version::supported(),
@@ -40,13 +40,15 @@ async fn policy(server: &Server, session: &Session) -> Value {
     })
 }
 
-fn describe(server: &Server, spec: &Spec, session: Option<&Session>) -> Value {
+fn describe(server: &Server, tool: &dyn Tool, session: Option<&Session>) -> Value {
+    let spec = tool.spec();
+    let permission = permission(tool);
     let mut tool = json!({
         "name": spec.name,
         "display_name": spec.title,
         "description": spec.description,
         "version": spec.version,
-        "permission": permission(spec),
+        "permission": permission,
         "requires_approval": asks(server, spec),
         "sandbox_profile": spec.profile,
         "default_timeout_ms": u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),
@@ -65,6 +67,9 @@ fn describe(server: &Server, spec: &Spec, session: Option<&Session>) -> Value {
 
 /// The short form that rides on `initialize` and `server/discover`.
 pub fn table(server: &Server) -> Value {
-    let row = |spec: &Spec| json!({"name": spec.name, "version": spec.version, "permission": permission(spec)});
-    server.pipeline.registry.tools().iter().map(|tool| row(tool.spec())).collect()
+    let row = |tool: &dyn Tool| {
+        let spec = tool.spec();
+        json!({"name": spec.name, "version": spec.version, "permission": permission(tool)})
+    };
+    server.pipeline.registry.tools().iter().map(|tool| row(&**tool)).collect()
 }

@@ -5,21 +5,20 @@ use std::sync::Arc;
 use rmcp::model::{ListToolsResult, MetaObject, Tool as WireTool, ToolAnnotations};
 use serde_json::{Map, Value, json};
 
-use crate::mcp::{Server, meta};
+use crate::mcp::{Server, legacy, meta};
 use crate::registry::{Schemas, spells_with_dots, underscored};
 use crate::session::{Client, Session};
-use crate::tools::Spec;
+use crate::tools::{Spec, Tool};
 
 /// Lists change only with the config, and `list_changed` says so: a client may keep one for a while.
 pub const TTL_MS: u64 = 60_000;
 
 pub fn list(server: &Server, session: &Session, client: &Client, stateless: bool) -> ListToolsResult {
     let dots = spells_with_dots(server.config.tool_names, client);
-    let tools = server
-        .pipeline
-        .registry
-        .listed()
-        .map(|(tool, schemas)| wire(tool.spec(), schemas, dots, Some((server, session))));
+    let tools = server.pipeline.registry.listed().map(|(tool, schemas)| match legacy::is_spoken(server) {
+        true => legacy::wire(tool.spec(), schemas),
+        false => wire(&**tool, schemas, dots, Some((server, session))),
+    });
     let tools = tools.collect();
     let mut result = ListToolsResult::with_all_items(tools);
     if stateless {
@@ -29,7 +28,8 @@ pub fn list(server: &Server, session: &Session, client: &Client, stateless: bool
     result
 }
 
-pub fn wire(spec: &Spec, schemas: &Schemas, dots: bool, session: Option<(&Server, &Session)>) -> WireTool {
+pub fn wire(tool: &dyn Tool, schemas: &Schemas, dots: bool, session: Option<(&Server, &Session)>) -> WireTool {
+    let (spec, of) = (tool.spec(), tool);
     let name = if dots { spec.name.clone() } else { underscored(&spec.name) };
     let mut tool = WireTool::new(name, spec.description.clone(), Arc::clone(&schemas.input));
     tool.title = Some(spec.title.clone());
@@ -43,16 +43,17 @@ pub fn wire(spec: &Spec, schemas: &Schemas, dots: bool, session: Option<(&Server
         Some(spec.hints.idempotent),
         Some(spec.hints.open_world),
     ));
-    tool.meta = Some(MetaObject::from(describe(spec, schemas, session)));
+    tool.meta = Some(MetaObject::from(describe(of, schemas, session)));
     tool
 }
 
 /// The metadata of one tool under our own keys.
-fn describe(spec: &Spec, schemas: &Schemas, session: Option<(&Server, &Session)>) -> Map<String, Value> {
+fn describe(tool: &dyn Tool, schemas: &Schemas, session: Option<(&Server, &Session)>) -> Map<String, Value> {
+    let spec = tool.spec();
     let mut map = Map::new();
     let mut put = |key: &str, value: Value| map.insert(key.to_owned(), value);
     put(meta::VERSION, json!(spec.version));
-    put(meta::PERMISSION, permission(spec));
+    put(meta::PERMISSION, permission(tool));
     put(meta::SANDBOX_PROFILE, json!(spec.profile));
     put(meta::DEFAULT_TIMEOUT_MS, json!(u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX)));
     put(meta::ALLOWS_STREAMING, json!(spec.streaming));
@@ -73,9 +74,10 @@ pub fn asks(server: &Server, spec: &Spec) -> bool {
 }
 
 /// `{allow, scope, reason?}`.
-pub fn permission(spec: &Spec) -> Value {
-    match &spec.unavailable {
-        None => json!({"allow": true, "scope": spec.scope.name()}),
-        Some(reason) => json!({"allow": false, "scope": spec.scope.name(), "reason": reason}),
+pub fn permission(tool: &dyn Tool) -> Value {
+    let scope = tool.spec().scope.name();
+    match tool.unavailable() {
+        None => json!({"allow": true, "scope": scope}),
+        Some(reason) => json!({"allow": false, "scope": scope, "reason": reason}),
     }
 }
