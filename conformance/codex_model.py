@@ -8,6 +8,8 @@ as one JSON line. PLAN is a JSON list of what the model does, one step per reque
 
     {"search": "write a file"}                      look for tools with Codex's own tool_search
     {"call": "file_write", "arguments": {...}}      call a tool of the MCP server named ringfence
+    {"shell": "make"}                               run a command with Codex's own tool
+    {"fail": 400}                                   no answer but this status
     {"say": "done"}                                 end the turn
 
 The place in the plan is not kept here: a request carries the whole conversation, and the items in it that the model
@@ -48,6 +50,9 @@ def item_for(step, number):
         case {"call": name, "arguments": arguments}:
             arguments = json.dumps(arguments)
             return call | {"type": "function_call", "namespace": NAMESPACE, "name": name, "arguments": arguments}
+        case {"shell": command}:
+            arguments = json.dumps({"cmd": command, "login": False, "yield_time_ms": 30000})
+            return call | {"type": "function_call", "name": "exec_command", "arguments": arguments}
         case {"say": text}:
             content = [{"type": "output_text", "text": text}]
             return {"type": "message", "id": f"msg_{number}", "role": "assistant", "content": content}

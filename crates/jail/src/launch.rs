@@ -101,6 +101,9 @@ fn enter(step: &Step<'_>, mut fds: Fds<OwnedFd>) -> Result<(Command, Option<Owne
     }
     limits::set_rlimits(&spec.limits, step.means).in_layer(Layer::Limits, "set the limits of a process")?;
     if spec.fence != Fence::None {
+        if rights.nested && spec.fence == Fence::Default {
+            crate::namespaces::be_ordinary()?;
+        }
         drop_capabilities().in_layer(Layer::Capabilities, "give up every capability")?;
         restrict(spec.fence, rights)?;
         filter(step)?;
