@@ -105,15 +105,20 @@ fn a_nested_sandbox_is_let_make_namespaces_and_mounts_and_nothing_else() {
     let case = Case { namespaces: true, ..Case::default() };
     let (strict, nested) = (program(rules(case)), program(rules(Case { nested: true, ..case })));
     let unshare = |bits: u64| (libc::SYS_unshare, [bits, 0, 0, 0, 0, 0]);
+    let others = u64::from(NEW_NAMESPACE & !NEW_USERS);
     for (call, args) in [
-        unshare(u64::from(NEW_NAMESPACE)),
-        (libc::SYS_clone, [u64::from(NEW_NAMESPACE), 0, 0, 0, 0, 0]),
+        unshare(others),
+        (libc::SYS_clone, [others, 0, 0, 0, 0, 0]),
         (libc::SYS_mount, [0; 6]),
         (libc::SYS_umount2, [0; 6]),
         (libc::SYS_pivot_root, [0; 6]),
     ] {
         assert_eq!(run(&strict, ARCHITECTURE, call, args), libc::SECCOMP_RET_USER_NOTIF, "{call}");
         assert_eq!(run(&nested, ARCHITECTURE, call, args), libc::SECCOMP_RET_ALLOW, "{call}");
+    }
+    // How deep, the supervisor looks.
+    for (call, args) in [unshare(u64::from(NEW_USERS)), (libc::SYS_clone, [u64::from(NEW_USERS) | 17, 0, 0, 0, 0, 0])] {
+        assert_eq!(run(&nested, ARCHITECTURE, call, args), libc::SECCOMP_RET_USER_NOTIF, "{call}");
     }
     for rule in RULES.iter().filter(|rule| rule.tests.is_empty() && !NESTING.contains(&rule.call)) {
         assert_ne!(run(&nested, ARCHITECTURE, rule.call, [0; 6]), libc::SECCOMP_RET_ALLOW, "{}", rule.name);

@@ -133,17 +133,16 @@ impl Runtime {
 
     fn find_in(&'static self, path: &str, hidden: &[PathBuf]) -> Option<Found> {
         self.programs.iter().find_map(|program| {
-            let path = on_path(program.name, path, hidden)?;
+            let path = on_path(program.name, path, |file| !hidden.iter().any(|place| file.starts_with(place)))?;
             Some(Found { runtime: self, program, path })
         })
     }
 }
 
-/// The first program of this name in the absolute directories of a path, but for those in `hidden`.
-pub fn on_path(name: &str, path: &str, hidden: &[PathBuf]) -> Option<PathBuf> {
-    let seen = |file: &PathBuf| is_program(file) && !hidden.iter().any(|place| file.starts_with(place));
+/// The first program of this name in the absolute directories of a path that may be taken.
+pub fn on_path(name: &str, path: &str, may_be: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let folders = std::env::split_paths(path).filter(|folder| folder.is_absolute());
-    folders.map(|folder| folder.join(name)).find(seen)
+    folders.map(|folder| folder.join(name)).find(|file| is_program(file) && may_be(file))
 }
 
 /// Where a run looks for programs.

@@ -5,9 +5,13 @@
 
 use serde::Deserialize;
 use serde_json::Value;
+use tokio::sync::mpsc;
 
 /// Of one event. A longer one is left out, and told of.
 pub const EVENT: usize = 4 << 20;
+/// Of one event that is passed on as it is, and how many may wait for a client that is slow. What is more is left out.
+const TOLD: usize = 64 << 10;
+const WAITING: usize = 256;
 /// Of the answer, which goes into the result twice.
 pub const ANSWER: usize = 256 << 10;
 /// Characters of a thing in a line of progress.
@@ -30,6 +34,8 @@ pub struct Events {
     pub is_completed: bool,
     /// Values that are shown nowhere, whoever prints them.
     secrets: Vec<String>,
+    /// Where each event goes as it is, for a client that was written for the removed server.
+    tells: Option<mpsc::Sender<Value>>,
 }
 
 /// What is known of the events; everything else in them is let be.
@@ -88,6 +94,18 @@ impl Events {
         Events { secrets, ..Events::default() }
     }
 
+    /// The same, with nobody to tell.
+    pub fn silent(self) -> Events {
+        Events { tells: None, ..self }
+    }
+
+    /// Where the events come out as they are, from now on.
+    pub fn passed_on(&mut self) -> mpsc::Receiver<Value> {
+        let (tells, told) = mpsc::channel(WAITING);
+        self.tells = Some(tells);
+        told
+    }
+
     /// The text without the values that are shown nowhere.
     pub fn redact(&self, text: &str) -> String {
         self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "[redacted]"))
@@ -131,6 +149,10 @@ impl Events {
             // Not an event: a warning of some library, or of nobody knows whom.
             return Some(plain(&line, SHOWN));
         };
+        if let Some(tells) = self.tells.as_ref().filter(|_| line.len() <= TOLD) {
+            // A client that does not keep up misses some, and nobody waits for it.
+            let _ = serde_json::from_str(&line).map(|event| tells.try_send(event));
+        }
         match event.kind.as_str() {
             "thread.started" => {
                 self.thread = event.thread_id.filter(|id| is_thread(id));

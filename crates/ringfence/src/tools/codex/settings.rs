@@ -3,6 +3,9 @@
 //! Names and meaning are those of the removed `codex mcp-server`: whatever configuration file or prompt was written for
 //! that one fits. What has no flag of its own is an override (`--config key=value`), whose value is TOML.
 
+use std::io::Read;
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -46,6 +49,24 @@ pub enum ApprovalPolicy {
     Never,
 }
 
+/// The setting of Codex that says the same.
+const SANDBOX_MODE: &str = "sandbox_mode";
+/// Of CODEX_HOME/config.toml, when it is looked at.
+const FILE: u64 = 1 << 20;
+/// Settings with which Codex starts programs outside its own sandbox, or does without one. A caller may give them only
+/// where ours is as tight as any command's.
+const OUTSIDE: &[&str] = &[
+    "mcp_servers",
+    "notify",
+    "hooks",
+    "plugins",
+    "apps",
+    "model_providers",
+    "permissions",
+    "default_permissions",
+    "profiles",
+];
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SandboxMode {
@@ -54,7 +75,21 @@ pub enum SandboxMode {
     DangerFullAccess,
 }
 
+/// What the user's own configuration says.
+fn configured(home: &Path) -> Option<SandboxMode> {
+    let file = std::fs::File::open(home.join("config.toml")).ok()?;
+    let mut text = String::new();
+    file.take(FILE).read_to_string(&mut text).ok()?;
+    let table: toml::Table = toml::from_str(&text).ok()?;
+    SandboxMode::named(table.get(SANDBOX_MODE)?.as_str()?)
+}
+
 impl SandboxMode {
+    fn named(name: &str) -> Option<SandboxMode> {
+        use SandboxMode::{DangerFullAccess, ReadOnly, WorkspaceWrite};
+        [ReadOnly, WorkspaceWrite, DangerFullAccess].into_iter().find(|mode| mode.name() == name)
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             SandboxMode::ReadOnly => "read-only",
@@ -65,9 +100,30 @@ impl SandboxMode {
 }
 
 impl Settings {
-    /// The words of the command line that say all of it but the prompt. `sandbox` is what Codex itself shall keep to,
-    /// when it is not left to its own configuration.
-    pub fn words(&self, sandbox: Option<SandboxMode>) -> Result<Vec<String>> {
+    /// What Codex shall hold its commands to: the caller's word, or what the user has configured, or the least. It is
+    /// settled here, since the fence depends on it.
+    pub fn mode(&self, home: Option<&Path>) -> SandboxMode {
+        let given = || self.config.as_ref()?.get(SANDBOX_MODE)?.as_str().and_then(SandboxMode::named);
+        self.sandbox.or_else(given).or_else(|| configured(home?)).unwrap_or(SandboxMode::ReadOnly)
+    }
+
+    /// Refuses what would have programs run outside Codex's own sandbox, where that matters.
+    pub fn check_for(&self, mode: SandboxMode) -> Result<()> {
+        let first = |key: &str| key.split('.').next().unwrap_or_default().to_owned();
+        let keys = self.config.iter().flatten().map(|(key, _)| first(key));
+        match keys.into_iter().find(|key| OUTSIDE.contains(&key.as_str())) {
+            Some(key) if mode != SandboxMode::DangerFullAccess => {
+                let message = format!("a call may not give `{key}`: it has Codex run programs outside its own sandbox");
+                Err(Error::permission_denied("codex_config", message)
+                    .hint("Put it into CODEX_HOME/config.toml, or use `sandbox: danger-full-access`, where our fence holds everything alike.")
+                    .with("argument", "config"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The words of the command line that say all of it but the prompt. `sandbox` is what Codex itself shall keep to.
+    pub fn words(&self, sandbox: SandboxMode) -> Result<Vec<String>> {
         let mut words = Vec::new();
         // One word each, so that no value can pass for a flag.
         let mut flag = |name: &str, value: &str| words.push(format!("--{name}={value}"));
@@ -78,10 +134,8 @@ impl Settings {
             check_profile(profile)?;
             flag("profile", profile);
         }
-        if let Some(sandbox) = sandbox {
-            flag("sandbox", sandbox.name());
-        }
-        for (key, value) in self.config.iter().flatten() {
+        flag("sandbox", sandbox.name());
+        for (key, value) in self.config.iter().flatten().filter(|(key, _)| *key != SANDBOX_MODE) {
             check_key(key)?;
             flag("config", &format!("{key}={}", toml(value)));
         }
@@ -163,7 +217,7 @@ mod tests {
 
     fn words(value: Value) -> Vec<String> {
         let settings = settings(value);
-        settings.words(settings.sandbox).unwrap()
+        settings.words(settings.mode(None)).unwrap()
     }
 
     #[test]
@@ -187,7 +241,7 @@ mod tests {
                 "--config=approval_policy=\"never\"",
             ]
         );
-        assert_eq!(words(json!({})), ["--config=approval_policy=\"never\""]);
+        assert_eq!(words(json!({})), ["--sandbox=read-only", "--config=approval_policy=\"never\""]);
     }
 
     #[test]
@@ -197,7 +251,8 @@ mod tests {
         }));
         assert_eq!(sly[0], "--model=--dangerously-bypass-approvals-and-sandbox");
         assert_eq!(sly.last().unwrap(), "--config=approval_policy=\"never\"");
-        assert!(sly.iter().all(|word| word.starts_with("--model=") || word.starts_with("--config=")));
+        let known = ["--model=", "--sandbox=", "--config="];
+        assert!(sly.iter().all(|word| known.iter().any(|flag| word.starts_with(flag))));
     }
 
     #[test]
@@ -213,7 +268,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_said_is_refused() {
-        let refused = |value: Value| settings(value).words(None).unwrap_err().kind();
+        let refused = |value: Value| settings(value).words(SandboxMode::ReadOnly).unwrap_err().kind();
         assert_eq!(refused(json!({"profile": "../evil"})), Kind::InvalidArguments);
         assert_eq!(refused(json!({"profile": ""})), Kind::InvalidArguments);
         assert_eq!(refused(json!({"config": {"a=b": 1}})), Kind::InvalidArguments);
@@ -222,5 +277,36 @@ mod tests {
         assert_eq!(refused(json!({"base-instructions": "x".repeat(WORD)})), Kind::TooLarge);
         let many: Map<String, Value> = (0..9).map(|at| (format!("k{at}"), json!("x".repeat(100 << 10)))).collect();
         assert_eq!(refused(json!({"config": many})), Kind::TooLarge);
+    }
+
+    /// The fence depends on it, so it is never left to chance.
+    #[test]
+    fn the_mode_is_the_callers_then_the_users_then_the_least() {
+        let scratch = crate::config::scratch::Scratch::new();
+        let home = scratch.dir("codex");
+        let mode = |value: Value| settings(value).mode(Some(&home));
+        assert_eq!(mode(json!({})), SandboxMode::ReadOnly);
+        std::fs::write(home.join("config.toml"), "model = \"x\"\nsandbox_mode = \"danger-full-access\"\n").unwrap();
+        assert_eq!(mode(json!({})), SandboxMode::DangerFullAccess);
+        assert_eq!(mode(json!({"config": {"sandbox_mode": "workspace-write"}})), SandboxMode::WorkspaceWrite);
+        let both = json!({"sandbox": "read-only", "config": {"sandbox_mode": "danger-full-access"}});
+        assert_eq!(mode(both.clone()), SandboxMode::ReadOnly);
+        let words = settings(both).words(SandboxMode::ReadOnly).unwrap();
+        assert!(!words.iter().any(|word| word.contains("danger")), "{words:?}");
+        std::fs::write(home.join("config.toml"), "sandbox_mode = [").unwrap();
+        assert_eq!(mode(json!({})), SandboxMode::ReadOnly);
+    }
+
+    #[test]
+    fn what_runs_programs_outside_codex_needs_the_whole_fence() {
+        for key in
+            ["mcp_servers", "mcp_servers.x.command", "notify", "hooks.x", "model_providers.x", "default_permissions"]
+        {
+            let given = settings(json!({"config": {"model": "x", key: "y"}}));
+            let error = given.check_for(SandboxMode::WorkspaceWrite).unwrap_err();
+            assert_eq!((error.kind(), error.reason_name()), (Kind::PermissionDenied, Some("codex_config")), "{key}");
+            given.check_for(SandboxMode::DangerFullAccess).unwrap();
+        }
+        settings(json!({"config": {"model_reasoning_effort": "high"}})).check_for(SandboxMode::ReadOnly).unwrap();
     }
 }

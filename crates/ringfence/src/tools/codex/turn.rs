@@ -1,11 +1,12 @@
 //! One turn of a Codex session: `codex exec`, or `codex exec resume`, in its fence, from the prompt to the answer.
 
 use std::future::pending;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
 
 use super::events::Events;
 use super::settings::{SandboxMode, Settings};
@@ -18,6 +19,8 @@ use crate::tools::code_exec::runtimes::{on_path, search_path};
 use crate::tools::command::{self, Command, Ground};
 use crate::tools::{Plan, PrepareCx, RunCx};
 
+/// The notification that the removed server sent for each event.
+const EVENT: &str = "codex/event";
 const INSTALL: &str = "Install Codex (`npm install -g @openai/codex`) where the server's PATH finds it.";
 /// Characters of what Codex said on standard error, where it said nothing else.
 const SAID: usize = 1000;
@@ -31,8 +34,10 @@ pub struct Turn {
 
 /// How a turn is held, by Codex and by us.
 struct Held {
-    /// What Codex itself shall keep to, when it is not left to its own configuration.
-    codex: Option<SandboxMode>,
+    /// What was asked for.
+    mode: SandboxMode,
+    /// What Codex itself shall keep to.
+    codex: SandboxMode,
     /// Its own sandbox needs namespaces of its own.
     nested: bool,
     /// The workspace is read-only for everything in the fence, whatever Codex does.
@@ -40,34 +45,29 @@ struct Held {
 }
 
 impl Held {
-    fn of(profile: Profile, asked: Option<SandboxMode>) -> Held {
-        let read_only = asked == Some(SandboxMode::ReadOnly);
-        match (profile, asked) {
-            (Profile::None, asked) => Held { codex: asked, nested: false, read_only: false },
-            // Then there is nothing to nest, and the fence is as tight as any command's.
-            (Profile::Default, Some(SandboxMode::DangerFullAccess)) => {
-                Held { codex: asked, nested: false, read_only: false }
-            }
-            (Profile::Default, asked) => Held { codex: asked, nested: true, read_only },
-            // A sandbox cannot be made in one that has no namespaces: ours keeps what Codex's own would have kept, and
-            // where nobody said, the least.
-            (Profile::Contained | Profile::Seatbelt, asked) => {
-                let read_only = read_only || asked.is_none();
-                Held { codex: Some(SandboxMode::DangerFullAccess), nested: false, read_only }
+    fn of(config: &Config, settings: &Settings) -> Held {
+        let mode = settings.mode(config.codex_home.as_deref());
+        let read_only = mode == SandboxMode::ReadOnly;
+        match config.sandbox.profile {
+            Profile::None => Held { mode, codex: mode, nested: false, read_only: false },
+            // Without a sandbox of its own there is nothing to nest, and the fence is as tight as any command's.
+            Profile::Default => Held { mode, codex: mode, nested: mode != SandboxMode::DangerFullAccess, read_only },
+            // A sandbox cannot be made in one that has no namespaces: ours keeps what Codex's own would have kept.
+            Profile::Contained | Profile::Seatbelt => {
+                Held { mode, codex: SandboxMode::DangerFullAccess, nested: false, read_only }
             }
         }
     }
 }
 
 /// Where Codex is, or how to get it. Nothing inside the workspace is taken: whatever lies there is the agent's.
-pub fn find(config: &Config, workspace: Option<&std::path::Path>) -> Result<PathBuf> {
-    let shut: Vec<PathBuf> = workspace
-        .into_iter()
-        .chain(config.workspace.as_deref())
-        .chain([config.root.as_path()])
-        .map(Into::into)
-        .collect();
-    on_path("codex", &search_path(), &shut).ok_or_else(|| {
+pub fn find(config: &Config, workspace: Option<&Path>) -> Result<PathBuf> {
+    let shut = || workspace.into_iter().chain(config.workspace.as_deref()).chain([config.root.as_path()]);
+    let is_ours = |file: &Path| {
+        let real = file.canonicalize().unwrap_or_else(|_| file.to_owned());
+        !shut().any(|place| file.starts_with(place) || real.starts_with(place))
+    };
+    on_path("codex", &search_path(), is_ours).ok_or_else(|| {
         Error::new(Kind::Unavailable, "there is no Codex on this host").reason("runtime_missing").hint(INSTALL)
     })
 }
@@ -75,7 +75,8 @@ pub fn find(config: &Config, workspace: Option<&std::path::Path>) -> Result<Path
 /// What every turn has to be able to do, before anybody is asked.
 pub fn prepare(turn: &Turn, cx: &PrepareCx<'_>) -> Result<Plan> {
     find(cx.config, Some(cx.workspace.path()))?;
-    let held = Held::of(cx.config.sandbox.profile, turn.settings.sandbox);
+    let held = Held::of(cx.config, &turn.settings);
+    turn.settings.check_for(held.codex)?;
     turn.settings.words(held.codex)?;
     if cx.workspace.denies_network() {
         return Err(Error::permission_denied("client_sandbox", "the client's sandbox allows no network")
@@ -99,12 +100,11 @@ fn why(turn: &Turn, held: &Held, profile: Profile) -> String {
         (true, _) => "with the workspace read-only",
         (false, _) => "in the workspace",
     };
-    match &turn.thread {
-        None => format!("It runs another agent, {writes} and with the whole network."),
-        Some(thread) => {
-            format!("It goes on with thread {thread} of another agent, {writes} and with the whole network.")
-        }
-    }
+    let does = match &turn.thread {
+        None => "runs another agent".to_owned(),
+        Some(thread) => format!("goes on with thread {thread} of another agent"),
+    };
+    format!("It {does} ({}), {writes} and with the whole network.", held.mode.name())
 }
 
 fn environment(config: &Config) -> Result<Vec<(String, String)>> {
@@ -126,12 +126,14 @@ impl Turn {
     }
 
     pub async fn run(self, cx: &Arc<RunCx>, call: Prepared, launcher: &Launcher) -> Result<Output> {
-        let (limit, held) = (call.limit, Held::of(cx.config.sandbox.profile, self.settings.sandbox));
+        let (limit, held) = (call.limit, Held::of(&cx.config, &self.settings));
         let mut rights = codex::rights(&cx.config, cx.workspace.rights())?;
         rights.nested = held.nested;
         rights.read_only |= held.read_only;
         let secrets = env::codex_keys().into_iter().map(|(_, value)| value).collect();
-        let events = Arc::new(Mutex::new(Events::new(secrets)));
+        let mut events = Events::new(secrets);
+        let told = (!cx.config.surface).then(|| events.passed_on());
+        let events = Arc::new(Mutex::new(events));
         let hearing = Arc::clone(&events);
         let ground = Ground {
             cell: Cell::for_codex(&cx.session, &cx.config, launcher)?,
@@ -151,9 +153,13 @@ impl Turn {
         };
         let deadline = Some(Arc::clone(&cx.deadline));
         let started = command::start_on(cx, call, launcher, command, deadline, ground).await?;
-        let seen = started.watch(cx, None, Box::pin(pending())).await?;
-        let Seen::Over(outcome) = seen else { return Err(Error::internal("Codex was left before its end")) };
-        let events = std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner));
+        let watched = async {
+            let seen = started.watch(cx, None, Box::pin(pending())).await;
+            // Nobody tells any more.
+            (seen, std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner)).silent())
+        };
+        let ((seen, events), ()) = tokio::join!(watched, pass_on(cx, told));
+        let Seen::Over(outcome) = seen? else { return Err(Error::internal("Codex was left before its end")) };
         if let Some(thread) = &events.thread {
             Thread::keep(&cx.config, &cx.session, thread, &self.settings);
         }
@@ -196,6 +202,27 @@ impl Turn {
             reply.insert("denials".to_owned(), json!(ended.denials));
         }
         Ok(Output { is_error: failed.is_some(), facts, ..Output::of(content, Value::Object(reply)) })
+    }
+}
+
+/// Tells the client of each event, as the removed server did.
+async fn pass_on(cx: &RunCx, told: Option<mpsc::Receiver<Value>>) {
+    let Some(mut told) = told else { return };
+    let (mut thread, mut count) = (Value::Null, 0_u64);
+    while let Some(event) = told.recv().await {
+        if event["type"] == "thread.started" {
+            thread = event["thread_id"].clone();
+        }
+        let params = [
+            ("_meta".to_owned(), json!({"threadId": thread})),
+            ("id".to_owned(), json!(count.to_string())),
+            ("msg".to_owned(), event),
+        ];
+        count += 1;
+        tokio::select! {
+            () = cx.caller.notify(EVENT, Map::from_iter(params)) => {}
+            _ = cx.cancel.cancelled() => return,
+        }
     }
 }
 
