@@ -15,7 +15,7 @@ use crate::config::{Config, Profile, Sandbox};
 /// In CODEX_HOME: files that say what Codex runs, or what it believes.
 const FILES: &[&str] = &["config.toml", "AGENTS.md", "AGENTS.override.md"];
 /// The same, for directories.
-const FOLDERS: &[&str] = &["rules", "hooks", "prompts", "agents", "plugins", "packages", "bin"];
+const FOLDERS: &[&str] = &["rules", "hooks", "skills", "prompts", "agents", "plugins", "packages", "bin"];
 /// Only where they are: an empty one would be an error to Codex.
 const WHERE_THERE: &[&str] = &["hooks.json", "requirements.toml", "managed_config.toml"];
 /// Profiles are files of this name.
