@@ -185,6 +185,24 @@ mod tests {
     }
 
     #[test]
+    fn without_the_surface_there_is_the_legacy_pair_alone() {
+        let scratch = Scratch::new();
+        for tools in ["core", "shell", "all"] {
+            let flags = Flags {
+                root: Some(scratch.path().join("root")),
+                tools: Some(tools.to_owned()),
+                conformance_fixtures: true,
+                ..Flags::default()
+            };
+            let vars = [("HOME", "/nonexistent"), ("ENABLE_MCP_SERVER_SURFACE", "off")];
+            let registry = Registry::new(&resolve(&flags, &Env::new(vars, scratch.dir(tools))).unwrap());
+            let listed: Vec<&str> = registry.tools().iter().map(|tool| tool.spec().name.as_str()).collect();
+            assert_eq!(listed, LEGACY);
+            assert_eq!(registry.by_name.len(), LEGACY.len(), "nothing else can be called");
+        }
+    }
+
+    #[test]
     fn names_follow_the_client_unless_forced() {
         let client = |name: &str| Client { name: name.to_owned(), version: String::new() };
         assert!(spells_with_dots(ToolNames::Auto, &client("codex-mcp-client")));

@@ -443,6 +443,23 @@ fn read_only_is_kept_by_the_fence_whatever_codex_does() {
     assert!(client.questions[0]["message"].as_str().unwrap().contains("with the workspace read-only"));
 }
 
+/// Nothing is promised that cannot be kept: without namespaces there is no sandbox for Codex to make.
+#[test]
+fn a_contained_codex_runs_only_without_a_sandbox_of_its_own() {
+    let pair = Pair::new(Transport::Stdio).config("sandbox.profile = \"contained\"");
+    let (server, mut client) = pair.start(SESSIONS);
+    for sandbox in ["read-only", "workspace-write"] {
+        let message = client.call("codex", json!({"prompt": "echo x > a", "sandbox": sandbox}));
+        assert_holds(
+            json!({"kind": "permission_denied", "reason": "sandbox", "hint": "~danger-full-access"}),
+            &message["result"]["structuredContent"]["error"],
+        );
+    }
+    assert!(client.questions.is_empty() && !server.workspace().join("a").exists());
+    let message = client.call("codex", json!({"prompt": "echo x > a; cat a", "sandbox": "danger-full-access"}));
+    assert_eq!(said(&message), "x");
+}
+
 #[test]
 fn the_end_of_a_call_is_the_end_of_everything_in_it() {
     for (sandbox, script) in [

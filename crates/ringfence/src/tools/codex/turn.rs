@@ -34,10 +34,8 @@ pub struct Turn {
 
 /// How a turn is held, by Codex and by us.
 struct Held {
-    /// What was asked for.
-    mode: SandboxMode,
     /// What Codex itself shall keep to.
-    codex: SandboxMode,
+    mode: SandboxMode,
     /// Its own sandbox needs namespaces of its own.
     nested: bool,
     /// The workspace is read-only for everything in the fence, whatever Codex does.
@@ -45,16 +43,20 @@ struct Held {
 }
 
 impl Held {
-    fn of(config: &Config, settings: &Settings) -> Held {
+    fn of(config: &Config, settings: &Settings) -> Result<Held> {
         let mode = settings.mode(config.codex_home.as_deref());
-        let read_only = mode == SandboxMode::ReadOnly;
+        let is_bare = mode == SandboxMode::DangerFullAccess;
         match config.sandbox.profile {
-            Profile::None => Held { mode, codex: mode, nested: false, read_only: false },
+            Profile::None => Ok(Held { mode, nested: false, read_only: false }),
             // Without a sandbox of its own there is nothing to nest, and the fence is as tight as any command's.
-            Profile::Default => Held { mode, codex: mode, nested: mode != SandboxMode::DangerFullAccess, read_only },
-            // A sandbox cannot be made in one that has no namespaces: ours keeps what Codex's own would have kept.
+            Profile::Default => Ok(Held { mode, nested: !is_bare, read_only: mode == SandboxMode::ReadOnly }),
+            Profile::Contained | Profile::Seatbelt if is_bare => Ok(Held { mode, nested: false, read_only: false }),
+            // Ours could keep the workspace, but its commands would have the network that Codex has.
             Profile::Contained | Profile::Seatbelt => {
-                Held { mode, codex: SandboxMode::DangerFullAccess, nested: false, read_only }
+                let message = "Codex's own sandbox needs namespaces, which this profile does without";
+                Err(Error::permission_denied("sandbox", message).hint(
+                    "Give `sandbox: danger-full-access` to do without it: its commands then have the network and CODEX_HOME. Or have the operator use the profile `default`.",
+                ))
             }
         }
     }
@@ -75,9 +77,9 @@ pub fn find(config: &Config, workspace: Option<&Path>) -> Result<PathBuf> {
 /// What every turn has to be able to do, before anybody is asked.
 pub fn prepare(turn: &Turn, cx: &PrepareCx<'_>) -> Result<Plan> {
     find(cx.config, Some(cx.workspace.path()))?;
-    let held = Held::of(cx.config, &turn.settings);
-    turn.settings.check_for(held.codex)?;
-    turn.settings.words(held.codex)?;
+    let held = Held::of(cx.config, &turn.settings)?;
+    turn.settings.check_for(held.mode)?;
+    turn.settings.words(held.mode)?;
     if cx.workspace.denies_network() {
         return Err(Error::permission_denied("client_sandbox", "the client's sandbox allows no network")
             .hint("Codex has to reach its model: have the client allow network access for this call."));
@@ -118,7 +120,7 @@ impl Turn {
     fn words(&self, held: &Held) -> Result<Vec<String>> {
         let mut words: Vec<String> =
             ["exec", "--json", "--skip-git-repo-check", "--color=never"].map(Into::into).into();
-        words.extend(self.settings.words(held.codex)?);
+        words.extend(self.settings.words(held.mode)?);
         words.extend(self.thread.iter().flat_map(|thread| ["resume".to_owned(), thread.clone()]));
         // The prompt comes from standard input, where it can be neither a flag nor too long.
         words.push("-".to_owned());
@@ -126,7 +128,7 @@ impl Turn {
     }
 
     pub async fn run(self, cx: &Arc<RunCx>, call: Prepared, launcher: &Launcher) -> Result<Output> {
-        let (limit, held) = (call.limit, Held::of(&cx.config, &self.settings));
+        let (limit, held) = (call.limit, Held::of(&cx.config, &self.settings)?);
         let mut rights = codex::rights(&cx.config, cx.workspace.rights())?;
         rights.nested = held.nested;
         rights.read_only |= held.read_only;
