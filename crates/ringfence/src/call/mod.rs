@@ -6,8 +6,9 @@
 pub mod park;
 mod prepare;
 mod run;
+pub mod shape;
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -22,8 +23,9 @@ use crate::base::{Result, TraceId};
 use crate::config::Config;
 use crate::policy::{Places, Policy};
 use crate::registry::Registry;
-use crate::session::View;
+use crate::session::{Shape, View};
 
+pub use prepare::asks;
 pub use run::{Run, request_digest};
 
 /// One request to run a tool, free of any wire format.
@@ -35,6 +37,8 @@ pub struct CallRequest {
     pub abilities: Abilities,
     /// What the client's own sandbox allows, where it says so.
     pub narrowing: Option<Arc<Narrowing>>,
+    /// What it chooses for itself, over what its session has chosen.
+    pub shape: Shape,
     /// The time the client gives us, where it says so.
     pub timeout: Option<Duration>,
     /// How long it waits for this very request, which on 2026-07-28 ends before a human is asked.
@@ -44,11 +48,34 @@ pub struct CallRequest {
     pub budget: usize,
 }
 
+/// What an operator's files come to, at one moment. A call takes one and keeps it to its end.
+pub struct State {
+    pub config: Arc<Config>,
+    pub registry: Registry,
+}
+
+impl State {
+    pub fn new(config: Arc<Config>) -> State {
+        State { registry: Registry::new(&config), config }
+    }
+
+    /// Tells which commands of the operator's are not there, and why.
+    pub fn log_dropped(&self) {
+        for fault in &self.config.dropped {
+            let entry = fault.entry.as_deref().unwrap_or_default();
+            tracing::warn!("the tool `{entry}` is not there: {}. {}", fault.line(), fault.hint);
+        }
+        let file = self.config.file.as_deref().unwrap_or(std::path::Path::new("config.toml")).display();
+        for (entry, error) in &self.registry.dropped {
+            tracing::warn!("the tool `{}` is not there: {file}:{}: {}", entry.name, entry.line, error.log_line());
+        }
+    }
+}
+
 /// Everything a call needs, shared by all transports.
 pub struct Pipeline {
-    pub config: Arc<Config>,
+    state: RwLock<Arc<State>>,
     pub policy: Policy,
-    pub registry: Arc<Registry>,
     pub gate: Arc<Gate>,
     pub audit: Audit,
     pub parked: park::Parked,
@@ -61,15 +88,19 @@ impl Pipeline {
     pub fn new(config: Arc<Config>) -> Result<Self> {
         let audit = Audit::open(&config.root, config.limits.audit_rotate_bytes)?;
         Ok(Pipeline {
-            registry: Arc::new(Registry::new(&config)),
             policy: Policy::new(Places::of_config(&config)),
             gate: Arc::new(Gate::new(config.approval.expiry, config.approval.terminal)),
             parked: park::Parked::new(config.approval.expiry, config.limits.grace)?,
             changes: Changes::default(),
             runs: TaskTracker::new(),
             audit,
-            config,
+            state: RwLock::new(Arc::new(State::new(config))),
         })
+    }
+
+    /// What holds now.
+    pub fn state(&self) -> Arc<State> {
+        Arc::clone(&self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
 use super::prepare::{find, hold, prepare};
-use super::{CallRequest, Pipeline};
+use super::{CallRequest, Pipeline, shape};
 use crate::approval::AskCx;
 use crate::audit::Record;
 use crate::base::call::{Facts, Output, Status, digest};
@@ -94,12 +94,22 @@ impl Pipeline {
         cancel: &Cancel,
         record: &mut Record,
     ) -> Result<Output> {
-        let tool = find(self, &request.tool)?;
-        let (workspace, client_sandbox) = hold(self, &request).await?;
+        let state = self.state();
+        let tool = find(&state, &request.tool, &request.view.session.workspace)?;
+        let ground = tool.ground().cloned();
+        let config = Arc::clone(ground.as_ref().map_or(&state.config, |ground| &ground.config));
+        let (workspace, client_sandbox) = hold(self, &*tool, &config, &request).await?;
         if let Some(about) = &client_sandbox {
             record.set(json!({"client_sandbox": about["mode"]}));
         }
-        let prepared = prepare(self, &*tool, &request, &workspace)?;
+        let session = &request.view.session;
+        let shape = shape::over(request.shape.clone(), &session.shape());
+        let shape = shape::check(&shape, &config, &session.workspace)?;
+        let overrides = (!shape.is_plain()).then(|| shape::about(&shape));
+        if let Some(overrides) = &overrides {
+            record.set(json!({"overrides": overrides}));
+        }
+        let prepared = prepare(&config, &*tool, &request, &shape, &workspace)?;
         record.set(json!({
             "tool": prepared.tool,
             "arguments_hash": prepared.arguments_hash,
@@ -126,7 +136,9 @@ impl Pipeline {
             session: Arc::clone(&request.view.session),
             view: request.view,
             workspace,
-            config: Arc::clone(&self.config),
+            config,
+            ground,
+            shape: Arc::new(shape),
             policy: self.policy.clone(),
             cancel: cancel.clone(),
             deadline: Arc::clone(&deadline),
@@ -148,12 +160,13 @@ impl Pipeline {
         // A tool has the grace to end its children and to hand over what it has; then it is dropped.
         let ended = match ended {
             Some(result) => Some(result),
-            None => tokio::time::timeout(self.config.limits.grace * 2 + Run::SLACK, work).await.ok(),
+            None => tokio::time::timeout(state.config.limits.grace * 2 + Run::SLACK, work).await.ok(),
         };
         match ended {
-            Some(Ok(result)) => result.map(|output| match client_sandbox {
-                Some(about) => output.with_meta(narrowing::META, about),
-                None => output,
+            Some(Ok(result)) => result.map(|mut output| {
+                output.meta.extend(client_sandbox.map(|about| (narrowing::META.to_owned(), about)));
+                output.meta.extend(overrides.map(|about| (shape::META.to_owned(), about)));
+                output
             }),
             Some(Err(_)) => Err(Error::internal("the tool failed unexpectedly")),
             None if cancel.cause() == Some(Cause::Deadline) => {

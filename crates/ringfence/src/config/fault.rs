@@ -1,22 +1,66 @@
 //! What is wrong with a config file, said so that one can fix it: file, line, column, a caret, the likely word.
 
-use std::path::Path;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use crate::base::nearest::nearest;
 use crate::base::{Error, Kind};
 
-/// Turns what the TOML reader found into our error.
-pub fn describe(path: &Path, text: &str, error: &toml::de::Error) -> Error {
-    let span = error.span().unwrap_or(0..0);
-    let place = Place::of(text, span);
-    let (what, hint) = words(error.message(), place.is_secret);
-    let message = format!("{}:{}:{}: {what}\n{}", path.display(), place.line, place.column, place.picture);
-    Error::new(Kind::InvalidArguments, message)
-        .reason("bad_config")
-        .hint(hint)
-        .with("file", path.display().to_string())
-        .with("line", place.line)
-        .with("column", place.column)
+/// One thing that is wrong, at its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    pub file: PathBuf,
+    pub line: usize,
+    pub column: usize,
+    /// The tool that is not there because of it, where that is all there is to it.
+    pub entry: Option<String>,
+    pub message: String,
+    pub hint: String,
+    /// The line with a caret under it.
+    pub picture: String,
+}
+
+impl Fault {
+    /// In our own words, about what stands at `span`.
+    pub fn at(
+        path: &Path,
+        text: &str,
+        span: Range<usize>,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
+        let place = Place::of(text, span);
+        Fault {
+            file: path.to_owned(),
+            line: place.line,
+            column: place.column,
+            entry: None,
+            message: message.into(),
+            hint: hint.into(),
+            picture: place.picture,
+        }
+    }
+
+    /// What the TOML reader found.
+    pub fn of(path: &Path, text: &str, error: &toml::de::Error) -> Self {
+        let span = error.span().unwrap_or(0..0);
+        let (message, hint) = words(error.message(), Place::of(text, span.clone()).is_secret);
+        Fault::at(path, text, span, message, hint)
+    }
+
+    /// Where it is and what it is, on one line.
+    pub fn line(&self) -> String {
+        format!("{}:{}:{}: {}", self.file.display(), self.line, self.column, self.message)
+    }
+
+    pub fn into_error(self) -> Error {
+        Error::new(Kind::InvalidArguments, format!("{}\n{}", self.line(), self.picture))
+            .reason("bad_config")
+            .with("file", self.file.display().to_string())
+            .with("line", self.line)
+            .with("column", self.column)
+            .hint(self.hint)
+    }
 }
 
 struct Place {
@@ -103,11 +147,11 @@ fn shorten(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::raw;
+    use super::super::read;
     use super::*;
 
     fn fault(text: &str) -> Error {
-        raw::parse(text, Path::new("/etc/rf.toml")).unwrap_err()
+        read::parse_file(text, Path::new("/etc/rf.toml")).unwrap_err()
     }
 
     #[test]

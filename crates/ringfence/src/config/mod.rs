@@ -4,30 +4,42 @@
 //! over file over default), `place` says where the root and the workspace may be.
 
 mod bind;
+mod entry;
 pub mod env;
 mod fault;
 mod keys;
+pub mod log;
 mod place;
 mod policy;
 pub mod raw;
+mod read;
 mod resolve;
 mod sandbox;
 #[cfg(test)]
 pub(crate) mod scratch;
+pub mod secrets;
+mod surface;
+mod template;
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 
 pub use bind::check_bind;
+pub use entry::{Effect, Entry, EntryStdin, OURS, validator};
 pub use env::Env;
+pub use fault::Fault;
 pub use place::{prepare_root, workspace_for};
 pub use policy::{Escalate, Heuristics, Policy, PolicyFlags};
 pub use resolve::{Flags, resolve, resolve_root};
 pub use sandbox::{Profile, Sandbox, SandboxFlags};
+pub use secrets::Secrets;
+pub use surface::{Names, Shaping, Surface};
+pub use template::{Part, Template};
 
 /// The defaults, as the config file that they are.
 pub const DEFAULTS: &str = include_str!("defaults.toml");
@@ -92,8 +104,14 @@ pub struct Config {
     pub rustup_home: Option<PathBuf>,
     /// Inside the workspace and shut to every tool: the root, when it lies there.
     pub closed: Vec<PathBuf>,
-    /// False leaves the legacy pair of tools alone on the list.
-    pub surface: bool,
+    pub surface: Surface,
+    /// What a client may set for its session.
+    pub shaping: Shaping,
+    /// The operator's commands, in the order of the file.
+    pub entries: Vec<Arc<Entry>>,
+    /// What is wrong with the commands that are not among them.
+    pub dropped: Vec<Fault>,
+    pub secrets: Arc<Secrets>,
     pub tools: ToolSet,
     pub tool_names: ToolNames,
     pub approval: Approval,

@@ -1,12 +1,16 @@
 //! `config.toml` as it is written: every key optional, nothing unknown accepted, values checked where they stand.
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
 
-use super::{Escalate, Heuristics, Profile, ToolNames, ToolSet, fault};
-use crate::base::Result;
+use super::entry::{Effect, EntryStdin};
+use super::log::{LogFormat, LogLevel};
+use super::surface::Names;
+use super::{Escalate, Heuristics, Profile, ToolNames, ToolSet};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -25,6 +29,70 @@ pub struct File {
     pub policy: Policy,
     pub http: Http,
     pub auth: Auth,
+    pub surface: Surface,
+    pub session: Session,
+    pub secrets: Secrets,
+    pub log: Log,
+}
+
+/// `[surface]`: which tools are there at all, and where they may work.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Surface {
+    pub allow: Option<Vec<NamePattern>>,
+    pub deny: Option<Vec<NamePattern>>,
+    pub cwd: Option<Vec<PathBuf>>,
+    pub arguments: Option<Vec<PathBuf>>,
+    pub default_timeout_ms: Option<Within<1, 604_800_000>>,
+}
+
+/// `[session]`: what a client may set for its own session.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Session {
+    pub cwd_override: Option<bool>,
+    pub env_overrides: Option<Vec<NamePattern>>,
+}
+
+/// `[secrets]`: where the values of `${…}` come from.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Secrets {
+    pub env_file: Option<PathBuf>,
+    pub keyring: Option<bool>,
+}
+
+/// `[log]`: the server's own log.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    pub level: Option<LogLevel>,
+    pub format: Option<LogFormat>,
+    pub file: Option<PathBuf>,
+}
+
+/// `[mcp.<name>]`: one command of the operator's as a tool.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Entry {
+    pub command: Option<String>,
+    pub args: Option<Vec<String>>,
+    pub stdin: Option<EntryStdin>,
+    pub cwd: Option<PathBuf>,
+    pub env: Option<BTreeMap<String, String>>,
+    pub sandbox_profile: Option<Profile>,
+    pub allow_network: Option<bool>,
+    pub allow_domains: Option<Vec<String>>,
+    pub allow_addresses: Option<Vec<String>>,
+    pub side_effects: Option<Vec<Effect>>,
+    pub requires_approval: Option<bool>,
+    pub timeout_ms: Option<Within<1, 604_800_000>>,
+    pub streaming: Option<bool>,
+    pub description: Option<String>,
+    pub display_name: Option<String>,
+    pub input_schema: Option<InputSchema>,
+    pub secret_args: Option<Vec<String>>,
+    pub version: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -117,6 +185,37 @@ pub struct Auth {
     pub issuer: Option<String>,
 }
 
+/// A pattern over names of tools or variables: `*`, `?`, `[a-z]`, `{one,two}`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct NamePattern(pub Names);
+
+impl TryFrom<String> for NamePattern {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        Names::parse(&text).map(NamePattern).ok_or("a pattern is a name in which `*` and `?` stand for others")
+    }
+}
+
+/// A JSON Schema: a table, or JSON as text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InputSchema(pub Map<String, Value>);
+
+impl<'de> Deserialize<'de> for InputSchema {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = match Value::deserialize(deserializer)? {
+            Value::String(text) => serde_json::from_str(&text)
+                .map_err(|error| D::Error::custom(format!("the schema is not JSON: {error}")))?,
+            other => other,
+        };
+        match value {
+            Value::Object(map) => Ok(InputSchema(map)),
+            _ => Err(D::Error::custom("a schema is a table, or a JSON object as text")),
+        }
+    }
+}
+
 /// A number with its bounds, so that a bad one is reported at its place in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Within<const LOW: u64, const HIGH: u64>(pub u64);
@@ -167,9 +266,4 @@ impl TryFrom<String> for OriginName {
         HostName::try_from(host.to_owned()).map_err(|_| wrong)?;
         Ok(OriginName(text.to_ascii_lowercase()))
     }
-}
-
-/// Reads the text of a config file; `path` is for the words of an error.
-pub fn parse(text: &str, path: &Path) -> Result<File> {
-    toml::from_str(text).map_err(|error| fault::describe(path, text, &error))
 }

@@ -5,14 +5,17 @@ use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::bind::{check_bind, parse_listen};
+use super::entry::{self, Around};
 use super::env::{self, Env};
 use super::place::{self, Keepers, Place};
+use super::read::{self, Parsed};
 use super::{
-    Approval, Browser, Config, DEFAULTS, Http, Limits, Origin, PolicyFlags, SandboxFlags, Setting, ToolNames, ToolSet,
-    keys, policy, raw, sandbox,
+    Approval, Browser, Config, DEFAULTS, Entry, Fault, Http, Limits, Origin, PolicyFlags, SandboxFlags, Secrets,
+    Setting, Surface, ToolNames, ToolSet, keys, policy, raw, sandbox, surface,
 };
 use crate::base::nearest::nearest;
 use crate::base::{Error, Kind, Result};
@@ -101,11 +104,13 @@ impl Picker<'_> {
 }
 
 /// The config file: the one that was named, which must be there, or the default one, which need not.
+#[derive(Default)]
 struct Source {
     path: Option<PathBuf>,
     /// Whether it is there or not, this is where it would be looked for.
     places: Vec<PathBuf>,
-    raw: raw::File,
+    text: String,
+    read: Parsed,
 }
 
 impl Source {
@@ -115,24 +120,25 @@ impl Source {
             Some(path) => place::absolute(path, env.cwd.as_deref(), None)?,
             None => match default_config_path(env) {
                 Some(path) => path,
-                None => return Ok(Source { path: None, places: Vec::new(), raw: raw::File::default() }),
+                None => return Ok(Source::default()),
             },
         };
         let text = match read_text(&path) {
             Ok(text) => text,
             Err(error) if named.is_none() && error.kind() == Kind::NotFound => {
                 let places = path.parent().map(place::settle).transpose()?.into_iter().collect();
-                return Ok(Source { path: None, places, raw: raw::File::default() });
+                return Ok(Source { places, ..Source::default() });
             }
             Err(error) => return Err(error),
         };
-        let raw = raw::parse(&text, &path)?;
+        let read = read::read(&text, &path);
+        read.refuse()?;
         // A link and its target: changing either changes the config.
         let mut places = Vec::new();
         for file in [Some(path.clone()), path.canonicalize().ok()].into_iter().flatten() {
             places.extend(file.parent().map(place::settle).transpose()?);
         }
-        Ok(Source { path: Some(path), places, raw })
+        Ok(Source { path: Some(path), places, text, read })
     }
 }
 
@@ -178,8 +184,8 @@ pub fn resolve_root(flags: &Flags, env: &Env) -> Result<PathBuf> {
 /// Everything a server needs to know.
 pub fn resolve(flags: &Flags, env: &Env) -> Result<Config> {
     let source = Source::read(flags, env)?;
-    let file = &source.raw;
-    let defaults = raw::parse(DEFAULTS, Path::new("defaults.toml"))?;
+    let file = &source.read.file;
+    let defaults = read::parse_file(DEFAULTS, Path::new("defaults.toml"))?;
     let mut picker = picker(&source, env);
     let p = &mut picker;
 
@@ -215,11 +221,20 @@ pub fn resolve(flags: &Flags, env: &Env) -> Result<Config> {
     let names = Layers::file_only(file.tool_names, defaults.tool_names);
     let tools = p.pick("tools", tools, |tools: &ToolSet| tools.name().to_owned())?.0;
     let sandbox = sandbox::resolve(p, &flags.sandbox, &file.sandbox, &defaults.sandbox)?;
+    let enabled = p.pick("enable_mcp_server_surface", surface, bool::to_string)?.0;
+    let surface = surface::resolve(p, enabled, &file.surface, &defaults.surface)?;
+    let shaping = surface::shaping(p, &file.session, &defaults.session)?;
+    let (entries, dropped) = entries(p, &source, &surface);
+    let secrets = Secrets::resolve(entries.iter().flat_map(|entry| entry.refs()), env);
     let sources = (&flags.policy, env);
     let policy = policy::resolve(p, sources, (&file.policy, &defaults.policy), (tools, &sandbox))?;
     let config = Config {
         generation: 1,
-        surface: p.pick("enable_mcp_server_surface", surface, bool::to_string)?.0,
+        surface,
+        shaping,
+        entries,
+        dropped,
+        secrets: Arc::new(secrets),
         tools,
         tool_names: p.pick("tool_names", names, |names: &ToolNames| names.name().to_owned())?.0,
         approval: approval(p, &file.approval, &defaults.approval)?,
@@ -233,7 +248,7 @@ pub fn resolve(flags: &Flags, env: &Env) -> Result<Config> {
             Some(path) => Some(path.to_owned()),
             None => env.absolute(env::HOME).map(|home| home.join(".rustup")),
         },
-        http: http(p, flags, listen, &source.raw.http, &defaults.http)?,
+        http: http(p, flags, listen, &file.http, &defaults.http)?,
         auth: keys.auth,
         root,
         workspace,
@@ -252,6 +267,15 @@ pub fn resolve(flags: &Flags, env: &Env) -> Result<Config> {
     Ok(config)
 }
 
+/// The commands that can be used, and what is wrong with the others.
+fn entries(p: &Picker<'_>, source: &Source, surface: &Surface) -> (Vec<Arc<Entry>>, Vec<Fault>) {
+    let Some(path) = &source.path else { return (Vec::new(), Vec::new()) };
+    let around = Around { path, text: &source.text, picker: p, surface };
+    let (entries, faults) = entry::resolve(&around, &source.read.entries);
+    let dropped = source.read.dropped.iter().cloned().chain(faults).collect();
+    (entries.into_iter().map(Arc::new).collect(), dropped)
+}
+
 fn picker<'a>(source: &'a Source, env: &Env) -> Picker<'a> {
     let home = env.absolute(env::HOME).map(Path::to_owned);
     Picker { file: source.path.as_deref(), home, settings: Vec::new() }
@@ -266,7 +290,7 @@ fn root(picker: &mut Picker<'_>, flags: &Flags, env: &Env, source: &Source) -> R
     let layers = Layers {
         flag: flags.root.as_deref().map(from).transpose()?.map(|path| (path, "--root")),
         env: env.path(env::SANDBOX_ROOT).map(from).transpose()?.map(|path| (path, env::SANDBOX_ROOT)),
-        file: source.raw.root.as_deref().map(|path| picker.file_path(path)).transpose()?,
+        file: source.read.file.root.as_deref().map(|path| picker.file_path(path)).transpose()?,
         default: default_root(env),
     };
     let (path, origin) = picker.pick_optional("root", layers, |path| show_path(path)).ok_or_else(|| {
@@ -305,7 +329,7 @@ fn workspace(
     let layers = Layers {
         flag: flags.workspace.as_deref().map(from).transpose()?.map(|path| (path, "--workspace")),
         env: env.path(env::SANDBOX_WORKSPACE).map(from).transpose()?.map(|path| (path, env::SANDBOX_WORKSPACE)),
-        file: source.raw.workspace.as_deref().map(|path| picker.file_path(path)).transpose()?,
+        file: source.read.file.workspace.as_deref().map(|path| picker.file_path(path)).transpose()?,
         default: if flags.http.is_none() { env.cwd.clone() } else { None },
     };
     let Some((path, origin)) = picker.pick_optional("workspace", layers, |path| show_path(path)) else {

@@ -43,7 +43,7 @@ fn the_defaults_are_complete_and_shown() {
     let config = user.resolve(&Flags::default(), &[]).unwrap();
     assert_eq!(config.root, user.path("home/.local/state/ringfence"));
     assert_eq!(config.workspace, Some(user.path("project")));
-    assert!(config.surface && config.auth.is_none() && config.file.is_none());
+    assert!(config.surface.enabled && config.auth.is_none() && config.file.is_none());
     assert_eq!((config.tools, config.tool_names), (ToolSet::Core, ToolNames::Auto));
     assert_eq!(config.approval.expiry, Duration::from_secs(300));
     assert!(!config.approval.terminal && !config.approval.own_tools_always);
@@ -99,8 +99,8 @@ fn flag_over_environment_over_file_over_default() {
 fn the_surface_switch_of_the_environment_beats_the_file() {
     let user = User::new();
     user.config("enable_mcp_server_surface = false");
-    assert!(!user.resolve(&Flags::default(), &[]).unwrap().surface);
-    assert!(user.resolve(&Flags::default(), &[("Enable_MCP_Server_Surface", "1")]).unwrap().surface);
+    assert!(!user.resolve(&Flags::default(), &[]).unwrap().surface.enabled);
+    assert!(user.resolve(&Flags::default(), &[("Enable_MCP_Server_Surface", "1")]).unwrap().surface.enabled);
 }
 
 #[test]

@@ -163,7 +163,7 @@ mod tests {
         let names = |registry: &Registry| -> Vec<String> {
             registry.tools().iter().map(|tool| tool.spec().name.clone()).collect()
         };
-        let shipped = names(&server.pipeline.registry);
+        let shipped = names(&server.pipeline.state().registry);
         let fixtures: Vec<String> = crate::tools::fixtures::all().iter().map(|tool| tool.spec().name.clone()).collect();
         assert!(!shipped.is_empty() && fixtures.iter().all(|name| !shipped.contains(name)), "{shipped:?}");
         let capabilities = initialize::info(&server, &crate::session::Client::default()).capabilities;

@@ -13,7 +13,7 @@ use crate::tools::Spec;
 
 /// Whether it is spoken.
 pub fn is_spoken(server: &Server) -> bool {
-    !server.config.surface
+    !server.pipeline.state().config.surface.enabled
 }
 
 /// A tool of the list: no annotations, no `_meta`.

@@ -19,6 +19,7 @@ mod methods;
 mod peer;
 pub mod render;
 pub mod server;
+mod shaping;
 pub mod sse;
 pub mod stdio;
 pub mod tasks;

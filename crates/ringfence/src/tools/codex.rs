@@ -56,7 +56,7 @@ impl Codex {
 
 /// What the two tools say of themselves. An agent that runs another one is asked about, every time.
 pub fn spec(config: &Config, name: &str, title: &str, about: &str, input_schema: Map<String, Value>) -> Spec {
-    let fence = match (config.surface, config.sandbox.profile) {
+    let fence = match (config.surface.enabled, config.sandbox.profile) {
         (false, _) => "",
         (true, Profile::None) => " There is no sandbox but Codex's own.",
         (true, _) => {

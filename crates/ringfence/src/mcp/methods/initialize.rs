@@ -25,15 +25,16 @@ pub fn info(server: &Server, client: &Client) -> ServerConfig {
                 .with_description("Tools that coding agents can be trusted with"),
         )
         .with_protocol_version(ProtocolVersion::V_2025_11_25);
-    info.meta = Some(MetaObject::from(Map::from_iter([(meta::TOOLS.to_owned(), table(server))])));
+    info.meta = Some(MetaObject::from(Map::from_iter([(meta::TOOLS.to_owned(), table(&server.pipeline.state()))])));
     info
 }
 
 /// Codex shows a model nothing but this at first, so it names the tools and what they are for.
 fn instructions(server: &Server, client: &Client) -> String {
-    let dots = spells_with_dots(server.config.tool_names, client);
+    let state = server.pipeline.state();
+    let dots = spells_with_dots(state.config.tool_names, client);
     let spell = |name: &str| if dots { name.to_owned() } else { underscored(name) };
-    let reads = server.pipeline.registry.get("file.read").is_some();
+    let reads = state.registry.get("file.read").is_some();
     let read_on = match reads {
         true => format!(" Long output is cut: read on with {} path \"output:<id>\".", spell("file.read")),
         false => " Long output is cut in the middle.".to_owned(),
@@ -43,7 +44,7 @@ fn instructions(server: &Server, client: &Client) -> String {
         "Tools for working in one workspace, held to policy and on record.{paths}{read_on} \
          Every error has kind, hint and trace_id. Tools:"
     );
-    for tool in server.pipeline.registry.tools() {
+    for tool in state.registry.tools() {
         let spec = tool.spec();
         let line = format!(" {} ({});", spell(&spec.name), spec.title.to_lowercase());
         // Codex reads about one kilobyte.

@@ -4,14 +4,16 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::tools_list::{asks, permission};
+use super::tools_list::permission;
+use crate::call::{State, asks};
 use crate::mcp::{Server, version};
 use crate::session::Session;
 use crate::tools::Tool;
 
 pub async fn capabilities(server: &Server, session: Option<&Session>) -> Value {
-    let tools: Vec<Value> =
-        server.pipeline.registry.tools().iter().map(|tool| describe(server, &**tool, session)).collect();
+    let state = server.pipeline.state();
+    let listed = state.registry.listed(session.map(|session| session.workspace.path()));
+    let tools: Vec<Value> = listed.map(|(tool, _)| describe(&state, &**tool, session)).collect();
     let mut all = json!({
         "server": {"name": "ringfence", "version": env!("CARGO_PKG_VERSION")},
         "protocolVersions": version::supported(),
@@ -35,21 +37,20 @@ async fn policy(server: &Server, session: &Session) -> Value {
     json!({
         "generation": book.generation,
         "rules": book.table.prefixes.len(),
-        "escalate": if faults.is_empty() { server.config.policy.escalate.name() } else { "off" },
+        "escalate": if faults.is_empty() { server.pipeline.state().config.policy.escalate.name() } else { "off" },
         "broken": faults,
     })
 }
 
-fn describe(server: &Server, tool: &dyn Tool, session: Option<&Session>) -> Value {
+fn describe(state: &State, tool: &dyn Tool, session: Option<&Session>) -> Value {
     let spec = tool.spec();
-    let permission = permission(tool);
-    let mut tool = json!({
+    let mut about = json!({
         "name": spec.name,
         "display_name": spec.title,
         "description": spec.description,
         "version": spec.version,
-        "permission": permission,
-        "requires_approval": asks(server, spec),
+        "permission": permission(tool),
+        "requires_approval": asks(&state.config, tool),
         "sandbox_profile": spec.profile,
         "default_timeout_ms": u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),
         "allows_streaming": spec.streaming,
@@ -57,19 +58,19 @@ fn describe(server: &Server, tool: &dyn Tool, session: Option<&Session>) -> Valu
         "inputSchema": spec.input_schema,
     });
     if let Some(schema) = &spec.output_schema {
-        tool["outputSchema"] = Value::Object(schema.clone());
+        about["outputSchema"] = Value::Object(schema.clone());
     }
     if let Some(session) = session {
-        tool["session_defaults"] = json!({"cwd": session.workspace.display(), "overrides": false});
+        about["session_defaults"] = tool.session_defaults(session, &session.shape());
     }
-    tool
+    about
 }
 
 /// The short form that rides on `initialize` and `server/discover`.
-pub fn table(server: &Server) -> Value {
+pub fn table(state: &State) -> Value {
     let row = |tool: &dyn Tool| {
         let spec = tool.spec();
         json!({"name": spec.name, "version": spec.version, "permission": permission(tool)})
     };
-    server.pipeline.registry.tools().iter().map(|tool| row(&**tool)).collect()
+    state.registry.tools().iter().map(|tool| row(&**tool)).collect()
 }

@@ -16,7 +16,7 @@ use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Profile};
 use crate::sandbox::{Cell, Launcher, Outcome, Seen, Stdin, Stop, codex, env};
 use crate::tools::code_exec::runtimes::{on_path, search_path};
-use crate::tools::command::{self, Command, Ground};
+use crate::tools::command::{self, Command, Footing};
 use crate::tools::{Plan, PrepareCx, RunCx};
 
 /// The notification that the removed server sent for each event.
@@ -92,6 +92,7 @@ pub fn prepare(turn: &Turn, cx: &PrepareCx<'_>) -> Result<Plan> {
         env: environment(cx.config)?,
         timeout: None,
         asks: Some(why(turn, &held, cx.config.sandbox.profile)),
+        ..Plan::default()
     })
 }
 
@@ -134,10 +135,10 @@ impl Turn {
         rights.read_only |= held.read_only;
         let secrets = env::codex_keys().into_iter().map(|(_, value)| value).collect();
         let mut events = Events::new(secrets);
-        let told = (!cx.config.surface).then(|| events.passed_on());
+        let told = (!cx.config.surface.enabled).then(|| events.passed_on());
         let events = Arc::new(Mutex::new(events));
         let hearing = Arc::clone(&events);
-        let ground = Ground {
+        let footing = Footing {
             cell: Cell::for_codex(&cx.session, &cx.config, launcher)?,
             rights,
             stays_in: true,
@@ -152,9 +153,10 @@ impl Turn {
             line: None,
             merged: false,
             max_bytes: None,
+            streaming: true,
         };
         let deadline = Some(Arc::clone(&cx.deadline));
-        let started = command::start_on(cx, call, launcher, command, deadline, ground).await?;
+        let started = command::start_on(cx, call, launcher, command, deadline, footing).await?;
         let watched = async {
             let seen = started.watch(cx, None, Box::pin(pending())).await;
             // Nobody tells any more.
@@ -197,10 +199,10 @@ impl Turn {
         };
         let mut reply =
             Map::from_iter([("threadId".to_owned(), json!(thread)), ("content".to_owned(), json!(content))]);
-        if let Some(error) = failed.as_ref().filter(|_| cx.config.surface) {
+        if let Some(error) = failed.as_ref().filter(|_| cx.config.surface.enabled) {
             reply.insert("error".to_owned(), error.body(&cx.trace_id));
         }
-        if !ended.denials.is_empty() && cx.config.surface {
+        if !ended.denials.is_empty() && cx.config.surface.enabled {
             reply.insert("denials".to_owned(), json!(ended.denials));
         }
         Ok(Output { is_error: failed.is_some(), facts, ..Output::of(content, Value::Object(reply)) })
