@@ -229,14 +229,14 @@ fn what_counts_at_the_start_stays_and_is_named() {
 #[test]
 fn no_answer_is_of_two_states() {
     let mut server = Options::new(Transport::Http).config("tools = 'core'").spawn();
-    let text = |state: u32| match state % 2 {
-        0 => {
-            format!("tools = 'all'\ntool_names = 'dot'\n[approval]\nown_tools = 'always'\nexpiry_s = {}\n", 10 + state)
+    let text = |state: u32| {
+        let say = format!(
+            "[mcp.say]\ncommand = 'sh'\nargs = ['-c', 'echo $WORD {state}']\nenv.WORD = '{state}'\nrequires_approval = false\n"
+        );
+        match state % 2 {
+            0 => format!("tools = 'all'\ntool_names = 'dot'\napproval.own_tools = 'always'\n{say}"),
+            _ => format!("tool_names = 'underscore'\ntools = 'shell'\napproval.own_tools = 'auto'\n{say}"),
         }
-        _ => format!(
-            "tool_names = 'underscore'\ntools = 'shell'\n[approval]\nown_tools = 'auto'\nexpiry_s = {}\n",
-            10 + state
-        ),
     };
     replace(&server, &text(0));
     let stop = std::sync::atomic::AtomicBool::new(false);
@@ -252,9 +252,12 @@ fn no_answer_is_of_two_states() {
                         let list = client.request("tools/list", json!({}))["result"]["tools"].clone();
                         let tools = list.as_array().unwrap();
                         let first = tools[0]["_meta"]["dev.ringfence/requires_approval"].as_bool();
-                        let one = (tools.len() == 1, tools[0]["name"] == "shell", first == Some(false));
+                        let one = (tools.len() == 2, tools[0]["name"] == "shell", first == Some(false));
                         assert!(one == (true, true, true) || one == (false, false, false), "{one:?} of {list}");
-                        answers += 1;
+                        let answer = client.call("say", json!({}));
+                        let words: Vec<&str> = said(&answer).split_whitespace().collect();
+                        assert!(words.len() == 2 && words[0] == words[1], "{words:?}");
+                        answers += 2;
                     }
                     answers
                 })
@@ -269,17 +272,38 @@ fn no_answer_is_of_two_states() {
             } else {
                 replace(&server, &text(state))
             }
-            std::thread::sleep(std::time::Duration::from_millis(u64::from(dice >> 25) / 2));
+            std::thread::sleep(std::time::Duration::from_millis(u64::from(dice >> 25)));
         }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
         let answers: u32 = looking.into_iter().map(|one| one.join().unwrap()).sum();
-        println!("{answers} answers in 200 edits");
+        println!("{answers} answers in 200 edits, {} states", server.events("config.reload").len());
         assert!(answers > 20);
     });
     let mut client = server.connect(SESSIONS);
     assert!(lists(&mut client, "browser.act"), "the last edit counts");
+    assert_eq!(said(&client.call("say", json!({}))), "200 200\n");
     assert_eq!(about(&mut client)["state"], "ok");
     assert!(!server.log().contains("broken"), "{}", server.log());
+}
+
+/// The gate is a key like others.
+#[test]
+fn the_surface_goes_and_comes_back() {
+    for cell in eras() {
+        on_cell(
+            cell,
+            |options| options.config("tools = 'core'"),
+            |server, client| {
+                listen(client);
+                write(server, "enable_mcp_server_surface = false");
+                client.wait_notification(CHANGED);
+                assert_eq!(listed(client), ["codex", "codex-reply"]);
+                write(server, "enable_mcp_server_surface = true");
+                client.wait_notification(CHANGED);
+                assert!(lists(client, "file.read"));
+            },
+        );
+    }
 }
 
 /// An entry that says its word, after it has waited for a file where it is told to.
