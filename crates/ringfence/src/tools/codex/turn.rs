@@ -81,7 +81,7 @@ pub fn find(config: &Config, workspace: Option<&Path>) -> Result<PathBuf> {
 pub fn prepare(turn: &Turn, cx: &PrepareCx<'_>) -> Result<Plan> {
     find(cx.config, Some(cx.workspace.path()))?;
     let held = Held::of(cx.config, &turn.settings)?;
-    turn.settings.check_for(held.mode)?;
+    turn.settings.check_for(held.mode, cx.config.codex_home.as_deref())?;
     turn.settings.words(held.mode)?;
     if cx.workspace.denies_network() {
         return Err(Error::permission_denied("client_sandbox", "the client's sandbox allows no network")
