@@ -1,13 +1,16 @@
-//! A value that must never be shown. It has no Display and no Serialize; Debug says only that it is there.
+//! A value that must never be shown. It has no Display and no Serialize; Debug says only that it is there. Its memory
+//! is wiped when it goes.
 
 use std::fmt;
 
+use zeroize::Zeroizing;
+
 #[derive(Clone)]
-pub struct Secret(Vec<u8>);
+pub struct Secret(Zeroizing<Vec<u8>>);
 
 impl Secret {
     pub fn new(value: impl Into<Vec<u8>>) -> Self {
-        Secret(value.into())
+        Secret(Zeroizing::new(value.into()))
     }
 
     /// The one way to the bytes, so that every use can be found by name.

@@ -50,6 +50,9 @@ pub struct Args {
     /// Write every exec into the audit log, not only those that a rule decided
     #[arg(long)]
     audit_execs: bool,
+    /// The key of the stored secrets, where it does not lie beside them (RINGFENCE_SECRETS_KEY_FILE)
+    #[arg(long, value_name = "FILE")]
+    secrets_key_file: Option<PathBuf>,
     #[arg(long, hide = true)]
     conformance_fixtures: bool,
 }
@@ -65,6 +68,7 @@ pub fn run(args: Args) -> Result<u8> {
             http: args.http,
             insecure_no_auth: args.insecure_no_auth,
             conformance_fixtures: args.conformance_fixtures,
+            secrets_key_file: args.secrets_key_file,
             sandbox: config::SandboxFlags::default(),
             policy: config::PolicyFlags { rules: args.rules, escalate: args.escalate, audit_execs: args.audit_execs },
         },

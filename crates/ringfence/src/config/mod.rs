@@ -35,7 +35,7 @@ pub use env::Env;
 pub use fault::Fault;
 pub use place::{prepare_root, workspace_for};
 pub use policy::{Escalate, Heuristics, Policy, PolicyFlags};
-pub use resolve::{Flags, resolve, resolve_root};
+pub use resolve::{Flags, Keeping, resolve, resolve_keeping, resolve_root};
 pub use sandbox::{Profile, Sandbox, SandboxFlags};
 pub use secrets::Secrets;
 pub use surface::{Names, Shaping, Surface};
@@ -110,6 +110,8 @@ pub struct Config {
     /// What is wrong with the commands that are not among them.
     pub dropped: Vec<Fault>,
     pub secrets: Arc<Secrets>,
+    /// Files outside the workspace that hold secrets or keys. No run sees them.
+    pub private: Vec<PathBuf>,
     pub tools: ToolSet,
     pub tool_names: ToolNames,
     pub approval: Approval,

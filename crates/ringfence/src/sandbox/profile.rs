@@ -137,7 +137,7 @@ pub(super) fn hidden(config: &Config, workspace: &Path) -> Vec<PathBuf> {
         None => Some(PathBuf::from(path)),
     });
     let named = config.sandbox.hide.iter().map(|path| inside(workspace, path));
-    let steering = config.file.iter().cloned();
+    let steering = config.file.iter().chain(&config.private).cloned();
     // The log, the sockets and other callers' files are in the root; what a run needs of it is opened on top.
     let mut hidden: Vec<PathBuf> = listed.chain(named).chain(steering).chain([config.root.clone()]).collect();
     hidden.sort();
