@@ -26,7 +26,7 @@ use crate::base::{Error, Kind, Result};
 /// Of one value.
 pub const VALUE_BYTES: usize = 64 << 10;
 const SECRETS: usize = 1000;
-const STORE_BYTES: u64 = 8 << 20;
+const STORE_BYTES: u64 = 1 << 20;
 const KEY_BYTES: u64 = 128;
 const VERSION: u32 = 1;
 const PURPOSE: &str = "ringfence secrets 1";
