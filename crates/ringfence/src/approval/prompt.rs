@@ -81,6 +81,7 @@ impl Prompt {
         for text in [&mut self.tool, &mut self.description, &mut self.why, &mut self.cwd, &mut self.workspace]
             .into_iter()
             .chain(&mut self.subject)
+            .chain(&mut self.command)
             .chain(&mut self.env)
             .chain(&mut self.effects)
         {
