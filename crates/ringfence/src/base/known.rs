@@ -164,7 +164,7 @@ fn forms(value: &[u8]) -> Vec<Vec<u8>> {
     let mut forms = vec![value.to_vec()];
     if let Ok(text) = std::str::from_utf8(value) {
         let quoted = Value::from(text).to_string();
-        let inner = quoted[1..quoted.len() - 1].as_bytes().to_vec();
+        let inner = quoted.as_bytes()[1..quoted.len() - 1].to_vec();
         if inner != value {
             forms.push(inner);
         }

@@ -43,7 +43,7 @@ fn replaced(values: &[&[u8]], whole: &[u8]) -> Vec<u8> {
         }
         (covered, last) = (end, Some(value));
     }
-    shown.extend_from_slice(&whole[covered.max(0)..]);
+    shown.extend_from_slice(&whole[covered..]);
     shown
 }
 

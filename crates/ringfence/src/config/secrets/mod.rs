@@ -174,6 +174,11 @@ impl Secrets {
         &self.files
     }
 
+    /// Whether anything of ours is kept for it.
+    pub fn wants_store(&self) -> bool {
+        self.found.keys().any(|one| matches!(one, Ref::Stored(_)))
+    }
+
     /// What an operator should know about them, without any value.
     pub fn warnings(&self) -> Vec<String> {
         let mut all: Vec<(&Ref, String)> = Vec::new();

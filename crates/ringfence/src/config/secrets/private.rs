@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags, Stat, fstat, openat};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
 
 use crate::base::{Error, Kind, Result};
 
@@ -30,7 +30,7 @@ pub(super) fn read(at: impl AsFd, path: &Path, what: &str, owner: Owner, limit: 
         Err(error) => return Err(broken(what, "cannot be opened", error)),
     };
     let facts = fstat(&file).map_err(|error| broken(what, "cannot be opened", error))?;
-    if u32::from(facts.st_mode) & 0o170_000 != 0o100_000 {
+    if FileType::from_raw_mode(facts.st_mode) != FileType::RegularFile {
         return Err(refused(what, "is no regular file").hint("Put a regular file in its place."));
     }
     check(&facts, what, owner, "600")?;

@@ -50,17 +50,17 @@ if mode == 'missing':
     open('/nonexistent/' + values[3])
 ";
 
-fn keys() -> String {
-    format!(
-        "streaming = true\ntimeout_ms = 1500\nside_effects = [\"filesystem_write\"]\n\
-         env = {{ DB_PASSWORD = \"${{secret:DB}}\", ROTATED = \"${{ROTATED}}\", PLAIN_NAME = \"${{PLAIN}}\", OTHER = \"${{secret:OTHER}}\" }}"
-    )
-}
+const KEYS: &str = r#"
+streaming = true
+timeout_ms = 1500
+side_effects = ["filesystem_write"]
+env = { DB_PASSWORD = "${secret:DB}", ROTATED = "${ROTATED}", PLAIN_NAME = "${PLAIN}", OTHER = "${secret:OTHER}" }
+"#;
 
 #[test]
 fn no_value_of_a_secret_is_in_anything_that_was_written() {
     for cell in eras().filter(|cell| cell.transport == Transport::Stdio) {
-        let serving = serving(cell.transport, SCRIPT, &keys())
+        let serving = serving(cell.transport, SCRIPT, KEYS)
             .config("[secrets]\nenv_file = \"env\"\n[limits]\ngrace_ms = 200")
             .rules(&[("[\"md5sum\"]", "forbidden")]);
         let config = serving.options.config.replace("\"{mode}\"]", "\"{mode}\", \"password=${secret:DB}\"]");
