@@ -106,7 +106,10 @@ mod word_tests {
         assert_eq!(shown(&["curl", "-H", "Authorization: Bearer hunter2"]), "curl -H Authorization:[redacted]");
         assert_eq!(shown(&["x", "--password", "--force", "y"]), "x --password --force y");
         known::learn([("DB", &Secret::new("pg://me:it's@host/x"))]);
-        assert_eq!(shown(&["psql", "--token", "pg://me:it's@host/x", "a=pg://me:it's@host/x,b"]), "psql --token [secret:DB] a=[secret:DB],b");
+        assert_eq!(
+            shown(&["psql", "--token", "pg://me:it's@host/x", "a=pg://me:it's@host/x,b"]),
+            "psql --token [secret:DB] a=[secret:DB],b"
+        );
         for code in ["token=1; rm -rf ~", "token=1;rm", "secret=$(id)", "https://x;rm -rf ~@host"] {
             assert_eq!(shown(&["sh", "-c", code]), format!("sh -c {code}"));
         }

@@ -16,8 +16,8 @@ use super::place::{self, Keepers, Place};
 use super::read::{self, Parsed};
 use super::secrets::{self, Keyring, Ref, Sources, Store};
 use super::{
-    Approval, Browser, Config, DEFAULTS, Entry, Fault, Http, Limits, Origin, PolicyFlags, Sandbox, SandboxFlags,
-    Secrets, Setting, Surface, ToolNames, ToolSet, keys, policy, raw, sandbox, surface,
+    Approval, Browser, Config, DEFAULTS, Entry, Fault, Http, Limits, Origin, PolicyFlags, SandboxFlags, Secrets,
+    Setting, Surface, ToolNames, ToolSet, keys, policy, raw, sandbox, surface,
 };
 use crate::base::nearest::nearest;
 use crate::base::{Error, Kind, Result};
@@ -266,7 +266,7 @@ pub fn resolve(flags: &Flags, env: &Env) -> Result<Config> {
     let enabled = p.pick("enable_mcp_server_surface", surface, bool::to_string)?.0;
     let surface = surface::resolve(p, enabled, &file.surface, &defaults.surface)?;
     let shaping = surface::shaping(p, &file.session, &defaults.session)?;
-    let (entries, dropped) = entries(p, &source, &surface, &sandbox);
+    let (entries, dropped) = entries(p, &source, &surface);
     let secrets = Secrets::resolve(entries.iter().flat_map(|entry| entry.refs()), &sources);
     let sources = (&flags.policy, env);
     let policy = policy::resolve(p, sources, (&file.policy, &defaults.policy), (tools, &sandbox))?;
@@ -310,9 +310,9 @@ pub fn resolve(flags: &Flags, env: &Env) -> Result<Config> {
 }
 
 /// The commands that can be used, and what is wrong with the others.
-fn entries(p: &Picker<'_>, source: &Source, surface: &Surface, sandbox: &Sandbox) -> (Vec<Arc<Entry>>, Vec<Fault>) {
+fn entries(p: &Picker<'_>, source: &Source, surface: &Surface) -> (Vec<Arc<Entry>>, Vec<Fault>) {
     let Some(path) = &source.path else { return (Vec::new(), Vec::new()) };
-    let around = Around { path, text: &source.text, picker: p, surface, profile: sandbox.profile };
+    let around = Around { path, text: &source.text, picker: p, surface };
     let (entries, faults) = entry::resolve(&around, &source.read.entries);
     let dropped = source.read.dropped.iter().cloned().chain(faults).collect();
     (entries.into_iter().map(Arc::new).collect(), dropped)
