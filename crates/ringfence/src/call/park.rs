@@ -214,7 +214,7 @@ async fn hold(
             }
             event = held.run.events.recv(), if speaks => match event {
                 Some(Event::Ask(questions)) => held.ask(questions),
-                Some(Event::Progress { .. } | Event::Log { .. } | Event::Detach(_)) => {}
+                Some(Event::Progress { .. } | Event::Log { .. } | Event::Notify { .. } | Event::Detach(_)) => {}
                 None => speaks = false,
             },
             () = &mut expired => {

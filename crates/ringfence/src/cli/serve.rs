@@ -116,10 +116,6 @@ async fn tell_of_rules(server: Arc<Server>) {
 async fn serve(mut config: Config) -> Result<()> {
     // A limit on file sizes must refuse a call, not kill the server.
     let _too_large = signal(SignalKind::from_raw(SIGXFSZ)).map_err(no_signals)?;
-    if !config.surface.enabled {
-        return Err(Error::new(Kind::Unavailable, "this version has no legacy tools to leave alone on the list")
-            .hint("Take `enable_mcp_server_surface = false` out of the config or the environment."));
-    }
     let listener = match config.http.listen {
         Some(address) => Some(bind(address).await?),
         None => None,

@@ -98,6 +98,8 @@ pub struct Config {
     pub shared_workspace: bool,
     /// The user's own home directory, where credentials and toolchains are. A run has another.
     pub home: Option<PathBuf>,
+    /// Where Codex keeps its configuration, credentials and threads.
+    pub codex_home: Option<PathBuf>,
     /// Where Rust's toolchains are, which a run may use but not change.
     pub rustup_home: Option<PathBuf>,
     /// Inside the workspace and shut to every tool: the root, when it lies there.

@@ -286,6 +286,7 @@ pub fn resolve(flags: &Flags, env: &Env) -> Result<Config> {
         sandbox,
         policy,
         home: env.absolute(env::HOME).map(Path::to_owned),
+        codex_home: policy::codex_home(env),
         rustup_home: match env.absolute(env::RUSTUP_HOME) {
             Some(path) => Some(path.to_owned()),
             None => env.absolute(env::HOME).map(|home| home.join(".rustup")),

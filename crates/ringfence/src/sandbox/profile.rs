@@ -142,7 +142,9 @@ pub(super) fn hidden(config: &Config, workspace: &Path) -> Vec<PathBuf> {
         None => Some(PathBuf::from(path)),
     });
     let named = config.sandbox.hide.iter().map(|path| inside(workspace, path));
-    let steering = config.file.iter().chain(&config.private).cloned();
+    // Where it is said to be elsewhere. In the workspace it would hide a part of that, and is the operator's own choice.
+    let codex = config.codex_home.iter().filter(|home| !home.starts_with(workspace) && !workspace.starts_with(home));
+    let steering = config.file.iter().chain(&config.private).chain(codex).cloned();
     // The log, the sockets and other callers' files are in the root; what a run needs of it is opened on top.
     let mut hidden: Vec<PathBuf> = listed.chain(named).chain(steering).chain([config.root.clone()]).collect();
     hidden.sort();
@@ -151,7 +153,7 @@ pub(super) fn hidden(config: &Config, workspace: &Path) -> Vec<PathBuf> {
 }
 
 /// Where the run's HOME is: one for each workspace, so that caches last and nothing of one project reaches another.
-fn cache_home(config: &Config, workspace: &Path, tool: Option<&str>) -> Result<PathBuf> {
+pub(super) fn cache_home(config: &Config, workspace: &Path, tool: Option<&str>) -> Result<PathBuf> {
     let place = serde_json::Value::from(workspace.display().to_string());
     let name = digest(&tool.map_or_else(|| place.clone(), |tool| serde_json::json!([place, tool])));
     let home = config.root.join("homes").join(name.trim_start_matches("sha256:").get(..16).unwrap_or("0"));

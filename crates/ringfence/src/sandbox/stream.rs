@@ -3,6 +3,7 @@
 //! A run is over when its main process is, not when its pipes are: a background process can hold those for ever.
 //! It is driven by a task of its own, which goes on when nobody looks; whoever wants to see it asks ([`super::live`]).
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::future::pending;
 use std::io;
@@ -19,7 +20,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::Stream;
 use super::egress::Egress;
 use super::launch::Run;
-use super::live::{Ask, Asked, Ended, Glance, Keep, Outcome, Reply, Seen, Stop};
+use super::live::{Ask, Asked, Ended, Glance, Keep, Outcome, Reads, Reply, Seen, Stop};
 use super::progress::Progress;
 use super::ring::{Ring, Shown};
 use super::spool::Spool;
@@ -137,8 +138,8 @@ impl Input {
 }
 
 /// Drives a run until it is over and nobody can look any more.
-pub(super) async fn drive(mut run: Run, keep: Keep, mut inbox: mpsc::UnboundedReceiver<Ask>) {
-    let mut pump = Pump::new(&keep);
+pub(super) async fn drive(mut run: Run, mut keep: Keep, mut inbox: mpsc::UnboundedReceiver<Ask>) {
+    let mut pump = Pump::new(&mut keep);
     let mut state = State::default();
     let mut looking: Option<Looking> = None;
     let mut next: VecDeque<(Asked, Reply)> = VecDeque::new();
@@ -313,11 +314,13 @@ struct Pump {
     fresh: [u64; 2],
     spool: Spool,
     budget: usize,
+    reads: Option<Reads>,
 }
 
 impl Pump {
-    fn new(keep: &Keep) -> Self {
+    fn new(keep: &mut Keep) -> Self {
         Pump {
+            reads: keep.reads.take(),
             rings: [Ring::new(keep.budget), Ring::new(keep.budget)],
             sieves: [Sieve::new(), Sieve::new()],
             totals: [0; 2],
@@ -381,11 +384,15 @@ impl Pump {
         if bytes.is_empty() {
             return;
         }
+        let bytes = match (&mut self.reads, stream) {
+            (Some(reads), Stream::Stdout) => Cow::Owned(reads(bytes)),
+            _ => Cow::Borrowed(bytes),
+        };
         let ring = &mut self.rings[stream as usize];
-        ring.push(bytes);
-        self.spool.push(bytes, ring.overflowed()).await;
+        ring.push(&bytes);
+        self.spool.push(&bytes, ring.overflowed()).await;
         if let Some(progress) = progress {
-            progress.push(stream, bytes);
+            progress.push(stream, &bytes);
         }
     }
 

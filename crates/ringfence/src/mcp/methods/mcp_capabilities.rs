@@ -8,7 +8,7 @@ use super::tools_list::permission;
 use crate::call::{State, asks};
 use crate::mcp::{Server, version};
 use crate::session::Session;
-use crate::tools::{Spec, Tool};
+use crate::tools::Tool;
 
 pub async fn capabilities(server: &Server, session: Option<&Session>) -> Value {
     let state = server.pipeline.state();
@@ -49,7 +49,7 @@ fn describe(state: &State, tool: &dyn Tool, session: Option<&Session>) -> Value 
         "display_name": spec.title,
         "description": spec.description,
         "version": spec.version,
-        "permission": permission(spec),
+        "permission": permission(tool),
         "requires_approval": asks(&state.config, tool),
         "sandbox_profile": spec.profile,
         "default_timeout_ms": u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),
@@ -68,6 +68,9 @@ fn describe(state: &State, tool: &dyn Tool, session: Option<&Session>) -> Value 
 
 /// The short form that rides on `initialize` and `server/discover`.
 pub fn table(state: &State) -> Value {
-    let row = |spec: &Spec| json!({"name": spec.name, "version": spec.version, "permission": permission(spec)});
-    state.registry.tools().iter().map(|tool| row(tool.spec())).collect()
+    let row = |tool: &dyn Tool| {
+        let spec = tool.spec();
+        json!({"name": spec.name, "version": spec.version, "permission": permission(tool)})
+    };
+    state.registry.tools().iter().map(|tool| row(&**tool)).collect()
 }
