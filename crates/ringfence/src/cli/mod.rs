@@ -3,6 +3,7 @@
 mod approvals;
 mod audit;
 mod doctor;
+mod log;
 mod rules;
 mod sandbox;
 mod secret;

@@ -7,6 +7,7 @@ mod bind;
 mod entry;
 pub mod env;
 mod fault;
+mod files;
 mod keys;
 pub mod log;
 mod place;
@@ -33,8 +34,10 @@ pub use bind::check_bind;
 pub use entry::{Effect, Entry, EntryStdin, OURS, validator};
 pub use env::Env;
 pub use fault::Fault;
+pub use files::{Made, Prints};
 pub use place::{prepare_root, workspace_for};
 pub use policy::{Escalate, Heuristics, Policy, PolicyFlags};
+use resolve::config_path;
 pub use resolve::{Flags, Keeping, resolve, resolve_keeping, resolve_root};
 pub use sandbox::{Profile, Sandbox, SandboxFlags};
 pub use secrets::Secrets;
@@ -119,6 +122,7 @@ pub struct Config {
     pub approval: Approval,
     pub limits: Limits,
     pub browser: Browser,
+    pub log: log::Log,
     pub sandbox: Sandbox,
     pub policy: Policy,
     pub http: Http,

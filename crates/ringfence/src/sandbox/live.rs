@@ -12,6 +12,7 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 
 use super::launch::Run;
 use super::ring::Shown;
@@ -148,7 +149,7 @@ impl Run {
     pub fn keep(self, keep: Keep) -> Live {
         let (asks, inbox) = mpsc::unbounded_channel();
         let tasks = keep.tasks.clone();
-        tasks.spawn(drive(self, keep, inbox));
+        tasks.spawn(drive(self, keep, inbox).in_current_span());
         Live { asks }
     }
 }

@@ -202,6 +202,7 @@ impl RunCx {
             cancel: &self.cancel,
             deadline: &self.deadline,
             approvals: &self.approvals,
+            expiry: self.config.approval.expiry,
             patience: self.patience,
         }
     }

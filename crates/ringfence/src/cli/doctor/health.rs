@@ -29,6 +29,13 @@ pub fn look(config: &Result<Config>, root: Option<&Result<()>>) -> Vec<Health> {
         Ok(config) => good("config", config.file.as_deref().map_or("none, defaults are used".to_owned(), shown)),
         Err(error) => bad("config", error),
     }];
+    let dropped = config.iter().flat_map(|config| &config.dropped);
+    all.extend(dropped.map(|fault| Health {
+        name: "config",
+        outcome: Outcome::Refused,
+        text: format!("{}; the tool `{}` is left out", fault.line(), fault.entry.as_deref().unwrap_or_default()),
+        fix: Some(fault.hint.clone()),
+    }));
     if let (Ok(config), Some(root)) = (config, root) {
         all.push(match root {
             Ok(()) => good("root directory", shown(&config.root)),

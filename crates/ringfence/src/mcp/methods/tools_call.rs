@@ -69,7 +69,13 @@ async fn handle(
     trace_id: &mut TraceId,
 ) -> Result<CallToolResponse> {
     let mut arguments = params.arguments.unwrap_or_default();
-    let view = view(incoming, &mut arguments)?;
+    let told = |error: &Error, trace_id: &TraceId| {
+        // What a run fails with has been said by then; this is about what stands around it.
+        if error.kind() == Kind::Internal {
+            render::log_refusal(error, trace_id);
+        }
+    };
+    let view = view(incoming, &mut arguments).inspect_err(|error| told(error, trace_id))?;
     let digest = request_digest(&params.name, &arguments);
     let held = match (&params.request_state, incoming.stateless) {
         (Some(state), true) => {
@@ -81,6 +87,7 @@ async fn handle(
             held
         }
         (_, stateless) => {
+            incoming.server.pipeline.refresh().await;
             let shape = shaping::of_request(&incoming.context.meta, &incoming.context.extensions)?;
             let request = request(incoming, view, &params.name, (arguments, shape), trace_id);
             let run = incoming.server.pipeline.start(request);
@@ -99,12 +106,13 @@ async fn handle(
         Attached::Done(Ok(output)) => Ok(CallToolResponse::Complete(render::result(output, trace_id))),
         Attached::Done(Err(error)) => Err(error),
         Attached::Asks(held) => {
-            let requests = questions(&held)?;
-            let state = incoming.server.pipeline.parked.park(held)?;
+            let requests = questions(&held).inspect_err(|error| told(error, trace_id))?;
+            let state = incoming.server.pipeline.parked.park(held).inspect_err(|error| told(error, trace_id))?;
             Ok(CallToolResponse::InputRequired(InputRequiredResult::new(Some(requests), Some(state))))
         }
         Attached::Detached(held) => {
-            let task = incoming.server.tasks.keep(held, &incoming.line.principal)?;
+            let kept = incoming.server.tasks.keep(held, &incoming.line.principal);
+            let task = kept.inspect_err(|error| told(error, trace_id))?;
             Ok(CallToolResponse::Task(CreateTaskResult::new(task)))
         }
     }

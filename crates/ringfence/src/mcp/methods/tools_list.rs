@@ -14,7 +14,8 @@ use crate::tools::Tool;
 /// Lists change only with the config, and `list_changed` says so: a client may keep one for a while.
 pub const TTL_MS: u64 = 60_000;
 
-pub fn list(server: &Server, session: &Session, client: &Client, stateless: bool) -> ListToolsResult {
+pub async fn list(server: &Server, session: &Session, client: &Client, stateless: bool) -> ListToolsResult {
+    server.pipeline.refresh().await;
     let state = server.pipeline.state();
     let dots = spells_with_dots(state.config.tool_names, client);
     let listed = state.registry.listed(Some(session.workspace.path()));

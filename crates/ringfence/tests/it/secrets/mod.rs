@@ -6,6 +6,7 @@ mod cores;
 mod keyring;
 mod proof;
 mod refusals;
+mod rotation;
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
