@@ -20,6 +20,7 @@ use crate::base::Result;
 use crate::base::call::{Output, Prepared};
 use crate::config::{Config, Profile};
 use crate::sandbox::Launcher;
+use crate::session::Shape;
 use settings::Settings;
 use turn::{Turn, find};
 
@@ -48,9 +49,11 @@ impl Codex {
         Codex { spec, launcher: Launcher::own(), config: Arc::new(config.clone()) }
     }
 
-    fn read(&self, arguments: &Map<String, Value>) -> Result<Turn> {
-        let Arguments { prompt, settings } = arguments::parse(arguments, &self.spec.input_schema)?;
-        Ok(Turn { prompt, settings, thread: None })
+    fn read(&self, arguments: &Map<String, Value>, shape: &Shape) -> Result<Turn> {
+        let Arguments { prompt, mut settings } = arguments::parse(arguments, &self.spec.input_schema)?;
+        let mut env = None;
+        shape.fill(&mut settings.cwd, &mut env);
+        Ok(Turn { prompt, settings, env: env.unwrap_or_default(), thread: None })
     }
 }
 
@@ -106,13 +109,13 @@ impl Tool for Codex {
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
-        turn::prepare(&self.read(arguments)?, cx)
+        turn::prepare(&self.read(arguments, cx.shape)?, cx)
     }
 
     fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let call = call.consume();
-            self.read(&call.arguments)?.run(&cx, call, &self.launcher).await
+            self.read(&call.arguments, &cx.shape)?.run(&cx, call, &self.launcher).await
         })
     }
 }

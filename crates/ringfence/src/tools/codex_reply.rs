@@ -16,7 +16,7 @@ use crate::base::call::{Output, Prepared};
 use crate::base::{Error, Result};
 use crate::config::Config;
 use crate::sandbox::Launcher;
-use crate::session::Session;
+use crate::session::{Session, Shape};
 
 pub const NAME: &str = "codex-reply";
 const TITLE: &str = "Codex Reply";
@@ -42,7 +42,7 @@ impl CodexReply {
         CodexReply { spec, launcher: Launcher::own(), config: Arc::new(config.clone()) }
     }
 
-    fn read(&self, arguments: &Map<String, Value>, config: &Config, session: &Session) -> Result<Turn> {
+    fn read(&self, arguments: &Map<String, Value>, config: &Config, session: &Session, shape: &Shape) -> Result<Turn> {
         let Arguments { prompt, thread_id, conversation_id } = arguments::parse(arguments, &self.spec.input_schema)?;
         let thread = thread_id.or(conversation_id).ok_or_else(|| {
             Error::invalid_arguments("either threadId or conversationId must be provided")
@@ -50,7 +50,10 @@ impl CodexReply {
                 .with("argument", "threadId")
         })?;
         let known = Thread::find(config, session, &thread)?;
-        Ok(Turn { prompt, settings: known.settings, thread: Some(thread) })
+        // Where it works is the thread's.
+        let (mut cwd, mut env) = (known.settings.cwd.clone(), None);
+        shape.fill(&mut cwd, &mut env);
+        Ok(Turn { prompt, settings: known.settings, env: env.unwrap_or_default(), thread: Some(thread) })
     }
 }
 
@@ -68,13 +71,13 @@ impl Tool for CodexReply {
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
-        turn::prepare(&self.read(arguments, cx.config, cx.session)?, cx)
+        turn::prepare(&self.read(arguments, cx.config, cx.session, cx.shape)?, cx)
     }
 
     fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let call = call.consume();
-            self.read(&call.arguments, &cx.config, &cx.session)?.run(&cx, call, &self.launcher).await
+            self.read(&call.arguments, &cx.config, &cx.session, &cx.shape)?.run(&cx, call, &self.launcher).await
         })
     }
 }

@@ -521,6 +521,24 @@ fn a_codex_that_fails_says_why() {
     }
 }
 
+/// What a session has chosen for its commands counts for Codex, too; its HOME is not theirs.
+#[test]
+fn codex_starts_where_the_session_says_and_shares_no_home_with_it() {
+    let pair = Pair::new(Transport::Stdio)
+        .config("[session]\ncwd_override = true\nenv_overrides = [\"MODE\", \"CODEX_HOME\"]");
+    let (server, mut client) = pair.start(SESSIONS);
+    std::fs::create_dir(server.workspace().join("sub")).unwrap();
+    client.request(
+        "ringfence/session/update",
+        json!({"cwd_override": "sub", "env_overrides": {"MODE": "chosen", "CODEX_HOME": "/elsewhere"}}),
+    );
+    let planted = client.call("shell.exec", json!({"command": "echo evil > ~/.profile; cat ~/.profile"}));
+    assert_eq!(planted["result"]["structuredContent"]["stdout"], "evil\n", "{planted:#}");
+    let message = client.call("codex", json!({"prompt": "pwd; echo $MODE $CODEX_HOME; ls -A ~ | grep profile"}));
+    let place = server.workspace().canonicalize().unwrap().join("sub");
+    assert_eq!(said(&message), format!("{}\nchosen {}", place.display(), pair.codex_home().display()));
+}
+
 /// A client that shuts the network off for its agent does not get it back through another agent.
 #[test]
 fn a_client_without_network_runs_no_codex() {

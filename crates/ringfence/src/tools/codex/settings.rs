@@ -4,7 +4,7 @@
 //! that one fits. What has no flag of its own is an override (`--config key=value`), whose value is TOML.
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -75,13 +75,11 @@ pub enum SandboxMode {
     DangerFullAccess,
 }
 
-/// What the user's own configuration says.
-fn configured(home: &Path) -> Option<SandboxMode> {
-    let file = std::fs::File::open(home.join("config.toml")).ok()?;
+/// A file of the user's own configuration; nothing where it cannot be read.
+fn table(file: &Path) -> Option<toml::Table> {
     let mut text = String::new();
-    file.take(FILE).read_to_string(&mut text).ok()?;
-    let table: toml::Table = toml::from_str(&text).ok()?;
-    SandboxMode::named(table.get(SANDBOX_MODE)?.as_str()?)
+    std::fs::File::open(file).ok()?.take(FILE).read_to_string(&mut text).ok()?;
+    toml::from_str(&text).ok()
 }
 
 impl SandboxMode {
@@ -104,21 +102,43 @@ impl Settings {
     /// settled here, since the fence depends on it.
     pub fn mode(&self, home: Option<&Path>) -> SandboxMode {
         let given = || self.config.as_ref()?.get(SANDBOX_MODE)?.as_str().and_then(SandboxMode::named);
-        self.sandbox.or_else(given).or_else(|| configured(home?)).unwrap_or(SandboxMode::ReadOnly)
+        let in_file = |file: &Path| SandboxMode::named(table(file)?.get(SANDBOX_MODE)?.as_str()?);
+        let in_profile = || in_file(&self.profile_in(home?)?);
+        let in_home = || in_file(&home?.join("config.toml"));
+        self.sandbox.or_else(given).or_else(in_profile).or_else(in_home).unwrap_or(SandboxMode::ReadOnly)
     }
 
-    /// Refuses what would have programs run outside Codex's own sandbox, where that matters.
-    pub fn check_for(&self, mode: SandboxMode) -> Result<()> {
+    /// The file of the profile.
+    fn profile_in(&self, home: &Path) -> Option<PathBuf> {
+        let name = self.profile.as_ref().filter(|name| check_profile(name).is_ok())?;
+        Some(home.join(format!("{name}.config.toml")))
+    }
+
+    /// Refuses what would have programs run outside Codex's own sandbox, where that matters. A profile may be the work of
+    /// an earlier run, which writes in the same home.
+    pub fn check_for(&self, mode: SandboxMode, home: Option<&Path>) -> Result<()> {
+        if mode == SandboxMode::DangerFullAccess {
+            return Ok(());
+        }
         let first = |key: &str| key.split('.').next().unwrap_or_default().to_owned();
-        let keys = self.config.iter().flatten().map(|(key, _)| first(key));
-        match keys.into_iter().find(|key| OUTSIDE.contains(&key.as_str())) {
-            Some(key) if mode != SandboxMode::DangerFullAccess => {
+        let given = self.config.iter().flatten().map(|(key, _)| ("config", first(key)));
+        let profile = home.and_then(|home| self.profile_in(home)).map(|file| {
+            table(&file).ok_or_else(|| {
+                Error::invalid_arguments("there is no such profile in CODEX_HOME, or it cannot be read")
+                    .hint("It is the <name> of a `<name>.config.toml` there.")
+                    .with("argument", "profile")
+            })
+        });
+        let profile = profile.transpose()?.unwrap_or_default();
+        let mut keys = given.chain(profile.keys().map(|key| ("profile", first(key))));
+        match keys.find(|(_, key)| OUTSIDE.contains(&key.as_str())) {
+            Some((argument, key)) => {
                 let message = format!("a call may not give `{key}`: it has Codex run programs outside its own sandbox");
                 Err(Error::permission_denied("codex_config", message)
                     .hint("Put it into CODEX_HOME/config.toml, or use `sandbox: danger-full-access`, where our fence holds everything alike.")
-                    .with("argument", "config"))
+                    .with("argument", argument))
             }
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 
@@ -303,10 +323,27 @@ mod tests {
             ["mcp_servers", "mcp_servers.x.command", "notify", "hooks.x", "model_providers.x", "default_permissions"]
         {
             let given = settings(json!({"config": {"model": "x", key: "y"}}));
-            let error = given.check_for(SandboxMode::WorkspaceWrite).unwrap_err();
+            let error = given.check_for(SandboxMode::WorkspaceWrite, None).unwrap_err();
             assert_eq!((error.kind(), error.reason_name()), (Kind::PermissionDenied, Some("codex_config")), "{key}");
-            given.check_for(SandboxMode::DangerFullAccess).unwrap();
+            given.check_for(SandboxMode::DangerFullAccess, None).unwrap();
         }
-        settings(json!({"config": {"model_reasoning_effort": "high"}})).check_for(SandboxMode::ReadOnly).unwrap();
+        settings(json!({"config": {"model_reasoning_effort": "high"}})).check_for(SandboxMode::ReadOnly, None).unwrap();
+    }
+
+    #[test]
+    fn a_profile_is_looked_into_since_a_run_may_have_written_it() {
+        let scratch = crate::config::scratch::Scratch::new();
+        let home = scratch.dir("codex");
+        let given = settings(json!({"profile": "work"}));
+        let check = |mode| given.check_for(mode, Some(&home));
+        assert_eq!(check(SandboxMode::ReadOnly).unwrap_err().kind(), Kind::InvalidArguments);
+        std::fs::write(home.join("work.config.toml"), "model = \"x\"\nsandbox_mode = \"workspace-write\"\n").unwrap();
+        check(SandboxMode::WorkspaceWrite).unwrap();
+        assert_eq!(given.mode(Some(&home)), SandboxMode::WorkspaceWrite);
+        std::fs::write(home.join("work.config.toml"), "[mcp_servers.x]\ncommand = \"sh\"\n").unwrap();
+        assert_eq!(check(SandboxMode::WorkspaceWrite).unwrap_err().reason_name(), Some("codex_config"));
+        check(SandboxMode::DangerFullAccess).unwrap();
+        std::fs::write(home.join("work.config.toml"), "[mcp_servers").unwrap();
+        assert!(check(SandboxMode::WorkspaceWrite).is_err());
     }
 }

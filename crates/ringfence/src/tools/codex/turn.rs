@@ -1,5 +1,6 @@
 //! One turn of a Codex session: `codex exec`, or `codex exec resume`, in its fence, from the prompt to the answer.
 
+use std::collections::BTreeMap;
 use std::future::pending;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,6 +29,8 @@ const SAID: usize = 1000;
 pub struct Turn {
     pub prompt: String,
     pub settings: Settings,
+    /// What the session has chosen for its commands.
+    pub env: BTreeMap<String, String>,
     /// The thread that goes on; none begins one.
     pub thread: Option<String>,
 }
@@ -78,7 +81,7 @@ pub fn find(config: &Config, workspace: Option<&Path>) -> Result<PathBuf> {
 pub fn prepare(turn: &Turn, cx: &PrepareCx<'_>) -> Result<Plan> {
     find(cx.config, Some(cx.workspace.path()))?;
     let held = Held::of(cx.config, &turn.settings)?;
-    turn.settings.check_for(held.mode)?;
+    turn.settings.check_for(held.mode, cx.config.codex_home.as_deref())?;
     turn.settings.words(held.mode)?;
     if cx.workspace.denies_network() {
         return Err(Error::permission_denied("client_sandbox", "the client's sandbox allows no network")
@@ -89,7 +92,7 @@ pub fn prepare(turn: &Turn, cx: &PrepareCx<'_>) -> Result<Plan> {
     let cwd: PathBuf = cx.workspace.path().join(below).components().collect();
     Ok(Plan {
         cwd: Some(cwd.display().to_string()),
-        env: environment(cx.config)?,
+        env: turn.environment(cx.config)?,
         timeout: None,
         asks: Some(why(turn, &held, cx.config.sandbox.profile)),
         ..Plan::default()
@@ -110,14 +113,14 @@ fn why(turn: &Turn, held: &Held, profile: Profile) -> String {
     format!("It {does} ({}), {writes} and with the whole network.", held.mode.name())
 }
 
-fn environment(config: &Config) -> Result<Vec<(String, String)>> {
-    let mut env = env::build(&[])?;
-    env.extend(env::codex_keys());
-    env.push(("CODEX_HOME".to_owned(), codex::home(config)?.display().to_string()));
-    Ok(env)
-}
-
 impl Turn {
+    fn environment(&self, config: &Config) -> Result<Vec<(String, String)>> {
+        let given: Vec<(String, String)> = self.env.clone().into_iter().collect();
+        let mut own = env::codex_keys();
+        own.push(("CODEX_HOME".to_owned(), codex::home(config)?.display().to_string()));
+        Ok(env::merge(env::build(&given)?, own))
+    }
+
     fn words(&self, held: &Held) -> Result<Vec<String>> {
         let mut words: Vec<String> =
             ["exec", "--json", "--skip-git-repo-check", "--color=never"].map(Into::into).into();
@@ -148,7 +151,7 @@ impl Turn {
             program: find(&cx.config, Some(cx.workspace.path()))?.display().to_string(),
             args: self.words(&held)?,
             cwd: self.settings.cwd.clone().unwrap_or_else(|| ".".to_owned()),
-            env: environment(&cx.config)?,
+            env: self.environment(&cx.config)?,
             stdin: Stdin::Bytes(self.prompt.clone().into_bytes()),
             line: None,
             merged: false,
