@@ -196,6 +196,7 @@ mod tests {
         assert!(!format!("{resolved:?}").contains(SECRET));
         let shown = resolved.settings.iter().find(|setting| setting.key == "auth.jwt_secret").unwrap();
         assert_eq!(shown.value, "set");
+        assert_eq!(known::redact(SECRET), "[secret:MCP_AUTH_JWT_SECRET]");
 
         let key = scratch.file("etc/key.pem", "-----BEGIN PUBLIC KEY-----\nMCow\n-----END PUBLIC KEY-----\n");
         let from_file = format!("[auth]\nenabled = true\njwt_public_key = \"{}\"", key.display());

@@ -104,8 +104,9 @@ impl<'a> Sources<'a> {
     }
 
     /// Everything that is read, whether it is there by now or not.
-    pub fn files(&self) -> Vec<PathBuf> {
-        let named = self.env_file.iter().cloned().chain(self.store.files());
+    fn files(&self, with_store: bool) -> Vec<PathBuf> {
+        let stored = with_store.then(|| self.store.files()).into_iter().flatten();
+        let named = self.env_file.iter().cloned().chain(stored);
         let mut files: Vec<PathBuf> = named.flat_map(|file| [file.canonicalize().ok(), Some(file)]).flatten().collect();
         files.sort();
         files.dedup();
@@ -136,7 +137,7 @@ enum Found {
 
 impl Secrets {
     pub fn resolve<'a>(refs: impl Iterator<Item = &'a Ref>, sources: &Sources<'_>) -> Secrets {
-        let mut secrets = Secrets { found: HashMap::new(), files: sources.files() };
+        let mut secrets = Secrets::default();
         let (mut variables, mut stored) = (Variables::new(sources), Stored::new(sources));
         for one in refs {
             if !secrets.found.contains_key(one) {
@@ -147,6 +148,7 @@ impl Secrets {
                 secrets.found.insert(one.clone(), found);
             }
         }
+        secrets.files = sources.files(secrets.wants_store());
         let values = secrets.found.iter().filter_map(|(one, found)| match (one, found) {
             (Ref::Variable(name), _) if PLAIN.contains(&name.as_str()) || name.starts_with("LC_") => None,
             (_, Found::Value(value, _)) => Some((one.name(), value)),

@@ -62,15 +62,14 @@ env = { DB_PASSWORD = "${secret:DB}", ROTATED = "${ROTATED}", PLAIN_NAME = "${PL
 fn no_value_of_a_secret_is_in_anything_that_was_written() {
     for cell in eras().filter(|cell| cell.transport == Transport::Stdio) {
         let serving = serving(cell.transport, SCRIPT, KEYS)
-            .config("[secrets]\nenv_file = \"env\"\n[limits]\ngrace_ms = 200")
+            .config("[secrets]\nenv_file = \"env\"\n[limits]\ngrace_ms = 200\n[log]\nfile = \"log\"\nformat = \"json\"\nlevel = \"trace\"")
             .rules(&[("[\"md5sum\"]", "forbidden")]);
         let config = serving.options.config.replace("\"{mode}\"]", "\"{mode}\", \"password=${secret:DB}\"]");
         let scratch = serving.scratch.clone();
         let planted = env_file(&scratch, &format!("ROTATED='{FROM_FILE}'\n"));
         set(&scratch, "DB", STORED);
         set(&scratch, "OTHER", OVERLAPPING);
-        let mut options =
-            serving.options.clone().arg("--audit-execs").env("PLAIN", FROM_ENV).env("RINGFENCE_LOG", "trace");
+        let mut options = serving.options.clone().arg("--audit-execs").env("PLAIN", FROM_ENV);
         options.config = config;
         let mut server = options.spawn();
         let mut client = server.connect(cell.version);
@@ -141,6 +140,8 @@ fn no_value_of_a_secret_is_in_anything_that_was_written() {
         assert_eq!(stops[0]["stdout_bytes"], written, "{:#}", stops[0]);
         let execs = server.events("exec");
         assert!(execs.iter().any(|exec| exec["command"].to_string().contains("[secret:DB]")), "{execs:#?}");
+        let log = std::fs::read_to_string(scratch.path().join("log")).unwrap();
+        assert!(log.lines().count() > 20 && log.contains("\"tool\":\"tool\""), "{log}");
         let heard = client.heard.lock().unwrap().clone();
         // As it stands in JSON, where quotes and backslashes have one more.
         let quoted = VALUES.map(|value| json!(value).to_string().trim_matches('"').to_owned());
