@@ -38,7 +38,7 @@ pub use files::{Made, Prints};
 pub use place::{prepare_root, workspace_for};
 pub use policy::{Escalate, Heuristics, Policy, PolicyFlags};
 use resolve::config_path;
-pub use resolve::{Flags, resolve, resolve_root};
+pub use resolve::{Flags, Keeping, resolve, resolve_keeping, resolve_root};
 pub use sandbox::{Profile, Sandbox, SandboxFlags};
 pub use secrets::Secrets;
 pub use surface::{Names, Shaping, Surface};
@@ -115,6 +115,8 @@ pub struct Config {
     /// What is wrong with the commands that are not among them.
     pub dropped: Vec<Fault>,
     pub secrets: Arc<Secrets>,
+    /// Files outside the workspace that hold secrets or keys. No run sees them.
+    pub private: Vec<PathBuf>,
     pub tools: ToolSet,
     pub tool_names: ToolNames,
     pub approval: Approval,

@@ -13,6 +13,8 @@ use toml::de::{DeTable, DeValue, Deserializer};
 
 use super::fault::Fault;
 use super::raw;
+use super::secrets::Ref;
+use super::template::Template;
 use crate::base::{Error, Result};
 
 /// The table of the operator's commands.
@@ -38,6 +40,15 @@ pub struct Written {
     pub span: Range<usize>,
     /// Of the value of each key.
     pub spans: HashMap<String, Range<usize>>,
+}
+
+impl Written {
+    /// The secrets that it speaks of. One that cannot be read as a template speaks of none.
+    pub fn refs(&self) -> Vec<Ref> {
+        let args = self.entry.args.iter().flatten().filter_map(|text| Template::with_arguments(text).ok());
+        let env = self.entry.env.iter().flatten().filter_map(|(_, text)| Template::without_arguments(text).ok());
+        args.chain(env).flat_map(|one| one.refs().cloned().collect::<Vec<_>>()).collect()
+    }
 }
 
 /// Reads the text of a config file; `path` is for the words of what is wrong with it.
