@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::base::{Error, Result};
 use crate::browser::find::find;
 use crate::config::Config;
+use crate::registry::Registry;
 use crate::tools::code_exec::runtimes::{RUNTIMES, Runtime};
 
 const PROGRAMS: &[&str] = &["git"];
@@ -36,6 +37,15 @@ pub fn look(config: &Result<Config>, root: Option<&Result<()>>) -> Vec<Health> {
         text: format!("{}; the tool `{}` is left out", fault.line(), fault.entry.as_deref().unwrap_or_default()),
         fix: Some(fault.hint.clone()),
     }));
+    let unmade = config.iter().flat_map(|config| {
+        let file = config.file.as_deref().map_or_else(String::new, shown);
+        let place = move |line: usize| format!("{file}:{line}");
+        Registry::new(config).dropped.into_iter().map(move |(entry, error)| Health {
+            text: format!("{}: {}; the tool `{}` is left out", place(entry.line), error.detail(), entry.name),
+            ..bad("config", &error)
+        })
+    });
+    all.extend(unmade);
     if let (Ok(config), Some(root)) = (config, root) {
         all.push(match root {
             Ok(()) => good("root directory", shown(&config.root)),
