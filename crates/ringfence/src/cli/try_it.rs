@@ -1,8 +1,9 @@
 //! `ringfence try`: the real server, a temporary directory, and a few calls that show what it lets through and what
-//! it does not: a script that the fence stops, a command that a rule stops two scripts deep, then, without the fence, a
-//! denied command and the audit line of it.
+//! it does not: a script that the fence stops, a command of the operator's, one that a rule stops two scripts deep, then,
+//! without the fence, a denied command and the audit line of it.
 
 mod client;
+mod own;
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ pub fn run(out: &mut dyn Write) -> Result<()> {
     write_and_read(&mut client, &mut tell)?;
     try_to_leave(&mut client, &mut tell, &stage)?;
     meet_the_fence(&mut client, &mut tell, &stage)?;
+    own::add_a_command(&mut client, &mut tell, &stage)?;
     client.end()?;
     meet_a_rule(&mut tell, &stage)?;
     let trace_id = be_denied(&mut tell, &stage)?;
@@ -149,7 +151,7 @@ const NESTED: &str =
     "mkdir -p old/logs; find old -type d -name logs -exec sh -c 'env nice rm -rf \"$1\"' sh {} ';' ; ls old";
 
 fn meet_a_rule(tell: &mut Narrator<'_>, stage: &Stage) -> Result<()> {
-    tell.step("5. A rule written once holds for every process")?;
+    tell.step("6. A rule written once holds for every process")?;
     tell.say("The operator's rules file, in the language of Codex, says:")?;
     tell.show(RULES.trim_end())?;
     let mut client = Client::start(stage, &stage.ruled_config())?;
@@ -174,7 +176,7 @@ fn meet_a_rule(tell: &mut Narrator<'_>, stage: &Stage) -> Result<()> {
 
 /// The trace id of the denied call.
 fn be_denied(tell: &mut Narrator<'_>, stage: &Stage) -> Result<String> {
-    tell.step("6. Without the fence, a human is asked")?;
+    tell.step("7. Without the fence, a human is asked")?;
     let mut client = Client::start(stage, &stage.unfenced_config())?;
     greet(&mut client)?;
     // The home directory of the stage: should this ever run, it is a defect that costs nobody a file.
@@ -204,7 +206,7 @@ fn be_denied(tell: &mut Narrator<'_>, stage: &Stage) -> Result<String> {
 }
 
 fn read_the_log(tell: &mut Narrator<'_>, stage: &Stage, trace_id: &str) -> Result<()> {
-    tell.step("7. The log shows it all")?;
+    tell.step("8. The log shows it all")?;
     let look = |command, trace| -> Result<(u8, String)> {
         let args = audit::Args {
             command,
