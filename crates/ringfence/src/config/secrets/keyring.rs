@@ -38,7 +38,8 @@ pub struct Keyring {
 }
 
 struct Answer {
-    success: bool,
+    /// None when a signal ended it.
+    code: Option<i32>,
     stdout: Zeroizing<Vec<u8>>,
     stderr: Vec<u8>,
 }
@@ -63,12 +64,17 @@ impl Keyring {
         if MACOS && answer.stdout.last() == Some(&b'\n') {
             answer.stdout.pop();
         }
-        match answer.success {
-            true if answer.stdout.is_empty() => Ok(None),
-            true => Ok(Some(Secret::new(std::mem::take(&mut *answer.stdout)))),
+        let silent = answer.stdout.is_empty() && answer.stderr.is_empty();
+        match answer.code {
             // What is not there is told by the exit code alone.
-            false if MACOS || answer.stderr.is_empty() => Ok(None),
-            false => Err(failed(&answer)),
+            Some(44) if MACOS => Ok(None),
+            Some(0 | 1) if silent => Ok(None),
+            Some(0) => {
+                let value = Secret::new(std::mem::take(&mut *answer.stdout));
+                check(name, &value)?;
+                Ok(Some(value))
+            }
+            _ => Err(failed(&answer)),
         }
     }
 
@@ -84,7 +90,7 @@ impl Keyring {
         let label = format!("--label=Ringfence: {name}");
         let args = ["store", &label, "service", SERVICE, "account", name];
         let answer = self.ask(&args, Some(value), Instant::now() + PATIENCE * 12)?;
-        if answer.success { Ok(()) } else { Err(failed(&answer)) }
+        if answer.code == Some(0) { Ok(()) } else { Err(failed(&answer)) }
     }
 
     /// Whether it was there.
@@ -98,7 +104,7 @@ impl Keyring {
             false => vec!["clear", "service", SERVICE, "account", name],
         };
         let answer = self.ask(&args, None, until)?;
-        if answer.success { Ok(true) } else { Err(failed(&answer)) }
+        if answer.code == Some(0) { Ok(true) } else { Err(failed(&answer)) }
     }
 
     /// The names that it has of ours. Those on macOS can only be asked for one by one.
@@ -148,7 +154,7 @@ impl Keyring {
                 .reason("secret_store")
                 .hint("Unlock it, or set `keyring = false` under [secrets].")
         })?;
-        Ok(Answer { success: status.success(), stdout: Zeroizing::new(stdout), stderr })
+        Ok(Answer { code: status.code(), stdout: Zeroizing::new(stdout), stderr })
     }
 }
 
@@ -179,4 +185,59 @@ fn failed(answer: &Answer) -> Error {
         .reason("secret_store")
         .hint("Unlock it, or set `keyring = false` under [secrets].")
         .source(said)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::super::super::scratch::Scratch;
+    use super::*;
+
+    /// A program in the keyring's place, for what a real one does not do when it is asked to.
+    fn stand_in(scratch: &Scratch, script: &str) -> Keyring {
+        let program = scratch.file("tool", &format!("#!/bin/sh\n{script}\n"));
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        Keyring { program, env: vec![("HOME", "/".into())] }
+    }
+
+    #[test]
+    fn a_keyring_that_does_not_answer_is_not_waited_for() {
+        let scratch = Scratch::new();
+        let started = Instant::now();
+        let keyring = stand_in(&scratch, "exec sleep 600");
+        let error = keyring.get("A", Instant::now() + Duration::from_millis(300)).unwrap_err();
+        assert_eq!((error.kind(), error.reason_name()), (Kind::Unavailable, Some("secret_store")));
+        // A time that is up already is none at all.
+        assert!(keyring.get("A", started).is_err());
+        assert!(started.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
+    fn what_it_says_is_bounded_and_believed_whole_or_not_at_all() {
+        let scratch = Scratch::new();
+        let until = || Instant::now() + Duration::from_secs(20);
+        let get = |script: &str| stand_in(&scratch, script).get("A", until());
+        assert_eq!(get("printf 'two\\nlines'").unwrap().unwrap().expose(), b"two\nlines");
+        assert!(get("exit 1").unwrap().is_none() && get("true").unwrap().is_none());
+        assert!(get("echo no bus >&2; exit 1").unwrap_err().detail().contains("no bus"));
+        // Ended because nobody reads on, or in time to be well: what was read of it is not the value.
+        assert!(get("exec yes").is_err());
+        assert_eq!(get("head -c 65537 /dev/zero | tr '\\0' x").unwrap_err().kind(), Kind::TooLarge);
+        assert_eq!(get("head -c 65536 /dev/zero | tr '\\0' x").unwrap().unwrap().expose().len(), VALUE_BYTES);
+        assert!(get("printf half; exit 1").is_err() && get("kill -9 $$").is_err());
+        assert_eq!(get("printf 'a\\000b'").unwrap_err().kind(), Kind::InvalidArguments);
+        // It is told nothing of our environment.
+        let env = get("env").unwrap().unwrap();
+        let names: Vec<&[u8]> = env
+            .expose()
+            .split(|byte| *byte == b'\n')
+            .map(|line| line.split(|byte| *byte == b'=').next().unwrap())
+            .collect();
+        assert!(
+            names.iter().all(|name| [&b""[..], b"HOME", b"LC_ALL", b"PWD", b"_", b"OLDPWD", b"SHLVL"].contains(name)),
+            "{names:?}"
+        );
+        assert!(stand_in(&scratch, "cat >/dev/null; exit 3").set("A", &Secret::new("value-of-it")).is_err());
+    }
 }
