@@ -183,6 +183,11 @@ impl Error {
         self.0.hint.as_deref()
     }
 
+    /// One of the facts that [`Error::with`] put there.
+    pub fn fact(&self, key: &str) -> Option<&Value> {
+        self.0.data.get(key)
+    }
+
     pub fn wire_code(&self) -> i64 {
         self.0.code.unwrap_or(self.0.kind.row().code)
     }
