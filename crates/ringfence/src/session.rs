@@ -4,7 +4,7 @@
 //! 2026-07-28 an explicit handle we mint. Trust and stored outputs end with it.
 
 use std::any::{Any, TypeId};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -48,6 +48,33 @@ pub struct Client {
     pub version: String,
 }
 
+/// What a client has chosen for its commands, as far as the operator lets it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Shape {
+    /// In the workspace.
+    pub cwd: Option<String>,
+    pub env: Vec<(String, String)>,
+}
+
+impl Shape {
+    pub fn is_plain(&self) -> bool {
+        *self == Shape::default()
+    }
+
+    /// Puts it where a call says nothing itself.
+    pub fn fill(&self, cwd: &mut Option<String>, env: &mut Option<BTreeMap<String, String>>) {
+        if cwd.is_none() {
+            cwd.clone_from(&self.cwd);
+        }
+        if !self.env.is_empty() {
+            let env = env.get_or_insert_default();
+            for (name, value) in &self.env {
+                env.entry(name.clone()).or_insert_with(|| value.clone());
+            }
+        }
+    }
+}
+
 pub struct Session {
     pub id: String,
     pub principal: Principal,
@@ -58,6 +85,7 @@ pub struct Session {
     client: RwLock<Client>,
     /// What the client last said about its own sandbox.
     narrowing: RwLock<Option<Arc<Narrowing>>>,
+    shape: RwLock<Arc<Shape>>,
     trust: Mutex<HashSet<(String, String)>>,
     kept: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
@@ -80,6 +108,7 @@ impl Session {
             cancel,
             client: RwLock::default(),
             narrowing: RwLock::default(),
+            shape: RwLock::default(),
             trust: Mutex::default(),
             kept: Mutex::default(),
         }
@@ -100,6 +129,15 @@ impl Session {
     /// Holds for every call from now on that says nothing itself.
     pub fn set_narrowing(&self, narrowing: Narrowing) {
         *self.narrowing.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(narrowing));
+    }
+
+    pub fn shape(&self) -> Arc<Shape> {
+        Arc::clone(&self.shape.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Holds for every call from now on.
+    pub fn set_shape(&self, shape: Shape) {
+        *self.shape.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(shape);
     }
 
     /// Trust is for one definition of one tool: a changed tool is asked for again.

@@ -20,6 +20,9 @@ pub struct Prompt {
     pub principal: String,
     pub session: String,
     pub workspace: String,
+    /// What would be run, where the arguments do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
     pub cwd: String,
     #[serde(default)]
     pub env: Vec<String>,
@@ -41,6 +44,7 @@ impl Prompt {
             principal: session.principal.name().to_owned(),
             session: session.id.clone(),
             workspace: session.workspace.display(),
+            command: call.shown_command.clone(),
             cwd: call.cwd.clone(),
             env: call.shown_env.clone(),
             profile: call.profile.to_owned(),
@@ -61,6 +65,7 @@ impl Prompt {
         let whole = Prompt::step(call, why, arguments, session);
         Prompt {
             subject: Some(subject),
+            command: None,
             cwd: String::new(),
             env: Vec::new(),
             profile: String::new(),
@@ -95,6 +100,7 @@ impl Prompt {
                 other => line(name, &other.to_string()),
             }
         }
+        line("runs", self.command.as_deref().unwrap_or_default());
         line("cwd", &self.cwd);
         line("whole environment", &self.env.join(" "));
         line("sandbox", &self.profile);

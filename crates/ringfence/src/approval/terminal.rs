@@ -261,6 +261,7 @@ mod tests {
             principal: text(),
             session: text(),
             workspace: text(),
+            command: None,
             cwd: text(),
             env: Vec::new(),
             profile: text(),

@@ -20,6 +20,8 @@ pub struct Prepared {
     pub arguments_hash: String,
     /// The arguments as they may be shown: secrets replaced, long text cut.
     pub shown_arguments: Value,
+    /// What would be run, where that is more than the arguments say.
+    pub shown_command: Option<String>,
     pub cwd: String,
     /// The environment as it may be shown: of a sensitive variable only that it is set.
     pub shown_env: Vec<String>,

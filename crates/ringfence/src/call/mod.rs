@@ -22,8 +22,9 @@ use crate::base::{Result, TraceId};
 use crate::config::Config;
 use crate::policy::{Places, Policy};
 use crate::registry::Registry;
-use crate::session::View;
+use crate::session::{Shape, View};
 
+pub use prepare::asks;
 pub use run::{Run, request_digest};
 
 /// One request to run a tool, free of any wire format.
@@ -35,6 +36,8 @@ pub struct CallRequest {
     pub abilities: Abilities,
     /// What the client's own sandbox allows, where it says so.
     pub narrowing: Option<Arc<Narrowing>>,
+    /// What holds for this call: its session's choice, or its own.
+    pub shape: Arc<Shape>,
     /// The time the client gives us, where it says so.
     pub timeout: Option<Duration>,
     /// How long it waits for this very request, which on 2026-07-28 ends before a human is asked.
@@ -53,6 +56,18 @@ pub struct State {
 impl State {
     pub fn new(config: Arc<Config>) -> State {
         State { registry: Registry::new(&config), config }
+    }
+
+    /// Tells which commands of the operator's are not there, and why.
+    pub fn log_dropped(&self) {
+        for fault in &self.config.dropped {
+            let entry = fault.entry.as_deref().unwrap_or_default();
+            tracing::warn!("the tool `{entry}` is not there: {}. {}", fault.line(), fault.hint);
+        }
+        let file = self.config.file.as_deref().unwrap_or(std::path::Path::new("config.toml")).display();
+        for (entry, error) in &self.registry.dropped {
+            tracing::warn!("the tool `{}` is not there: {file}:{}: {}", entry.name, entry.line, error.log_line());
+        }
     }
 }
 

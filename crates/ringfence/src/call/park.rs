@@ -312,6 +312,7 @@ mod tests {
         let workspace = Arc::new(Workspace::open(&scratch.dir("workspace"), &[]).unwrap());
         let session = Session::new(Principal::local(), "test", workspace, &scratch.dir("root"), Cancel::new());
         CallRequest {
+            shape: Arc::default(),
             trace_id: TraceId::mint(),
             tool: tool.to_owned(),
             arguments: serde_json::Map::new(),

@@ -1,5 +1,6 @@
 //! From a request to a frozen [`Prepared`]: arguments checked, effects known, limits set. Nothing happens yet.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::base::call::{Prepared, digest};
 use crate::base::secret::is_sensitive;
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
-use crate::config::Escalate;
+use crate::config::{Config, Escalate};
 use crate::sandbox::git;
 use crate::tools::{PrepareCx, Tool};
 
@@ -18,8 +19,9 @@ use crate::tools::{PrepareCx, Tool};
 const SHOWN_CHARS: usize = 15_000;
 const SHOWN_TAIL: usize = 3_000;
 
-pub fn find(state: &State, name: &str) -> Result<Arc<dyn Tool>> {
-    state.registry.get(name).cloned().ok_or_else(|| {
+pub fn find(state: &State, name: &str, workspace: &Workspace) -> Result<Arc<dyn Tool>> {
+    let found = state.registry.get(name).filter(|tool| tool.is_shown_in(workspace.path()));
+    found.cloned().ok_or_else(|| {
         // Hidden and missing tools get the same words, so that asking reveals nothing.
         let shown: String = name.chars().take(64).collect();
         Error::new(Kind::UnknownTool, format!("there is no tool `{shown}`"))
@@ -29,11 +31,16 @@ pub fn find(state: &State, name: &str) -> Result<Arc<dyn Tool>> {
 /// The workspace as this call may touch it, and what a result has to say about that.
 pub async fn hold(
     pipeline: &Pipeline,
-    state: &State,
+    tool: &dyn Tool,
+    config: &Config,
     request: &CallRequest,
 ) -> Result<(Arc<Workspace>, Option<Value>)> {
-    let (workspace, about) = narrow(request).await?;
-    if state.config.policy.escalate == Escalate::Off {
+    let whole = match tool.ground() {
+        Some(ground) => ground.workspace(&request.view.session)?,
+        None => Arc::clone(&request.view.session.workspace),
+    };
+    let (workspace, about) = narrow(request, whole).await?;
+    if config.policy.escalate == Escalate::Off {
         return Ok((workspace, about));
     }
     let book = pipeline.policy.current(workspace.path()).await;
@@ -44,8 +51,7 @@ pub async fn hold(
     }
 }
 
-async fn narrow(request: &CallRequest) -> Result<(Arc<Workspace>, Option<Value>)> {
-    let workspace = Arc::clone(&request.view.session.workspace);
+async fn narrow(request: &CallRequest, workspace: Arc<Workspace>) -> Result<(Arc<Workspace>, Option<Value>)> {
     let Some(narrowing) = request.narrowing.clone() else { return Ok((workspace, None)) };
     // A client may name patterns, and what they match has to be looked for.
     let held = tokio::task::spawn_blocking(move || {
@@ -56,46 +62,52 @@ async fn narrow(request: &CallRequest) -> Result<(Arc<Workspace>, Option<Value>)
     held.await.map_err(|error| Error::internal("the client's sandbox could not be applied").source(error))?
 }
 
-pub fn prepare(state: &State, tool: &dyn Tool, request: &CallRequest, workspace: &Workspace) -> Result<Prepared> {
+pub fn prepare(config: &Config, tool: &dyn Tool, request: &CallRequest, workspace: &Workspace) -> Result<Prepared> {
     let spec = tool.spec();
-    let cx = PrepareCx { session: &request.view.session, workspace, config: &state.config };
+    let cx = PrepareCx { session: &request.view.session, workspace, shape: &request.shape, config };
     let plan = tool.prepare(&request.arguments, &cx)?;
     // A tool that knows better what is missing has said so by now.
     if let Some(reason) = &spec.unavailable {
         return Err(Error::new(Kind::Unavailable, format!("`{}` cannot run on this host: {reason}", spec.name))
             .hint("Ask the operator of the host, or do it another way."));
     }
-    let asks = plan.asks.or_else(|| {
-        (spec.requires_approval || state.config.approval.own_tools_always)
-            .then(|| "The operator wants to be asked for every call of it.".to_owned())
-    });
+    let asks = plan
+        .asks
+        .or_else(|| asks(config, tool).then(|| "The operator wants to be asked for every call of it.".to_owned()));
     Ok(Prepared {
         trace_id: request.trace_id.clone(),
         tool: spec.name.clone(),
         description: spec.description.clone(),
-        definition: spec.definition(),
-        generation: state.config.generation,
+        definition: tool.definition(),
+        generation: config.generation,
         arguments_hash: digest(&Value::Object(request.arguments.clone())),
-        shown_arguments: shown(&request.arguments),
+        shown_arguments: shown(&request.arguments, &plan.hidden),
+        shown_command: plan.command,
         arguments: request.arguments.clone(),
         cwd: plan.cwd.unwrap_or_else(|| request.view.session.workspace.display()),
         shown_env: shown_env(&plan.env),
         profile: spec.profile,
         effects: spec.effects.clone(),
-        limit: limit(state, spec.timeout, plan.timeout, request.timeout),
+        limit: limit(config, spec.timeout, plan.timeout, request.timeout),
         asks,
     })
 }
 
 /// The smallest of what the caller, the client and the operator allow.
-fn limit(state: &State, tool: Duration, asked: Option<Duration>, client: Option<Duration>) -> Duration {
-    let ceiling = state.config.limits.timeout_ceiling;
+fn limit(config: &Config, tool: Duration, asked: Option<Duration>, client: Option<Duration>) -> Duration {
+    let ceiling = config.limits.timeout_ceiling;
     asked.unwrap_or(tool).min(client.unwrap_or(ceiling)).min(ceiling)
 }
 
+/// Whether every call of it asks, by its own nature or by the operator's word.
+pub fn asks(config: &Config, tool: &dyn Tool) -> bool {
+    // What the operator wants of our own tools is not about theirs.
+    tool.spec().requires_approval || tool.ground().is_none() && config.approval.own_tools_always
+}
+
 /// Arguments as a prompt may show them: nothing under a sensitive name, no endless text.
-fn shown(arguments: &Map<String, Value>) -> Value {
-    fn show(value: &Value) -> Value {
+fn shown(arguments: &Map<String, Value>, hidden: &BTreeSet<String>) -> Value {
+    fn show(value: &Value, hidden: &BTreeSet<String>) -> Value {
         match value {
             Value::String(text) if text.chars().nth(SHOWN_CHARS).is_some() => {
                 let (head, count): (String, usize) =
@@ -105,19 +117,20 @@ fn shown(arguments: &Map<String, Value>) -> Value {
             }
             Value::Object(map) => {
                 let hide = |name: &str, value: &Value| match value {
+                    _ if hidden.contains(name) => json!("[not shown]"),
                     Value::String(text) if is_sensitive(name) => {
                         json!(format!("[not shown, {} characters given by this call]", text.chars().count()))
                     }
                     _ if is_sensitive(name) => json!("[not shown]"),
-                    value => show(value),
+                    value => show(value, hidden),
                 };
                 map.iter().map(|(name, value)| (name.clone(), hide(name, value))).collect()
             }
-            Value::Array(items) => items.iter().map(show).collect(),
+            Value::Array(items) => items.iter().map(|item| show(item, hidden)).collect(),
             other => other.clone(),
         }
     }
-    show(&Value::Object(arguments.clone()))
+    show(&Value::Object(arguments.clone()), hidden)
 }
 
 fn shown_env(env: &[(String, String)]) -> Vec<String> {
@@ -141,7 +154,7 @@ mod tests {
         }) else {
             unreachable!()
         };
-        let shown = shown(&arguments);
+        let shown = shown(&arguments, &BTreeSet::new());
         assert!(!shown.to_string().contains("hunter2"), "{shown}");
         assert_eq!(shown["env"]["CI"], "1");
         let stdin = shown["stdin"].as_str().unwrap();

@@ -95,12 +95,14 @@ impl Pipeline {
         record: &mut Record,
     ) -> Result<Output> {
         let state = self.state();
-        let tool = find(&state, &request.tool)?;
-        let (workspace, client_sandbox) = hold(self, &state, &request).await?;
+        let tool = find(&state, &request.tool, &request.view.session.workspace)?;
+        let ground = tool.ground().cloned();
+        let config = Arc::clone(ground.as_ref().map_or(&state.config, |ground| &ground.config));
+        let (workspace, client_sandbox) = hold(self, &*tool, &config, &request).await?;
         if let Some(about) = &client_sandbox {
             record.set(json!({"client_sandbox": about["mode"]}));
         }
-        let prepared = prepare(&state, &*tool, &request, &workspace)?;
+        let prepared = prepare(&config, &*tool, &request, &workspace)?;
         record.set(json!({
             "tool": prepared.tool,
             "arguments_hash": prepared.arguments_hash,
@@ -127,7 +129,9 @@ impl Pipeline {
             session: Arc::clone(&request.view.session),
             view: request.view,
             workspace,
-            config: Arc::clone(&state.config),
+            config,
+            ground,
+            shape: request.shape,
             policy: self.policy.clone(),
             cancel: cancel.clone(),
             deadline: Arc::clone(&deadline),

@@ -138,6 +138,7 @@ async fn serve(mut config: Config) -> Result<()> {
         }
         None => None,
     };
+    server.pipeline.state().log_dropped();
     tokio::spawn(tell_of_rules(Arc::clone(&server)));
     let audit = server.pipeline.audit.clone();
     audit.event(

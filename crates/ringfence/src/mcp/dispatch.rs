@@ -132,7 +132,7 @@ impl ServerHandler for Handler {
         let state = self.server.pipeline.state();
         let tool = state.registry.get(name)?;
         let schemas = state.registry.schemas(name)?;
-        Some(tools_list::wire(tool.spec(), schemas, name.contains('.'), None))
+        Some(tools_list::wire(&**tool, schemas, name.contains('.'), None))
     }
 
     async fn on_custom_request(

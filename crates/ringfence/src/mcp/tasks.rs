@@ -240,6 +240,7 @@ mod tests {
     async fn keep(server: &Server, tool: &str, arguments: Value) -> String {
         let session = server.connect(Principal::local(), "test").unwrap().session;
         let request = CallRequest {
+            shape: Arc::default(),
             trace_id: TraceId::mint(),
             tool: tool.to_owned(),
             arguments: arguments.as_object().unwrap().clone(),

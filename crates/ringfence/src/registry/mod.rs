@@ -3,12 +3,15 @@
 pub mod check;
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::config::{Config, ToolNames, ToolSet};
+use crate::base::Error;
+use crate::config::{Config, Entry, ToolNames, ToolSet};
 use crate::session::Client;
+use crate::tools::configured::Configured;
 use crate::tools::{TOOLS, Tool, UNLISTED, shell};
 
 /// One immutable set of tools. A reload builds a new one.
@@ -19,6 +22,8 @@ pub struct Registry {
     by_name: HashMap<String, usize>,
     /// Of each tool, as lists have them: made once, since a list may be asked for as often as anybody likes.
     schemas: Vec<Schemas>,
+    /// Commands of the operator's that cannot be tools, and why.
+    pub dropped: Vec<(Arc<Entry>, Error)>,
 }
 
 /// The schemas of one tool, to be shared by every list.
@@ -38,11 +43,22 @@ impl Registry {
             ToolSet::Core => all.partition(|tool| !UNLISTED.contains(&tool.spec().name.as_str())),
             ToolSet::All => (all.collect(), Vec::new()),
         };
+        let mut dropped = Vec::new();
+        for entry in &config.entries {
+            match Configured::new(entry, config) {
+                Ok(tool) => tools.push(Arc::new(tool)),
+                Err(error) => dropped.push((Arc::clone(entry), error)),
+            }
+        }
         if config.conformance_fixtures {
             tools.extend(crate::tools::fixtures::all());
         }
+        let (named, unlisted): (Vec<_>, Vec<_>) =
+            unlisted.into_iter().partition(|tool| config.surface.names(&tool.spec().name));
+        tools.extend(named);
+        tools.retain(|tool| config.surface.shows(&tool.spec().name));
         let listed = tools.len();
-        tools.extend(unlisted);
+        tools.extend(unlisted.into_iter().filter(|tool| config.surface.shows(&tool.spec().name)));
         let mut by_name = HashMap::new();
         for (at, tool) in tools.iter().enumerate() {
             by_name.insert(tool.spec().name.clone(), at);
@@ -54,7 +70,7 @@ impl Registry {
             Schemas { input: Arc::new(spec.input_schema.clone()), outline }
         });
         let schemas = schemas.collect();
-        Registry { tools, listed, by_name, schemas }
+        Registry { tools, listed, by_name, schemas, dropped }
     }
 
     /// The tool of this name, in either spelling.
@@ -67,9 +83,10 @@ impl Registry {
         self.by_name.get(name).map(|at| &self.schemas[*at])
     }
 
-    /// The tools of the list with their schemas.
-    pub fn listed(&self) -> impl Iterator<Item = (&Arc<dyn Tool>, &Schemas)> {
-        self.tools().iter().zip(&self.schemas)
+    /// The tools of the list with their schemas, for those who work in this directory.
+    pub fn listed(&self, workspace: Option<&Path>) -> impl Iterator<Item = (&Arc<dyn Tool>, &Schemas)> {
+        let is_shown = move |tool: &Arc<dyn Tool>| workspace.is_none_or(|workspace| tool.is_shown_in(workspace));
+        self.tools().iter().zip(&self.schemas).filter(move |(tool, _)| is_shown(tool))
     }
 
     /// In the order of the list, which never changes by itself.

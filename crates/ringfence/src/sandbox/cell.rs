@@ -49,7 +49,7 @@ impl Cell {
         Cell::with(workspace.rights().clone(), config, launcher)
     }
 
-    fn with(mut rights: Rights, config: &Config, launcher: Launcher) -> Result<Cell> {
+    pub(super) fn with(mut rights: Rights, config: &Config, launcher: Launcher) -> Result<Cell> {
         profile::check(config)?;
         let profile = config.sandbox.profile;
         let scratch = profile::Scratch::make(config, &mut rights)?;

@@ -21,13 +21,18 @@ const HIDDEN: &str = include_str!("hidden.list");
 
 /// What a run in this workspace may touch: one value that the file tools and the fence are both held to.
 pub fn rights(config: &Config, workspace: &Path) -> Result<Rights> {
+    rights_at(config, workspace, cache_home(config, workspace, None)?)
+}
+
+/// The same for one tool alone, with a HOME of its own.
+pub fn rights_apart(config: &Config, workspace: &Path, tool: &str) -> Result<Rights> {
+    rights_at(config, workspace, cache_home(config, workspace, Some(tool))?)
+}
+
+fn rights_at(config: &Config, workspace: &Path, home: PathBuf) -> Result<Rights> {
     let sandbox = &config.sandbox;
-    let mut rights = Rights {
-        workspace: workspace.to_owned(),
-        home: Some(cache_home(config, workspace)?),
-        network: sandbox.network(),
-        ..Rights::default()
-    };
+    let mut rights =
+        Rights { workspace: workspace.to_owned(), home: Some(home), network: sandbox.network(), ..Rights::default() };
     for path in &sandbox.writable {
         rights.writable.push(writable(path)?);
     }
@@ -148,8 +153,9 @@ pub(super) fn hidden(config: &Config, workspace: &Path) -> Vec<PathBuf> {
 }
 
 /// Where the run's HOME is: one for each workspace, so that caches last and nothing of one project reaches another.
-fn cache_home(config: &Config, workspace: &Path) -> Result<PathBuf> {
-    let name = digest(&serde_json::Value::from(workspace.display().to_string()));
+fn cache_home(config: &Config, workspace: &Path, tool: Option<&str>) -> Result<PathBuf> {
+    let place = serde_json::Value::from(workspace.display().to_string());
+    let name = digest(&tool.map_or_else(|| place.clone(), |tool| serde_json::json!([place, tool])));
     let home = config.root.join("homes").join(name.trim_start_matches("sha256:").get(..16).unwrap_or("0"));
     DirBuilder::new()
         .recursive(true)

@@ -29,6 +29,7 @@ use crate::base::workspace::Workspace;
 use crate::base::{Error, Result};
 use crate::config::Config;
 use crate::sandbox::{Launcher, env};
+use crate::session::Shape;
 use reply::Reply;
 use running::{Running, interpreter};
 use runtimes::Way;
@@ -114,14 +115,17 @@ impl CodeExec {
         CodeExec { spec, launcher }
     }
 
-    fn read(&self, arguments: &Map<String, Value>) -> Result<Arguments> {
-        let arguments: Arguments = arguments::parse(arguments, &self.spec.input_schema)?;
+    fn read(&self, arguments: &Map<String, Value>, shape: &Shape) -> Result<Arguments> {
+        let mut arguments: Arguments = arguments::parse(arguments, &self.spec.input_schema)?;
         arguments.check()?;
+        if arguments.session.as_deref().is_none_or(|session| session == "new") {
+            shape.fill(&mut arguments.cwd, &mut arguments.env);
+        }
         Ok(arguments)
     }
 
     async fn execute(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<Output> {
-        let arguments = self.read(&call.arguments)?;
+        let arguments = self.read(&call.arguments, &cx.shape)?;
         let found = runtimes::find(&arguments.language, &cx.workspace.rights().hidden)?;
         let run = Running { cx, launcher: &self.launcher, found: &found, arguments: &arguments };
         match arguments.session.as_deref() {
@@ -150,7 +154,7 @@ impl Tool for CodeExec {
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
-        let arguments = self.read(arguments)?;
+        let arguments = self.read(arguments, cx.shape)?;
         let found = runtimes::find(&arguments.language, &cx.workspace.rights().hidden)?;
         arguments.check_for(found.runtime.way)?;
         if let Some(session) = arguments.session.as_deref().filter(|session| *session != "new") {
@@ -165,6 +169,7 @@ impl Tool for CodeExec {
             cwd: arguments.cwd.as_ref().map(|_| cx.workspace.path().join(shown).display().to_string()),
             timeout: Some(asked.min(cx.config.limits.timeout_ceiling)),
             asks: command::asks(cx),
+            ..Plan::default()
         })
     }
 

@@ -42,6 +42,8 @@ pub struct Command {
     pub stdin: Stdin,
     /// A socket of its own beside its standard streams, for a program of ours.
     pub line: Option<OwnedFd>,
+    /// Whoever waits is shown what it says meanwhile.
+    pub streaming: bool,
     /// One stream of both.
     pub merged: bool,
     /// Of output to show; the client's budget when absent.
@@ -100,6 +102,7 @@ pub struct Started {
     /// What the client's sandbox wants and the fence does not keep.
     lacking: Option<String>,
     record: Arc<AfterCall>,
+    streaming: bool,
     /// How it ended, once it has.
     pub end: Arc<OnceLock<&'static str>>,
 }
@@ -112,7 +115,8 @@ impl Started {
     /// What has come once it is over or `until` is; the call's cancellation ends it.
     pub async fn watch(&self, cx: &RunCx, max_bytes: Option<usize>, until: BoxFuture<'static, ()>) -> Result<Seen> {
         let budget = Started::budget(cx, max_bytes);
-        let look = Look { caller: Some(cx.caller.clone()), budget, until, gives_way: false };
+        let caller = self.streaming.then(|| cx.caller.clone());
+        let look = Look { caller, budget, until, gives_way: false };
         let left = Left(&self.record);
         let seen = self.live.watch(look, &cx.cancel).await?;
         Ok(self.tell(seen, left))
@@ -231,7 +235,10 @@ pub async fn start(
     deadline: Option<Arc<Deadline>>,
 ) -> Result<Started> {
     let (cwd, below) = cx.workspace.open_dir(&command.cwd)?;
-    let cell = Cell::of(&cx.session, &cx.config, launcher)?;
+    let cell = match &cx.ground {
+        Some(ground) => ground.cell(&cx.session, launcher)?,
+        None => Cell::of(&cx.session, &cx.config, launcher)?,
+    };
     let lacking = unkept(cx, cell.profile)?;
     let rights = cx.workspace.rights().clone();
     let policed = Policed::of(cx).await?;
@@ -289,7 +296,7 @@ pub async fn start(
         tasks: cx.tasks.clone(),
     };
     let live = cell.start(launch).await?.keep(keep);
-    Ok(Started { cell, live, attended, rights, rules, lacking, record, end })
+    Ok(Started { cell, live, attended, rights, rules, lacking, record, streaming: command.streaming, end })
 }
 
 /// Refuses to use what was started with more rights than a call has now: a client's sandbox may have become narrower

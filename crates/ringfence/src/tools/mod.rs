@@ -13,6 +13,7 @@ pub mod browser_snapshot;
 pub mod browser_tabs;
 pub mod code_exec;
 mod command;
+pub mod configured;
 pub mod content;
 mod cursor;
 pub mod diff;
@@ -37,6 +38,8 @@ mod stride;
 pub mod text;
 mod turn;
 
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,11 +55,14 @@ use crate::base::call::{Output, Prepared, digest};
 use crate::base::caller::Caller;
 use crate::base::change::Changes;
 use crate::base::clock::Deadline;
+use crate::base::secret::is_sensitive;
 use crate::base::workspace::Workspace;
 use crate::base::{Cancel, Result, TraceId};
 use crate::config::Config;
 use crate::policy::Policy;
-use crate::session::{Session, View};
+use crate::sandbox::Ground;
+use crate::sandbox::env::merge;
+use crate::session::{Session, Shape, View};
 
 /// Where a tool reaches: the words of `permission.scope`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,6 +137,10 @@ pub struct Plan {
     pub timeout: Option<Duration>,
     /// Why a human must be asked for this call, if one must.
     pub asks: Option<String>,
+    /// Arguments that are not shown, by their names.
+    pub hidden: BTreeSet<String>,
+    /// What would be run, for the prompt.
+    pub command: Option<String>,
 }
 
 /// What a tool may look at while it prepares. Nothing here can change anything.
@@ -138,6 +148,8 @@ pub struct PrepareCx<'a> {
     pub session: &'a Session,
     /// As this call may touch it, which may be less than its session may.
     pub workspace: &'a Workspace,
+    /// What the session has chosen for its commands.
+    pub shape: &'a Shape,
     pub config: &'a Config,
 }
 
@@ -148,6 +160,8 @@ pub struct RunCx {
     /// As this call may touch it, which may be less than its session may.
     pub workspace: Arc<Workspace>,
     pub config: Arc<Config>,
+    pub ground: Option<Arc<Ground>>,
+    pub shape: Arc<Shape>,
     pub policy: Policy,
     pub cancel: Cancel,
     pub deadline: Arc<Deadline>,
@@ -194,6 +208,26 @@ impl RunCx {
 pub trait Tool: Send + Sync + 'static {
     fn spec(&self) -> &Spec;
 
+    /// Hash of everything that a human who trusts it relies on.
+    fn definition(&self) -> String {
+        self.spec().definition()
+    }
+
+    /// Where it runs, when it is not where its session's commands do.
+    fn ground(&self) -> Option<&Arc<Ground>> {
+        None
+    }
+
+    /// Whether it is there at all for those who work in this directory.
+    fn is_shown_in(&self, _workspace: &Path) -> bool {
+        true
+    }
+
+    /// Where its calls start and with what, for those who look before they call.
+    fn session_defaults(&self, session: &Session) -> Value {
+        defaults(session, None, Vec::new())
+    }
+
     /// What bounds it, for the documents.
     fn limits(&self) -> Vec<Limit> {
         Vec::new()
@@ -204,6 +238,19 @@ pub trait Tool: Send + Sync + 'static {
 
     /// Runs the call. The grant is consumed, so it can be used once.
     fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>>;
+}
+
+/// What a call gets that says nothing itself: the session's choice over the tool's own.
+fn defaults(session: &Session, cwd: Option<&Path>, env: Vec<(String, String)>) -> Value {
+    let shape = session.shape();
+    let below = shape.cwd.as_deref().map(Path::new).or(cwd).unwrap_or(Path::new(""));
+    let show = |(name, value): (String, String)| {
+        let value = if is_sensitive(&name) { "[set]".to_owned() } else { value };
+        (name, Value::from(value))
+    };
+    let env: Map<String, Value> = merge(env, shape.env.clone()).into_iter().map(show).collect();
+    let cwd = session.workspace.path().join(below);
+    json!({"cwd": cwd.display().to_string(), "env": env, "overrides": !shape.is_plain()})
 }
 
 /// How a tool is made; what it says of itself depends on the operator's word.

@@ -94,9 +94,10 @@ impl Shell {
             program: command::shell().to_owned(),
             args: vec![flag.to_owned(), arguments.command],
             cwd: arguments.workdir,
-            env: env::build(&[])?,
+            env: env::build(&cx.shape.env)?,
             stdin: Stdin::Empty,
             line: None,
+            streaming: true,
             merged: true,
             max_bytes: None,
         };
@@ -119,10 +120,11 @@ impl Tool for Shell {
         let cwd = directory(cx.workspace, &arguments.workdir)?;
         let asked = arguments.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
         Ok(Plan {
-            env: env::build(&[])?,
+            env: env::build(&cx.shape.env)?,
             cwd: Some(cwd),
             timeout: Some(asked.min(cx.config.limits.timeout_ceiling)),
             asks: command::asks(cx),
+            ..Plan::default()
         })
     }
 

@@ -25,6 +25,7 @@ use crate::base::clock::Deadline;
 use crate::base::{Error, Result};
 use crate::config::Config;
 use crate::sandbox::{Launcher, Seen, Stdin, env};
+use crate::session::Shape;
 
 pub use reply::Reply;
 pub use session::attend;
@@ -96,14 +97,17 @@ impl ShellExec {
         ShellExec { spec, launcher }
     }
 
-    fn read(&self, arguments: &Map<String, Value>) -> Result<Arguments> {
-        let arguments: Arguments = arguments::parse(arguments, &self.spec.input_schema)?;
+    fn read(&self, arguments: &Map<String, Value>, shape: &Shape) -> Result<Arguments> {
+        let mut arguments: Arguments = arguments::parse(arguments, &self.spec.input_schema)?;
         arguments.check()?;
+        if arguments.session.as_deref().is_none_or(|session| session == "new") {
+            shape.fill(&mut arguments.cwd, &mut arguments.env);
+        }
         Ok(arguments)
     }
 
     async fn execute(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<Output> {
-        let arguments = self.read(&call.arguments)?;
+        let arguments = self.read(&call.arguments, &cx.shape)?;
         arguments.check_lasting(cx.view.lasting)?;
         if arguments.session.is_some() {
             return session::execute(cx, call, &self.launcher, &arguments).await;
@@ -131,6 +135,7 @@ impl ShellExec {
                 (_, false) => Stdin::Empty,
             },
             line: None,
+            streaming: true,
             merged: false,
             max_bytes: arguments.max_bytes,
         };
@@ -187,7 +192,7 @@ impl Tool for ShellExec {
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
-        let arguments = self.read(arguments)?;
+        let arguments = self.read(arguments, cx.shape)?;
         if let Some(session) = arguments.session.as_deref().filter(|session| *session != "new") {
             let kept = Runs::of(cx.session)?.get(session)?;
             return Ok(Plan {
@@ -207,6 +212,7 @@ impl Tool for ShellExec {
             cwd: arguments.cwd.as_ref().map(|_| workspace.path().join(shown).display().to_string()),
             timeout: Some(arguments.timeout(cx.config)),
             asks: command::asks(cx),
+            ..Plan::default()
         })
     }
 

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use ringfence::base::{Kind, TraceId};
 use ringfence::config::{Env, Flags, resolve};
 use ringfence::mcp::Server;
-use ringfence::session::Principal;
+use ringfence::session::{Principal, Shape};
 use ringfence::tools::PrepareCx;
 use serde_json::{Map, Value, json};
 
@@ -94,7 +94,12 @@ fn arguments_are_checked_without_a_panic_and_in_few_words() {
     ringfence::config::prepare_root(&config).unwrap();
     let server = Server::new(config).unwrap();
     let line = server.connect(Principal::local(), "stdio").unwrap();
-    let cx = PrepareCx { session: &line.session, workspace: &line.session.workspace, config: &server.config };
+    let cx = PrepareCx {
+        session: &line.session,
+        workspace: &line.session.workspace,
+        shape: &Shape::default(),
+        config: &server.config,
+    };
     let (mut refused, mut taken, mut forbidden) = (0u64, 0u64, 0u64);
     each_case("arguments", |rng| {
         let state = server.pipeline.state();

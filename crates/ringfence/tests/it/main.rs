@@ -11,6 +11,7 @@ mod auth;
 mod browser;
 mod cancel;
 mod code_exec;
+mod configured;
 mod doctor;
 mod escalate;
 mod escape;

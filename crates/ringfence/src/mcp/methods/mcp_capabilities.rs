@@ -4,15 +4,16 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::tools_list::{asks, permission};
-use crate::call::State;
+use super::tools_list::permission;
+use crate::call::{State, asks};
 use crate::mcp::{Server, version};
 use crate::session::Session;
-use crate::tools::Spec;
+use crate::tools::{Spec, Tool};
 
 pub async fn capabilities(server: &Server, session: Option<&Session>) -> Value {
     let state = server.pipeline.state();
-    let tools: Vec<Value> = state.registry.tools().iter().map(|tool| describe(&state, tool.spec(), session)).collect();
+    let listed = state.registry.listed(session.map(|session| session.workspace.path()));
+    let tools: Vec<Value> = listed.map(|(tool, _)| describe(&state, &**tool, session)).collect();
     let mut all = json!({
         "server": {"name": "ringfence", "version": env!("CARGO_PKG_VERSION")},
         "protocolVersions": version::supported(),
@@ -41,14 +42,15 @@ async fn policy(server: &Server, session: &Session) -> Value {
     })
 }
 
-fn describe(state: &State, spec: &Spec, session: Option<&Session>) -> Value {
-    let mut tool = json!({
+fn describe(state: &State, tool: &dyn Tool, session: Option<&Session>) -> Value {
+    let spec = tool.spec();
+    let mut about = json!({
         "name": spec.name,
         "display_name": spec.title,
         "description": spec.description,
         "version": spec.version,
         "permission": permission(spec),
-        "requires_approval": asks(state, spec),
+        "requires_approval": asks(&state.config, tool),
         "sandbox_profile": spec.profile,
         "default_timeout_ms": u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),
         "allows_streaming": spec.streaming,
@@ -56,12 +58,12 @@ fn describe(state: &State, spec: &Spec, session: Option<&Session>) -> Value {
         "inputSchema": spec.input_schema,
     });
     if let Some(schema) = &spec.output_schema {
-        tool["outputSchema"] = Value::Object(schema.clone());
+        about["outputSchema"] = Value::Object(schema.clone());
     }
     if let Some(session) = session {
-        tool["session_defaults"] = json!({"cwd": session.workspace.display(), "overrides": false});
+        about["session_defaults"] = tool.session_defaults(session);
     }
-    tool
+    about
 }
 
 /// The short form that rides on `initialize` and `server/discover`.

@@ -136,7 +136,9 @@ fn request(
     let timeout = incoming.context.meta.get(meta::TIMEOUT_MS).and_then(Value::as_u64).map(Duration::from_millis);
     let narrowing = codex::narrowing(&incoming.context.meta, &view.session, &incoming.line);
     let unsandboxed = narrowing.as_ref().is_some_and(|narrowing| narrowing.unsandboxed);
+    let shape = view.session.shape();
     CallRequest {
+        shape,
         trace_id: trace_id.clone(),
         tool: tool.to_owned(),
         arguments,

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use rmcp::model::{ListToolsResult, MetaObject, Tool as WireTool, ToolAnnotations};
 use serde_json::{Map, Value, json};
 
-use crate::call::State;
+use crate::call::{State, asks};
 use crate::mcp::{Server, meta};
 use crate::registry::{Schemas, spells_with_dots, underscored};
 use crate::session::{Client, Session};
-use crate::tools::Spec;
+use crate::tools::{Spec, Tool};
 
 /// Lists change only with the config, and `list_changed` says so: a client may keep one for a while.
 pub const TTL_MS: u64 = 60_000;
@@ -17,8 +17,8 @@ pub const TTL_MS: u64 = 60_000;
 pub fn list(server: &Server, session: &Session, client: &Client, stateless: bool) -> ListToolsResult {
     let state = server.pipeline.state();
     let dots = spells_with_dots(state.config.tool_names, client);
-    let listed = state.registry.listed();
-    let tools = listed.map(|(tool, schemas)| wire(tool.spec(), schemas, dots, Some((&state, session)))).collect();
+    let listed = state.registry.listed(Some(session.workspace.path()));
+    let tools = listed.map(|(tool, schemas)| wire(&**tool, schemas, dots, Some((&state, session)))).collect();
     let mut result = ListToolsResult::with_all_items(tools);
     if stateless {
         result.ttl_ms = Some(TTL_MS);
@@ -27,26 +27,28 @@ pub fn list(server: &Server, session: &Session, client: &Client, stateless: bool
     result
 }
 
-pub fn wire(spec: &Spec, schemas: &Schemas, dots: bool, session: Option<(&State, &Session)>) -> WireTool {
+pub fn wire(tool: &dyn Tool, schemas: &Schemas, dots: bool, session: Option<(&State, &Session)>) -> WireTool {
+    let spec = tool.spec();
     let name = if dots { spec.name.clone() } else { underscored(&spec.name) };
-    let mut tool = WireTool::new(name, spec.description.clone(), Arc::clone(&schemas.input));
-    tool.title = Some(spec.title.clone());
+    let mut wire = WireTool::new(name, spec.description.clone(), Arc::clone(&schemas.input));
+    wire.title = Some(spec.title.clone());
     if !spec.can_return_image {
-        tool.output_schema = schemas.outline.clone();
+        wire.output_schema = schemas.outline.clone();
     }
-    tool.annotations = Some(ToolAnnotations::from_raw(
+    wire.annotations = Some(ToolAnnotations::from_raw(
         Some(spec.title.clone()),
         Some(spec.hints.read_only),
         Some(spec.hints.destructive),
         Some(spec.hints.idempotent),
         Some(spec.hints.open_world),
     ));
-    tool.meta = Some(MetaObject::from(describe(spec, schemas, session)));
-    tool
+    wire.meta = Some(MetaObject::from(describe(tool, schemas, session)));
+    wire
 }
 
 /// The metadata of one tool under our own keys.
-fn describe(spec: &Spec, schemas: &Schemas, session: Option<(&State, &Session)>) -> Map<String, Value> {
+fn describe(tool: &dyn Tool, schemas: &Schemas, session: Option<(&State, &Session)>) -> Map<String, Value> {
+    let spec = tool.spec();
     let mut map = Map::new();
     let mut put = |key: &str, value: Value| map.insert(key.to_owned(), value);
     put(meta::VERSION, json!(spec.version));
@@ -56,18 +58,13 @@ fn describe(spec: &Spec, schemas: &Schemas, session: Option<(&State, &Session)>)
     put(meta::ALLOWS_STREAMING, json!(spec.streaming));
     put(meta::SIDE_EFFECTS, json!(spec.effects));
     if let Some((state, session)) = session {
-        put(meta::REQUIRES_APPROVAL, json!(asks(state, spec)));
-        put(meta::SESSION_DEFAULTS, json!({"cwd": session.workspace.display(), "overrides": false}));
+        put(meta::REQUIRES_APPROVAL, json!(asks(&state.config, tool)));
+        put(meta::SESSION_DEFAULTS, tool.session_defaults(session));
     }
     if let (true, Some(schema)) = (spec.can_return_image, &schemas.outline) {
         put(meta::OUTPUT_SCHEMA, Value::Object(Map::clone(schema)));
     }
     map
-}
-
-/// Whether a call of it asks, by its own nature or by the operator's word.
-pub fn asks(state: &State, spec: &Spec) -> bool {
-    spec.requires_approval || state.config.approval.own_tools_always
 }
 
 /// `{allow, scope, reason?}`.

@@ -210,6 +210,7 @@ impl Running<'_> {
             env: self.arguments.environment(self.found.runtime.way)?,
             stdin,
             line,
+            streaming: true,
             merged: false,
             max_bytes: self.arguments.max_bytes,
         })

@@ -4,10 +4,16 @@ use super::*;
 use crate::base::Kind;
 use crate::config::Profile;
 use crate::sandbox::tests::{Place, config as sandbox_config};
+use crate::session::Shape;
 
 fn prepare(place: &Place, arguments: Value) -> Result<Plan> {
     let config = sandbox_config(&place.dir, Profile::Default);
-    let cx = PrepareCx { session: &place.session, workspace: &place.session.workspace, config: &config };
+    let cx = PrepareCx {
+        session: &place.session,
+        workspace: &place.session.workspace,
+        shape: &Shape::default(),
+        config: &config,
+    };
     CodeExec::new(&config).prepare(arguments.as_object().unwrap(), &cx)
 }
 
@@ -44,7 +50,12 @@ fn a_call_has_a_minute_and_asks_only_without_a_fence() {
     let plan = prepare(&place, json!({"language": "bash", "code": ":"})).unwrap();
     assert_eq!((plan.asks, plan.timeout), (None, Some(DEFAULT_TIMEOUT)));
     let unfenced = sandbox_config(&place.dir, Profile::None);
-    let cx = PrepareCx { session: &place.session, workspace: &place.session.workspace, config: &unfenced };
+    let cx = PrepareCx {
+        session: &place.session,
+        workspace: &place.session.workspace,
+        shape: &Shape::default(),
+        config: &unfenced,
+    };
     let arguments = json!({"language": "bash", "code": ":"});
     let plan = CodeExec::new(&unfenced).prepare(arguments.as_object().unwrap(), &cx).unwrap();
     assert!(plan.asks.is_some());

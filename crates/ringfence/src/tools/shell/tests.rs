@@ -6,6 +6,7 @@ use crate::base::call::{Block, Status};
 use crate::config::Profile;
 use crate::sandbox::tests::{Place, config, launcher};
 use crate::sandbox::{Ended, Shown};
+use crate::session::Shape;
 
 fn outcome(exit_code: Option<i32>, signal: Option<i32>, stop: Option<Stop>) -> Outcome {
     Outcome {
@@ -42,7 +43,12 @@ fn arguments_are_those_of_the_other_server() {
     let config = config(&place.dir, Profile::Default);
     let shell = Shell::with(&config, launcher());
     let workspace = place.session.workspace.path().display().to_string();
-    let cx = PrepareCx { session: &place.session, workspace: &place.session.workspace, config: &config };
+    let cx = PrepareCx {
+        session: &place.session,
+        workspace: &place.session.workspace,
+        shape: &Shape::default(),
+        config: &config,
+    };
     let prepare = |arguments: Value| shell.prepare(arguments.as_object().unwrap(), &cx);
     let plan = prepare(json!({"command": "true", "workdir": workspace, "timeout_ms": null, "login": null, "more": 1}));
     let plan = plan.unwrap();

@@ -78,6 +78,7 @@ async fn start(
         cwd: arguments.cwd.clone().unwrap_or_else(|| ".".to_owned()),
         stdin: if arguments.interactive == Some(true) { Stdin::Open(Vec::new()) } else { Stdin::Empty },
         line: Some(theirs),
+        streaming: true,
         merged: false,
         max_bytes: arguments.max_bytes,
     };

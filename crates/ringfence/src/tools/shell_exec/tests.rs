@@ -9,7 +9,7 @@ use crate::base::clock::Deadline;
 use crate::base::{Cancel, Cause, Kind, TraceId};
 use crate::config::Profile;
 use crate::sandbox::tests::{Place, config as sandbox_config, launcher};
-use crate::session::View;
+use crate::session::{Shape, View};
 
 fn config(place: &Place) -> Config {
     let mut config = sandbox_config(&place.dir, Profile::Default);
@@ -33,6 +33,8 @@ fn cx(place: &Place, limit: Duration) -> Arc<RunCx> {
         deadline: Arc::new(Deadline::after(limit)),
         caller: Caller::new(Abilities::default()).0,
         gate: Arc::new(Gate::new(Duration::from_secs(1), false)),
+        ground: None,
+        shape: Arc::default(),
         changes: crate::base::change::Changes::default(),
         budget: 2000,
         patience: None,
@@ -50,6 +52,7 @@ fn call(arguments: Value) -> Prepared {
         arguments: object(arguments),
         arguments_hash: String::new(),
         shown_arguments: Value::Null,
+        shown_command: None,
         cwd: String::new(),
         shown_env: Vec::new(),
         profile: "default",
@@ -64,7 +67,12 @@ fn object(value: Value) -> Map<String, Value> {
 }
 
 fn prepare(place: &Place, arguments: Value) -> Result<Plan> {
-    let cx = PrepareCx { session: &place.session, workspace: &place.session.workspace, config: &config(place) };
+    let cx = PrepareCx {
+        session: &place.session,
+        workspace: &place.session.workspace,
+        shape: &Shape::default(),
+        config: &config(place),
+    };
     ShellExec::with(&config(place), launcher()).prepare(&object(arguments), &cx)
 }
 
@@ -92,7 +100,12 @@ fn a_call_asks_only_without_a_fence_and_says_its_limit() {
     let tool = ShellExec::new(&unfenced);
     let asked = tool.prepare(
         &object(json!({"command": "true"})),
-        &PrepareCx { session: &place.session, workspace: &place.session.workspace, config: &unfenced },
+        &PrepareCx {
+            session: &place.session,
+            workspace: &place.session.workspace,
+            shape: &Shape::default(),
+            config: &unfenced,
+        },
     );
     assert_eq!(asked.unwrap().asks.as_deref(), Some("It runs without a sandbox."));
     assert_eq!((plan.timeout, plan.cwd), (Some(DEFAULT_TIMEOUT), None));

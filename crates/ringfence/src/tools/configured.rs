@@ -1,0 +1,238 @@
+//! An operator's command as a tool: `[mcp.<name>]` of the config.
+//!
+//! The arguments of a call are checked against the entry's schema, put into its words, and run in a fence that allows
+//! what the entry declares and nothing else.
+
+mod filter;
+mod words;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use jsonschema::Validator;
+use serde_json::{Map, Value, json};
+
+use super::command::{self, Command};
+use super::limits::Limit;
+use super::shell_exec::Reply;
+use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use crate::approval::Granted;
+use crate::base::call::{Output, Prepared, digest};
+use crate::base::{Error, Kind, Result};
+use crate::config::{Config, Effect, Entry, EntryStdin, Profile, validator};
+use crate::sandbox::{Ground, Launcher, Stdin, env};
+use crate::session::{Session, Shape};
+use filter::Filter;
+
+/// Of what does not fit a schema, the first few are enough to correct a call.
+const TOLD: usize = 8;
+/// A schema that is larger is not repeated in an error.
+const SCHEMA_BYTES: usize = 16 << 10;
+
+pub struct Configured {
+    spec: Spec,
+    entry: Arc<Entry>,
+    definition: String,
+    ground: Arc<Ground>,
+    filter: Filter,
+    validator: Validator,
+    launcher: Launcher,
+}
+
+impl Configured {
+    /// An error is about the entry, which cannot be a tool then.
+    pub fn new(entry: &Arc<Entry>, config: &Config) -> Result<Configured> {
+        let wrong = |what: String| Error::invalid_arguments(what).reason("bad_config");
+        let validator = validator(&entry.input_schema).map_err(wrong)?;
+        let spec = spec(entry, config);
+        let definition = digest(&json!([spec.definition(), entry.fingerprint()]));
+        let ground = Arc::new(Ground::of_entry(config, entry, &definition)?);
+        let filter = Filter::new(entry, &config.surface);
+        Ok(Configured {
+            spec,
+            entry: Arc::clone(entry),
+            definition,
+            ground,
+            filter,
+            validator,
+            launcher: Launcher::own(),
+        })
+    }
+
+    /// The arguments with the defaults of the schema, if they fit it.
+    fn check(&self, given: &Map<String, Value>) -> Result<Map<String, Value>> {
+        let mut arguments = given.clone();
+        if let Some(Value::Object(properties)) = self.entry.input_schema.get("properties") {
+            for (name, property) in properties {
+                if let (Some(default), false) = (property.get("default"), arguments.contains_key(name)) {
+                    arguments.insert(name.clone(), default.clone());
+                }
+            }
+        }
+        let value = Value::Object(arguments);
+        // Masked: what a caller wrote may be a secret.
+        let told = |error: jsonschema::ValidationError<'_>| {
+            let place = error.instance_path().to_string();
+            let what = error.masked().to_string();
+            if place.is_empty() { what } else { format!("{}: {what}", place.trim_start_matches('/')) }
+        };
+        let faults: Vec<String> = self.validator.iter_errors(&value).take(TOLD).map(told).collect();
+        match (value, faults.is_empty()) {
+            (Value::Object(arguments), true) => Ok(arguments),
+            _ => {
+                let message = format!("the arguments of `{}` do not fit: {}", self.spec.name, faults.join("; "));
+                let error = Error::invalid_arguments(message).reason("schema").with("faults", faults);
+                let schema = json!(self.entry.input_schema);
+                Err(match schema.to_string().len() <= SCHEMA_BYTES {
+                    true => {
+                        error.with("schema", schema).hint("Correct the call by the schema that comes with this error.")
+                    }
+                    false => error.hint("Correct the call by the schema in the list of tools."),
+                })
+            }
+        }
+    }
+
+    /// Where it runs: what the session has chosen, else what the entry says, else the workspace.
+    fn cwd(&self, shape: &Shape) -> String {
+        match (&shape.cwd, &self.entry.cwd) {
+            (Some(chosen), _) => chosen.clone(),
+            (None, Some(cwd)) => cwd.display().to_string(),
+            (None, None) => ".".to_owned(),
+        }
+    }
+
+    async fn execute(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<Output> {
+        let arguments = self.check(&call.arguments)?;
+        let secrets = &cx.config.secrets;
+        let mut args = Vec::new();
+        for word in words::expand(&self.entry.args, &arguments)? {
+            args.push(word.text(|one| words::reveal(secrets, one))?);
+        }
+        let mut own = Vec::new();
+        for (name, value) in &self.entry.env {
+            own.push((name.clone(), words::value(value, |one| words::reveal(secrets, one))?));
+        }
+        let env = env::merge(env::merge(env::build(&[])?, own), cx.shape.env.clone());
+        let command = Command {
+            program: self.entry.command.clone(),
+            args,
+            cwd: self.cwd(&cx.shape),
+            env,
+            stdin: match self.entry.stdin {
+                EntryStdin::None => Stdin::Empty,
+                EntryStdin::Json => Stdin::Bytes(Value::Object(arguments).to_string().into_bytes()),
+            },
+            line: None,
+            streaming: self.entry.streaming,
+            merged: false,
+            max_bytes: None,
+        };
+        let ran = command::run(cx, call, &self.launcher, command).await;
+        let (cell, outcome) = ran.map_err(|error| self.explain(error))?;
+        let facts = command::facts(&outcome.ended);
+        Reply::over(cx, &cell, outcome).into_output(facts)
+    }
+
+    /// A program that cannot be started is the operator's matter, and where it lies is too.
+    fn explain(&self, error: Error) -> Error {
+        if error.reason_name() != Some("spawn_failed") {
+            return error;
+        }
+        let said: String =
+            std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default().chars().take(1024).collect();
+        tracing::warn!("the command of `{}` cannot be started: {}", self.spec.name, error.log_line());
+        Error::new(Kind::Internal, format!("the command of `{}` could not be started", self.spec.name))
+            .reason("spawn_failed")
+            .hint("Ask the operator to look at `ringfence config check`.")
+            .with("stderr", said.replace(&self.entry.command, &self.spec.name))
+    }
+}
+
+fn spec(entry: &Entry, config: &Config) -> Spec {
+    let unfenced = entry.profile == Profile::None;
+    let writes = unfenced || entry.declares(Effect::FilesystemWrite);
+    let reaches_out = unfenced || entry.declares(Effect::Network);
+    let mut effects = vec!["exec"];
+    effects.extend(writes.then_some(Effect::FilesystemWrite.name()));
+    effects.extend(reaches_out.then_some(Effect::Network.name()));
+    Spec {
+        name: entry.name.clone(),
+        title: entry.display_name.clone(),
+        description: entry.description.clone(),
+        version: entry.version.clone(),
+        scope: if reaches_out { Scope::Network } else { Scope::Exec },
+        hints: Hints {
+            read_only: !writes && !reaches_out,
+            destructive: writes,
+            idempotent: false,
+            open_world: reaches_out,
+        },
+        effects,
+        profile: entry.profile.name(),
+        input_schema: entry.input_schema.clone(),
+        output_schema: Some(arguments::reply_schema::<Reply>()),
+        can_return_image: false,
+        requires_approval: entry.requires_approval || entry.risk().is_some(),
+        streaming: entry.streaming,
+        timeout: entry.timeout.min(config.limits.timeout_ceiling),
+        unavailable: (entry.profile == Profile::Seatbelt && cfg!(not(target_os = "macos")))
+            .then(|| "the profile `seatbelt` is for macOS".to_owned()),
+    }
+}
+
+impl Tool for Configured {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn definition(&self) -> String {
+        self.definition.clone()
+    }
+
+    fn ground(&self) -> Option<&Arc<Ground>> {
+        Some(&self.ground)
+    }
+
+    fn is_shown_in(&self, workspace: &Path) -> bool {
+        self.filter.shows(workspace)
+    }
+
+    fn session_defaults(&self, session: &Session) -> Value {
+        let env = self.entry.env.iter().map(|(name, value)| (name.clone(), value.text.clone())).collect();
+        super::defaults(session, self.entry.cwd.as_deref(), env)
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![Limit::time(self.spec.timeout), Limit::text(command::MAX_BYTES)]
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
+        let arguments = self.check(arguments)?;
+        let cwd = self.cwd(cx.shape);
+        // Opened to fail before anybody is asked; the run opens it again and uses what it opened.
+        let (_, below) = cx.workspace.open_dir(&cwd)?;
+        let cwd = cx.workspace.path().join(below);
+        self.filter.check(cx.workspace.path(), &cwd, &arguments)?;
+        let words = words::expand(&self.entry.args, &arguments)?;
+        // A secret that is not there is told before anybody is asked, too.
+        for one in self.entry.refs() {
+            cx.config.secrets.get(one)?;
+        }
+        let shown: Vec<String> = words.iter().map(|word| word.shown(&self.entry.hidden)).collect();
+        let own = self.entry.env.iter().map(|(name, value)| (name.clone(), value.text.clone())).collect();
+        Ok(Plan {
+            cwd: Some(cwd.display().to_string()),
+            env: env::merge(env::merge(env::build(&[])?, own), cx.shape.env.clone()),
+            timeout: None,
+            asks: self.entry.risk().map(str::to_owned),
+            hidden: self.entry.hidden.clone(),
+            command: Some(words::line(&self.entry.command, &shown)),
+        })
+    }
+
+    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move { self.execute(&cx, call.consume()).await })
+    }
+}
