@@ -234,8 +234,8 @@ impl Check<'_> {
         };
         let stdin = raw.stdin.unwrap_or(EntryStdin::None);
         let input_schema = self.schema(raw.input_schema.as_ref(), stdin)?;
-        let args: Vec<Template> = (raw.args.iter().flatten().enumerate())
-            .filter_map(|(at, one)| self.template(&item("args", at), Template::with_arguments(one)))
+        let args: Vec<(usize, Template)> = (raw.args.iter().flatten().enumerate())
+            .filter_map(|(at, one)| Some((at, self.template(&item("args", at), Template::with_arguments(one))?)))
             .collect();
         let env: Vec<(String, Template)> = raw
             .env
@@ -262,24 +262,13 @@ impl Check<'_> {
             None => Profile::Default,
             Some(profile) => profile,
         };
-        if profile == Profile::Seatbelt && cfg!(not(target_os = "macos")) {
-            let hint = "Use `default`, which means the strongest fence that this system has.";
-            self.fault("sandbox_profile", "the profile `seatbelt` is for macOS", hint);
-        }
-        let filters = [("allow_domains", &raw.allow_domains), ("allow_addresses", &raw.allow_addresses)];
-        for (key, _) in filters.iter().filter(|(_, list)| list.as_ref().is_some_and(|list| !list.is_empty())) {
-            if profile == Profile::Contained {
-                let hint = "Use the profile `default`, or take the key out.";
-                self.fault(key, "the profile `contained` cannot filter the network", hint);
-            }
-        }
         Some(Entry {
             display_name: raw.display_name.unwrap_or_else(|| name.clone()),
             description: raw.description.unwrap_or_else(|| format!("Runs `{command}`.")),
             version: raw.version.unwrap_or_else(|| "1".to_owned()),
             name,
             command,
-            args,
+            args: args.into_iter().map(|(_, one)| one).collect(),
             stdin,
             cwd: raw.cwd,
             env,
@@ -318,12 +307,12 @@ impl Check<'_> {
     }
 
     /// Every `{name}` is a property, and a list stands alone.
-    fn arguments(&mut self, args: &[Template], schema: &Map<String, Value>) {
+    fn arguments(&mut self, args: &[(usize, Template)], schema: &Map<String, Value>) {
         let none = Map::new();
         let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&none);
         let known: Vec<&str> = properties.keys().map(String::as_str).collect();
-        for (at, template) in args.iter().enumerate() {
-            let key = item("args", at);
+        for (at, template) in args {
+            let key = item("args", *at);
             for name in template.arguments() {
                 let Some(property) = properties.get(name) else {
                     let hint = match (nearest(name, &known), known.is_empty()) {

@@ -236,7 +236,7 @@ mod tests {
         let error = fault("[limits]\ngrace_ms = -4\n");
         assert!(error.message().starts_with("/etc/rf.toml:2:12: -4 is not a number from 0 to 60000"), "{error}");
         let error = fault("[http]\nallowed_origins = [\"https://a\", \"*\"]\n");
-        assert!(error.message().starts_with("/etc/rf.toml:2:19: an origin is written"), "{error}");
+        assert!(error.message().starts_with("/etc/rf.toml:2:33: an origin is written"), "{error}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `config.toml` as it is written: every key optional, nothing unknown accepted, values checked where they stand.
 //!
-//! What is said of a key here is what editors and docs/config.md say of it.
+//! What is said of a key here is what editors and docs/configuration.md say of it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

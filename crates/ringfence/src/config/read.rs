@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::fault::Fault;
 use super::places::{Places, child, line_of};
-use super::sieve::{Misfit, sift};
+use super::sieve::{MOST, Misfit, sift};
 use super::{raw, syntax};
 use crate::base::{Error, Result};
 
@@ -23,9 +23,6 @@ pub(super) const ENTRIES: &str = "mcp";
 pub fn entry_key(name: &str) -> String {
     child(ENTRIES, name)
 }
-
-/// More than these help nobody.
-const MOST_FAULTS: usize = 100;
 
 /// A whole file.
 #[derive(Debug, Default)]
@@ -87,7 +84,7 @@ pub fn read(text: &str, path: &Path) -> Parsed {
     read.faults.extend(later.into_iter().filter(sound));
     read.dropped.retain(sound);
     read.faults.sort_by_key(|fault| (fault.line, fault.column));
-    read.faults.truncate(MOST_FAULTS);
+    read.faults.truncate(MOST);
     read
 }
 
@@ -96,7 +93,7 @@ fn read_entry(path: &Path, text: &str, name: Spanned<Cow<'_, str>>, value: Spann
     let name = name.into_inner().into_owned();
     let key = child(ENTRIES, &name);
     let mut drop = |fault: Fault| {
-        if read.dropped.len() < MOST_FAULTS {
+        if read.dropped.len() < MOST {
             read.dropped.push(Fault { entry: Some(name.clone()), ..fault });
         }
     };

@@ -1,5 +1,7 @@
 //! `config.toml` as a JSON Schema, for editors: made from the structures that read it, so that it says what they do.
 
+use std::sync::LazyLock;
+
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
@@ -8,7 +10,7 @@ use super::{DEFAULTS, raw, show};
 
 /// The whole, in draft 7: what editors of TOML understand best, with nothing behind references.
 pub fn schema() -> Value {
-    let mut whole = structure();
+    let mut whole = structure().clone();
     let default: Map<String, Value> = toml::from_str(DEFAULTS).unwrap_or_default();
     defaults(&mut whole, &default);
     let entry = &mut whole["properties"]["mcp"]["additionalProperties"];
@@ -17,8 +19,13 @@ pub fn schema() -> Value {
     whole
 }
 
-/// The same without defaults.
-fn structure() -> Value {
+/// The same without defaults. It is asked for with every mistake.
+fn structure() -> &'static Value {
+    static STRUCTURE: LazyLock<Value> = LazyLock::new(make_structure);
+    &STRUCTURE
+}
+
+fn make_structure() -> Value {
     let mut whole = of::<raw::File>();
     let mut entry = of::<raw::Entry>();
     entry["required"] = json!(["command"]);
@@ -152,8 +159,7 @@ fn collect(path: &str, schema: &Value, keys: &mut Vec<Key>) {
 /// What is said of a key, by its path in a file: `mcp.lint.args[1]`.
 pub(super) fn describe(path: &str) -> Option<String> {
     let path = path.split('[').next().unwrap_or(path);
-    let whole = structure();
-    let mut at = &whole;
+    let mut at = structure();
     let mut names = path.split('.').filter(|name| !name.is_empty());
     while let Some(name) = names.next() {
         at = at
@@ -171,7 +177,7 @@ pub(super) fn describe(path: &str) -> Option<String> {
 /// The sections that have a key of this name.
 pub(super) fn homes_of(name: &str) -> Vec<String> {
     let whole = structure();
-    let mut homes: Vec<String> = (keys_of(&whole).into_iter())
+    let mut homes: Vec<String> = (keys_of(whole).into_iter())
         .filter_map(|key| key.path.rsplit_once('.').filter(|(_, key)| *key == name).map(|(home, _)| home.to_owned()))
         .collect();
     if keys_of(&whole["properties"]["mcp"]["additionalProperties"]).iter().any(|key| key.path == name) {
@@ -179,3 +185,7 @@ pub(super) fn homes_of(name: &str) -> Vec<String> {
     }
     homes
 }
+
+#[cfg(test)]
+#[path = "schema_tests.rs"]
+mod tests;

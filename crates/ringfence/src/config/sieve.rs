@@ -8,6 +8,9 @@ use toml::de::{DeTable, DeValue, Deserializer, Error};
 
 use super::places::{child, item};
 
+/// More than these help nobody, and each takes its time.
+pub const MOST: usize = 100;
+
 /// What did not fit, where it stands, and what the reader says.
 pub struct Misfit {
     pub path: String,
@@ -51,6 +54,9 @@ fn sift_table<'a>(
     misfits: &mut Vec<Misfit>,
 ) {
     for (key, mut value) in std::mem::take(table) {
+        if misfits.len() >= MOST {
+            return;
+        }
         let alone = |value: Spanned<DeValue<'a>>| fits(DeTable::from_iter([(key.clone(), value)]));
         if sift_value(&mut value, &child(path, key.get_ref()), &alone, misfits) {
             table.insert(key, value);
@@ -82,6 +88,9 @@ fn sift_value<'a>(
             Err(error) => Some(error),
             Ok(()) => {
                 for (at, value) in array.iter().enumerate() {
+                    if misfits.len() >= MOST {
+                        break;
+                    }
                     let alone = |value| fits(Spanned::new(span.clone(), DeValue::Array([value].into_iter().collect())));
                     sift_value(&mut value.clone(), &item(path, at), &alone, misfits);
                 }

@@ -28,8 +28,12 @@ pub fn faults(path: &Path, text: &str, errors: &[Error]) -> Vec<Fault> {
                 Fault::at(path, text, span, message, hint)
             }
         };
-        // A list that is not closed goes wrong on every line until it is.
-        let follows = |other: &Fault| other.line == fault.line || other.message == OPEN && fault.message == OPEN;
+        // A list that is not closed goes wrong on every line after it, and what a table has a second one has again.
+        let follows = |other: &Fault| {
+            other.line == fault.line
+                || other.message == OPEN
+                || !other.key.is_empty() && fault.key.starts_with(&format!("{}.", other.key))
+        };
         if !faults.iter().any(follows) {
             faults.push(fault);
         }
@@ -49,7 +53,7 @@ fn words(text: &str, at: usize, message: &str) -> (String, &'static str) {
             ("there is no value".to_owned(), "Write one after `=`, or take the line out.")
         }
         () if what.contains("must be quoted") => (what.to_owned(), "Text stands in quotes: `key = \"value\"`."),
-        () if what.contains("missing comma") || what.contains("unclosed array") => {
+        () if what.contains("missing comma") || what.contains("array") => {
             (OPEN.to_owned(), "Items stand between `[` and `]`, with commas between them.")
         }
         () if what.contains("string") => ("the text is not closed".to_owned(), "It ends with the quote it began with."),

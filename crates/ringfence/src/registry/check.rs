@@ -1,7 +1,10 @@
 //! Everything that is wrong with a config: what it shows by itself, and what only those know who work with it.
 
+use std::path::Path;
+
+use super::Registry;
 use crate::base::{Error, Result};
-use crate::config::{self, Config, Env, Flags, Look, Severity, entry_key};
+use crate::config::{self, Config, Entry, Env, Flags, Look, Severity, entry_key};
 use crate::net::Allow;
 use crate::sandbox::profile;
 
@@ -9,19 +12,61 @@ use crate::sandbox::profile;
 pub fn check(flags: &Flags, env: &Env) -> Result<Look> {
     let mut look = config::look(flags, env)?;
     let Some(config) = &look.config else { return Ok(look) };
-    let lists = lists(config);
-    // The profile refuses the first of them, and we have them all.
-    let refused =
-        if lists.iter().any(|(key, _)| key.starts_with("sandbox.")) { Ok(()) } else { profile::check(config) };
-    for (key, error) in lists {
-        let hint = error.hint_text().unwrap_or_default().to_owned();
-        look.find(Severity::Error, &key, error.message(), hint);
+    let mut errors = lists(config);
+    let mut warnings = Vec::new();
+    // A profile refuses the first of its lists, and we have them all.
+    let told = |errors: &[(String, Error)], home: &str| errors.iter().any(|(key, _)| key.starts_with(home));
+    if let Err(error) = profile::check(config)
+        && !told(&errors, "sandbox.")
+    {
+        errors.push((key_of(&error, "sandbox"), error));
     }
-    if let Err(error) = refused {
-        look.refuse(&error);
+    let registry = Registry::new(config);
+    for (entry, error) in registry.dropped {
+        let home = entry_key(&entry.name);
+        if !told(&errors, &format!("{home}.")) {
+            errors.push((of_entry(&key_of(&error, ""), &home), error));
+        }
+    }
+    for entry in &config.entries {
+        warnings.extend(registry.tools.iter().find(|tool| tool.spec().name == entry.name).and_then(|tool| {
+            let workspace = known_workspace(config, entry)?;
+            (!tool.is_shown_in(workspace)).then(|| format!("{}.cwd", entry_key(&entry.name)))
+        }));
+    }
+    for (key, error) in errors {
+        let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint()).to_owned();
+        look.find(Severity::Error, &key, error.detail(), hint);
+    }
+    for key in warnings {
+        let hint = "Add its directory to `cwd` under [surface], or see `surface.arguments`.";
+        look.find(Severity::Warning, &key, "the tool is not listed: it lies outside of what [surface] allows", hint);
     }
     look.sort();
     Ok(look)
+}
+
+/// The key that an error names, or one that will do.
+fn key_of(error: &Error, other: &str) -> String {
+    error.fact("key").and_then(|key| key.as_str()).unwrap_or(other).to_owned()
+}
+
+/// What the sandbox calls a key, in an entry.
+fn of_entry(key: &str, home: &str) -> String {
+    match key {
+        "sandbox.profile" => format!("{home}.sandbox_profile"),
+        "" => home.to_owned(),
+        _ => format!("{home}.{}", key.trim_start_matches("sandbox.")),
+    }
+}
+
+/// The workspace, as far as it matters and is known. Over HTTP each principal has one, and what is relative lies in it.
+fn known_workspace<'a>(config: &'a Config, entry: &Entry) -> Option<&'a Path> {
+    let named = config.settings.iter().any(|setting| setting.key == "workspace" && setting.origin.is_named());
+    match &entry.cwd {
+        Some(cwd) if cwd.is_absolute() && !named => None,
+        _ => Some(config.workspace.as_deref().unwrap_or(Path::new("/workspace"))),
+    }
 }
 
 /// What is wrong with lists of names and addresses, and where.
@@ -45,3 +90,7 @@ fn lists(config: &Config) -> Vec<(String, Error)> {
     }
     wrong
 }
+
+#[cfg(test)]
+#[path = "check_tests.rs"]
+mod tests;

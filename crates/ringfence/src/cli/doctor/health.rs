@@ -25,10 +25,7 @@ pub struct Health {
 }
 
 pub fn look(config: &Result<Config>, root: Option<&Result<()>>) -> Vec<Health> {
-    let mut all = vec![match config {
-        Ok(config) => good("config", config.file.as_deref().map_or("none, defaults are used".to_owned(), shown)),
-        Err(error) => bad("config", error),
-    }];
+    let mut all = Vec::new();
     if let (Ok(config), Some(root)) = (config, root) {
         all.push(match root {
             Ok(()) => good("root directory", shown(&config.root)),
@@ -70,15 +67,15 @@ fn browser(config: &Config) -> Health {
     }
 }
 
-fn shown(path: &Path) -> String {
+pub fn shown(path: &Path) -> String {
     path.display().to_string()
 }
 
-fn good(name: &'static str, text: String) -> Health {
+pub fn good(name: &'static str, text: String) -> Health {
     Health { name, outcome: Outcome::Ok, text, fix: None }
 }
 
-fn bad(name: &'static str, error: &Error) -> Health {
+pub fn bad(name: &'static str, error: &Error) -> Health {
     let fix = error.hint_text().unwrap_or_else(|| error.kind().default_hint()).to_owned();
     Health { name, outcome: Outcome::Refused, text: error.detail(), fix: Some(fix) }
 }

@@ -1,6 +1,6 @@
 //! What works, and perhaps not as it was meant.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::Access;
@@ -23,7 +23,10 @@ struct Advice {
 pub(super) fn give(look: &mut Look, env: &Env) {
     let Some(config) = &look.config else { return };
     let mut all = patterns(config);
-    all.extend(ceiling("surface.default_timeout_ms", config, config.surface.default_timeout));
+    let key = "surface.default_timeout_ms";
+    if config.settings.iter().any(|setting| setting.key == key && setting.origin.is_named()) {
+        all.extend(ceiling(key, config, config.surface.default_timeout));
+    }
     for entry in &config.entries {
         all.extend(of_entry(config, entry, env));
     }
@@ -85,9 +88,9 @@ fn of_entry(config: &Config, entry: &Arc<Entry>, env: &Env) -> Vec<Advice> {
         let hint = "Take the line out; a human may trust the tool for a session.";
         all.push(advice(key("requires_approval"), message, hint));
     }
-    if !is_listed(config, entry) {
-        let hint = "Add the directory to `cwd` under [surface], or name one inside.";
-        all.push(advice(key("cwd"), "the tool is not listed: this lies in none of `surface.cwd`", hint));
+    if entry.profile == Profile::Seatbelt && cfg!(not(target_os = "macos")) {
+        let hint = "Use `default`, which means the strongest fence that a system has.";
+        all.push(advice(key("sandbox_profile"), "the profile `seatbelt` is for macOS: no call of it runs here", hint));
     }
     let literal = |value: &Template| !value.text.is_empty() && value.refs().next().is_none();
     for (name, _) in entry.env.iter().filter(|(name, value)| is_sensitive(name) && literal(value)) {
@@ -127,23 +130,4 @@ fn command(command: &str, config: &Config, env: &Env) -> Option<(String, String)
         None => "PATH is not set here; name it with its whole path.".to_owned(),
     };
     Some((format!("`{command}` is not found on PATH"), hint))
-}
-
-/// Whether the directory lies where commands may work, as far as names tell.
-fn is_listed(config: &Config, entry: &Entry) -> bool {
-    // Any workspace will do where none is known: what is relative lies in it.
-    let workspace = config.workspace.clone().unwrap_or_else(|| PathBuf::from("/workspace"));
-    let settle = |path: &Path| {
-        let mut settled = PathBuf::new();
-        for part in workspace.join(path).components() {
-            match part {
-                Component::ParentDir => drop(settled.pop()),
-                Component::CurDir => {}
-                part => settled.push(part),
-            }
-        }
-        settled
-    };
-    let Some(cwd) = &entry.cwd else { return true };
-    config.surface.cwd.iter().any(|folder| settle(cwd).starts_with(settle(folder)))
 }
