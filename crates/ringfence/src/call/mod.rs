@@ -6,6 +6,7 @@
 pub mod park;
 mod prepare;
 mod run;
+pub mod shape;
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -36,8 +37,8 @@ pub struct CallRequest {
     pub abilities: Abilities,
     /// What the client's own sandbox allows, where it says so.
     pub narrowing: Option<Arc<Narrowing>>,
-    /// What holds for this call: its session's choice, or its own.
-    pub shape: Arc<Shape>,
+    /// What it chooses for itself, over what its session has chosen.
+    pub shape: Shape,
     /// The time the client gives us, where it says so.
     pub timeout: Option<Duration>,
     /// How long it waits for this very request, which on 2026-07-28 ends before a human is asked.

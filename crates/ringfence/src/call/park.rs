@@ -243,6 +243,7 @@ mod tests {
     use crate::call::{CallRequest, Pipeline};
     use crate::config::scratch::Scratch;
     use crate::config::{Env, Flags, resolve};
+    use crate::session::Shape;
     use crate::session::{Principal, Session, View};
 
     type Asked = oneshot::Receiver<Result<Value>>;
@@ -312,7 +313,7 @@ mod tests {
         let workspace = Arc::new(Workspace::open(&scratch.dir("workspace"), &[]).unwrap());
         let session = Session::new(Principal::local(), "test", workspace, &scratch.dir("root"), Cancel::new());
         CallRequest {
-            shape: Arc::default(),
+            shape: Shape::default(),
             trace_id: TraceId::mint(),
             tool: tool.to_owned(),
             arguments: serde_json::Map::new(),

@@ -13,6 +13,7 @@ use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Escalate};
 use crate::sandbox::git;
+use crate::session::Shape;
 use crate::tools::{PrepareCx, Tool};
 
 /// Text longer than this is cut in the middle of a prompt, which says so; the hash covers the whole.
@@ -62,9 +63,15 @@ async fn narrow(request: &CallRequest, workspace: Arc<Workspace>) -> Result<(Arc
     held.await.map_err(|error| Error::internal("the client's sandbox could not be applied").source(error))?
 }
 
-pub fn prepare(config: &Config, tool: &dyn Tool, request: &CallRequest, workspace: &Workspace) -> Result<Prepared> {
+pub fn prepare(
+    config: &Config,
+    tool: &dyn Tool,
+    request: &CallRequest,
+    shape: &Shape,
+    workspace: &Workspace,
+) -> Result<Prepared> {
     let spec = tool.spec();
-    let cx = PrepareCx { session: &request.view.session, workspace, shape: &request.shape, config };
+    let cx = PrepareCx { session: &request.view.session, workspace, shape, config };
     let plan = tool.prepare(&request.arguments, &cx)?;
     // A tool that knows better what is missing has said so by now.
     if let Some(reason) = &spec.unavailable {

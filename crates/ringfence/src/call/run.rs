@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
 use super::prepare::{find, hold, prepare};
-use super::{CallRequest, Pipeline};
+use super::{CallRequest, Pipeline, shape};
 use crate::approval::AskCx;
 use crate::audit::Record;
 use crate::base::call::{Facts, Output, Status, digest};
@@ -102,7 +102,14 @@ impl Pipeline {
         if let Some(about) = &client_sandbox {
             record.set(json!({"client_sandbox": about["mode"]}));
         }
-        let prepared = prepare(&config, &*tool, &request, &workspace)?;
+        let session = &request.view.session;
+        let shape = shape::over(request.shape.clone(), &session.shape());
+        let shape = shape::check(&shape, &config, &session.workspace)?;
+        let overrides = (!shape.is_plain()).then(|| shape::about(&shape));
+        if let Some(overrides) = &overrides {
+            record.set(json!({"overrides": overrides}));
+        }
+        let prepared = prepare(&config, &*tool, &request, &shape, &workspace)?;
         record.set(json!({
             "tool": prepared.tool,
             "arguments_hash": prepared.arguments_hash,
@@ -131,7 +138,7 @@ impl Pipeline {
             workspace,
             config,
             ground,
-            shape: request.shape,
+            shape: Arc::new(shape),
             policy: self.policy.clone(),
             cancel: cancel.clone(),
             deadline: Arc::clone(&deadline),
@@ -156,9 +163,10 @@ impl Pipeline {
             None => tokio::time::timeout(state.config.limits.grace * 2 + Run::SLACK, work).await.ok(),
         };
         match ended {
-            Some(Ok(result)) => result.map(|output| match client_sandbox {
-                Some(about) => output.with_meta(narrowing::META, about),
-                None => output,
+            Some(Ok(result)) => result.map(|mut output| {
+                output.meta.extend(client_sandbox.map(|about| (narrowing::META.to_owned(), about)));
+                output.meta.extend(overrides.map(|about| (shape::META.to_owned(), about)));
+                output
             }),
             Some(Err(_)) => Err(Error::internal("the tool failed unexpectedly")),
             None if cancel.cause() == Some(Cause::Deadline) => {

@@ -100,6 +100,15 @@ impl Entry {
         self.side_effects.contains(&effect) || effect == Effect::Network && self.reaches_out()
     }
 
+    /// The profile it has beside this one of everybody's: where there are no namespaces, `default` cannot mean them. It
+    /// never means less than that.
+    pub fn profile_beside(&self, everybodys: Profile) -> Profile {
+        match (self.profile, everybodys) {
+            (Profile::Default, Profile::Contained) => Profile::Contained,
+            (profile, _) => profile,
+        }
+    }
+
     /// Some network was opened for it.
     pub fn reaches_out(&self) -> bool {
         self.allow_network || !self.allow_domains.is_empty() || !self.allow_addresses.is_empty()
@@ -142,8 +151,6 @@ pub(super) struct Around<'a> {
     pub places: &'a Places,
     pub picker: &'a Picker<'a>,
     pub surface: &'a Surface,
-    /// What `default` means here.
-    pub profile: Profile,
 }
 
 /// Collects what is wrong with one entry.
@@ -257,14 +264,12 @@ impl Check<'_> {
         {
             self.fault("cwd", "the directory leaves the workspace", "Name one inside the workspace.");
         }
-        let profile = match raw.sandbox_profile {
-            None | Some(Profile::Default) if self.around.profile == Profile::Contained => Profile::Contained,
-            None => Profile::Default,
-            Some(profile) => profile,
-        };
         Some(Entry {
             display_name: raw.display_name.unwrap_or_else(|| name.clone()),
-            description: raw.description.unwrap_or_else(|| format!("Runs `{command}`.")),
+            // Where a program lies is the operator's own business.
+            description: raw
+                .description
+                .unwrap_or_else(|| format!("Runs `{}`.", command.rsplit('/').next().unwrap_or(&command))),
             version: raw.version.unwrap_or_else(|| "1".to_owned()),
             name,
             command,
@@ -272,7 +277,7 @@ impl Check<'_> {
             stdin,
             cwd: raw.cwd,
             env,
-            profile,
+            profile: raw.sandbox_profile.unwrap_or(Profile::Default),
             allow_network: raw.allow_network.unwrap_or(false),
             allow_domains: raw.allow_domains.unwrap_or_default(),
             allow_addresses: raw.allow_addresses.unwrap_or_default(),

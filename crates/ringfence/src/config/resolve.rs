@@ -15,8 +15,8 @@ use super::env::{self, Env};
 use super::place::{self, Keepers, Place};
 use super::read::{self, Parsed};
 use super::{
-    Approval, Browser, Config, DEFAULTS, Entry, Fault, Http, Limits, Origin, PolicyFlags, Sandbox, SandboxFlags,
-    Secrets, Setting, Surface, ToolNames, ToolSet, keys, policy, raw, sandbox, surface,
+    Approval, Browser, Config, DEFAULTS, Entry, Fault, Http, Limits, Origin, PolicyFlags, SandboxFlags, Secrets,
+    Setting, Surface, ToolNames, ToolSet, keys, policy, raw, sandbox, surface,
 };
 use crate::base::nearest::nearest;
 use crate::base::{Error, Kind, Result};
@@ -241,7 +241,7 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env) -> Resul
     let enabled = p.pick("enable_mcp_server_surface", surface, bool::to_string)?.0;
     let surface = surface::resolve(p, enabled, &file.surface, &defaults.surface)?;
     let shaping = surface::shaping(p, &file.session, &defaults.session)?;
-    let (entries, dropped) = entries(p, source, &surface, &sandbox);
+    let (entries, dropped) = entries(p, source, &surface);
     let secrets = Secrets::resolve(entries.iter().flat_map(|entry| entry.refs()), env);
     let sources = (&flags.policy, env);
     let policy = policy::resolve(p, sources, (&file.policy, &defaults.policy), (tools, &sandbox));
@@ -290,10 +290,9 @@ fn about(key: &'static str) -> impl Fn(Error) -> Error {
 }
 
 /// The commands that can be used, and what is wrong with the others.
-fn entries(p: &Picker<'_>, source: &Source, surface: &Surface, sandbox: &Sandbox) -> (Vec<Arc<Entry>>, Vec<Fault>) {
+fn entries(p: &Picker<'_>, source: &Source, surface: &Surface) -> (Vec<Arc<Entry>>, Vec<Fault>) {
     let Some(path) = &source.path else { return (Vec::new(), Vec::new()) };
-    let places = &source.read.places;
-    let around = Around { path, text: &source.text, places, picker: p, surface, profile: sandbox.profile };
+    let around = Around { path, text: &source.text, places: &source.read.places, picker: p, surface };
     let (entries, faults) = entry::resolve(&around, &source.read.entries);
     let dropped = source.read.dropped.iter().cloned().chain(faults).collect();
     (entries.into_iter().map(Arc::new).collect(), dropped)
@@ -308,11 +307,9 @@ fn picker<'a>(source: &'a Source, env: &Env) -> Picker<'a> {
 pub(super) fn entry_faults(source: &Source, env: &Env) -> Vec<Fault> {
     let Ok(defaults) = read::parse_file(DEFAULTS, Path::new("defaults.toml")) else { return Vec::new() };
     let (file, mut picker) = (&source.read.file, picker(source, env));
-    let surface = surface::resolve(&mut picker, true, &file.surface, &defaults.surface);
-    let sandbox = sandbox::resolve(&mut picker, &SandboxFlags::default(), &raw::Sandbox::default(), &defaults.sandbox);
-    match (surface, sandbox) {
-        (Ok(surface), Ok(sandbox)) => entries(&picker, source, &surface, &sandbox).1,
-        _ => source.read.dropped.clone(),
+    match surface::resolve(&mut picker, true, &file.surface, &defaults.surface) {
+        Ok(surface) => entries(&picker, source, &surface).1,
+        Err(_) => source.read.dropped.clone(),
     }
 }
 
@@ -324,9 +321,7 @@ pub(super) fn bare_entry() -> Option<Entry> {
     let defaults = read::parse_file(DEFAULTS, Path::new("defaults.toml")).ok()?;
     let mut picker = Picker { file: source.path.as_deref(), source: None, home: None, settings: Vec::new() };
     let surface = surface::resolve(&mut picker, true, &raw::Surface::default(), &defaults.surface).ok()?;
-    let sandbox =
-        sandbox::resolve(&mut picker, &SandboxFlags::default(), &raw::Sandbox::default(), &defaults.sandbox).ok()?;
-    let (entries, _) = entries(&picker, &source, &surface, &sandbox);
+    let (entries, _) = entries(&picker, &source, &surface);
     entries.first().map(|entry| Entry::clone(entry))
 }
 

@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use super::methods::{METHODS, REMOVED_IN_STATELESS, initialize, mcp_capabilities, tools_call, tools_list};
 use super::server::Line;
-use super::{Server, codex, meta, render, version};
+use super::{Server, codex, meta, render, shaping, version};
 use crate::base::change::Change;
 use crate::base::{Error, Kind, Result, TraceId};
-use crate::session::Client;
+use crate::session::{Client, Session, View};
 
 #[derive(Clone)]
 pub struct Handler {
@@ -113,7 +113,8 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Answer<ListToolsResult> {
         let (line, _, stateless) = self.admitted(&context)?;
-        Ok(tools_list::list(&self.server, &line.session, &client_of(&context), stateless))
+        let view = self.view_of(&line, stateless, &context).map_err(refused)?;
+        Ok(tools_list::list(&self.server, &view.session, &client_of(&context), stateless))
     }
 
     async fn call_tool(
@@ -150,6 +151,13 @@ impl ServerHandler for Handler {
             let pushed = codex::Pushed::of(&context.extensions).ok_or_else(|| refused(codex::no_session()))?;
             pushed.answer().map_err(refused)?;
             return Ok(CustomResult::new(serde_json::json!({})));
+        }
+        if request.method == shaping::UPDATE {
+            let (line, _, stateless) = self.admitted(&context)?;
+            let session = self.session_of(&line, stateless, &context).map_err(refused)?;
+            let state = self.server.pipeline.state();
+            let answer = shaping::update(request.params.as_ref(), &session, &state).map_err(refused)?;
+            return Ok(CustomResult::new(answer));
         }
         let method = request.method.as_str();
         let stateless = context.protocol_version().is_some_and(|spoken| spoken.as_str() >= version::STATELESS);
@@ -276,6 +284,24 @@ impl ServerHandler for Handler {
 }
 
 impl Handler {
+    /// The session that a request belongs to.
+    fn view_of(&self, line: &Line, stateless: bool, context: &RequestContext<RoleServer>) -> Result<View> {
+        match stateless {
+            true => self.server.view_by_handle(line, context.meta.get(meta::SESSION).and_then(Value::as_str)),
+            false => Ok(View { session: Arc::clone(&line.session), lasting: line.lasting }),
+        }
+    }
+
+    /// The session that something is to be kept in.
+    fn session_of(&self, line: &Line, stateless: bool, context: &RequestContext<RoleServer>) -> Result<Arc<Session>> {
+        let view = self.view_of(line, stateless, context)?;
+        Some(view.session).filter(|_| view.lasting).ok_or_else(|| {
+            Error::new(Kind::InvalidRequest, "there is no session that this could be kept in")
+                .reason("no_session")
+                .hint("Send the session handle in `_meta`, or what is wanted in `_meta` of each call.")
+        })
+    }
+
     /// Prompts, resources and completions exist for the conformance suite alone.
     fn fixtures(&self, context: &RequestContext<RoleServer>, method: &str) -> Answer<()> {
         if !self.server.config.conformance_fixtures {

@@ -20,6 +20,11 @@ pub use crate::base::narrowing::META as CLIENT_SANDBOX;
 pub use crate::tools::file_read::META as FILE;
 /// On results and requests of 2026-07-28: the sealed session handle.
 pub const SESSION: &str = "dev.ringfence/session";
+/// On a `tools/call` request: what it chooses for its command, where the operator lets it.
+pub const CWD_OVERRIDE: &str = "dev.ringfence/cwd_override";
+pub const ENV_OVERRIDES: &str = "dev.ringfence/env_overrides";
+/// On results of calls that something was chosen for.
+pub use crate::call::shape::META as OVERRIDES;
 /// On a `tools/call` request: the time the client will wait.
 pub const TIMEOUT_MS: &str = "dev.ringfence/timeout_ms";
 /// The same handle as an argument, for models whose client cannot set `_meta`.
@@ -41,4 +46,7 @@ pub const ALL: &[&str] = &[
     FILE,
     SESSION,
     TIMEOUT_MS,
+    CWD_OVERRIDE,
+    ENV_OVERRIDES,
+    OVERRIDES,
 ];

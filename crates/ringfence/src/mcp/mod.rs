@@ -18,6 +18,7 @@ pub mod methods;
 mod peer;
 pub mod render;
 pub mod server;
+mod shaping;
 pub mod sse;
 pub mod stdio;
 pub mod tasks;

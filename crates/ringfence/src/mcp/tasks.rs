@@ -226,7 +226,7 @@ mod tests {
     use crate::call::CallRequest;
     use crate::config::scratch::Scratch;
     use crate::mcp::Server;
-    use crate::session::View;
+    use crate::session::{Shape, View};
 
     fn server(scratch: &Scratch) -> Arc<Server> {
         let plain = crate::mcp::server::tests::server(scratch);
@@ -240,7 +240,7 @@ mod tests {
     async fn keep(server: &Server, tool: &str, arguments: Value) -> String {
         let session = server.connect(Principal::local(), "test").unwrap().session;
         let request = CallRequest {
-            shape: Arc::default(),
+            shape: Shape::default(),
             trace_id: TraceId::mint(),
             tool: tool.to_owned(),
             arguments: arguments.as_object().unwrap().clone(),

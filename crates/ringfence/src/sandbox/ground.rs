@@ -42,7 +42,7 @@ impl Ground {
         let writes = entry.declares(Effect::FilesystemWrite);
         let everybodys = &config.sandbox;
         let sandbox = Sandbox {
-            profile: entry.profile,
+            profile: entry.profile_beside(everybodys.profile),
             allow_network: entry.allow_network,
             allow_domains: entry.allow_domains.clone(),
             allow_addresses: entry.allow_addresses.clone(),

@@ -6,7 +6,7 @@
 mod filter;
 mod words;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
@@ -170,7 +170,7 @@ fn spec(entry: &Entry, config: &Config) -> Spec {
             open_world: reaches_out,
         },
         effects,
-        profile: entry.profile.name(),
+        profile: entry.profile_beside(config.sandbox.profile).name(),
         input_schema: entry.input_schema.clone(),
         output_schema: Some(arguments::reply_schema::<Reply>()),
         can_return_image: false,
@@ -199,9 +199,9 @@ impl Tool for Configured {
         self.filter.shows(workspace)
     }
 
-    fn session_defaults(&self, session: &Session) -> Value {
+    fn session_defaults(&self, session: &Session, shape: &Shape) -> Value {
         let env = self.entry.env.iter().map(|(name, value)| (name.clone(), value.text.clone())).collect();
-        super::defaults(session, self.entry.cwd.as_deref(), env)
+        super::defaults((session, shape), self.entry.cwd.as_deref(), env)
     }
 
     fn limits(&self) -> Vec<Limit> {
@@ -213,7 +213,8 @@ impl Tool for Configured {
         let cwd = self.cwd(cx.shape);
         // Opened to fail before anybody is asked; the run opens it again and uses what it opened.
         let (_, below) = cx.workspace.open_dir(&cwd)?;
-        let cwd = cx.workspace.path().join(below);
+        // Without the `.` that stands for the workspace itself.
+        let cwd: PathBuf = cx.workspace.path().join(below).components().collect();
         self.filter.check(cx.workspace.path(), &cwd, &arguments)?;
         let words = words::expand(&self.entry.args, &arguments)?;
         // A secret that is not there is told before anybody is asked, too.

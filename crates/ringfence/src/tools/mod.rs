@@ -39,7 +39,7 @@ pub mod text;
 mod turn;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -224,8 +224,8 @@ pub trait Tool: Send + Sync + 'static {
     }
 
     /// Where its calls start and with what, for those who look before they call.
-    fn session_defaults(&self, session: &Session) -> Value {
-        defaults(session, None, Vec::new())
+    fn session_defaults(&self, session: &Session, shape: &Shape) -> Value {
+        defaults((session, shape), None, Vec::new())
     }
 
     /// What bounds it, for the documents.
@@ -241,15 +241,14 @@ pub trait Tool: Send + Sync + 'static {
 }
 
 /// What a call gets that says nothing itself: the session's choice over the tool's own.
-fn defaults(session: &Session, cwd: Option<&Path>, env: Vec<(String, String)>) -> Value {
-    let shape = session.shape();
+fn defaults((session, shape): (&Session, &Shape), cwd: Option<&Path>, env: Vec<(String, String)>) -> Value {
     let below = shape.cwd.as_deref().map(Path::new).or(cwd).unwrap_or(Path::new(""));
     let show = |(name, value): (String, String)| {
         let value = if is_sensitive(&name) { "[set]".to_owned() } else { value };
         (name, Value::from(value))
     };
     let env: Map<String, Value> = merge(env, shape.env.clone()).into_iter().map(show).collect();
-    let cwd = session.workspace.path().join(below);
+    let cwd: PathBuf = session.workspace.path().join(below).components().collect();
     json!({"cwd": cwd.display().to_string(), "env": env, "overrides": !shape.is_plain()})
 }
 

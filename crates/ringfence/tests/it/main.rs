@@ -29,6 +29,7 @@ mod rules;
 mod rules_like_codex;
 mod sandbox_state;
 mod scenarios;
+mod shaping;
 mod shell;
 mod shell_session;
 mod soak;

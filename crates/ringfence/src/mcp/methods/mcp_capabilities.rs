@@ -61,7 +61,7 @@ fn describe(state: &State, tool: &dyn Tool, session: Option<&Session>) -> Value 
         about["outputSchema"] = Value::Object(schema.clone());
     }
     if let Some(session) = session {
-        about["session_defaults"] = tool.session_defaults(session);
+        about["session_defaults"] = tool.session_defaults(session, &session.shape());
     }
     about
 }

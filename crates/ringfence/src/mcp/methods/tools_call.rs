@@ -14,10 +14,10 @@ use crate::base::{Cause, Error, Kind, Result, TraceId};
 use crate::call::park::Held;
 use crate::call::{CallRequest, request_digest};
 use crate::mcp::ask::{Attached, Link, attach};
-use crate::mcp::codex;
 use crate::mcp::server::Line;
 use crate::mcp::{Server, meta, render};
-use crate::session::{Client, View};
+use crate::mcp::{codex, shaping};
+use crate::session::{Client, Shape, View};
 
 pub struct Incoming<'a> {
     pub server: &'a Arc<Server>,
@@ -77,7 +77,9 @@ async fn handle(
             held
         }
         (_, stateless) => {
-            let run = incoming.server.pipeline.start(request(incoming, view, &params.name, arguments, trace_id));
+            let shape = shaping::of_request(&incoming.context.meta, &incoming.context.extensions)?;
+            let request = request(incoming, view, &params.name, (arguments, shape), trace_id);
+            let run = incoming.server.pipeline.start(request);
             Held::new(run).with_answers(params.input_responses.filter(|_| stateless).unwrap_or_default())
         }
     };
@@ -130,13 +132,12 @@ fn request(
     incoming: &Incoming<'_>,
     view: View,
     tool: &str,
-    arguments: Map<String, Value>,
+    (arguments, shape): (Map<String, Value>, Shape),
     trace_id: &TraceId,
 ) -> CallRequest {
     let timeout = incoming.context.meta.get(meta::TIMEOUT_MS).and_then(Value::as_u64).map(Duration::from_millis);
     let narrowing = codex::narrowing(&incoming.context.meta, &view.session, &incoming.line);
     let unsandboxed = narrowing.as_ref().is_some_and(|narrowing| narrowing.unsandboxed);
-    let shape = view.session.shape();
     CallRequest {
         shape,
         trace_id: trace_id.clone(),

@@ -59,7 +59,7 @@ fn describe(tool: &dyn Tool, schemas: &Schemas, session: Option<(&State, &Sessio
     put(meta::SIDE_EFFECTS, json!(spec.effects));
     if let Some((state, session)) = session {
         put(meta::REQUIRES_APPROVAL, json!(asks(&state.config, tool)));
-        put(meta::SESSION_DEFAULTS, tool.session_defaults(session));
+        put(meta::SESSION_DEFAULTS, tool.session_defaults(session, &session.shape()));
     }
     if let (true, Some(schema)) = (spec.can_return_image, &schemas.outline) {
         put(meta::OUTPUT_SCHEMA, Value::Object(Map::clone(schema)));

@@ -111,3 +111,38 @@ fn no_rule_lets_a_part_of_it_out() {
     let execs = server.events("exec");
     assert!(execs.iter().any(|exec| exec["verdict"] == "forbidden"), "{execs:#?}");
 }
+
+/// A client's own sandbox takes from an entry what the entry declares; it never gives.
+#[test]
+fn a_clients_sandbox_narrows_an_entry_too() {
+    let port = greeter();
+    let (server, mut client) = with(&format!(
+        "[mcp.both]\ncommand = \"bash\"\nargs = [\"-c\", \"touch made 2>/dev/null && echo written; (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && echo reached; true\"]\n\
+         side_effects = [\"filesystem_write\"]\nallow_network = true"
+    ));
+    let everything = json!({"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"});
+    let state = json!({"permissionProfile": {"type": "managed", "network": "restricted",
+        "file_system": {"type": "restricted", "entries": [everything]}}});
+    let params = json!({"name": "both", "arguments": {}, "_meta": {"codex/sandbox-state-meta": state}});
+    let id = client.start("tools/call", params);
+    assert_eq!(said(&client.wait(&id)), "");
+    assert!(!server.workspace().join("made").exists());
+    assert_eq!(said(&client.call("both", json!({}))), "written\nreached\n");
+}
+
+/// Where there are no namespaces, what can be kept is kept, and what cannot is not offered.
+#[test]
+fn beside_contained_an_entry_is_contained_and_holds_what_it_declares() {
+    let (server, mut client) = with(&format!(
+        "[sandbox]\nprofile = \"contained\"\n[mcp.reads]\n{WRITE}\nrequires_approval = false\n\
+         [mcp.writes]\n{WRITE}\nside_effects = [\"filesystem_write\"]\n\
+         [mcp.names]\ncommand = \"true\"\nallow_domains = [\"example.com\"]"
+    ));
+    let message = client.call("reads", json!({}));
+    assert!(!said(&message).contains("written"), "{message:#}");
+    assert_eq!(message["result"]["structuredContent"]["sandbox"]["profile"], "contained");
+    assert!(!server.workspace().join("made").exists());
+    assert!(said(&client.call("writes", json!({}))).contains("written"));
+    assert_eq!(client.call("names", json!({}))["error"]["data"]["kind"], "unknown_tool");
+    assert!(server.log().contains("cannot filter the network"), "{}", server.log());
+}

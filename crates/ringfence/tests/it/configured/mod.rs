@@ -3,6 +3,8 @@
 mod asking;
 mod calls;
 mod declared;
+mod defaults;
+mod endings;
 mod listing;
 
 use serde_json::Value;

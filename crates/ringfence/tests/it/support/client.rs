@@ -244,7 +244,7 @@ impl Client {
         for (key, value) in own {
             params["_meta"][key] = value;
         }
-        if let (Some(handle), "tools/call") = (&self.handle, method) {
+        if let (Some(handle), "tools/call" | "tools/list" | "ringfence/session/update") = (&self.handle, method) {
             params["_meta"][HANDLE] = json!(handle);
         }
         params
