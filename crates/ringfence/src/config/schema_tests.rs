@@ -132,11 +132,6 @@ fn sandbox_profile_is_default() {
 }
 
 #[test]
-fn the_default_profile_is_that_of_a_container_where_the_sandbox_is() {
-    assert_eq!(entry("[sandbox]\nprofile = \"contained\"").profile, crate::config::Profile::Contained);
-}
-
-#[test]
 fn requires_approval_is_true() {
     defaults_to("requires_approval", json!(true), "requires_approval = false");
 }

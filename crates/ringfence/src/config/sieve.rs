@@ -29,7 +29,8 @@ pub fn sift<T: DeserializeOwned + Default>(table: &mut Spanned<DeTable<'_>>, pat
             sift_table(table.get_mut(), path, &fits, &mut misfits);
             if misfits.is_empty() {
                 // Each fits alone and all together do not: a key under two of its names.
-                misfits.push(Misfit { path: path.to_owned(), span: error.span().unwrap_or(span.clone()), error });
+                let (path, span) = last_straw(table.get_ref(), path, &fits).unwrap_or((path.to_owned(), span.clone()));
+                misfits.push(Misfit { path, span, error });
                 return (T::default(), misfits);
             }
         }
@@ -41,6 +42,22 @@ pub fn sift<T: DeserializeOwned + Default>(table: &mut Spanned<DeTable<'_>>, pat
             (T::default(), misfits)
         }
     }
+}
+
+/// The first key that does not fit with those before it.
+fn last_straw<'a>(
+    table: &DeTable<'a>,
+    path: &str,
+    fits: &dyn Fn(DeTable<'a>) -> Result<(), Error>,
+) -> Option<(String, Range<usize>)> {
+    let mut before = DeTable::new();
+    for (key, value) in table {
+        before.insert(key.clone(), value.clone());
+        if fits(before.clone()).is_err() {
+            return Some((child(path, key.get_ref()), key.span()));
+        }
+    }
+    None
 }
 
 fn read<T: DeserializeOwned>(table: Spanned<DeTable<'_>>) -> Result<T, Error> {
