@@ -61,6 +61,8 @@ inspector: $(DEBUG) ## The MCP Inspector lists and calls over stdio, HTTP and SS
 codex: $(DEBUG) ## A real Codex with a scripted model, on the loopback (installs Codex from npm, some 400 MB)
 	$(step) 'codex'
 	conformance/codex.sh $(DEBUG)
+	$(step) 'codex and codex-reply'
+	conformance/codex-pair.sh $(DEBUG)
 
 proof: codex ## The long runs: everything that is too slow for every commit, and 10 minutes of fuzzing each
 	$(step) 'the long tests'

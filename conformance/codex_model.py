@@ -8,10 +8,16 @@ as one JSON line. PLAN is a JSON list of what the model does, one step per reque
 
     {"search": "write a file"}                      look for tools with Codex's own tool_search
     {"call": "file_write", "arguments": {...}}      call a tool of the MCP server named ringfence
+    {"shell": "make"}                               run a command with Codex's own tool
+    {"fail": "no"}                                  refuse the request in these words
     {"say": "done"}                                 end the turn
 
 The place in the plan is not kept here: a request carries the whole conversation, and the items in it that the model
 made are the steps already taken. So a request that is sent twice gets the same answer twice.
+
+    codex_model.py said REQUESTS
+
+prints what the conversation was when the model was asked last, one line each: `ROLE TEXT`.
 
     codex_model.py shown REQUESTS
 
@@ -48,6 +54,9 @@ def item_for(step, number):
         case {"call": name, "arguments": arguments}:
             arguments = json.dumps(arguments)
             return call | {"type": "function_call", "namespace": NAMESPACE, "name": name, "arguments": arguments}
+        case {"shell": command}:
+            arguments = json.dumps({"cmd": command, "login": False, "yield_time_ms": 30000})
+            return call | {"type": "function_call", "name": "exec_command", "arguments": arguments}
         case {"say": text}:
             content = [{"type": "output_text", "text": text}]
             return {"type": "message", "id": f"msg_{number}", "role": "assistant", "content": content}
@@ -80,6 +89,14 @@ class Model(BaseHTTPRequestHandler):
         with self.writing:
             self.requests.write(json.dumps(request) + "\n")
             self.requests.flush()
+        number = steps_taken(request)
+        if number < len(self.plan) and "fail" in self.plan[number]:
+            said = json.dumps({"error": {"message": self.plan[number]["fail"], "type": "invalid_request_error"}})
+            self.send_response(400)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(said.encode())
+            return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
@@ -136,5 +153,13 @@ def shown(requests):
                 print("result", step, text_of(item["output"]))
 
 
+def said(requests):
+    with open(requests) as file:
+        last = [json.loads(line) for line in file][-1]
+    for item in last["input"]:
+        if item["type"] == "message":
+            print(item["role"], text_of(item["content"]))
+
+
 if __name__ == "__main__":
-    {"serve": serve, "shown": shown}[sys.argv[1]](*sys.argv[2:])
+    {"serve": serve, "said": said, "shown": shown}[sys.argv[1]](*sys.argv[2:])

@@ -26,6 +26,18 @@ pub struct Rules<'a> {
     pub scoped: bool,
 }
 
+/// Keeps this thread, and everything it starts, to sockets and signals of its own, where the kernel can, and leaves files
+/// to the mounts.
+pub fn scope() -> Result<(), Fault> {
+    let fault = |what: &str, text: String| Fault::other(Layer::Landlock, what, text);
+    let scoped = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .scope(Scope::from_all(MOST))
+        .map_err(|error| fault("scope", error.to_string()))?;
+    let ruleset = scoped.create().map_err(|error| fault("create the rules", error.to_string()))?;
+    ruleset.restrict_self().map(drop).map_err(|error| fault("restrict", error.to_string()))
+}
+
 /// Restricts this thread, and everything it starts, for ever.
 pub fn restrict(rules: &Rules<'_>) -> Result<(), Fault> {
     let fault = |what: &str, text: String| Fault::other(Layer::Landlock, what, text);

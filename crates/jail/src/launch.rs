@@ -101,6 +101,9 @@ fn enter(step: &Step<'_>, mut fds: Fds<OwnedFd>) -> Result<(Command, Option<Owne
     }
     limits::set_rlimits(&spec.limits, step.means).in_layer(Layer::Limits, "set the limits of a process")?;
     if spec.fence != Fence::None {
+        if rights.nested && spec.fence == Fence::Default {
+            crate::namespaces::be_ordinary()?;
+        }
         drop_capabilities().in_layer(Layer::Capabilities, "give up every capability")?;
         restrict(spec.fence, rights)?;
         filter(step)?;
@@ -154,14 +157,24 @@ fn restrict(fence: Fence, rights: &Rights) -> Result<(), Fault> {
     if fence == Fence::Default {
         writable.extend(PRIVATE.iter().map(PathBuf::from).filter(|path| path.is_dir()));
     }
+    if rights.nested && fence == Fence::Default {
+        // Under rules about files no mount can be made. The mounts alone hold then, as the canary tries.
+        return landlock::scope();
+    }
     landlock::restrict(&landlock::Rules { writable: &writable, files: DEVICES, scoped: true })
 }
 
 /// From here on the supervisor hears of every call that a rule leaves to it.
 fn filter(step: &Step<'_>) -> Result<(), Fault> {
     let namespaces = step.spec.fence == Fence::Default;
-    let watched = step.spec.exec.is_some();
-    let program = seccomp::program(seccomp::rules(step.spec.rights.network, namespaces, watched));
+    let rights = &step.spec.rights;
+    let case = seccomp::Case {
+        network: rights.network,
+        namespaces,
+        watched: step.spec.exec.is_some(),
+        nested: rights.nested && namespaces,
+    };
+    let program = seccomp::program(seccomp::rules(case));
     let listener = sys::seccomp(&program, true).in_layer(Layer::Seccomp, "put the filter on")?;
     let Some(listener) = listener else { return Err(Fault::other(Layer::Seccomp, "put the filter on", "no listener")) };
     step.talk.send(&Said::Listening, &[listener.as_fd()]).in_layer(Layer::Seccomp, "hand the listener over")?;

@@ -42,15 +42,33 @@ pub fn enter(tier: Tier) -> Result<(), Fault> {
     if matches!(tier, Tier::Root | Tier::Bwrap) {
         return sys::unshare(session).in_layer(Layer::Namespaces, "make namespaces");
     }
-    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    sys::unshare(UnshareFlags::NEWUSER | session).in_layer(Layer::UserNamespace, "make a user namespace")?;
     // We stay who we are, and are nobody else: one user, one group.
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    make_users(session, user, group)
+}
+
+/// What a server's root is called in a run that is a sandbox itself.
+const ORDINARY: u32 = 1000;
+
+/// Lets this process make user namespaces after it has given up every capability. Root cannot: the kernel wants a
+/// capability of whoever gives root to another namespace. So root gets another number first, in a namespace in between.
+pub fn be_ordinary() -> Result<(), Fault> {
+    match rustix::process::geteuid().is_root() {
+        true => make_users(UnshareFlags::empty(), ORDINARY, ORDINARY),
+        false => Ok(()),
+    }
+}
+
+/// A user namespace, and others with it, in which this process's user and group have these numbers.
+fn make_users(others: UnshareFlags, user: u32, group: u32) -> Result<(), Fault> {
+    let (outer_user, outer_group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    sys::unshare(UnshareFlags::NEWUSER | others).in_layer(Layer::UserNamespace, "make a user namespace")?;
     let write = |file: &str, text: String| {
         fs::write(format!("/proc/self/{file}"), text).in_layer(Layer::UserNamespace, format!("write {file}"))
     };
     write("setgroups", "deny".to_owned())?;
-    write("uid_map", format!("{user} {user} 1"))?;
-    write("gid_map", format!("{group} {group} 1"))
+    write("uid_map", format!("{user} {outer_user} 1"))?;
+    write("gid_map", format!("{group} {outer_group} 1"))
 }
 
 /// Makes a network that ends at its own loopback. The process itself stays in the one it has.

@@ -38,6 +38,10 @@ pub struct Rights {
     pub veils: Vec<Veil>,
     #[serde(default)]
     pub network: Network,
+    /// It may make namespaces and mounts of its own, for a program that is a sandbox itself. Landlock's hold on files
+    /// goes with it, since no mount can be made under that; mounts that are there cannot be taken away all the same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub nested: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -35,6 +35,7 @@ pub struct Rule {
 
 const ALL: u32 = u32::MAX;
 const NEW_NAMESPACE: u32 = 0x7e02_0000;
+const NEW_USERS: u32 = 0x1000_0000;
 const NEW_TIME: u32 = 0x80;
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541c;
@@ -194,16 +195,48 @@ const EXECS: &[Rule] = rules![
     SYS_execveat => Then::Ask,
 ];
 
-/// The rules for a run. `namespaces` says whether it has its own, of processes and of the network; `watched` whether
-/// its execs are judged.
-pub fn rules(network: Network, namespaces: bool, watched: bool) -> impl Iterator<Item = &'static Rule> {
+/// What a sandbox inside the sandbox is made with. Mounts can be added with these and, in namespaces of one's own, taken
+/// away again; those that were there before are locked by the kernel. The newer calls for mounts stay shut, and so do
+/// other people's namespaces.
+const NESTING: &[c_long] =
+    &[libc::SYS_clone, libc::SYS_unshare, libc::SYS_mount, libc::SYS_umount2, libc::SYS_pivot_root];
+
+/// In place of those about namespaces: the supervisor looks how deep it would be. Without one of users nobody in here has
+/// the right to make any other.
+const NESTED: &[Rule] = rules![
+    SYS_clone [Test::AnyBit { arg: 0, bits: NEW_USERS }] => Then::Ask,
+    SYS_unshare [Test::AnyBit { arg: 0, bits: NEW_USERS }] => Then::Ask,
+];
+
+/// Whether a call is one of those.
+pub fn makes_users(call: c_long) -> bool {
+    NESTED.iter().any(|rule| rule.call == call)
+}
+
+/// What the rules for a run depend on.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Case {
+    pub network: Network,
+    /// It has its own, of processes and of the network.
+    pub namespaces: bool,
+    /// Its execs are judged.
+    pub watched: bool,
+    /// It may be a sandbox itself.
+    pub nested: bool,
+}
+
+/// The rules for a run.
+pub fn rules(case: Case) -> impl Iterator<Item = &'static Rule> {
+    let Case { network, namespaces, watched, nested } = case;
     let families = match (network, namespaces) {
         (Network::All, _) | (_, true) => FAMILIES,
         (_, false) => FAMILIES_WITHOUT_NETWORK,
     };
     let others: &[Rule] = if namespaces { &[] } else { OTHERS };
     let execs: &[Rule] = if watched { EXECS } else { &[] };
-    RULES.iter().chain(families).chain(others).chain(OF_THIS_MACHINE).chain(execs)
+    let kept = move |rule: &&Rule| !(nested && NESTING.contains(&rule.call));
+    let nesting: &[Rule] = if nested { NESTED } else { &[] };
+    RULES.iter().filter(kept).chain(nesting).chain(families).chain(others).chain(OF_THIS_MACHINE).chain(execs)
 }
 
 /// The name of a call that a rule is about.

@@ -161,6 +161,16 @@ pub fn still_waits(listener: BorrowedFd<'_>, id: u64) -> bool {
     unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const id) == 0 }
 }
 
+/// The user namespace that this one is in.
+pub fn parent_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    const NS_GET_PARENT: libc::Ioctl = 0xb702;
+    // SAFETY: the request takes no argument, and gives a descriptor that is nobody else's yet.
+    unsafe {
+        let parent = check(libc::c_long::from(libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT)))?;
+        Ok(OwnedFd::from_raw_fd(i32::try_from(parent).map_err(io::Error::other)?))
+    }
+}
+
 /// Answers it: with a result, or with an error number.
 pub fn answer(listener: BorrowedFd<'_>, id: u64, result: Result<i64, i32>) {
     let response = libc::seccomp_notif_resp {

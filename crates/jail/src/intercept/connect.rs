@@ -42,12 +42,16 @@ pub struct Reach {
     pub processes: Option<Processes>,
     /// Ports of this host that stay shut, whatever the run may reach: a server's own.
     pub shut_ports: Vec<u16>,
+    /// It is a sandbox itself, and makes namespaces for that.
+    pub nested: bool,
 }
 
 /// The supervisor's side, in the place of the run.
 pub struct Place {
     /// The host's /proc, since the run's shows other numbers.
-    proc: OwnedFd,
+    pub(super) proc: OwnedFd,
+    /// The run is a sandbox itself.
+    pub(super) nested: bool,
     own_network: bool,
     private_devices: Vec<u64>,
     processes: Option<Processes>,
@@ -92,6 +96,7 @@ impl Reach {
         rustix::process::fchdir(own)?;
         Ok(Place {
             proc,
+            nested: self.nested,
             own_network: self.network.is_some(),
             private_devices: self.private_devices,
             processes: self.processes,

@@ -16,7 +16,6 @@ use super::{Seen, end, in_child, not_refused};
 use crate::fault::{Fault, InLayer, Layer};
 use crate::limits::{Cage, Limits};
 use crate::packet::Channel;
-use crate::rights::Network;
 use crate::sys::{self, Fork, trace};
 use crate::{landlock as fence, launch, mounts, seccomp};
 
@@ -123,7 +122,7 @@ pub fn answer_a_call() -> Seen {
 fn ask(talk: &Channel) -> Seen {
     let layer = Layer::Seccomp;
     rustix::thread::set_no_new_privs(true).in_layer(layer, "refuse new privileges")?;
-    let program = seccomp::program(seccomp::rules(Network::Off, true, false));
+    let program = seccomp::program(seccomp::rules(seccomp::Case { namespaces: true, ..seccomp::Case::default() }));
     let listener = sys::seccomp(&program, true).in_layer(layer, "put the filter on")?;
     let Some(listener) = listener else { return Err(Fault::other(layer, "put the filter on", "no listener")) };
     talk.send(&Seen::Ok(String::new()), &[listener.as_fd()]).in_layer(layer, "hand the listener over")?;

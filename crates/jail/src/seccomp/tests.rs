@@ -37,8 +37,8 @@ fn fails(errno: i32) -> u32 {
 
 #[test]
 fn every_rule_fits_what_it_is_about_and_nothing_else() {
-    let own = program(rules(Network::Off, true, false));
-    let none = program(rules(Network::Off, false, false));
+    let own = program(rules(Case { network: Network::Off, namespaces: true, ..Case::default() }));
+    let none = program(rules(Case { network: Network::Off, namespaces: false, ..Case::default() }));
     let socket = |program: &[sock_filter], family: i32, kind: i32, protocol: i32| {
         run(program, ARCHITECTURE, libc::SYS_socket, [family as u64, kind as u64, protocol as u64, 0, 0, 0])
     };
@@ -85,16 +85,42 @@ fn every_rule_fits_what_it_is_about_and_nothing_else() {
 
 #[test]
 fn another_architecture_is_killed_and_x32_does_not_exist() {
-    let program = program(rules(Network::All, false, false));
+    let program = program(rules(Case { network: Network::All, namespaces: false, ..Case::default() }));
     assert_eq!(run(&program, 0x4000_0003, libc::SYS_read, [0; 6]), libc::SECCOMP_RET_KILL_PROCESS);
     assert_eq!(run(&program, ARCHITECTURE, libc::SYS_read | c_long::from(X32), [0; 6]), fails(libc::ENOSYS));
 }
 
 #[test]
 fn the_program_fits_the_kernel() {
-    let program = program(rules(Network::Off, true, false));
+    let program = program(rules(Case { network: Network::Off, namespaces: true, ..Case::default() }));
     assert!(program.len() < 4096);
     assert!(program.iter().all(|instruction| instruction.jt < u8::MAX && instruction.jf < u8::MAX));
     assert_eq!(name_of(libc::SYS_mount), Some("mount"));
     assert_eq!(name_of(libc::SYS_read), None);
+}
+
+/// A sandbox inside the sandbox needs five calls, and gets no sixth.
+#[test]
+fn a_nested_sandbox_is_let_make_namespaces_and_mounts_and_nothing_else() {
+    let case = Case { namespaces: true, ..Case::default() };
+    let (strict, nested) = (program(rules(case)), program(rules(Case { nested: true, ..case })));
+    let unshare = |bits: u64| (libc::SYS_unshare, [bits, 0, 0, 0, 0, 0]);
+    let others = u64::from(NEW_NAMESPACE & !NEW_USERS);
+    for (call, args) in [
+        unshare(others),
+        (libc::SYS_clone, [others, 0, 0, 0, 0, 0]),
+        (libc::SYS_mount, [0; 6]),
+        (libc::SYS_umount2, [0; 6]),
+        (libc::SYS_pivot_root, [0; 6]),
+    ] {
+        assert_eq!(run(&strict, ARCHITECTURE, call, args), libc::SECCOMP_RET_USER_NOTIF, "{call}");
+        assert_eq!(run(&nested, ARCHITECTURE, call, args), libc::SECCOMP_RET_ALLOW, "{call}");
+    }
+    // How deep, the supervisor looks.
+    for (call, args) in [unshare(u64::from(NEW_USERS)), (libc::SYS_clone, [u64::from(NEW_USERS) | 17, 0, 0, 0, 0, 0])] {
+        assert_eq!(run(&nested, ARCHITECTURE, call, args), libc::SECCOMP_RET_USER_NOTIF, "{call}");
+    }
+    for rule in RULES.iter().filter(|rule| rule.tests.is_empty() && !NESTING.contains(&rule.call)) {
+        assert_ne!(run(&nested, ARCHITECTURE, rule.call, [0; 6]), libc::SECCOMP_RET_ALLOW, "{}", rule.name);
+    }
 }

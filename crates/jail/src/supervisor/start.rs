@@ -84,7 +84,8 @@ fn hear_ready(talk: &Channel, handout: Option<OwnedFd>, spec: &Spec) -> Result<R
         handout.send(&(), &[listener.as_fd()]).in_layer(Layer::Network, "hand the proxy's port out")?;
     }
     let shut_ports = spec.shut_ports.clone();
-    Ok(Reach { mounts, network, private_devices: private_devices(), processes: None, shut_ports })
+    let nested = spec.rights.nested;
+    Ok(Reach { mounts, network, private_devices: private_devices(), processes: None, shut_ports, nested })
 }
 
 /// The file systems that only this session has.
@@ -171,6 +172,7 @@ pub(super) fn on_the_host(spec: &Spec, mut fds: Fds<OwnedFd>) -> Result<(Run, i3
         private_devices: Vec::new(),
         processes: Some(Box::new(run.tree.lister())),
         shut_ports: spec.shut_ports.clone(),
+        nested: false,
     };
     match accompany(&child, Post { reach, keeper: Keeper::of_nothing(), exec }, &mut run) {
         Ok(()) => Ok((run, first.as_raw_nonzero().get())),

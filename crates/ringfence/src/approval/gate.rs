@@ -62,20 +62,21 @@ pub struct AskCx<'a> {
     /// Stands still while a human decides.
     pub deadline: &'a Deadline,
     pub approvals: &'a Approvals,
+    /// Silence for so long is a no.
+    pub expiry: Duration,
     /// How long the client itself waits, where it says so: an answer after that would reach nobody.
     pub patience: Option<Duration>,
 }
 
 pub struct Gate {
     pub pending: Arc<Pending>,
-    expiry: Duration,
     /// Somebody may answer at `ringfence approvals`.
     terminal: bool,
 }
 
 impl Gate {
-    pub fn new(expiry: Duration, terminal: bool) -> Self {
-        Gate { pending: Arc::default(), expiry, terminal }
+    pub fn new(terminal: bool) -> Self {
+        Gate { pending: Arc::default(), terminal }
     }
 
     /// Lets a prepared call through, after asking where one has to.
@@ -135,7 +136,7 @@ impl Gate {
             cx.approvals.write("denied", "nobody", "once")?;
             return Err(nobody_to_ask(prompt.name(), abilities.answers_unseen));
         }
-        let expiry = self.expiry.min(cx.patience.unwrap_or(self.expiry));
+        let expiry = cx.expiry.min(cx.patience.unwrap_or(cx.expiry));
         prompt.expires_unix_ms = unix_millis() + u64::try_from(expiry.as_millis()).unwrap_or(u64::MAX);
         let tool = prompt.name().to_owned();
         let elicitation = prompt.elicitation();

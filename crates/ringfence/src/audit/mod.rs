@@ -83,6 +83,7 @@ impl Audit {
     /// The end of a call cannot be refused any more: what cannot be written now is kept.
     fn stop(&self, fields: Map<String, Value>) {
         let fields = redact::redact(fields);
+        tell(&fields);
         let mut sink = self.0.lock();
         let entry = Entry { ts: now_utc(), event: "call.stop".to_owned(), fields };
         if let Err(error) = sink.write_or_keep(entry) {
@@ -103,6 +104,35 @@ impl Drop for Inner {
             tracing::error!("the audit log could not be closed: {error}");
         }
     }
+}
+
+/// The end of a call in the server's log, in the words of its record.
+fn tell(fields: &Map<String, Value>) {
+    let text = |name: &str| fields.get(name).and_then(Value::as_str);
+    let number = |name: &str| fields.get(name).and_then(Value::as_i64);
+    tracing::info!(
+        trace_id = text("trace_id"),
+        session = text("session"),
+        principal = text("principal"),
+        tool = text("tool"),
+        arguments_hash = text("arguments_hash"),
+        cwd = text("cwd"),
+        profile = text("profile"),
+        timeout_ms = number("timeout_ms"),
+        approval = text("approval"),
+        started = text("started"),
+        stopped = text("stopped"),
+        duration_ms = number("duration_ms"),
+        status = text("status"),
+        error = text("error"),
+        reason = text("reason"),
+        cause = text("cause"),
+        exit_code = number("exit_code"),
+        signal = number("signal"),
+        stdout_bytes = number("stdout_bytes"),
+        stderr_bytes = number("stderr_bytes"),
+        "a call ended"
+    );
 }
 
 /// Members of an event; a lone value gets a name.

@@ -70,6 +70,13 @@ pub enum Event {
         data: Value,
         done: oneshot::Sender<()>,
     },
+    /// A notification in words of its own, for clients that were written for another server. It is told which request
+    /// it belongs to.
+    Notify {
+        method: &'static str,
+        params: Map<String, Value>,
+        done: oneshot::Sender<()>,
+    },
     /// Questions that belong into one round.
     Ask(Vec<Question>),
     /// The run goes on in the background; resolves once it does.
@@ -128,6 +135,14 @@ impl Caller {
         }
         let (done, taken) = oneshot::channel();
         if self.events.send(Event::Log { level, logger: logger.to_owned(), data, done }).await.is_ok() {
+            let _ = taken.await;
+        }
+    }
+
+    /// Tells the client something that only one which was written for it understands.
+    pub async fn notify(&self, method: &'static str, params: Map<String, Value>) {
+        let (done, taken) = oneshot::channel();
+        if self.events.send(Event::Notify { method, params, done }).await.is_ok() {
             let _ = taken.await;
         }
     }

@@ -183,7 +183,7 @@ impl Error {
         self.0.hint.as_deref()
     }
 
-    /// One of the facts that [`Error::with`] put there.
+    /// One of the facts beside the words.
     pub fn fact(&self, key: &str) -> Option<&Value> {
         self.0.data.get(key)
     }

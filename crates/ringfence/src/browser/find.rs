@@ -29,18 +29,18 @@ pub struct Found {
 }
 
 pub fn find(config: &Config) -> Result<Found> {
-    let missing = |message: String| Error::new(Kind::Unavailable, message).reason("browser_missing").hint(INSTALL);
+    let missing = |message: &str| Error::new(Kind::Unavailable, message).reason("browser_missing").hint(INSTALL);
     if let Some(named) = &config.browser.program {
         return match is_program(named) {
             true => Ok(found(named.clone())),
-            false => Err(missing(format!("the browser {} cannot be run", named.display()))),
+            false => Err(missing("the browser that was named cannot be run").source(named.display().to_string())),
         };
     }
     // Only in absolute directories: what `.` means changes with whoever asks.
     let folders = config.browser.path.iter().filter(|folder| folder.is_absolute());
     let folders: Vec<&PathBuf> = folders.collect();
     let mut all = PROGRAMS.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
-    all.find(|file| is_program(file)).map(found).ok_or_else(|| missing("there is no Chromium on this host".to_owned()))
+    all.find(|file| is_program(file)).map(found).ok_or_else(|| missing("there is no Chromium on this host"))
 }
 
 fn found(program: PathBuf) -> Found {

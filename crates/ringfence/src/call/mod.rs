@@ -5,8 +5,10 @@
 
 pub mod park;
 mod prepare;
+mod reload;
 mod run;
 pub mod shape;
+mod watch;
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -26,6 +28,7 @@ use crate::registry::Registry;
 use crate::session::{Shape, View};
 
 pub use prepare::asks;
+pub use reload::Reload;
 pub use run::{Run, request_digest};
 
 /// One request to run a tool, free of any wire format.
@@ -82,18 +85,21 @@ pub struct Pipeline {
     pub changes: Changes,
     /// The calls in flight.
     runs: TaskTracker,
+    /// Where the state comes from, when it may change.
+    reload: Option<Reload>,
 }
 
 impl Pipeline {
-    pub fn new(config: Arc<Config>) -> Result<Self> {
+    pub fn new(config: Arc<Config>, reload: Option<Reload>) -> Result<Self> {
         let audit = Audit::open(&config.root, config.limits.audit_rotate_bytes)?;
         Ok(Pipeline {
             policy: Policy::new(Places::of_config(&config)),
-            gate: Arc::new(Gate::new(config.approval.expiry, config.approval.terminal)),
-            parked: park::Parked::new(config.approval.expiry, config.limits.grace)?,
+            gate: Arc::new(Gate::new(config.approval.terminal)),
+            parked: park::Parked::new()?,
             changes: Changes::default(),
             runs: TaskTracker::new(),
             audit,
+            reload,
             state: RwLock::new(Arc::new(State::new(config))),
         })
     }

@@ -4,7 +4,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -108,8 +107,6 @@ struct Berth {
 pub struct Parked {
     runs: Arc<Mutex<HashMap<String, Berth>>>,
     sealer: Sealer,
-    expiry: Duration,
-    grace: Duration,
 }
 
 impl Parked {
@@ -118,8 +115,8 @@ impl Parked {
     const LIMIT: usize = 1024;
     const PER_PRINCIPAL: usize = 64;
 
-    pub fn new(expiry: Duration, grace: Duration) -> Result<Self> {
-        Ok(Parked { runs: Arc::default(), sealer: Sealer::new()?, expiry, grace })
+    pub fn new() -> Result<Self> {
+        Ok(Parked { runs: Arc::default(), sealer: Sealer::new()? })
     }
 
     /// Puts a run aside and returns the sealed state that takes it up again, once.
@@ -130,7 +127,7 @@ impl Parked {
             round: held.round,
             digest: held.run.digest.clone(),
             principal: held.run.principal.clone(),
-            expires_unix_ms: unix_millis() + u64::try_from(self.expiry.as_millis()).unwrap_or(u64::MAX),
+            expires_unix_ms: unix_millis() + u64::try_from(held.run.expiry.as_millis()).unwrap_or(u64::MAX),
         };
         let sealed = self.sealer.seal(&purpose(&held.run.principal), &state)?;
         let (handover, inbox) = mpsc::channel(1);
@@ -143,7 +140,7 @@ impl Parked {
             }
             runs.insert(held.id.clone(), Berth { principal: held.run.principal.clone(), handover });
         }
-        tokio::spawn(hold(held, inbox, Arc::clone(&self.runs), self.expiry, self.grace));
+        tokio::spawn(hold(held, inbox, Arc::clone(&self.runs)));
         Ok(sealed)
     }
 
@@ -174,7 +171,7 @@ impl Parked {
             let (again, inbox) = mpsc::channel(1);
             let berth = Berth { principal: held.run.principal.clone(), handover: again };
             self.lock().insert(held.id.clone(), berth);
-            tokio::spawn(hold(held, inbox, Arc::clone(&self.runs), self.expiry, self.grace));
+            tokio::spawn(hold(held, inbox, Arc::clone(&self.runs)));
             return Err(used());
         }
         Ok(held)
@@ -190,13 +187,8 @@ fn purpose(principal: &str) -> String {
 }
 
 /// Keeps a parked run going: new questions are collected, progress goes nowhere, and silence is a no.
-async fn hold(
-    mut held: Held,
-    mut inbox: mpsc::Receiver<Handover>,
-    runs: Arc<Mutex<HashMap<String, Berth>>>,
-    expiry: Duration,
-    grace: Duration,
-) {
+async fn hold(mut held: Held, mut inbox: mpsc::Receiver<Handover>, runs: Arc<Mutex<HashMap<String, Berth>>>) {
+    let (expiry, grace) = (held.run.expiry, held.run.grace);
     let forget = |id: &str| runs.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
     let expired = tokio::time::sleep(expiry);
     tokio::pin!(expired);
@@ -214,7 +206,7 @@ async fn hold(
             }
             event = held.run.events.recv(), if speaks => match event {
                 Some(Event::Ask(questions)) => held.ask(questions),
-                Some(Event::Progress { .. } | Event::Log { .. } | Event::Detach(_)) => {}
+                Some(Event::Progress { .. } | Event::Log { .. } | Event::Notify { .. } | Event::Detach(_)) => {}
                 None => speaks = false,
             },
             () = &mut expired => {
@@ -235,6 +227,8 @@ async fn hold(
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+
+    use std::time::Duration;
 
     use super::*;
     use crate::base::caller::Abilities;
@@ -262,6 +256,8 @@ mod tests {
             cancel: Cancel::new(),
             digest: String::new(),
             principal: "local".to_owned(),
+            expiry: Duration::from_secs(1),
+            grace: Duration::from_secs(1),
         };
         (Held::new(run), speaker)
     }
@@ -306,7 +302,7 @@ mod tests {
             ..Flags::default()
         };
         let env = Env::new([("HOME", scratch.dir("home"))], "/");
-        Arc::new(Pipeline::new(Arc::new(resolve(&flags, &env).unwrap())).unwrap())
+        Arc::new(Pipeline::new(Arc::new(resolve(&flags, &env).unwrap()), None).unwrap())
     }
 
     fn request(scratch: &Scratch, tool: &str) -> CallRequest {

@@ -74,7 +74,7 @@ pub fn prepare(
     let cx = PrepareCx { session: &request.view.session, workspace, shape, config };
     let plan = tool.prepare(&request.arguments, &cx)?;
     // A tool that knows better what is missing has said so by now.
-    if let Some(reason) = &spec.unavailable {
+    if let Some(reason) = tool.unavailable() {
         return Err(Error::new(Kind::Unavailable, format!("`{}` cannot run on this host: {reason}", spec.name))
             .hint("Ask the operator of the host, or do it another way."));
     }

@@ -1,16 +1,18 @@
 //! One running call and the handle to it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
+use tracing::Instrument;
 
 use super::prepare::{find, hold, prepare};
-use super::{CallRequest, Pipeline, shape};
-use crate::approval::AskCx;
+use super::{CallRequest, Pipeline, State, shape};
+use crate::approval::{AskCx, Granted};
 use crate::audit::Record;
-use crate::base::call::{Facts, Output, Status, digest};
+use crate::base::call::{Facts, Output, Prepared, Status, digest};
 use crate::base::caller::{Caller, Event};
 use crate::base::clock::Deadline;
 use crate::base::narrowing;
@@ -27,6 +29,10 @@ pub struct Run {
     /// Tool and arguments in one hash: a retry must be for the same call.
     pub digest: String,
     pub principal: String,
+    /// Its questions wait so long for answers.
+    pub expiry: Duration,
+    /// It has so long to end once it was told to.
+    pub grace: Duration,
 }
 
 impl Pipeline {
@@ -35,7 +41,10 @@ impl Pipeline {
         let (caller, events) = Caller::new(request.abilities);
         let (finished, done) = oneshot::channel();
         let cancel = request.view.session.cancel.child();
+        let state = self.state();
         let run = Run {
+            expiry: state.config.approval.expiry,
+            grace: state.config.limits.grace,
             trace_id: request.trace_id.clone(),
             events,
             done,
@@ -44,7 +53,15 @@ impl Pipeline {
             principal: request.view.session.principal.name().to_owned(),
         };
         let pipeline = Arc::clone(self);
-        self.runs.spawn(async move {
+        let shown: String = request.tool.chars().take(128).collect();
+        // On every line about the call, whatever the level.
+        let span = tracing::error_span!(
+            "call",
+            trace_id = request.trace_id.as_str(),
+            session = request.view.session.id,
+            tool = shown
+        );
+        let work = async move {
             let record = Record::open(
                 &pipeline.audit,
                 &request.trace_id,
@@ -55,30 +72,34 @@ impl Pipeline {
                     "transport": request.view.session.transport,
                     "protocol": request.protocol,
                     "client": request.client,
-                    "tool": request.tool.chars().take(128).collect::<String>(),
+                    "tool": shown,
                 }),
             );
-            let result = pipeline.carry_out(request, caller, cancel, record).await;
+            let result = pipeline.carry_out(&state, request, caller, cancel, record).await;
             // Nobody is attached any more when this fails; the record is written all the same.
             let _ = finished.send(result);
-        });
+        };
+        self.runs.spawn(work.instrument(span));
         run
     }
 
     async fn carry_out(
         self: &Arc<Self>,
+        state: &State,
         request: CallRequest,
         caller: Caller,
         cancel: Cancel,
         mut record: Record,
     ) -> Result<Output> {
-        let result = self.follow_the_road(request, caller, &cancel, &mut record).await;
+        let result = self.follow_the_road(state, request, caller, &cancel, &mut record).await;
         match &result {
             Ok(output) => record.finish(&output.facts, None, cancel.cause()),
             Err(error) => {
                 let facts = Facts { status: Some(status_of(error)), ..Facts::default() };
-                if error.kind() == Kind::Internal {
-                    tracing::error!("{}", error.log_line());
+                // What stands behind the words that the caller gets is here, under the same trace id.
+                match error.kind() {
+                    Kind::Internal => tracing::error!("{}", error.log_line()),
+                    _ => tracing::info!("{}", error.log_line()),
                 }
                 record.finish(&facts, Some(error), cancel.cause());
             }
@@ -89,13 +110,13 @@ impl Pipeline {
     /// The road itself, top to bottom. A panic in a tool is an internal error of that call, nothing more.
     async fn follow_the_road(
         self: &Arc<Self>,
+        state: &State,
         request: CallRequest,
         caller: Caller,
         cancel: &Cancel,
         record: &mut Record,
     ) -> Result<Output> {
-        let state = self.state();
-        let tool = find(&state, &request.tool, &request.view.session.workspace)?;
+        let tool = find(state, &request.tool, &request.view.session.workspace)?;
         let ground = tool.ground().cloned();
         let config = Arc::clone(ground.as_ref().map_or(&state.config, |ground| &ground.config));
         let (workspace, client_sandbox) = hold(self, &*tool, &config, &request).await?;
@@ -127,9 +148,12 @@ impl Pipeline {
             cancel,
             deadline: &deadline,
             approvals: &approvals,
+            expiry: state.config.approval.expiry,
             patience,
         };
-        let granted = self.gate.pass(&ask, prepared).await?;
+        let granted = self.gate.pass(&ask, prepared).await;
+        record.set(json!({"approval": decision(&granted)}));
+        let granted = granted?;
         record.start()?;
         let cx = Arc::new(RunCx {
             trace_id: request.trace_id.clone(),
@@ -179,11 +203,22 @@ impl Pipeline {
 
 impl Run {
     /// For a tool to hand over its partial result after its children are dead.
-    const SLACK: std::time::Duration = std::time::Duration::from_secs(1);
+    const SLACK: Duration = Duration::from_secs(1);
 }
 
 pub fn request_digest(tool: &str, arguments: &serde_json::Map<String, serde_json::Value>) -> String {
     digest(&json!([crate::registry::underscored(tool), arguments]))
+}
+
+/// What became of the question whether it may run.
+fn decision(granted: &Result<Granted<Prepared>>) -> &'static str {
+    match granted {
+        Ok(granted) if granted.grant().by == "policy" => "not_needed",
+        Ok(_) => "approved",
+        Err(error) if error.kind() == Kind::ApprovalDenied => "denied",
+        // Nobody answered, or nobody waits for the answer any more.
+        Err(_) => "expired",
+    }
 }
 
 fn status_of(error: &Error) -> Status {

@@ -4,6 +4,7 @@ mod approvals;
 mod audit;
 mod config;
 mod doctor;
+mod log;
 mod rules;
 mod sandbox;
 mod serve;

@@ -9,8 +9,10 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::log;
 use crate::approval::terminal;
 use crate::base::{Cause, Error, Kind, Result};
+use crate::config::log::LogFlags;
 use crate::config::{self, Config, Env, Flags};
 use crate::mcp::{Server, http, stdio};
 use crate::policy::lint;
@@ -20,7 +22,8 @@ use crate::policy::lint;
 #[command(
     after_help = "Flags win over the environment, the environment over the config file, the file over defaults.\n\
 Environment: SANDBOX_WORKSPACE, SANDBOX_ROOT, RINGFENCE_CONFIG, RINGFENCE_TOOLS, MCP_AUTH_ENABLED,\n\
-MCP_AUTH_JWT_SECRET, MCP_AUTH_JWT_PUBLIC_KEY, MCP_AUTH_AUDIENCE, MCP_AUTH_ISSUER, RINGFENCE_LOG (error, warn, info, debug, trace)"
+MCP_AUTH_JWT_SECRET, MCP_AUTH_JWT_PUBLIC_KEY, MCP_AUTH_AUDIENCE, MCP_AUTH_ISSUER, RINGFENCE_LOG (error, warn, info, debug, trace),\n\
+RINGFENCE_LOG_FORMAT, RINGFENCE_LOG_FILE"
 )]
 pub struct Args {
     /// The directory the tools work in; default: the current directory on stdio, one per caller over HTTP
@@ -50,14 +53,22 @@ pub struct Args {
     /// Write every exec into the audit log, not only those that a rule decided
     #[arg(long)]
     audit_execs: bool,
+    /// How much is logged; default: warn
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<config::log::LogLevel>,
+    /// In which form; default: pretty
+    #[arg(long, value_name = "FORM")]
+    log_format: Option<config::log::LogFormat>,
+    /// Append the log to this file instead of writing it to standard error
+    #[arg(long, value_name = "FILE")]
+    log_file: Option<PathBuf>,
     #[arg(long, hide = true)]
     conformance_fixtures: bool,
 }
 
 pub fn run(args: Args) -> Result<u8> {
-    start_log()?;
-    let config = config::resolve(
-        &Flags {
+    let made = config::Made::new(
+        Flags {
             root: args.root,
             workspace: args.workspace,
             config: args.config,
@@ -67,9 +78,14 @@ pub fn run(args: Args) -> Result<u8> {
             conformance_fixtures: args.conformance_fixtures,
             sandbox: config::SandboxFlags::default(),
             policy: config::PolicyFlags { rules: args.rules, escalate: args.escalate, audit_execs: args.audit_execs },
+            log: LogFlags { level: args.log_level, format: args.log_format, file: args.log_file },
         },
-        &Env::of_process(),
-    )?;
+        Env::of_process(),
+    );
+    let ((config, seen), said) = log::hold(|| made.first());
+    let config = config?;
+    log::start(&config.log, |line| line.into())?;
+    said.say();
     config::prepare_root(&config)?;
     crate::sandbox::profile::check(&config)?;
     // A command runs as the same user. It shall not find our environment, our pipes or our memory through /proc.
@@ -82,7 +98,7 @@ pub fn run(args: Args) -> Result<u8> {
     };
     let runtime =
         runtime.enable_all().build().map_err(|error| Error::internal("cannot start the runtime").source(error))?;
-    let result = runtime.block_on(serve(config));
+    let result = runtime.block_on(serve(config, made, seen));
     // A read of standard input may never return; it must not keep the process.
     runtime.shutdown_timeout(Duration::from_millis(100));
     result.map(|()| 0)
@@ -109,13 +125,9 @@ async fn tell_of_rules(server: Arc<Server>) {
     }
 }
 
-async fn serve(mut config: Config) -> Result<()> {
+async fn serve(mut config: Config, made: config::Made, seen: config::Prints) -> Result<()> {
     // A limit on file sizes must refuse a call, not kill the server.
     let _too_large = signal(SignalKind::from_raw(SIGXFSZ)).map_err(no_signals)?;
-    if !config.surface.enabled {
-        return Err(Error::new(Kind::Unavailable, "this version has no legacy tools to leave alone on the list")
-            .hint("Take `enable_mcp_server_surface = false` out of the config or the environment."));
-    }
     let listener = match config.http.listen {
         Some(address) => Some(bind(address).await?),
         None => None,
@@ -125,7 +137,7 @@ async fn serve(mut config: Config) -> Result<()> {
         let bound = listener.local_addr().map_err(|error| Error::internal("no local address").source(error))?;
         config.http.listen = Some(bound);
     }
-    let server = Server::new(config)?;
+    let server = Server::reloading(config, made, seen)?;
     let door = match listener {
         Some(listener) => {
             let app = http::App::new(Arc::clone(&server))?;
@@ -140,6 +152,7 @@ async fn serve(mut config: Config) -> Result<()> {
     };
     server.pipeline.state().log_dropped();
     tokio::spawn(tell_of_rules(Arc::clone(&server)));
+    let watch = server.pipeline.watch();
     let audit = server.pipeline.audit.clone();
     audit.event(
         "server.start",
@@ -163,6 +176,7 @@ async fn serve(mut config: Config) -> Result<()> {
         None => within_grace(&server, stdio::serve(Arc::clone(&server))).await,
     };
     server.shutdown.cancel(Cause::Eof);
+    drop(watch);
     server.pipeline.idle(server.config.limits.grace * 2 + Duration::from_secs(1)).await;
     let reason = server.shutdown.cause().map_or("eof", Cause::name);
     audit.event("server.stop", json!({"cause": reason}))?;
@@ -214,30 +228,4 @@ impl StopSignals {
             _ = self.interrupt.recv() => {}
         }
     }
-}
-
-/// Log lines go to standard error: standard output belongs to the protocol. They are ours alone; the protocol
-/// engine would log whole requests, and arguments may hold secrets.
-fn start_log() -> Result<()> {
-    use tracing::level_filters::LevelFilter;
-    use tracing_subscriber::layer::SubscriberExt;
-    use tracing_subscriber::util::SubscriberInitExt;
-
-    let level = match std::env::var("RINGFENCE_LOG").as_deref() {
-        Ok("error") => LevelFilter::ERROR,
-        Ok("info") => LevelFilter::INFO,
-        Ok("debug") => LevelFilter::DEBUG,
-        Ok("trace") => LevelFilter::TRACE,
-        Ok("warn" | "") | Err(_) => LevelFilter::WARN,
-        Ok(_) => {
-            return Err(Error::invalid_arguments("RINGFENCE_LOG names no log level")
-                .hint("Use error, warn, info, debug or trace."));
-        }
-    };
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(false);
-    tracing_subscriber::registry()
-        .with(tracing_subscriber::filter::Targets::new().with_target("ringfence", level))
-        .with(lines.compact())
-        .try_init()
-        .map_err(|error| Error::internal("cannot start the log").source(error))
 }

@@ -28,7 +28,9 @@ variables! {
     SANDBOX_WORKSPACE       "SANDBOX_WORKSPACE"       false "The directory the tools work in (`--workspace`).";
     RINGFENCE_CONFIG        "RINGFENCE_CONFIG"        false "The config file (`--config`).";
     RINGFENCE_TOOLS         "RINGFENCE_TOOLS"         false "Which tools are listed: core, shell or all (`--tools`).";
-    RINGFENCE_LOG           "RINGFENCE_LOG"           false "How much is logged: error, warn, info, debug or trace.";
+    RINGFENCE_LOG           "RINGFENCE_LOG"           false "How much is logged: error, warn, info, debug or trace (`--log-level`).";
+    RINGFENCE_LOG_FORMAT    "RINGFENCE_LOG_FORMAT"    false "The form of the log: pretty or json (`--log-format`).";
+    RINGFENCE_LOG_FILE      "RINGFENCE_LOG_FILE"      false "The file that the log goes to, instead of standard error (`--log-file`).";
     ENABLE_SURFACE          "ENABLE_MCP_SERVER_SURFACE" false "`enable_mcp_server_surface`; its name is accepted in any case.";
     MCP_AUTH_ENABLED        "MCP_AUTH_ENABLED"        false "Whether HTTP callers need a bearer token.";
     MCP_AUTH_JWT_SECRET     "MCP_AUTH_JWT_SECRET"     true  "The shared secret that tokens are signed with (HS256).";

@@ -74,6 +74,7 @@ impl Fault {
             .with("file", self.file.display().to_string())
             .with("line", self.line)
             .with("column", self.column)
+            .with("fault", self.message)
             .hint(self.hint)
     }
 }

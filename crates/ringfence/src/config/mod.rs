@@ -8,6 +8,7 @@ mod check;
 mod entry;
 pub mod env;
 mod fault;
+mod files;
 mod keys;
 pub mod log;
 mod place;
@@ -41,9 +42,11 @@ pub use check::{Finding, Look, Severity, look};
 pub use entry::{Effect, Entry, EntryStdin, OURS, validator};
 pub use env::Env;
 pub use fault::Fault;
+pub use files::{Made, Prints};
 pub use place::{prepare_root, workspace_for};
 pub use policy::{Escalate, Heuristics, Policy, PolicyFlags};
 pub use read::entry_key;
+use resolve::config_path;
 pub use resolve::{Flags, resolve, resolve_root};
 pub use sandbox::{Profile, Sandbox, SandboxFlags};
 pub use secrets::Secrets;
@@ -113,6 +116,8 @@ pub struct Config {
     pub shared_workspace: bool,
     /// The user's own home directory, where credentials and toolchains are. A run has another.
     pub home: Option<PathBuf>,
+    /// Where Codex keeps its configuration, credentials and threads.
+    pub codex_home: Option<PathBuf>,
     /// Where Rust's toolchains are, which a run may use but not change.
     pub rustup_home: Option<PathBuf>,
     /// Inside the workspace and shut to every tool: the root, when it lies there.
@@ -130,6 +135,7 @@ pub struct Config {
     pub approval: Approval,
     pub limits: Limits,
     pub browser: Browser,
+    pub log: log::Log,
     pub sandbox: Sandbox,
     pub policy: Policy,
     pub http: Http,

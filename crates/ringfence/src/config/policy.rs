@@ -114,7 +114,7 @@ pub(super) fn resolve(
     let words = |all: &Vec<String>| all.join(", ");
     let escalate_as = Layers::file_only(file.escalate_as.clone(), None);
     Ok(Policy {
-        rules_dir: rules_dir(env),
+        rules_dir: codex_home(env).map(|home| home.join("rules")),
         rules,
         escalate,
         escalate_as: p.pick_optional("policy.escalate_as", escalate_as, String::clone).map(|(name, _)| name),
@@ -130,13 +130,12 @@ pub(super) fn resolve(
     })
 }
 
-/// Where Codex looks for them.
-fn rules_dir(env: &Env) -> Option<PathBuf> {
-    let home = match env.absolute(env::CODEX_HOME) {
-        Some(home) => home.to_owned(),
-        None => env.absolute(env::HOME)?.join(".codex"),
-    };
-    Some(home.join("rules"))
+/// Where Codex keeps what is its own, rules among it.
+pub fn codex_home(env: &Env) -> Option<PathBuf> {
+    match env.absolute(env::CODEX_HOME) {
+        Some(home) => Some(home.to_owned()),
+        None => env.absolute(env::HOME).map(|home| home.join(".codex")),
+    }
 }
 
 /// The sandbox, with more of what is named and all of the rest.

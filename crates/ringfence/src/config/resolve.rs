@@ -12,6 +12,7 @@ use super::bind::{check_bind, parse_listen};
 use super::check::KEY;
 use super::entry::{self, Around};
 use super::env::{self, Env};
+use super::log::{self, LogFlags};
 use super::place::{self, Keepers, Place};
 use super::read::{self, Parsed};
 use super::{
@@ -36,6 +37,7 @@ pub struct Flags {
     pub insecure_no_auth: bool,
     pub sandbox: SandboxFlags,
     pub policy: PolicyFlags,
+    pub log: LogFlags,
 }
 
 /// What each source says about one value, strongest first.
@@ -130,17 +132,10 @@ impl Source {
 
     /// Whatever is wrong with what it says.
     pub fn open(flags: &Flags, env: &Env) -> Result<Source> {
-        let named = flags.config.as_deref().or_else(|| env.path(env::RINGFENCE_CONFIG));
-        let path = match named {
-            Some(path) => place::absolute(path, env.cwd.as_deref(), None)?,
-            None => match default_config_path(env) {
-                Some(path) => path,
-                None => return Ok(Source::default()),
-            },
-        };
+        let Some((path, named)) = config_path(flags, env)? else { return Ok(Source::default()) };
         let text = match read_text(&path) {
             Ok(text) => text,
-            Err(error) if named.is_none() && error.kind() == Kind::NotFound => {
+            Err(error) if !named && error.kind() == Kind::NotFound => {
                 let places = path.parent().map(place::settle).transpose()?.into_iter().collect();
                 return Ok(Source { places, ..Source::default() });
             }
@@ -153,6 +148,14 @@ impl Source {
             places.extend(file.parent().map(place::settle).transpose()?);
         }
         Ok(Source { path: Some(path), places, text, read })
+    }
+}
+
+/// Where the config file is looked for, and whether somebody named it.
+pub(super) fn config_path(flags: &Flags, env: &Env) -> Result<Option<(PathBuf, bool)>> {
+    match flags.config.as_deref().or_else(|| env.path(env::RINGFENCE_CONFIG)) {
+        Some(path) => Ok(Some((place::absolute(path, env.cwd.as_deref(), None)?, true))),
+        None => Ok(default_config_path(env).map(|path| (path, false))),
     }
 }
 
@@ -219,6 +222,16 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env) -> Resul
     for (what, path) in keys.files {
         steering.push((what, place::settle(&path)?));
     }
+    let log = log::resolve(p, (&flags.log, env), (&file.log, &defaults.log))?;
+    if let Some(path) = &log.file {
+        // The workspaces of the network are not known one by one.
+        if path.starts_with(root.join("workspaces")) {
+            return Err(Error::invalid_arguments(format!("the log file {} lies in a workspace", path.display()))
+                .reason("bad_log_file")
+                .hint("Name another file with `--log-file` (or RINGFENCE_LOG_FILE)."));
+        }
+        steering.push(("the log file", path.clone()));
+    }
     let keepers = Keepers {
         home: env.absolute(env::HOME).map(place::settle).transpose()?,
         root: Place { path: &root, named: root_origin.is_named() },
@@ -257,10 +270,12 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env) -> Resul
         tool_names: p.pick("tool_names", names, |names: &ToolNames| names.name().to_owned())?.0,
         approval: approval(p, &file.approval, &defaults.approval)?,
         limits: limits(p, &file.limits, &defaults.limits)?,
+        log,
         browser: browser(p, env, &file.browser, &defaults.browser)?,
         sandbox,
         policy,
         home: env.absolute(env::HOME).map(Path::to_owned),
+        codex_home: policy::codex_home(env),
         rustup_home: match env.absolute(env::RUSTUP_HOME) {
             Some(path) => Some(path.to_owned()),
             None => env.absolute(env::HOME).map(|home| home.join(".rustup")),

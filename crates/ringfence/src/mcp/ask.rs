@@ -10,11 +10,11 @@ use std::time::Duration;
 use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt};
 use rmcp::model::{
-    CustomRequest, LoggingLevel, LoggingMessageNotificationParam, ProgressNotificationParam, ProgressToken,
-    ServerNotification, ServerRequest,
+    CustomNotification, CustomRequest, LoggingLevel, LoggingMessageNotificationParam, ProgressNotificationParam,
+    ProgressToken, ServerNotification, ServerRequest,
 };
 use rmcp::service::{Peer, PeerRequestOptions, RequestContext, RoleServer, ServiceError};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::base::call::Output;
@@ -83,6 +83,11 @@ pub async fn attach(mut held: Held, link: &Link<'_>) -> Attached {
                 }
                 Some(Event::Log { level, logger, data, done }) => {
                     until_cancelled(link, pen.log(level, logger, data)).await;
+                    let _ = done.send(());
+                }
+                Some(Event::Notify { method, params, done }) => {
+                    let id = serde_json::to_value(&link.context.id).unwrap_or_default();
+                    until_cancelled(link, pen.notify(method, params, id)).await;
                     let _ = done.send(());
                 }
                 Some(Event::Detach(done)) => {
@@ -188,6 +193,16 @@ impl Pen<'_> {
         if let Err(error) = self.peer.send_notification(note).await {
             tracing::debug!("a log line was not delivered: {error}");
         }
+    }
+
+    async fn notify(&mut self, method: &str, mut params: Map<String, Value>, request: Value) {
+        let about = params.entry("_meta").or_insert_with(|| Value::Object(Map::new()));
+        about["requestId"] = request;
+        let note = CustomNotification::new(method, Some(Value::Object(params)));
+        if let Err(error) = self.peer.send_notification(ServerNotification::CustomNotification(note)).await {
+            tracing::debug!("a notification was not delivered: {error}");
+        }
+        self.at = Some(Instant::now());
     }
 
     async fn settle(&self) {

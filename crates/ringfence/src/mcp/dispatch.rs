@@ -44,7 +44,7 @@ impl Handler {
 
 pub(super) fn refused(error: Error) -> ErrorData {
     let trace_id = TraceId::mint();
-    tracing::info!(%trace_id, "refused: {}", error.log_line());
+    render::log_refusal(&error, &trace_id);
     render::error_data(&error, &trace_id)
 }
 
@@ -82,6 +82,7 @@ impl ServerHandler for Handler {
     ) -> Answer<InitializeResult> {
         let agreed = version::negotiate(request.protocol_version.as_str()).map_err(refused)?;
         let client = Client { name: request.client_info.name.clone(), version: request.client_info.version.clone() };
+        self.server.pipeline.refresh().await;
         let mut info = initialize::info(&self.server, &client);
         info.protocol_version = wire_version(agreed);
         request.protocol_version = info.protocol_version.clone();
@@ -94,6 +95,7 @@ impl ServerHandler for Handler {
 
     async fn discover(&self, context: RequestContext<RoleServer>) -> Answer<DiscoverResult> {
         let line = line_of(&context.extensions).map_err(refused)?;
+        self.server.pipeline.refresh().await;
         let mut result = DiscoverResult::from_server_info(
             self.supported_protocol_versions().into_owned(),
             initialize::info(&self.server, &client_of(&context)),
@@ -114,7 +116,7 @@ impl ServerHandler for Handler {
     ) -> Answer<ListToolsResult> {
         let (line, _, stateless) = self.admitted(&context)?;
         let view = self.view_of(&line, stateless, &context).map_err(refused)?;
-        Ok(tools_list::list(&self.server, &view.session, &client_of(&context), stateless))
+        Ok(tools_list::list(&self.server, &view.session, &client_of(&context), stateless).await)
     }
 
     async fn call_tool(
@@ -155,6 +157,7 @@ impl ServerHandler for Handler {
         if request.method == shaping::UPDATE {
             let (line, _, stateless) = self.admitted(&context)?;
             let session = self.session_of(&line, stateless, &context).map_err(refused)?;
+            self.server.pipeline.refresh().await;
             let state = self.server.pipeline.state();
             let answer = shaping::update(request.params.as_ref(), &session, &state).map_err(refused)?;
             return Ok(CustomResult::new(answer));

@@ -76,7 +76,7 @@ pub fn request_id(message: &Map<String, Value>) -> Option<Value> {
 /// An error as a whole JSON-RPC message. Without a known id the member is left out, as MCP's schema has it.
 pub fn refusal(id: Option<Value>, error: &Error) -> Value {
     let trace_id = TraceId::mint();
-    tracing::info!(%trace_id, "refused: {}", error.log_line());
+    super::render::log_refusal(error, &trace_id);
     let mut message = json!({"jsonrpc": "2.0"});
     if let Some(id) = id {
         message["id"] = id;

@@ -336,6 +336,10 @@ async fn receive(app: &Arc<App>, caller: &Caller, request: Request) -> std::resu
     if let Some(pushed) = pushed(app, &line, &message).map_err(refused)? {
         parts.extensions.insert(pushed);
     }
+    if method == "tools/call" {
+        // The engine compares headers with the schema of the tool, which must be the newest.
+        app.server.pipeline.refresh().await;
+    }
     // What was judged is what the engine reads, not the bytes it was read from.
     parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     parts.headers.remove(axum::http::header::CONTENT_LENGTH);

@@ -5,7 +5,15 @@ use serde_json::{Map, Value, json};
 
 use super::meta;
 use crate::base::call::{Block, Output};
-use crate::base::{Error, TraceId};
+use crate::base::{Error, Kind, TraceId};
+
+/// What the log says of a request that was refused: under the id that its caller gets, with what the caller does not get.
+pub fn log_refusal(error: &Error, trace_id: &TraceId) {
+    match error.kind() {
+        Kind::Internal => tracing::error!(%trace_id, "{}", error.log_line()),
+        _ => tracing::info!(%trace_id, "refused: {}", error.log_line()),
+    }
+}
 
 /// An error as JSON-RPC has it.
 pub fn error_data(error: &Error, trace_id: &TraceId) -> ErrorData {

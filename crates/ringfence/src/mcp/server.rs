@@ -13,8 +13,8 @@ use crate::base::ids::short;
 use crate::base::seal::Sealer;
 use crate::base::workspace::Workspace;
 use crate::base::{Cancel, Cause, Error, Result};
-use crate::call::Pipeline;
-use crate::config::Config;
+use crate::call::{Pipeline, Reload};
+use crate::config::{Config, Made, Prints};
 use crate::session::{Principal, Session, View};
 
 /// Who is on the other end of a message: put beside each request by its transport.
@@ -30,6 +30,7 @@ pub struct Line {
 
 pub struct Server {
     pub pipeline: Arc<Pipeline>,
+    /// As it was at the start: for what cannot change any more.
     pub config: Arc<Config>,
     pub shutdown: Cancel,
     /// Ends the engines of the network. Later than `shutdown`, so that what it stopped can still be answered.
@@ -69,10 +70,20 @@ const HANDLES_PER_PRINCIPAL: usize = 256;
 const ANSWERING: Duration = Duration::from_millis(100);
 
 impl Server {
+    /// One whose config never changes.
     pub fn new(config: Config) -> Result<Arc<Self>> {
+        Self::with(Arc::new(config), None)
+    }
+
+    /// One that looks at its files again.
+    pub fn reloading(config: Config, made: Made, seen: Prints) -> Result<Arc<Self>> {
         let config = Arc::new(config);
+        Self::with(Arc::clone(&config), Some(Reload::new(made, seen, config)))
+    }
+
+    fn with(config: Arc<Config>, reload: Option<Reload>) -> Result<Arc<Self>> {
         Ok(Arc::new(Server {
-            pipeline: Arc::new(Pipeline::new(Arc::clone(&config))?),
+            pipeline: Arc::new(Pipeline::new(Arc::clone(&config), reload)?),
             config,
             shutdown: Cancel::new(),
             closed: CancellationToken::new(),
@@ -103,7 +114,7 @@ impl Server {
     /// Ends the sessions whose handles nobody has used for long, and what goes on in them.
     pub fn sweep(&self) {
         // Somebody may still wait in one that looks idle, but no call lasts longer than its time.
-        let longest = HANDLE_IDLE.saturating_add(self.config.limits.timeout_ceiling);
+        let longest = HANDLE_IDLE.saturating_add(self.pipeline.state().config.limits.timeout_ceiling);
         lock(&self.lasting).retain(|_, held| match held.used.elapsed() {
             idle if idle < HANDLE_IDLE => true,
             idle => idle < longest && Arc::strong_count(&held.session) > 1 || held.end(),

@@ -166,7 +166,7 @@ impl Tended {
                 self.task.status_message = Some(message);
                 let _ = done.send(());
             }
-            Event::Log { done, .. } | Event::Detach(done) => {
+            Event::Log { done, .. } | Event::Notify { done, .. } | Event::Detach(done) => {
                 let _ = done.send(());
             }
         }

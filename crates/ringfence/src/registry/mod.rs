@@ -12,7 +12,7 @@ use crate::base::Error;
 use crate::config::{Config, Entry, ToolNames, ToolSet};
 use crate::session::Client;
 use crate::tools::configured::Configured;
-use crate::tools::{TOOLS, Tool, UNLISTED, shell};
+use crate::tools::{LEGACY, TOOLS, Tool, UNLISTED, shell};
 
 /// One immutable set of tools. A reload builds a new one.
 pub struct Registry {
@@ -38,25 +38,28 @@ impl Registry {
         let is_shell = |tool: &Arc<dyn Tool>| tool.spec().name == shell::NAME;
         // An agent that must see one shell sees that and nothing else; others that know `shell` may call it all the
         // same, though a second shell on the list would only confuse.
+        let is_legacy = |tool: &Arc<dyn Tool>| LEGACY.contains(&tool.spec().name.as_str());
         let (mut tools, unlisted): (Vec<_>, Vec<_>) = match config.tools {
+            // Without the surface there is what was there before it, and nothing else.
+            _ if !config.surface.enabled => (all.filter(is_legacy).collect(), Vec::new()),
             ToolSet::Shell => (all.filter(is_shell).collect(), Vec::new()),
             ToolSet::Core => all.partition(|tool| !UNLISTED.contains(&tool.spec().name.as_str())),
             ToolSet::All => (all.collect(), Vec::new()),
         };
         let mut dropped = Vec::new();
-        for entry in &config.entries {
+        for entry in config.entries.iter().filter(|_| config.surface.enabled) {
             match Configured::new(entry, config) {
                 Ok(tool) => tools.push(Arc::new(tool)),
                 Err(error) => dropped.push((Arc::clone(entry), error)),
             }
         }
-        if config.conformance_fixtures {
+        if config.conformance_fixtures && config.surface.enabled {
             tools.extend(crate::tools::fixtures::all());
         }
         let (named, unlisted): (Vec<_>, Vec<_>) =
             unlisted.into_iter().partition(|tool| config.surface.names(&tool.spec().name));
         tools.extend(named);
-        tools.retain(|tool| config.surface.shows(&tool.spec().name));
+        tools.retain(|tool| !config.surface.enabled || config.surface.shows(&tool.spec().name));
         let listed = tools.len();
         tools.extend(unlisted.into_iter().filter(|tool| config.surface.shows(&tool.spec().name)));
         let mut by_name = HashMap::new();
@@ -198,6 +201,24 @@ mod tests {
         assert_eq!(listed(&shell), ["shell"]);
         assert!(shell.get("shell.exec").is_none() && shell.get("file_read").is_none());
         assert_eq!(listed(&all), names);
+    }
+
+    #[test]
+    fn without_the_surface_there_is_the_legacy_pair_alone() {
+        let scratch = Scratch::new();
+        for tools in ["core", "shell", "all"] {
+            let flags = Flags {
+                root: Some(scratch.path().join("root")),
+                tools: Some(tools.to_owned()),
+                conformance_fixtures: true,
+                ..Flags::default()
+            };
+            let vars = [("HOME", "/nonexistent"), ("ENABLE_MCP_SERVER_SURFACE", "off")];
+            let registry = Registry::new(&resolve(&flags, &Env::new(vars, scratch.dir(tools))).unwrap());
+            let listed: Vec<&str> = registry.tools().iter().map(|tool| tool.spec().name.as_str()).collect();
+            assert_eq!(listed, LEGACY);
+            assert_eq!(registry.by_name.len(), LEGACY.len(), "nothing else can be called");
+        }
     }
 
     #[test]

@@ -117,6 +117,7 @@ pub async fn start(
         deadline: None,
         budget: SAID,
         file_bytes: 0,
+        reads: None,
         ended: Box::new(move |ended| {
             tracing::debug!("a browser has ended: {:?} {:?}", ended.exit_code, ended.signal);
             (terms.ended)(ended);

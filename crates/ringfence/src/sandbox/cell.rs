@@ -8,8 +8,8 @@ use jail::limits::Limits;
 use jail::rights::{Network, Rights};
 
 use super::launch::Launcher;
-use super::profile;
 use super::zygote::Zygote;
+use super::{codex, profile};
 use crate::base::Result;
 use crate::base::workspace::Workspace;
 use crate::config::{Config, Profile, Sandbox};
@@ -32,6 +32,9 @@ pub struct Cell {
     _scratch: Option<profile::Scratch>,
 }
 
+/// A session keeps one thing of a kind, and this is another than its own cell.
+struct ForCodex(Arc<Cell>);
+
 impl Cell {
     /// The session's own.
     pub fn of(session: &Session, config: &Config, launcher: &Launcher) -> Result<Arc<Cell>> {
@@ -43,6 +46,16 @@ impl Cell {
         let config = Config { sandbox: wider.clone(), ..config.clone() };
         let rights = profile::rights(&config, session.workspace.path())?;
         Cell::with(rights, &config, launcher)
+    }
+
+    /// That of the Codex that this session runs: its home is there, and the host's network.
+    pub fn for_codex(session: &Session, config: &Config, launcher: &Launcher) -> Result<Arc<Cell>> {
+        let made = session.keep(|| {
+            let config = Config { sandbox: codex::sandbox(config), ..config.clone() };
+            let rights = codex::rights(&config, session.workspace.rights())?;
+            Cell::with(rights, &config, launcher.clone()).map(|cell| ForCodex(Arc::new(cell)))
+        })?;
+        Ok(Arc::clone(&made.0))
     }
 
     fn new(workspace: &Workspace, config: &Config, launcher: Launcher) -> Result<Cell> {

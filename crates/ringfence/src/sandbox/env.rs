@@ -88,6 +88,12 @@ pub fn merge(mut env: Vec<(String, String)>, more: Vec<(String, String)>) -> Vec
     env
 }
 
+/// What Codex finds its credentials by, where the operator's environment has them. Never to be shown.
+pub fn codex_keys() -> Vec<(String, String)> {
+    let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    ["OPENAI_API_KEY", "CODEX_API_KEY"].into_iter().filter_map(|name| Some((name.to_owned(), set(name)?))).collect()
+}
+
 /// The operator's own environment, for what leaves the sandbox: all of it but what is about this server.
 pub fn operators() -> Vec<(String, String)> {
     let ours = |name: &str| {

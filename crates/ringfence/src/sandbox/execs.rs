@@ -15,6 +15,7 @@ use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tracing::Instrument;
 
 use crate::base::{Error, Result};
 
@@ -58,7 +59,7 @@ impl Service {
         rustix::io::ioctl_fionbio(&channel, true)?;
         let watched = std::os::unix::net::UnixDatagram::from(channel.as_fd().try_clone_to_owned()?);
         let line = Arc::new(Line { channel, watched: UnixDatagram::from_std(watched)? });
-        Ok(Service(tokio::spawn(serve(line, desk))))
+        Ok(Service(tokio::spawn(serve(line, desk).in_current_span())))
     }
 }
 
@@ -103,12 +104,13 @@ async fn serve(line: Arc<Line>, desk: Arc<dyn Desk>) {
             Ok(Some((Notice::Held(id), fds))) => {
                 let (signals, inbox) = mpsc::unbounded_channel();
                 let (line, desk) = (Arc::clone(&line), Arc::clone(&desk));
-                let task = answering.spawn(async move {
+                let answered = async move {
                     let answer = answer(&line, id, fds, inbox, desk).await;
                     // A supervisor that cannot be told is gone, and the run with it.
                     let _ = line.reply(&Reply { id, answer }).await;
                     id
-                });
+                };
+                let task = answering.spawn(answered.in_current_span());
                 open.insert(id, Open { signals, task });
             }
             Ok(Some((Notice::Signal(id, signal), _))) => {

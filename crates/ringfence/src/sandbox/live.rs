@@ -12,6 +12,7 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 
 use super::launch::Run;
 use super::ring::Shown;
@@ -20,6 +21,9 @@ use crate::base::caller::Caller;
 use crate::base::clock::Deadline;
 use crate::base::{Cancel, Cause, Error, Result};
 use crate::session::Outputs;
+
+/// What becomes of a piece of output. Pieces come in their order and end anywhere.
+pub type Reads = Box<dyn FnMut(&[u8]) -> Vec<u8> + Send + Sync>;
 
 /// What a run is kept with.
 pub struct Keep {
@@ -31,6 +35,8 @@ pub struct Keep {
     pub budget: usize,
     /// Of the stored output.
     pub file_bytes: u64,
+    /// Makes what is kept and shown of standard output, for a program whose output is not for people.
+    pub reads: Option<Reads>,
     /// Hears of the end before anybody else does.
     pub ended: Box<dyn FnOnce(&mut Ended) + Send + Sync>,
     /// Hears that nobody can look any more.
@@ -143,7 +149,7 @@ impl Run {
     pub fn keep(self, keep: Keep) -> Live {
         let (asks, inbox) = mpsc::unbounded_channel();
         let tasks = keep.tasks.clone();
-        tasks.spawn(drive(self, keep, inbox));
+        tasks.spawn(drive(self, keep, inbox).in_current_span());
         Live { asks }
     }
 }

@@ -6,6 +6,7 @@
 pub mod attached;
 pub mod browser;
 mod cell;
+pub mod codex;
 mod egress;
 pub mod env;
 pub mod escalate;
@@ -40,7 +41,7 @@ pub use execs::{Desk, Execs, Waiting, exec_log};
 pub use ground::Ground;
 pub use launch::{Launch, Launcher, Run, Stdin};
 pub use line::Line;
-pub use live::{Ended, Glance, Keep, Live, Look, Outcome, Seen, Stop};
+pub use live::{Ended, Glance, Keep, Live, Look, Outcome, Reads, Seen, Stop};
 pub use own::{OwnServer, own_server};
 pub use ring::Shown;
 

@@ -41,8 +41,9 @@ fn rights_at(config: &Config, workspace: &Path, home: PathBuf) -> Result<Rights>
     for path in &sandbox.protect {
         let path = inside(workspace, path);
         if !rights.writable_roots().any(|root| path.starts_with(root) && path != root) {
-            return Err(Error::invalid_arguments(format!("{} is not inside anything writable", path.display()))
-                .hint("Everything outside the workspace and `writable` is read-only anyway; name a path inside."));
+            return Err(Error::invalid_arguments("a path of `protect` is not inside anything writable")
+                .hint("Everything outside the workspace and `writable` is read-only anyway; name a path inside.")
+                .source(path.display().to_string()));
         }
         rights.protected.push(Protected { path, stand_in: StandIn::Directory });
     }
@@ -92,7 +93,9 @@ pub fn allow(config: &Config) -> Result<Option<Allow>> {
 fn writable(path: &Path) -> Result<PathBuf> {
     let hint = "Name an existing directory, other than `/`, in `writable`.";
     let settled = path.canonicalize().ok().filter(|settled| settled.is_dir() && settled.parent().is_some());
-    settled.ok_or_else(|| Error::invalid_arguments(format!("{} cannot be made writable", path.display())).hint(hint))
+    settled.ok_or_else(|| {
+        Error::invalid_arguments("a path of `writable` cannot be made so").hint(hint).source(path.display().to_string())
+    })
 }
 
 /// An absolute path without `.` and `..`, relative ones in the workspace. It need not exist, so nothing is followed.
@@ -144,7 +147,9 @@ pub(super) fn hidden(config: &Config, workspace: &Path) -> Vec<PathBuf> {
         None => Some(PathBuf::from(path)),
     });
     let named = config.sandbox.hide.iter().map(|path| inside(workspace, path));
-    let steering = config.file.iter().cloned();
+    // Where it is said to be elsewhere. In the workspace it would hide a part of that, and is the operator's own choice.
+    let codex = config.codex_home.iter().filter(|home| !home.starts_with(workspace) && !workspace.starts_with(home));
+    let steering = config.file.iter().chain(&config.log.file).chain(codex).cloned();
     // The log, the sockets and other callers' files are in the root; what a run needs of it is opened on top.
     let mut hidden: Vec<PathBuf> = listed.chain(named).chain(steering).chain([config.root.clone()]).collect();
     hidden.sort();
@@ -153,7 +158,7 @@ pub(super) fn hidden(config: &Config, workspace: &Path) -> Vec<PathBuf> {
 }
 
 /// Where the run's HOME is: one for each workspace, so that caches last and nothing of one project reaches another.
-fn cache_home(config: &Config, workspace: &Path, tool: Option<&str>) -> Result<PathBuf> {
+pub(super) fn cache_home(config: &Config, workspace: &Path, tool: Option<&str>) -> Result<PathBuf> {
     let place = serde_json::Value::from(workspace.display().to_string());
     let name = digest(&tool.map_or_else(|| place.clone(), |tool| serde_json::json!([place, tool])));
     let home = config.root.join("homes").join(name.trim_start_matches("sha256:").get(..16).unwrap_or("0"));

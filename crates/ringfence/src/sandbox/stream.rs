@@ -3,6 +3,7 @@
 //! A run is over when its main process is, not when its pipes are: a background process can hold those for ever.
 //! It is driven by a task of its own, which goes on when nobody looks; whoever wants to see it asks ([`super::live`]).
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::future::pending;
 use std::io;
@@ -19,7 +20,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::Stream;
 use super::egress::Egress;
 use super::launch::Run;
-use super::live::{Ask, Asked, Ended, Glance, Keep, Outcome, Reply, Seen, Stop};
+use super::live::{Ask, Asked, Ended, Glance, Keep, Outcome, Reads, Reply, Seen, Stop};
 use super::progress::Progress;
 use super::ring::{Ring, Shown};
 use super::spool::Spool;
@@ -136,8 +137,8 @@ impl Input {
 }
 
 /// Drives a run until it is over and nobody can look any more.
-pub(super) async fn drive(mut run: Run, keep: Keep, mut inbox: mpsc::UnboundedReceiver<Ask>) {
-    let mut pump = Pump::new(&keep);
+pub(super) async fn drive(mut run: Run, mut keep: Keep, mut inbox: mpsc::UnboundedReceiver<Ask>) {
+    let mut pump = Pump::new(&mut keep);
     let mut state = State::default();
     let mut looking: Option<Looking> = None;
     let mut next: VecDeque<(Asked, Reply)> = VecDeque::new();
@@ -309,11 +310,13 @@ struct Pump {
     totals: [u64; 2],
     spool: Spool,
     budget: usize,
+    reads: Option<Reads>,
 }
 
 impl Pump {
-    fn new(keep: &Keep) -> Self {
+    fn new(keep: &mut Keep) -> Self {
         Pump {
+            reads: keep.reads.take(),
             rings: [Ring::new(keep.budget), Ring::new(keep.budget)],
             totals: [0; 2],
             spool: Spool::new(keep.outputs.clone(), keep.file_bytes),
@@ -352,17 +355,23 @@ impl Pump {
             Ok(count) if count > 0 => &buffer[..count],
             _ => return *pipe = None,
         };
-        self.keep(stream, bytes).await;
+        let bytes = self.keep(stream, bytes).await;
         if let Some(progress) = looking.as_mut().and_then(|looking| looking.progress.as_mut()) {
-            progress.push(stream, bytes);
+            progress.push(stream, &bytes);
         }
     }
 
-    async fn keep(&mut self, stream: Stream, bytes: &[u8]) {
-        let ring = &mut self.rings[stream as usize];
-        ring.push(bytes);
+    /// Keeps what is to be shown of it, and gives that back.
+    async fn keep<'b>(&mut self, stream: Stream, bytes: &'b [u8]) -> Cow<'b, [u8]> {
         self.totals[stream as usize] += bytes.len() as u64;
-        self.spool.push(bytes, ring.overflowed()).await;
+        let bytes = match (&mut self.reads, stream) {
+            (Some(reads), Stream::Stdout) => Cow::Owned(reads(bytes)),
+            _ => Cow::Borrowed(bytes),
+        };
+        let ring = &mut self.rings[stream as usize];
+        ring.push(&bytes);
+        self.spool.push(&bytes, ring.overflowed()).await;
+        bytes
     }
 
     /// What the pipes still hold, without waiting. A pipe holds little, and one that is written to all the time is
@@ -372,7 +381,7 @@ impl Pump {
             for _ in 0..4 {
                 match pipe.as_mut().map(|pipe| pipe.try_read(buffer)) {
                     Some(Ok(0)) => *pipe = None,
-                    Some(Ok(count)) => self.keep(stream, &buffer[..count]).await,
+                    Some(Ok(count)) => drop(self.keep(stream, &buffer[..count]).await),
                     _ => break,
                 }
             }

@@ -117,6 +117,7 @@ impl Test {
             deadline: Some(self.deadline.clone()),
             budget: self.budget,
             file_bytes: self.file_bytes,
+            reads: None,
             ended: Box::new(|_| {}),
             forgotten: Box::new(|| {}),
             tasks: TaskTracker::new(),

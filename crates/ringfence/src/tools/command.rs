@@ -21,7 +21,7 @@ use crate::base::clock::Deadline;
 use crate::base::{Error, Result};
 use crate::config::{Config, Profile};
 use crate::sandbox::{
-    Cell, Decided, Ended, Keep, Launch, Launcher, Live, Look, Outcome, Seen, Stdin, Stop, env, network_fields,
+    Cell, Decided, Ended, Keep, Launch, Launcher, Live, Look, Outcome, Reads, Seen, Stdin, Stop, env, network_fields,
 };
 
 /// Decisions of one run's proxy that are written down one by one.
@@ -234,14 +234,37 @@ pub async fn start(
     command: Command,
     deadline: Option<Arc<Deadline>>,
 ) -> Result<Started> {
-    let (cwd, below) = cx.workspace.open_dir(&command.cwd)?;
     let cell = match &cx.ground {
         Some(ground) => ground.cell(&cx.session, launcher)?,
         None => Cell::of(&cx.session, &cx.config, launcher)?,
     };
+    let footing = Footing { cell, rights: cx.workspace.rights().clone(), stays_in: false, reads: None };
+    start_on(cx, call, launcher, command, deadline, footing).await
+}
+
+/// What a command stands on.
+pub struct Footing {
+    pub cell: Arc<Cell>,
+    /// The run's own, which are no more than its cell's.
+    pub rights: Rights,
+    /// Nothing of it leaves the sandbox, whatever rules allow.
+    pub stays_in: bool,
+    pub reads: Option<Reads>,
+}
+
+/// The same, on another footing than the session's own.
+pub async fn start_on(
+    cx: &Arc<RunCx>,
+    call: Prepared,
+    launcher: &Launcher,
+    command: Command,
+    deadline: Option<Arc<Deadline>>,
+    footing: Footing,
+) -> Result<Started> {
+    let Footing { cell, rights, stays_in, reads } = footing;
+    let (cwd, below) = cx.workspace.open_dir(&command.cwd)?;
     let lacking = unkept(cx, cell.profile)?;
-    let rights = cx.workspace.rights().clone();
-    let policed = Policed::of(cx).await?;
+    let policed = Policed::of(cx).await?.map(|policed| if stays_in { policed.kept_in() } else { policed });
     let rules = policed.as_ref().map(|policed| policed.book.generation);
     let denied_hosts = policed.as_ref().map(Policed::denied_hosts).unwrap_or_default();
     let attended = Attended::by(cx, deadline.clone());
@@ -281,6 +304,7 @@ pub async fn start(
         deadline,
         budget: Started::budget(cx, command.max_bytes),
         file_bytes: cx.config.limits.output_file_bytes,
+        reads,
         ended: Box::new(move |ended| {
             if let (Some(log), Some(count)) = (log, ended.execs.take()) {
                 ended.summed = Some(execs::sum(&approvals, audit_execs, log, count));

@@ -70,6 +70,12 @@ impl Policed {
         Ok(Some(Policed { book, rules, lets_out }))
     }
 
+    /// The same rules for a run that nothing leaves.
+    #[must_use]
+    pub fn kept_in(self) -> Policed {
+        Policed { rules: Rules { lets_out: false, ..self.rules }, lets_out: false, ..self }
+    }
+
     /// The desk for a run that belongs to no call: nothing leaves it, and nobody is asked about it.
     pub fn quiet_desk(self, approvals: Approvals, root: &Path) -> Result<Execs> {
         let rules = Rules { lets_out: false, heuristics: false, ..self.rules };

@@ -12,6 +12,8 @@ pub mod browser_screenshot;
 pub mod browser_snapshot;
 pub mod browser_tabs;
 pub mod code_exec;
+pub mod codex;
+pub mod codex_reply;
 mod command;
 pub mod configured;
 pub mod content;
@@ -200,6 +202,7 @@ impl RunCx {
             cancel: &self.cancel,
             deadline: &self.deadline,
             approvals: &self.approvals,
+            expiry: self.config.approval.expiry,
             patience: self.patience,
         }
     }
@@ -231,6 +234,11 @@ pub trait Tool: Send + Sync + 'static {
     /// What bounds it, for the documents.
     fn limits(&self) -> Vec<Limit> {
         Vec::new()
+    }
+
+    /// Why this host cannot run it now, when it cannot. Some look again each time.
+    fn unavailable(&self) -> Option<String> {
+        self.spec().unavailable.clone()
     }
 
     /// Checks the arguments and says what the call would need. Acting comes later, in `run`.
@@ -273,9 +281,22 @@ pub const TOOLS: &[Make] = &[
     |config| Arc::new(browser_logs::BrowserLogs::new(config)),
     |config| Arc::new(browser_tabs::BrowserTabs::new(config)),
     |config| Arc::new(shell::Shell::new(config)),
+    |config| Arc::new(codex::Codex::new(config)),
+    |config| Arc::new(codex_reply::CodexReply::new(config)),
 ];
 
-/// Not in the default list, though they can be called: `shell` would be a second shell, and the others are of use
-/// once a page is open, whose description names them.
-pub const UNLISTED: &[&str] =
-    &[shell::NAME, "browser.snapshot", "browser.act", "browser.eval", "browser.logs", "browser.tabs"];
+/// Not in the default list, though they can be called: `shell` would be a second shell, those of the browser are of use
+/// once a page is open, whose description names them, and an agent has no need of another unless it was told so.
+pub const UNLISTED: &[&str] = &[
+    shell::NAME,
+    "browser.snapshot",
+    "browser.act",
+    "browser.eval",
+    "browser.logs",
+    "browser.tabs",
+    codex::NAME,
+    codex_reply::NAME,
+];
+
+/// All there is when the operator has switched the surface off.
+pub const LEGACY: &[&str] = &[codex::NAME, codex_reply::NAME];

@@ -41,9 +41,10 @@ async fn take_turn<T: Send + 'static>(
             return Err(Error::internal(failed));
         }
     };
+    let span = tracing::Span::current();
     let work = tokio::task::spawn_blocking(move || {
         let _turn = turn;
-        work()
+        span.in_scope(work)
     });
     work.await.map_err(|error| Error::internal(failed).source(error))?
 }

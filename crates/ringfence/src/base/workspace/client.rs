@@ -23,6 +23,8 @@ pub(super) struct Client {
     closed: Vec<Closed>,
     /// Closed by it under whatever name.
     denied: Vec<Glob>,
+    /// False: it allows none.
+    network: bool,
     /// What a caller can do about it.
     hint: String,
 }
@@ -85,6 +87,7 @@ impl Workspace {
             before: self.rights.clone(),
             closed: closed.collect::<Result<_>>()?,
             denied,
+            network: narrowing.network,
             hint: narrowing.hint(),
         };
         let workspace = Workspace {
@@ -102,6 +105,11 @@ impl Workspace {
     /// Whether a client's sandbox has a say in it.
     pub fn is_narrowed(&self) -> bool {
         self.client.is_some()
+    }
+
+    /// Whether a client's sandbox takes the network away, from what has one whatever the session has as well.
+    pub fn denies_network(&self) -> bool {
+        self.client.as_ref().is_some_and(|client| !client.network)
     }
 
     /// Why nobody gets to this name, whether it exists or not.

@@ -65,6 +65,11 @@ impl Secrets {
         Secrets { found: refs.map(|one| (one.clone(), find(one))).collect() }
     }
 
+    /// Where values were looked for: a change there is a change of the config.
+    pub fn files(&self) -> &[std::path::PathBuf] {
+        &[]
+    }
+
     /// The value, or why there is none.
     pub fn get(&self, wanted: &Ref) -> Result<&Secret> {
         match self.found.get(wanted) {

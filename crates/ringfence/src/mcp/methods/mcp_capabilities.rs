@@ -8,25 +8,27 @@ use super::tools_list::permission;
 use crate::call::{State, asks};
 use crate::mcp::{Server, version};
 use crate::session::Session;
-use crate::tools::{Spec, Tool};
+use crate::tools::Tool;
 
 pub async fn capabilities(server: &Server, session: Option<&Session>) -> Value {
+    server.pipeline.refresh().await;
     let state = server.pipeline.state();
     let listed = state.registry.listed(session.map(|session| session.workspace.path()));
     let tools: Vec<Value> = listed.map(|(tool, _)| describe(&state, &**tool, session)).collect();
     let mut all = json!({
         "server": {"name": "ringfence", "version": env!("CARGO_PKG_VERSION")},
         "protocolVersions": version::supported(),
+        "config": server.pipeline.about_config(&state),
         "tools": tools,
     });
     if let Some(session) = session {
-        all["policy"] = policy(server, session).await;
+        all["policy"] = policy(server, &state, session).await;
     }
     all
 }
 
 /// The state of the rules. A file that could not be read is told by its name alone: where it lies is the operator's.
-async fn policy(server: &Server, session: &Session) -> Value {
+async fn policy(server: &Server, state: &State, session: &Session) -> Value {
     let book = server.pipeline.policy.current(session.workspace.path()).await;
     let name = |file: &str| Path::new(file).file_name().map(|name| name.to_string_lossy().into_owned());
     let faults: Vec<Value> = book
@@ -37,7 +39,7 @@ async fn policy(server: &Server, session: &Session) -> Value {
     json!({
         "generation": book.generation,
         "rules": book.table.prefixes.len(),
-        "escalate": if faults.is_empty() { server.pipeline.state().config.policy.escalate.name() } else { "off" },
+        "escalate": if faults.is_empty() { state.config.policy.escalate.name() } else { "off" },
         "broken": faults,
     })
 }
@@ -49,7 +51,7 @@ fn describe(state: &State, tool: &dyn Tool, session: Option<&Session>) -> Value 
         "display_name": spec.title,
         "description": spec.description,
         "version": spec.version,
-        "permission": permission(spec),
+        "permission": permission(tool),
         "requires_approval": asks(&state.config, tool),
         "sandbox_profile": spec.profile,
         "default_timeout_ms": u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),
@@ -68,6 +70,9 @@ fn describe(state: &State, tool: &dyn Tool, session: Option<&Session>) -> Value 
 
 /// The short form that rides on `initialize` and `server/discover`.
 pub fn table(state: &State) -> Value {
-    let row = |spec: &Spec| json!({"name": spec.name, "version": spec.version, "permission": permission(spec)});
-    state.registry.tools().iter().map(|tool| row(tool.spec())).collect()
+    let row = |tool: &dyn Tool| {
+        let spec = tool.spec();
+        json!({"name": spec.name, "version": spec.version, "permission": permission(tool)})
+    };
+    state.registry.tools().iter().map(|tool| row(&**tool)).collect()
 }

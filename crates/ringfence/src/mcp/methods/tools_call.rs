@@ -15,7 +15,7 @@ use crate::call::park::Held;
 use crate::call::{CallRequest, request_digest};
 use crate::mcp::ask::{Attached, Link, attach};
 use crate::mcp::server::Line;
-use crate::mcp::{Server, meta, render};
+use crate::mcp::{Server, legacy, meta, render};
 use crate::mcp::{codex, shaping};
 use crate::session::{Client, Shape, View};
 
@@ -39,6 +39,9 @@ pub async fn call(incoming: Incoming<'_>, params: CallToolRequestParams) -> Resu
             }
             Ok(response)
         }
+        Err(error) if legacy::is_spoken(incoming.server) && !is_about_protocol(&error) => {
+            Ok(CallToolResponse::Complete(legacy::failure(&error, &name, &trace_id)))
+        }
         // What was not even a call is a protocol error; everything else is a result a model can read.
         Err(error) if is_protocol_error(&error, incoming.stateless) => {
             tracing::info!(%trace_id, tool = ?name.chars().take(64).collect::<String>(), "{}", error.log_line());
@@ -51,11 +54,12 @@ pub async fn call(incoming: Incoming<'_>, params: CallToolRequestParams) -> Resu
 /// Only 2026-07-28 has an error for a capability that was not declared.
 pub fn is_protocol_error(error: &Error, stateless: bool) -> bool {
     error.kind() == Kind::UnknownTool
-        || match error.reason_name() {
-            Some("bad_state" | "expired_state" | "other_call" | "used_state" | "bad_session") => true,
-            Some("missing_capability") => stateless,
-            _ => false,
-        }
+        || is_about_protocol(error)
+        || stateless && error.reason_name() == Some("missing_capability")
+}
+
+fn is_about_protocol(error: &Error) -> bool {
+    matches!(error.reason_name(), Some("bad_state" | "expired_state" | "other_call" | "used_state" | "bad_session"))
 }
 
 /// `trace_id` becomes that of the run, which a retry only takes up again.
@@ -65,7 +69,13 @@ async fn handle(
     trace_id: &mut TraceId,
 ) -> Result<CallToolResponse> {
     let mut arguments = params.arguments.unwrap_or_default();
-    let view = view(incoming, &mut arguments)?;
+    let told = |error: &Error, trace_id: &TraceId| {
+        // What a run fails with has been said by then; this is about what stands around it.
+        if error.kind() == Kind::Internal {
+            render::log_refusal(error, trace_id);
+        }
+    };
+    let view = view(incoming, &mut arguments).inspect_err(|error| told(error, trace_id))?;
     let digest = request_digest(&params.name, &arguments);
     let held = match (&params.request_state, incoming.stateless) {
         (Some(state), true) => {
@@ -77,6 +87,7 @@ async fn handle(
             held
         }
         (_, stateless) => {
+            incoming.server.pipeline.refresh().await;
             let shape = shaping::of_request(&incoming.context.meta, &incoming.context.extensions)?;
             let request = request(incoming, view, &params.name, (arguments, shape), trace_id);
             let run = incoming.server.pipeline.start(request);
@@ -95,12 +106,13 @@ async fn handle(
         Attached::Done(Ok(output)) => Ok(CallToolResponse::Complete(render::result(output, trace_id))),
         Attached::Done(Err(error)) => Err(error),
         Attached::Asks(held) => {
-            let requests = questions(&held)?;
-            let state = incoming.server.pipeline.parked.park(held)?;
+            let requests = questions(&held).inspect_err(|error| told(error, trace_id))?;
+            let state = incoming.server.pipeline.parked.park(held).inspect_err(|error| told(error, trace_id))?;
             Ok(CallToolResponse::InputRequired(InputRequiredResult::new(Some(requests), Some(state))))
         }
         Attached::Detached(held) => {
-            let task = incoming.server.tasks.keep(held, &incoming.line.principal)?;
+            let kept = incoming.server.tasks.keep(held, &incoming.line.principal);
+            let task = kept.inspect_err(|error| told(error, trace_id))?;
             Ok(CallToolResponse::Task(CreateTaskResult::new(task)))
         }
     }

@@ -6,19 +6,24 @@ use rmcp::model::{ListToolsResult, MetaObject, Tool as WireTool, ToolAnnotations
 use serde_json::{Map, Value, json};
 
 use crate::call::{State, asks};
-use crate::mcp::{Server, meta};
+use crate::mcp::{Server, legacy, meta};
 use crate::registry::{Schemas, spells_with_dots, underscored};
 use crate::session::{Client, Session};
-use crate::tools::{Spec, Tool};
+use crate::tools::Tool;
 
 /// Lists change only with the config, and `list_changed` says so: a client may keep one for a while.
 pub const TTL_MS: u64 = 60_000;
 
-pub fn list(server: &Server, session: &Session, client: &Client, stateless: bool) -> ListToolsResult {
+pub async fn list(server: &Server, session: &Session, client: &Client, stateless: bool) -> ListToolsResult {
+    server.pipeline.refresh().await;
     let state = server.pipeline.state();
     let dots = spells_with_dots(state.config.tool_names, client);
     let listed = state.registry.listed(Some(session.workspace.path()));
-    let tools = listed.map(|(tool, schemas)| wire(&**tool, schemas, dots, Some((&state, session)))).collect();
+    let tools = listed.map(|(tool, schemas)| match legacy::is_spoken(server) {
+        true => legacy::wire(tool.spec(), schemas),
+        false => wire(&**tool, schemas, dots, Some((&state, session))),
+    });
+    let tools = tools.collect();
     let mut result = ListToolsResult::with_all_items(tools);
     if stateless {
         result.ttl_ms = Some(TTL_MS);
@@ -52,7 +57,7 @@ fn describe(tool: &dyn Tool, schemas: &Schemas, session: Option<(&State, &Sessio
     let mut map = Map::new();
     let mut put = |key: &str, value: Value| map.insert(key.to_owned(), value);
     put(meta::VERSION, json!(spec.version));
-    put(meta::PERMISSION, permission(spec));
+    put(meta::PERMISSION, permission(tool));
     put(meta::SANDBOX_PROFILE, json!(spec.profile));
     put(meta::DEFAULT_TIMEOUT_MS, json!(u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX)));
     put(meta::ALLOWS_STREAMING, json!(spec.streaming));
@@ -68,9 +73,10 @@ fn describe(tool: &dyn Tool, schemas: &Schemas, session: Option<(&State, &Sessio
 }
 
 /// `{allow, scope, reason?}`.
-pub fn permission(spec: &Spec) -> Value {
-    match &spec.unavailable {
-        None => json!({"allow": true, "scope": spec.scope.name()}),
-        Some(reason) => json!({"allow": false, "scope": spec.scope.name(), "reason": reason}),
+pub fn permission(tool: &dyn Tool) -> Value {
+    let scope = tool.spec().scope.name();
+    match tool.unavailable() {
+        None => json!({"allow": true, "scope": scope}),
+        Some(reason) => json!({"allow": false, "scope": scope, "reason": reason}),
     }
 }

@@ -64,7 +64,7 @@ impl Ruling {
             config: config.clone(),
             rights: rights.clone(),
             launcher: Launcher::new(PathBuf::from("/proc/self/exe")),
-            gate: Gate::new(config.approval.expiry, false),
+            gate: Gate::new(false),
         })
     }
 }

@@ -132,16 +132,21 @@ impl Runtime {
     }
 
     fn find_in(&'static self, path: &str, hidden: &[PathBuf]) -> Option<Found> {
-        let seen = |file: &Path| is_program(file) && !hidden.iter().any(|place| file.starts_with(place));
-        let folders: Vec<PathBuf> = std::env::split_paths(path).filter(|folder| folder.is_absolute()).collect();
         self.programs.iter().find_map(|program| {
-            let path = folders.iter().map(|folder| folder.join(program.name)).find(|file| seen(file))?;
+            let path = on_path(program.name, path, |file| !hidden.iter().any(|place| file.starts_with(place)))?;
             Some(Found { runtime: self, program, path })
         })
     }
 }
 
-fn search_path() -> String {
+/// The first program of this name in the absolute directories of a path that may be taken.
+pub fn on_path(name: &str, path: &str, may_be: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+    let folders = std::env::split_paths(path).filter(|folder| folder.is_absolute());
+    folders.map(|folder| folder.join(name)).find(|file| is_program(file) && may_be(file))
+}
+
+/// Where a run looks for programs.
+pub fn search_path() -> String {
     let built = env::build(&[]).unwrap_or_default();
     let path = built.into_iter().find(|(name, _)| name == "PATH").map(|(_, value)| value);
     path.unwrap_or_else(|| env::DEFAULT_PATH.to_owned())

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tokio::sync::{OwnedMutexGuard, watch};
+use tracing::Instrument;
 
 use super::{Arguments, Reply, running};
 use crate::base::call::{Facts, Output, Prepared, Status};
@@ -46,7 +47,8 @@ pub async fn execute(cx: &Arc<RunCx>, call: Prepared, launcher: &Launcher, argum
         session: cx.session.cancel.clone(),
         grace: cx.config.limits.grace,
     };
-    tokio::spawn(talk.carry(line, arguments.command.clone().unwrap_or_default(), tell));
+    let said = talk.carry(line, arguments.command.clone().unwrap_or_default(), tell);
+    tokio::spawn(said.in_current_span());
     attend(cx, &runs, &kept, wait, arguments.max_bytes, false).await
 }
 

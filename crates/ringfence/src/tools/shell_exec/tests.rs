@@ -32,7 +32,7 @@ fn cx(place: &Place, limit: Duration) -> Arc<RunCx> {
         cancel: Cancel::new(),
         deadline: Arc::new(Deadline::after(limit)),
         caller: Caller::new(Abilities::default()).0,
-        gate: Arc::new(Gate::new(Duration::from_secs(1), false)),
+        gate: Arc::new(Gate::new(false)),
         ground: None,
         shape: Arc::default(),
         changes: crate::base::change::Changes::default(),

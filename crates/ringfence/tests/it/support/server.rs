@@ -103,6 +103,11 @@ impl Options {
         self
     }
 
+    pub fn args(mut self, args: &[&str]) -> Self {
+        self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
+        self
+    }
+
     pub fn on(mut self, scratch: &Arc<Scratch>) -> Self {
         self.scratch = Some(Arc::clone(scratch));
         self

@@ -1,0 +1,223 @@
+#!/usr/bin/env bash
+# Runs a real Codex behind `codex` and `codex-reply` of a ringfence binary, with the surface on and off:
+#
+#   conformance/codex-pair.sh [target/debug/ringfence]
+#
+# The model is a script on the loopback (codex_model.py) and the client another (codex_pair.py), so nothing leaves the
+# machine; only the first run needs the network, to install Codex beside this file. Needs node, npm and python3.
+set -uo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+binary=$(realpath -- "${1:-$here/../target/debug/ringfence}") || exit 2
+[ -x "$binary" ] || { echo "no such binary: $binary" >&2; exit 2; }
+codex=$("$here/codex-install.sh") || exit 2
+
+# Not below /tmp, which a run has for itself.
+scratch=$(mktemp -d -p "${PAIR_SCRATCH:-/var/tmp}")
+model=
+trap 'kill $model 2>/dev/null; rm -rf "$scratch"' EXIT
+trap 'exit 130' INT TERM
+
+# converse NAME PLAN SCRIPT: one server, one client, one model. Afterwards $at/result has what the client heard, one
+# line per step, $at/requests what the model was asked, $at/audit what is on record. $rules and $config are the
+# operator's, $path the server's, $more what Codex finds configured.
+converse() {
+    scenario=$1 at=$scratch/$1
+    mkdir -p "$at/home/.codex" "$at/root" "$at/workspace/.git/hooks" "$at/bin"
+    : >"$at/requests"
+    printf '%s' "$2" >"$at/plan"
+    printf '%s' "$3" >"$at/script"
+    printf '%s\n' "${rules:-}" >"$at/house.rules"
+    printf '%s\n' "${config:-}" >"$at/ringfence.toml"
+    ln -s "$codex" "$at/bin/codex"
+    python3 "$here/codex_model.py" serve "$at/plan" "$at/requests" "$at/port" 2>"$at/model.log" &
+    model=$!
+    for _ in $(seq 100); do
+        [ -s "$at/port" ] && break
+        kill -0 "$model" 2>/dev/null || break
+        sleep 0.1
+    done
+    [ -s "$at/port" ] || { echo "the model did not start:" >&2; cat "$at/model.log" >&2; exit 2; }
+    cat >"$at/home/.codex/config.toml" <<END
+model = "scripted"
+model_provider = "script"
+check_for_update_on_startup = false
+${more:-}
+
+[model_providers.script]
+name = "script"
+base_url = "http://127.0.0.1:$(<"$at/port")/v1"
+wire_api = "responses"
+request_max_retries = 0
+stream_max_retries = 0
+
+[analytics]
+enabled = false
+END
+    cp "$at/home/.codex/config.toml" "$at/config.before"
+    env -i PATH="${path:-$at/bin:$PATH}" HOME="$at/home" timeout 90 \
+        python3 "$here/codex_pair.py" "$at/script" "$at/result" -- \
+        "$binary" serve --root "$at/root" --workspace "$at/workspace" --config "$at/ringfence.toml" \
+        --rules "$at/house.rules" --tools all 2>"$at/log"
+    code=$?
+    kill "$model" 2>/dev/null
+    wait "$model" 2>/dev/null
+    model=
+    "$binary" audit --root "$at/root" >"$at/audit" 2>&1
+    python3 "$here/codex_model.py" shown "$at/requests" >"$at/shown" 2>/dev/null
+    python3 "$here/codex_model.py" said "$at/requests" >"$at/said" 2>/dev/null
+    check "client and server end well" [ "$code" = 0 ]
+    check "the log is whole" "$binary" audit verify --root "$at/root"
+    check "the user's configuration is as it was" cmp "$at/config.before" "$at/home/.codex/config.toml"
+}
+
+passed=0
+failed=0
+check() {
+    local name="$scenario: $1"
+    shift
+    if "$@" >/dev/null 2>&1; then
+        passed=$((passed + 1))
+        echo "ok    $name"
+    else
+        failed=$((failed + 1))
+        echo "FAIL  $name: $*"
+    fi
+}
+report() {
+    [ "$failed" = "${reported:-0}" ] && return
+    reported=$failed
+    tail -n 40 "$at/result" "$at/shown" "$at/said" "$at/audit" "$at/log" "$at/model.log" | cut -c1-2500 >&2
+}
+# result STEP EXPRESSION: true of `r`, the result of the step, in Python; `heard` is all of what came with it.
+result() {
+    python3 - "$at/result" "$1" "$2" <<'END'
+import json, sys
+heard = json.loads(open(sys.argv[1]).read().splitlines()[int(sys.argv[2])])
+r = heard["answer"] or {}
+s = r.get("structuredContent") or {}
+text = "".join(block.get("text", "") for block in r.get("content", []))
+sys.exit(not eval(sys.argv[3]))
+END
+}
+shows() { grep -Eq -- "$1" "$at/shown"; }
+said() { grep -Eq -- "$1" "$at/said"; }
+recorded() { grep -Eq -- "$1" "$at/audit"; }
+holds() { [ "$(cat "$at/workspace/$1")" = "$2" ]; }
+absent() { [ ! -e "$at/workspace/$1" ]; }
+gone() { for _ in $(seq 50); do pgrep -f -- "$1" >/dev/null || return 0; sleep 0.1; done; return 1; }
+THREAD='len(s["threadId"]) == 36'
+
+# Both paths give the same answers in the same form: the surface, and what was there before it.
+for gate in on off; do
+    [ $gate = on ] && config='' || config='enable_mcp_server_surface = false'
+    converse "turns-$gate" '[{"say": "the first"}, {"say": "the second"}]' '[
+        {"method": "tools/list"},
+        {"method": "tools/call", "params": {"name": "codex", "arguments": {"prompt": "--help me", "base-instructions": "BASE", "developer-instructions": "- \"DEV\"", "sandbox": "workspace-write", "approval-policy": "on-request", "config": {"model_reasoning_effort": "high"}}}},
+        {"method": "tools/call", "thread": true, "params": {"name": "codex-reply", "arguments": {"prompt": "and then?"}}},
+        {"method": "tools/call", "params": {"name": "codex-reply", "arguments": {"prompt": "x", "threadId": "01a1e507-1a6d-7780-bad2-f3ce356a988a"}}},
+        {"method": "tools/call", "params": {"name": "codex", "arguments": {"sandbox": "workspace-write"}}},
+        {"method": "tools/call", "params": {"name": "nothing", "arguments": {}}}
+    ]'
+    check "the first turn has a thread and an answer" result 1 "r['isError'] is False and s['content'] == text == 'the first' and $THREAD"
+    check "a human was asked" result 1 "len(heard['questions']) == 1 and 'prompt: --help me' in heard['questions'][0]['message']"
+    check "progress is for people" result 1 "any('thread ' + s['threadId'] in line for line in heard['progress']) and not any('{' in line for line in heard['progress'])"
+    check "the reply is in the same thread" result 2 "s['content'] == text == 'the second' and s['threadId'] == json.loads(open(sys.argv[1]).read().splitlines()[1])['answer']['structuredContent']['threadId']"
+    check "the model sees the first prompt again" said '^user --help me$'
+    check "the model sees its own first answer" said '^assistant the first$'
+    check "the model sees the second prompt" said '^user and then\?$'
+    check "the instructions are the thread's" said '^developer BASE$'
+    check "the developer's instructions are the thread's" said '^developer - "DEV"'
+    check "an unknown thread is an error that says so" result 3 "r['isError'] and 'no such thread' in text"
+    check "a missing argument is an error that says so" result 4 "r['isError'] and 'prompt' in text"
+    check "every turn is on record" recorded 'call\.stop +codex-reply +.*completed'
+    if [ $gate = on ]; then
+        check "the pair is listed with everything else" result 0 "{'codex', 'codex-reply', 'file.read'} <= {tool['name'] for tool in r['tools']}"
+        check "it says that it asks" result 0 "all(tool['_meta']['dev.ringfence/requires_approval'] for tool in r['tools'] if tool['name'].startswith('codex'))"
+        check "an unknown tool is an error of the protocol" result 5 "r['code'] == -32602"
+        check "no notification of another server's" result 1 "heard['events'] == []"
+    else
+        check "the list is exactly the pair" result 0 "[tool['name'] for tool in r['tools']] == ['codex', 'codex-reply']"
+        check "in its legacy form" result 0 "all(sorted(tool) == ['description', 'inputSchema', 'name', 'outputSchema', 'title'] for tool in r['tools'])"
+        check "an unknown tool is a text" result 5 "r['isError'] and text == \"Unknown tool 'nothing'\" and 'structuredContent' not in r"
+        check "every event is told of" result 1 "[event['msg']['type'] for event in heard['events']][0::99] == ['thread.started'] and all(event['_meta'] == {'threadId': s['threadId'], 'requestId': 2} for event in heard['events'])"
+    fi
+    report
+done
+config=
+
+# Codex's own sandbox works inside the fence, and every exec in it is judged.
+rules='prefix_rule(pattern=["uname"], decision="forbidden", justification="told so")' \
+    converse nested '[
+        {"shell": "echo hi | tee made; env uname -s; touch /etc/ringfence-was-here; touch \"$CODEX_HOME/x\"; cat ~/.ssh/id; echo evil > .git/hooks/pre-commit; unshare -Ur true; echo end"},
+        {"shell": "exec 3<>/dev/tcp/127.0.0.1/'"1"'; echo no"},
+        {"say": "done"}
+    ]' '[{"method": "tools/call", "params": {"name": "codex", "arguments": {"prompt": "go", "sandbox": "workspace-write"}}}]'
+check "the turn ends well" result 0 "s['content'] == 'done'"
+check "a command of Codex works in the workspace" holds made hi
+check "a forbidden program is stopped, though Codex runs it" shows '^result 0 .*ringfence: /usr/bin/uname: forbidden: told so'
+check "and is on record" recorded 'exec +codex +.*uname'
+check "the result names it" result 0 "any(denial['name'] == 'uname' for denial in s['denials'])"
+check "its own sandbox keeps the rest read-only" shows '^result 0 .*touch: cannot touch ./etc/ringfence-was-here.: Read-only.*\.codex/x.: Read-only'
+check "hooks cannot be planted" absent .git/hooks/pre-commit
+check "nothing nests in there" shows '^result 0 .*unshare failed: Operation not permitted'
+check "its own sandbox has no network" shows '^result 1 .*(socket: Operation not permitted|Network is unreachable)'
+check "commands are told of as they run" result 0 "any('runs: ' in line for line in heard['progress'])"
+report
+
+# Without its own sandbox ours alone holds it, and holds as it holds every command.
+mkdir -p "$scratch/whole/home/.ssh" && echo key >"$scratch/whole/home/.ssh/id"
+rules='prefix_rule(pattern=["uname"], decision="forbidden", justification="told so")' \
+    converse whole '[
+        {"shell": "echo hi > made; env uname -s; touch /etc/ringfence-was-here; cat '"$scratch"'/whole/home/.ssh/id; echo x >> \"$CODEX_HOME/config.toml\"; mkdir -p .codex/x; echo end"},
+        {"say": "done"}
+    ]' '[{"method": "tools/call", "params": {"name": "codex", "arguments": {"prompt": "go", "sandbox": "danger-full-access"}}}]'
+check "a command of Codex works in the workspace" holds made hi
+check "a forbidden program is stopped" shows '^result 0 .*ringfence: /usr/bin/uname: forbidden: told so'
+check "the fence keeps the rest read-only" shows '^result 0 .*/etc/ringfence-was-here.: Read-only'
+check "keys are hidden" shows '^result 0 .*\.ssh/id: (No such file|Permission denied)'
+check "what the next Codex obeys is read-only" shows '^result 0 .*config\.toml: Read-only'
+check "nothing that steers agents is made" absent .codex
+report
+
+# What was configured counts where the call says nothing; the least where nobody does.
+more='sandbox_mode = "danger-full-access"' converse configured '[{"shell": "echo hi > made; unshare -Ur true"}, {"say": "done"}]' \
+    '[{"method": "tools/call", "params": {"name": "codex", "arguments": {"prompt": "go"}}}]'
+check "the question says it" result 0 "'(danger-full-access)' in heard['questions'][0]['message']"
+check "it may write" holds made hi
+check "and the fence is whole" shows '^result 0 .*unshare failed: Operation not permitted'
+report
+converse least '[{"shell": "echo hi > made"}, {"say": "done"}]' \
+    '[{"method": "tools/call", "params": {"name": "codex", "arguments": {"prompt": "go"}}}]'
+check "the question says it" result 0 "'(read-only), with the workspace read-only' in heard['questions'][0]['message']"
+check "nothing is written" absent made
+report
+
+# What goes wrong is told in Codex's own words; what is stopped is gone; what is denied never runs.
+marker=300.$$$RANDOM
+converse wrong '[{"fail": "no credits left"}]' '[
+    {"method": "tools/call", "params": {"name": "codex", "arguments": {"prompt": "go"}}},
+    {"method": "tools/call", "answer": "decline", "params": {"name": "codex", "arguments": {"prompt": "go"}}},
+    {"method": "tools/call", "params": {"name": "codex", "arguments": {"prompt": "go", "config": {"mcp_servers.x.command": "sh"}}}}
+]'
+check "a turn that fails is an error in its own words" result 0 "r['isError'] and 'no credits left' in s['content'] == text and $THREAD"
+check "what is declined does not run" result 1 "r['isError'] and 'approval_denied' in text"
+check "the model was asked once" [ "$(wc -l <"$at/requests")" = 1 ]
+check "a call starts no program past Codex's sandbox" result 2 "r['isError'] and s['error']['reason'] == 'codex_config' and not heard['questions']"
+report
+converse cancelled '[{"shell": "sleep '"$marker"' & sleep '"$marker"'"}, {"say": "done"}]' '[
+    {"method": "tools/call", "cancel": "runs: ", "params": {"name": "codex", "arguments": {"prompt": "go", "sandbox": "workspace-write"}}},
+    {"method": "ping"}
+]'
+check "nothing of it is left" gone "$marker"
+check "it is on record" recorded 'call\.stop +codex +.*cancelled'
+check "the server goes on" result 1 "r == {}"
+report
+
+path=/usr/bin:/bin converse missing '[]' '[{"method": "tools/call", "params": {"name": "codex", "arguments": {"prompt": "go"}}}, {"method": "mcp.capabilities"}]'
+check "an absent Codex is told of, and how to get it" result 0 "s['error']['kind'] == 'unavailable' and s['error']['reason'] == 'runtime_missing' and 'npm install -g @openai/codex' in s['error']['hint']"
+check "so do the capabilities" result 1 "[tool['permission']['allow'] for tool in r['tools'] if tool['name'].startswith('codex')] == [False, False]"
+report
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

@@ -1,0 +1,214 @@
+//! The watcher: as soon as something happens where a file that decides lies, it is looked at, so that clients hear of new
+//! tools without anybody calling. It decides nothing itself; where it cannot be had, every call still looks.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use notify::event::{AccessKind, AccessMode};
+use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::sync::Notify;
+
+use super::Pipeline;
+
+/// What happens within this time is looked at once.
+const TOGETHER: Duration = Duration::from_millis(20);
+/// As many links as the system follows.
+const MAX_LINKS: usize = 40;
+
+/// Ends with its holder.
+pub struct Watch(tokio::task::JoinHandle<()>);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A name in a directory that decides; without a name, every one in it.
+type Spot = (PathBuf, Option<OsString>);
+
+impl Pipeline {
+    /// Has the operator's files looked at when something happens to them.
+    pub fn watch(self: &Arc<Self>) -> Watch {
+        Watch(tokio::spawn(keep_looking(Arc::clone(self))))
+    }
+
+    fn spots(&self) -> BTreeSet<Spot> {
+        let config = &self.state().config;
+        let mut spots = BTreeSet::new();
+        if let Some(reload) = &self.reload {
+            spots.extend(reload.seen().files().flat_map(trail));
+        }
+        spots.extend(config.policy.rules.iter().flat_map(|file| trail(file)));
+        if let Some(rules) = &config.policy.rules_dir {
+            spots.extend(trail(rules));
+            spots.insert((rules.clone(), None));
+        }
+        spots
+    }
+}
+
+async fn keep_looking(pipeline: Arc<Pipeline>) {
+    let mut eyes = match Eyes::new() {
+        Ok(eyes) => eyes,
+        Err(error) => {
+            tracing::warn!("changes of the config are seen with the next call only: {error}");
+            return;
+        }
+    };
+    loop {
+        eyes.turn_to(pipeline.spots());
+        // After the eyes are there, so that nothing happens unseen in between.
+        pipeline.refresh().await;
+        if let Some(workspace) = &pipeline.state().config.workspace {
+            // Says what is wrong with them when they are new.
+            pipeline.policy.current(workspace).await;
+        }
+        if eyes.are_elsewhere(&pipeline.spots()) {
+            continue;
+        }
+        eyes.poked.notified().await;
+        tokio::time::sleep(TOGETHER).await;
+    }
+}
+
+/// What is watched, and by what.
+struct Eyes {
+    watcher: RecommendedWatcher,
+    poked: Arc<Notify>,
+    spots: Arc<Mutex<BTreeSet<Spot>>>,
+    /// Each directory with what tells it from another of the same name.
+    folders: BTreeMap<PathBuf, (u64, u64)>,
+    complained: bool,
+}
+
+impl Eyes {
+    fn new() -> notify::Result<Eyes> {
+        let poked = Arc::new(Notify::new());
+        let spots = Arc::new(Mutex::new(BTreeSet::new()));
+        let watcher = notify::recommended_watcher({
+            let (poked, spots) = (Arc::clone(&poked), Arc::clone(&spots));
+            move |event: notify::Result<notify::Event>| {
+                let spots = spots.lock().unwrap_or_else(PoisonError::into_inner);
+                // An error may mean that events were lost.
+                if event.map_or(true, |event| matters(&event, &spots)) {
+                    poked.notify_one();
+                }
+            }
+        })?;
+        Ok(Eyes { watcher, poked, spots, folders: BTreeMap::new(), complained: false })
+    }
+
+    fn are_elsewhere(&self, spots: &BTreeSet<Spot>) -> bool {
+        *self.spots.lock().unwrap_or_else(PoisonError::into_inner) != *spots
+    }
+
+    fn turn_to(&mut self, spots: BTreeSet<Spot>) {
+        let of = |folder: &Path| std::fs::metadata(folder).ok().map(|facts| (facts.dev(), facts.ino()));
+        let wanted: BTreeMap<PathBuf, (u64, u64)> =
+            spots.iter().filter_map(|(folder, _)| Some((folder.clone(), of(folder)?))).collect();
+        *self.spots.lock().unwrap_or_else(PoisonError::into_inner) = spots;
+        for folder in
+            self.folders.iter().filter(|(folder, id)| wanted.get(*folder) != Some(id)).map(|(folder, _)| folder)
+        {
+            // One that is gone has taken its watch along.
+            let _ = self.watcher.unwatch(folder);
+        }
+        self.folders.retain(|folder, id| wanted.get(folder) == Some(id));
+        for (folder, id) in wanted {
+            if self.folders.contains_key(&folder) {
+                continue;
+            }
+            match self.watcher.watch(&folder, RecursiveMode::NonRecursive) {
+                Ok(()) => drop(self.folders.insert(folder, id)),
+                Err(error) if !self.complained => {
+                    self.complained = true;
+                    tracing::warn!("some changes of the config are seen with the next call only: {error}");
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+fn matters(event: &notify::Event, spots: &BTreeSet<Spot>) -> bool {
+    if matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write)) {
+        return false;
+    }
+    let is_spot = |path: &PathBuf| {
+        spots.iter().any(|(folder, name)| match name {
+            _ if path == folder => true,
+            Some(name) => path.parent() == Some(folder) && path.file_name() == Some(name),
+            None => path.parent() == Some(folder),
+        })
+    };
+    event.need_rescan() || event.paths.is_empty() || event.paths.iter().any(is_spot)
+}
+
+/// Every name on the way to a file whose change would lead elsewhere: each link, the file itself, or the first name that
+/// is not there yet.
+fn trail(path: &Path) -> Vec<Spot> {
+    let parts = |path: &Path| -> Vec<OsString> {
+        let kept = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
+        kept.map(|part| part.as_os_str().to_owned()).collect()
+    };
+    let mut spots = Vec::new();
+    let mut at = PathBuf::from("/");
+    let mut rest = VecDeque::from(parts(path));
+    while let Some(name) = rest.pop_front() {
+        if name == ".." {
+            at.pop();
+            continue;
+        }
+        let next = at.join(&name);
+        let facts = std::fs::symlink_metadata(&next);
+        if !rest.is_empty() && facts.as_ref().is_ok_and(std::fs::Metadata::is_dir) {
+            at = next;
+            continue;
+        }
+        spots.push((at.clone(), Some(name)));
+        match std::fs::read_link(&next) {
+            Ok(target) if spots.len() <= MAX_LINKS => {
+                if target.is_absolute() {
+                    at = PathBuf::from("/");
+                }
+                parts(&target).into_iter().rev().for_each(|part| rest.push_front(part));
+            }
+            _ => break,
+        }
+    }
+    spots
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::config::scratch::Scratch;
+
+    #[test]
+    fn every_turn_on_the_way_is_watched() {
+        let scratch = Scratch::new();
+        let at = scratch.path().canonicalize().unwrap();
+        let spot = |folder: &str, name: &str| (at.join(folder), Some(OsString::from(name)));
+        // As a cluster mounts it: a link to a link in the same directory, swapped as one.
+        scratch.file("etc/..1/config.toml", "x");
+        symlink("..1", at.join("etc/..data")).unwrap();
+        symlink("..data/config.toml", at.join("etc/config.toml")).unwrap();
+        let found = trail(&at.join("etc/config.toml"));
+        assert_eq!(found, [spot("etc", "config.toml"), spot("etc", "..data"), spot("etc/..1", "config.toml")]);
+        // What is not there yet is waited for, name by name.
+        assert_eq!(trail(&at.join("home/.config/ringfence/config.toml")), [spot("", "home")]);
+        scratch.dir("home/.config");
+        assert_eq!(trail(&at.join("home/.config/ringfence/config.toml")), [spot("home/.config", "ringfence")]);
+        // A ring of links has an end.
+        symlink("b", at.join("a")).unwrap();
+        symlink("a", at.join("b")).unwrap();
+        assert!(trail(&at.join("a/x")).len() <= MAX_LINKS + 1);
+    }
+}

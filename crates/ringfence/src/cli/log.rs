@@ -1,0 +1,207 @@
+//! The server's own log: lines for people or objects for programs, on standard error or in a file.
+//!
+//! Standard output belongs to the protocol. The lines are ours alone: the protocol engine would log whole requests, and
+//! arguments may hold secrets.
+
+use std::borrow::Cow;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::OFlags;
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::base::{Error, Kind, Result};
+use crate::config::log::{Log, LogFormat, LogLevel};
+
+/// The last look at a line before it is written.
+pub type Redact = fn(&str) -> Cow<'_, str>;
+
+/// Opens the log as it was asked for. Whatever is said from now on, a panic too, goes there.
+pub fn start(log: &Log, redact: Redact) -> Result<()> {
+    let out = match &log.file {
+        Some(path) => Out::File(open(path).map_err(|error| unusable(path, &error.to_string()).source(error))?),
+        None => Out::Stderr,
+    };
+    if let (Out::File(file), Some(path)) = (&out, &log.file)
+        && !file.metadata().is_ok_and(|facts| facts.is_file())
+    {
+        return Err(unusable(path, "it is no file"));
+    }
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(Lines { out: Arc::new(out), redact })
+        .with_target(false)
+        .with_ansi(false);
+    let lines = match log.format {
+        LogFormat::Pretty => lines.compact().boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).with_span_list(false).boxed(),
+    };
+    tracing_subscriber::registry()
+        .with(lines)
+        .with(Targets::new().with_target("ringfence", level(log.level)))
+        .try_init()
+        .map_err(|error| Error::internal("cannot start the log").source(error))?;
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let payload = panic.payload();
+        let what = payload.downcast_ref::<&str>().copied();
+        let what = what.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a word");
+        tracing::error!("panicked at {place}: {what}");
+    }));
+    Ok(())
+}
+
+fn unusable(path: &Path, why: &str) -> Error {
+    Error::new(Kind::Unavailable, format!("the log file {} cannot be used: {why}", path.display()))
+        .reason("bad_log_file")
+        .hint("Name a file in a directory that is there with `--log-file` (or RINGFENCE_LOG_FILE).")
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    // Whoever else may make links there shall not choose what we write to; a pipe that nobody reads shall not hold us.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let flags = i32::try_from(flags.bits()).unwrap_or_default();
+    let file = OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path)?;
+    let facts = file.metadata()?;
+    if facts.is_file() && facts.permissions().mode() & 0o077 != 0 {
+        file.set_permissions(Permissions::from_mode(0o600))?;
+    }
+    Ok(file)
+}
+
+fn level(level: LogLevel) -> LevelFilter {
+    match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    }
+}
+
+enum Out {
+    Stderr,
+    File(File),
+}
+
+/// Where lines go. Each comes whole.
+struct Lines {
+    out: Arc<Out>,
+    redact: Redact,
+}
+
+struct Line<'a>(&'a Lines);
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Line<'a>;
+
+    fn make_writer(&'a self) -> Line<'a> {
+        Line(self)
+    }
+}
+
+impl Write for Line<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        let text = one_line(&text);
+        let text = (self.0.redact)(&text);
+        match &*self.0.out {
+            Out::Stderr => io::stderr().write_all(text.as_bytes())?,
+            Out::File(file) => (&mut &*file).write_all(text.as_bytes())?,
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Somebody else's words shall not look like a line of ours.
+fn one_line(text: &str) -> String {
+    let escape = |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
+    let body = text.strip_suffix('\n').unwrap_or(text);
+    body.chars().map(escape).chain(["\n".to_owned()]).collect()
+}
+
+/// Does work whose warnings come before the log is open; they can be said later.
+pub fn hold<T>(work: impl FnOnce() -> T) -> (T, Held) {
+    let held = Held::default();
+    let keeper = tracing_subscriber::registry().with(held.clone());
+    (tracing::subscriber::with_default(keeper, work), held)
+}
+
+#[derive(Clone, Default)]
+pub struct Held(Arc<Mutex<Vec<(Level, String)>>>);
+
+impl Held {
+    pub fn say(self) {
+        for (level, text) in self.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            match level {
+                Level::ERROR => tracing::error!("{text}"),
+                Level::WARN => tracing::warn!("{text}"),
+                Level::INFO => tracing::info!("{text}"),
+                _ => tracing::debug!("{text}"),
+            }
+        }
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Held {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        struct Message(String);
+        impl Visit for Message {
+            fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+                if field.name() == "message" {
+                    self.0 = format!("{value:?}");
+                }
+            }
+        }
+        if !event.metadata().target().starts_with("ringfence") {
+            return;
+        }
+        let mut message = Message(String::new());
+        event.record(&mut message);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((*event.metadata().level(), message.0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_cannot_hold_another() {
+        assert_eq!(one_line("a\nb\u{1b}[31m\tü\n"), "a\\nb\\u{1b}[31m\\tü\n");
+    }
+
+    #[test]
+    fn every_line_passes_the_redactor() {
+        let folder = crate::config::scratch::Scratch::new();
+        let path = folder.path().join("log");
+        let redact: Redact = |line| line.replace("hunter2", "[secret]").into();
+        let lines = Lines { out: Arc::new(Out::File(open(&path).unwrap())), redact };
+        let layer = tracing_subscriber::fmt::layer().with_writer(lines).with_ansi(false).json();
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            tracing::warn!(password = "hunter2", "it is hunter2");
+        });
+        let written = std::fs::read_to_string(&path).unwrap();
+        assert!(!written.contains("hunter2") && written.matches("[secret]").count() == 2, "{written}");
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn what_is_said_too_early_is_kept() {
+        let ((), held) = hold(|| tracing::warn!("too early"));
+        assert_eq!(*held.0.lock().unwrap(), [(Level::WARN, "too early".to_owned())]);
+    }
+}

@@ -1,0 +1,233 @@
+//! The files that decide what a config says: whether one of them has changed, and making the config again.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::{Config, Env, Flags, config_path, resolve};
+use crate::base::Result;
+
+/// A file that was written to so lately may not be whole yet.
+const QUIET: Duration = Duration::from_millis(50);
+/// One that has become empty or is gone is most likely about to be written.
+const THIN: Duration = Duration::from_millis(500);
+/// Whatever goes on, nobody waits longer.
+const LONGEST: Duration = Duration::from_secs(1);
+/// The clock of a file system ticks no slower: what was written longer ago will not change under the same time.
+const TICK: Duration = Duration::from_millis(12);
+const STEP: Duration = Duration::from_millis(5);
+/// Reads that fell into a change are made again so often.
+const ROUNDS: usize = 8;
+
+/// How a config was made, so that it can be made again.
+pub struct Made {
+    flags: Flags,
+    env: Env,
+}
+
+/// What one look tells of a file without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Print {
+    device: u64,
+    inode: u64,
+    size: u64,
+    written: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Print {
+    fn of(path: &Path) -> Option<Print> {
+        let facts = std::fs::metadata(path).ok()?;
+        Some(Print {
+            device: facts.dev(),
+            inode: facts.ino(),
+            size: facts.size(),
+            written: (facts.mtime(), facts.mtime_nsec()),
+            changed: (facts.ctime(), facts.ctime_nsec()),
+        })
+    }
+
+    /// How long ago it was written to; nothing for a time that is still to come.
+    fn age(&self) -> Duration {
+        let (seconds, nanos) = (u64::try_from(self.written.0), u32::try_from(self.written.1));
+        let (Ok(seconds), Ok(nanos)) = (seconds, nanos) else { return Duration::MAX };
+        let written = SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds, nanos));
+        written.and_then(|written| SystemTime::now().duration_since(written).ok()).unwrap_or_default()
+    }
+}
+
+/// Every file that decides, as it was at one moment. A link counts as what it leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prints(Vec<(PathBuf, Option<Print>)>);
+
+impl Prints {
+    fn take(files: &[PathBuf]) -> Prints {
+        Prints(files.iter().map(|file| (file.clone(), Print::of(file))).collect())
+    }
+
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.0.iter().map(|(file, _)| file.as_path())
+    }
+
+    pub fn have_changed(&self) -> bool {
+        self.0.iter().any(|(file, print)| Print::of(file) != *print)
+    }
+
+    /// Whether something that had content before has none now.
+    fn is_thinner_than(&self, before: &Prints) -> bool {
+        let size = |prints: &Prints, file: &Path| {
+            prints.0.iter().find(|(other, _)| other == file).and_then(|(_, print)| print.map(|print| print.size))
+        };
+        self.files().any(|file| size(self, file).unwrap_or(0) == 0 && size(before, file).unwrap_or(0) > 0)
+    }
+
+    fn age(&self) -> Duration {
+        self.0.iter().filter_map(|(_, print)| print.map(|print| print.age())).min().unwrap_or(Duration::MAX)
+    }
+}
+
+impl Made {
+    pub fn new(flags: Flags, env: Env) -> Made {
+        Made { flags, env }
+    }
+
+    /// The config, and the files that it was made from as they were before they were read. Blocks.
+    pub fn first(&self) -> (Result<Config>, Prints) {
+        self.make(self.files(None), |files| {
+            let until = Instant::now() + TICK;
+            loop {
+                let prints = Prints::take(files);
+                if prints.age() >= TICK || Instant::now() >= until {
+                    return prints;
+                }
+                std::thread::sleep(STEP);
+            }
+        })
+    }
+
+    /// The same again, after something has changed. Blocks until the files are settled.
+    pub fn again(&self, now: &Config, before: &Prints) -> (Result<Config>, Prints) {
+        self.make(self.files(Some(now)), |files| settled(files, before))
+    }
+
+    /// The file that the operator writes, whether it is there or not.
+    pub fn file(&self) -> Option<PathBuf> {
+        config_path(&self.flags, &self.env).ok().flatten().map(|(path, _)| path)
+    }
+
+    fn make(&self, mut files: Vec<PathBuf>, look: impl Fn(&[PathBuf]) -> Prints) -> (Result<Config>, Prints) {
+        let mut round = 0;
+        loop {
+            let prints = look(&files);
+            let made = resolve(&self.flags, &self.env);
+            let named = made.as_ref().map_or_else(|_| files.clone(), |config| self.files(Some(config)));
+            round += 1;
+            if (named == files && !prints.have_changed()) || round == ROUNDS {
+                return (made, prints);
+            }
+            files = named;
+        }
+    }
+
+    /// Which files decide depends on what they say.
+    fn files(&self, config: Option<&Config>) -> Vec<PathBuf> {
+        let secrets = config.into_iter().flat_map(|config| config.secrets.files().iter().cloned());
+        self.file().into_iter().chain(secrets).collect()
+    }
+}
+
+/// Waits until nobody seems to be writing any more.
+fn settled(files: &[PathBuf], before: &Prints) -> Prints {
+    let begun = Instant::now();
+    let (mut prints, mut since) = (Prints::take(files), begun);
+    loop {
+        let quiet = if prints.is_thinner_than(before) { THIN } else { QUIET };
+        // A file that is gone has no time of its own; nor has one from another clock that is of use.
+        let still = since.elapsed() >= quiet;
+        let old = prints.age() >= quiet && prints.0.iter().all(|(_, print)| print.is_some());
+        if still || old || begun.elapsed() >= LONGEST {
+            return prints;
+        }
+        std::thread::sleep(STEP);
+        let again = Prints::take(files);
+        if again != prints {
+            (prints, since) = (again, Instant::now());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::super::scratch::Scratch;
+    use super::*;
+
+    fn age(path: &Path, by: Duration) {
+        let file = std::fs::File::options().append(true).open(path).unwrap();
+        file.set_modified(SystemTime::now() - by).unwrap();
+    }
+
+    #[test]
+    fn every_way_to_change_a_file_is_seen() {
+        let scratch = Scratch::new();
+        let file = scratch.file("etc/config.toml", "tools = 'all'");
+        let take = || Prints::take(std::slice::from_ref(&file));
+        age(&file, Duration::from_secs(60));
+        let before = take();
+        assert!(!before.have_changed());
+        // The same length, at the same time as far as anybody can set it.
+        let time = std::fs::metadata(&file).unwrap().modified().unwrap();
+        std::fs::write(&file, "tools = 'ALL'").unwrap();
+        std::fs::File::options().append(true).open(&file).unwrap().set_modified(time).unwrap();
+        assert!(before.have_changed());
+        let before = take();
+        let other = scratch.file("etc/other", "tools = 'all'");
+        std::fs::rename(other, &file).unwrap();
+        assert!(before.have_changed());
+        let before = take();
+        std::fs::remove_file(&file).unwrap();
+        assert!(before.have_changed() && take().is_thinner_than(&before));
+        let missing = take();
+        symlink(scratch.file("data/1/config.toml", "x"), &file).unwrap();
+        assert!(missing.have_changed() && !take().is_thinner_than(&missing));
+    }
+
+    #[test]
+    fn what_is_being_written_is_waited_for_and_not_for_ever() {
+        let scratch = Scratch::new();
+        let file = scratch.file("config.toml", "one");
+        let files = [file.clone()];
+        let before = Prints::take(&files);
+        age(&file, Duration::from_secs(60));
+        let begun = Instant::now();
+        settled(&files, &before);
+        assert!(begun.elapsed() < QUIET, "what was written long ago is settled");
+        // Emptied now, and written a while later.
+        std::fs::write(&file, "").unwrap();
+        let writer = std::thread::spawn({
+            let file = file.clone();
+            move || {
+                std::thread::sleep(THIN / 4);
+                std::fs::write(file, "two").unwrap();
+            }
+        });
+        let after = settled(&files, &before);
+        writer.join().unwrap();
+        assert_eq!(after.0[0].1.unwrap().size, 3);
+        assert!(!after.have_changed());
+        // Somebody who never stops is not waited for.
+        let begun = Instant::now();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::fs::write(&file, "three").unwrap();
+                }
+            });
+            settled(&files, &before);
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert!(begun.elapsed() < LONGEST * 3);
+    }
+}

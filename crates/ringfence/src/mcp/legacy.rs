@@ -1,0 +1,42 @@
+//! What `codex mcp-server` answered, for clients that were written for it: its form of the list and of errors. Spoken only
+//! while the operator has the surface switched off.
+
+use std::sync::Arc;
+
+use rmcp::model::{CallToolResult, ContentBlock, MetaObject, Tool as WireTool};
+use serde_json::{Map, json};
+
+use super::{Server, meta};
+use crate::base::{Error, Kind, TraceId};
+use crate::registry::Schemas;
+use crate::tools::Spec;
+
+/// Whether it is spoken.
+pub fn is_spoken(server: &Server) -> bool {
+    !server.pipeline.state().config.surface.enabled
+}
+
+/// A tool of the list: no annotations, no `_meta`.
+pub fn wire(spec: &Spec, schemas: &Schemas) -> WireTool {
+    let mut tool = WireTool::new(spec.name.clone(), spec.description.clone(), Arc::clone(&schemas.input));
+    tool.title = Some(spec.title.clone());
+    tool.output_schema = schemas.outline.clone();
+    tool
+}
+
+/// Every failure is a text, that of a tool which is not there as well.
+pub fn failure(error: &Error, tool: &str, trace_id: &TraceId) -> CallToolResult {
+    let shown: String = tool.chars().take(64).collect();
+    let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint());
+    let text = match error.kind() {
+        Kind::UnknownTool => format!("Unknown tool '{shown}'"),
+        Kind::InvalidArguments => {
+            format!("Failed to parse configuration for Codex tool: {}\n{hint}", error.message())
+        }
+        kind => format!("{}: {}\n{hint}\ntrace_id: {trace_id}", kind.name(), error.message()),
+    };
+    let mut result = CallToolResult::error(vec![ContentBlock::text(text)]);
+    let trace = Map::from_iter([(meta::TRACE_ID.to_owned(), json!(trace_id.as_str()))]);
+    result.meta = Some(MetaObject::from(trace));
+    result
+}

@@ -1,0 +1,389 @@
+//! What `codex exec --json` says: one event per line, turned into lines for people as they come.
+//!
+//! It is the word of a program that runs in the fence, and of the model behind it: bounded, and never believed beyond
+//! what it says about itself.
+
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+/// Of one event. A longer one is left out, and told of.
+pub const EVENT: usize = 4 << 20;
+/// Of one event that is passed on as it is, and how many may wait for a client that is slow. What is more is left out.
+const TOLD: usize = 64 << 10;
+const WAITING: usize = 256;
+/// Of the answer, which goes into the result twice.
+pub const ANSWER: usize = 256 << 10;
+/// Characters of a thing in a line of progress.
+const SHOWN: usize = 300;
+/// Characters of a failure.
+const FAILURE: usize = 4000;
+
+/// What has been said so far.
+#[derive(Debug, Default)]
+pub struct Events {
+    /// The line that is not yet complete.
+    line: Vec<u8>,
+    /// It is too long, and its rest is not kept.
+    is_skipped: bool,
+    pub thread: Option<String>,
+    /// The last message of the agent: the answer.
+    pub answer: Option<String>,
+    /// Why the turn failed, if it did.
+    pub failure: Option<String>,
+    pub is_completed: bool,
+    /// Values that are shown nowhere, whoever prints them.
+    secrets: Vec<String>,
+    /// Where each event goes as it is, for a client that was written for the removed server.
+    tells: Option<mpsc::Sender<Value>>,
+}
+
+/// What is known of the events; everything else in them is let be.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Event {
+    #[serde(rename = "type")]
+    kind: String,
+    thread_id: Option<String>,
+    message: Option<String>,
+    error: Option<Failure>,
+    item: Option<Item>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Failure {
+    message: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Item {
+    #[serde(rename = "type")]
+    kind: String,
+    text: Option<String>,
+    message: Option<String>,
+    command: Option<Value>,
+    exit_code: Option<i64>,
+    status: Option<String>,
+    server: Option<String>,
+    tool: Option<String>,
+    query: Option<String>,
+    changes: Option<Vec<Change>>,
+    items: Option<Vec<Todo>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Change {
+    path: String,
+    kind: Value,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Todo {
+    text: String,
+    completed: bool,
+}
+
+impl Events {
+    pub fn new(secrets: Vec<String>) -> Events {
+        // What is shorter may be a part of anything.
+        let secrets = secrets.into_iter().filter(|secret| secret.len() >= 8).collect();
+        Events { secrets, ..Events::default() }
+    }
+
+    /// The same, with nobody to tell.
+    pub fn silent(self) -> Events {
+        Events { tells: None, ..self }
+    }
+
+    /// Where the events come out as they are, from now on.
+    pub fn passed_on(&mut self) -> mpsc::Receiver<Value> {
+        let (tells, told) = mpsc::channel(WAITING);
+        self.tells = Some(tells);
+        told
+    }
+
+    /// The text without the values that are shown nowhere.
+    pub fn redact(&self, text: &str) -> String {
+        self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "[redacted]"))
+    }
+
+    /// Takes a piece of output, and gives back what people are shown of it.
+    pub fn take(&mut self, mut bytes: &[u8]) -> Vec<u8> {
+        let mut shown = String::new();
+        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+            self.keep(&bytes[..end]);
+            bytes = &bytes[end + 1..];
+            let line = std::mem::take(&mut self.line);
+            let told = match std::mem::take(&mut self.is_skipped) {
+                true => Some("[an event of Codex was too long to be read]".to_owned()),
+                false => self.hear(&line),
+            };
+            if let Some(told) = told {
+                shown.push_str(&told);
+                shown.push('\n');
+            }
+        }
+        self.keep(bytes);
+        shown.into_bytes()
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        if self.is_skipped || self.line.len() + bytes.len() > EVENT {
+            self.is_skipped = true;
+            self.line = Vec::new();
+            return;
+        }
+        self.line.extend_from_slice(bytes);
+    }
+
+    fn hear(&mut self, line: &[u8]) -> Option<String> {
+        if line.trim_ascii().is_empty() {
+            return None;
+        }
+        let line = self.redact(&String::from_utf8_lossy(line));
+        let Ok(event) = serde_json::from_str::<Event>(&line) else {
+            // Not an event: a warning of some library, or of nobody knows whom.
+            return Some(plain(&line, SHOWN));
+        };
+        if let Some(tells) = self.tells.as_ref().filter(|_| line.len() <= TOLD) {
+            // A client that does not keep up misses some, and nobody waits for it.
+            let _ = serde_json::from_str(&line).map(|event| tells.try_send(event));
+        }
+        match event.kind.as_str() {
+            "thread.started" => {
+                self.thread = event.thread_id.filter(|id| is_thread(id));
+                self.thread.as_ref().map(|id| format!("thread {id}"))
+            }
+            "turn.completed" => {
+                self.is_completed = true;
+                None
+            }
+            "turn.failed" | "error" => {
+                let said = event.error.and_then(|error| error.message).or(event.message);
+                let said = cut(said.as_deref().unwrap_or("it did not say why"), FAILURE);
+                let told = format!("failed: {}", plain(&said, SHOWN));
+                // It tells of its attempts too, and the last of them says what counts.
+                self.failure = Some(said);
+                Some(told)
+            }
+            "item.started" | "item.completed" => self.hear_of_item(event.kind == "item.completed", event.item?),
+            "item.updated" => event.item.filter(|item| item.kind == "todo_list").and_then(|item| item.told(false)),
+            _ => None,
+        }
+    }
+
+    fn hear_of_item(&mut self, is_over: bool, item: Item) -> Option<String> {
+        let told = item.told(is_over);
+        if is_over && item.kind == "agent_message" {
+            self.answer = Some(cut(&item.text.unwrap_or_default(), ANSWER));
+        }
+        told
+    }
+}
+
+impl Item {
+    fn told(&self, is_over: bool) -> Option<String> {
+        let text = |text: &Option<String>| plain(text.as_deref().unwrap_or_default(), SHOWN);
+        let state = || match self.status.as_deref() {
+            Some("failed" | "declined") => ", failed",
+            _ => "",
+        };
+        match (self.kind.as_str(), is_over) {
+            ("agent_message", true) => Some(text(&self.text)),
+            ("reasoning", true) => Some(format!("thinks: {}", text(&self.text))),
+            ("error", true) => Some(format!("warning: {}", text(&self.message))),
+            ("command_execution", false) => Some(format!("runs: {}", self.command())),
+            ("command_execution", true) => Some(match self.exit_code {
+                Some(code) => format!("exit code {code}: {}", self.command()),
+                None => format!("ended{}: {}", state(), self.command()),
+            }),
+            ("file_change", true) => {
+                let all = self.changes.iter().flatten();
+                let kind = |change: &Change| change.kind.as_str().unwrap_or("change").to_owned();
+                let all: Vec<_> = all.take(20).map(|it| format!("{} {}", kind(it), it.path)).collect();
+                Some(format!("files{}: {}", state(), plain(&all.join(", "), SHOWN)))
+            }
+            ("mcp_tool_call", _) => {
+                let verb = if is_over { "called" } else { "calls" };
+                Some(format!("{verb} {} of {}{}", text(&self.tool), text(&self.server), state()))
+            }
+            ("web_search", true) => Some(format!("searched the web: {}", text(&self.query))),
+            ("todo_list", _) => {
+                let all = self.items.iter().flatten().take(20);
+                let all: Vec<_> =
+                    all.map(|it| format!("[{}] {}", if it.completed { "x" } else { " " }, it.text)).collect();
+                Some(format!("plan: {}", plain(&all.join(" "), SHOWN)))
+            }
+            _ => None,
+        }
+    }
+
+    fn command(&self) -> String {
+        match &self.command {
+            Some(Value::String(command)) => plain(command, SHOWN),
+            Some(other) => plain(&other.to_string(), SHOWN),
+            None => String::new(),
+        }
+    }
+}
+
+/// Whether this is what Codex names its threads by. Anything else it would take for the name of one, and begin a new
+/// thread where there is none.
+pub fn is_thread(id: &str) -> bool {
+    let is_hex = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+    let parts: Vec<&str> = id.split('-').collect();
+    parts.iter().map(|part| part.len()).eq([8, 4, 4, 4, 12]) && parts.iter().all(|part| is_hex(part))
+}
+
+/// One line without anything that could redraw a terminal.
+fn plain(text: &str, most: usize) -> String {
+    let mut line: String = text.trim().chars().take(most).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.trim().chars().nth(most).is_some() {
+        line.push('…');
+    }
+    line
+}
+
+/// The beginning of it, where it is too long.
+fn cut(text: &str, most: usize) -> String {
+    if text.len() <= most {
+        return text.to_owned();
+    }
+    let mut end = most;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}\n… [{} more bytes were left out]", &text[..end], text.len() - end)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const THREAD: &str = "01a1e507-1a6d-7780-bad2-f3ce356a988a";
+
+    fn lines(events: &[Value]) -> String {
+        events.iter().map(|event| format!("{event}\n")).collect()
+    }
+
+    fn shown(events: &mut Events, bytes: &[u8]) -> String {
+        String::from_utf8(events.take(bytes)).unwrap()
+    }
+
+    #[test]
+    fn a_session_becomes_lines_an_answer_and_a_thread() {
+        let said = lines(&[
+            json!({"type": "thread.started", "thread_id": THREAD}),
+            json!({"type": "turn.started"}),
+            json!({"type": "item.started", "item": {"id": "item_0", "type": "command_execution", "command": "bash -lc ls", "status": "in_progress"}}),
+            json!({"type": "item.completed", "item": {"id": "item_0", "type": "command_execution", "command": "bash -lc ls", "aggregated_output": "a\n", "exit_code": 0, "status": "completed"}}),
+            json!({"type": "item.completed", "item": {"type": "file_change", "changes": [{"path": "a.rs", "kind": "add"}], "status": "completed"}}),
+            json!({"type": "item.completed", "item": {"type": "mcp_tool_call", "server": "s", "tool": "t", "status": "failed"}}),
+            json!({"type": "item.completed", "item": {"type": "agent_message", "text": "first"}}),
+            json!({"type": "item.completed", "item": {"type": "agent_message", "text": "It is\ndone."}}),
+            json!({"type": "something.new", "x": 1}),
+            json!({"type": "turn.completed", "usage": {}}),
+        ]);
+        let mut events = Events::default();
+        let told = shown(&mut events, said.as_bytes());
+        assert_eq!(
+            told,
+            format!(
+                "thread {THREAD}\nruns: bash -lc ls\nexit code 0: bash -lc ls\nfiles: add a.rs\ncalled t of s, failed\n\
+                 first\nIt is done.\n"
+            )
+        );
+        assert_eq!(events.thread.as_deref(), Some(THREAD));
+        assert_eq!(events.answer.as_deref(), Some("It is\ndone."));
+        assert!(events.is_completed && events.failure.is_none());
+    }
+
+    #[test]
+    fn pieces_may_end_anywhere() {
+        let said = lines(&[
+            json!({"type": "thread.started", "thread_id": THREAD}),
+            json!({"type": "item.completed", "item": {"type": "agent_message", "text": "grün 🦀"}}),
+        ]);
+        let (mut whole, mut bytewise) = (Events::default(), Events::default());
+        let one = whole.take(said.as_bytes());
+        let other: Vec<u8> = said.bytes().flat_map(|byte| bytewise.take(&[byte])).collect();
+        assert_eq!(one, other);
+        assert_eq!(bytewise.answer.as_deref(), Some("grün 🦀"));
+    }
+
+    #[test]
+    fn a_failure_is_kept_with_its_words() {
+        let mut events = Events::default();
+        let told = shown(
+            &mut events,
+            lines(&[
+                json!({"type": "error", "message": "Reconnecting... 1/5"}),
+                json!({"type": "turn.failed", "error": {"message": "no\u{1b}[2J such model"}}),
+            ])
+            .as_bytes(),
+        );
+        assert_eq!(told, "failed: Reconnecting... 1/5\nfailed: no [2J such model\n");
+        assert_eq!(events.failure.as_deref(), Some("no\u{1b}[2J such model"));
+    }
+
+    #[test]
+    fn a_key_is_shown_nowhere_whoever_prints_it() {
+        let mut events = Events::new(vec!["sk-hunter2hunter2".to_owned(), "short".to_owned()]);
+        let told = shown(
+            &mut events,
+            lines(&[
+                json!({"type": "item.started", "item": {"type": "command_execution", "command": "echo sk-hunter2hunter2"}}),
+                json!({"type": "item.completed", "item": {"type": "agent_message", "text": "it is sk-hunter2hunter2, shortly"}}),
+                json!({"type": "turn.failed", "error": {"message": "bad key sk-hunter2hunter2"}}),
+            ])
+            .as_bytes(),
+        );
+        assert!(!told.contains("hunter2") && told.contains("echo [redacted]"), "{told}");
+        assert_eq!(events.answer.as_deref(), Some("it is [redacted], shortly"));
+        assert_eq!(events.failure.as_deref(), Some("bad key [redacted]"));
+    }
+
+    #[test]
+    fn hostile_events_are_bounded_and_never_believed() {
+        let mut events = Events::default();
+        for id in ["../../etc/passwd", "--last", "01a1e507", "", "01A1E507-1A6D-7780-BAD2-F3CE356A988A"] {
+            events.take(lines(&[json!({"type": "thread.started", "thread_id": id})]).as_bytes());
+            assert_eq!(events.thread, None, "{id}");
+        }
+        // Wrong types, broken JSON, bytes that are no text, deep nesting: nothing of it is an event.
+        for line in [
+            "{\"type\": 7}\n".to_owned(),
+            "{\"type\": \"item.completed\"}\n".to_owned(),
+            "{\"type\": \"item.completed\", \"item\": []}\n".to_owned(),
+            format!("{}\n", "[".repeat(100_000)),
+            "{\"type\":\n".to_owned(),
+        ] {
+            let told = shown(&mut events, line.as_bytes());
+            assert!(told.chars().count() <= SHOWN + 2, "{} characters", told.chars().count());
+        }
+        events.take(b"\xff\xfe\x1b[31m\n");
+        assert!(events.answer.is_none() && events.failure.is_none());
+
+        // An event without an end keeps no memory, and the next one is heard.
+        for _ in 0..100 {
+            events.take(&vec![b'x'; 100 << 10]);
+            assert!(events.line.capacity() <= 2 * EVENT, "{}", events.line.capacity());
+        }
+        assert!(events.line.is_empty());
+        let told = shown(&mut events, format!("x\n{}", lines(&[json!({"type": "turn.completed"})])).as_bytes());
+        assert_eq!(told, "[an event of Codex was too long to be read]\n");
+        assert!(events.is_completed);
+
+        let long = json!({"type": "item.completed", "item": {"type": "agent_message", "text": "ü".repeat(1 << 20)}});
+        let told = shown(&mut events, lines(&[long]).as_bytes());
+        assert!(told.chars().count() <= SHOWN + 2);
+        let answer = events.answer.unwrap();
+        assert!(answer.len() < ANSWER + 100 && answer.ends_with("more bytes were left out]"), "{}", answer.len());
+    }
+}
