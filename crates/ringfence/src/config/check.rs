@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::fault::{Fault, Place};
+use super::read::entry_key;
 use super::resolve::{Source, entry_faults, resolve_source};
 use super::{Config, Env, Flags, raw};
 use crate::base::{Error, Result};
@@ -33,6 +34,9 @@ pub struct Finding {
     /// The path of the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
+    /// What is not there because of it, where that is all there is to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
     pub message: String,
     pub hint: String,
     /// The line with a caret under it.
@@ -48,6 +52,7 @@ impl From<Fault> for Finding {
             line: Some(fault.line),
             column: Some(fault.column),
             key: Some(fault.key).filter(|key| !key.is_empty()),
+            tool: fault.entry,
             message: fault.message,
             hint: fault.hint,
             picture: Some(fault.picture),
@@ -82,16 +87,29 @@ impl Look {
     /// About the value of a key, or what holds it where the file does not say it.
     pub fn find(&mut self, severity: Severity, key: &str, message: impl Into<String>, hint: impl Into<String>) {
         let place = self.source.read.places.value(key).map(|span| Place::of(&self.source.text, span, key));
+        let tool = match severity {
+            Severity::Error => self.tool_of(key),
+            Severity::Warning => None,
+        };
         self.findings.push(Finding {
             severity,
             file: self.source.path.clone().filter(|_| place.is_some()),
             line: place.as_ref().map(|place| place.line),
             column: place.as_ref().map(|place| place.column),
             key: Some(key.to_owned()),
+            tool,
             message: message.into(),
             hint: hint.into(),
             picture: place.map(|place| place.picture),
         });
+    }
+
+    /// The command that a key belongs to.
+    fn tool_of(&self, key: &str) -> Option<String> {
+        let holds = |name: &str| {
+            key.strip_prefix(&entry_key(name)).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        self.source.read.entries.iter().find(|entry| holds(&entry.name)).map(|entry| entry.name.clone())
     }
 
     /// What somebody refused; the error may name the key.

@@ -160,8 +160,7 @@ fn collect(path: &str, schema: &Value, keys: &mut Vec<Key>) {
 pub(super) fn describe(path: &str) -> Option<String> {
     let path = path.split('[').next().unwrap_or(path);
     let mut at = structure();
-    let mut names = path.split('.').filter(|name| !name.is_empty());
-    while let Some(name) = names.next() {
+    for name in path.split('.').filter(|name| !name.is_empty()) {
         at = at
             .get("properties")
             .and_then(|properties| properties.get(name))

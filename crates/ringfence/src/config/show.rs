@@ -10,7 +10,7 @@ use super::resolve::{Source, bare_entry, resolve_source};
 use super::secrets::Ref;
 use super::{Config, DEFAULTS, Entry, Env, Flags, Origin, Template, schema};
 use crate::base::Result;
-use crate::base::secret::is_sensitive;
+use crate::base::secret::{is_sensitive, redact_words};
 
 /// One key as it may be shown.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,12 +81,12 @@ pub fn show(flags: &Flags, env: &Env) -> Result<Show> {
                 (Some(file), Some(_)) => Origin::File(file.clone()),
                 _ => Origin::Default,
             };
-            keys.push(Shown {
-                value: entry_value(entry, &key.path),
-                key: format!("{path}.{}", key.path),
-                origin,
-                line,
-            });
+            let value = match key.path.as_str() {
+                // As it comes out beside everybody's.
+                "sandbox_profile" => Some(json!(entry.profile_beside(config.sandbox.profile).name())),
+                path => entry_value(entry, path),
+            };
+            keys.push(Shown { value, key: format!("{path}.{}", key.path), origin, line });
         }
     }
     Ok(Show { file: source.path.clone(), keys, secrets: needed(&config) })
@@ -142,10 +142,10 @@ pub(super) fn written_as(wanted: &Ref) -> String {
 
 /// The value of one key of a command, as it may be shown.
 pub(super) fn entry_value(entry: &Entry, key: &str) -> Option<Value> {
-    let texts = |all: &[Template]| json!(all.iter().map(|one| one.text.as_str()).collect::<Vec<_>>());
+    let texts = |all: &[Template]| redact_words(&all.iter().map(|one| one.text.clone()).collect::<Vec<_>>());
     Some(match key {
         "command" => json!(entry.command),
-        "args" => texts(&entry.args),
+        "args" => json!(texts(&entry.args)),
         "stdin" => json!(if entry.stdin == EntryStdin::Json { "json" } else { "none" }),
         "cwd" => json!(entry.cwd.as_deref().unwrap_or(Path::new("."))),
         "env" => Value::Object(
@@ -154,7 +154,8 @@ pub(super) fn entry_value(entry: &Entry, key: &str) -> Option<Value> {
                 .iter()
                 .map(|(name, value)| {
                     let hide = is_sensitive(name) && value.refs().next().is_none();
-                    (name.clone(), json!(if hide { "set" } else { &value.text }))
+                    let shown = texts(std::slice::from_ref(value)).concat();
+                    (name.clone(), json!(if hide { "set".to_owned() } else { shown }))
                 })
                 .collect(),
         ),

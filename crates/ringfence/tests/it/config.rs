@@ -35,8 +35,8 @@ terminal = true
 
 [mcp.lint]
 command = "sh"
-args = ["-c", "true"]
-env = { A = "b", DB_PASSWORD = "hunter2-hunter2", KEY = "${LINT_KEY}", OTHER = "${NOT_THERE}" }
+args = ["-c", "true", "--password=hunter2-hunter2", "--token", "hunter2-hunter2"]
+env = { A = "b", URL = "https://u:hunter2-hunter2@h/", DB_PASSWORD = "hunter2-hunter2", KEY = "${LINT_KEY}", OTHER = "${NOT_THERE}" }
 "#;
 
 fn with(text: &str) -> (Arc<Scratch>, PathBuf) {
@@ -182,7 +182,7 @@ fn show_tells_every_value_and_who_set_it() {
     );
     assert_eq!(
         find("mcp.lint.args"),
-        &json!({"key": "mcp.lint.args", "value": ["-c", "true"], "origin": {"from": "file", "file": name, "line": 8}})
+        &json!({"key": "mcp.lint.args", "value": ["-c", "true", "--password=[redacted]", "--token", "[redacted]"], "origin": {"from": "file", "file": name, "line": 8}})
     );
     assert_eq!(find("surface.allow")["value"], json!(["*"]));
     assert_eq!(find("root")["origin"], json!({"from": "environment", "name": "SANDBOX_ROOT"}));

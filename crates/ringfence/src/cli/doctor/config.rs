@@ -29,5 +29,6 @@ fn of_finding(finding: Finding) -> Health {
         Severity::Error => Outcome::Refused,
         Severity::Warning => Outcome::NotTried,
     };
-    Health { name: "config", outcome, text: finding.line(), fix: Some(finding.hint) }
+    let without = finding.tool.as_ref().map(|tool| format!("; the tool `{tool}` is left out")).unwrap_or_default();
+    Health { name: "config", outcome, text: format!("{}{without}", finding.line()), fix: Some(finding.hint) }
 }
