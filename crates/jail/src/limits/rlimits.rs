@@ -14,8 +14,9 @@ use super::{Limits, Means};
 /// Without one, everything that the user runs counts, and for root nothing does. It allocates nothing, so that it may
 /// stand between fork and exec.
 pub fn set_rlimits(limits: &Limits, means: Means) -> io::Result<()> {
-    // A core file is a copy of memory, secrets included, as large as the memory limit.
-    lower(Resource::Core, Some(0), 0)?;
+    // A core file is a copy of memory, secrets included, as large as the memory limit. Where cores are handed to a
+    // program and not written to a file, the kernel asks no limit but this one.
+    lower(Resource::Core, Some(1), 0)?;
     lower(Resource::Nofile, limits.open_files, 0)?;
     if let (Some(soft), now) = (limits.usual_files, getrlimit(Resource::Nofile)) {
         let current = Some(soft.min(now.current.unwrap_or(soft)));

@@ -127,7 +127,8 @@ impl Gate {
     }
 
     /// Asks everyone who can answer; the first answer counts, and silence is a no.
-    async fn decide(&self, cx: &AskCx<'_>, mut prompt: Prompt) -> Result<Grant> {
+    async fn decide(&self, cx: &AskCx<'_>, prompt: Prompt) -> Result<Grant> {
+        let mut prompt = prompt.redacted();
         // A client that answers without showing anything to anybody is not asked: its answer would be nobody's.
         let abilities = cx.caller.abilities();
         // Nor is one whose call is over: a run may have outlived it.

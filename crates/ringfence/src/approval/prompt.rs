@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::base::call::Prepared;
+use crate::base::known;
 use crate::session::Session;
 
 /// One question to a human. It is data, so that every asker shows the same.
@@ -72,6 +73,22 @@ impl Prompt {
             effects: Vec::new(),
             ..whole
         }
+    }
+
+    /// Without the values of secrets, whoever put them in.
+    #[must_use]
+    pub fn redacted(mut self) -> Self {
+        for text in [&mut self.tool, &mut self.description, &mut self.why, &mut self.cwd, &mut self.workspace]
+            .into_iter()
+            .chain(&mut self.subject)
+            .chain(&mut self.command)
+            .chain(&mut self.env)
+            .chain(&mut self.effects)
+        {
+            known::redact_text(text);
+        }
+        known::redact_value(&mut self.arguments);
+        self
     }
 
     /// What it is called in an answer.

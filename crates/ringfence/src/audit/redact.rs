@@ -1,11 +1,12 @@
 //! The last look at a record before it is written: what must not be kept is taken out, whoever put it in.
 //!
 //! Callers hand over names, hashes and counts. This is the second lock on the door: a member that holds
-//! arguments or an environment, or whose name says that it is a secret, is replaced, and no string is longer
-//! than a path may be, so that a hostile client cannot fill the disk with its own name.
+//! arguments or an environment, or whose name says that it is a secret, is replaced, so is every value of a secret that
+//! we know, and no string is longer than a path may be, so that a hostile client cannot fill the disk with its own name.
 
 use serde_json::{Map, Value};
 
+use crate::base::known;
 use crate::base::secret::is_sensitive;
 
 const TEXT_LIMIT: usize = 4096;
@@ -18,7 +19,8 @@ const VALUES: [&str; 7] = ["arguments", "args", "argv", "env", "environment", "h
 const PLAIN: [&str; 2] = ["_hash", "_bytes"];
 
 pub(super) fn redact(fields: Map<String, Value>) -> Map<String, Value> {
-    fields.into_iter().map(|(name, value)| (name.clone(), redact_member(&name, value))).collect()
+    let member = |(name, value): (String, Value)| (known::redact(&name).into_owned(), redact_member(&name, value));
+    fields.into_iter().map(member).collect()
 }
 
 fn redact_member(name: &str, value: Value) -> Value {
@@ -31,7 +33,10 @@ fn redact_member(name: &str, value: Value) -> Value {
         _ if VALUES.contains(&name.as_str()) || secret && !plain => REDACTED.into(),
         Value::Object(map) => Value::Object(redact(map)),
         Value::Array(items) => items.into_iter().map(|item| redact_member(&name, item)).collect(),
-        Value::String(text) => Value::String(cut(text)),
+        Value::String(mut text) => {
+            known::redact_text(&mut text);
+            Value::String(cut(text))
+        }
     }
 }
 

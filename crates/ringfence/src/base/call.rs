@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::ids::TraceId;
+use super::known;
 
 /// What will run, frozen. Nothing after this point reads the request again, so what a human approves is what
 /// happens.
@@ -109,6 +110,22 @@ impl Output {
 
     pub fn text(text: impl Into<String>) -> Self {
         Output { content: vec![Block::Text(text.into())], ..Output::default() }
+    }
+
+    /// Without the values of secrets, whoever put them in.
+    #[must_use]
+    pub fn redacted(mut self) -> Self {
+        for block in &mut self.content {
+            match block {
+                Block::Text(text) => known::redact_text(text),
+                Block::Wire(value) => known::redact_value(value),
+                Block::Image { .. } => {}
+            }
+        }
+        self.structured.as_mut().map(known::redact_map);
+        known::redact_map(&mut self.meta);
+        self.facts.denials.iter_mut().for_each(known::redact_value);
+        self
     }
 
     pub fn with_meta(mut self, key: &str, value: impl Into<Value>) -> Self {

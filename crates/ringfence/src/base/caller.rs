@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use super::error::{Error, Kind, Result};
+use super::known;
 
 /// What the client said it can do, as far as a run may care.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -123,16 +124,18 @@ impl Caller {
             return;
         }
         let (done, taken) = oneshot::channel();
+        let message = known::redact(&message).into_owned();
         if self.events.send(Event::Progress { message, progress, total, done }).await.is_ok() {
             // An error means that nobody is attached any more: there is nobody to wait for.
             let _ = taken.await;
         }
     }
 
-    pub async fn log(&self, level: &'static str, logger: &str, data: Value) {
+    pub async fn log(&self, level: &'static str, logger: &str, mut data: Value) {
         if !self.abilities.logging {
             return;
         }
+        known::redact_value(&mut data);
         let (done, taken) = oneshot::channel();
         if self.events.send(Event::Log { level, logger: logger.to_owned(), data, done }).await.is_ok() {
             let _ = taken.await;
@@ -197,7 +200,8 @@ impl Caller {
         }
         let (questions, answers): (Vec<_>, Vec<_>) = questions
             .into_iter()
-            .map(|(key, method, params)| {
+            .map(|(key, method, mut params)| {
+                known::redact_value(&mut params);
                 let (reply, answer) = oneshot::channel();
                 (Question { key, method, params, reply }, answer)
             })

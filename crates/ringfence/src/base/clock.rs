@@ -29,6 +29,24 @@ pub fn format_utc(time: SystemTime) -> String {
     )
 }
 
+/// The seconds from 1970 to the beginning of a day, written `2026-12-31`. None for a day that there is not.
+pub fn parse_day(text: &str) -> Option<u64> {
+    let parts: Vec<u64> = text.split('-').map(|part| part.parse().ok()).collect::<Option<_>>()?;
+    let shape = text
+        .bytes()
+        .enumerate()
+        .all(|(at, byte)| if matches!(at, 4 | 7) { byte == b'-' } else { byte.is_ascii_digit() });
+    let ([year, month, day], true, 10) = (&parts[..], shape, text.len()) else { return None };
+    let (year, month, day) = (*year, *month, *day);
+    // Counted back from March, so that a leap day is the last of its year.
+    let y = if month <= 2 { year.checked_sub(1)? } else { year };
+    let days = (y / 400) * 146_097 + (y % 400) * 365 + (y % 400) / 4 - (y % 400) / 100
+        + (153 * ((month + 9) % 12) + 2) / 5
+        + day;
+    let days = days.checked_sub(719_469)?;
+    (civil_from_days(days) == (year, month, day)).then_some(days * 86_400)
+}
+
 /// Days since 1970-01-01 to a Gregorian date. Eras of 400 years keep it in integers.
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
     let z = days + 719_468;
@@ -125,6 +143,21 @@ mod tests {
         assert_eq!(at(951_782_399), "2000-02-28T23:59:59.000000Z");
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00.000000Z");
         assert_eq!(at(1_794_778_800), "2026-11-15T21:40:00.000000Z");
+        for seconds in (0..400 * 366).map(|day: u64| day * 86_400) {
+            assert_eq!(parse_day(&at(seconds)[..10]), Some(seconds));
+        }
+        for wrong in [
+            "2026-02-29",
+            "2026-13-01",
+            "2026-00-01",
+            "2026-1-01",
+            "1969-12-31",
+            "0000-01-01",
+            "2026-11-15Z",
+            "+026-01-01",
+        ] {
+            assert_eq!(parse_day(wrong), None, "{wrong}");
+        }
     }
 
     #[tokio::test]

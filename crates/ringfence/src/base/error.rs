@@ -9,6 +9,7 @@ use std::fmt;
 use serde_json::{Map, Value, json};
 
 use super::ids::TraceId;
+use super::known;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -192,6 +193,15 @@ impl Error {
         self.0.code.unwrap_or(self.0.kind.row().code)
     }
 
+    /// Without the values of secrets, whoever put them in.
+    #[must_use]
+    pub fn redacted(mut self) -> Self {
+        known::redact_text(&mut self.0.message);
+        self.0.hint.as_mut().map(known::redact_text);
+        known::redact_map(&mut self.0.data);
+        self
+    }
+
     /// For the log: the message and the chain beneath it.
     pub fn detail(&self) -> String {
         use std::fmt::Write;
@@ -201,6 +211,7 @@ impl Error {
             let _ = write!(text, ": {error}");
             next = error.source();
         }
+        known::redact_text(&mut text);
         text
     }
 

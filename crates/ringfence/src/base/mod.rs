@@ -8,10 +8,12 @@ pub mod clock;
 pub mod error;
 pub mod glob;
 pub mod ids;
+pub mod known;
 pub mod narrowing;
 pub mod nearest;
 pub mod seal;
 pub mod secret;
+pub mod sieve;
 pub mod workspace;
 
 pub use cancel::{Cancel, Cause};

@@ -1,5 +1,5 @@
-//! Sealed text: state that travels through a client and comes back. It can be neither read nor changed on
-//! the way (AEAD), and it opens only for the purpose it was sealed for (the associated data).
+//! Sealed text: state that travels through a client and comes back, or lies in a file. It can be neither read nor
+//! changed on the way (AEAD), and it opens only for the purpose it was sealed for (the associated data).
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use base64::Engine;
@@ -10,12 +10,17 @@ use serde::de::DeserializeOwned;
 use super::error::{Error, Result};
 use super::ids::random;
 
-/// One key per process: whatever the state points at lives in this process as well.
 pub struct Sealer(LessSafeKey);
 
 impl Sealer {
+    /// One key per process: whatever the state points at lives in this process as well.
     pub fn new() -> Result<Self> {
-        let key = UnboundKey::new(&AES_256_GCM, &random::<32>())
+        Sealer::with_key(&random::<32>())
+    }
+
+    /// For what outlives the process. Nonces are random, so a key is good for as many texts as anybody seals by hand.
+    pub fn with_key(key: &[u8; 32]) -> Result<Self> {
+        let key = UnboundKey::new(&AES_256_GCM, key)
             .map_err(|error| Error::internal("cannot make a sealing key").source(error))?;
         Ok(Sealer(LessSafeKey::new(key)))
     }

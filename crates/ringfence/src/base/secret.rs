@@ -1,13 +1,19 @@
-//! A value that must never be shown. It has no Display and no Serialize; Debug says only that it is there.
+//! A value that must never be shown. It has no Display and no Serialize; Debug says only that it is there. Its memory
+//! is wiped when it goes.
 
+use std::borrow::Cow;
 use std::fmt;
 
+use zeroize::Zeroizing;
+
+use super::known;
+
 #[derive(Clone)]
-pub struct Secret(Vec<u8>);
+pub struct Secret(Zeroizing<Vec<u8>>);
 
 impl Secret {
     pub fn new(value: impl Into<Vec<u8>>) -> Self {
-        Secret(value.into())
+        Secret(Zeroizing::new(value.into()))
     }
 
     /// The one way to the bytes, so that every use can be found by name.
@@ -36,6 +42,11 @@ pub fn redact_words(words: &[String]) -> Vec<String> {
     for word in words {
         let hide = std::mem::take(&mut hide_next);
         let option = word.starts_with('-');
+        // Before anybody quotes or cuts it, which would make it another text.
+        if let Cow::Owned(clean) = known::redact(word) {
+            shown.push(clean);
+            continue;
+        }
         shown.push(match word.split_once(['=', ':']) {
             _ if hide && !option && is_value(word) => HIDDEN.to_owned(),
             Some((name, value)) if is_value(name) && is_value(bare(value)) && is_sensitive(&name.replace('-', "_")) => {
@@ -94,6 +105,11 @@ mod word_tests {
         assert_eq!(shown(&["curl", "-H", "X-Api-Token: hunter2"]), "curl -H X-Api-Token:[redacted]");
         assert_eq!(shown(&["curl", "-H", "Authorization: Bearer hunter2"]), "curl -H Authorization:[redacted]");
         assert_eq!(shown(&["x", "--password", "--force", "y"]), "x --password --force y");
+        known::learn([("DB", &Secret::new("pg://me:it's@host/x"))]);
+        assert_eq!(
+            shown(&["psql", "--token", "pg://me:it's@host/x", "a=pg://me:it's@host/x,b"]),
+            "psql --token [secret:DB] a=[secret:DB],b"
+        );
         for code in ["token=1; rm -rf ~", "token=1;rm", "secret=$(id)", "https://x;rm -rf ~@host"] {
             assert_eq!(shown(&["sh", "-c", code]), format!("sh -c {code}"));
         }

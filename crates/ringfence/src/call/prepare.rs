@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{CallRequest, Pipeline, State};
 use crate::base::call::{Prepared, digest};
+use crate::base::known;
 use crate::base::secret::is_sensitive;
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
@@ -137,14 +138,19 @@ fn shown(arguments: &Map<String, Value>, hidden: &BTreeSet<String>) -> Value {
             other => other.clone(),
         }
     }
-    show(&Value::Object(arguments.clone()), hidden)
+    // Before anything is cut: half of a value is not found any more.
+    let mut arguments = arguments.clone();
+    known::redact_map(&mut arguments);
+    show(&Value::Object(arguments), hidden)
 }
 
 fn shown_env(env: &[(String, String)]) -> Vec<String> {
-    let show = |(name, value): &(String, String)| match is_sensitive(name) {
-        true => format!("{name} (set)"),
-        false if value.chars().nth(200).is_some() => format!("{name}={}…", value.chars().take(200).collect::<String>()),
-        false => format!("{name}={value}"),
+    let show = |(name, value): &(String, String)| match (is_sensitive(name), known::redact(value)) {
+        (true, _) => format!("{name} (set)"),
+        (false, value) if value.chars().nth(200).is_some() => {
+            format!("{name}={}…", value.chars().take(200).collect::<String>())
+        }
+        (false, value) => format!("{name}={value}"),
     };
     env.iter().map(show).collect()
 }

@@ -7,6 +7,7 @@ mod doctor;
 mod log;
 mod rules;
 mod sandbox;
+mod secret;
 mod serve;
 mod try_it;
 
@@ -49,6 +50,8 @@ enum Command {
     Config(config::Args),
     /// Show what has been done, follow it, or verify that the log is whole
     Audit(audit::Args),
+    /// Keep the secrets that `${secret:NAME}` in the config stands for
+    Secret(secret::Args),
     /// List and answer the questions that wait for a human
     Approvals(approvals::Approvals),
 }
@@ -66,6 +69,7 @@ pub fn run() -> ExitCode {
         Command::Audit(args) => {
             root(args.root.clone()).and_then(|root| audit::run(args, &root, &mut std::io::stdout().lock()))
         }
+        Command::Secret(args) => secret::run(&args, &mut std::io::stdout().lock()).map(|()| 0),
         Command::Approvals(args) => root(args.root.clone()).and_then(|root| approvals::run(&args, &root)).map(|()| 0),
     };
     match result {

@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::log;
 use crate::approval::terminal;
-use crate::base::{Cause, Error, Kind, Result};
+use crate::base::{Cause, Error, Kind, Result, known};
 use crate::config::log::LogFlags;
 use crate::config::{self, Config, Env, Flags};
 use crate::mcp::{Server, http, stdio};
@@ -53,6 +53,9 @@ pub struct Args {
     /// Write every exec into the audit log, not only those that a rule decided
     #[arg(long)]
     audit_execs: bool,
+    /// The key of the stored secrets, where it does not lie beside them (RINGFENCE_SECRETS_KEY_FILE)
+    #[arg(long, value_name = "FILE")]
+    secrets_key_file: Option<PathBuf>,
     /// How much is logged; default: warn
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<config::log::LogLevel>,
@@ -76,6 +79,7 @@ pub fn run(args: Args) -> Result<u8> {
             http: args.http,
             insecure_no_auth: args.insecure_no_auth,
             conformance_fixtures: args.conformance_fixtures,
+            secrets_key_file: args.secrets_key_file,
             sandbox: config::SandboxFlags::default(),
             policy: config::PolicyFlags { rules: args.rules, escalate: args.escalate, audit_execs: args.audit_execs },
             log: LogFlags { level: args.log_level, format: args.log_format, file: args.log_file },
@@ -84,7 +88,7 @@ pub fn run(args: Args) -> Result<u8> {
     );
     let ((config, seen), said) = log::hold(|| made.first());
     let config = config?;
-    log::start(&config.log, |line| line.into())?;
+    log::start(&config.log, known::redact)?;
     said.say();
     config::prepare_root(&config)?;
     crate::sandbox::profile::check(&config)?;

@@ -28,6 +28,7 @@ variables! {
     SANDBOX_WORKSPACE       "SANDBOX_WORKSPACE"       false "The directory the tools work in (`--workspace`).";
     RINGFENCE_CONFIG        "RINGFENCE_CONFIG"        false "The config file (`--config`).";
     RINGFENCE_TOOLS         "RINGFENCE_TOOLS"         false "Which tools are listed: core, shell or all (`--tools`).";
+    RINGFENCE_SECRETS_KEY_FILE "RINGFENCE_SECRETS_KEY_FILE" false "The key of the stored secrets, where it does not lie beside them (`--secrets-key-file`).";
     RINGFENCE_LOG           "RINGFENCE_LOG"           false "How much is logged: error, warn, info, debug or trace (`--log-level`).";
     RINGFENCE_LOG_FORMAT    "RINGFENCE_LOG_FORMAT"    false "The form of the log: pretty or json (`--log-format`).";
     RINGFENCE_LOG_FILE      "RINGFENCE_LOG_FILE"      false "The file that the log goes to, instead of standard error (`--log-file`).";
@@ -40,6 +41,8 @@ variables! {
     XDG_STATE_HOME          "XDG_STATE_HOME"          false "Holds the default root.";
     XDG_CONFIG_HOME         "XDG_CONFIG_HOME"         false "Holds the default config file.";
     HOME                    "HOME"                    false "The home directory: base of the defaults, and refused as a workspace.";
+    XDG_RUNTIME_DIR         "XDG_RUNTIME_DIR"         false "Holds the socket of the session that the system's keyring belongs to.";
+    DBUS_SESSION_BUS_ADDRESS "DBUS_SESSION_BUS_ADDRESS" false "The same, where it is elsewhere.";
     CODEX_HOME              "CODEX_HOME"              false "Holds the operator's rules, in `rules/`; `~/.codex` by default.";
     PATH                    "PATH"                    false "Where the browser and the programs that rules name are looked for.";
     RUSTUP_HOME             "RUSTUP_HOME"             false "Where Rust's toolchains are, which commands in the fence may use.";

@@ -10,6 +10,7 @@ use super::env::{self, Env};
 use super::raw;
 use super::resolve::{Layers, Picker};
 use super::{Auth, AuthKey, Origin};
+use crate::base::known;
 use crate::base::secret::Secret;
 use crate::base::{Error, Kind, Result};
 
@@ -35,6 +36,7 @@ pub(super) fn resolve(picker: &mut Picker<'_>, env: &Env, file: &raw::Auth, defa
     }
     let mut files = Vec::new();
     let secret = secret(picker, env, file, &mut files)?;
+    known::learn(secret.iter().map(|secret| (env::MCP_AUTH_JWT_SECRET, secret)));
     let public = public_key(picker, env, file, &mut files)?;
     let key = match (secret, public) {
         (Some(secret), None) => AuthKey::Secret(secret),
@@ -194,6 +196,7 @@ mod tests {
         assert!(!format!("{resolved:?}").contains(SECRET));
         let shown = resolved.settings.iter().find(|setting| setting.key == "auth.jwt_secret").unwrap();
         assert_eq!(shown.value, "set");
+        assert_eq!(known::redact(SECRET), "[secret:MCP_AUTH_JWT_SECRET]");
 
         let key = scratch.file("etc/key.pem", "-----BEGIN PUBLIC KEY-----\nMCow\n-----END PUBLIC KEY-----\n");
         let from_file = format!("[auth]\nenabled = true\njwt_public_key = \"{}\"", key.display());

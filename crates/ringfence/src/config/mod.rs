@@ -47,7 +47,7 @@ pub use place::{prepare_root, workspace_for};
 pub use policy::{Escalate, Heuristics, Policy, PolicyFlags};
 pub use read::entry_key;
 use resolve::config_path;
-pub use resolve::{Flags, resolve, resolve_root};
+pub use resolve::{Flags, Keeping, resolve, resolve_keeping, resolve_root};
 pub use sandbox::{Profile, Sandbox, SandboxFlags};
 pub use secrets::Secrets;
 pub use show::{Needed, Show, Shown, show};
@@ -130,6 +130,8 @@ pub struct Config {
     /// What is wrong with the commands that are not among them.
     pub dropped: Vec<Fault>,
     pub secrets: Arc<Secrets>,
+    /// Files outside the workspace that hold secrets or keys. No run sees them.
+    pub private: Vec<PathBuf>,
     pub tools: ToolSet,
     pub tool_names: ToolNames,
     pub approval: Approval,

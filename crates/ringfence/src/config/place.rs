@@ -133,6 +133,11 @@ pub fn prepare_root(config: &Config) -> Result<()> {
             .reason("open_root")
             .hint(format!("Run `chmod 700 {}`, or name another directory with `--root`.", config.root.display())));
     }
+    if config.secrets.wants_store() {
+        // It can be watched before anything is in it.
+        make_private(&config.root.join("secrets"))
+            .map_err(|error| failed("cannot be used").hint(hint).source(error))?;
+    }
     Ok(())
 }
 

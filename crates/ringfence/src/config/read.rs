@@ -12,7 +12,9 @@ use toml::de::{DeTable, DeValue};
 
 use super::fault::Fault;
 use super::places::{Places, child, line_of};
+use super::secrets::Ref;
 use super::sieve::{MOST, Misfit, sift};
+use super::template::Template;
 use super::{raw, syntax};
 use crate::base::{Error, Result};
 
@@ -49,6 +51,15 @@ pub struct Written {
     pub span: Range<usize>,
     /// The keys that could not be read. There is no such tool if there are any.
     pub unread: BTreeSet<String>,
+}
+
+impl Written {
+    /// The secrets that it speaks of. One that cannot be read as a template speaks of none.
+    pub fn refs(&self) -> Vec<Ref> {
+        let args = self.entry.args.iter().flatten().filter_map(|text| Template::with_arguments(text).ok());
+        let env = self.entry.env.iter().flatten().filter_map(|(_, text)| Template::without_arguments(text).ok());
+        args.chain(env).flat_map(|one| one.refs().cloned().collect::<Vec<_>>()).collect()
+    }
 }
 
 /// Reads the text of a config file; `path` is for the words of what is wrong with it.

@@ -1,5 +1,6 @@
 //! From flags, environment, file and defaults to one [`Config`]; each value remembers who set it.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
@@ -15,6 +16,7 @@ use super::env::{self, Env};
 use super::log::{self, LogFlags};
 use super::place::{self, Keepers, Place};
 use super::read::{self, Parsed};
+use super::secrets::{self, Keyring, Ref, Sources, Store};
 use super::{
     Approval, Browser, Config, DEFAULTS, Entry, Fault, Http, Limits, Origin, PolicyFlags, SandboxFlags, Secrets,
     Setting, Surface, ToolNames, ToolSet, keys, policy, raw, sandbox, surface,
@@ -35,6 +37,8 @@ pub struct Flags {
     pub http: Option<String>,
     pub conformance_fixtures: bool,
     pub insecure_no_auth: bool,
+    /// The key of the stored secrets, where it does not lie beside them.
+    pub secrets_key_file: Option<PathBuf>,
     pub sandbox: SandboxFlags,
     pub policy: PolicyFlags,
     pub log: LogFlags,
@@ -198,6 +202,34 @@ pub fn resolve_root(flags: &Flags, env: &Env) -> Result<PathBuf> {
     Ok(root(&mut picker, flags, env, &source)?.0)
 }
 
+/// Where secrets are kept, and which tools want which, for commands that need no workspace.
+pub struct Keeping {
+    pub store: Store,
+    pub keyring: Option<Keyring>,
+    /// The names of `${secret:NAME}` and the tools that use them.
+    pub uses: BTreeMap<String, Vec<String>>,
+}
+
+pub fn resolve_keeping(flags: &Flags, env: &Env) -> Result<Keeping> {
+    let source = Source::read(flags, env)?;
+    let defaults = read::parse_file(DEFAULTS, Path::new("defaults.toml"))?;
+    let mut picker = picker(&source, env);
+    let (root, _) = root(&mut picker, flags, env, &source)?;
+    let store = Store::new(&root, secrets::key_file(flags.secrets_key_file.as_ref(), env)?);
+    let sources = Sources::of(&mut picker, env, (&source.read.file.secrets, &defaults.secrets), store)?;
+    let mut uses: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for written in &source.read.entries {
+        for one in written.refs() {
+            if let Ref::Stored(name) = one
+                && uses.get(&name).is_none_or(|tools| tools.last() != Some(&written.name))
+            {
+                uses.entry(name).or_default().push(written.name.clone());
+            }
+        }
+    }
+    Ok(Keeping { store: sources.store, keyring: sources.keyring, uses })
+}
+
 /// Everything a server needs to know.
 pub fn resolve(flags: &Flags, env: &Env) -> Result<Config> {
     resolve_source(&Source::read(flags, env)?, flags, env)
@@ -219,8 +251,18 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env) -> Resul
     let (shared_workspace, _) = p.pick("shared_workspace", shared, bool::to_string)?;
 
     let mut steering: Vec<_> = source.places.iter().map(|place| ("the config file", place.clone())).collect();
-    for (what, path) in keys.files {
-        steering.push((what, place::settle(&path)?));
+    let key_file = secrets::key_file(flags.secrets_key_file.as_ref(), env)?;
+    let store = Store::new(&root, key_file.clone());
+    let sources = Sources::of(p, env, (&file.secrets, &defaults.secrets), store).map_err(about("secrets"))?;
+    let env_file = sources.env_file.iter().map(|path| ("the env file of secrets", path.clone()));
+    let key_file = key_file.into_iter().map(|path| ("the key of the stored secrets", path));
+    let mut private = Vec::new();
+    for (what, path) in keys.files.into_iter().chain(env_file).chain(key_file) {
+        // A link and its target: changing either changes what is read.
+        let link = place::settle(path.parent().unwrap_or(&path))?.join(path.file_name().unwrap_or_default());
+        let target = place::settle(&path)?;
+        steering.extend([(what, link.clone()), (what, target.clone())]);
+        private.extend([link, target]);
     }
     let log = log::resolve(p, (&flags.log, env), (&file.log, &defaults.log))?;
     if let Some(path) = &log.file {
@@ -255,7 +297,7 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env) -> Resul
     let surface = surface::resolve(p, enabled, &file.surface, &defaults.surface)?;
     let shaping = surface::shaping(p, &file.session, &defaults.session)?;
     let (entries, dropped) = entries(p, source, &surface);
-    let secrets = Secrets::resolve(entries.iter().flat_map(|entry| entry.refs()), env);
+    let secrets = Secrets::resolve(entries.iter().flat_map(|entry| entry.refs()), &sources);
     let sources = (&flags.policy, env);
     let policy = policy::resolve(p, sources, (&file.policy, &defaults.policy), (tools, &sandbox));
     let policy = policy.map_err(about("policy"))?;
@@ -266,6 +308,7 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env) -> Resul
         entries,
         dropped,
         secrets: Arc::new(secrets),
+        private,
         tools,
         tool_names: p.pick("tool_names", names, |names: &ToolNames| names.name().to_owned())?.0,
         approval: approval(p, &file.approval, &defaults.approval)?,

@@ -149,7 +149,7 @@ pub(super) fn hidden(config: &Config, workspace: &Path) -> Vec<PathBuf> {
     let named = config.sandbox.hide.iter().map(|path| inside(workspace, path));
     // Where it is said to be elsewhere. In the workspace it would hide a part of that, and is the operator's own choice.
     let codex = config.codex_home.iter().filter(|home| !home.starts_with(workspace) && !workspace.starts_with(home));
-    let steering = config.file.iter().chain(&config.log.file).chain(codex).cloned();
+    let steering = config.file.iter().chain(&config.log.file).chain(&config.private).chain(codex).cloned();
     // The log, the sockets and other callers' files are in the root; what a run needs of it is opened on top.
     let mut hidden: Vec<PathBuf> = listed.chain(named).chain(steering).chain([config.root.clone()]).collect();
     hidden.sort();

@@ -24,6 +24,7 @@ use super::live::{Ask, Asked, Ended, Glance, Keep, Outcome, Reads, Reply, Seen, 
 use super::progress::Progress;
 use super::ring::{Ring, Shown};
 use super::spool::Spool;
+use crate::base::sieve::Sieve;
 use crate::base::{Cancel, Cause, Error, Kind};
 
 /// What is still in the pipes when the main process has ended is read for at most this long.
@@ -306,8 +307,11 @@ async fn read_from(pipe: &mut Option<Receiver>, buffer: &mut [u8]) -> io::Result
 /// Where output goes: what has come since the last look, and the whole of it.
 struct Pump {
     rings: [Ring; 2],
-    /// Of each stream, from its beginning.
+    /// Take out secrets, before anything is kept or shown.
+    sieves: [Sieve; 2],
+    /// What the program wrote to each stream, from its beginning and since the last look.
     totals: [u64; 2],
+    fresh: [u64; 2],
     spool: Spool,
     budget: usize,
     reads: Option<Reads>,
@@ -318,7 +322,9 @@ impl Pump {
         Pump {
             reads: keep.reads.take(),
             rings: [Ring::new(keep.budget), Ring::new(keep.budget)],
+            sieves: [Sieve::new(), Sieve::new()],
             totals: [0; 2],
+            fresh: [0; 2],
             spool: Spool::new(keep.outputs.clone(), keep.file_bytes),
             budget: keep.budget,
         }
@@ -351,19 +357,33 @@ impl Pump {
         count: io::Result<usize>,
         looking: &mut Option<Looking>,
     ) {
-        let bytes = match count {
-            Ok(count) if count > 0 => &buffer[..count],
-            _ => return *pipe = None,
-        };
-        let bytes = self.keep(stream, bytes).await;
-        if let Some(progress) = looking.as_mut().and_then(|looking| looking.progress.as_mut()) {
-            progress.push(stream, &bytes);
+        let progress = looking.as_mut().and_then(|looking| looking.progress.as_mut());
+        match count {
+            Ok(count) if count > 0 => self.keep(stream, &buffer[..count], progress).await,
+            _ => {
+                *pipe = None;
+                self.finish(stream, progress).await;
+            }
         }
     }
 
-    /// Keeps what is to be shown of it, and gives that back.
-    async fn keep<'b>(&mut self, stream: Stream, bytes: &'b [u8]) -> Cow<'b, [u8]> {
+    async fn keep(&mut self, stream: Stream, bytes: &[u8], progress: Option<&mut Progress>) {
         self.totals[stream as usize] += bytes.len() as u64;
+        self.fresh[stream as usize] += bytes.len() as u64;
+        let shown = self.sieves[stream as usize].push(bytes);
+        self.pass_on(stream, &shown, progress).await;
+    }
+
+    /// What was held back because more could have come.
+    async fn finish(&mut self, stream: Stream, progress: Option<&mut Progress>) {
+        let rest = self.sieves[stream as usize].finish();
+        self.pass_on(stream, &rest, progress).await;
+    }
+
+    async fn pass_on(&mut self, stream: Stream, bytes: &[u8], progress: Option<&mut Progress>) {
+        if bytes.is_empty() {
+            return;
+        }
         let bytes = match (&mut self.reads, stream) {
             (Some(reads), Stream::Stdout) => Cow::Owned(reads(bytes)),
             _ => Cow::Borrowed(bytes),
@@ -371,7 +391,9 @@ impl Pump {
         let ring = &mut self.rings[stream as usize];
         ring.push(&bytes);
         self.spool.push(&bytes, ring.overflowed()).await;
-        bytes
+        if let Some(progress) = progress {
+            progress.push(stream, &bytes);
+        }
     }
 
     /// What the pipes still hold, without waiting. A pipe holds little, and one that is written to all the time is
@@ -380,8 +402,11 @@ impl Pump {
         for (stream, pipe) in [Stream::Stdout, Stream::Stderr].into_iter().zip(pipes) {
             for _ in 0..4 {
                 match pipe.as_mut().map(|pipe| pipe.try_read(buffer)) {
-                    Some(Ok(0)) => *pipe = None,
-                    Some(Ok(count)) => drop(self.keep(stream, &buffer[..count]).await),
+                    Some(Ok(0)) => {
+                        *pipe = None;
+                        self.finish(stream, None).await;
+                    }
+                    Some(Ok(count)) => self.keep(stream, &buffer[..count], None).await,
                     _ => break,
                 }
             }
@@ -402,10 +427,17 @@ impl Pump {
         let fresh = [Ring::new(self.budget), Ring::new(self.budget)];
         let [stdout, stderr] = std::mem::replace(&mut self.rings, fresh);
         let (out_limit, err_limit) = share(self.budget, stdout.need(), stderr.need());
-        [stdout.show(out_limit, output), stderr.show(err_limit, output)]
+        let [out_bytes, err_bytes] = std::mem::take(&mut self.fresh);
+        [
+            Shown { bytes: out_bytes, ..stdout.show(out_limit, output) },
+            Shown { bytes: err_bytes, ..stderr.show(err_limit, output) },
+        ]
     }
 
     async fn end(&mut self, state: State, held: bool, duration: Duration) -> Ended {
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            self.finish(stream, None).await;
+        }
         let [stdout, stderr] = &self.rings;
         let (out_limit, err_limit) = share(self.budget, stdout.need(), stderr.need());
         if !(stdout.fits(out_limit) && stderr.fits(err_limit)) {

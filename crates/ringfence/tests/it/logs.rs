@@ -133,6 +133,19 @@ fn a_log_that_cannot_be_used_stops_the_start() {
     assert!(said.contains("RINGFENCE_LOG_FORMAT") && said.contains("pretty, json"), "{said}");
 }
 
+/// What is said about the config before the log that it describes is open.
+#[test]
+fn warnings_from_before_the_log_are_in_it() {
+    let scratch = Scratch::new();
+    let secret = scratch.path().join("secret");
+    std::fs::write(&secret, "a secret that is long enough").unwrap();
+    std::fs::set_permissions(&secret, PermissionsExt::from_mode(0o644)).unwrap();
+    let config = format!("[auth]\nenabled = true\njwt_secret_file = '{}'", secret.display());
+    let server = logging(Options::new(Transport::Http), &scratch).config(&config).spawn();
+    let said = lines(&server);
+    assert!(said.iter().any(|line| line["message"].as_str().unwrap().contains("can be read by others")), "{said:?}");
+}
+
 /// Everything in a message that a client might show, except what a command itself has printed.
 fn texts(value: &Value, found: &mut Vec<String>) {
     match value {

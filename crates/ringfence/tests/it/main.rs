@@ -34,6 +34,7 @@ mod rules;
 mod rules_like_codex;
 mod sandbox_state;
 mod scenarios;
+mod secrets;
 mod shaping;
 mod shell;
 mod shell_session;

@@ -1,6 +1,7 @@
 //! The operator's files change while the server runs: who sees what, and when. Nothing here waits for time to pass: a
 //! request that comes after an edit sees it.
 
+use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
@@ -453,4 +454,27 @@ fn broken_rules_are_told_when_they_are_written() {
     eventually(DEADLINE, "the log names the file", || server.log().contains("mine.rules:1"));
     client.drain();
     assert!(client.notifications.is_empty(), "{:?}", client.notifications);
+}
+
+/// Between being emptied and being written a file says nothing, least of all that everything is as usual.
+#[test]
+fn an_emptied_file_is_waited_for() {
+    for cell in eras() {
+        on_cell(
+            cell,
+            |options| options.config("tools = 'all'"),
+            |server, client| {
+                let mut open = std::fs::File::create(file(server)).unwrap();
+                let id = client.start("tools/list", json!({}));
+                // As slow writers are; a request in between has no answer yet.
+                std::thread::sleep(std::time::Duration::from_millis(100));
+                open.write_all(b"tools = 'shell'").unwrap();
+                drop(open);
+                let answer = client.wait(&id);
+                let tools = answer["result"]["tools"].as_array().unwrap();
+                assert!(tools.len() == 1 && tools[0]["name"] == "shell", "{answer}");
+                assert_eq!(about(client)["generation"], 2, "nothing was loaded in between");
+            },
+        );
+    }
 }

@@ -1,8 +1,23 @@
 //! What `${VAR}` and `${secret:NAME}` stand for: looked up when a config is loaded, and again with every reload.
+//!
+//! `${VAR}` is in the env file or else in the server's environment, `${secret:NAME}` in the store or else in the
+//! system's keyring. A source that cannot be read is not passed over: the next one may hold an older value.
 
-use std::collections::HashMap;
+mod env_file;
+mod keyring;
+mod private;
+mod store;
 
-use super::Env;
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub use keyring::Keyring;
+pub use store::{Item, Store, VALUE_BYTES};
+
+use super::resolve::{Layers, Picker};
+use super::{Env, env, raw};
+use crate::base::known;
 use crate::base::secret::Secret;
 use crate::base::{Error, Kind, Result};
 
@@ -41,49 +56,255 @@ pub fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 128 && !name.starts_with(|c: char| c.is_ascii_digit()) && name.chars().all(fits)
 }
 
+/// Variables that say where and who one is. Their values are everywhere, and taking those out of what programs say
+/// would only spoil it.
+const PLAIN: &[&str] = &[
+    "HOME",
+    "PATH",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LANGUAGE",
+    "TERM",
+    "TZ",
+    "PWD",
+    "TMPDIR",
+    "HOSTNAME",
+    "DISPLAY",
+    "XDG_RUNTIME_DIR",
+    "XDG_CONFIG_HOME",
+    "XDG_CACHE_HOME",
+    "XDG_DATA_HOME",
+    "XDG_STATE_HOME",
+];
+
+/// Where values come from.
+pub struct Sources<'a> {
+    pub env: &'a Env,
+    pub env_file: Option<PathBuf>,
+    pub store: Store,
+    pub keyring: Option<Keyring>,
+}
+
+impl<'a> Sources<'a> {
+    pub(super) fn of(
+        p: &mut Picker<'_>,
+        env: &'a Env,
+        written: (&raw::Secrets, &raw::Secrets),
+        store: Store,
+    ) -> Result<Sources<'a>> {
+        let (file, defaults) = written;
+        let named = file.env_file.as_deref().map(|path| p.file_path(path)).transpose()?;
+        let show = |path: &PathBuf| path.display().to_string();
+        let env_file = p.pick_optional("secrets.env_file", Layers::file_only(named, None), show).map(|(path, _)| path);
+        let wanted = Layers::file_only(file.keyring, defaults.keyring);
+        let keyring = p.pick("secrets.keyring", wanted, bool::to_string)?.0.then(|| Keyring::find(env)).flatten();
+        Ok(Sources { env, env_file, store, keyring })
+    }
+
+    /// Everything that is read, whether it is there by now or not.
+    fn files(&self, with_store: bool) -> Vec<PathBuf> {
+        let stored = with_store.then(|| self.store.files()).into_iter().flatten();
+        let named = self.env_file.iter().cloned().chain(stored);
+        let mut files: Vec<PathBuf> = named.flat_map(|file| [file.canonicalize().ok(), Some(file)]).flatten().collect();
+        files.sort();
+        files.dedup();
+        files
+    }
+}
+
+/// The key of the store, where it is not beside it.
+pub(super) fn key_file(flag: Option<&PathBuf>, env: &Env) -> Result<Option<PathBuf>> {
+    let named = flag.map(PathBuf::as_path).or_else(|| env.path(env::RINGFENCE_SECRETS_KEY_FILE));
+    named.map(|path| super::place::absolute(path, env.cwd.as_deref(), None)).transpose()
+}
+
 /// Every value that a config speaks of, as it was at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Secrets {
     found: HashMap<Ref, Found>,
+    files: Vec<PathBuf>,
 }
 
 #[derive(Debug, Clone)]
 enum Found {
-    Value(Secret),
+    Value(Secret, Option<u64>),
     Missing,
+    /// Where it would be cannot be read.
+    Unreadable,
 }
 
 impl Secrets {
-    pub fn resolve<'a>(refs: impl Iterator<Item = &'a Ref>, env: &Env) -> Secrets {
-        let find = |one: &Ref| match one {
-            Ref::Variable(name) => match env.get(name) {
-                Some(value) => Found::Value(Secret::new(value.as_encoded_bytes())),
-                None => Found::Missing,
-            },
-            Ref::Stored(_) => Found::Missing,
-        };
-        Secrets { found: refs.map(|one| (one.clone(), find(one))).collect() }
-    }
-
-    /// Where values were looked for: a change there is a change of the config.
-    pub fn files(&self) -> &[std::path::PathBuf] {
-        &[]
+    pub fn resolve<'a>(refs: impl Iterator<Item = &'a Ref>, sources: &Sources<'_>) -> Secrets {
+        let mut secrets = Secrets::default();
+        let (mut variables, mut stored) = (Variables::new(sources), Stored::new(sources));
+        for one in refs {
+            if !secrets.found.contains_key(one) {
+                let found = match one {
+                    Ref::Variable(name) => variables.find(name),
+                    Ref::Stored(name) => stored.find(name),
+                };
+                secrets.found.insert(one.clone(), found);
+            }
+        }
+        secrets.files = sources.files(secrets.wants_store());
+        let values = secrets.found.iter().filter_map(|(one, found)| match (one, found) {
+            (Ref::Variable(name), _) if PLAIN.contains(&name.as_str()) || name.starts_with("LC_") => None,
+            (_, Found::Value(value, _)) => Some((one.name(), value)),
+            _ => None,
+        });
+        known::learn(values);
+        for warning in secrets.warnings() {
+            tracing::warn!("{warning}");
+        }
+        secrets
     }
 
     /// The value, or why there is none.
     pub fn get(&self, wanted: &Ref) -> Result<&Secret> {
         match self.found.get(wanted) {
-            Some(Found::Value(secret)) => Ok(secret),
+            Some(Found::Value(_, Some(expires))) if *expires <= unix_seconds() => Err(expired(wanted)),
+            Some(Found::Value(secret, _)) => Ok(secret),
+            Some(Found::Unreadable) => Err(unreadable(wanted)),
             Some(Found::Missing) | None => Err(missing(wanted)),
+        }
+    }
+
+    /// What the values were read from, to be watched: a file need not be there yet.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    /// Whether anything of ours is kept for it.
+    pub fn wants_store(&self) -> bool {
+        self.found.keys().any(|one| matches!(one, Ref::Stored(_)))
+    }
+
+    /// What an operator should know about them, without any value.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut all: Vec<(&Ref, String)> = Vec::new();
+        for (one, found) in &self.found {
+            let name = one.name();
+            if let Err(error) = self.get(one) {
+                all.push((one, format!("{error}: {}", error.hint_text().unwrap_or_default())));
+            } else if let Found::Value(value, _) = found
+                && !known::is_searchable(value)
+                && !PLAIN.contains(&name)
+            {
+                let shortest = known::SHORTEST;
+                let what = "so what programs say cannot be searched for it";
+                all.push((one, format!("the secret `{name}` is shorter than {shortest} bytes, {what}")));
+            }
+        }
+        all.sort();
+        all.into_iter().map(|(_, text)| text).collect()
+    }
+}
+
+/// `${NAME}`.
+struct Variables<'a> {
+    env: &'a Env,
+    file: Result<BTreeMap<String, Secret>>,
+}
+
+impl Variables<'_> {
+    fn new<'a>(sources: &Sources<'a>) -> Variables<'a> {
+        let file = match &sources.env_file {
+            Some(path) => env_file::read(path),
+            None => Ok(BTreeMap::new()),
+        };
+        if let Err(error) = &file {
+            tracing::error!("{}", error.log_line());
+        }
+        Variables { env: sources.env, file }
+    }
+
+    fn find(&mut self, name: &str) -> Found {
+        let Ok(file) = &self.file else { return Found::Unreadable };
+        match (file.get(name), self.env.get(name)) {
+            (Some(value), _) => Found::Value(value.clone(), None),
+            (None, Some(value)) => Found::Value(Secret::new(value.as_encoded_bytes()), None),
+            (None, None) => Found::Missing,
         }
     }
 }
 
+/// `${secret:NAME}`. Nothing is opened before the first one is asked for.
+struct Stored<'a> {
+    store: &'a Store,
+    keyring: Option<&'a Keyring>,
+    read: Option<Result<BTreeMap<String, Item>>>,
+    until: std::time::Instant,
+}
+
+impl Stored<'_> {
+    fn new<'a>(sources: &'a Sources<'_>) -> Stored<'a> {
+        let until = std::time::Instant::now() + keyring::PATIENCE;
+        Stored { store: &sources.store, keyring: sources.keyring.as_ref(), read: None, until }
+    }
+
+    fn find(&mut self, name: &str) -> Found {
+        let store = self.store;
+        let read = self.read.get_or_insert_with(|| {
+            store.read().inspect_err(|error| {
+                tracing::error!("{}", error.log_line());
+            })
+        });
+        let Ok(items) = read else { return Found::Unreadable };
+        if let Some(item) = items.get(name) {
+            return Found::Value(item.value.clone(), item.expires);
+        }
+        match self.keyring.map(|keyring| keyring.get(name, self.until)) {
+            Some(Ok(Some(value))) => Found::Value(value, None),
+            Some(Ok(None)) | None => Found::Missing,
+            Some(Err(error)) => {
+                tracing::error!("{}", error.log_line());
+                Found::Unreadable
+            }
+        }
+    }
+}
+
+pub fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
 fn missing(wanted: &Ref) -> Error {
     let name = wanted.name();
-    let hint = match wanted {
-        Ref::Variable(_) => format!("Have the operator set the variable {name} for this server."),
-        Ref::Stored(_) => format!("Have the operator run `ringfence secret set {name}`."),
-    };
-    Error::new(Kind::Unauthenticated, format!("the secret `{name}` is not there")).reason("missing_secret").hint(hint)
+    Error::new(Kind::Unauthenticated, format!("the secret `{name}` is not there"))
+        .reason("missing_secret")
+        .hint(ask_for(wanted, "set"))
 }
+
+fn expired(wanted: &Ref) -> Error {
+    let name = wanted.name();
+    Error::new(Kind::Unauthenticated, format!("the secret `{name}` has expired"))
+        .reason("expired_secret")
+        .hint(ask_for(wanted, "renew"))
+}
+
+fn ask_for(wanted: &Ref, what: &str) -> String {
+    let name = wanted.name();
+    match wanted {
+        Ref::Variable(_) => format!("Have the operator {what} the variable {name} for this server."),
+        Ref::Stored(_) => format!("Have the operator run `ringfence secret set {name}`."),
+    }
+}
+
+/// What it was is in the log: it names files.
+fn unreadable(wanted: &Ref) -> Error {
+    let hint = match wanted {
+        Ref::Variable(_) => {
+            "Have the operator look at `secrets.env_file`; the server's log says what is wrong with it."
+        }
+        Ref::Stored(_) => "Have the operator run `ringfence secret list`, which says what is wrong with the store.",
+    };
+    Error::new(Kind::Unauthenticated, format!("the secret `{}` cannot be read", wanted.name()))
+        .reason("secret_store")
+        .hint(hint)
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

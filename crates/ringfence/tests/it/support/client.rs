@@ -48,6 +48,8 @@ pub struct Client {
     /// 2025: questions that nobody has answered, with their ids.
     pub unanswered: Vec<(Value, Value)>,
     pub statuses: HashMap<String, u16>,
+    /// On standard streams: everything that the server wrote, byte for byte.
+    pub heard: Arc<Mutex<Vec<u8>>>,
     link: Link,
     inbox: Receiver<Arrival>,
     outbox: Sender<Arrival>,
@@ -94,6 +96,7 @@ impl Client {
             questions: vec![],
             unanswered: vec![],
             statuses: HashMap::new(),
+            heard: Arc::default(),
             link,
             inbox,
             outbox,
@@ -108,6 +111,7 @@ impl Client {
     pub fn on_pipes(version: &'static str, stdin: ChildStdin, stdout: ChildStdout, log: Arc<Mutex<String>>) -> Self {
         let client = Client::new(version, Transport::Stdio, Link::Stdio(Some(stdin)), log);
         let (outbox, gate) = (client.outbox.clone(), Arc::clone(&client.gate));
+        let heard = Arc::clone(&client.heard);
         std::thread::spawn(move || {
             let mut reader = BufReader::new(stdout);
             let mut line = Vec::new();
@@ -116,7 +120,7 @@ impl Client {
                 line.clear();
                 match reader.read_until(b'\n', &mut line) {
                     Ok(0) | Err(_) => break,
-                    Ok(_) => {}
+                    Ok(_) => heard.lock().unwrap().extend_from_slice(&line),
                 }
                 let message = serde_json::from_slice(&line)
                     .unwrap_or_else(|_| json!({"not JSON on stdout": String::from_utf8_lossy(&line)}));

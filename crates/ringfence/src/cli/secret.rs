@@ -1,0 +1,287 @@
+//! `ringfence secret`: the values that a config speaks of and does not hold.
+
+mod prompt;
+
+use std::collections::BTreeSet;
+use std::io::{IsTerminal, Read, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use clap::Subcommand;
+use serde_json::json;
+use zeroize::Zeroizing;
+
+use crate::base::clock::{format_utc, parse_day};
+use crate::base::secret::Secret;
+use crate::base::{Error, Kind, Result, known};
+use crate::config::secrets::{Keyring, VALUE_BYTES, unix_seconds};
+use crate::config::{Env, Flags, Keeping, resolve_keeping};
+
+/// Keep the secrets that `${secret:NAME}` in the config stands for
+///
+/// A config file names a secret and does not hold it: `env = { DB_PASSWORD = "${secret:DB}" }`. Its value is kept here,
+/// sealed, in a file that only you can read, or in the system's keyring. A running server uses a new value for the next
+/// call. No command here shows a value.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  ringfence secret set DB                        type it; it is not shown\n  pass show db | ringfence secret set DB         from another program\n  ringfence secret set DB --expires-in 30d < f   from a file; calls are refused after 30 days\n  ringfence secret list                          what there is, and what the config wants\n  ringfence secret rm DB\n\nA value is never taken from the command line: that is kept by shells and seen by other processes."
+)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+    /// The directory that holds the server's state; default: $XDG_STATE_HOME/ringfence
+    #[arg(long, value_name = "DIR", global = true)]
+    root: Option<PathBuf>,
+    /// The config file; default: $XDG_CONFIG_HOME/ringfence/config.toml
+    #[arg(long, value_name = "FILE", global = true)]
+    config: Option<PathBuf>,
+    /// The key of the stored secrets, where it does not lie beside them (RINGFENCE_SECRETS_KEY_FILE)
+    #[arg(long, value_name = "FILE", global = true)]
+    key_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Store a value, typed or from standard input, in place of the old one
+    ///
+    /// At a terminal the value is asked for and not shown. Otherwise standard input is read to its end, and one line end
+    /// at its end is dropped.
+    Set {
+        /// Letters, digits and `_`, as in `${secret:NAME}`
+        name: String,
+        /// Calls that need it are refused after this time: 12h, 30d, 8w
+        #[arg(long, value_name = "TIME", value_parser = parse_age, conflicts_with = "expires")]
+        expires_in: Option<Duration>,
+        /// Calls that need it are refused from the beginning of this day (UTC): 2026-12-31
+        #[arg(long, value_name = "DAY", value_parser = parse_expiry)]
+        expires: Option<u64>,
+        /// Keep it in the system's keyring; one of the same name in the store would count before it
+        #[arg(long, conflicts_with_all = ["expires_in", "expires"])]
+        keyring: bool,
+    },
+    /// Show names, when they were set, when they expire, where they are, and which tools want them
+    List {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove a value
+    Rm {
+        name: String,
+        /// From the system's keyring
+        #[arg(long)]
+        keyring: bool,
+    },
+}
+
+pub fn run(args: &Args, out: &mut impl Write) -> Result<()> {
+    let flags = Flags {
+        root: args.root.clone(),
+        config: args.config.clone(),
+        secrets_key_file: args.key_file.clone(),
+        ..Flags::default()
+    };
+    let keeping = resolve_keeping(&flags, &Env::of_process())?;
+    let text = match &args.command {
+        Command::Set { name, expires_in, expires, keyring } => {
+            let expires = expires.or_else(|| expires_in.map(|age| unix_seconds().saturating_add(age.as_secs())));
+            set(&keeping, name, expires, *keyring)?
+        }
+        Command::List { json } => list(&keeping, *json)?,
+        Command::Rm { name, keyring } => remove(&keeping, name, *keyring)?,
+    };
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // The reader has seen enough.
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::internal("the output cannot be written").source(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn set(keeping: &Keeping, name: &str, expires: Option<u64>, to_keyring: bool) -> Result<String> {
+    if !crate::config::secrets::is_name(name) {
+        return Err(Error::invalid_arguments("that is no name for a secret")
+            .hint("Use up to 128 letters, digits and `_`, and no digit first: `ringfence secret set DB_PASSWORD`."));
+    }
+    if expires.is_some_and(|expires| expires <= unix_seconds()) {
+        return Err(Error::invalid_arguments("it would have expired already").hint("Give a day that is to come."));
+    }
+    let keyring = if to_keyring { Some(keyring_of(keeping)?) } else { None };
+    let value = read_value(name)?;
+    match keyring {
+        Some(keyring) => keyring.set(name, &value)?,
+        None => keeping.store.set(name, &value, expires)?,
+    }
+    let place = if to_keyring { "in the system's keyring" } else { "in the store" };
+    let mut text = format!("`{name}` is {place}. Use it as ${{secret:{name}}} in args or env of a tool.\n");
+    if let Some(expires) = expires {
+        text.push_str(&format!("It expires at {}.\n", time(expires)));
+    }
+    if to_keyring && keeping.store.read()?.contains_key(name) {
+        text.push_str(
+            "The store has one of this name too, and that one counts; remove it with `ringfence secret rm`.\n",
+        );
+    }
+    if !known::is_searchable(&value) {
+        let shortest = known::SHORTEST;
+        text.push_str(&format!(
+            "It is shorter than {shortest} bytes, so what programs say cannot be searched for it.\n"
+        ));
+    }
+    Ok(text)
+}
+
+fn keyring_of(keeping: &Keeping) -> Result<&Keyring> {
+    keeping.keyring.as_ref().ok_or_else(|| {
+        Error::new(Kind::Unavailable, "there is no keyring to use here").hint(
+            "It needs libsecret's `secret-tool`, a session with a keyring, and `keyring = true` under [secrets]. Leave out --keyring to use the store.",
+        )
+    })
+}
+
+fn read_value(name: &str) -> Result<Secret> {
+    let failed = |error| Error::new(Kind::Unavailable, "the value cannot be read").source(error);
+    let stdin = std::io::stdin();
+    if stdin.is_terminal() {
+        return prompt::ask(&format!("Value of {name} (not shown): "))
+            .map_err(failed)?
+            .ok_or_else(|| Error::new(Kind::Cancelled, "nothing was stored").hint("Type the value and press Enter."));
+    }
+    // Room for one line end, and for one byte that is too much.
+    let mut value = Zeroizing::new(Vec::with_capacity(VALUE_BYTES + 4));
+    stdin.lock().take(VALUE_BYTES as u64 + 3).read_to_end(&mut value).map_err(failed)?;
+    if value.last() == Some(&b'\n') {
+        value.pop();
+        value.pop_if(|last| *last == b'\r');
+    }
+    Ok(Secret::new(std::mem::take(&mut *value)))
+}
+
+fn remove(keeping: &Keeping, name: &str, from_keyring: bool) -> Result<String> {
+    let was_there = match from_keyring {
+        true => keyring_of(keeping)?.remove(name)?,
+        false => keeping.store.remove(name)?,
+    };
+    if was_there {
+        return Ok(format!("`{name}` is removed.\n"));
+    }
+    let place = if from_keyring { "the system's keyring" } else { "the store" };
+    Err(Error::new(Kind::NotFound, format!("there is no such secret in {place}"))
+        .hint("Run `ringfence secret list` to see those there are."))
+}
+
+/// One line of the list.
+struct Row {
+    name: String,
+    place: &'static str,
+    set: Option<u64>,
+    expires: Option<u64>,
+    tools: Vec<String>,
+}
+
+fn rows(keeping: &Keeping) -> Result<Vec<Row>> {
+    let stored = keeping.store.read()?;
+    let in_keyring: BTreeSet<String> = match &keeping.keyring {
+        Some(keyring) => {
+            let mut names: BTreeSet<String> = keyring.names()?.into_iter().collect();
+            let until = Instant::now() + Duration::from_secs(10);
+            for name in keeping.uses.keys().filter(|name| !stored.contains_key(*name)) {
+                if !names.contains(name) && keyring.get(name, until)?.is_some() {
+                    names.insert(name.clone());
+                }
+            }
+            names
+        }
+        None => BTreeSet::new(),
+    };
+    let names: BTreeSet<&String> = stored.keys().chain(&in_keyring).chain(keeping.uses.keys()).collect();
+    let row = |name: &String| {
+        let item = stored.get(name);
+        let place = match (item, in_keyring.contains(name)) {
+            (Some(_), _) => "store",
+            (None, true) => "keyring",
+            (None, false) => "missing",
+        };
+        let tools = keeping.uses.get(name).cloned().unwrap_or_default();
+        let (set, expires) = (item.map(|item| item.set), item.and_then(|item| item.expires));
+        Row { name: name.clone(), place, set, expires, tools }
+    };
+    Ok(names.into_iter().map(row).collect())
+}
+
+fn list(keeping: &Keeping, as_json: bool) -> Result<String> {
+    let rows = rows(keeping)?;
+    if as_json {
+        let expired = |row: &Row| row.expires.is_some_and(|expires| expires <= unix_seconds());
+        let all: Vec<_> = rows
+            .iter()
+            .map(|row| {
+                json!({
+                    "name": row.name, "place": row.place, "set": row.set.map(time), "expires": row.expires.map(time),
+                    "expired": expired(row), "used_by": row.tools,
+                })
+            })
+            .collect();
+        return Ok(format!("{:#}\n", json!({ "secrets": all })));
+    }
+    if rows.is_empty() {
+        return Ok(
+            "There are no secrets, and the config wants none. Store one with `ringfence secret set NAME`.\n".into()
+        );
+    }
+    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0).max(4);
+    let mut text = format!("{:width$}  {:7}  {:20}  {:29}  USED BY\n", "NAME", "WHERE", "SET", "EXPIRES");
+    for row in &rows {
+        let set = row.set.map_or_else(|| "-".to_owned(), time);
+        let expires = match row.expires {
+            Some(at) if at <= unix_seconds() => format!("{} EXPIRED", time(at)),
+            Some(at) => time(at),
+            None => "-".to_owned(),
+        };
+        let tools = if row.tools.is_empty() { "-".to_owned() } else { row.tools.join(", ") };
+        text.push_str(&format!("{:width$}  {:7}  {set:20}  {expires:29}  {tools}\n", row.name, row.place));
+    }
+    Ok(text)
+}
+
+/// To the second: `2026-11-16T15:50:33Z`.
+fn time(seconds: u64) -> String {
+    let text = format_utc(UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(UNIX_EPOCH));
+    format!("{}Z", text.split('.').next().unwrap_or_default())
+}
+
+fn parse_age(text: &str) -> std::result::Result<Duration, String> {
+    let wrong = || "give a time such as 12h, 30d or 8w".to_owned();
+    let (number, unit) = text.split_at(text.len() - text.chars().next_back().map_or(0, char::len_utf8));
+    let unit: u64 = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        "w" => 604_800,
+        _ => return Err(wrong()),
+    };
+    let seconds = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).ok_or_else(wrong)?;
+    // Longer than anybody keeps anything, and far from what a clock can show.
+    if seconds == 0 || seconds > 100 * 366 * 86_400 { Err(wrong()) } else { Ok(Duration::from_secs(seconds)) }
+}
+
+fn parse_expiry(text: &str) -> std::result::Result<u64, String> {
+    parse_day(text).ok_or_else(|| "give a day such as 2026-12-31".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_and_shown() {
+        assert_eq!(parse_age("30d"), Ok(Duration::from_secs(30 * 86_400)));
+        for wrong in ["", "d", "30", "0d", "-1d", "3y", "99999999999999w", "9000w", "ü"] {
+            assert!(parse_age(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(parse_expiry("2026-12-31").map(time).as_deref(), Ok("2026-12-31T00:00:00Z"));
+        assert!(parse_expiry("tomorrow").is_err());
+    }
+}

@@ -1,0 +1,72 @@
+//! A question at a terminal whose answer is not shown.
+
+use std::io::{self, Read, Write};
+
+use rustix::stdio::stdin;
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use zeroize::Zeroizing;
+
+use crate::base::secret::Secret;
+use crate::config::secrets::VALUE_BYTES;
+
+/// The terminal as it was, whatever happens.
+struct Restored(Termios);
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        // There is nobody to tell when the terminal is gone.
+        let _ = tcsetattr(stdin(), OptionalActions::Flush, &self.0);
+        let _ = writeln!(io::stderr());
+    }
+}
+
+/// What was typed; None when the person gave up.
+pub fn ask(question: &str) -> io::Result<Option<Secret>> {
+    let before = tcgetattr(stdin())?;
+    let mut silent = before.clone();
+    // Key by key, and Ctrl-C as a key: a process that it ended would leave the terminal silent.
+    silent.local_modes.remove(LocalModes::ECHO | LocalModes::ECHONL | LocalModes::ICANON | LocalModes::ISIG);
+    let _restored = Restored(before);
+    tcsetattr(stdin(), OptionalActions::Flush, &silent)?;
+    let mut stderr = io::stderr();
+    stderr.write_all(question.as_bytes())?;
+    stderr.flush()?;
+    read(io::stdin().lock().bytes())
+}
+
+fn read(keys: impl Iterator<Item = io::Result<u8>>) -> io::Result<Option<Secret>> {
+    // With room from the beginning, so that no copy is left behind by growing.
+    let mut value = Zeroizing::new(Vec::with_capacity(VALUE_BYTES + 1));
+    for key in keys {
+        match key? {
+            b'\r' | b'\n' => return Ok(Some(Secret::new(std::mem::take(&mut *value)))),
+            // Ctrl-C, Ctrl-D, Ctrl-\.
+            3 | 4 | 28 => return Ok(None),
+            // Backspace takes a whole character, Ctrl-U everything.
+            8 | 127 => while value.pop().is_some_and(|byte| byte & 0xc0 == 0x80) {},
+            21 => value.clear(),
+            byte if value.len() <= VALUE_BYTES => value.push(byte),
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn typed(keys: &[u8]) -> Option<Vec<u8>> {
+        read(keys.iter().map(|key| Ok(*key))).unwrap().map(|value| value.expose().to_vec())
+    }
+
+    #[test]
+    fn keys_make_a_value() {
+        assert_eq!(typed(b"hunter2\r").as_deref(), Some(&b"hunter2"[..]));
+        assert_eq!(typed("aü\x7f\x7fb\n".as_bytes()).as_deref(), Some(&b"b"[..]));
+        assert_eq!(typed(b"wrong\x15right\n").as_deref(), Some(&b"right"[..]));
+        assert_eq!(typed(b"\x7f\n").as_deref(), Some(&b""[..]));
+        assert_eq!(typed(b"half\x03"), None);
+        assert_eq!(typed(b"the end"), None);
+    }
+}

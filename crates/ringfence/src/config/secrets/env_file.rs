@@ -1,0 +1,173 @@
+//! The env file: `NAME=value` lines, as a service manager or a rotation job writes them.
+//!
+//! Nothing in it is replaced or run: a `$` is a `$`. What is wrong with a line is told by its number, never by its text.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use rustix::fs::CWD;
+
+use super::is_name;
+use super::private::{self, Owner};
+use crate::base::secret::Secret;
+use crate::base::{Error, Kind, Result};
+
+const FILE_BYTES: u64 = 1 << 20;
+
+pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Secret>> {
+    let what = format!("the env file {}", path.display());
+    let Some(bytes) = private::read(CWD, path, &what, Owner::UsOrRoot, FILE_BYTES)? else {
+        return Err(Error::new(Kind::NotFound, format!("{what} is not there"))
+            .reason("secret_store")
+            .hint("Name another with `env_file` under [secrets], or take the key out."));
+    };
+    let wrong = |line: usize, why: &str| {
+        Error::invalid_arguments(format!("{what}, line {line}: {why}"))
+            .reason("secret_store")
+            .hint("Write `NAME=value`, with quotes around a value that has blanks or several lines.")
+    };
+    let text = String::from_utf8(bytes).map_err(|_| wrong(1, "the file is no UTF-8 text"))?;
+    parse(&text).map_err(|(line, why)| wrong(line, why))
+}
+
+type Wrong = (usize, &'static str);
+
+fn parse(text: &str) -> Result<BTreeMap<String, Secret>, Wrong> {
+    let mut all = BTreeMap::new();
+    let mut rest = text.strip_prefix('\u{feff}').unwrap_or(text);
+    while !rest.is_empty() {
+        let line = text[..text.len() - rest.len()].matches('\n').count() + 1;
+        let start = rest.trim_start_matches([' ', '\t', '\r']);
+        if start.is_empty() || start.starts_with(['\n', '#']) {
+            rest = after_line(start);
+            continue;
+        }
+        let assignment = match start.strip_prefix("export") {
+            Some(more) if more.starts_with([' ', '\t']) => more.trim_start_matches([' ', '\t']),
+            _ => start,
+        };
+        let end = assignment.find(['=', '\n']).unwrap_or(assignment.len());
+        let (name, after) = assignment.split_at(end);
+        let name = name.trim_end_matches([' ', '\t']);
+        let after = after.strip_prefix('=').ok_or((line, "there is no `=`"))?;
+        if !is_name(name) {
+            return Err((line, "a name has letters, digits and `_`, and no digit first"));
+        }
+        let (value, after) = value(after.trim_start_matches([' ', '\t'])).map_err(|why| (line, why))?;
+        if value.contains('\0') {
+            return Err((line, "no program can be given a NUL"));
+        }
+        // One that is empty is as good as none, as in the environment.
+        match value.is_empty() {
+            true => drop(all.remove(name)),
+            false => drop(all.insert(name.to_owned(), Secret::new(value))),
+        }
+        rest = after;
+    }
+    Ok(all)
+}
+
+/// The value, and what comes after its line.
+fn value(text: &str) -> Result<(String, &str), &'static str> {
+    let (value, after) = match text.chars().next() {
+        Some('\'') => {
+            let (value, after) = text[1..].split_once('\'').ok_or("the quote is not closed")?;
+            (value.to_owned(), after)
+        }
+        Some('"') => quoted(&text[1..])?,
+        _ => {
+            let line = &text[..text.find('\n').unwrap_or(text.len())];
+            let comment = line.char_indices().find(|(at, c)| *c == '#' && (*at == 0 || is_blank(line, *at)));
+            let value = &line[..comment.map_or(line.len(), |(at, _)| at)];
+            return Ok((value.trim_end().to_owned(), after_line(text)));
+        }
+    };
+    let line = &after[..after.find('\n').unwrap_or(after.len())];
+    match line.trim_start() {
+        "" => Ok((value, after_line(after))),
+        more if more.starts_with('#') => Ok((value, after_line(after))),
+        _ => Err("there is something after the closing quote"),
+    }
+}
+
+fn is_blank(line: &str, at: usize) -> bool {
+    line[..at].ends_with([' ', '\t'])
+}
+
+fn quoted(text: &str) -> Result<(String, &str), &'static str> {
+    let mut value = String::new();
+    let mut letters = text.char_indices();
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '"' => return Ok((value, &text[at + 1..])),
+            '\\' => match letters.next().map(|(_, letter)| letter) {
+                Some('n') => value.push('\n'),
+                Some('r') => value.push('\r'),
+                Some('t') => value.push('\t'),
+                Some(letter @ ('"' | '\\' | '$' | '`')) => value.push(letter),
+                // A line that goes on.
+                Some('\n') => {}
+                Some(letter) => value.extend(['\\', letter]),
+                None => break,
+            },
+            letter => value.push(letter),
+        }
+    }
+    Err("the quote is not closed")
+}
+
+fn after_line(text: &str) -> &str {
+    text.split_once('\n').map_or("", |(_, after)| after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(text: &str) -> Vec<(String, String)> {
+        let text_of = |secret: &Secret| String::from_utf8(secret.expose().to_vec()).unwrap();
+        parse(text).unwrap().iter().map(|(name, value)| (name.clone(), text_of(value))).collect()
+    }
+
+    fn value_of(text: &str) -> String {
+        let [(_, value)] = &values(text)[..] else { panic!("{text}") };
+        value.clone()
+    }
+
+    #[test]
+    fn lines_are_read_as_they_are_usually_written() {
+        let text = "\u{feff}# comment\n\nA=one\r\n  export B = two words  # comment\n\texport\tC='it is $A # no comment'\n_D1=\"x\" # comment\nA=last\nE=";
+        let wanted = [("A", "last"), ("B", "two words"), ("C", "it is $A # no comment"), ("_D1", "x")];
+        assert_eq!(values(text), wanted.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        assert_eq!(value_of("A=a#b=c"), "a#b=c");
+        assert_eq!(value_of("A=$(rm -rf ~)`x`${B}"), "$(rm -rf ~)`x`${B}");
+        assert_eq!(value_of("A=\"a\\nb\\t\\\"\\\\\\$c\\d\"\n"), "a\nb\t\"\\$c\\d");
+        assert_eq!(value_of("export=plain"), "plain");
+        assert_eq!(values(""), []);
+        assert_eq!(values("A=#nothing\nB=''\n"), []);
+    }
+
+    #[test]
+    fn a_value_in_quotes_may_have_lines() {
+        let pem = "-----BEGIN KEY-----\nAAAA=\n-----END KEY-----\n";
+        for quote in ['"', '\''] {
+            let text = format!("KEY={quote}{pem}{quote}\nNEXT=1\n");
+            assert_eq!(values(&text), [("KEY".to_owned(), pem.to_owned()), ("NEXT".to_owned(), "1".to_owned())]);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_by_its_line() {
+        for (text, line) in [
+            ("A=1\nhunter2", 2),
+            ("A=1\n\n2B=hunter2", 3),
+            ("A='1\n2'\nB=\"hunter2", 3),
+            ("A='x'hunter2", 1),
+            ("A B=hunter2", 1),
+            ("=hunter2", 1),
+            ("A=hun\0ter2", 1),
+        ] {
+            assert_eq!(parse(text).unwrap_err().0, line, "{text}");
+        }
+    }
+}

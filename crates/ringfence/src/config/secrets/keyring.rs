@@ -1,0 +1,182 @@
+//! The system's keyring, asked through the program that the system has for it: libsecret's `secret-tool`, or `security`
+//! on macOS.
+//!
+//! This is the one place outside `sandbox/` that starts a process. It is no run: nothing of a call is in it, the program
+//! is the system's and is looked for nowhere else, and the fence would only keep it from the user's session.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use zeroize::Zeroizing;
+
+use super::store::{VALUE_BYTES, check};
+use super::{Env, env, is_name};
+use crate::base::secret::Secret;
+use crate::base::{Error, Kind, Result};
+
+/// For all names of a config together: a keyring that is locked waits for somebody to open it.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+const SERVICE: &str = "ringfence";
+const MACOS: bool = cfg!(target_os = "macos");
+/// Not from PATH: a directory of a project may be on it.
+const PROGRAMS: &[&str] = if MACOS {
+    &["/usr/bin/security"]
+} else {
+    &["/usr/bin/secret-tool", "/usr/local/bin/secret-tool", "/run/current-system/sw/bin/secret-tool"]
+};
+/// What it needs to find the user's session.
+const PASSED: [&str; 3] = [env::HOME, env::XDG_RUNTIME_DIR, env::DBUS_SESSION_BUS_ADDRESS];
+
+#[derive(Debug, Clone)]
+pub struct Keyring {
+    program: PathBuf,
+    env: Vec<(&'static str, OsString)>,
+}
+
+struct Answer {
+    success: bool,
+    stdout: Zeroizing<Vec<u8>>,
+    stderr: Vec<u8>,
+}
+
+impl Keyring {
+    /// None where the system has no such program, or no session that a keyring could belong to.
+    pub fn find(env: &Env) -> Option<Keyring> {
+        let bus = env.get(env::DBUS_SESSION_BUS_ADDRESS).is_some()
+            || env.absolute(env::XDG_RUNTIME_DIR).is_some_and(|dir| dir.join("bus").exists());
+        let program = PROGRAMS.iter().map(PathBuf::from).find(|program| program.is_file() && (bus || MACOS))?;
+        let passed = PASSED.into_iter().filter_map(|name| Some((name, env.get(name)?.to_owned())));
+        Some(Keyring { program, env: passed.collect() })
+    }
+
+    pub fn get(&self, name: &str, until: Instant) -> Result<Option<Secret>> {
+        let args = match MACOS {
+            true => vec!["find-generic-password", "-s", SERVICE, "-a", name, "-w"],
+            false => vec!["lookup", "service", SERVICE, "account", name],
+        };
+        let mut answer = self.ask(&args, None, until)?;
+        // It ends its answer with a line end that is not the value's.
+        if MACOS && answer.stdout.last() == Some(&b'\n') {
+            answer.stdout.pop();
+        }
+        match answer.success {
+            true if answer.stdout.is_empty() => Ok(None),
+            true => Ok(Some(Secret::new(std::mem::take(&mut *answer.stdout)))),
+            // What is not there is told by the exit code alone.
+            false if MACOS || answer.stderr.is_empty() => Ok(None),
+            false => Err(failed(&answer)),
+        }
+    }
+
+    pub fn set(&self, name: &str, value: &Secret) -> Result<()> {
+        check(name, value)?;
+        if MACOS {
+            return Err(Error::new(
+                Kind::Unavailable,
+                "`security` takes a value only from its own prompt or its arguments",
+            )
+            .hint(format!("Run `security add-generic-password -U -s {SERVICE} -a {name} -w`, which asks for it.")));
+        }
+        let label = format!("--label=Ringfence: {name}");
+        let args = ["store", &label, "service", SERVICE, "account", name];
+        let answer = self.ask(&args, Some(value), Instant::now() + PATIENCE * 12)?;
+        if answer.success { Ok(()) } else { Err(failed(&answer)) }
+    }
+
+    /// Whether it was there.
+    pub fn remove(&self, name: &str) -> Result<bool> {
+        let until = Instant::now() + PATIENCE * 12;
+        if self.get(name, until)?.is_none() {
+            return Ok(false);
+        }
+        let args = match MACOS {
+            true => vec!["delete-generic-password", "-s", SERVICE, "-a", name],
+            false => vec!["clear", "service", SERVICE, "account", name],
+        };
+        let answer = self.ask(&args, None, until)?;
+        if answer.success { Ok(true) } else { Err(failed(&answer)) }
+    }
+
+    /// The names that it has of ours. Those on macOS can only be asked for one by one.
+    pub fn names(&self) -> Result<Vec<String>> {
+        if MACOS {
+            return Ok(Vec::new());
+        }
+        let answer = self.ask(&["search", "--all", "service", SERVICE], None, Instant::now() + PATIENCE)?;
+        // What it found is told on the one stream with its values and on the other without.
+        let stderr = String::from_utf8_lossy(&answer.stderr);
+        let names = stderr.lines().filter_map(|line| line.strip_prefix("attribute.account = "));
+        let mut names: Vec<String> = names.filter(|name| is_name(name)).map(str::to_owned).collect();
+        names.sort();
+        names.dedup();
+        Ok(names)
+    }
+
+    fn ask(&self, args: &[&str], input: Option<&Secret>, until: Instant) -> Result<Answer> {
+        let failed = |error: std::io::Error| {
+            let program = self.program.display();
+            Error::new(Kind::Unavailable, format!("{program} cannot be asked")).reason("secret_store").source(error)
+        };
+        let mut child = Command::new(&self.program)
+            .args(args)
+            .env_clear()
+            .env("LC_ALL", "C")
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .current_dir("/")
+            .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(failed)?;
+        if let (Some(mut stdin), Some(value)) = (child.stdin.take(), input) {
+            // One that does not want it says why on its way out.
+            let _ = stdin.write_all(value.expose());
+        }
+        let (stdout, stderr) = (read(child.stdout.take()), read(child.stderr.take()));
+        let answer = wait(&stdout, &stderr, until);
+        if answer.is_none() {
+            // It may have ended meanwhile.
+            let _ = child.kill();
+        }
+        let status = child.wait().map_err(failed)?;
+        let (stdout, stderr) = answer.ok_or_else(|| {
+            Error::new(Kind::Unavailable, "the keyring does not answer")
+                .reason("secret_store")
+                .hint("Unlock it, or set `keyring = false` under [secrets].")
+        })?;
+        Ok(Answer { success: status.success(), stdout: Zeroizing::new(stdout), stderr })
+    }
+}
+
+fn read(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
+    let (done, all) = channel();
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(pipe) = pipe {
+            // What cannot be read was not said.
+            let _ = pipe.take(VALUE_BYTES as u64 + 1).read_to_end(&mut bytes);
+        }
+        let _ = done.send(bytes);
+    });
+    all
+}
+
+/// Both streams to their ends, which come with the end of the program.
+fn wait(stdout: &Receiver<Vec<u8>>, stderr: &Receiver<Vec<u8>>, until: Instant) -> Option<(Vec<u8>, Vec<u8>)> {
+    let stdout = stdout.recv_timeout(until.saturating_duration_since(Instant::now())).ok()?;
+    let stderr = stderr.recv_timeout(until.saturating_duration_since(Instant::now())).ok()?;
+    Some((stdout, stderr))
+}
+
+fn failed(answer: &Answer) -> Error {
+    let said = String::from_utf8_lossy(&answer.stderr);
+    let said: String = said.trim().chars().take(300).collect();
+    Error::new(Kind::Unavailable, "the keyring cannot be used")
+        .reason("secret_store")
+        .hint("Unlock it, or set `keyring = false` under [secrets].")
+        .source(said)
+}

@@ -1,0 +1,268 @@
+//! Our own store: one file, sealed, that only its owner can open.
+//!
+//! The key lies beside it unless it is named. So the file alone, in a backup or on a lost disk, says nothing when the
+//! key is elsewhere; against the user who runs the server, and root, it protects nothing.
+
+use std::collections::BTreeMap;
+use std::fs::{DirBuilder, File};
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, fstat, openat, renameat, statat, unlinkat};
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize, Zeroizing};
+
+use super::private::{self, Owner, broken, refused};
+use super::{is_name, unix_seconds};
+use crate::base::ids::random;
+use crate::base::seal::Sealer;
+use crate::base::secret::Secret;
+use crate::base::{Error, Kind, Result};
+
+/// Of one value.
+pub const VALUE_BYTES: usize = 64 << 10;
+const SECRETS: usize = 1000;
+const STORE_BYTES: u64 = 1 << 20;
+const KEY_BYTES: u64 = 128;
+const VERSION: u32 = 1;
+const PURPOSE: &str = "ringfence secrets 1";
+
+/// One secret and what is known of it.
+#[derive(Debug, Clone)]
+pub struct Item {
+    pub value: Secret,
+    /// Seconds since 1970.
+    pub set: u64,
+    pub expires: Option<u64>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Store {
+    dir: PathBuf,
+    key: Option<PathBuf>,
+}
+
+/// The file.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    version: u32,
+    sealed: String,
+}
+
+/// What is sealed in it. The values are in base64: they need not be text.
+#[derive(Default, Serialize, Deserialize)]
+struct Contents(BTreeMap<String, Sealed>);
+
+#[derive(Serialize, Deserialize)]
+struct Sealed {
+    value: String,
+    set: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    expires: Option<u64>,
+}
+
+impl Drop for Sealed {
+    fn drop(&mut self) {
+        self.value.zeroize();
+    }
+}
+
+impl Store {
+    /// In this root; with its key in another place when one is named.
+    pub fn new(root: &Path, key: Option<PathBuf>) -> Store {
+        Store { dir: root.join("secrets"), key }
+    }
+
+    pub fn files(&self) -> Vec<PathBuf> {
+        vec![self.dir.join("store"), self.key_path()]
+    }
+
+    fn key_path(&self) -> PathBuf {
+        self.key.clone().unwrap_or_else(|| self.dir.join("key"))
+    }
+
+    fn name(&self) -> String {
+        format!("the store of secrets {}", self.dir.join("store").display())
+    }
+
+    /// Everything in it. One that was never written to is empty.
+    pub fn read(&self) -> Result<BTreeMap<String, Item>> {
+        let Some(dir) = self.open()? else { return Ok(BTreeMap::new()) };
+        let contents = self.contents(&dir)?;
+        contents.0.into_iter().map(|(name, sealed)| Ok((name, self.item(&sealed)?))).collect()
+    }
+
+    fn item(&self, sealed: &Sealed) -> Result<Item> {
+        let value = URL_SAFE_NO_PAD.decode(sealed.value.as_bytes());
+        let value = value.map_err(|error| self.damaged().source(error))?;
+        Ok(Item { value: Secret::new(value), set: sealed.set, expires: sealed.expires })
+    }
+
+    /// Writes one value, in place of what had its name.
+    pub fn set(&self, name: &str, value: &Secret, expires: Option<u64>) -> Result<()> {
+        check(name, value)?;
+        self.change(|contents| {
+            let value = URL_SAFE_NO_PAD.encode(value.expose());
+            contents.0.insert(name.to_owned(), Sealed { value, set: unix_seconds(), expires });
+            true
+        })
+        .map(|_| ())
+    }
+
+    /// Whether it was there.
+    pub fn remove(&self, name: &str) -> Result<bool> {
+        match self.open()? {
+            None => Ok(false),
+            Some(_) => self.change(|contents| contents.0.remove(name).is_some()),
+        }
+    }
+
+    /// Under the lock: what is there, changed, and put in its place whole. What cannot be read is left as it is.
+    fn change(&self, change: impl FnOnce(&mut Contents) -> bool) -> Result<bool> {
+        let failed = |error: rustix::io::Errno| broken(&self.name(), "cannot be written", error);
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.dir);
+        made.map_err(|error| broken(&self.name(), "cannot be made", error))?;
+        let gone = || refused(&self.name(), "has no directory");
+        let dir = self.open()?.ok_or_else(gone)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let lock = openat(&dir, "lock", flags, Mode::from_raw_mode(0o600)).map_err(failed)?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(failed)?;
+        let mut contents = self.contents(&dir)?;
+        if !change(&mut contents) {
+            return Ok(false);
+        }
+        if contents.0.len() > SECRETS {
+            return Err(too_large(&format!("there are {SECRETS} secrets already")));
+        }
+        let sealer = match self.sealer(&dir)? {
+            Some(sealer) => sealer,
+            None => self.make_key(&dir)?,
+        };
+        let written = Written { version: VERSION, sealed: sealer.seal(PURPOSE, &contents)? };
+        let text = serde_json::to_vec(&written).map_err(|error| broken(&self.name(), "cannot be written", error))?;
+        if text.len() as u64 > STORE_BYTES {
+            return Err(too_large("all secrets together are too large"));
+        }
+        self.replace(&dir, &text).map_err(|error| broken(&self.name(), "cannot be written", error))?;
+        Ok(true)
+    }
+
+    fn replace(&self, dir: &OwnedFd, text: &[u8]) -> std::io::Result<()> {
+        // Left behind by one that was ended in the midst of this; we hold the lock.
+        match unlinkat(dir, "store.new", AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+        write_new(dir, Path::new("store.new"), text)?;
+        renameat(dir, "store.new", dir, "store")?;
+        Ok(rustix::fs::fsync(dir)?)
+    }
+
+    /// None before anything was stored.
+    fn open(&self) -> Result<Option<OwnedFd>> {
+        let what = format!("the directory of secrets {}", self.dir.display());
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match openat(CWD, &self.dir, flags, Mode::empty()) {
+            Ok(dir) => {
+                let facts = fstat(&dir).map_err(|error| broken(&what, "cannot be opened", error))?;
+                private::check(&facts, &what, Owner::Us, "700")?;
+                Ok(Some(dir))
+            }
+            Err(rustix::io::Errno::NOENT) => Ok(None),
+            Err(error) => Err(broken(&what, "cannot be opened", error)),
+        }
+    }
+
+    fn contents(&self, dir: &OwnedFd) -> Result<Contents> {
+        let Some(bytes) = private::read(dir, Path::new("store"), &self.name(), Owner::Us, STORE_BYTES)? else {
+            return Ok(Contents::default());
+        };
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        let version: Version = serde_json::from_slice(&bytes).map_err(|error| self.damaged().source(error))?;
+        if version.version > VERSION {
+            return Err(refused(&self.name(), "was written by a newer version").hint("Use that version of ringfence."));
+        }
+        let written: Written = serde_json::from_slice(&bytes).map_err(|error| self.damaged().source(error))?;
+        let Some(sealer) = self.sealer(dir)? else {
+            return Err(refused(&format!("the key of {}", self.name()), "is not there").hint(format!(
+                "Put it back at {}, or name it with RINGFENCE_SECRETS_KEY_FILE. If it is lost, move the store away and set the secrets again.",
+                self.key_path().display()
+            )));
+        };
+        sealer.open(PURPOSE, &written.sealed).ok_or_else(|| self.damaged())
+    }
+
+    fn damaged(&self) -> Error {
+        refused(&self.name(), "is damaged, or its key is another one").hint(format!(
+            "Check that {} is its key, or restore both from a backup; else move the store away and set the secrets again. It is never overwritten.",
+            self.key_path().display()
+        ))
+    }
+
+    fn sealer(&self, dir: &OwnedFd) -> Result<Option<Sealer>> {
+        let what = format!("the key of the secrets {}", self.key_path().display());
+        let bytes = match &self.key {
+            Some(path) => private::read(CWD, path, &what, Owner::UsOrRoot, KEY_BYTES)?,
+            None => private::read(dir, Path::new("key"), &what, Owner::Us, KEY_BYTES)?,
+        };
+        let Some(bytes) = bytes.map(Zeroizing::new) else { return Ok(None) };
+        let key = URL_SAFE_NO_PAD.decode(bytes.trim_ascii()).ok().map(Zeroizing::new);
+        let key = key.and_then(|key| <[u8; 32]>::try_from(&key[..]).ok()).ok_or_else(|| {
+            refused(&what, "is no key")
+                .hint("It holds 43 letters of base64, as `ringfence secret set` has written them.")
+        })?;
+        Sealer::with_key(&key).map(Some)
+    }
+
+    /// For a store that has none yet. Never in place of another.
+    fn make_key(&self, dir: &OwnedFd) -> Result<Sealer> {
+        let what = format!("the key of the secrets {}", self.key_path().display());
+        if statat(dir, "store", AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+            return Err(refused(&what, "is not there"));
+        }
+        let key = Zeroizing::new(random::<32>());
+        let text = Zeroizing::new(format!("{}\n", URL_SAFE_NO_PAD.encode(&key[..])));
+        let written = match &self.key {
+            Some(path) => write_new(CWD, path, text.as_bytes()),
+            None => write_new(dir, Path::new("key"), text.as_bytes()),
+        };
+        written.map_err(|error| broken(&what, "cannot be written", error))?;
+        Sealer::with_key(&key)
+    }
+}
+
+fn write_new(at: impl AsFd, path: &Path, text: &[u8]) -> std::io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = File::from(openat(at, path, flags, Mode::from_raw_mode(0o600))?);
+    file.write_all(text)?;
+    file.sync_all()
+}
+
+/// What can be a secret at all: a program is given it as a variable or an argument.
+pub(super) fn check(name: &str, value: &Secret) -> Result<()> {
+    if !is_name(name) {
+        return Err(Error::invalid_arguments("that is no name for a secret")
+            .hint("Use up to 128 letters, digits and `_`, and no digit first: `ringfence secret set DB_PASSWORD`."));
+    }
+    let wrong = |what: &str| Error::invalid_arguments(format!("the value of `{name}` {what}"));
+    match value.expose() {
+        [] => Err(wrong("is empty").hint("Type it, or send it to standard input.")),
+        bytes if bytes.contains(&0) => Err(wrong("holds a NUL, which no program can be given").hint("Encode it.")),
+        bytes if bytes.len() > VALUE_BYTES => {
+            Err(too_large(&format!("the value of `{name}` has more than {VALUE_BYTES} bytes")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn too_large(what: &str) -> Error {
+    Error::new(Kind::TooLarge, what).hint("Keep less of it in the store.")
+}
