@@ -50,19 +50,28 @@ impl Example {
         Options::new(transport).on(&self.scratch).arg("--config").arg(self.config.to_str().unwrap())
     }
 
-    /// `config check --strict` finds nothing.
-    fn is_sound(&self, variables: &[(&str, &str)]) {
+    /// As the README does.
+    fn keep(&self, name: &str, value: &str) {
         let mut command = ringfence(&self.scratch);
-        command.args(["config", "check", "--strict"]).arg(&self.config).envs(variables.iter().copied());
+        command.args(["secret", "set", name]).env("SANDBOX_ROOT", self.scratch.path().join("root"));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(value.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+
+    /// `config check --strict` finds nothing.
+    fn is_sound(&self) {
+        let mut command = ringfence(&self.scratch);
+        command.args(["config", "check", "--strict"]).arg(&self.config);
+        command.arg("--root").arg(self.scratch.path().join("root"));
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && said.contains("no mistakes, no warnings"), "{said}");
     }
 
-    fn start(&self, variables: &[(&str, &str)]) -> (Server, Client) {
-        self.is_sound(variables);
-        let options = variables.iter().fold(self.options(Transport::Stdio), |all, (name, value)| all.env(name, value));
-        let mut server = options.spawn();
+    fn start(&self) -> (Server, Client) {
+        self.is_sound();
+        let mut server = self.options(Transport::Stdio).spawn();
         let client = server.connect(SESSIONS);
         (server, client)
     }
@@ -91,7 +100,7 @@ fn a_linter() {
     let example = Example::new("linter");
     example.file("bad.sh", "#!/bin/sh\ncat $1\nfor x in `ls`; do echo; done\n");
     example.file("good.sh", "#!/bin/sh\necho fine\n");
-    let (_server, mut client) = example.start(&[]);
+    let (_server, mut client) = example.start();
     is_listed(
         &mut client,
         "lint",
@@ -126,7 +135,7 @@ fn a_test_runner() {
                  def test_tmp(tmp_path):\n    (tmp_path / 'x').write_text('x')\n";
     let host = TcpListener::bind("127.0.0.1:0").unwrap();
     example.file("test_reach.py", &reach.replace("PORT", &host.local_addr().unwrap().port().to_string()));
-    let (_server, mut client) = example.start(&[]);
+    let (_server, mut client) = example.start();
     is_listed(
         &mut client,
         "test",
@@ -157,7 +166,7 @@ fn a_test_runner() {
 fn a_deploy_script_behind_approval() {
     let example = Example::new("deploy");
     example.file("site/index.html", "hello\n");
-    let (server, mut client) = example.start(&[]);
+    let (server, mut client) = example.start();
     is_listed(
         &mut client,
         "deploy",
@@ -245,7 +254,8 @@ fn a_database_query_with_a_secret() {
     assert_eq!(redis.say(password, "SET greeting hello"), "+OK");
     let example = Example::new("database");
     example.replace("6379", &redis.port.to_string());
-    let (server, mut client) = example.start(&[("REDIS_PASSWORD", password)]);
+    example.keep("REDIS_PASSWORD", password);
+    let (server, mut client) = example.start();
     is_listed(
         &mut client,
         "query",
@@ -278,7 +288,7 @@ fn a_database_query_with_a_secret() {
         message
     );
     assert!(!written.contains(password));
-    assert!(Value::from(client.questions.clone()).to_string().contains("REDISCLI_AUTH=${REDIS_PASSWORD}"));
+    assert!(Value::from(client.questions.clone()).to_string().contains("REDISCLI_AUTH=${secret:REDIS_PASSWORD}"));
 }
 
 #[test]
@@ -316,7 +326,7 @@ fn a_network_fetcher() {
     // A name that leads nowhere in place of one out there, and a server of this machine.
     example.replace("\"docs.python.org\", ", "\"nowhere.invalid\", ");
     example.replace("side_effects", &format!("allow_addresses = [\"127.0.0.1:{port}\"]\nside_effects"));
-    let (server, mut client) = example.start(&[]);
+    let (server, mut client) = example.start();
     is_listed(
         &mut client,
         "fetch",
@@ -342,7 +352,7 @@ fn a_network_fetcher() {
     assert_ne!(nowhere["reason"], "not_allowed", "{nowhere}");
     assert!(client.questions.len() >= 4, "each is asked for");
     // The operator's own list is sound, too.
-    Example::new("fetcher").is_sound(&[]);
+    Example::new("fetcher").is_sound();
 }
 
 #[test]
@@ -354,7 +364,7 @@ fn a_team_server() {
         .current_dir(secret.parent().unwrap())
         .status();
     assert!(made.unwrap().success());
-    example.is_sound(&[]);
+    example.is_sound();
     let token = |name: &str| {
         let output = Command::new(secret.with_file_name("token.sh")).arg(name).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -407,7 +417,7 @@ fn a_monorepo_whose_clients_choose_where_to_start() {
     let example = Example::new("monorepo");
     example.file("packages/web/index.html", "x");
     example.file("other/secret.txt", "x");
-    let (_server, mut client) = example.start(&[]);
+    let (_server, mut client) = example.start();
     is_listed(&mut client, "describe", json!({"dev.ringfence/session_defaults": {"overrides": false}}));
     assert_eq!(reply(&client.call("describe", json!({})))["stdout"], "package: packages\nstage: development\nweb\n");
     let update = |client: &mut Client, params: Value| client.request("ringfence/session/update", params);
@@ -426,7 +436,7 @@ fn a_monorepo_whose_clients_choose_where_to_start() {
     update(&mut client, json!({"cwd_override": "other"}));
     assert_eq!(error(&client.call("describe", json!({})))["kind"], "permission_denied");
     // Where the operator says nothing, nothing can be chosen.
-    let (_server, mut client) = Example::new("linter").start(&[]);
+    let (_server, mut client) = Example::new("linter").start();
     assert!(update(&mut client, json!({"cwd_override": "packages"})).get("error").is_some());
 }
 
