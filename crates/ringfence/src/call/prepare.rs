@@ -86,7 +86,10 @@ pub fn prepare(
         trace_id: request.trace_id.clone(),
         tool: spec.name.clone(),
         description: spec.description.clone(),
-        definition: tool.definition(),
+        definition: match &plan.extent {
+            Some(extent) => digest(&json!([tool.definition(), extent])),
+            None => tool.definition(),
+        },
         generation: config.generation,
         arguments_hash: digest(&Value::Object(request.arguments.clone())),
         shown_arguments: shown(&request.arguments, &plan.hidden),

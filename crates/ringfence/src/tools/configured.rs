@@ -227,6 +227,7 @@ impl Tool for Configured {
             cwd: Some(cwd.display().to_string()),
             env: env::merge(env::merge(env::build(&[])?, own), cx.shape.env.clone()),
             timeout: None,
+            extent: None,
             asks: self.entry.risk().map(str::to_owned),
             hidden: self.entry.hidden.clone(),
             command: Some(words::line(&self.entry.command, &shown)),

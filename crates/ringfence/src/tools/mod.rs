@@ -139,6 +139,8 @@ pub struct Plan {
     pub timeout: Option<Duration>,
     /// Why a human must be asked for this call, if one must.
     pub asks: Option<String>,
+    /// What trust in it is good for, where calls of one tool may do more or less.
+    pub extent: Option<String>,
     /// Arguments that are not shown, by their names.
     pub hidden: BTreeSet<String>,
     /// What would be run, for the prompt.

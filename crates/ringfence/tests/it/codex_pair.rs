@@ -584,3 +584,15 @@ fn legacy_clients_are_told_of_every_event() {
         assert_eq!(client.questions.len(), 1, "it asks all the same");
     }
 }
+
+#[test]
+fn trust_in_one_that_only_reads_is_not_for_one_that_does_what_it_likes() {
+    let (_server, mut client) = Pair::new(Transport::Stdio).start(SESSIONS);
+    client.approve = Approve::Session;
+    said(&client.call("codex", json!({"prompt": "true", "sandbox": "read-only"})));
+    client.approve = Approve::Decline;
+    said(&client.call("codex", json!({"prompt": "true", "sandbox": "read-only"})));
+    let message = client.call("codex", json!({"prompt": "true", "sandbox": "danger-full-access"}));
+    assert_eq!(message["result"]["isError"], true, "{message:#}");
+    assert_eq!(client.questions.len(), 2);
+}

@@ -93,8 +93,9 @@ pub fn prepare(turn: &Turn, cx: &PrepareCx<'_>) -> Result<Plan> {
     Ok(Plan {
         cwd: Some(cwd.display().to_string()),
         env: turn.environment(cx.config)?,
-        timeout: None,
         asks: Some(why(turn, &held, cx.config.sandbox.profile)),
+        // Who trusts one that only reads has not trusted one that does what it likes.
+        extent: Some(format!("{} {}", held.mode.name(), held.read_only)),
         ..Plan::default()
     })
 }
