@@ -20,8 +20,8 @@ done
 # A program and the package that brings it.
 programs=(
     bwrap:bubblewrap chromium-headless-shell:chromium-headless-shell curl:curl dbus-run-session:dbus-daemon find:findutils flock:util-linux gcc:gcc gdb:gdb git:git gnome-keyring-daemon:gnome-keyring inotifywait:inotify-tools make:make
-    node:nodejs openssl:openssl perl:perl ps:procps python3:python3 rg:ripgrep rsync:rsync script:bsdutils secret-tool:libsecret-tools setpriv:util-linux
-    setsid:util-linux sqlite3:sqlite3 strace:strace tar:tar tmux:tmux unzip:unzip zip:zip
+    node:nodejs openssl:openssl perl:perl ps:procps python3:python3 redis-cli:redis-tools redis-server:redis-server rg:ripgrep rsync:rsync script:bsdutils secret-tool:libsecret-tools setpriv:util-linux
+    setsid:util-linux shellcheck:shellcheck sqlite3:sqlite3 strace:strace tar:tar tmux:tmux unzip:unzip zip:zip
 )
 [ $bench = 0 ] || programs+=(socat:socat)
 # What is no program of its own. /usr/bin/time is one, but every shell has a word of that name.

@@ -1,6 +1,7 @@
 //! `ringfence doctor`: what the fence can do on this host, by trying it, and what that means for each promise.
 
 mod canary;
+mod config;
 mod fixes;
 mod health;
 mod place;
@@ -16,7 +17,7 @@ use jail::probe::{self, Host, Outcome, Part, Tried};
 use serde::Serialize;
 
 use crate::base::{Error, Result};
-use crate::config::{self, Env, Flags};
+use crate::config::{Env, Flags, prepare_root, resolve};
 use health::Health;
 use place::Place;
 use trials::Fence;
@@ -85,9 +86,10 @@ pub fn run(args: Args, out: &mut impl Write) -> Result<u8> {
 fn find(args: Args) -> Result<Findings> {
     let flags = Flags { root: args.root, workspace: args.workspace, config: args.config, ..Flags::default() };
     let env = Env::of_process();
-    let config = config::resolve(&flags, &env);
-    let rooted = config.as_ref().ok().map(config::prepare_root);
-    let mut health = health::look(&config, rooted.as_ref());
+    let config = resolve(&flags, &env);
+    let rooted = config.as_ref().ok().map(prepare_root);
+    let mut health = config::look(&config, &flags, &env);
+    health.extend(health::look(&config, rooted.as_ref()));
     let usable = config.ok().filter(|_| matches!(rooted, Some(Ok(()))));
     let place = Place::make(usable.as_ref(), &flags)
         .map_err(|error| Error::internal(format!("there is no directory to try things in: {error}")))?;

@@ -2,6 +2,7 @@
 
 mod approvals;
 mod audit;
+mod config;
 mod doctor;
 mod log;
 mod rules;
@@ -45,6 +46,8 @@ enum Command {
     Doctor(doctor::Args),
     /// See what your rules say about a command, try their examples, and look for rules that say too much
     Rules(rules::Args),
+    /// Check the config file, show what holds and who said so, or print its schema for editors
+    Config(config::Args),
     /// Show what has been done, follow it, or verify that the log is whole
     Audit(audit::Args),
     /// Keep the secrets that `${secret:NAME}` in the config stands for
@@ -62,6 +65,7 @@ pub fn run() -> ExitCode {
         Command::Sandbox(args) => sandbox::run(args),
         Command::Doctor(args) => doctor::run(args, &mut std::io::stdout().lock()),
         Command::Rules(args) => rules::run(&args, &mut std::io::stdout().lock()),
+        Command::Config(args) => config::run(&args, &mut std::io::stdout().lock()),
         Command::Audit(args) => {
             root(args.root.clone()).and_then(|root| audit::run(args, &root, &mut std::io::stdout().lock()))
         }

@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::fault::Fault;
-use super::read::Written;
+use super::places::{Places, child, item, line_of};
+use super::read::{Written, entry_key};
 use super::resolve::Picker;
 use super::secrets::Ref;
 use super::template::{Part, Template};
@@ -38,10 +40,12 @@ pub const OURS: &[&str] = &[
 ];
 
 /// What a command does to the world. What it does not say here, the fence does not let it do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
+    /// It changes files of the workspace
     FilesystemWrite,
+    /// It uses the network, as far as `allow_…` opens it
     Network,
 }
 
@@ -55,11 +59,12 @@ impl Effect {
 }
 
 /// What a command reads from its standard input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EntryStdin {
+    /// Nothing
     None,
-    /// All arguments of the call, as one JSON object.
+    /// All arguments of the call, as one JSON object
     Json,
 }
 
@@ -143,6 +148,7 @@ impl Entry {
 pub(super) struct Around<'a> {
     pub path: &'a Path,
     pub text: &'a str,
+    pub places: &'a Places,
     pub picker: &'a Picker<'a>,
     pub surface: &'a Surface,
 }
@@ -157,9 +163,25 @@ struct Check<'a> {
 impl Check<'_> {
     /// About the value of a key, or the name of the entry where the key is missing.
     fn fault(&mut self, key: &str, message: impl Into<String>, hint: impl Into<String>) {
-        let span = self.written.spans.get(key).unwrap_or(&self.written.span).clone();
-        let fault = Fault::at(self.around.path, self.around.text, span, message, hint);
+        let mut path = entry_key(&self.written.name);
+        if !key.is_empty() {
+            path = format!("{path}.{key}");
+        }
+        let span = self.around.places.value(&path).unwrap_or_else(|| self.written.span.clone());
+        let fault = Fault::about(&path, (self.around.path, self.around.text), span, message, hint);
         self.faults.push(Fault { entry: Some(self.written.name.clone()), ..fault });
+    }
+
+    /// Where a key could not be read, what it means for others cannot be told.
+    fn follows(&self, fault: &Fault) -> bool {
+        let unread = &self.written.unread;
+        let at = |key: &str| fault.key == format!("{}.{key}", entry_key(&self.written.name));
+        let about = |key: &str| fault.key.starts_with(&format!("{}.{key}", entry_key(&self.written.name)));
+        match () {
+            () if unread.is_empty() => false,
+            () if at("command") => true,
+            () => unread.contains("input_schema") && (about("args") || about("secret_args")),
+        }
     }
 
     fn template(&mut self, key: &str, parsed: Result<Template, String>) -> Option<Template> {
@@ -175,9 +197,10 @@ pub(super) fn resolve(around: &Around<'_>, written: &[Written]) -> (Vec<Entry>, 
         let mut check = Check { around, written: one, faults: Vec::new() };
         check.name(&entries);
         let entry = check.entry();
-        match entry.filter(|_| check.faults.is_empty()) {
+        let found = std::mem::take(&mut check.faults);
+        match entry.filter(|_| found.is_empty() && one.unread.is_empty()) {
             Some(entry) => entries.push(entry),
-            None => faults.extend(check.faults),
+            None => faults.extend(found.into_iter().filter(|fault| !check.follows(fault))),
         }
     }
     (entries, faults)
@@ -218,17 +241,19 @@ impl Check<'_> {
         };
         let stdin = raw.stdin.unwrap_or(EntryStdin::None);
         let input_schema = self.schema(raw.input_schema.as_ref(), stdin)?;
-        let args: Vec<Template> =
-            raw.args.iter().flatten().filter_map(|one| self.template("args", Template::with_arguments(one))).collect();
+        let args: Vec<(usize, Template)> = (raw.args.iter().flatten().enumerate())
+            .filter_map(|(at, one)| Some((at, self.template(&item("args", at), Template::with_arguments(one))?)))
+            .collect();
         let env: Vec<(String, Template)> = raw
             .env
             .iter()
             .flatten()
             .filter_map(|(name, value)| {
+                let key = child("env", name);
                 if name.is_empty() || name.contains(['=', '\0']) {
-                    self.fault("env", format!("`{name}` is no name of a variable"), "A name has no `=`.");
+                    self.fault(&key, format!("`{name}` is no name of a variable"), "A name has no `=`.");
                 }
-                Some((name.clone(), self.template("env", Template::without_arguments(value))?))
+                Some((name.clone(), self.template(&key, Template::without_arguments(value))?))
             })
             .collect();
         self.arguments(&args, &input_schema);
@@ -248,7 +273,7 @@ impl Check<'_> {
             version: raw.version.unwrap_or_else(|| "1".to_owned()),
             name,
             command,
-            args,
+            args: args.into_iter().map(|(_, one)| one).collect(),
             stdin,
             cwd: raw.cwd,
             env,
@@ -262,7 +287,7 @@ impl Check<'_> {
             streaming: raw.streaming.unwrap_or(false),
             input_schema,
             hidden,
-            line: self.around.text[..self.written.span.start].matches('\n').count() + 1,
+            line: line_of(self.around.text, self.written.span.start),
         })
     }
 
@@ -287,11 +312,12 @@ impl Check<'_> {
     }
 
     /// Every `{name}` is a property, and a list stands alone.
-    fn arguments(&mut self, args: &[Template], schema: &Map<String, Value>) {
+    fn arguments(&mut self, args: &[(usize, Template)], schema: &Map<String, Value>) {
         let none = Map::new();
         let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&none);
         let known: Vec<&str> = properties.keys().map(String::as_str).collect();
-        for template in args {
+        for (at, template) in args {
+            let key = item("args", *at);
             for name in template.arguments() {
                 let Some(property) = properties.get(name) else {
                     let hint = match (nearest(name, &known), known.is_empty()) {
@@ -299,12 +325,12 @@ impl Check<'_> {
                         (None, true) => "Describe it in `input_schema`.".to_owned(),
                         (None, false) => format!("Known here: {}.", known.join(", ")),
                     };
-                    self.fault("args", format!("`{{{name}}}` is no property of `input_schema`"), hint);
+                    self.fault(&key, format!("`{{{name}}}` is no property of `input_schema`"), hint);
                     continue;
                 };
                 if property["type"] == "array" && template.parts != [Part::Argument(name.to_owned())] {
                     let hint = "A list becomes one word for each item: let `{…}` stand alone.";
-                    self.fault("args", format!("`{{{name}}}` is a list"), hint);
+                    self.fault(&key, format!("`{{{name}}}` is a list"), hint);
                 }
             }
         }
@@ -314,14 +340,14 @@ impl Check<'_> {
         let mut all = BTreeSet::new();
         let mut hidden = BTreeSet::new();
         look(schema, &mut all, &mut hidden);
-        for name in named {
+        for (at, name) in named.iter().enumerate() {
             if !all.contains(name) {
                 let known: Vec<&str> = all.iter().map(String::as_str).collect();
                 let hint = nearest(name, &known).map_or_else(
                     || "Name a property of `input_schema`.".to_owned(),
                     |near| format!("Did you mean `{near}`?"),
                 );
-                self.fault("secret_args", format!("`{name}` is no property of `input_schema`"), hint);
+                self.fault(&item("secret_args", at), format!("`{name}` is no property of `input_schema`"), hint);
             }
             hidden.insert(name.clone());
         }

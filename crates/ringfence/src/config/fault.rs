@@ -3,7 +3,9 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use super::places::line_of;
 use crate::base::nearest::nearest;
+use crate::base::secret::is_sensitive;
 use crate::base::{Error, Kind};
 
 /// One thing that is wrong, at its place.
@@ -12,6 +14,8 @@ pub struct Fault {
     pub file: PathBuf,
     pub line: usize,
     pub column: usize,
+    /// The path of the key that it is about; empty where the text cannot be read that far.
+    pub key: String,
     /// The tool that is not there because of it, where that is all there is to it.
     pub entry: Option<String>,
     pub message: String,
@@ -29,11 +33,23 @@ impl Fault {
         message: impl Into<String>,
         hint: impl Into<String>,
     ) -> Self {
-        let place = Place::of(text, span);
+        Fault::about("", (path, text), span, message, hint)
+    }
+
+    /// The same about a key, whose name also says whether its value may be shown.
+    pub fn about(
+        key: &str,
+        (path, text): (&Path, &str),
+        span: Range<usize>,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
+        let place = Place::of(text, span, key);
         Fault {
             file: path.to_owned(),
             line: place.line,
             column: place.column,
+            key: key.to_owned(),
             entry: None,
             message: message.into(),
             hint: hint.into(),
@@ -41,11 +57,10 @@ impl Fault {
         }
     }
 
-    /// What the TOML reader found.
-    pub fn of(path: &Path, text: &str, error: &toml::de::Error) -> Self {
-        let span = error.span().unwrap_or(0..0);
-        let (message, hint) = words(error.message(), Place::of(text, span.clone()).is_secret);
-        Fault::at(path, text, span, message, hint)
+    /// What the TOML reader found at a key.
+    pub fn of(key: &str, (path, text): (&Path, &str), span: Range<usize>, error: &toml::de::Error) -> Self {
+        let (message, hint) = words(key, error.message(), Place::of(text, span.clone(), key).is_secret);
+        Fault::about(key, (path, text), span, message, hint)
     }
 
     /// Where it is and what it is, on one line.
@@ -64,25 +79,30 @@ impl Fault {
     }
 }
 
-struct Place {
-    line: usize,
-    column: usize,
-    picture: String,
+pub(super) struct Place {
+    pub line: usize,
+    pub column: usize,
+    pub picture: String,
     is_secret: bool,
 }
 
 impl Place {
-    fn of(text: &str, span: std::ops::Range<usize>) -> Place {
+    pub fn of(text: &str, span: std::ops::Range<usize>, key: &str) -> Place {
         let start = (0..=span.start.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
         let line_end = text[start..].find('\n').map_or(text.len(), |at| start + at);
-        let line = text[..line_start].matches('\n').count() + 1;
+        let line = line_of(text, line_start);
         let whole = &text[line_start..line_end];
-        let is_secret = names_a_secret(whole);
+        let is_secret = names_a_secret(whole) || names_a_secret(key) || holds_variables(key) || {
+            // In the middle of a text or a list, the key stands on a line before.
+            let opening = text[..line_start].lines().rev().find(|line| line.contains('='));
+            !whole.contains('=') && !whole.trim_start().starts_with('[') && opening.is_some_and(names_a_secret)
+        };
         // A line that may hold a secret is shown as far as its key: errors end up in logs.
         let shown = match whole.find('=') {
-            Some(equals) if is_secret => format!("{}= …", &whole[..equals]),
-            _ => whole.to_owned(),
+            _ if !is_secret || whole.trim_start().starts_with('[') => whole.to_owned(),
+            Some(equals) => format!("{}= …", &whole[..equals]),
+            None => format!("{}…", &whole[..whole.len() - whole.trim_start().len()]),
         };
         let shown: String = shown.chars().take(160).map(|c| if c.is_control() { ' ' } else { c }).collect();
         let before = text[line_start..start].chars().count();
@@ -98,17 +118,23 @@ impl Place {
 
 fn names_a_secret(line: &str) -> bool {
     // The whole line, since an inline table holds keys on both sides of its first `=`.
-    let line = line.to_ascii_lowercase();
-    ["secret", "token", "password", "key"].iter().any(|word| line.contains(word))
+    let lower = line.to_ascii_lowercase();
+    is_sensitive(&lower) || lower.contains("key")
+}
+
+/// The variables of a command: whatever their names, their values may be anything.
+fn holds_variables(key: &str) -> bool {
+    key.starts_with("mcp.") && key.contains(".env.")
 }
 
 /// Our words for the reader's: it speaks of fields and variants, an operator of keys and values.
-fn words(message: &str, is_secret: bool) -> (String, String) {
+fn words(key: &str, message: &str, is_secret: bool) -> (String, String) {
     let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     let first = message.lines().next().unwrap_or_default();
+    let expected = first.split_once(", expected ").map(|(_, expected)| expected);
     match quoted.split_first() {
         Some((name, known)) if first.starts_with("unknown field") => {
-            (format!("there is no key `{}` here", shorten(name)), unknown_key_hint(name, known))
+            (format!("there is no key `{}` here", shorten(name)), unknown_key_hint(key, name, known))
         }
         Some((name, known)) if first.starts_with("unknown variant") => {
             let what = if is_secret {
@@ -118,20 +144,59 @@ fn words(message: &str, is_secret: bool) -> (String, String) {
             };
             (what, did_you_mean(name, known))
         }
-        _ if is_secret => {
-            ("the value does not fit".to_owned(), "Check the kind of value that this key takes.".to_owned())
+        _ if first.starts_with("duplicate field") => {
+            let what = format!("`{}` is set twice, in two spellings", quoted.first().copied().unwrap_or_default());
+            (what, "Keep one of them.".to_owned())
         }
-        _ => (first.to_owned(), "Correct the line and start again.".to_owned()),
+        _ => match (expected, is_secret) {
+            (Some(expected), true) => ("the value does not fit".to_owned(), wanted(key, expected)),
+            (None, true) => ("the value does not fit".to_owned(), meaning(key)),
+            (Some(expected), false) => {
+                let found = first.split(", expected ").next().unwrap_or(first);
+                let found = found.split_once(": ").map_or(found, |(_, found)| found);
+                (format!("{} is not what this key takes", shorten(found)), wanted(key, expected))
+            }
+            (None, false) => (first.to_owned(), meaning(key)),
+        },
     }
 }
 
-fn unknown_key_hint(name: &str, known: &[&str]) -> String {
-    match name {
-        "jwt_secret" => {
-            "Secrets are not kept in config.toml: set MCP_AUTH_JWT_SECRET, or name a file with `jwt_secret_file`."
-                .to_owned()
-        }
-        _ => did_you_mean(name, known),
+/// The kind of value, in words of people rather than of the reader.
+fn wanted(key: &str, expected: &str) -> String {
+    let expected = match expected.trim_start_matches("a ") {
+        "i64" | "u64" => "a whole number",
+        "path string" => "a path, in quotes",
+        "string" => "text, in quotes",
+        "boolean" => "`true` or `false`",
+        "sequence" => "a list, `[…]`",
+        word if word.starts_with("struct ") || word == "map" => "a table",
+        _ if expected.contains("string or table") => "one of its words, in quotes",
+        _ => expected,
+    };
+    match super::schema::describe(key) {
+        Some(meaning) => format!("It takes {expected}. {meaning}"),
+        None => format!("It takes {expected}."),
+    }
+}
+
+fn meaning(key: &str) -> String {
+    super::schema::describe(key).unwrap_or_else(|| "Correct the value.".to_owned())
+}
+
+fn unknown_key_hint(key: &str, name: &str, known: &[&str]) -> String {
+    if name == "jwt_secret" {
+        return "Secrets are not kept in config.toml: set MCP_AUTH_JWT_SECRET, or name a file with `jwt_secret_file`."
+            .to_owned();
+    }
+    // At the top there are also the tables of commands, which are not read like the rest.
+    let mut known = known.to_vec();
+    if !key.contains('.') {
+        known.push(super::read::ENTRIES);
+    }
+    match (nearest(name, &known), super::schema::homes_of(name).as_slice()) {
+        (None, [home]) => format!("It belongs under [{home}]."),
+        (None, [one, other]) => format!("It belongs under [{one}] or [{other}]."),
+        _ => did_you_mean(name, &known),
     }
 }
 
@@ -172,7 +237,7 @@ mod tests {
         let error = fault("[limits]\ngrace_ms = -4\n");
         assert!(error.message().starts_with("/etc/rf.toml:2:12: -4 is not a number from 0 to 60000"), "{error}");
         let error = fault("[http]\nallowed_origins = [\"https://a\", \"*\"]\n");
-        assert!(error.message().starts_with("/etc/rf.toml:2:19: an origin is written"), "{error}");
+        assert!(error.message().starts_with("/etc/rf.toml:2:33: an origin is written"), "{error}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::env::{self, Env};
@@ -10,17 +11,22 @@ use super::resolve::{Layers, Picker};
 use super::{place, raw};
 use crate::base::{Error, Result};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
+    /// What failed
     Error,
+    /// And what an operator should know
     Warn,
+    /// And each call
     Info,
+    /// And how it went
     Debug,
+    /// And everything else
     Trace,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// For people

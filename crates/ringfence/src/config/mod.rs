@@ -4,6 +4,7 @@
 //! over file over default), `place` says where the root and the workspace may be.
 
 mod bind;
+mod check;
 mod entry;
 pub mod env;
 mod fault;
@@ -11,15 +12,20 @@ mod files;
 mod keys;
 pub mod log;
 mod place;
+mod places;
 mod policy;
 pub mod raw;
 mod read;
 mod resolve;
 mod sandbox;
+pub mod schema;
 #[cfg(test)]
 pub(crate) mod scratch;
 pub mod secrets;
+mod show;
+mod sieve;
 mod surface;
+mod syntax;
 mod template;
 
 use std::fmt;
@@ -28,19 +34,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub use bind::check_bind;
+pub use check::{Finding, Look, Severity, look};
 pub use entry::{Effect, Entry, EntryStdin, OURS, validator};
 pub use env::Env;
 pub use fault::Fault;
 pub use files::{Made, Prints};
 pub use place::{prepare_root, workspace_for};
 pub use policy::{Escalate, Heuristics, Policy, PolicyFlags};
+pub use read::entry_key;
 use resolve::config_path;
 pub use resolve::{Flags, Keeping, resolve, resolve_keeping, resolve_root};
 pub use sandbox::{Profile, Sandbox, SandboxFlags};
 pub use secrets::Secrets;
+pub use show::{Needed, Show, Shown, show};
 pub use surface::{Names, Shaping, Surface};
 pub use template::{Part, Template};
 
@@ -48,11 +58,14 @@ pub use template::{Part, Template};
 pub const DEFAULTS: &str = include_str!("defaults.toml");
 
 /// Which of our own tools are listed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ToolSet {
+    /// Those that most agents need; the others can be called all the same
     Core,
+    /// `shell` alone, and nothing else can be called
     Shell,
+    /// Everything
     All,
 }
 
@@ -69,12 +82,14 @@ impl ToolSet {
 }
 
 /// How tool names are spelled in a list. A call is accepted in either style.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ToolNames {
-    /// Dotted, except for clients known to reject dots.
+    /// Dotted, except for clients known to reject dots
     Auto,
+    /// `file.read`
     Dot,
+    /// `file_read`
     Underscore,
 }
 
@@ -200,6 +215,8 @@ pub struct Setting {
     pub key: &'static str,
     pub value: String,
     pub origin: Origin,
+    /// In the file, where that said it.
+    pub line: Option<usize>,
 }
 
 /// Who set a value.

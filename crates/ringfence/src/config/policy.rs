@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::env::{self, Env};
@@ -10,7 +11,7 @@ use super::{Sandbox, ToolSet, raw};
 use crate::base::{Error, Result};
 
 /// Where a command runs that a rule allows, or a human does whom a rule had asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Escalate {
     /// In the sandbox, like everything else
@@ -32,10 +33,12 @@ impl Escalate {
 }
 
 /// Whether to ask about commands that are known to destroy, where no rule speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Heuristics {
+    /// Only rules ask
     Off,
+    /// A forced removal is asked for
     Prompt,
 }
 
@@ -100,6 +103,7 @@ pub(super) fn resolve(
     let wider = file.wider.as_ref().map(|wider| widen(p, sandbox, wider)).transpose()?;
     if escalate == Escalate::Wider && wider.is_none() {
         return Err(Error::invalid_arguments("`escalate = \"wider\"` does not say how wide")
+            .with("key", "policy.escalate")
             .hint("Add [policy.wider] with `allow_domains`, `allow_network` or `writable`."));
     }
     let audit_execs = Layers {

@@ -1,8 +1,12 @@
 //! `config.toml` as it is written: every key optional, nothing unknown accepted, values checked where they stand.
+//!
+//! What is said of a key here is what editors and docs/configuration.md say of it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
@@ -12,182 +16,284 @@ use super::log::{LogFormat, LogLevel};
 use super::surface::Names;
 use super::{Escalate, Heuristics, Profile, ToolNames, ToolSet};
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct File {
+    /// false leaves only the legacy pair of tools, `codex` and `codex-reply`.
     #[serde(alias = "ENABLE_MCP_SERVER_SURFACE")]
     pub enable_mcp_server_surface: Option<bool>,
+    /// How tool names are spelled in a list. A call is accepted in either spelling.
     pub tool_names: Option<ToolNames>,
+    /// Which of our own tools are listed.
     pub tools: Option<ToolSet>,
+    /// Over HTTP, one workspace for all principals instead of one each.
     pub shared_workspace: Option<bool>,
+    /// Where runtime files live: audit log, sockets, outputs. Default: $XDG_STATE_HOME/ringfence.
     pub root: Option<PathBuf>,
+    /// The directory the tools work in. Default: the current directory on stdio, one for each principal over HTTP.
     pub workspace: Option<PathBuf>,
+    /// Who is asked, and for how long.
     pub approval: Approval,
+    /// How much and how long.
     pub limits: Limits,
+    /// The browser of the browser tools.
     pub browser: Browser,
+    /// What every run may touch and use.
     pub sandbox: Sandbox,
+    /// Which rules hold, and what becomes of what they allow.
     pub policy: Policy,
+    /// Names the server answers to over HTTP.
     pub http: Http,
+    /// Bearer tokens over HTTP. The secret itself has no key here: config files are copied, shown and checked in.
     pub auth: Auth,
+    /// Which tools are there at all, and where they may work.
     pub surface: Surface,
+    /// What a client may set for its own session.
     pub session: Session,
+    /// Where the values of `${NAME}` and `${secret:NAME}` come from.
     pub secrets: Secrets,
+    /// The server's own log.
     pub log: Log,
 }
 
 /// `[surface]`: which tools are there at all, and where they may work.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Surface {
+    /// Patterns over the names of tools, ours too: only those that fit one are there. A tool that is usually only
+    /// callable is listed when it is named in full.
     pub allow: Option<Vec<NamePattern>>,
+    /// Patterns over the names of tools that are not there. Deny wins over allow.
     pub deny: Option<Vec<NamePattern>>,
+    /// Directories that commands of [mcp.<name>] may start in; those whose `cwd` lies elsewhere are not there.
+    /// Relative ones lie in the workspace, "." is the workspace.
     pub cwd: Option<Vec<PathBuf>>,
+    /// Directories that arguments with `format = "path"` in their schema must lie in. With none they may be
+    /// anything.
     pub arguments: Option<Vec<PathBuf>>,
+    /// How long a command of [mcp.<name>] may run that names no `timeout_ms`, in milliseconds.
     pub default_timeout_ms: Option<Within<1, 604_800_000>>,
 }
 
 /// `[session]`: what a client may set for its own session.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Session {
+    /// true lets a client choose where in the workspace its commands start.
     pub cwd_override: Option<bool>,
+    /// Patterns over the names of variables that a client may set. Names that decide what code runs are never
+    /// accepted.
     pub env_overrides: Option<Vec<NamePattern>>,
 }
 
 /// `[secrets]`: where the values of `${…}` come from.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Secrets {
+    /// A file of `NAME=value` lines that `${NAME}` is looked for in before the environment. It is read again when
+    /// it changes.
     pub env_file: Option<PathBuf>,
+    /// Whether `${secret:NAME}` is looked for in the system's keyring after the store of `ringfence secret`.
     pub keyring: Option<bool>,
 }
 
 /// `[log]`: the server's own log.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Log {
+    /// How much is logged.
     pub level: Option<LogLevel>,
+    /// How a line looks.
     pub format: Option<LogFormat>,
+    /// A file to append to. Without it the log goes to standard error.
     pub file: Option<PathBuf>,
 }
 
 /// `[mcp.<name>]`: one command of the operator's as a tool.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Entry {
+    /// The program to run: a name that is looked for on PATH, or a path, which starts from the directory of this
+    /// file.
     pub command: Option<String>,
+    /// Its arguments, each one word and never a shell's text. `{name}` is an argument of the call, `{{` a brace,
+    /// `${NAME}` and `${secret:NAME}` a secret. A word whose optional argument is missing is left out.
     pub args: Option<Vec<String>>,
+    /// What the command reads from standard input.
     pub stdin: Option<EntryStdin>,
+    /// Where it starts. Relative paths lie in the workspace, which is the default.
     pub cwd: Option<PathBuf>,
+    /// Variables of the command beside the usual few. `${NAME}` and `${secret:NAME}` stand for secrets.
     pub env: Option<BTreeMap<String, String>>,
+    /// How strong the fence around it is.
     pub sandbox_profile: Option<Profile>,
+    /// true opens the host's whole network to it.
     pub allow_network: Option<bool>,
+    /// Names it may reach: `name`, `*.name`, either with `:port`.
     pub allow_domains: Option<Vec<String>>,
+    /// Addresses it may reach, `address:port`, private ones too.
     pub allow_addresses: Option<Vec<String>>,
+    /// What it does to the world. What is not declared, the fence does not allow.
     pub side_effects: Option<Vec<Effect>>,
+    /// Whether a human is asked before each call. One that may write files, use the network or run without a fence
+    /// asks whatever this says.
     pub requires_approval: Option<bool>,
+    /// How long one call may run, in milliseconds. Default: `surface.default_timeout_ms`.
     pub timeout_ms: Option<Within<1, 604_800_000>>,
+    /// Whether its output is passed on while it runs.
     pub streaming: Option<bool>,
+    /// What it does, for the model and the human who is asked.
     pub description: Option<String>,
+    /// Its name for humans. Default: its name.
     pub display_name: Option<String>,
+    /// A JSON Schema of its arguments: a table, or JSON as text. Default: no arguments, or with `stdin = "json"`
+    /// any.
     pub input_schema: Option<InputSchema>,
+    /// Arguments whose values are never shown, beside those with `writeOnly` or `format = "password"` in the
+    /// schema.
     pub secret_args: Option<Vec<String>>,
+    /// Changes what session trust is bound to, for a change that cannot be seen here.
     pub version: Option<String>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Approval {
+    /// A question that nobody answers in so many seconds is a no.
     pub expiry_s: Option<Within<1, 86_400>>,
+    /// true lets `ringfence approvals` answer; without it a client that cannot ask its user means no.
     pub terminal: Option<bool>,
+    /// When our own tools ask.
     pub own_tools: Option<OwnTools>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OwnTools {
+    /// When a call would leave the fence
     Auto,
+    /// For every call
     Always,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
+    /// No call runs longer, whatever it or its tool asks for, in milliseconds.
     pub timeout_ms: Option<Within<1, 604_800_000>>,
+    /// Between SIGTERM and SIGKILL, in milliseconds.
     pub grace_ms: Option<Within<0, 60_000>>,
+    /// One stored output, in MiB.
     pub output_file_mb: Option<Within<1, 1_048_576>>,
+    /// One JSON-RPC message, in MiB.
     pub message_mb: Option<Within<1, 1024>>,
+    /// The size at which an audit file is closed and the next begun, in MiB.
     pub audit_rotate_mb: Option<Within<1, 1_048_576>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Browser {
+    /// The browser to use. Without it the first Chromium on PATH, the headless shell before the others.
     pub program: Option<PathBuf>,
+    /// A browser that nobody uses for so many seconds is ended; the next call starts another.
     pub idle_s: Option<Within<1, 86_400>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sandbox {
+    /// How strong the fence around a run is.
     pub profile: Option<Profile>,
+    /// true opens the host's whole network. Otherwise only what `allow_domains` and `allow_addresses` name.
     pub allow_network: Option<bool>,
+    /// Names that runs may reach: `name`, `*.name`, either with `:port`; without one 80 and 443 are meant.
     pub allow_domains: Option<Vec<String>>,
+    /// Names that stay shut, on all ports, though `allow_domains` fits them.
     pub deny_domains: Option<Vec<String>>,
+    /// Addresses that runs may reach, `address:port`, private ones too.
     pub allow_addresses: Option<Vec<String>>,
+    /// Directories that runs may write to beside the workspace.
     pub writable: Option<Vec<PathBuf>>,
+    /// Paths that stay read-only inside what is writable. Relative ones lie in the workspace.
     pub protect: Option<Vec<PathBuf>>,
+    /// Paths that no run and no tool can read. Relative ones lie in the workspace.
     pub hide: Option<Vec<PathBuf>>,
+    /// Memory of one run with all its processes, in MiB.
     pub memory_mb: Option<Within<16, 1_048_576>>,
+    /// Processes of one run.
     pub processes: Option<Within<8, 1_000_000>>,
+    /// Open files of one process.
     pub open_files: Option<Within<16, 1_048_576>>,
+    /// One file that a process writes, in MiB.
     pub file_mb: Option<Within<1, 16_777_216>>,
+    /// CPU time of one process, in seconds.
     pub cpu_s: Option<Within<1, 604_800>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
+    /// Rules files beside those in $CODEX_HOME/rules.
     pub rules: Option<Vec<PathBuf>>,
+    /// Where a command runs that a rule allows. "outside" is the default with `tools = "shell"`.
     pub escalate: Option<Escalate>,
+    /// The user that commands outside run as. A server that runs as root needs it.
     pub escalate_as: Option<String>,
+    /// Variables that a command keeps on its way out.
     pub escalate_env: Option<Vec<String>>,
+    /// Whether to ask about commands that are known to destroy, where no rule speaks.
     pub heuristics: Option<Heuristics>,
+    /// false leaves execs unwatched, for hosts that cannot; then no rules are accepted.
     pub intercept: Option<bool>,
+    /// true writes every exec into the audit log, not only those that a rule decided.
     pub audit_execs: Option<bool>,
+    /// What `escalate = "wider"` has beside the sandbox.
     pub wider: Option<Wider>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Wider {
+    /// true opens the host's whole network.
     pub allow_network: Option<bool>,
+    /// Names beside those of the sandbox.
     pub allow_domains: Option<Vec<String>>,
+    /// Addresses beside those of the sandbox.
     pub allow_addresses: Option<Vec<String>>,
+    /// Directories beside those of the sandbox.
     pub writable: Option<Vec<PathBuf>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
+    /// `name` or `name:port` accepted in Host beside the loopback names.
     pub allowed_hosts: Option<Vec<HostName>>,
+    /// `scheme://host` or `scheme://host:port` accepted in Origin beside the loopback names.
     pub allowed_origins: Option<Vec<OriginName>>,
 }
 
 /// The secret itself has no key here on purpose: config files are copied, shown and checked in.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Auth {
+    /// Whether bearer tokens are required over HTTP.
     pub enabled: Option<bool>,
+    /// The file that holds the secret of HS256 tokens, if MCP_AUTH_JWT_SECRET does not.
     pub jwt_secret_file: Option<PathBuf>,
+    /// The key of RS256, ES256 or EdDSA tokens: PEM text or a file.
     pub jwt_public_key: Option<String>,
+    /// What `aud` of a token must name.
     pub audience: Option<String>,
+    /// What `iss` of a token must be.
     pub issuer: Option<String>,
 }
 
 /// A pattern over names of tools or variables: `*`, `?`, `[a-z]`, `{one,two}`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
+#[schemars(with = "String")]
 pub struct NamePattern(pub Names);
 
 impl TryFrom<String> for NamePattern {
@@ -201,6 +307,16 @@ impl TryFrom<String> for NamePattern {
 /// A JSON Schema: a table, or JSON as text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InputSchema(pub Map<String, Value>);
+
+impl JsonSchema for InputSchema {
+    fn schema_name() -> Cow<'static, str> {
+        "InputSchema".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": ["object", "string"]})
+    }
+}
 
 impl<'de> Deserialize<'de> for InputSchema {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -220,6 +336,16 @@ impl<'de> Deserialize<'de> for InputSchema {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Within<const LOW: u64, const HIGH: u64>(pub u64);
 
+impl<const LOW: u64, const HIGH: u64> JsonSchema for Within<LOW, HIGH> {
+    fn schema_name() -> Cow<'static, str> {
+        format!("From{LOW}To{HIGH}").into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "integer", "minimum": LOW, "maximum": HIGH})
+    }
+}
+
 impl<'de, const LOW: u64, const HIGH: u64> Deserialize<'de> for Within<LOW, HIGH> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let number = i64::deserialize(deserializer)?;
@@ -231,8 +357,9 @@ impl<'de, const LOW: u64, const HIGH: u64> Deserialize<'de> for Within<LOW, HIGH
 }
 
 /// `name` or `name:port`.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
+#[schemars(with = "String")]
 pub struct HostName(pub String);
 
 impl TryFrom<String> for HostName {
@@ -248,8 +375,9 @@ impl TryFrom<String> for HostName {
 }
 
 /// `scheme://host[:port]`, as browsers send it.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(try_from = "String")]
+#[schemars(with = "String")]
 pub struct OriginName(pub String);
 
 impl TryFrom<String> for OriginName {

@@ -1,45 +1,56 @@
 //! From the text of a config file to what it says, with everything that is wrong with it.
 //!
-//! Each key is read by itself, so that one mistake does not hide the next. A mistake in `[mcp.<name>]` costs that tool;
-//! any other is the whole file's.
+//! One mistake does not hide the next. A mistake in `[mcp.<name>]` costs that tool; any other is the whole file's.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
 
-use serde::de::DeserializeOwned;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue, Deserializer};
+use toml::de::{DeTable, DeValue};
 
 use super::fault::Fault;
-use super::raw;
+use super::places::{Places, child, line_of};
 use super::secrets::Ref;
+use super::sieve::{MOST, Misfit, sift};
 use super::template::Template;
+use super::{raw, syntax};
 use crate::base::{Error, Result};
 
 /// The table of the operator's commands.
-const ENTRIES: &str = "mcp";
+pub(super) const ENTRIES: &str = "mcp";
+
+/// The path of a command's table.
+pub fn entry_key(name: &str) -> String {
+    child(ENTRIES, name)
+}
 
 /// A whole file.
 #[derive(Debug, Default)]
 pub struct Parsed {
+    /// What of it could be read.
     pub file: raw::File,
     pub entries: Vec<Written>,
+    pub places: Places,
     /// What leaves nothing of the file to be used.
     pub faults: Vec<Fault>,
     /// What costs single tools.
     pub dropped: Vec<Fault>,
+    /// The text is no TOML: what could be read of it may be nothing that anybody meant.
+    pub is_broken: bool,
 }
 
 /// One `[mcp.<name>]` as it is written.
 #[derive(Debug)]
 pub struct Written {
     pub name: String,
+    /// What of it could be read.
     pub entry: raw::Entry,
     /// Of its name.
     pub span: Range<usize>,
-    /// Of the value of each key.
-    pub spans: HashMap<String, Range<usize>>,
+    /// The keys that could not be read. There is no such tool if there are any.
+    pub unread: BTreeSet<String>,
 }
 
 impl Written {
@@ -53,94 +64,70 @@ impl Written {
 
 /// Reads the text of a config file; `path` is for the words of what is wrong with it.
 pub fn read(text: &str, path: &Path) -> Parsed {
-    let mut read = Parsed::default();
-    let table = match DeTable::parse(text) {
-        Ok(table) => table,
-        Err(error) => {
-            read.faults.push(Fault::of(path, text, &error));
-            return read;
-        }
-    };
-    let span = table.span();
-    let mut rest = table.into_inner();
-    let entries = rest.remove(ENTRIES);
-    let fault = |error: &toml::de::Error| Fault::of(path, text, error);
-    for single in singles(&rest, &span) {
-        if let Err(error) = parse::<raw::File>(single) {
-            read.faults.push(fault(&error));
+    let (mut table, errors) = DeTable::parse_recoverable(text);
+    let mut read = Parsed { places: Places::of(table.get_ref()), ..Parsed::default() };
+    read.is_broken = errors.iter().any(|error| !syntax::is_duplicate(error));
+    read.faults = syntax::faults(path, text, &errors);
+    let broken: BTreeSet<usize> = read.faults.iter().map(|fault| fault.line).collect();
+
+    let entries = table.get_mut().remove(ENTRIES);
+    let (file, misfits) = sift(&mut table, "");
+    read.file = file;
+    read.faults.extend(misfits.into_iter().map(|misfit| misfit.fault(path, text)));
+    if let Some(entries) = entries {
+        let at = read.places.key(ENTRIES).unwrap_or_else(|| entries.span());
+        match entries.into_inner() {
+            DeValue::Table(entries) => {
+                for (name, value) in entries {
+                    read_entry(path, text, name, value, &mut read);
+                }
+            }
+            _ => {
+                let hint = "Write each tool as a table of its own: `[mcp.name]`.";
+                read.faults.push(Fault::about(ENTRIES, (path, text), at, "`mcp` is not a table", hint));
+            }
         }
     }
-    if read.faults.is_empty() {
-        match parse(Spanned::new(span, rest)) {
-            Ok(file) => read.file = file,
-            Err(error) => read.faults.push(fault(&error)),
-        }
-    }
-    let Some(entries) = entries else { return read };
-    let at = entries.span();
-    let DeValue::Table(entries) = entries.into_inner() else {
-        let hint = "Write each tool as a table of its own: `[mcp.name]`.";
-        read.faults.push(Fault::at(path, text, at, "`mcp` is not a table", hint));
-        return read;
-    };
-    for (name, value) in entries {
-        read_entry(path, text, name, value, &mut read);
-    }
+    // Where the text is broken, what was made of it is not what anybody wrote.
+    let syntax = broken.len();
+    let sound = |fault: &Fault| !broken.contains(&fault.line);
+    let later = read.faults.split_off(syntax.min(read.faults.len()));
+    read.faults.extend(later.into_iter().filter(sound));
+    read.dropped.retain(sound);
+    read.faults.sort_by_key(|fault| (fault.line, fault.column));
+    read.faults.truncate(MOST);
     read
 }
 
-fn read_entry(
-    path: &Path,
-    text: &str,
-    name: Spanned<std::borrow::Cow<'_, str>>,
-    value: Spanned<DeValue<'_>>,
-    read: &mut Parsed,
-) {
+fn read_entry(path: &Path, text: &str, name: Spanned<Cow<'_, str>>, value: Spanned<DeValue<'_>>, read: &mut Parsed) {
     let (span, at) = (name.span(), value.span());
     let name = name.into_inner().into_owned();
-    let mut drop = |fault: Fault| read.dropped.push(Fault { entry: Some(name.clone()), ..fault });
-    let DeValue::Table(table) = value.into_inner() else {
-        let hint = format!("Write it as a table: `[mcp.{name}]`.");
-        return drop(Fault::at(path, text, at, "a tool is a table of keys", hint));
+    let key = child(ENTRIES, &name);
+    let mut drop = |fault: Fault| {
+        if read.dropped.len() < MOST {
+            read.dropped.push(Fault { entry: Some(name.clone()), ..fault });
+        }
     };
-    let mut sound = true;
-    for (key, value) in &table {
-        let single = Spanned::new(at.clone(), DeTable::from_iter([(key.clone(), value.clone())]));
-        if let Err(error) = parse::<raw::Entry>(single) {
-            drop(Fault::of(path, text, &error));
-            sound = false;
-        }
-    }
-    if !sound {
-        return;
-    }
-    let spans = table.iter().map(|(key, value)| (key.get_ref().to_string(), value.span())).collect();
-    match parse(Spanned::new(at, table)) {
-        Ok(entry) => read.entries.push(Written { name, entry, span, spans }),
-        Err(error) => drop(Fault::of(path, text, &error)),
-    }
+    let DeValue::Table(table) = value.into_inner() else {
+        let hint = format!("Write it as a table: `[{key}]`.");
+        return drop(Fault::about(&key, (path, text), span, "a tool is a table of keys", hint));
+    };
+    let (entry, misfits) = sift(&mut Spanned::new(at, table), &key);
+    let unread = misfits.iter().map(|misfit| first_below(&key, &misfit.path).to_owned()).collect();
+    misfits.into_iter().for_each(|misfit| drop(misfit.fault(path, text)));
+    read.entries.push(Written { name, entry, span, unread });
 }
 
-/// The same tables with one key each, at most one level down.
-fn singles<'a>(table: &DeTable<'a>, span: &Range<usize>) -> Vec<Spanned<DeTable<'a>>> {
-    let mut singles = Vec::new();
-    for (key, value) in table {
-        let around =
-            |value: Spanned<DeValue<'a>>| Spanned::new(span.clone(), DeTable::from_iter([(key.clone(), value)]));
-        match value.get_ref() {
-            DeValue::Table(inner) if !inner.is_empty() => singles.extend(inner.iter().map(|(name, item)| {
-                let inner = DeTable::from_iter([(name.clone(), item.clone())]);
-                around(Spanned::new(value.span(), DeValue::Table(inner)))
-            })),
-            _ => singles.push(around(value.clone())),
-        }
-    }
-    // An unknown section is one mistake, however many keys it has.
-    singles
+/// The key of the table at `path` that leads to `below`.
+fn first_below<'a>(path: &str, below: &'a str) -> &'a str {
+    let rest = below.strip_prefix(path).unwrap_or(below).trim_start_matches('.');
+    rest.split(['.', '[']).next().unwrap_or(rest)
 }
 
-fn parse<T: DeserializeOwned>(table: Spanned<DeTable<'_>>) -> std::result::Result<T, toml::de::Error> {
-    T::deserialize(Deserializer::from(table))
+impl Misfit {
+    fn fault(self, path: &Path, text: &str) -> Fault {
+        Fault::of(&self.path, (path, text), self.span, &self.error)
+    }
 }
 
 /// A file in which nothing may be wrong.
@@ -163,5 +150,10 @@ impl Parsed {
                 error.hint(format!("{} There are {count} such mistakes: run `ringfence config check`.", first.hint))
             }
         })
+    }
+
+    /// The line that a key stands on.
+    pub fn line(&self, text: &str, key: &str) -> Option<usize> {
+        self.places.key(key).map(|span| line_of(text, span.start))
     }
 }

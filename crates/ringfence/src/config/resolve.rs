@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::bind::{check_bind, parse_listen};
+use super::check::KEY;
 use super::entry::{self, Around};
 use super::env::{self, Env};
 use super::log::{self, LogFlags};
@@ -61,6 +62,8 @@ impl<T> Layers<T> {
 /// Chooses values and keeps the table of who set them.
 pub(super) struct Picker<'a> {
     file: Option<&'a Path>,
+    /// Where it says so.
+    source: Option<&'a Source>,
     home: Option<PathBuf>,
     settings: Vec<Setting>,
 }
@@ -92,7 +95,11 @@ impl Picker<'_> {
     }
 
     pub fn record(&mut self, key: &'static str, value: String, origin: Origin) {
-        self.settings.push(Setting { key, value, origin });
+        let line = match origin {
+            Origin::File(_) => self.source.and_then(|source| source.read.line(&source.text, key)),
+            _ => None,
+        };
+        self.settings.push(Setting { key, value, origin, line });
     }
 
     pub fn file_origin(&self) -> Origin {
@@ -111,16 +118,24 @@ impl Picker<'_> {
 
 /// The config file: the one that was named, which must be there, or the default one, which need not.
 #[derive(Default)]
-struct Source {
-    path: Option<PathBuf>,
+pub(super) struct Source {
+    pub path: Option<PathBuf>,
     /// Whether it is there or not, this is where it would be looked for.
     places: Vec<PathBuf>,
-    text: String,
-    read: Parsed,
+    pub text: String,
+    pub read: Parsed,
 }
 
 impl Source {
-    fn read(flags: &Flags, env: &Env) -> Result<Source> {
+    /// One that can be used.
+    pub fn read(flags: &Flags, env: &Env) -> Result<Source> {
+        let source = Source::open(flags, env)?;
+        source.read.refuse()?;
+        Ok(source)
+    }
+
+    /// Whatever is wrong with what it says.
+    pub fn open(flags: &Flags, env: &Env) -> Result<Source> {
         let Some((path, named)) = config_path(flags, env)? else { return Ok(Source::default()) };
         let text = match read_text(&path) {
             Ok(text) => text,
@@ -131,7 +146,6 @@ impl Source {
             Err(error) => return Err(error),
         };
         let read = read::read(&text, &path);
-        read.refuse()?;
         // A link and its target: changing either changes the config.
         let mut places = Vec::new();
         for file in [Some(path.clone()), path.canonicalize().ok()].into_iter().flatten() {
@@ -218,25 +232,28 @@ pub fn resolve_keeping(flags: &Flags, env: &Env) -> Result<Keeping> {
 
 /// Everything a server needs to know.
 pub fn resolve(flags: &Flags, env: &Env) -> Result<Config> {
-    let source = Source::read(flags, env)?;
+    resolve_source(&Source::read(flags, env)?, flags, env)
+}
+
+pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env) -> Result<Config> {
     let file = &source.read.file;
     let defaults = read::parse_file(DEFAULTS, Path::new("defaults.toml"))?;
-    let mut picker = picker(&source, env);
+    let mut picker = picker(source, env);
     let p = &mut picker;
 
-    let (root, root_origin) = root(p, flags, env, &source)?;
+    let (root, root_origin) = root(p, flags, env, source).map_err(about("root"))?;
     let listen = flags.http.as_deref().map(parse_listen).transpose()?;
     if let Some(address) = listen {
         p.record("http.listen", address.to_string(), Origin::Flag("--http"));
     }
-    let keys = keys::resolve(p, env, &file.auth, &defaults.auth)?;
+    let keys = keys::resolve(p, env, &file.auth, &defaults.auth).map_err(about("auth"))?;
     let shared = Layers::file_only(file.shared_workspace, defaults.shared_workspace);
     let (shared_workspace, _) = p.pick("shared_workspace", shared, bool::to_string)?;
 
     let mut steering: Vec<_> = source.places.iter().map(|place| ("the config file", place.clone())).collect();
     let key_file = secrets::key_file(flags.secrets_key_file.as_ref(), env)?;
     let store = Store::new(&root, key_file.clone());
-    let sources = Sources::of(p, env, (&file.secrets, &defaults.secrets), store)?;
+    let sources = Sources::of(p, env, (&file.secrets, &defaults.secrets), store).map_err(about("secrets"))?;
     let env_file = sources.env_file.iter().map(|path| ("the env file of secrets", path.clone()));
     let key_file = key_file.into_iter().map(|path| ("the key of the stored secrets", path));
     let mut private = Vec::new();
@@ -262,7 +279,7 @@ pub fn resolve(flags: &Flags, env: &Env) -> Result<Config> {
         root: Place { path: &root, named: root_origin.is_named() },
         steering: &steering,
     };
-    let (workspace, closed) = workspace(p, flags, env, &source, &keepers)?;
+    let (workspace, closed) = workspace(p, flags, env, source, &keepers).map_err(about("workspace"))?;
 
     let surface = Layers {
         env: env.bool_in_any_case(env::ENABLE_SURFACE)?.map(|value| (value, env::ENABLE_SURFACE)),
@@ -279,10 +296,11 @@ pub fn resolve(flags: &Flags, env: &Env) -> Result<Config> {
     let enabled = p.pick("enable_mcp_server_surface", surface, bool::to_string)?.0;
     let surface = surface::resolve(p, enabled, &file.surface, &defaults.surface)?;
     let shaping = surface::shaping(p, &file.session, &defaults.session)?;
-    let (entries, dropped) = entries(p, &source, &surface);
+    let (entries, dropped) = entries(p, source, &surface);
     let secrets = Secrets::resolve(entries.iter().flat_map(|entry| entry.refs()), &sources);
     let sources = (&flags.policy, env);
-    let policy = policy::resolve(p, sources, (&file.policy, &defaults.policy), (tools, &sandbox))?;
+    let policy = policy::resolve(p, sources, (&file.policy, &defaults.policy), (tools, &sandbox));
+    let policy = policy.map_err(about("policy"))?;
     let config = Config {
         generation: 1,
         surface,
@@ -324,10 +342,15 @@ pub fn resolve(flags: &Flags, env: &Env) -> Result<Config> {
     Ok(config)
 }
 
+/// Says which key an error is about, where it does not do so itself.
+fn about(key: &'static str) -> impl Fn(Error) -> Error {
+    move |error| if error.fact(KEY).is_some() { error } else { error.with(KEY, key) }
+}
+
 /// The commands that can be used, and what is wrong with the others.
 fn entries(p: &Picker<'_>, source: &Source, surface: &Surface) -> (Vec<Arc<Entry>>, Vec<Fault>) {
     let Some(path) = &source.path else { return (Vec::new(), Vec::new()) };
-    let around = Around { path, text: &source.text, picker: p, surface };
+    let around = Around { path, text: &source.text, places: &source.read.places, picker: p, surface };
     let (entries, faults) = entry::resolve(&around, &source.read.entries);
     let dropped = source.read.dropped.iter().cloned().chain(faults).collect();
     (entries.into_iter().map(Arc::new).collect(), dropped)
@@ -335,7 +358,29 @@ fn entries(p: &Picker<'_>, source: &Source, surface: &Surface) -> (Vec<Arc<Entry
 
 fn picker<'a>(source: &'a Source, env: &Env) -> Picker<'a> {
     let home = env.absolute(env::HOME).map(Path::to_owned);
-    Picker { file: source.path.as_deref(), home, settings: Vec::new() }
+    Picker { file: source.path.as_deref(), source: Some(source), home, settings: Vec::new() }
+}
+
+/// What is wrong with the commands, where the rest of the file cannot be resolved.
+pub(super) fn entry_faults(source: &Source, env: &Env) -> Vec<Fault> {
+    let Ok(defaults) = read::parse_file(DEFAULTS, Path::new("defaults.toml")) else { return Vec::new() };
+    let (file, mut picker) = (&source.read.file, picker(source, env));
+    match surface::resolve(&mut picker, true, &file.surface, &defaults.surface) {
+        Ok(surface) => entries(&picker, source, &surface).1,
+        Err(_) => source.read.dropped.clone(),
+    }
+}
+
+/// A command of which nothing is said but what it runs.
+pub(super) fn bare_entry() -> Option<Entry> {
+    let (path, text) = (PathBuf::from("config.toml"), "[mcp.x]\ncommand = \"x\"\n".to_owned());
+    let read = read::read(&text, &path);
+    let source = Source { path: Some(path), places: Vec::new(), text, read };
+    let defaults = read::parse_file(DEFAULTS, Path::new("defaults.toml")).ok()?;
+    let mut picker = Picker { file: source.path.as_deref(), source: None, home: None, settings: Vec::new() };
+    let surface = surface::resolve(&mut picker, true, &raw::Surface::default(), &defaults.surface).ok()?;
+    let (entries, _) = entries(&picker, &source, &surface);
+    entries.first().map(|entry| Entry::clone(entry))
 }
 
 fn show_path(path: &Path) -> String {

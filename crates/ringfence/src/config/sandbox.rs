@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use jail::limits::Limits;
 use jail::rights::Network;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::resolve::{Layers, Picker};
@@ -13,7 +14,7 @@ use crate::base::{Error, Result};
 const MIB: u64 = 1024 * 1024;
 
 /// How strong the fence around a run is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Profile {
     /// Namespaces, Landlock and seccomp
@@ -91,6 +92,7 @@ pub(super) fn resolve(
     let (profile, _) = p.pick("sandbox.profile", profile, |profile: &Profile| profile.name().to_owned())?;
     if profile == Profile::Seatbelt && cfg!(not(target_os = "macos")) {
         return Err(Error::invalid_arguments("the profile `seatbelt` is for macOS")
+            .with("key", "sandbox.profile")
             .hint("Use `default`, which means the strongest fence that this system has."));
     }
     let network = Layers {

@@ -39,6 +39,17 @@ impl Allow {
         })
     }
 
+    /// Everything that is wrong with such lists: which list, the place in it, and what.
+    pub fn faults(domains: &[String], deny: &[String], addresses: &[String]) -> Vec<(&'static str, usize, Error)> {
+        let names = [("allow_domains", domains), ("deny_domains", deny)].into_iter().flat_map(|(key, texts)| {
+            texts.iter().enumerate().filter_map(move |(at, text)| Some((key, at, parse_entry(key, at, text).err()?)))
+        });
+        let addresses = addresses.iter().enumerate();
+        let addresses =
+            addresses.filter_map(|(at, text)| Some(("allow_addresses", at, parse_address(at, text).err()?)));
+        names.chain(addresses).collect()
+    }
+
     /// Every name and address of the public net but what is denied, and of the rest what is listed.
     pub fn public_net(deny: &[String], addresses: &[String]) -> Result<Allow> {
         Ok(Allow { public_net: true, ..Allow::parse(&[], deny, addresses)? })

@@ -1,5 +1,7 @@
 //! The tools there are, under the names they are called by.
 
+pub mod check;
+
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;

@@ -57,21 +57,23 @@ pub fn check(config: &Config) -> Result<()> {
     allow(config)?;
     if sandbox.allow_network && !sandbox.deny_domains.is_empty() {
         return Err(Error::invalid_arguments("`deny_domains` means nothing beside `allow_network`")
+            .with("key", "sandbox.deny_domains")
             .hint("With the host's whole network nothing is filtered. Use `allow_domains`, or take one of them out."));
     }
     if sandbox.profile == Profile::Contained {
-        let cannot = |what: &str| {
+        let cannot = |what: &str, key: &str| {
             Error::invalid_arguments(format!("the profile `contained` cannot {what}"))
+                .with("key", key)
                 .hint("Use the profile `default`, or take the key out.")
         };
         if !sandbox.protect.is_empty() {
-            return Err(cannot("protect paths inside the workspace"));
+            return Err(cannot("protect paths inside the workspace", "sandbox.protect"));
         }
         if !sandbox.hide.is_empty() {
-            return Err(cannot("hide paths"));
+            return Err(cannot("hide paths", "sandbox.hide"));
         }
         if sandbox.network() == Network::Proxied {
-            return Err(cannot("filter the network"));
+            return Err(cannot("filter the network", "sandbox.profile"));
         }
     }
     Ok(())

@@ -9,7 +9,6 @@ use serde::Serialize;
 use crate::base::{Error, Result};
 use crate::browser::find::find;
 use crate::config::Config;
-use crate::registry::Registry;
 use crate::tools::code_exec::runtimes::{RUNTIMES, Runtime};
 
 const PROGRAMS: &[&str] = &["git"];
@@ -26,26 +25,7 @@ pub struct Health {
 }
 
 pub fn look(config: &Result<Config>, root: Option<&Result<()>>) -> Vec<Health> {
-    let mut all = vec![match config {
-        Ok(config) => good("config", config.file.as_deref().map_or("none, defaults are used".to_owned(), shown)),
-        Err(error) => bad("config", error),
-    }];
-    let dropped = config.iter().flat_map(|config| &config.dropped);
-    all.extend(dropped.map(|fault| Health {
-        name: "config",
-        outcome: Outcome::Refused,
-        text: format!("{}; the tool `{}` is left out", fault.line(), fault.entry.as_deref().unwrap_or_default()),
-        fix: Some(fault.hint.clone()),
-    }));
-    let unmade = config.iter().flat_map(|config| {
-        let file = config.file.as_deref().map_or_else(String::new, shown);
-        let place = move |line: usize| format!("{file}:{line}");
-        Registry::new(config).dropped.into_iter().map(move |(entry, error)| Health {
-            text: format!("{}: {}; the tool `{}` is left out", place(entry.line), error.detail(), entry.name),
-            ..bad("config", &error)
-        })
-    });
-    all.extend(unmade);
+    let mut all = Vec::new();
     if let (Ok(config), Some(root)) = (config, root) {
         all.push(match root {
             Ok(()) => good("root directory", shown(&config.root)),
@@ -87,15 +67,15 @@ fn browser(config: &Config) -> Health {
     }
 }
 
-fn shown(path: &Path) -> String {
+pub fn shown(path: &Path) -> String {
     path.display().to_string()
 }
 
-fn good(name: &'static str, text: String) -> Health {
+pub fn good(name: &'static str, text: String) -> Health {
     Health { name, outcome: Outcome::Ok, text, fix: None }
 }
 
-fn bad(name: &'static str, error: &Error) -> Health {
+pub fn bad(name: &'static str, error: &Error) -> Health {
     let fix = error.hint_text().unwrap_or_else(|| error.kind().default_hint()).to_owned();
     Health { name, outcome: Outcome::Refused, text: error.detail(), fix: Some(fix) }
 }

@@ -1,0 +1,34 @@
+//! What is wrong with the config, all of it.
+
+use jail::probe::Outcome;
+
+use super::health::{Health, bad, good, shown};
+use crate::base::Result;
+use crate::config::{Config, Env, Finding, Flags, Severity};
+use crate::registry::check::check;
+
+pub fn look(config: &Result<Config>, flags: &Flags, env: &Env) -> Vec<Health> {
+    let mut all: Vec<Health> = match check(flags, env) {
+        Ok(look) => look.findings.into_iter().map(of_finding).collect(),
+        // Then the config says so, too.
+        Err(_) => Vec::new(),
+    };
+    match config {
+        Ok(config) => {
+            let file = config.file.as_deref().map_or("none, defaults are used".to_owned(), shown);
+            all.insert(0, good("config", file));
+        }
+        Err(_) if all.iter().any(|health| health.outcome == Outcome::Refused) => {}
+        Err(error) => all.insert(0, bad("config", error)),
+    }
+    all
+}
+
+fn of_finding(finding: Finding) -> Health {
+    let outcome = match finding.severity {
+        Severity::Error => Outcome::Refused,
+        Severity::Warning => Outcome::NotTried,
+    };
+    let without = finding.tool.as_ref().map(|tool| format!("; the tool `{tool}` is left out")).unwrap_or_default();
+    Health { name: "config", outcome, text: format!("{}{without}", finding.line()), fix: Some(finding.hint) }
+}

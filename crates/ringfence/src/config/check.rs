@@ -1,0 +1,199 @@
+//! Everything that is wrong with a config, or looks so, as far as it can be known without running anything.
+
+mod advice;
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::fault::{Fault, Place};
+use super::read::entry_key;
+use super::resolve::{Source, entry_faults, resolve_source};
+use super::{Config, Env, Flags, raw};
+use crate::base::{Error, Result};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// The server does not start, or a tool is not there.
+    Error,
+    /// It works, and perhaps not as it was meant.
+    Warning,
+}
+
+/// One thing that was found, with what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    pub severity: Severity,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column: Option<usize>,
+    /// The path of the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// What is not there because of it, where that is all there is to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<String>,
+    pub message: String,
+    pub hint: String,
+    /// The line with a caret under it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub picture: Option<String>,
+}
+
+impl From<Fault> for Finding {
+    fn from(fault: Fault) -> Self {
+        Finding {
+            severity: Severity::Error,
+            file: Some(fault.file),
+            line: Some(fault.line),
+            column: Some(fault.column),
+            key: Some(fault.key).filter(|key| !key.is_empty()),
+            tool: fault.entry,
+            message: fault.message,
+            hint: fault.hint,
+            picture: Some(fault.picture),
+        }
+    }
+}
+
+impl Finding {
+    /// Where it is and what it is, on one line.
+    pub fn line(&self) -> String {
+        let place = match (&self.file, self.line, self.column) {
+            (Some(file), Some(line), Some(column)) => format!("{}:{line}:{column}: ", file.display()),
+            _ => String::new(),
+        };
+        format!("{place}{}", self.message)
+    }
+}
+
+/// A config that was looked at, whatever came of it.
+pub struct Look {
+    /// What could be made of it, where anything could.
+    pub config: Option<Config>,
+    pub findings: Vec<Finding>,
+    source: Source,
+}
+
+impl Look {
+    pub fn file(&self) -> Option<&Path> {
+        self.source.path.as_deref()
+    }
+
+    /// About the value of a key, or what holds it where the file does not say it.
+    pub fn find(&mut self, severity: Severity, key: &str, message: impl Into<String>, hint: impl Into<String>) {
+        let place = self.source.read.places.value(key).map(|span| Place::of(&self.source.text, span, key));
+        let tool = match severity {
+            Severity::Error => self.tool_of(key),
+            Severity::Warning => None,
+        };
+        self.findings.push(Finding {
+            severity,
+            file: self.source.path.clone().filter(|_| place.is_some()),
+            line: place.as_ref().map(|place| place.line),
+            column: place.as_ref().map(|place| place.column),
+            key: Some(key.to_owned()),
+            tool,
+            message: message.into(),
+            hint: hint.into(),
+            picture: place.map(|place| place.picture),
+        });
+    }
+
+    /// The command that a key belongs to.
+    fn tool_of(&self, key: &str) -> Option<String> {
+        let holds = |name: &str| {
+            key.strip_prefix(&entry_key(name)).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        self.source.read.entries.iter().find(|entry| holds(&entry.name)).map(|entry| entry.name.clone())
+    }
+
+    /// What somebody refused; the error may name the key.
+    pub fn refuse(&mut self, error: &Error) {
+        let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint()).to_owned();
+        let key = error.fact(KEY).and_then(|key| key.as_str()).unwrap_or_default().to_owned();
+        self.find(Severity::Error, &key, error.detail(), hint);
+        if let Some(finding) = self.findings.last_mut().filter(|_| key.is_empty()) {
+            finding.key = None;
+        }
+    }
+
+    /// In the order of the file; what has no place in it comes last.
+    pub fn sort(&mut self) {
+        self.findings.sort_by_key(|finding| (finding.line.unwrap_or(usize::MAX), finding.column, finding.severity));
+        self.findings.dedup();
+    }
+}
+
+/// The fact of an error that names the key it is about.
+pub(super) const KEY: &str = "key";
+
+/// Looks at the config that these flags and this environment name. It fails where there is nothing to look at.
+pub fn look(flags: &Flags, env: &Env) -> Result<Look> {
+    let mut look = Look { config: None, findings: Vec::new(), source: Source::open(flags, env)? };
+    look.findings.extend(look.source.read.faults.iter().cloned().map(Finding::from));
+    if look.source.read.is_broken {
+        look.findings.extend(look.source.read.dropped.iter().cloned().map(Finding::from));
+        look.sort();
+        return Ok(look);
+    }
+    // What one section is refused for shall not hide the others.
+    let mut flags = flags.clone();
+    loop {
+        let error = match resolve_source(&look.source, &flags, env) {
+            Ok(config) => break look.config = Some(config),
+            Err(error) => error,
+        };
+        let key = error.fact(KEY).and_then(|key| key.as_str()).unwrap_or_default().to_owned();
+        if key == "workspace" && is_by_chance(&look, &flags, env) {
+            // As over HTTP, where none comes by itself.
+            flags.http = Some("0".to_owned());
+            continue;
+        }
+        look.refuse(&error);
+        if !forget(&mut look.source.read.file, &key) {
+            break;
+        }
+    }
+    let dropped = match &look.config {
+        Some(config) => config.dropped.clone(),
+        None => entry_faults(&look.source, env),
+    };
+    look.findings.extend(dropped.into_iter().map(Finding::from));
+    advice::give(&mut look, env);
+    look.sort();
+    Ok(look)
+}
+
+/// Where somebody happens to stand is no matter of the file.
+fn is_by_chance(look: &Look, flags: &Flags, env: &Env) -> bool {
+    let named = flags.workspace.is_some() || env.path(super::env::SANDBOX_WORKSPACE).is_some();
+    !named && flags.http.is_none() && !look.source.read.places.is_written("workspace")
+}
+
+/// Takes out the section of a key. Whether there was anything in it.
+fn forget(file: &mut raw::File, key: &str) -> bool {
+    fn taken<T: Default + std::fmt::Debug>(section: &mut T) -> bool {
+        let old = std::mem::take(section);
+        format!("{old:?}") != format!("{:?}", T::default())
+    }
+    match key.split('.').next().unwrap_or_default() {
+        "workspace" => file.workspace.take().is_some(),
+        "root" => file.root.take().is_some(),
+        "sandbox" => taken(&mut file.sandbox),
+        "policy" => taken(&mut file.policy),
+        "auth" => taken(&mut file.auth),
+        "secrets" => taken(&mut file.secrets),
+        "log" => taken(&mut file.log),
+        "browser" => taken(&mut file.browser),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+#[path = "check_tests.rs"]
+mod tests;

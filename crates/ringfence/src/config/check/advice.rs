@@ -1,0 +1,133 @@
+//! What works, and perhaps not as it was meant.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::Access;
+
+use super::{Look, Severity};
+use crate::base::nearest::nearest;
+use crate::base::secret::is_sensitive;
+use crate::config::places::{child, item};
+use crate::config::read::entry_key;
+use crate::config::show::written_as;
+use crate::config::{Config, Effect, Entry, Env, OURS, Profile, Template, env};
+
+/// A warning that is still to be put at its place.
+struct Advice {
+    key: String,
+    message: String,
+    hint: String,
+}
+
+pub(super) fn give(look: &mut Look, env: &Env) {
+    let Some(config) = &look.config else { return };
+    let mut all = patterns(config);
+    let key = "surface.default_timeout_ms";
+    if config.settings.iter().any(|setting| setting.key == key && setting.origin.is_named()) {
+        all.extend(ceiling(key, config, config.surface.default_timeout));
+    }
+    for entry in &config.entries {
+        all.extend(of_entry(config, entry, env));
+    }
+    for Advice { key, message, hint } in all {
+        look.find(Severity::Warning, &key, message, hint);
+    }
+}
+
+fn advice(key: impl Into<String>, message: impl Into<String>, hint: impl Into<String>) -> Advice {
+    Advice { key: key.into(), message: message.into(), hint: hint.into() }
+}
+
+/// Patterns that choose nothing are mistyped, or left over.
+fn patterns(config: &Config) -> Vec<Advice> {
+    let dropped = config.dropped.iter().filter_map(|fault| fault.entry.as_deref());
+    let names: Vec<&str> =
+        OURS.iter().copied().chain(config.entries.iter().map(|entry| entry.name.as_str())).chain(dropped).collect();
+    let lists = [("surface.allow", &config.surface.allow), ("surface.deny", &config.surface.deny)];
+    let mut all = Vec::new();
+    for (key, list) in lists {
+        for (at, pattern) in list.iter().enumerate().filter(|(_, one)| !names.iter().any(|name| one.matches(name))) {
+            let hint = nearest(pattern.text(), &names).map_or_else(
+                || "`ringfence config show` lists the tools of the file.".to_owned(),
+                |near| format!("Did you mean `{near}`?"),
+            );
+            all.push(advice(item(key, at), format!("`{}` fits no tool", pattern.text()), hint));
+        }
+    }
+    all
+}
+
+fn ceiling(key: &str, config: &Config, timeout: std::time::Duration) -> Option<Advice> {
+    let most = config.limits.timeout_ceiling;
+    let hint = "Raise `limits.timeout_ms`, or lower this.";
+    (timeout > most)
+        .then(|| advice(key, format!("no call runs longer than {} ms (`limits.timeout_ms`)", most.as_millis()), hint))
+}
+
+fn of_entry(config: &Config, entry: &Arc<Entry>, env: &Env) -> Vec<Advice> {
+    let key = |name: &str| format!("{}.{name}", entry_key(&entry.name));
+    let mut all: Vec<Advice> = command(&entry.command, config, env)
+        .map(|(message, hint)| advice(key("command"), message, hint))
+        .into_iter()
+        .collect();
+    all.extend(
+        ceiling(&key("timeout_ms"), config, entry.timeout).filter(|_| entry.timeout != config.surface.default_timeout),
+    );
+    let templates = (entry.args.iter().enumerate().map(|(at, one)| (item(&key("args"), at), one)))
+        .chain(entry.env.iter().map(|(name, one)| (child(&key("env"), name), one)));
+    for (at, template) in templates {
+        for error in template.refs().filter_map(|wanted| Some((wanted, config.secrets.get(wanted).err()?))) {
+            let (wanted, error) = error;
+            let message = format!("`{}`: {}", written_as(wanted), error.message());
+            all.push(advice(at.clone(), message, error.hint_text().unwrap_or_default()));
+        }
+    }
+    if let (false, Some(risk)) = (entry.requires_approval, entry.risk()) {
+        let message = format!("it is asked for all the same. {risk}");
+        let hint = "Take the line out; a human may trust the tool for a session.";
+        all.push(advice(key("requires_approval"), message, hint));
+    }
+    if entry.profile == Profile::Seatbelt && cfg!(not(target_os = "macos")) {
+        let hint = "Use `default`, which means the strongest fence that a system has.";
+        all.push(advice(key("sandbox_profile"), "the profile `seatbelt` is for macOS: no call of it runs here", hint));
+    }
+    let literal = |value: &Template| !value.text.is_empty() && value.refs().next().is_none();
+    for (name, _) in entry.env.iter().filter(|(name, value)| is_sensitive(name) && literal(value)) {
+        let message = format!("`{name}` looks like a secret, and its value is written here");
+        let hint = format!("Run `ringfence secret set {name}` and write `${{secret:{name}}}`.");
+        all.push(advice(child(&key("env"), name), message, hint));
+    }
+    if entry.allow_network && !entry.allow_domains.is_empty() {
+        let hint = "Take `allow_network` out to keep to the list.";
+        all.push(advice(key("allow_domains"), "with `allow_network` every name can be reached", hint));
+    }
+    if entry.side_effects.contains(&Effect::Network) && !entry.reaches_out() && entry.profile != Profile::None {
+        let hint = "Name what it may reach in `allow_domains` or `allow_addresses`, or take `network` out.";
+        all.push(advice(key("side_effects"), "`network` is declared, and nothing is open to it", hint));
+    }
+    all
+}
+
+/// What is wrong with the program, if anything is.
+fn command(command: &str, config: &Config, env: &Env) -> Option<(String, String)> {
+    let runs = |path: &Path| path.is_file() && rustix::fs::access(path, Access::EXEC_OK).is_ok();
+    if command.contains('/') {
+        let path = Path::new(command);
+        let hint = || "Correct the path; one that is relative starts from the directory of this file.".to_owned();
+        return match (runs(path), path.exists()) {
+            (true, _) => None,
+            (false, true) => Some((format!("`{command}` cannot be run"), format!("Run `chmod +x {command}`."))),
+            (false, false) => Some((format!("`{command}` is not there"), hint())),
+        };
+    }
+    let folders: Vec<PathBuf> = config.browser.path.iter().filter(|folder| folder.is_absolute()).cloned().collect();
+    if folders.iter().any(|folder| runs(&folder.join(command))) {
+        return None;
+    }
+    let hint = match env.get(env::PATH) {
+        Some(_) => "Install it, or name it with its whole path.".to_owned(),
+        None => "PATH is not set here; name it with its whole path.".to_owned(),
+    };
+    Some((format!("`{command}` is not found on PATH"), hint))
+}

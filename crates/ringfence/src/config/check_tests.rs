@@ -1,0 +1,330 @@
+//! One bad file for each kind of mistake: its place, its words, and the way out.
+
+use super::*;
+use crate::config::scratch::Scratch;
+
+/// Looks at a file of these lines, in a home of its own. The file has no place in what is expected.
+fn findings(text: &str, variables: &[(&str, &str)]) -> Vec<(Severity, String, String)> {
+    let scratch = Scratch::new();
+    let file = scratch.file("config/config.toml", text);
+    let home = scratch.dir("home").display().to_string();
+    let path = [("HOME", home.as_str()), ("PATH", "/usr/bin:/bin")];
+    let env = Env::new(path.into_iter().chain(variables.iter().copied()), scratch.dir("project"));
+    let look = look(&Flags { config: Some(file.clone()), ..Flags::default() }, &env).unwrap();
+    let place = format!("{}:", file.display());
+    look.findings
+        .into_iter()
+        .map(|finding| {
+            // A place is shown as it is.
+            let picture = finding.picture.as_deref().unwrap_or_default();
+            assert_eq!(picture.is_empty(), finding.line.is_none(), "{finding:?}");
+            (finding.severity, finding.line().replace(&place, ""), finding.hint)
+        })
+        .collect()
+}
+
+/// What is found is this and nothing else: severity, `line:column: message`, how the hint begins.
+#[track_caller]
+fn finds(text: &str, expected: &[(Severity, &str, &str)]) {
+    let found = findings(text, &[]);
+    let fits = |((severity, line, hint), (wanted, message, begins)): (
+        &(Severity, String, String),
+        &(Severity, &str, &str),
+    )| { severity == wanted && line == message && hint.starts_with(begins) };
+    let all = found.len() == expected.len() && found.iter().zip(expected).all(fits);
+    assert!(all, "{text}\nfound {found:#?}\nexpected {expected:#?}");
+}
+
+use Severity::{Error as E, Warning as W};
+
+#[test]
+fn a_sound_file_has_nothing_to_find() {
+    finds("", &[]);
+    finds(crate::config::DEFAULTS, &[]);
+    finds("[mcp.lint]\ncommand = \"sh\"\nrequires_approval = false\n", &[]);
+}
+
+#[test]
+fn an_unknown_key_is_pointed_at() {
+    finds("tool = \"core\"\n", &[(E, "1:1: there is no key `tool` here", "Did you mean `tools`?")]);
+    finds("\n  expiry_s = 3\n", &[(E, "2:3: there is no key `expiry_s` here", "It belongs under [approval].")]);
+    finds("allow_domains = []\n", &[(E, "1:1: there is no key `allow_domains` here", "Known here: ")]);
+    finds(
+        "[policy.wider]\nwriteable = []\n",
+        &[(E, "2:1: there is no key `writeable` here", "Did you mean `writable`?")],
+    );
+    finds(
+        "limits = { a = 1, b = 2 }\n",
+        &[
+            (E, "1:12: there is no key `a` here", "Known here: timeout_ms, grace_ms,"),
+            (E, "1:19: there is no key `b` here", "Known here: timeout_ms, grace_ms,"),
+        ],
+    );
+    finds(
+        "[mcp.x]\ncommand = \"sh\"\ntimeout = 5\n",
+        &[(E, "3:1: there is no key `timeout` here", "Did you mean `timeout_ms`?")],
+    );
+}
+
+#[test]
+fn an_unknown_section_is_told_once() {
+    finds(
+        "[mpc.x]\ncommand = \"a\"\nargs = [1, 2]\n[mpc.y]\n",
+        &[(E, "1:2: there is no key `mpc` here", "Did you mean `mcp`?")],
+    );
+    finds("[aproval]\na = 1\nb = 2\n", &[(E, "1:2: there is no key `aproval` here", "Did you mean `approval`?")]);
+    finds("[upstreams.x]\nurl = \"y\"\n", &[(E, "1:2: there is no key `upstreams` here", "Known here: ")]);
+}
+
+#[test]
+fn a_bad_value_is_pointed_at_in_its_list() {
+    finds("tools = \"cor\"\n", &[(E, "1:9: `cor` is not a value of this key", "Did you mean `core`?")]);
+    finds("tools = [\"core\"]\n", &[(E, "1:9: wanted string or table", "Which of our own")]);
+    finds(
+        "[limits]\ngrace_ms = -4\ntimeout_ms = \"1\"\n",
+        &[
+            (E, "2:12: -4 is not a number from 0 to 60000", "Between SIGTERM and SIGKILL"),
+            (E, "3:14: string \"1\" is not what this key takes", "It takes a whole number. No call runs longer"),
+        ],
+    );
+    finds(
+        "[surface]\nallow = [\"a/b\", \"file.*\", 5]\n",
+        &[
+            (E, "2:10: a pattern is a name in which `*` and `?` stand for others", "Patterns over"),
+            (E, "2:27: integer `5` is not what this key takes", "It takes text, in quotes."),
+        ],
+    );
+    finds(
+        "[http]\nallowed_origins = [\n  \"https://a\",\n  \"*\",\n]\n",
+        &[(
+            E,
+            "4:3: an origin is written `scheme://host` or `scheme://host:port`, without path or wildcards",
+            "`scheme",
+        )],
+    );
+    finds(
+        "[limits]\n[limits.grace_ms]\na = 1\n",
+        &[(E, "2:1: map is not what this key takes", "It takes a whole number.")],
+    );
+    finds("mcp = 3\n", &[(E, "1:1: `mcp` is not a table", "Write each tool")]);
+    finds("[mcp]\nlint = \"x\"\n", &[(E, "2:1: a tool is a table of keys", "Write it as a table: `[mcp.lint]`.")]);
+}
+
+#[test]
+fn one_mistake_does_not_hide_another() {
+    finds(
+        "tools = 1\ncolour = 2\n[approval]\nexpiry = 3\n[mcp.x]\ncomand = \"a\"\nstdin = \"jason\"\n[policy]\nescalate = \"wider\"\n",
+        &[
+            (E, "1:9: wanted string or table", "Which of our own"),
+            (E, "2:1: there is no key `colour` here", "Known here: "),
+            (E, "4:1: there is no key `expiry` here", "Did you mean `expiry_s`?"),
+            (E, "6:1: there is no key `comand` here", "Did you mean `command`?"),
+            (E, "7:9: `jason` is not a value of this key", "Did you mean `json`?"),
+            (E, "9:12: `escalate = \"wider\"` does not say how wide", "Add [policy.wider]"),
+        ],
+    );
+}
+
+#[test]
+fn what_is_there_twice_names_the_first() {
+    finds(
+        "[mcp.a]\ncommand = \"sh\"\n\n[mcp.b]\ncommand = \"sh\"\n[mcp.a]\ncommand = \"true\"\n",
+        &[(E, "6:6: there is a tool of the name `a` already", "The first is on line 1: ")],
+    );
+    finds(
+        "[limits]\ngrace_ms = 1\ntimeout_ms = 2\ngrace_ms = 3\n",
+        &[(E, "4:1: `grace_ms` is set already", "The first is on line 2: ")],
+    );
+    finds(
+        "[limits]\n[approval]\n[limits]\n",
+        &[(E, "3:2: the table `limits` is there already", "The first is on line 1: ")],
+    );
+    finds(
+        "enable_mcp_server_surface = true\nENABLE_MCP_SERVER_SURFACE = true\n",
+        &[(E, "2:1: `enable_mcp_server_surface` is set twice, in two spellings", "Keep one")],
+    );
+    // Where clients have no dots.
+    finds(
+        "[mcp.\"a.b\"]\ncommand = \"sh\"\n[mcp.a_b]\ncommand = \"sh\"\n[mcp.file_read]\ncommand = \"sh\"\n",
+        &[
+            (E, "3:6: `a_b` and `a.b` are one name to clients that have no dots", "Choose another"),
+            (E, "5:6: `file_read` is a tool of ours already", "Choose another"),
+        ],
+    );
+}
+
+#[test]
+fn what_is_no_toml_gets_its_place() {
+    finds(
+        "tools = core\n[limits]\ngrace_ms =\n",
+        &[
+            (E, "1:9: string values must be quoted", "Text stands in quotes"),
+            (E, "3:11: there is no value", "Write one after `=`"),
+        ],
+    );
+    finds("[mcp.a]\ncommand = \"x\nargs = []\n", &[(E, "2:13: the text is not closed", "It ends with")]);
+    finds(
+        "[mcp.a]\nargs = [\"a\"\n[mcp.b]\ncommand = \"sh\"\n",
+        &[(E, "3:1: a list is not closed, or a comma is missing in it", "Items stand")],
+    );
+    // What stands on other lines is told all the same.
+    finds(
+        "tools = core\ncolour = 1\n",
+        &[
+            (E, "1:9: string values must be quoted", "Text stands in quotes"),
+            (E, "2:1: there is no key `colour` here", "Known here: "),
+        ],
+    );
+}
+
+#[test]
+fn all_that_is_wrong_with_a_command_is_told() {
+    finds("[mcp.a]\nargs = []\n", &[(E, "1:6: there is no `command` to run", "Name a program")]);
+    finds(
+        "[mcp.a]\ncommand = \"sh\"\nargs = [\"{fiel}\", \"x\", \"}\", \"{all}y\"]\nsecret_args = [\"x\", \"pni\"]\ncwd = \"../x\"\n\
+         [mcp.a.input_schema]\ntype = \"object\"\nproperties = { file = {}, pin = {}, all = { type = \"array\" } }\n",
+        &[
+            (E, "3:9: `{fiel}` is no property of `input_schema`", "Did you mean `{file}`?"),
+            (E, "3:24: `}` has no `{`; a brace itself is written `}}`", "An argument is"),
+            (E, "3:29: `{all}` is a list", "A list becomes one word for each item"),
+            (E, "4:16: `x` is no property of `input_schema`", "Name a property"),
+            (E, "4:21: `pni` is no property of `input_schema`", "Did you mean `pin`?"),
+            (E, "5:7: the directory leaves the workspace", "Name one inside"),
+        ],
+    );
+    finds(
+        "[mcp.a]\ncommand = \"sh\"\ninput_schema = { type = \"string\" }\n",
+        &[(E, "3:16: the schema is not that of an object", "Arguments are an object")],
+    );
+    finds(
+        "[mcp.a]\ncommand = \"sh\"\ninput_schema = '{\"type\": \"object\",}'\n",
+        &[(E, "3:16: the schema is not JSON: trailing comma at line 1 column 19", "A JSON Schema")],
+    );
+    finds("[mcp.a]\ncommand = \"sh\"\n[mcp.a.env]\nA = \"${\"\n", &[(E, "4:5: `${` has no `}`", "An argument is")]);
+    // What cannot be known while another key is wrong is not guessed at.
+    finds(
+        "[mcp.a]\ncomand = \"sh\"\nargs = [\"{x}\"]\ninput_schema = 3\n",
+        &[
+            (E, "2:1: there is no key `comand` here", "Did you mean `command`?"),
+            (E, "4:16: a schema is a table, or a JSON object as text", "A JSON Schema"),
+        ],
+    );
+    finds("[mcp.\"a b\"]\ncommand = \"sh\"\n", &[(E, "1:6: clients do not take a tool of this name", "Use up to 64")]);
+}
+
+#[test]
+fn what_may_not_be_meant_is_a_warning() {
+    finds(
+        "[surface]\ndeny = [\"file.reed\", \"nothing*\"]\n",
+        &[
+            (W, "2:9: `file.reed` fits no tool", "Did you mean `file.read`?"),
+            (W, "2:22: `nothing*` fits no tool", "`ringfence config show`"),
+        ],
+    );
+    finds(
+        "[mcp.a]\ncommand = \"no-such-program\"\n[mcp.b]\ncommand = \"/nonexistent/b\"\n[mcp.c]\ncommand = \"/etc/passwd\"\n",
+        &[
+            (W, "2:11: `no-such-program` is not found on PATH", "Install it"),
+            (W, "4:11: `/nonexistent/b` is not there", "Correct the path"),
+            (W, "6:11: `/etc/passwd` cannot be run", "Run `chmod +x /etc/passwd`."),
+        ],
+    );
+}
+
+#[test]
+fn warnings_about_commands_have_their_places() {
+    finds(
+        "[limits]\ntimeout_ms = 1000\n[surface]\ndefault_timeout_ms = 900\n[mcp.a]\ncommand = \"sh\"\ntimeout_ms = 2000\n",
+        &[(W, "7:14: no call runs longer than 1000 ms (`limits.timeout_ms`)", "Raise")],
+    );
+    finds(
+        "[mcp.a]\ncommand = \"sh\"\nrequires_approval = false\nside_effects = [\"filesystem_write\"]\n",
+        &[(W, "3:21: it is asked for all the same. It may change files of the workspace.", "Take the line out")],
+    );
+    finds(
+        "[mcp.a]\ncommand = \"sh\"\nside_effects = [\"network\"]\n",
+        &[(W, "3:16: `network` is declared, and nothing is open to it", "Name what it may reach")],
+    );
+    finds(
+        "[mcp.a]\ncommand = \"sh\"\nargs = [\"x\", \"${secret:DB}\"]\nenv = { A = \"${NOPE}\" }\n",
+        &[
+            (
+                W,
+                "3:14: `${secret:DB}`: the secret `DB` is not there",
+                "Have the operator run `ringfence secret set DB`",
+            ),
+            (W, "4:13: `${NOPE}`: the secret `NOPE` is not there", "Have the operator set the variable NOPE"),
+        ],
+    );
+    finds(
+        "[mcp.a]\ncommand = \"sh\"\nenv = { API_TOKEN = \"abc\", PLAIN = \"x\", EMPTY_TOKEN = \"\" }\n",
+        &[(
+            W,
+            "3:21: `API_TOKEN` looks like a secret, and its value is written here",
+            "Run `ringfence secret set API_TOKEN`",
+        )],
+    );
+    #[cfg(target_os = "linux")]
+    finds(
+        "[mcp.a]\ncommand = \"sh\"\nsandbox_profile = \"seatbelt\"\n",
+        &[(W, "3:19: the profile `seatbelt` is for macOS: no call of it runs here", "Use `default`")],
+    );
+}
+
+#[test]
+fn a_section_that_is_refused_hides_no_other() {
+    let found = findings(
+        "workspace = \"/\"\n[auth]\nenabled = true\n[sandbox]\nprofile = \"seatbelt\"\n[policy]\nescalate = \"wider\"\n[mcp.a]\ncommand = \"no-such-program\"\n",
+        &[],
+    );
+    let begins: Vec<&str> = found.iter().map(|(_, line, _)| line.split(": ").next().unwrap()).collect();
+    let wanted: &[&str] = if cfg!(target_os = "macos") {
+        &["1:13", "2:2", "7:12", "9:11"]
+    } else {
+        &["1:13", "2:2", "5:11", "7:12", "9:11"]
+    };
+    assert_eq!(begins, wanted, "{found:#?}");
+}
+
+/// Whatever is wrong, and wherever a secret stands.
+#[test]
+fn no_secret_of_a_file_is_ever_shown() {
+    for text in [
+        "[secrets]\nDB = \"hunter2\"\n",
+        "[auth]\njwt_secret = \"hunter2\"\n",
+        "[auth]\njwt_secret_file = [\n  \"hunter2\",\n]\n",
+        "[mcp.a]\ncommand = \"sh\"\nenv = { API_TOKEN = \"hunter2\", B = \"${\" }\n",
+        "[mcp.a]\ncommand = \"sh\"\nenv = { API_TOKEN = \"hunter2\" }\n",
+        "[mcp.a]\ncommand = \"sh\"\n[mcp.a.env]\nDSN = \"pg://u:hunter2@h/${\"\n",
+        "[mcp.a]\ncommand = \"sh\"\npassword = \"hunter2\"\n",
+        "[mcp.a]\ncommand = \"sh\"\nenv = { API_TOKEN = [\"hunter2\"] }\n",
+        "api_key = \"\"\"\nhunter2\n",
+        "api_key = \"\"\"\nhunter2\"\"\" x\n",
+        "api_key = [\n\"hunter2\"\n\"hunter2\"\n]\n",
+        "[mcp.a]\ncommand = \"sh\"\nenv = {\n  API_TOKEN = \"x\",\n  B = \"hunter2${\",\n}\n",
+    ] {
+        let scratch = Scratch::new();
+        let file = scratch.file("config/config.toml", text);
+        let env = Env::new([("HOME", "/nonexistent")], scratch.dir("project"));
+        let flags = Flags { config: Some(file), root: Some(scratch.dir("root")), ..Flags::default() };
+        let look = look(&flags, &env).unwrap();
+        assert!(!look.findings.is_empty(), "{text}");
+        assert!(!format!("{:?}", look.findings).contains("hunter2"), "{text}\n{:#?}", look.findings);
+    }
+}
+
+#[test]
+fn thousands_of_mistakes_take_no_time_and_are_not_all_told() {
+    let mut text = String::new();
+    for at in 0..20_000 {
+        text.push_str(&format!("unknown_{at} = {at}\n"));
+    }
+    text.push_str("[mcp.a]\ncommand = \"sh\"\n[mcp.a.env]\n");
+    for at in 0..10_000 {
+        text.push_str(&format!("V{at} = {at}\n"));
+    }
+    let begun = std::time::Instant::now();
+    let found = findings(&text, &[]);
+    assert!(found.len() <= 200, "{}", found.len());
+    assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
+}

@@ -1,0 +1,83 @@
+//! Where in a config file each key stands.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Every key and every item of a list, as bytes of the text, under its path: `mcp.lint.args[1]`.
+#[derive(Debug, Clone, Default)]
+pub struct Places(HashMap<String, Place>);
+
+#[derive(Debug, Clone)]
+struct Place {
+    /// Of the key itself; an item of a list has none.
+    key: Option<Range<usize>>,
+    value: Range<usize>,
+}
+
+impl Places {
+    pub fn of(table: &DeTable<'_>) -> Places {
+        let mut places = Places::default();
+        places.add_table("", table);
+        places
+    }
+
+    fn add_table(&mut self, path: &str, table: &DeTable<'_>) {
+        for (key, value) in table {
+            self.add(child(path, key.get_ref()), Some(key.span()), value);
+        }
+    }
+
+    fn add(&mut self, path: String, key: Option<Range<usize>>, value: &Spanned<DeValue<'_>>) {
+        match value.get_ref() {
+            DeValue::Table(table) => self.add_table(&path, table),
+            DeValue::Array(array) => {
+                array.iter().enumerate().for_each(|(at, value)| self.add(item(&path, at), None, value));
+            }
+            _ => {}
+        }
+        self.0.insert(path, Place { key, value: value.span() });
+    }
+
+    pub fn is_written(&self, path: &str) -> bool {
+        self.0.contains_key(path)
+    }
+
+    /// Of the value, or of what holds it where the file does not say it.
+    pub fn value(&self, path: &str) -> Option<Range<usize>> {
+        let mut path = path;
+        loop {
+            match self.0.get(path) {
+                // A table may be spread over the file; its name is where one looks for it.
+                Some(Place { key: Some(key), value }) if key.start >= value.start => return Some(key.clone()),
+                Some(place) => return Some(place.value.clone()),
+                None => path = &path[..path.rfind(['.', '['])?],
+            }
+        }
+    }
+
+    /// Of the key, where there is one of this path.
+    pub fn key(&self, path: &str) -> Option<Range<usize>> {
+        let place = self.0.get(path)?;
+        Some(place.key.clone().unwrap_or_else(|| place.value.clone()))
+    }
+}
+
+/// The path of a key. A name that could be taken for a path is quoted, as in the file.
+pub fn child(path: &str, key: &str) -> String {
+    let plain = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
+    let key = if plain { key.to_owned() } else { format!("{key:?}") };
+    if path.is_empty() { key } else { format!("{path}.{key}") }
+}
+
+/// The path of an item of a list.
+pub fn item(path: &str, at: usize) -> String {
+    format!("{path}[{at}]")
+}
+
+/// The number of a line, from a place in the text.
+pub fn line_of(text: &str, at: usize) -> usize {
+    text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1
+}

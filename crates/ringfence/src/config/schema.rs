@@ -1,0 +1,190 @@
+//! `config.toml` as a JSON Schema, for editors: made from the structures that read it, so that it says what they do.
+
+use std::sync::LazyLock;
+
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+use super::{DEFAULTS, raw, show};
+
+/// The whole, in draft 7: what editors of TOML understand best, with nothing behind references.
+pub fn schema() -> Value {
+    let mut whole = structure().clone();
+    let default: Map<String, Value> = toml::from_str(DEFAULTS).unwrap_or_default();
+    defaults(&mut whole, &default);
+    let entry = &mut whole["properties"]["mcp"]["additionalProperties"];
+    let keys: Vec<String> = entry["properties"].as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect();
+    defaults(entry, &show::entry_defaults(&keys));
+    whole
+}
+
+/// The same without defaults. It is asked for with every mistake.
+fn structure() -> &'static Value {
+    static STRUCTURE: LazyLock<Value> = LazyLock::new(make_structure);
+    &STRUCTURE
+}
+
+fn make_structure() -> Value {
+    let mut whole = of::<raw::File>();
+    let mut entry = of::<raw::Entry>();
+    entry["required"] = json!(["command"]);
+    whole["properties"]["mcp"] = json!({
+        "description": "Your commands as tools: a table [mcp.<name>] for each.",
+        "type": "object",
+        "propertyNames": {"pattern": "^[A-Za-z0-9_.-]{1,64}$"},
+        "additionalProperties": entry,
+    });
+    // The environment's spelling of the gate is accepted in the file, too.
+    whole["properties"]["ENABLE_MCP_SERVER_SURFACE"] = json!({
+        "description": "The same as `enable_mcp_server_surface`.", "type": "boolean", "x-taplo": {"hidden": true},
+    });
+    whole["title"] = json!("config.toml of Ringfence");
+    whole
+}
+
+fn of<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    tidy(&mut schema);
+    schema
+}
+
+/// TOML has no null, an editor lists plain values better than alternatives, and lines are broken by whoever shows them.
+fn tidy(schema: &mut Value) {
+    let Value::Object(map) = schema else {
+        if let Value::Array(items) = schema {
+            items.iter_mut().for_each(tidy);
+        }
+        return;
+    };
+    map.values_mut().for_each(tidy);
+    if map.get("default").is_some_and(|default| !default.is_boolean() && !default.is_number()) {
+        map.remove("default");
+    }
+    if map.get("format").is_some_and(Value::is_string) {
+        map.remove("format");
+    }
+    if let Some(Value::String(text)) = map.get_mut("description") {
+        *text = text.replace('\n', " ");
+    }
+    if let Some(Value::Array(types)) = map.get_mut("type") {
+        types.retain(|name| name != "null");
+        if let [one] = types.as_slice() {
+            let one = one.clone();
+            map.insert("type".to_owned(), one);
+        }
+    }
+    if let Some(Value::Array(values)) = map.get_mut("enum") {
+        values.retain(|value| !value.is_null());
+    }
+    if let Some(Value::Array(mut any)) = map.remove("anyOf") {
+        any.retain(|one| one["type"] != "null");
+        merge(map, any);
+    }
+    if let Some(Value::Array(all)) = map.remove("allOf") {
+        merge(map, all);
+    }
+    if let Some(Value::Array(variants)) = map.remove("oneOf") {
+        let (values, docs): (Vec<_>, Vec<_>) = variants
+            .iter()
+            .map(|variant| {
+                let value = variant.get("const").or_else(|| variant["enum"].get(0)).cloned().unwrap_or_default();
+                (value, variant["description"].clone())
+            })
+            .unzip();
+        map.insert("type".to_owned(), json!("string"));
+        map.insert("enum".to_owned(), json!(values));
+        map.insert("x-taplo".to_owned(), json!({"docs": {"enumValues": docs}}));
+    }
+}
+
+/// What is said of the key stays; what is said of its type comes to it.
+fn merge(map: &mut Map<String, Value>, alternatives: Vec<Value>) {
+    if let [Value::Object(one)] = alternatives.as_slice() {
+        for (key, value) in one {
+            map.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+    }
+}
+
+/// Writes the default of each key to it.
+fn defaults(schema: &mut Value, values: &Map<String, Value>) {
+    let Some(properties) = schema["properties"].as_object_mut() else { return };
+    for (key, property) in properties {
+        match values.get(key) {
+            Some(Value::Object(inner)) if property.get("properties").is_some() => defaults(property, inner),
+            Some(value) => drop(property.as_object_mut().map(|map| map.insert("default".to_owned(), value.clone()))),
+            None => {}
+        }
+    }
+}
+
+/// One key of the file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Key {
+    /// With that of its section: `sandbox.profile`; those of a command have none.
+    pub path: String,
+    pub schema: Map<String, Value>,
+}
+
+/// Every key in the order of the structures, tables themselves left out. Those of `[mcp.<name>]` are [`entry_keys`].
+pub fn keys() -> Vec<Key> {
+    keys_of(&schema())
+}
+
+/// The keys of `[mcp.<name>]`.
+pub fn entry_keys() -> Vec<Key> {
+    keys_of(&schema()["properties"]["mcp"]["additionalProperties"])
+}
+
+fn keys_of(schema: &Value) -> Vec<Key> {
+    let mut keys = Vec::new();
+    collect("", schema, &mut keys);
+    keys
+}
+
+fn collect(path: &str, schema: &Value, keys: &mut Vec<Key>) {
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        match (property.get("properties"), property.as_object()) {
+            _ if path == "mcp" || path == "ENABLE_MCP_SERVER_SURFACE" => {}
+            (Some(_), _) => collect(&path, property, keys),
+            (None, Some(schema)) => keys.push(Key { path, schema: schema.clone() }),
+            (None, None) => {}
+        }
+    }
+}
+
+/// What is said of a key, by its path in a file: `mcp.lint.args[1]`.
+pub(super) fn describe(path: &str) -> Option<String> {
+    let path = path.split('[').next().unwrap_or(path);
+    let mut at = structure();
+    for name in path.split('.').filter(|name| !name.is_empty()) {
+        at = at
+            .get("properties")
+            .and_then(|properties| properties.get(name))
+            .or_else(|| at.get("additionalProperties"))?;
+        // A list or a table of values has no keys of its own to speak of.
+        if at.get("properties").is_none() && at.get("additionalProperties").is_none() {
+            break;
+        }
+    }
+    at.get("description").and_then(Value::as_str).map(str::to_owned)
+}
+
+/// The sections that have a key of this name.
+pub(super) fn homes_of(name: &str) -> Vec<String> {
+    let whole = structure();
+    let mut homes: Vec<String> = (keys_of(whole).into_iter())
+        .filter_map(|key| key.path.rsplit_once('.').filter(|(_, key)| *key == name).map(|(home, _)| home.to_owned()))
+        .collect();
+    if keys_of(&whole["properties"]["mcp"]["additionalProperties"]).iter().any(|key| key.path == name) {
+        homes.push("mcp.<name>".to_owned());
+    }
+    homes
+}
+
+#[cfg(test)]
+#[path = "schema_tests.rs"]
+mod tests;

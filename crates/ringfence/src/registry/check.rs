@@ -1,0 +1,96 @@
+//! Everything that is wrong with a config: what it shows by itself, and what only those know who work with it.
+
+use std::path::Path;
+
+use super::Registry;
+use crate::base::{Error, Result};
+use crate::config::{self, Config, Entry, Env, Flags, Look, Severity, entry_key};
+use crate::net::Allow;
+use crate::sandbox::profile;
+
+/// Looks at the config that these flags and this environment name.
+pub fn check(flags: &Flags, env: &Env) -> Result<Look> {
+    let mut look = config::look(flags, env)?;
+    let Some(config) = &look.config else { return Ok(look) };
+    let mut errors = lists(config);
+    let mut warnings = Vec::new();
+    // A profile refuses the first of its lists, and we have them all.
+    let told = |errors: &[(String, Error)], home: &str| errors.iter().any(|(key, _)| key.starts_with(home));
+    if let Err(error) = profile::check(config)
+        && !told(&errors, "sandbox.")
+    {
+        errors.push((key_of(&error, "sandbox"), error));
+    }
+    let registry = Registry::new(config);
+    for (entry, error) in registry.dropped {
+        let home = entry_key(&entry.name);
+        if !told(&errors, &format!("{home}.")) {
+            errors.push((of_entry(&key_of(&error, ""), &home), error));
+        }
+    }
+    for entry in &config.entries {
+        warnings.extend(registry.tools.iter().find(|tool| tool.spec().name == entry.name).and_then(|tool| {
+            let workspace = known_workspace(config, entry)?;
+            (!tool.is_shown_in(workspace)).then(|| format!("{}.cwd", entry_key(&entry.name)))
+        }));
+    }
+    for (key, error) in errors {
+        let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint()).to_owned();
+        look.find(Severity::Error, &key, error.detail(), hint);
+    }
+    for key in warnings {
+        let hint = "Add its directory to `cwd` under [surface], or see `surface.arguments`.";
+        look.find(Severity::Warning, &key, "the tool is not listed: it lies outside of what [surface] allows", hint);
+    }
+    look.sort();
+    Ok(look)
+}
+
+/// The key that an error names, or one that will do.
+fn key_of(error: &Error, other: &str) -> String {
+    error.fact("key").and_then(|key| key.as_str()).unwrap_or(other).to_owned()
+}
+
+/// What the sandbox calls a key, in an entry.
+fn of_entry(key: &str, home: &str) -> String {
+    match key {
+        "sandbox.profile" => format!("{home}.sandbox_profile"),
+        "" => home.to_owned(),
+        _ => format!("{home}.{}", key.trim_start_matches("sandbox.")),
+    }
+}
+
+/// The workspace, as far as it matters and is known. Over HTTP each principal has one, and what is relative lies in it.
+fn known_workspace<'a>(config: &'a Config, entry: &Entry) -> Option<&'a Path> {
+    let named = config.settings.iter().any(|setting| setting.key == "workspace" && setting.origin.is_named());
+    match &entry.cwd {
+        Some(cwd) if cwd.is_absolute() && !named => None,
+        _ => Some(config.workspace.as_deref().unwrap_or(Path::new("/workspace"))),
+    }
+}
+
+/// What is wrong with lists of names and addresses, and where.
+fn lists(config: &Config) -> Vec<(String, Error)> {
+    let mut wrong = Vec::new();
+    let mut add = |home: &str, skip: [usize; 2], found: Vec<(&'static str, usize, Error)>| {
+        for (list, at, error) in found {
+            // What is wider begins with what it widens.
+            let before = if list == "allow_addresses" { skip[1] } else { skip[0] };
+            wrong.extend(at.checked_sub(before).map(|at| (format!("{home}.{list}[{at}]"), error)));
+        }
+    };
+    let sandbox = &config.sandbox;
+    add("sandbox", [0, 0], Allow::faults(&sandbox.allow_domains, &sandbox.deny_domains, &sandbox.allow_addresses));
+    if let Some(wider) = &config.policy.wider {
+        let skip = [sandbox.allow_domains.len(), sandbox.allow_addresses.len()];
+        add("policy.wider", skip, Allow::faults(&wider.allow_domains, &[], &wider.allow_addresses));
+    }
+    for entry in &config.entries {
+        add(&entry_key(&entry.name), [0, 0], Allow::faults(&entry.allow_domains, &[], &entry.allow_addresses));
+    }
+    wrong
+}
+
+#[cfg(test)]
+#[path = "check_tests.rs"]
+mod tests;

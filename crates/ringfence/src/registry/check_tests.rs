@@ -1,0 +1,66 @@
+use super::*;
+use crate::config::scratch::Scratch;
+
+fn findings(text: &str) -> Vec<(Severity, usize, usize, String)> {
+    let scratch = Scratch::new();
+    let config = Some(scratch.file("config/config.toml", text));
+    let env = Env::new([("HOME", "/nonexistent"), ("PATH", "/usr/bin:/bin")], scratch.dir("project"));
+    let flags = Flags { config, root: Some(scratch.path().join("root")), ..Flags::default() };
+    let look = check(&flags, &env).unwrap();
+    let findings = look.findings.into_iter();
+    findings.map(|one| (one.severity, one.line.unwrap_or(0), one.column.unwrap_or(0), one.message)).collect()
+}
+
+#[track_caller]
+fn finds(text: &str, expected: &[(Severity, usize, usize, &str)]) {
+    let found = findings(text);
+    let found: Vec<_> = found.iter().map(|(one, line, column, text)| (*one, *line, *column, text.as_str())).collect();
+    assert_eq!(found, expected, "{text}");
+}
+
+use Severity::{Error as E, Warning as W};
+
+#[test]
+fn every_name_and_address_that_is_none_is_told() {
+    finds(
+        "[sandbox]\nallow_domains = [\"a.b\", \"https://x/\"]\ndeny_domains = [\"*\"]\nallow_addresses = [\"1.2.3.4\"]\n\
+         [policy.wider]\nallow_domains = [\"ok.example\", \"1.2.3.4\"]\n\
+         [mcp.a]\ncommand = \"sh\"\nallow_domains = [\"*.com\"]\nallow_addresses = [\"x\", \"127.0.0.1:0\"]\n",
+        &[
+            (E, 2, 25, "entry 2 of `allow_domains` (\"https:\") is a URL"),
+            (E, 3, 17, "entry 1 of `deny_domains` (\"*\") would be every name"),
+            (E, 4, 20, "entry 1 of `allow_addresses` (\"1.2.3.4\") is no address with a port"),
+            (E, 6, 32, "entry 4 of `allow_domains` (\"1.2.3.4\") is an address"),
+            (E, 9, 18, "entry 1 of `allow_domains` (\"*.com\") would be a whole top-level domain"),
+            (E, 10, 20, "entry 1 of `allow_addresses` (\"x\") is no address with a port"),
+            (E, 10, 25, "entry 2 of `allow_addresses` (\"127.0.0.1:0\") has port 0"),
+        ],
+    );
+}
+
+#[test]
+fn what_a_profile_cannot_keep_is_told_at_its_key() {
+    let contained = "[sandbox]\nprofile = \"contained\"\n";
+    finds(&format!("{contained}hide = [\"x\"]\n"), &[(E, 3, 8, "the profile `contained` cannot hide paths")]);
+    finds(
+        "[sandbox]\nallow_network = true\ndeny_domains = [\"a.b\"]\n",
+        &[(E, 3, 16, "`deny_domains` means nothing beside `allow_network`")],
+    );
+    finds(
+        &format!("{contained}[mcp.a]\ncommand = \"sh\"\nallow_domains = [\"a.b\"]\n"),
+        &[(E, 3, 6, "the profile `contained` cannot filter the network")],
+    );
+    finds(
+        "[mcp.a]\ncommand = \"sh\"\nsandbox_profile = \"contained\"\nallow_domains = [\"a.b\"]\n",
+        &[(E, 3, 19, "the profile `contained` cannot filter the network")],
+    );
+}
+
+#[test]
+fn a_tool_that_is_not_listed_is_told() {
+    let outside = "the tool is not listed: it lies outside of what [surface] allows";
+    finds(
+        "[surface]\ncwd = [\"src\"]\n[mcp.a]\ncommand = \"sh\"\ncwd = \"src/x\"\n[mcp.b]\ncommand = \"sh\"\ncwd = \"doc\"\n[mcp.c]\ncommand = \"sh\"\n",
+        &[(W, 8, 7, outside), (W, 9, 6, outside)],
+    );
+}
