@@ -4,6 +4,7 @@
 //! what the entry declares and nothing else.
 
 mod filter;
+mod marks;
 mod words;
 
 use std::path::{Path, PathBuf};
@@ -105,6 +106,8 @@ impl Configured {
 
     async fn execute(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<Output> {
         let arguments = self.check(&call.arguments)?;
+        // What a path leads to may have changed while somebody was asked.
+        self.filter.check(cx.workspace.path(), Path::new(&call.cwd), &arguments)?;
         let secrets = &cx.config.secrets;
         let mut args = Vec::new();
         for word in words::expand(&self.entry.args, &arguments)? {
