@@ -1,11 +1,13 @@
 //! An operator's commands as tools: `[mcp.<name>]`.
 
+mod apart;
 mod asking;
 mod calls;
 mod declared;
 mod defaults;
 mod endings;
 mod listing;
+mod paths;
 
 use serde_json::Value;
 
