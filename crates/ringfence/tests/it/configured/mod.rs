@@ -5,6 +5,7 @@ mod calls;
 mod declared;
 mod defaults;
 mod endings;
+mod hostile;
 mod listing;
 
 use serde_json::Value;
