@@ -98,25 +98,23 @@ impl Prompt {
 
     /// The question as text: the first line alone is enough to decide in a hurry.
     pub fn text(&self) -> String {
-        let mut text = format!("Allow `{}`? {}\n", one_line(self.name()), one_line(&self.why));
+        let first = format!("Allow `{}`? {}\n", one_line(self.name()), one_line(&self.why));
+        let (own, arguments) = (self.own_lines(), self.argument_lines());
+        // What is given comes first where it is all there is to see. Where we know what will run, that comes first: the
+        // rest is words of the caller's choice, names included.
+        match self.command {
+            Some(_) => first + &own + &arguments,
+            None => first + &arguments + &own,
+        }
+    }
+
+    fn own_lines(&self) -> String {
+        let mut text = String::new();
         let mut line = |name: &str, value: &str| {
             if !value.is_empty() {
                 text.push_str(&labelled(name, value));
             }
         };
-        let Value::Object(arguments) = &self.arguments else { return text };
-        for (name, value) in arguments {
-            match value {
-                Value::String(value) => line(name, value),
-                // One by one, so that none can hide among the others.
-                Value::Object(members) => {
-                    for (member, value) in members {
-                        line(&format!("{name} {member}"), value.as_str().unwrap_or(&value.to_string()));
-                    }
-                }
-                other => line(name, &other.to_string()),
-            }
-        }
         line("runs", self.command.as_deref().unwrap_or_default());
         line("cwd", &self.cwd);
         line("whole environment", &self.env.join(" "));
@@ -132,6 +130,39 @@ impl Prompt {
         text
     }
 
+    fn argument_lines(&self) -> String {
+        let Value::Object(arguments) = &self.arguments else { return String::new() };
+        let mut text = String::new();
+        let mut left = 0;
+        let mut line = |name: &str, value: &str| {
+            // None may pass for a line of ours. About one program we say everything ourselves.
+            let is_ours = self.subject.is_none() && OURS.iter().any(|ours| name.trim().eq_ignore_ascii_case(ours));
+            match text.len() < ARGUMENTS {
+                true if is_ours || self.command.is_some() => {
+                    text.push_str(&labelled(&format!("argument {name:?}"), value))
+                }
+                true => text.push_str(&labelled(name, value)),
+                false => left += 1,
+            }
+        };
+        for (name, value) in arguments {
+            match value {
+                Value::String(value) => line(name, value),
+                // One by one, so that none can hide among the others.
+                Value::Object(members) => {
+                    for (member, value) in members {
+                        line(&format!("{name} {member}"), value.as_str().unwrap_or(&value.to_string()));
+                    }
+                }
+                other => line(name, &other.to_string()),
+            }
+        }
+        if left > 0 {
+            text.push_str(&format!("[{left} MORE ARGUMENTS ARE NOT SHOWN HERE]\n"));
+        }
+        text
+    }
+
     /// The elicitation that current Codex really shows: an empty form without a title. It turns into Allow,
     /// Allow for this session, Deny; we never offer "always".
     pub fn elicitation(&self) -> Value {
@@ -144,8 +175,16 @@ impl Prompt {
     }
 }
 
-/// More than any prompt shows of one value: what is longer was cut, visibly, when the call was prepared.
+/// More than any prompt shows of one value, of which the end counts as much as the beginning.
 const LONGEST: usize = 20_000;
+const END: usize = 4_000;
+
+/// Bytes of arguments after which the rest is only counted.
+const ARGUMENTS: usize = 64 << 10;
+
+/// The names of our own lines.
+const OURS: [&str; 9] =
+    ["runs", "cwd", "whole environment", "sandbox", "side effects", "started by", "tool", "who", "trace"];
 
 /// A value under its name. Lines of the value are set in, so that none can pass for a line of the question.
 fn labelled(name: &str, value: &str) -> String {
@@ -163,9 +202,21 @@ fn labelled(name: &str, value: &str) -> String {
 /// spaces could push the rest out of sight.
 fn one_line(value: &str) -> String {
     const SPACES: usize = 16;
+    let value = value.trim_end_matches('\n');
+    let count = value.chars().count();
+    if count > LONGEST {
+        let beginning: String = value.chars().take(LONGEST - END).collect();
+        let end: String = value.chars().skip(count - END).collect();
+        return format!(
+            "{} … [{} CHARACTERS ARE NOT SHOWN HERE] … {}",
+            one_line(&beginning),
+            count - LONGEST,
+            one_line(&end)
+        );
+    }
     let mut text = String::new();
     let mut spaces = 0;
-    for c in value.trim_end_matches('\n').chars().take(LONGEST).chain(['\0']) {
+    for c in value.chars().chain(['\0']) {
         if c == ' ' {
             spaces += 1;
             continue;
@@ -181,9 +232,6 @@ fn one_line(value: &str) -> String {
             c if c.is_control() || is_invisible(c) => text.push_str(&format!("\\u{{{:x}}}", u32::from(c))),
             c => text.push(c),
         }
-    }
-    if value.chars().nth(LONGEST).is_some() {
-        text.push_str(" … [cut]");
     }
     text
 }
@@ -204,7 +252,8 @@ mod tests {
     fn a_prompt_cannot_be_redrawn_by_its_arguments() {
         let shown = one_line("ls\u{1b}[2K\rrm -rf ~\u{202e}\nAllow");
         assert_eq!(shown, "ls\\u{1b}[2K\\u{d}rm -rf ~\\u{202e}\\nAllow");
-        assert!(one_line(&"x".repeat(LONGEST + 1)).ends_with("[cut]"));
+        let long = one_line(&format!("{}{}", "x".repeat(LONGEST), "the end"));
+        assert!(long.contains("[7 CHARACTERS ARE NOT SHOWN HERE]") && long.ends_with("the end"), "{long}");
         assert_eq!(one_line(&format!("make{};evil", " ".repeat(2100))), "make [2100 spaces] ;evil");
         assert_eq!(one_line("a\u{e0041}\u{2800}b\0"), "a\\u{e0041}\\u{2800}b");
         assert_eq!(

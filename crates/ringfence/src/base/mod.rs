@@ -13,6 +13,7 @@ pub mod narrowing;
 pub mod nearest;
 pub mod seal;
 pub mod secret;
+pub mod shown;
 pub mod sieve;
 pub mod workspace;
 

@@ -1,25 +1,21 @@
 //! From a request to a frozen [`Prepared`]: arguments checked, effects known, limits set. Nothing happens yet.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{CallRequest, Pipeline, State};
 use crate::base::call::{Prepared, digest};
 use crate::base::known;
 use crate::base::secret::{is_sensitive, shown_value};
+use crate::base::shown::shown;
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Escalate};
 use crate::sandbox::git;
 use crate::session::Shape;
 use crate::tools::{PrepareCx, Tool};
-
-/// Text longer than this is cut in the middle of a prompt, which says so; the hash covers the whole.
-const SHOWN_CHARS: usize = 15_000;
-const SHOWN_TAIL: usize = 3_000;
 
 pub fn find(state: &State, name: &str, workspace: &Workspace) -> Result<Arc<dyn Tool>> {
     let found = state.registry.get(name).filter(|tool| tool.is_shown_in(workspace.path()));
@@ -121,37 +117,6 @@ pub fn asks(config: &Config, tool: &dyn Tool) -> bool {
     tool.spec().requires_approval || tool.ground().is_none() && config.approval.own_tools_always
 }
 
-/// Arguments as a prompt may show them: nothing under a sensitive name, no endless text.
-fn shown(arguments: &Map<String, Value>, hidden: &BTreeSet<String>) -> Value {
-    fn show(value: &Value, hidden: &BTreeSet<String>) -> Value {
-        match value {
-            Value::String(text) if text.chars().nth(SHOWN_CHARS).is_some() => {
-                let (head, count): (String, usize) =
-                    (text.chars().take(SHOWN_CHARS - SHOWN_TAIL).collect(), text.chars().count());
-                let tail: String = text.chars().skip(count - SHOWN_TAIL).collect();
-                json!(format!("{head}\n… [{} CHARACTERS ARE NOT SHOWN HERE] …\n{tail}", count - SHOWN_CHARS))
-            }
-            Value::Object(map) => {
-                let hide = |name: &str, value: &Value| match value {
-                    _ if hidden.contains(name) => json!("[not shown]"),
-                    Value::String(text) if is_sensitive(name) => {
-                        json!(format!("[not shown, {} characters given by this call]", text.chars().count()))
-                    }
-                    _ if is_sensitive(name) => json!("[not shown]"),
-                    value => show(value, hidden),
-                };
-                map.iter().map(|(name, value)| (name.clone(), hide(name, value))).collect()
-            }
-            Value::Array(items) => items.iter().map(|item| show(item, hidden)).collect(),
-            other => other.clone(),
-        }
-    }
-    // Before anything is cut: half of a value is not found any more.
-    let mut arguments = arguments.clone();
-    known::redact_map(&mut arguments);
-    show(&Value::Object(arguments), hidden)
-}
-
 fn shown_env(env: &[(String, String)]) -> Vec<String> {
     let show = |(name, value): &(String, String)| match (is_sensitive(name), known::redact(&shown_value(value))) {
         (true, _) => format!("{name} (set)"),
@@ -165,6 +130,8 @@ fn shown_env(env: &[(String, String)]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]

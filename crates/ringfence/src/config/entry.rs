@@ -380,7 +380,7 @@ impl Check<'_> {
     fn hidden(&mut self, named: &[String], schema: &Map<String, Value>) -> BTreeSet<String> {
         let mut all = BTreeSet::new();
         let mut hidden = BTreeSet::new();
-        look(schema, &mut all, &mut hidden);
+        look(schema, schema, &mut all, &mut hidden);
         for (at, name) in named.iter().enumerate() {
             if !all.contains(name) {
                 let known: Vec<&str> = all.iter().map(String::as_str).collect();
@@ -396,25 +396,52 @@ impl Check<'_> {
     }
 }
 
-/// The names of all properties, and of those that are marked as secret.
-fn look(schema: &Map<String, Value>, all: &mut BTreeSet<String>, hidden: &mut BTreeSet<String>) {
+/// The names of all properties, and of those that are marked as secret, wherever they are.
+fn look(
+    root: &Map<String, Value>,
+    schema: &Map<String, Value>,
+    all: &mut BTreeSet<String>,
+    hidden: &mut BTreeSet<String>,
+) {
     for (key, value) in schema {
-        if key == "properties"
+        if matches!(key.as_str(), "properties" | "patternProperties")
             && let Value::Object(properties) = value
         {
             for (name, property) in properties {
                 all.insert(name.clone());
-                if property["writeOnly"] == true || property["format"] == "password" {
+                if is_secret(root, property, 0) {
                     hidden.insert(name.clone());
                 }
             }
         }
         match value {
-            Value::Object(inner) => look(inner, all, hidden),
-            Value::Array(items) => items.iter().filter_map(Value::as_object).for_each(|item| look(item, all, hidden)),
+            Value::Object(inner) => look(root, inner, all, hidden),
+            Value::Array(items) => {
+                items.iter().filter_map(Value::as_object).for_each(|item| look(root, item, all, hidden));
+            }
             _ => {}
         }
     }
+}
+
+/// Whether a schema, or one that it applies to the same value or to its items, says that the value is a secret.
+fn is_secret(root: &Map<String, Value>, schema: &Value, depth: usize) -> bool {
+    if schema["writeOnly"] == true || schema["format"] == "password" {
+        return true;
+    }
+    // As deep as anybody writes; one that goes in circles has been looked at by then.
+    if depth > 8 {
+        return false;
+    }
+    let pointer = schema["$ref"].as_str().and_then(|target| target.strip_prefix("#/"));
+    let target = pointer.and_then(|pointer| {
+        let mut parts = pointer.split('/').map(|part| part.replace("~1", "/").replace("~0", "~"));
+        let first = root.get(&parts.next()?)?;
+        parts.try_fold(first, |at, part| at.get(&part))
+    });
+    let several = ["allOf", "anyOf", "oneOf", "prefixItems"].iter().filter_map(|key| schema[key].as_array()).flatten();
+    let single = ["items", "then", "else", "contains"].iter().filter_map(|key| schema.get(key));
+    target.into_iter().chain(several).chain(single).any(|inner| is_secret(root, inner, depth + 1))
 }
 
 /// What arguments are checked with. Its patterns take no more time than their text is long.

@@ -7,11 +7,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::cell::Cell;
+use super::env::merge;
 use super::launch::Launcher;
 use super::profile;
 use crate::base::Result;
 use crate::base::workspace::Workspace;
-use crate::config::{Config, Effect, Entry, Escalate, Sandbox};
+use crate::config::{Config, Effect, Entry, Escalate, Profile, Sandbox};
 use crate::session::Session;
 
 pub struct Ground {
@@ -75,6 +76,17 @@ impl Ground {
     /// The session's workspace, held to what this tool may touch.
     pub fn workspace(&self, session: &Session) -> Result<Arc<Workspace>> {
         self.with(session, |kept| Ok(Arc::clone(&kept.workspace)))
+    }
+
+    /// This environment as a run of it gets it.
+    pub fn environment(&self, session: &Session, env: Vec<(String, String)>) -> Result<Vec<(String, String)>> {
+        if self.config.sandbox.profile == Profile::None {
+            return Ok(env);
+        }
+        let workspace = self.workspace(session)?;
+        let mut more = profile::environment(&self.config, workspace.rights());
+        more.retain(|(name, _)| !self.variables.contains(name));
+        Ok(merge(env, more))
     }
 
     /// Made with its first run.

@@ -3,10 +3,13 @@
 //! The arguments of a call are checked against the entry's schema, put into its words, and run in a fence that allows
 //! what the entry declares and nothing else.
 
+mod depth;
 mod filter;
 mod marks;
+mod program;
 mod words;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -38,6 +41,8 @@ pub struct Configured {
     ground: Arc<Ground>,
     filter: Filter,
     validator: Validator,
+    deepest: usize,
+    lists: BTreeSet<String>,
     launcher: Launcher,
 }
 
@@ -57,12 +62,14 @@ impl Configured {
             ground,
             filter,
             validator,
+            deepest: depth::deepest(&entry.input_schema),
+            lists: lists(&entry.input_schema),
             launcher: Launcher::own(),
         })
     }
 
-    /// The arguments with the defaults of the schema, if they fit it.
-    fn check(&self, given: &Map<String, Value>) -> Result<Map<String, Value>> {
+    /// The arguments with the defaults of the schema.
+    fn complete(&self, given: &Map<String, Value>) -> Map<String, Value> {
         let mut arguments = given.clone();
         if let Some(Value::Object(properties)) = self.entry.input_schema.get("properties") {
             for (name, property) in properties {
@@ -71,14 +78,23 @@ impl Configured {
                 }
             }
         }
-        let value = Value::Object(arguments);
+        arguments
+    }
+
+    /// The same, if they fit it.
+    fn check(&self, given: &Map<String, Value>) -> Result<Map<String, Value>> {
+        depth::check(given, self.deepest)?;
+        let value = Value::Object(self.complete(given));
         // Masked: what a caller wrote may be a secret.
         let told = |error: jsonschema::ValidationError<'_>| {
             let place = error.instance_path().to_string();
             let what = error.masked().to_string();
             if place.is_empty() { what } else { format!("{}: {what}", place.trim_start_matches('/')) }
         };
-        let faults: Vec<String> = self.validator.iter_errors(&value).take(TOLD).map(told).collect();
+        let faults: Vec<String> = match self.validator.is_valid(&value) {
+            true => Vec::new(),
+            false => self.validator.iter_errors(&value).take(TOLD).map(told).collect(),
+        };
         match (value, faults.is_empty()) {
             (Value::Object(arguments), true) => Ok(arguments),
             _ => {
@@ -95,6 +111,10 @@ impl Configured {
         }
     }
 
+    fn about(&self) -> words::About<'_> {
+        words::About { lists: self.lists.clone(), hidden: Some(&self.entry.hidden) }
+    }
+
     /// Where it runs: what the session has chosen, else what the entry says, else the workspace.
     fn cwd(&self, shape: &Shape) -> String {
         match (&shape.cwd, &self.entry.cwd) {
@@ -105,21 +125,22 @@ impl Configured {
     }
 
     async fn execute(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<Output> {
-        let arguments = self.check(&call.arguments)?;
-        // What a path leads to may have changed while somebody was asked.
+        // They have been checked, and nobody could change them since; but what a path leads to may have changed.
+        let arguments = self.complete(&call.arguments);
         self.filter.check(cx.workspace.path(), Path::new(&call.cwd), &arguments)?;
+        let program = program::find(&self.entry, &cx.session.workspace).map_err(|error| self.explain(error))?;
         let secrets = &cx.config.secrets;
         let mut args = Vec::new();
-        for word in words::expand(&self.entry.args, &arguments)? {
+        for word in words::expand(&self.entry.args, &arguments, &self.about())? {
             args.push(word.text(|one| words::reveal(secrets, one))?);
         }
         let mut own = Vec::new();
         for (name, value) in &self.entry.env {
             own.push((name.clone(), words::value(value, |one| words::reveal(secrets, one))?));
         }
-        let env = env::merge(env::merge(env::build(&[])?, own), cx.shape.env.clone());
+        let env = env::merge(env::merge(program::baseline(&cx.session.workspace)?, own), cx.shape.env.clone());
         let command = Command {
-            program: self.entry.command.clone(),
+            program: program.display().to_string(),
             args,
             cwd: self.cwd(&cx.shape),
             env,
@@ -151,6 +172,12 @@ impl Configured {
             .hint("Ask the operator to look at `ringfence config check`.")
             .with("stderr", said.replace(&self.entry.command, &self.spec.name))
     }
+}
+
+/// The properties that are lists and nothing else.
+fn lists(schema: &Map<String, Value>) -> BTreeSet<String> {
+    let properties = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
+    properties.filter(|(_, property)| property["type"] == "array").map(|(name, _)| name.clone()).collect()
 }
 
 fn spec(entry: &Entry, config: &Config) -> Spec {
@@ -219,21 +246,25 @@ impl Tool for Configured {
         // Without the `.` that stands for the workspace itself.
         let cwd: PathBuf = cx.workspace.path().join(below).components().collect();
         self.filter.check(cx.workspace.path(), &cwd, &arguments)?;
-        let words = words::expand(&self.entry.args, &arguments)?;
+        let program = program::find(&self.entry, &cx.session.workspace).map_err(|error| self.explain(error))?;
+        let words = words::expand(&self.entry.args, &arguments, &self.about())?;
         // A secret that is not there is told before anybody is asked, too.
         for one in self.entry.refs() {
             cx.config.secrets.get(one)?;
         }
-        let shown: Vec<String> = words.iter().map(|word| word.shown(&self.entry.hidden)).collect();
+        let shown: Vec<String> = words.iter().map(words::Word::shown).collect();
         let own = self.entry.env.iter().map(|(name, value)| (name.clone(), value.text.clone())).collect();
         Ok(Plan {
             cwd: Some(cwd.display().to_string()),
-            env: env::merge(env::merge(env::build(&[])?, own), cx.shape.env.clone()),
+            env: env::merge(
+                self.ground.environment(cx.session, env::merge(program::baseline(&cx.session.workspace)?, own))?,
+                cx.shape.env.clone(),
+            ),
             timeout: None,
             extent: None,
             asks: self.entry.risk().map(str::to_owned),
             hidden: self.entry.hidden.clone(),
-            command: Some(words::line(&self.entry.command, &shown)),
+            command: Some(words::line(&program.display().to_string(), &shown)),
         })
     }
 

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use crate::base::{Error, Result};
+use crate::base::shown::shown;
+use crate::base::{Error, Kind, Result};
 use crate::config::secrets::Ref;
 use crate::config::{Part, Secrets, Template};
 
@@ -13,8 +14,11 @@ pub struct Word(Vec<Piece>);
 
 enum Piece {
     Text(String),
-    /// Of this argument.
-    Argument(String, String),
+    /// Of an argument: as the program gets it, and as a human may see it.
+    Argument {
+        text: String,
+        shown: String,
+    },
     Secret(Ref),
 }
 
@@ -24,7 +28,7 @@ impl Word {
         let mut text = String::new();
         for piece in &self.0 {
             match piece {
-                Piece::Text(part) | Piece::Argument(_, part) => text.push_str(part),
+                Piece::Text(text_of) | Piece::Argument { text: text_of, .. } => text.push_str(text_of),
                 Piece::Secret(one) => text.push_str(&reveal(one)?),
             }
         }
@@ -32,74 +36,121 @@ impl Word {
     }
 
     /// As a human may see it.
-    pub fn shown(&self, hidden: &BTreeSet<String>) -> String {
+    pub fn shown(&self) -> String {
         let show = |piece: &Piece| match piece {
-            Piece::Argument(name, _) if hidden.contains(name) => "[not shown]".to_owned(),
-            Piece::Text(part) | Piece::Argument(_, part) => part.clone(),
+            Piece::Text(shown) | Piece::Argument { shown, .. } => shown.clone(),
             Piece::Secret(one) => format!("[secret {}]", one.name()),
         };
         self.0.iter().map(show).collect()
     }
 }
 
+/// What is known of the arguments of an entry, beside their values.
+#[derive(Default)]
+pub struct About<'a> {
+    /// Those that are lists by their schema.
+    pub lists: BTreeSet<String>,
+    pub hidden: Option<&'a BTreeSet<String>>,
+}
+
+impl About<'_> {
+    /// An argument as a human may see it.
+    fn show(&self, name: &str, value: &Value) -> String {
+        let none = BTreeSet::new();
+        let alone = Map::from_iter([(name.to_owned(), value.clone())]);
+        plain(&shown(&alone, self.hidden.unwrap_or(&none))[name])
+    }
+}
+
+/// A value as one word.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
 /// Every word of the command. One that speaks of an argument which was not given is left out; a list that stands alone
 /// becomes a word for each item.
-pub fn expand(templates: &[Template], arguments: &Map<String, Value>) -> Result<Vec<Word>> {
+pub fn expand(templates: &[Template], arguments: &Map<String, Value>, about: &About<'_>) -> Result<Vec<Word>> {
     let mut words = Vec::new();
     // Behind this word nothing is an option any more.
     let mut only_operands = false;
     for template in templates {
         only_operands |= template.text == "--";
         if let [Part::Argument(name)] = template.parts.as_slice()
+            && about.lists.contains(name)
             && let Some(Value::Array(items)) = arguments.get(name)
         {
             for item in items {
-                words.push(word(template, only_operands, |_| Some(item))?);
+                words.push(word(template, only_operands, about, |_| Some(item))?);
             }
             continue;
         }
         let given = |name: &str| arguments.get(name).filter(|value| !value.is_null());
         if template.arguments().all(|name| given(name).is_some()) {
-            words.push(word(template, only_operands, given)?);
+            words.push(word(template, only_operands, about, given)?);
         }
     }
-    let words: Vec<Option<Word>> = words;
-    Ok(words.into_iter().flatten().collect())
+    check_size(&words)?;
+    Ok(words)
 }
 
 fn word<'a>(
     template: &Template,
     only_operands: bool,
+    about: &About<'_>,
     given: impl Fn(&str) -> Option<&'a Value>,
-) -> Result<Option<Word>> {
+) -> Result<Word> {
     let mut pieces = Vec::new();
+    let mut is_empty = true;
     for part in &template.parts {
         let piece = match part {
             Part::Text(text) => Piece::Text(text.clone()),
             Part::Secret(one) => Piece::Secret(one.clone()),
             Part::Argument(name) => {
-                let Some(value) = given(name) else { return Ok(None) };
-                let text = match value {
-                    Value::String(text) => text.clone(),
-                    other => other.to_string(),
-                };
+                let value = given(name).unwrap_or(&Value::Null);
+                let text = plain(value);
                 if text.contains('\0') {
                     return Err(Error::invalid_arguments(format!(
                         "`{name}` holds a NUL, which no program can be given"
                     )));
                 }
                 // A program would take it for one of its options, which the operator did not offer.
-                if pieces.is_empty() && !only_operands && text.starts_with('-') && value.is_string() {
+                if is_empty && !only_operands && text.starts_with('-') && value.is_string() {
                     return Err(Error::invalid_arguments(format!("`{name}` begins with `-` and would be read as an option"))
                         .reason("option")
                         .hint("Write a path that begins with `-` as `./-…`. The operator can allow it with a word `--` before, or as `--option={…}`."));
                 }
-                Piece::Argument(name.clone(), text)
+                Piece::Argument { shown: about.show(name, value), text }
             }
         };
+        is_empty &= matches!(&piece, Piece::Text(text) | Piece::Argument { text, .. } if text.is_empty());
         pieces.push(piece);
     }
-    Ok(Some(Word(pieces)))
+    Ok(Word(pieces))
+}
+
+/// What the system takes: one word, and all of them with the environment beside.
+const WORD_BYTES: usize = (128 << 10) - 1;
+const ALL_BYTES: usize = 1 << 20;
+
+/// Told before anybody is asked, and to whom it may concern: the caller.
+fn check_size(words: &[Word]) -> Result<()> {
+    let size = |word: &Word| -> usize {
+        let bytes = |piece: &Piece| match piece {
+            Piece::Text(text) | Piece::Argument { text, .. } => text.len(),
+            Piece::Secret(_) => 0,
+        };
+        word.0.iter().map(bytes).sum()
+    };
+    let all: usize = words.iter().map(|word| size(word) + 1).sum();
+    if words.iter().any(|word| size(word) > WORD_BYTES) || all > ALL_BYTES {
+        return Err(Error::new(Kind::TooLarge, "the arguments are longer than a command line can be").hint(format!(
+            "One argument has at most {WORD_BYTES} bytes, all together {ALL_BYTES}. Pass long text through a file."
+        )));
+    }
+    Ok(())
 }
 
 /// The value of a variable.
@@ -120,7 +171,7 @@ pub fn reveal(secrets: &Secrets, one: &Ref) -> Result<String> {
     let secret = secrets.get(one)?;
     let text = std::str::from_utf8(secret.expose()).ok().filter(|text| !text.contains('\0'));
     text.map(str::to_owned).ok_or_else(|| {
-        Error::new(crate::base::Kind::Unauthenticated, format!("the secret `{}` is not text", one.name()))
+        Error::new(Kind::Unauthenticated, format!("the secret `{}` is not text", one.name()))
             .reason("bad_secret")
             .hint("Have the operator set it again.")
     })
@@ -145,7 +196,11 @@ mod tests {
     fn run(args: &[&str], arguments: Value) -> Result<Vec<String>> {
         let templates: Vec<Template> = args.iter().map(|one| Template::with_arguments(one).unwrap()).collect();
         let Value::Object(arguments) = arguments else { unreachable!() };
-        expand(&templates, &arguments)?.iter().map(|word| word.text(|one| Ok(format!("<{}>", one.name())))).collect()
+        let about = About { lists: BTreeSet::from(["files", "list"].map(str::to_owned)), hidden: None };
+        expand(&templates, &arguments, &about)?
+            .iter()
+            .map(|word| word.text(|one| Ok(format!("<{}>", one.name()))))
+            .collect()
     }
 
     #[test]
@@ -167,6 +222,8 @@ mod tests {
     fn a_list_becomes_a_word_for_each_item() {
         assert_eq!(run(&["{files}", "end"], json!({"files": ["a b", "c", 3]})).unwrap(), ["a b", "c", "3", "end"]);
         assert_eq!(run(&["{files}"], json!({"files": []})).unwrap(), Vec::<String>::new());
+        // Only where the schema says that it is one.
+        assert_eq!(run(&["{other}"], json!({"other": ["a", "b"]})).unwrap(), ["[\"a\",\"b\"]"]);
     }
 
     #[test]
@@ -175,6 +232,7 @@ mod tests {
             (vec!["{p}"], json!({"p": "--exec=id"})),
             (vec!["{p}x"], json!({"p": "-"})),
             (vec!["{list}"], json!({"list": ["a", "-rf"]})),
+            (vec!["{p}{q}"], json!({"p": "", "q": "--exec"})),
         ] {
             assert_eq!(run(&args, arguments).unwrap_err().reason_name(), Some("option"), "{args:?}");
         }
@@ -188,9 +246,20 @@ mod tests {
     fn secrets_are_shown_by_name_and_marked_arguments_not_at_all() {
         let template = Template::with_arguments("${secret:DB}:{key}:{q}").unwrap();
         let Value::Object(arguments) = json!({"key": "hunter2", "q": "x"}) else { unreachable!() };
-        let words = expand(&[template], &arguments).unwrap();
         let hidden = BTreeSet::from(["key".to_owned()]);
-        assert_eq!(words[0].shown(&hidden), "[secret DB]:[not shown]:x");
+        let about = About { hidden: Some(&hidden), ..About::default() };
+        let words = expand(&[template], &arguments, &about).unwrap();
+        assert_eq!(words[0].shown(), "[secret DB]:[not shown]:x");
+        // Inside of what is written as one word as well, and by the names that tell.
+        let template = Template::with_arguments("{o} --token={api_token}").unwrap();
+        let Value::Object(arguments) = json!({"o": {"key": "hunter2", "n": 1}, "api_token": "hunter2"}) else {
+            unreachable!()
+        };
+        let shown = expand(&[template], &arguments, &about).unwrap()[0].shown();
+        assert!(!shown.contains("hunter2") && shown.contains("\"n\":1"), "{shown}");
+        let long = Template::with_arguments("{q}").unwrap();
+        let Value::Object(arguments) = json!({"q": "x".repeat(WORD_BYTES + 1)}) else { unreachable!() };
+        assert_eq!(expand(&[long], &arguments, &about).err().map(|error| error.kind()), Some(Kind::TooLarge));
         assert_eq!(line("ls", &["a b".to_owned(), "it's".to_owned(), String::new()]), "ls 'a b' 'it'\\''s' ''");
     }
 }

@@ -6,6 +6,7 @@ mod calls;
 mod declared;
 mod defaults;
 mod endings;
+mod hostile;
 mod listing;
 mod paths;
 
