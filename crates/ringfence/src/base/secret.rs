@@ -29,7 +29,7 @@ const SENSITIVE: [&str; 9] =
 /// Whether a variable, argument or field of this name must not be shown: `GITHUB_TOKEN`, `signing_key` …
 pub fn is_sensitive(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    SENSITIVE.iter().any(|part| name.contains(part)) || name.ends_with("_key")
+    SENSITIVE.iter().any(|part| name.contains(part)) || ["_key", "pass", "_pwd"].iter().any(|end| name.ends_with(end))
 }
 
 const HIDDEN: &str = "[redacted]";
@@ -72,6 +72,29 @@ fn is_value(text: &str) -> bool {
     !text.contains(|c: char| c.is_whitespace() || c.is_control() || ";|&$`(){}<>'\"\\*?".contains(c))
 }
 
+/// The value of a variable as it may be shown: what stands for a secret may, a password in an address may not.
+pub fn shown_value(value: &str) -> String {
+    let mut shown = String::new();
+    let mut rest = value;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + 3);
+        shown.push_str(before);
+        let end = after.find(['/', '?', '#']).unwrap_or(after.len());
+        rest = after;
+        if let Some(at) = after[..end].rfind('@') {
+            let is_named = after[..at].split_once(':').is_some_and(|(_, word)| is_reference(word));
+            shown.push_str(if is_named { &after[..at] } else { HIDDEN });
+            rest = &after[at..];
+        }
+    }
+    shown + rest
+}
+
+/// `${NAME}` and nothing else.
+fn is_reference(text: &str) -> bool {
+    text.strip_prefix("${").and_then(|text| text.strip_suffix('}')).is_some_and(|name| !name.contains(['$', '{', '}']))
+}
+
 /// `https://name:password@host` without what is before the `@`.
 fn without_userinfo(word: &str) -> String {
     let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
@@ -91,6 +114,32 @@ impl fmt::Debug for Secret {
 #[cfg(test)]
 mod word_tests {
     use super::*;
+
+    #[test]
+    fn a_value_is_shown_without_its_passwords() {
+        for (value, shown) in [
+            ("postgres://u:pw@h/db", "postgres://[redacted]@h/db"),
+            ("postgres://u:p$w{d@h/db?x=a@b", "postgres://[redacted]@h/db?x=a@b"),
+            ("https://t0ken@h", "https://[redacted]@h"),
+            ("https://u:${DB}@h/", "https://u:${DB}@h/"),
+            ("https://u:${DB}x@h/", "https://[redacted]@h/"),
+            ("a://h,b://u:p@i/ c", "a://h,b://[redacted]@i/ c"),
+            ("http://h/x b://u:p@i/", "http://h/x b://[redacted]@i/"),
+            ("user@host", "user@host"),
+        ] {
+            assert_eq!(shown_value(value), shown);
+        }
+    }
+
+    #[test]
+    fn names_of_secrets_are_known() {
+        for name in ["GITHUB_TOKEN", "signing_key", "DB_PASS", "dbpass", "MYSQL_PWD", "PGPASSWORD"] {
+            assert!(is_sensitive(name), "{name}");
+        }
+        for name in ["PWD", "OLDPWD", "PASSES", "LANG", "BYPASS_X"] {
+            assert!(!is_sensitive(name), "{name}");
+        }
+    }
 
     #[test]
     fn secrets_in_the_words_of_a_command_are_not_shown() {

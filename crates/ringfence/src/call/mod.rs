@@ -25,7 +25,8 @@ use crate::base::{Result, TraceId};
 use crate::config::Config;
 use crate::policy::{Places, Policy};
 use crate::registry::Registry;
-use crate::session::{Shape, View};
+use crate::sandbox::Ground;
+use crate::session::{Session, Shape, View};
 
 pub use prepare::asks;
 pub use reload::Reload;
@@ -68,6 +69,9 @@ impl State {
             let entry = fault.entry.as_deref().unwrap_or_default();
             tracing::warn!("the tool `{entry}` is not there: {}. {}", fault.line(), fault.hint);
         }
+        for said in crate::config::idle_patterns(&self.config) {
+            tracing::warn!("{said}");
+        }
         let file = self.config.file.as_deref().unwrap_or(std::path::Path::new("config.toml")).display();
         for (entry, error) in &self.registry.dropped {
             tracing::warn!("the tool `{}` is not there: {file}:{}: {}", entry.name, entry.line, error.log_line());
@@ -102,6 +106,17 @@ impl Pipeline {
             reload,
             state: RwLock::new(Arc::new(State::new(config))),
         })
+    }
+
+    /// Lets go of what a session keeps for commands of the operator's that are not there any more.
+    pub fn tidy(&self, session: &Session) {
+        let state = self.state();
+        let is_there = |name: &str, definition: &str| {
+            state.registry.get(name).is_some_and(|tool| tool.ground().is_some() && tool.definition() == definition)
+        };
+        if let Err(error) = Ground::tidy(session, is_there) {
+            tracing::warn!("fences of former tools are still there: {}", error.log_line());
+        }
     }
 
     /// What holds now.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{CallRequest, Pipeline, State};
 use crate::base::call::{Prepared, digest};
 use crate::base::known;
-use crate::base::secret::is_sensitive;
+use crate::base::secret::{is_sensitive, shown_value};
 use crate::base::shown::shown;
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
@@ -78,14 +78,19 @@ pub fn prepare(
     let asks = plan
         .asks
         .or_else(|| asks(config, tool).then(|| "The operator wants to be asked for every call of it.".to_owned()));
+    let mut definition = match &plan.extent {
+        Some(extent) => digest(&json!([tool.definition(), extent])),
+        None => tool.definition(),
+    };
+    // Trust is for a command as it was shown: in another directory, or with other variables, it is another.
+    if !shape.is_plain() {
+        definition = digest(&json!([definition, shape.cwd, shape.env]));
+    }
     Ok(Prepared {
         trace_id: request.trace_id.clone(),
         tool: spec.name.clone(),
         description: spec.description.clone(),
-        definition: match &plan.extent {
-            Some(extent) => digest(&json!([tool.definition(), extent])),
-            None => tool.definition(),
-        },
+        definition,
         generation: config.generation,
         arguments_hash: digest(&Value::Object(request.arguments.clone())),
         shown_arguments: shown(&request.arguments, &plan.hidden),
@@ -113,10 +118,10 @@ pub fn asks(config: &Config, tool: &dyn Tool) -> bool {
 }
 
 fn shown_env(env: &[(String, String)]) -> Vec<String> {
-    let show = |(name, value): &(String, String)| match (is_sensitive(name), known::redact(value)) {
+    let show = |(name, value): &(String, String)| match (is_sensitive(name), known::redact(&shown_value(value))) {
         (true, _) => format!("{name} (set)"),
-        (false, value) if value.chars().nth(200).is_some() => {
-            format!("{name}={}…", value.chars().take(200).collect::<String>())
+        (false, value) if value.chars().nth(2000).is_some() => {
+            format!("{name}={}…", value.chars().take(2000).collect::<String>())
         }
         (false, value) => format!("{name}={value}"),
     };

@@ -163,6 +163,8 @@ impl Pipeline {
         let dropped: Vec<Value> = written
             .map(|fault| row(fault.entry.as_deref(), fault.line, &fault.message))
             .chain(made.map(|(entry, error)| row(Some(&entry.name), entry.line, error.message())))
+            // What is denied does not exist, broken or not.
+            .filter(|row| row["tool"].as_str().is_none_or(|name| state.config.surface.shows(name)))
             .collect();
         let mut about = json!({
             "generation": state.config.generation,

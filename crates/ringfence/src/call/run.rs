@@ -118,6 +118,7 @@ impl Pipeline {
         cancel: &Cancel,
         record: &mut Record,
     ) -> Result<Output> {
+        self.tidy(&request.view.session);
         let tool = find(state, &request.tool, &request.view.session.workspace)?;
         let ground = tool.ground().cloned();
         let config = Arc::clone(ground.as_ref().map_or(&state.config, |ground| &ground.config));

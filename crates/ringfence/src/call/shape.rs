@@ -27,7 +27,7 @@ pub fn check(shape: &Shape, config: &Config, workspace: &Workspace) -> Result<Sh
             .hint(format!("Set at most {VARIABLES} variables of at most {VALUE_BYTES} bytes each.")));
     }
     for (name, value) in &shape.env {
-        env::check(name, value)?;
+        env::check_override(name, value)?;
         if !config.shaping.lets_set(name) {
             let shown: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
             return Err(not_allowed(&format!("the variable `{shown}`"), "its name in `session.env_overrides`"));

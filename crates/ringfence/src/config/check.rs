@@ -2,6 +2,8 @@
 
 mod advice;
 
+pub use advice::idle_patterns;
+
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;

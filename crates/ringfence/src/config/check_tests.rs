@@ -328,3 +328,70 @@ fn thousands_of_mistakes_take_no_time_and_are_not_all_told() {
     assert!(found.len() <= 200, "{}", found.len());
     assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
 }
+
+#[test]
+fn a_profile_that_hides_nothing_is_not_for_one_command_alone() {
+    let entry = "[mcp.a]\ncommand = \"sh\"\nsandbox_profile = \"contained\"\n";
+    finds(
+        entry,
+        &[(E, "3:19: `contained` hides nothing, and is weaker than the profile of everybody else", "Take it out")],
+    );
+    finds(&format!("[sandbox]\nprofile = \"contained\"\n{entry}"), &[]);
+}
+
+#[test]
+fn a_secret_is_no_word_where_commands_see_each_other() {
+    let entry = "[mcp.a]\ncommand = \"sh\"\nargs = [\"-c\", \"x ${HOME}\"]\nenv = { A = \"${HOME}\" }\n";
+    finds(entry, &[]);
+    finds(
+        &format!("[sandbox]\nprofile = \"contained\"\n{entry}"),
+        &[(
+            E,
+            "5:15: a secret in `args` can be read by every other command in the profile `contained`",
+            "Give it in `env` instead.",
+        )],
+    );
+}
+
+#[test]
+fn a_client_is_not_let_set_just_any_variable() {
+    for pattern in ["*", "**", "?*", "[A-Z]*", "{A,B*}"] {
+        finds(
+            &format!("[session]\nenv_overrides = [\"MODE\", \"{pattern}\"]\n"),
+            &[(
+                E,
+                "2:26: a variable is named in full, or by the letters it begins with and `*`",
+                "Patterns over the names of variables that a client may set, each in full",
+            )],
+        );
+    }
+    finds("[session]\nenv_overrides = [\"MODE\", \"X_*\", \"_Y\"]\n", &[]);
+}
+
+#[test]
+fn a_default_fits_its_own_property() {
+    finds(
+        "[mcp.a]\ncommand = \"sh\"\nargs = [\"--n={n}\"]\n[mcp.a.input_schema]\ntype = \"object\"\nproperties = { n = { type = \"integer\", default = \"x\" }, m = { \"$ref\" = \"#/$defs/m\", default = 3 } }\n\"$defs\" = { m = { type = \"integer\" } }\n",
+        &[(E, "6:50: the `default` of `n` does not fit its own schema", "Correct the default")],
+    );
+    // Read as text, there is but one place.
+    finds(
+        "[mcp.a]\ncommand = \"sh\"\ninput_schema = '{\"type\": \"object\", \"properties\": {\"n\": {\"type\": \"integer\", \"default\": \"x\"}}}'\n",
+        &[(E, "3:16: the `default` of `n` does not fit its own schema", "Correct the default")],
+    );
+}
+
+#[test]
+fn a_lone_option_is_told() {
+    let schema = |more: &str, required: &str| {
+        format!(
+            "[mcp.a]\ncommand = \"sh\"\nargs = [\"x\", \"--out\", \"{{o}}\", \"--\", \"{{o}}\"]\n[mcp.a.input_schema]\ntype = \"object\"\nproperties = {{ o = {{ type = \"string\"{more} }} }}\n{required}"
+        )
+    };
+    finds(
+        &schema("", ""),
+        &[(W, "3:23: without `o` the word `--out` before it stands alone", "Write it as one word: `--out={o}`")],
+    );
+    finds(&schema(", default = \"y\"", ""), &[]);
+    finds(&schema("", "required = [\"o\"]\n"), &[]);
+}

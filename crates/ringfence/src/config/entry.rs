@@ -151,6 +151,8 @@ pub(super) struct Around<'a> {
     pub places: &'a Places,
     pub picker: &'a Picker<'a>,
     pub surface: &'a Surface,
+    /// Of everybody's commands.
+    pub profile: Profile,
 }
 
 /// Collects what is wrong with one entry.
@@ -257,6 +259,8 @@ impl Check<'_> {
             })
             .collect();
         self.arguments(&args, &input_schema);
+        let profile = raw.sandbox_profile.unwrap_or(Profile::Default);
+        self.beside(profile, &args);
         let hidden = self.hidden(raw.secret_args.as_deref().unwrap_or_default(), &input_schema);
         if let Some(cwd) = &raw.cwd
             && cwd.is_relative()
@@ -277,7 +281,7 @@ impl Check<'_> {
             stdin,
             cwd: raw.cwd,
             env,
-            profile: raw.sandbox_profile.unwrap_or(Profile::Default),
+            profile,
             allow_network: raw.allow_network.unwrap_or(false),
             allow_domains: raw.allow_domains.unwrap_or_default(),
             allow_addresses: raw.allow_addresses.unwrap_or_default(),
@@ -308,7 +312,44 @@ impl Check<'_> {
             self.fault("input_schema", format!("the schema is not a JSON Schema: {wrong}"), "Correct the schema.");
             return None;
         }
+        self.defaults(&schema);
         Some(schema)
+    }
+
+    /// What counts when nothing is given fits as well as anything that is.
+    fn defaults(&mut self, schema: &Map<String, Value>) {
+        let Some(Value::Object(properties)) = schema.get("properties") else { return };
+        // Of the whole only what a property may refer to.
+        let keys = ["$schema", "$id", "$defs", "definitions", "properties"];
+        let parts = schema.iter().filter(|(key, _)| keys.contains(&key.as_str()));
+        let Ok(validator) = validator(&parts.map(|(key, value)| (key.clone(), value.clone())).collect()) else {
+            return;
+        };
+        for (name, property) in properties {
+            let Some(default) = property.get("default") else { continue };
+            if let Err(wrong) = validator.validate(&json!({ name: default })) {
+                let key = format!("{}.default", child("input_schema.properties", name));
+                let hint = format!("Correct the default: {}.", wrong.masked());
+                self.fault(&key, format!("the `default` of `{name}` does not fit its own schema"), hint);
+            }
+        }
+    }
+
+    /// What one command cannot have beside what everybody has.
+    fn beside(&mut self, profile: Profile, args: &[(usize, Template)]) {
+        let everybodys = self.around.profile;
+        if profile == Profile::Contained && !matches!(everybodys, Profile::Contained | Profile::None) {
+            let message = "`contained` hides nothing, and is weaker than the profile of everybody else";
+            let hint = "Take it out, or write `profile = \"contained\"` under [sandbox].";
+            self.fault("sandbox_profile", message, hint);
+        }
+        if everybodys != Profile::Contained {
+            return;
+        }
+        for (at, _) in args.iter().filter(|(_, word)| word.refs().next().is_some()) {
+            let message = "a secret in `args` can be read by every other command in the profile `contained`";
+            self.fault(&item("args", *at), message, "Give it in `env` instead.");
+        }
     }
 
     /// Every `{name}` is a property, and a list stands alone.

@@ -38,7 +38,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub use bind::check_bind;
-pub use check::{Finding, Look, Severity, look};
+pub use check::{Finding, Look, Severity, idle_patterns, look};
 pub use entry::{Effect, Entry, EntryStdin, OURS, validator};
 pub use env::Env;
 pub use fault::Fault;

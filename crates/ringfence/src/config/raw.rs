@@ -81,9 +81,9 @@ pub struct Surface {
 pub struct Session {
     /// true lets a client choose where in the workspace its commands start.
     pub cwd_override: Option<bool>,
-    /// Patterns over the names of variables that a client may set. Names that decide what code runs are never
-    /// accepted.
-    pub env_overrides: Option<Vec<NamePattern>>,
+    /// Patterns over the names of variables that a client may set, each in full or with the letters that it begins
+    /// with. Names that decide what code runs are never accepted.
+    pub env_overrides: Option<Vec<VariablePattern>>,
 }
 
 /// `[secrets]`: where the values of `${…}` come from.
@@ -301,6 +301,22 @@ impl TryFrom<String> for NamePattern {
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
         Names::parse(&text).map(NamePattern).ok_or("a pattern is a name in which `*` and `?` stand for others")
+    }
+}
+
+/// A pattern over names of variables, which says at least how they begin.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+#[schemars(with = "String")]
+pub struct VariablePattern(pub Names);
+
+impl TryFrom<String> for VariablePattern {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+        let names = Names::parse(&text).filter(|_| begins);
+        names.map(VariablePattern).ok_or("a variable is named in full, or by the letters it begins with and `*`")
     }
 }
 

@@ -18,8 +18,8 @@ use super::place::{self, Keepers, Place};
 use super::read::{self, Parsed};
 use super::secrets::{self, Keyring, Ref, Sources, Store};
 use super::{
-    Approval, Browser, Config, DEFAULTS, Entry, Fault, Http, Limits, Origin, PolicyFlags, SandboxFlags, Secrets,
-    Setting, Surface, ToolNames, ToolSet, keys, policy, raw, sandbox, surface,
+    Approval, Browser, Config, DEFAULTS, Entry, Fault, Http, Limits, Origin, PolicyFlags, Profile, SandboxFlags,
+    Secrets, Setting, Surface, ToolNames, ToolSet, keys, policy, raw, sandbox, surface,
 };
 use crate::base::nearest::nearest;
 use crate::base::{Error, Kind, Result};
@@ -296,7 +296,7 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env) -> Resul
     let enabled = p.pick("enable_mcp_server_surface", surface, bool::to_string)?.0;
     let surface = surface::resolve(p, enabled, &file.surface, &defaults.surface)?;
     let shaping = surface::shaping(p, &file.session, &defaults.session)?;
-    let (entries, dropped) = entries(p, source, &surface);
+    let (entries, dropped) = entries(p, source, (&surface, sandbox.profile));
     let secrets = Secrets::resolve(entries.iter().flat_map(|entry| entry.refs()), &sources);
     let sources = (&flags.policy, env);
     let policy = policy::resolve(p, sources, (&file.policy, &defaults.policy), (tools, &sandbox));
@@ -348,9 +348,9 @@ fn about(key: &'static str) -> impl Fn(Error) -> Error {
 }
 
 /// The commands that can be used, and what is wrong with the others.
-fn entries(p: &Picker<'_>, source: &Source, surface: &Surface) -> (Vec<Arc<Entry>>, Vec<Fault>) {
+fn entries(p: &Picker<'_>, source: &Source, (surface, profile): (&Surface, Profile)) -> (Vec<Arc<Entry>>, Vec<Fault>) {
     let Some(path) = &source.path else { return (Vec::new(), Vec::new()) };
-    let around = Around { path, text: &source.text, places: &source.read.places, picker: p, surface };
+    let around = Around { path, text: &source.text, places: &source.read.places, picker: p, surface, profile };
     let (entries, faults) = entry::resolve(&around, &source.read.entries);
     let dropped = source.read.dropped.iter().cloned().chain(faults).collect();
     (entries.into_iter().map(Arc::new).collect(), dropped)
@@ -366,7 +366,10 @@ pub(super) fn entry_faults(source: &Source, env: &Env) -> Vec<Fault> {
     let Ok(defaults) = read::parse_file(DEFAULTS, Path::new("defaults.toml")) else { return Vec::new() };
     let (file, mut picker) = (&source.read.file, picker(source, env));
     match surface::resolve(&mut picker, true, &file.surface, &defaults.surface) {
-        Ok(surface) => entries(&picker, source, &surface).1,
+        Ok(surface) => {
+            let profile = file.sandbox.profile.or(defaults.sandbox.profile).unwrap_or(Profile::Default);
+            entries(&picker, source, (&surface, profile)).1
+        }
         Err(_) => source.read.dropped.clone(),
     }
 }
@@ -379,7 +382,7 @@ pub(super) fn bare_entry() -> Option<Entry> {
     let defaults = read::parse_file(DEFAULTS, Path::new("defaults.toml")).ok()?;
     let mut picker = Picker { file: source.path.as_deref(), source: None, home: None, settings: Vec::new() };
     let surface = surface::resolve(&mut picker, true, &raw::Surface::default(), &defaults.surface).ok()?;
-    let (entries, _) = entries(&picker, &source, &surface);
+    let (entries, _) = entries(&picker, &source, (&surface, Profile::Default));
     entries.first().map(|entry| Entry::clone(entry))
 }
 

@@ -27,6 +27,11 @@ impl Names {
         !name.contains('/') && self.glob.matches(&PathBuf::from(format!("/{name}")))
     }
 
+    /// The name of a tool, in either of its spellings.
+    pub fn fits(&self, tool: &str) -> bool {
+        self.matches(tool) || self.matches(&tool.replace('.', "_"))
+    }
+
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -49,13 +54,14 @@ pub struct Surface {
 impl Surface {
     /// Whether a tool of this name is there at all. Deny wins.
     pub fn shows(&self, name: &str) -> bool {
-        let any = |patterns: &[Names]| patterns.iter().any(|pattern| pattern.matches(name));
+        let any = |patterns: &[Names]| patterns.iter().any(|pattern| pattern.fits(name));
         any(&self.allow) && !any(&self.deny)
     }
 
     /// Named in full, and not only fitted by a pattern.
     pub fn names(&self, name: &str) -> bool {
-        self.allow.iter().any(|pattern| pattern.text() == name) && self.shows(name)
+        let spelled = [name.to_owned(), name.replace('.', "_")];
+        self.allow.iter().any(|pattern| spelled.iter().any(|name| pattern.text() == name)) && self.shows(name)
     }
 }
 
@@ -77,7 +83,7 @@ fn texts(names: &[Names]) -> String {
 }
 
 fn patterns(written: &Option<Vec<raw::NamePattern>>) -> Option<Vec<Names>> {
-    written.as_ref().map(|all| all.iter().map(|one| one.0.clone()).collect())
+    written.as_ref().map(|all| all.iter().map(|one| one.0.clone()).collect::<Vec<_>>())
 }
 
 pub(super) fn resolve(
@@ -116,6 +122,9 @@ pub(super) fn resolve(
 
 pub(super) fn shaping(p: &mut Picker<'_>, file: &raw::Session, defaults: &raw::Session) -> Result<Shaping> {
     let cwd = Layers::file_only(file.cwd_override, defaults.cwd_override);
+    let patterns = |written: &Option<Vec<raw::VariablePattern>>| {
+        written.as_ref().map(|all| all.iter().map(|one| one.0.clone()).collect::<Vec<_>>())
+    };
     let env = Layers::file_only(patterns(&file.env_overrides), patterns(&defaults.env_overrides));
     Ok(Shaping {
         cwd: p.pick("session.cwd_override", cwd, bool::to_string)?.0,

@@ -68,7 +68,7 @@ pub(super) fn client_of(context: &RequestContext<RoleServer>) -> Client {
 
 impl ServerHandler for Handler {
     fn get_info(&self) -> ServerConfig {
-        initialize::info(&self.server, &Client::default())
+        initialize::info(&self.server, &Client::default(), None)
     }
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
@@ -83,10 +83,12 @@ impl ServerHandler for Handler {
         let agreed = version::negotiate(request.protocol_version.as_str()).map_err(refused)?;
         let client = Client { name: request.client_info.name.clone(), version: request.client_info.version.clone() };
         self.server.pipeline.refresh().await;
-        let mut info = initialize::info(&self.server, &client);
+        let line = line_of(&context.extensions).ok();
+        let workspace = line.as_ref().map(|line| line.session.workspace.path());
+        let mut info = initialize::info(&self.server, &client, workspace);
         info.protocol_version = wire_version(agreed);
         request.protocol_version = info.protocol_version.clone();
-        if let Ok(line) = line_of(&context.extensions) {
+        if let Some(line) = line {
             line.session.set_client(client);
         }
         context.peer.set_peer_info(request);
@@ -96,13 +98,14 @@ impl ServerHandler for Handler {
     async fn discover(&self, context: RequestContext<RoleServer>) -> Answer<DiscoverResult> {
         let line = line_of(&context.extensions).map_err(refused)?;
         self.server.pipeline.refresh().await;
+        let workspace = Some(line.session.workspace.path());
         let mut result = DiscoverResult::from_server_info(
             self.supported_protocol_versions().into_owned(),
-            initialize::info(&self.server, &client_of(&context)),
+            initialize::info(&self.server, &client_of(&context), workspace),
         );
         result.ttl_ms = tools_list::TTL_MS;
         let handle = self.server.mint_handle(&line.principal).map_err(refused)?;
-        let table = mcp_capabilities::table(&self.server.pipeline.state());
+        let table = mcp_capabilities::table(&self.server.pipeline.state(), workspace);
         let about = result.meta.get_or_insert_default();
         about.insert(meta::TOOLS.to_owned(), table);
         about.insert(meta::SESSION.to_owned(), Value::from(handle));

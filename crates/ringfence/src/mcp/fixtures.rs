@@ -166,7 +166,7 @@ mod tests {
         let shipped = names(&server.pipeline.state().registry);
         let fixtures: Vec<String> = crate::tools::fixtures::all().iter().map(|tool| tool.spec().name.clone()).collect();
         assert!(!shipped.is_empty() && fixtures.iter().all(|name| !shipped.contains(name)), "{shipped:?}");
-        let capabilities = initialize::info(&server, &crate::session::Client::default()).capabilities;
+        let capabilities = initialize::info(&server, &crate::session::Client::default(), None).capabilities;
         assert!(capabilities.prompts.is_none() && capabilities.resources.is_none() && !capabilities.supports_tasks());
         let mut config = crate::config::Config::clone(&server.config);
         config.conformance_fixtures = true;

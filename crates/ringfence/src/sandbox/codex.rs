@@ -56,7 +56,7 @@ pub fn rights(config: &Config, of: &Rights) -> Result<Rights> {
         return Ok(rights);
     }
     // What the session's commands leave in theirs is not what it works with.
-    rights.home = Some(profile::cache_home(config, &rights.workspace, Some("codex"))?);
+    rights.home = Some(profile::cache_home(config, &rights.workspace, Some(&["codex"]))?);
     let home = home(config)?;
     if home.starts_with(&rights.workspace) || rights.workspace.starts_with(&home) || config.root.starts_with(&home) {
         return Err(Error::permission_denied("codex_home", "CODEX_HOME and the workspace lie in each other")

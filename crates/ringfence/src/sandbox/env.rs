@@ -70,6 +70,64 @@ const LOADERS: &[&str] = &[
 const LOADER_PREFIXES: &[&str] =
     &["LD_", "DYLD_", "BASH_FUNC_", "LUA_INIT_", "GIT_", "CARGO_", "npm_config_", "NPM_CONFIG_"];
 
+/// What a client may not set for a whole session beside those: it would decide for every command of the operator's what
+/// code it runs, whom it talks to and whom it believes, without being seen in the command. In capitals, for any case.
+const STEERING: &[&str] = &[
+    "SHELL",
+    "TAR_OPTIONS",
+    "GREP_OPTIONS",
+    "GOFLAGS",
+    "GOPROXY",
+    "GOENV",
+    "GOROOT",
+    "GOPATH",
+    "GOTOOLCHAIN",
+    "CURL_CA_BUNDLE",
+    "CURL_HOME",
+    "WGETRC",
+    "REQUESTS_CA_BUNDLE",
+    "AWS_CA_BUNDLE",
+    "AWS_CONFIG_FILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "KUBECONFIG",
+    "TMPDIR",
+    "TMP",
+    "TEMP",
+    "RIPGREP_CONFIG_PATH",
+    "CC",
+    "CXX",
+    "CFLAGS",
+    "CPPFLAGS",
+    "CXXFLAGS",
+    "LDFLAGS",
+    "VIMINIT",
+    "EXINIT",
+    "BROWSER",
+    "LESS",
+    "MAVEN_OPTS",
+    "GRADLE_OPTS",
+];
+const STEERING_PREFIXES: &[&str] = &[
+    "PYTHON",
+    "PYTEST_",
+    "PIP_",
+    "UV_",
+    "RUBY",
+    "GEM_",
+    "BUNDLE_",
+    "PERL",
+    "NODE_",
+    "DOTNET_",
+    "RUST",
+    "SSL_",
+    "SSH_",
+    "XDG_",
+    "DOCKER_",
+    "AWS_ENDPOINT_URL",
+    "NPM_",
+];
+const STEERING_SUFFIXES: &[&str] = &["_PROXY", "_ASKPASS"];
+
 /// The environment of a run, exactly: the baseline, overridden by what the call gives.
 pub fn build(given: &[(String, String)]) -> Result<Vec<(String, String)>> {
     let mut env = baseline(std::env::vars_os());
@@ -127,6 +185,23 @@ pub fn check(name: &str, value: &str) -> Result<()> {
     if LOADERS.contains(&name) || LOADER_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
         return Err(Error::permission_denied("env_name", format!("a call may not set the variable `{shown}`"))
             .hint(format!("It decides what code runs: set it inside the command instead (`{shown}=… program`).")));
+    }
+    Ok(())
+}
+
+/// Whether a client may set this for its session, if the operator lets it.
+pub fn check_override(name: &str, value: &str) -> Result<()> {
+    check(name, value)?;
+    let capitals = name.to_ascii_uppercase();
+    let steers = STEERING.contains(&capitals.as_str())
+        || LOADERS.contains(&capitals.as_str())
+        || [STEERING_PREFIXES, LOADER_PREFIXES].concat().iter().any(|prefix| capitals.starts_with(prefix))
+        || STEERING_SUFFIXES.iter().any(|suffix| capitals.ends_with(suffix));
+    if steers {
+        let shown: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
+        return Err(Error::permission_denied("env_name", format!("a client may not set the variable `{shown}`")).hint(
+            "It decides what code runs or whom it talks to. The operator can set it in the `env` of a command.",
+        ));
     }
     Ok(())
 }

@@ -64,6 +64,15 @@ impl Ground {
         })
     }
 
+    /// Lets go of what a session keeps for tools that are not there any more. A run that is still going keeps its own
+    /// until it ends.
+    pub fn tidy(session: &Session, is_there: impl Fn(&str, &str) -> bool) -> Result<()> {
+        let grounds = session.keep(|| Ok(Grounds::default()))?;
+        let mut grounds = grounds.0.lock().unwrap_or_else(PoisonError::into_inner);
+        grounds.retain(|name, kept| is_there(name, &kept.definition));
+        Ok(())
+    }
+
     /// The session's workspace, held to what this tool may touch.
     pub fn workspace(&self, session: &Session) -> Result<Arc<Workspace>> {
         self.with(session, |kept| Ok(Arc::clone(&kept.workspace)))
@@ -100,7 +109,9 @@ impl Ground {
             return work(kept);
         }
         let path = session.workspace.path();
-        let mut rights = profile::rights_apart(&self.config, path, &self.name)?;
+        // What another definition, or another caller, has left there could be anything.
+        let owner = [self.name.as_str(), &self.definition, &session.principal.directory()];
+        let mut rights = profile::rights_apart(&self.config, path, &owner)?;
         rights.read_only = self.read_only;
         let workspace = Arc::new(session.workspace.guarded(|held| *held = rights));
         let mut kept = Kept { definition: self.definition.clone(), workspace, cell: None };

@@ -24,9 +24,9 @@ pub fn rights(config: &Config, workspace: &Path) -> Result<Rights> {
     rights_at(config, workspace, cache_home(config, workspace, None)?)
 }
 
-/// The same for one tool alone, with a HOME of its own.
-pub fn rights_apart(config: &Config, workspace: &Path, tool: &str) -> Result<Rights> {
-    rights_at(config, workspace, cache_home(config, workspace, Some(tool))?)
+/// The same for one tool alone, with a HOME of its own: `owner` says whose, and nobody else's it is.
+pub fn rights_apart(config: &Config, workspace: &Path, owner: &[&str]) -> Result<Rights> {
+    rights_at(config, workspace, cache_home(config, workspace, Some(owner))?)
 }
 
 fn rights_at(config: &Config, workspace: &Path, home: PathBuf) -> Result<Rights> {
@@ -158,9 +158,9 @@ pub(super) fn hidden(config: &Config, workspace: &Path) -> Vec<PathBuf> {
 }
 
 /// Where the run's HOME is: one for each workspace, so that caches last and nothing of one project reaches another.
-pub(super) fn cache_home(config: &Config, workspace: &Path, tool: Option<&str>) -> Result<PathBuf> {
+pub(super) fn cache_home(config: &Config, workspace: &Path, owner: Option<&[&str]>) -> Result<PathBuf> {
     let place = serde_json::Value::from(workspace.display().to_string());
-    let name = digest(&tool.map_or_else(|| place.clone(), |tool| serde_json::json!([place, tool])));
+    let name = digest(&owner.map_or_else(|| place.clone(), |owner| serde_json::json!([place, owner])));
     let home = config.root.join("homes").join(name.trim_start_matches("sha256:").get(..16).unwrap_or("0"));
     DirBuilder::new()
         .recursive(true)

@@ -18,7 +18,7 @@ use super::{Hints, PrepareCx, RunCx};
 use crate::audit::Approvals;
 use crate::base::call::{Facts, Prepared, Status};
 use crate::base::clock::Deadline;
-use crate::base::{Error, Result};
+use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Profile};
 use crate::sandbox::{
     Cell, Decided, Ended, Keep, Launch, Launcher, Live, Look, Outcome, Reads, Seen, Stdin, Stop, env, network_fields,
@@ -263,6 +263,13 @@ pub async fn start_on(
 ) -> Result<Started> {
     let Footing { cell, rights, stays_in, reads } = footing;
     let (cwd, below) = cx.workspace.open_dir(&command.cwd)?;
+    let cwd_path = cx.workspace.path().join(below);
+    // What the operator allows there was looked at when the call was prepared, and a human may have seen the name.
+    if cx.ground.is_some() && cwd_path.components().ne(Path::new(&call.cwd).components()) {
+        return Err(Error::new(Kind::Conflict, "the directory of the command has become another one meanwhile")
+            .reason("cwd_changed")
+            .hint("Something replaced it while the call waited. Look at the directory and call again."));
+    }
     let lacking = unkept(cx, cell.profile)?;
     let policed = Policed::of(cx).await?.map(|policed| if stays_in { policed.kept_in() } else { policed });
     let rules = policed.as_ref().map(|policed| policed.book.generation);
@@ -281,7 +288,7 @@ pub async fn start_on(
         program: command.program,
         args: command.args,
         cwd,
-        cwd_path: cx.workspace.path().join(below),
+        cwd_path,
         env: command.env,
         stdin: command.stdin,
         merged: command.merged,

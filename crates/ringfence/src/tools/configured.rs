@@ -5,6 +5,7 @@
 
 mod depth;
 mod filter;
+mod marks;
 mod program;
 mod words;
 
@@ -127,6 +128,8 @@ impl Configured {
         // They have been checked, and nobody could change them since.
         let arguments = self.complete(&call.arguments);
         let program = program::find(&self.entry, &cx.session.workspace).map_err(|error| self.explain(error))?;
+        // What a path leads to may have changed while somebody was asked.
+        self.filter.check(cx.workspace.path(), Path::new(&call.cwd), &arguments)?;
         let secrets = &cx.config.secrets;
         let mut args = Vec::new();
         for word in words::expand(&self.entry.args, &arguments, &self.about())? {

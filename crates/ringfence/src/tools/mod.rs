@@ -57,7 +57,7 @@ use crate::base::call::{Output, Prepared, digest};
 use crate::base::caller::Caller;
 use crate::base::change::Changes;
 use crate::base::clock::Deadline;
-use crate::base::secret::is_sensitive;
+use crate::base::secret::{is_sensitive, shown_value};
 use crate::base::workspace::Workspace;
 use crate::base::{Cancel, Result, TraceId};
 use crate::config::Config;
@@ -254,7 +254,7 @@ pub trait Tool: Send + Sync + 'static {
 fn defaults((session, shape): (&Session, &Shape), cwd: Option<&Path>, env: Vec<(String, String)>) -> Value {
     let below = shape.cwd.as_deref().map(Path::new).or(cwd).unwrap_or(Path::new(""));
     let show = |(name, value): (String, String)| {
-        let value = if is_sensitive(&name) { "[set]".to_owned() } else { value };
+        let value = if is_sensitive(&name) { "[set]".to_owned() } else { shown_value(&value) };
         (name, Value::from(value))
     };
     let env: Map<String, Value> = merge(env, shape.env.clone()).into_iter().map(show).collect();

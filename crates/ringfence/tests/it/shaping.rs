@@ -164,7 +164,7 @@ fn headers_count_for_their_request() {
 fn prompts_and_the_log_say_what_was_chosen_and_no_secret() {
     let (mut server, value) = (
         Options::new(Transport::Stdio)
-            .config("[session]\nenv_overrides = [\"*\"]\n[mcp.asks]\ncommand = \"true\"\nside_effects = [\"filesystem_write\"]")
+            .config("[session]\nenv_overrides = [\"MY_*\", \"STAGE\"]\n[mcp.asks]\ncommand = \"true\"\nside_effects = [\"filesystem_write\"]")
             .spawn(),
         "hunter2-hunter2",
     );

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::Access;
+use serde_json::Value;
 
 use super::{Look, Severity};
 use crate::base::nearest::nearest;
@@ -11,7 +12,7 @@ use crate::base::secret::is_sensitive;
 use crate::config::places::{child, item};
 use crate::config::read::entry_key;
 use crate::config::show::written_as;
-use crate::config::{Config, Effect, Entry, Env, OURS, Profile, Template, env};
+use crate::config::{Config, Effect, Entry, Env, OURS, Part, Profile, Template, env};
 
 /// A warning that is still to be put at its place.
 struct Advice {
@@ -39,7 +40,11 @@ fn advice(key: impl Into<String>, message: impl Into<String>, hint: impl Into<St
     Advice { key: key.into(), message: message.into(), hint: hint.into() }
 }
 
-/// Patterns that choose nothing are mistyped, or left over.
+/// What is said of patterns that choose nothing: they are mistyped, or left over.
+pub fn idle_patterns(config: &Config) -> Vec<String> {
+    patterns(config).into_iter().map(|one| format!("{}: {}. {}", one.key, one.message, one.hint)).collect()
+}
+
 fn patterns(config: &Config) -> Vec<Advice> {
     let dropped = config.dropped.iter().filter_map(|fault| fault.entry.as_deref());
     let names: Vec<&str> =
@@ -47,7 +52,7 @@ fn patterns(config: &Config) -> Vec<Advice> {
     let lists = [("surface.allow", &config.surface.allow), ("surface.deny", &config.surface.deny)];
     let mut all = Vec::new();
     for (key, list) in lists {
-        for (at, pattern) in list.iter().enumerate().filter(|(_, one)| !names.iter().any(|name| one.matches(name))) {
+        for (at, pattern) in list.iter().enumerate().filter(|(_, one)| !names.iter().any(|name| one.fits(name))) {
             let hint = nearest(pattern.text(), &names).map_or_else(
                 || "`ringfence config show` lists the tools of the file.".to_owned(),
                 |near| format!("Did you mean `{near}`?"),
@@ -92,6 +97,10 @@ fn of_entry(config: &Config, entry: &Arc<Entry>, env: &Env) -> Vec<Advice> {
         let hint = "Use `default`, which means the strongest fence that a system has.";
         all.push(advice(key("sandbox_profile"), "the profile `seatbelt` is for macOS: no call of it runs here", hint));
     }
+    all.extend(lone_options(entry).map(|(at, option, name)| {
+        let message = format!("without `{name}` the word `{option}` before it stands alone");
+        advice(item(&key("args"), at), message, format!("Write it as one word: `{option}={{{name}}}`."))
+    }));
     let literal = |value: &Template| !value.text.is_empty() && value.refs().next().is_none();
     for (name, _) in entry.env.iter().filter(|(name, value)| is_sensitive(name) && literal(value)) {
         let message = format!("`{name}` looks like a secret, and its value is written here");
@@ -107,6 +116,24 @@ fn of_entry(config: &Config, entry: &Arc<Entry>, env: &Env) -> Vec<Advice> {
         all.push(advice(key("side_effects"), "`network` is declared, and nothing is open to it", hint));
     }
     all
+}
+
+/// Words that are an option of their own, and have their value in the next word, which may not be given.
+fn lone_options(entry: &Entry) -> impl Iterator<Item = (usize, &str, &str)> {
+    let listed = |name: &str| {
+        let required = entry.input_schema.get("required").and_then(Value::as_array);
+        required.is_some_and(|all| all.iter().any(|one| one == name))
+    };
+    let given = move |name: &str| {
+        listed(name) || entry.input_schema.get("properties").is_some_and(|all| all[name].get("default").is_some())
+    };
+    let options = entry.args.iter().take_while(|word| word.text != "--");
+    options.zip(entry.args.iter().enumerate().skip(1)).filter_map(move |(option, (at, word))| {
+        let [Part::Argument(name)] = word.parts.as_slice() else { return None };
+        let [Part::Text(option)] = option.parts.as_slice() else { return None };
+        let is_option = option.starts_with('-') && option.len() > 1 && !option.contains('=');
+        (is_option && !given(name)).then_some((at, option.as_str(), name.as_str()))
+    })
 }
 
 /// What is wrong with the program, if anything is.

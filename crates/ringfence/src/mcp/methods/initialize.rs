@@ -1,5 +1,7 @@
 //! `initialize` and `server/discover`: who we are.
 
+use std::path::Path;
+
 use rmcp::model::{Implementation, MetaObject, ProtocolVersion, ServerCapabilities, ServerConfig};
 use serde_json::{Map, json};
 
@@ -9,7 +11,7 @@ use crate::registry::{spells_with_dots, underscored};
 use crate::session::Client;
 
 /// What both eras tell about this server; `initialize` then names the version that was agreed on.
-pub fn info(server: &Server, client: &Client) -> ServerConfig {
+pub fn info(server: &Server, client: &Client, workspace: Option<&Path>) -> ServerConfig {
     let mut capabilities = ServerCapabilities::default();
     capabilities.tools = Some(serde_json::from_value(json!({"listChanged": true})).unwrap_or_default());
     capabilities.logging = Some(Map::new());
@@ -18,19 +20,20 @@ pub fn info(server: &Server, client: &Client) -> ServerConfig {
         crate::mcp::fixtures::declare(&mut capabilities);
     }
     let mut info = ServerConfig::new(capabilities)
-        .with_instructions(instructions(server, client))
+        .with_instructions(instructions(server, client, workspace))
         .with_server_info(
             Implementation::new("ringfence", env!("CARGO_PKG_VERSION"))
                 .with_title("Ringfence")
                 .with_description("Tools that coding agents can be trusted with"),
         )
         .with_protocol_version(ProtocolVersion::V_2025_11_25);
-    info.meta = Some(MetaObject::from(Map::from_iter([(meta::TOOLS.to_owned(), table(&server.pipeline.state()))])));
+    let table = table(&server.pipeline.state(), workspace);
+    info.meta = Some(MetaObject::from(Map::from_iter([(meta::TOOLS.to_owned(), table)])));
     info
 }
 
 /// Codex shows a model nothing but this at first, so it names the tools and what they are for.
-fn instructions(server: &Server, client: &Client) -> String {
+fn instructions(server: &Server, client: &Client, workspace: Option<&Path>) -> String {
     let state = server.pipeline.state();
     let dots = spells_with_dots(state.config.tool_names, client);
     let spell = |name: &str| if dots { name.to_owned() } else { underscored(name) };
@@ -44,7 +47,7 @@ fn instructions(server: &Server, client: &Client) -> String {
         "Tools for working in one workspace, held to policy and on record.{paths}{read_on} \
          Every error has kind, hint and trace_id. Tools:"
     );
-    for tool in state.registry.tools() {
+    for (tool, _) in state.registry.listed(workspace) {
         let spec = tool.spec();
         let line = format!(" {} ({});", spell(&spec.name), spec.title.to_lowercase());
         // Codex reads about one kilobyte.

@@ -69,10 +69,10 @@ fn describe(state: &State, tool: &dyn Tool, session: Option<&Session>) -> Value 
 }
 
 /// The short form that rides on `initialize` and `server/discover`.
-pub fn table(state: &State) -> Value {
+pub fn table(state: &State, workspace: Option<&Path>) -> Value {
     let row = |tool: &dyn Tool| {
         let spec = tool.spec();
         json!({"name": spec.name, "version": spec.version, "permission": permission(tool)})
     };
-    state.registry.tools().iter().map(|tool| row(&**tool)).collect()
+    state.registry.listed(workspace).map(|(tool, _)| row(&**tool)).collect()
 }

@@ -16,6 +16,7 @@ pub const TTL_MS: u64 = 60_000;
 
 pub async fn list(server: &Server, session: &Session, client: &Client, stateless: bool) -> ListToolsResult {
     server.pipeline.refresh().await;
+    server.pipeline.tidy(session);
     let state = server.pipeline.state();
     let dots = spells_with_dots(state.config.tool_names, client);
     let listed = state.registry.listed(Some(session.workspace.path()));

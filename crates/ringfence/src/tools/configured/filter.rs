@@ -2,60 +2,53 @@
 //!
 //! A filter is about what is asked for; what is touched is the fence's matter.
 
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::marks;
+use crate::base::workspace::quoted;
 use crate::base::{Error, Result};
 use crate::config::{Entry, Surface};
+
+/// As many as the kernel follows.
+const LINKS: usize = 40;
 
 pub struct Filter {
     cwd: PathBuf,
     places: Vec<PathBuf>,
     arguments: Vec<PathBuf>,
-    /// Properties that hold a path, or a list of them.
-    paths: Vec<Argument>,
-}
-
-struct Argument {
-    name: String,
-    /// All that it can be, where the schema says so and it must be given.
-    only: Option<Vec<String>>,
+    /// Where there is a path in it.
+    schema: Option<Value>,
+    /// All that those paths can be which must be given, where the schema says so.
+    only: Vec<Vec<String>>,
 }
 
 impl Filter {
     pub fn new(entry: &Entry, surface: &Surface) -> Filter {
-        let required: Vec<&str> = entry
-            .input_schema
-            .get("required")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .collect();
+        let list = entry.input_schema.get("required").and_then(Value::as_array);
+        let required: Vec<&str> = list.into_iter().flatten().filter_map(Value::as_str).collect();
         let properties = entry.input_schema.get("properties").and_then(Value::as_object);
-        let is_path = |schema: &Value| schema["format"] == "path" || schema["items"]["format"] == "path";
-        let paths = properties.into_iter().flatten().filter(|(_, schema)| is_path(schema));
-        let paths = paths.map(|(name, schema)| Argument {
-            name: name.clone(),
-            only: choices(schema).filter(|_| required.contains(&name.as_str())),
-        });
+        let must = |name: &str, schema: &Value| schema["format"] == "path" && required.contains(&name);
+        let only = properties.into_iter().flatten().filter(|(name, schema)| must(name, schema));
+        let schema = Value::Object(entry.input_schema.clone());
         Filter {
             cwd: entry.cwd.clone().unwrap_or_default(),
             places: surface.cwd.clone(),
             arguments: surface.arguments.clone(),
-            paths: paths.collect(),
+            only: only.filter_map(|(_, schema)| choices(schema)).collect(),
+            schema: marks::has_paths(&schema).then_some(schema),
         }
     }
 
     /// What can never be called is not shown.
     pub fn shows(&self, workspace: &Path) -> bool {
         let cwd = settle(workspace, &self.cwd);
-        let possible = |argument: &Argument| match &argument.only {
-            Some(only) => only.iter().any(|path| self.takes(workspace, &cwd, path)),
-            None => true,
-        };
-        cwd.starts_with(workspace) && among(workspace, &self.places, &cwd) && self.paths.iter().all(possible)
+        let possible = |only: &Vec<String>| only.iter().any(|path| self.takes(workspace, &cwd, path));
+        cwd.starts_with(workspace) && among(workspace, &self.places, &cwd) && self.only.iter().all(possible)
     }
 
     /// Whether this call may be made: `cwd` is where it would really start.
@@ -67,14 +60,11 @@ impl Filter {
             )
             .hint("Start it in another directory of the workspace."));
         }
-        for argument in &self.paths {
-            let texts: Vec<&str> = match arguments.get(&argument.name) {
-                Some(Value::String(path)) => vec![path],
-                Some(Value::Array(items)) => items.iter().filter_map(Value::as_str).collect(),
-                _ => continue,
-            };
-            if texts.iter().any(|path| !self.takes(workspace, cwd, path)) {
-                let message = format!("the operator does not let `{}` name a path there", argument.name);
+        let Some(schema) = self.schema.as_ref().filter(|_| !self.arguments.is_empty()) else { return Ok(()) };
+        let arguments = Value::Object(arguments.clone());
+        for marked in marks::find(schema, &arguments) {
+            if !self.takes(workspace, cwd, marked.path) {
+                let message = format!("the operator does not let {} name a path there", quoted(&marked.place));
                 return Err(Error::permission_denied("surface_path", message)
                     .hint("Name a path inside the workspace, where the operator allows it."));
             }
@@ -82,13 +72,13 @@ impl Filter {
         Ok(())
     }
 
+    /// By its name, and by where that leads now.
     fn takes(&self, workspace: &Path, cwd: &Path, path: &str) -> bool {
         if self.arguments.is_empty() {
             return true;
         }
-        let path = settle(cwd, Path::new(path));
-        // By its name, and by where that leads now.
-        among(workspace, &self.arguments, &path) && among(workspace, &self.arguments, &follow(&path))
+        among(workspace, &self.arguments, &settle(cwd, Path::new(path)))
+            && follow(&cwd.join(path)).is_some_and(|real| among(workspace, &self.arguments, &real))
     }
 }
 
@@ -117,11 +107,61 @@ fn settle(base: &Path, path: &Path) -> PathBuf {
     settled
 }
 
-/// Links followed as far as the path exists.
-fn follow(path: &Path) -> PathBuf {
-    let found = path.ancestors().find_map(|above| Some((above, above.canonicalize().ok()?)));
-    match found {
-        Some((above, real)) => real.join(path.strip_prefix(above).unwrap_or(Path::new(""))),
-        None => path.to_owned(),
+/// Where the kernel would arrive, name by name: a `..` is the parent of what a link leads to, not of the link. What is
+/// not there ends in plain names; of anything else it cannot be told.
+fn follow(path: &Path) -> Option<PathBuf> {
+    let mut real = PathBuf::from("/");
+    let mut left: VecDeque<Step> = steps(path).collect();
+    let (mut links, mut is_missing) = (0, false);
+    while let Some(step) = left.pop_front() {
+        let name = match step {
+            Step::Top => {
+                real = PathBuf::from("/");
+                continue;
+            }
+            Step::Up if is_missing || !real.is_dir() => return None,
+            Step::Up => {
+                real.pop();
+                continue;
+            }
+            Step::Down(name) => name,
+        };
+        let next = real.join(&name);
+        if is_missing {
+            real = next;
+            continue;
+        }
+        match next.symlink_metadata() {
+            Ok(facts) if facts.is_symlink() => {
+                links += 1;
+                if links > LINKS {
+                    return None;
+                }
+                let target = next.read_link().ok()?;
+                steps(&target).rev().for_each(|step| left.push_front(step));
+            }
+            Ok(_) => real = next,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                is_missing = true;
+                real = next;
+            }
+            Err(_) => return None,
+        }
     }
+    Some(real)
+}
+
+enum Step {
+    Top,
+    Up,
+    Down(OsString),
+}
+
+fn steps(path: &Path) -> impl DoubleEndedIterator<Item = Step> {
+    path.components().filter_map(|part| match part {
+        Component::RootDir => Some(Step::Top),
+        Component::ParentDir => Some(Step::Up),
+        Component::Normal(name) => Some(Step::Down(name.to_owned())),
+        Component::CurDir | Component::Prefix(_) => None,
+    })
 }

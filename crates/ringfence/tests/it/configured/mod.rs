@@ -1,5 +1,6 @@
 //! An operator's commands as tools: `[mcp.<name>]`.
 
+mod apart;
 mod asking;
 mod calls;
 mod declared;
@@ -7,6 +8,7 @@ mod defaults;
 mod endings;
 mod hostile;
 mod listing;
+mod paths;
 
 use serde_json::Value;
 

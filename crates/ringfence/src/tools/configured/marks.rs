@@ -1,0 +1,224 @@
+//! Where a schema marks a value as a path: schema and value are walked together.
+//!
+//! Every subschema that could be about a value counts, whether or not another one is what makes it fit: a path that is
+//! overlooked is worse than a text that is looked at in vain.
+
+use std::collections::HashSet;
+use std::ptr;
+
+use regex::Regex;
+use serde_json::{Map, Value};
+
+/// A text that is a path, and where it stands in the arguments.
+pub struct Marked<'v> {
+    pub place: String,
+    pub path: &'v str,
+}
+
+/// Whether anything in it is marked at all.
+pub fn has_paths(schema: &Value) -> bool {
+    match schema {
+        Value::Object(map) => is_path(map) || map.values().any(has_paths),
+        Value::Array(items) => items.iter().any(has_paths),
+        _ => false,
+    }
+}
+
+/// Every text in `arguments` that the schema marks.
+pub fn find<'v>(schema: &'v Value, arguments: &'v Value) -> Vec<Marked<'v>> {
+    let mut walk = Walk { root: schema, seen: HashSet::new(), place: Vec::new(), found: Vec::new() };
+    walk.go(schema, Some(arguments), None);
+    walk.found
+}
+
+struct Walk<'v> {
+    root: &'v Value,
+    /// What was looked at with what. Each pair once: a schema that leads to itself ends, and no schema takes longer than
+    /// its own length times that of the value.
+    seen: HashSet<(*const Value, *const u8)>,
+    place: Vec<String>,
+    found: Vec<Marked<'v>>,
+}
+
+fn is_path(schema: &Map<String, Value>) -> bool {
+    schema.get("format").is_some_and(|format| format == "path")
+}
+
+/// Of all that a schema can say, this alone rules it out for a text without looking further.
+fn rules_out(schema: &Map<String, Value>, text: &str) -> bool {
+    let other = |only: &Value| only != text;
+    schema.get("const").is_some_and(other)
+        || schema.get("enum").and_then(Value::as_array).is_some_and(|all| all.iter().all(other))
+}
+
+impl<'v> Walk<'v> {
+    /// `value`, or the name of a property, which is a text as well.
+    fn go(&mut self, schema: &'v Value, value: Option<&'v Value>, name: Option<&'v str>) {
+        let at: *const u8 = match (value, name) {
+            (Some(value), _) => ptr::from_ref(value).cast(),
+            (None, Some(name)) => name.as_ptr(),
+            (None, None) => return,
+        };
+        let Value::Object(schema_map) = schema else { return };
+        if !self.seen.insert((ptr::from_ref(schema), at)) {
+            return;
+        }
+        if let Some(text) = name.or_else(|| value.and_then(Value::as_str)) {
+            if rules_out(schema_map, text) {
+                return;
+            }
+            if is_path(schema_map) {
+                self.found.push(Marked { place: self.place.join("/"), path: text });
+            }
+        }
+        for key in ["$ref", "$dynamicRef", "$recursiveRef"] {
+            if let Some(wanted) = schema_map.get(key).and_then(Value::as_str) {
+                let targets = resolve(self.root, wanted);
+                // What cannot be looked up here could mark anything.
+                if targets.is_empty() {
+                    self.mark_all(value, name);
+                }
+                for target in targets {
+                    self.go(target, value, name);
+                }
+            }
+        }
+        for key in ["allOf", "anyOf", "oneOf"] {
+            for branch in schema_map.get(key).and_then(Value::as_array).into_iter().flatten() {
+                self.go(branch, value, name);
+            }
+        }
+        for key in ["if", "then", "else"] {
+            if let Some(branch) = schema_map.get(key) {
+                self.go(branch, value, name);
+            }
+        }
+        match value {
+            Some(Value::Object(object)) => self.object(schema_map, value, object),
+            Some(Value::Array(items)) => self.array(schema_map, items),
+            _ => {}
+        }
+    }
+
+    fn mark_all(&mut self, value: Option<&'v Value>, name: Option<&'v str>) {
+        match value {
+            Some(Value::Object(object)) => object.values().for_each(|inner| self.mark_all(Some(inner), None)),
+            Some(Value::Array(items)) => items.iter().for_each(|inner| self.mark_all(Some(inner), None)),
+            _ => {
+                let text = name.or_else(|| value.and_then(Value::as_str));
+                self.found.extend(text.map(|path| Marked { place: self.place.join("/"), path }));
+            }
+        }
+    }
+
+    fn object(&mut self, schema: &'v Map<String, Value>, value: Option<&'v Value>, object: &'v Map<String, Value>) {
+        for key in ["dependentSchemas", "dependencies"] {
+            for branch in schema.get(key).and_then(Value::as_object).into_iter().flat_map(Map::values) {
+                self.go(branch, value, None);
+            }
+        }
+        let properties = schema.get("properties").and_then(Value::as_object);
+        let patterns: Vec<(Option<Regex>, &Value)> = (schema.get("patternProperties").and_then(Value::as_object))
+            .into_iter()
+            .flatten()
+            .map(|(pattern, schema)| (Regex::new(pattern).ok(), schema))
+            .collect();
+        for (name, inner) in object {
+            self.place.push(name.clone());
+            if let Some(names) = schema.get("propertyNames") {
+                self.go(names, None, Some(name));
+            }
+            let own = properties.and_then(|properties| properties.get(name));
+            let fitting = patterns.iter().filter(|(pattern, _)| pattern.as_ref().is_none_or(|one| one.is_match(name)));
+            let mut described: Vec<&Value> = own.into_iter().chain(fitting.map(|(_, schema)| *schema)).collect();
+            if described.is_empty() {
+                described.extend(schema.get("additionalProperties"));
+            }
+            described.extend(schema.get("unevaluatedProperties"));
+            for schema in described {
+                self.go(schema, Some(inner), None);
+            }
+            self.place.pop();
+        }
+    }
+
+    fn array(&mut self, schema: &'v Map<String, Value>, items: &'v [Value]) {
+        // An array under `items` is what `prefixItems` was called before.
+        let first = schema.get("prefixItems").or_else(|| schema.get("items")).and_then(Value::as_array);
+        let first = first.map(Vec::as_slice).unwrap_or_default();
+        let others = ["items", "additionalItems"].iter().filter_map(|key| schema.get(*key));
+        let others: Vec<&Value> = others.filter(|schema| schema.is_object()).collect();
+        let any: Vec<&Value> = ["contains", "unevaluatedItems"].iter().filter_map(|key| schema.get(*key)).collect();
+        for (at, item) in items.iter().enumerate() {
+            self.place.push(at.to_string());
+            match first.get(at) {
+                Some(schema) => self.go(schema, Some(item), None),
+                None => others.iter().for_each(|schema| self.go(schema, Some(item), None)),
+            }
+            any.iter().for_each(|schema| self.go(schema, Some(item), None));
+            self.place.pop();
+        }
+    }
+}
+
+/// What a reference names: by its place, or by a name that a subschema gives itself.
+fn resolve<'v>(root: &'v Value, wanted: &str) -> Vec<&'v Value> {
+    let (document, fragment) = wanted.split_once('#').unwrap_or((wanted, ""));
+    // What has an id of its own is a document in the document. Relative ids are ends of whole ones.
+    let named = |map: &Map<String, Value>| {
+        let id = map.get("$id").or_else(|| map.get("id")).and_then(Value::as_str);
+        id.is_some_and(|id| id.trim_end_matches('#').ends_with(document.trim_start_matches("./")))
+    };
+    let mut documents = all(root, &named);
+    if document.is_empty() && !documents.iter().any(|one| ptr::eq(*one, root)) {
+        documents.push(root);
+    }
+    let mut found = Vec::new();
+    for document in documents {
+        match fragment {
+            "" => found.push(document),
+            _ if fragment.starts_with('/') => found.extend(document.pointer(&decoded(fragment))),
+            _ => found.extend(all(document, &|map| {
+                ["$anchor", "$dynamicAnchor"].iter().any(|key| map.get(*key).is_some_and(|name| name == fragment))
+                    || map.get("$id").or_else(|| map.get("id")).is_some_and(|id| *id == format!("#{fragment}").as_str())
+            })),
+        }
+    }
+    found
+}
+
+/// Every subschema of which this holds.
+fn all<'v>(schema: &'v Value, holds: &dyn Fn(&Map<String, Value>) -> bool) -> Vec<&'v Value> {
+    let mut found = Vec::new();
+    let mut left = vec![schema];
+    while let Some(one) = left.pop() {
+        match one {
+            Value::Object(map) => {
+                if holds(map) {
+                    found.push(one);
+                }
+                left.extend(map.values());
+            }
+            Value::Array(items) => left.extend(items),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// A fragment of a URI as the pointer that it is.
+fn decoded(fragment: &str) -> String {
+    let mut bytes = Vec::with_capacity(fragment.len());
+    let mut rest = fragment.as_bytes();
+    while let [first, more @ ..] = rest {
+        let code = match (first, more) {
+            (b'%', [high, low, ..]) => {
+                std::str::from_utf8(&[*high, *low]).ok().and_then(|code| u8::from_str_radix(code, 16).ok())
+            }
+            _ => None,
+        };
+        bytes.push(code.unwrap_or(*first));
+        rest = &more[if code.is_some() { 2 } else { 0 }..];
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
