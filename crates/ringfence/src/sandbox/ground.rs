@@ -84,7 +84,10 @@ impl Ground {
         let grounds = session.keep(|| Ok(Grounds::default()))?;
         let mut grounds = grounds.0.lock().unwrap_or_else(PoisonError::into_inner);
         // One that was made for another definition goes when its last run does.
-        if let Some(kept) = grounds.get_mut(&self.name).filter(|kept| kept.definition == self.definition) {
+        let fits = |kept: &&mut Kept| {
+            kept.definition == self.definition && profile::hides(kept.workspace.rights(), &self.config)
+        };
+        if let Some(kept) = grounds.get_mut(&self.name).filter(fits) {
             return work(kept);
         }
         let path = session.workspace.path();
