@@ -19,7 +19,7 @@ use super::read::{self, Parsed};
 use super::secrets::{self, Keyring, Ref, Sources, Store};
 use super::{
     Approval, Browser, Config, DEFAULTS, Entry, Fault, Http, Limits, Origin, PolicyFlags, SandboxFlags, Secrets,
-    Setting, Surface, ToolNames, ToolSet, keys, policy, raw, sandbox, surface,
+    Setting, Surface, ToolNames, ToolSet, keys, policy, raw, sandbox, seclusion, surface, trail,
 };
 use crate::base::nearest::nearest;
 use crate::base::{Error, Kind, Result};
@@ -261,19 +261,24 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env, first: O
     let (shared_workspace, _) = p.pick("shared_workspace", shared, bool::to_string)?;
 
     let mut steering: Vec<_> = source.places.iter().map(|place| ("the config file", place.clone())).collect();
+    let on_the_way = source.path.iter().flat_map(|path| trail::steps(path));
+    steering.extend(on_the_way.map(|step| ("the config file", step)));
     let key_file = secrets::key_file(flags.secrets_key_file.as_ref(), env)?;
     let store = Store::new(&root, key_file.clone());
     let sources = Sources::of(p, env, (&file.secrets, &defaults.secrets), store).map_err(about("secrets"))?;
     let env_file = sources.env_file.iter().map(|path| ("the env file of secrets", path.clone()));
     let key_file = key_file.into_iter().map(|path| ("the key of the stored secrets", path));
     let key_files = keys.files.iter().map(|(_, path)| path.clone()).collect();
-    let mut private = Vec::new();
+    let (mut private, mut secret_files) = (Vec::new(), Vec::new());
     for (what, path) in keys.files.into_iter().chain(env_file).chain(key_file) {
-        // A link and its target: changing either changes what is read.
+        // A link and its target, and all between: changing one changes what is read.
         let link = place::settle(path.parent().unwrap_or(&path))?.join(path.file_name().unwrap_or_default());
         let target = place::settle(&path)?;
-        steering.extend([(what, link.clone()), (what, target.clone())]);
-        private.extend([link, target]);
+        steering.extend(trail::steps(&path).into_iter().chain([link.clone(), target.clone()]).map(|step| (what, step)));
+        private.extend([link.clone(), target.clone()]);
+        if what != keys::PUBLIC {
+            secret_files.extend([link, target]);
+        }
     }
     let log = log::resolve(p, (&flags.log, env), (&file.log, &defaults.log))?;
     if let Some(path) = &log.file {
@@ -312,7 +317,9 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env, first: O
     let sources = (&flags.policy, env);
     let policy = policy::resolve(p, sources, (&file.policy, &defaults.policy), (tools, &sandbox));
     let policy = policy.map_err(about("policy"))?;
-    let config = Config {
+    let writable = first.map_or(&sandbox.writable, |first| &first.sandbox.writable);
+    place::check_steering(&steering, &root, writable)?;
+    let mut config = Config {
         generation: 1,
         surface,
         shaping,
@@ -321,6 +328,7 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env, first: O
         secrets: Arc::new(secrets),
         private,
         key_files,
+        exposed: Vec::new(),
         tools,
         tool_names: p.pick("tool_names", names, |names: &ToolNames| names.name().to_owned())?.0,
         approval: approval(p, &file.approval, &defaults.approval)?,
@@ -345,6 +353,9 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env, first: O
         file: source.path.clone(),
         settings: picker.settings,
     };
+    let (hidden, exposed) = seclusion::folders(&secret_files, &seclusion::Needs::of(&config));
+    config.private.extend(hidden);
+    config.exposed = exposed;
     if let Some(address) = listen {
         check_bind(address, &config)?;
         if config.workspace.is_some() && config.auth.is_some() && !shared_workspace {

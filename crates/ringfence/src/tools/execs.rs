@@ -371,7 +371,9 @@ impl RunDesk {
 
 fn denies_reading(cx: &RunCx) -> bool {
     let (before, now) = (cx.session.workspace.rights(), cx.workspace.rights());
-    now.hidden.len() > before.hidden.len() || !now.veils.is_empty()
+    // What has become private since is hidden by us, and outside nobody is sent to read it.
+    let is_ours = |path| before.hidden.contains(path) || cx.config.private.contains(path);
+    !now.hidden.iter().all(is_ours) || !now.veils.is_empty()
 }
 
 fn unrecorded(held: &Held) -> Answer {
