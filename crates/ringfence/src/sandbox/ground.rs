@@ -10,7 +10,9 @@ use super::cell::Cell;
 use super::launch::Launcher;
 use super::profile;
 use crate::base::Result;
+use crate::base::secret::Secret;
 use crate::base::workspace::Workspace;
+use crate::config::secrets::Ref;
 use crate::config::{Config, Effect, Entry, Escalate, Sandbox};
 use crate::session::Session;
 
@@ -24,6 +26,8 @@ pub struct Ground {
     read_only: bool,
     /// Variables that are its own to set.
     variables: Vec<String>,
+    /// What its command is given.
+    refs: Vec<Ref>,
 }
 
 /// What a session keeps of each tool with a ground of its own.
@@ -59,8 +63,14 @@ impl Ground {
             definition: definition.to_owned(),
             config: Arc::new(config),
             read_only: !writes,
+            refs: entry.refs().cloned().collect(),
             variables: entry.env.iter().map(|(name, _)| name.clone()).collect(),
         })
+    }
+
+    /// Those of its values that cannot be searched for in what it says.
+    pub fn short_secrets(&self) -> Vec<(String, Secret)> {
+        self.config.secrets.short(&self.refs)
     }
 
     /// The session's workspace, held to what this tool may touch.
