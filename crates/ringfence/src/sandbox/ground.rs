@@ -11,7 +11,9 @@ use super::env::merge;
 use super::launch::Launcher;
 use super::profile;
 use crate::base::Result;
+use crate::base::secret::Secret;
 use crate::base::workspace::Workspace;
+use crate::config::secrets::Ref;
 use crate::config::{Config, Effect, Entry, Escalate, Profile, Sandbox};
 use crate::session::Session;
 
@@ -25,6 +27,8 @@ pub struct Ground {
     read_only: bool,
     /// Variables that are its own to set.
     variables: Vec<String>,
+    /// What its command is given.
+    refs: Vec<Ref>,
 }
 
 /// What a session keeps of each tool with a ground of its own.
@@ -60,6 +64,7 @@ impl Ground {
             definition: definition.to_owned(),
             config: Arc::new(config),
             read_only: !writes,
+            refs: entry.refs().cloned().collect(),
             variables: entry.env.iter().map(|(name, _)| name.clone()).collect(),
         })
     }
@@ -71,6 +76,11 @@ impl Ground {
         let mut grounds = grounds.0.lock().unwrap_or_else(PoisonError::into_inner);
         grounds.retain(|name, kept| is_there(name, &kept.definition));
         Ok(())
+    }
+
+    /// Those of its values that cannot be searched for in what it says.
+    pub fn short_secrets(&self) -> Vec<(String, Secret)> {
+        self.config.secrets.short(&self.refs)
     }
 
     /// The session's workspace, held to what this tool may touch.
@@ -105,7 +115,10 @@ impl Ground {
         let grounds = session.keep(|| Ok(Grounds::default()))?;
         let mut grounds = grounds.0.lock().unwrap_or_else(PoisonError::into_inner);
         // One that was made for another definition goes when its last run does.
-        if let Some(kept) = grounds.get_mut(&self.name).filter(|kept| kept.definition == self.definition) {
+        let fits = |kept: &&mut Kept| {
+            kept.definition == self.definition && profile::hides(kept.workspace.rights(), &self.config)
+        };
+        if let Some(kept) = grounds.get_mut(&self.name).filter(fits) {
             return work(kept);
         }
         let path = session.workspace.path();
