@@ -37,6 +37,11 @@ const ALL: u32 = u32::MAX;
 const NEW_NAMESPACE: u32 = 0x7e02_0000;
 const NEW_USERS: u32 = 0x1000_0000;
 const NEW_TIME: u32 = 0x80;
+const NEW_CONTROL_GROUPS: u32 = 0x0200_0000;
+const NEW_HOST_NAMES: u32 = 0x0400_0000;
+/// No sandbox needs these. Who has a namespace of control groups can mount them, and lift the limits of the run or make
+/// groups of the host's.
+const NEVER_NESTED: u32 = NEW_CONTROL_GROUPS | NEW_HOST_NAMES | NEW_TIME;
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541c;
 /// Of a file's mode: run as its owner, run as its group.
@@ -204,13 +209,13 @@ const NESTING: &[c_long] =
 /// In place of those about namespaces: the supervisor looks how deep it would be. Without one of users nobody in here has
 /// the right to make any other.
 const NESTED: &[Rule] = rules![
-    SYS_clone [Test::AnyBit { arg: 0, bits: NEW_USERS }] => Then::Ask,
-    SYS_unshare [Test::AnyBit { arg: 0, bits: NEW_USERS }] => Then::Ask,
+    SYS_clone [Test::AnyBit { arg: 0, bits: NEW_USERS | NEVER_NESTED & !NEW_TIME }] => Then::Ask,
+    SYS_unshare [Test::AnyBit { arg: 0, bits: NEW_USERS | NEVER_NESTED }] => Then::Ask,
 ];
 
-/// Whether a call is one of those.
-pub fn makes_users(call: c_long) -> bool {
-    NESTED.iter().any(|rule| rule.call == call)
+/// Whether a call is one of those, and makes nothing that no sandbox needs.
+pub fn makes_users(call: c_long, flags: u64) -> bool {
+    NESTED.iter().any(|rule| rule.call == call) && flags & u64::from(NEVER_NESTED) == 0
 }
 
 /// What the rules for a run depend on.

@@ -151,9 +151,20 @@ impl Session {
 
     /// What lives as long as the session and belongs to a module that it does not know: made on first use.
     pub fn keep<T: Any + Send + Sync>(&self, make: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
+        self.keep_while(|_| true, make)
+    }
+
+    /// The same for what does not fit for ever. Those who hold one that does not keep it.
+    pub fn keep_while<T: Any + Send + Sync>(
+        &self,
+        fits: impl FnOnce(&T) -> bool,
+        make: impl FnOnce() -> Result<T>,
+    ) -> Result<Arc<T>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let id = TypeId::of::<T>();
-        if let Some(known) = kept.get(&id).cloned().and_then(|known| known.downcast().ok()) {
+        if let Some(known) = kept.get(&id).cloned().and_then(|known| known.downcast().ok())
+            && fits(&known)
+        {
             return Ok(known);
         }
         let made = Arc::new(make()?);

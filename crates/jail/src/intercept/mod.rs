@@ -146,7 +146,9 @@ impl Gate {
                     Err(_) => sys::answer(self.listener.as_fd(), call.id, Err(libc::EACCES)),
                 },
                 Ok(call) => match &place {
-                    Ok(place) if place.nested && seccomp::makes_users(call.call) => self.nest(place, &call),
+                    Ok(place) if place.nested && seccomp::makes_users(call.call, call.args[0]) => {
+                        self.nest(place, &call);
+                    }
                     _ => self.refuse(&call),
                 },
                 // Its caller was killed meanwhile, or we were interrupted.

@@ -105,7 +105,7 @@ fn a_nested_sandbox_is_let_make_namespaces_and_mounts_and_nothing_else() {
     let case = Case { namespaces: true, ..Case::default() };
     let (strict, nested) = (program(rules(case)), program(rules(Case { nested: true, ..case })));
     let unshare = |bits: u64| (libc::SYS_unshare, [bits, 0, 0, 0, 0, 0]);
-    let others = u64::from(NEW_NAMESPACE & !NEW_USERS);
+    let others = u64::from(NEW_NAMESPACE & !NEW_USERS & !NEVER_NESTED);
     for (call, args) in [
         unshare(others),
         (libc::SYS_clone, [others, 0, 0, 0, 0, 0]),
@@ -120,6 +120,18 @@ fn a_nested_sandbox_is_let_make_namespaces_and_mounts_and_nothing_else() {
     for (call, args) in [unshare(u64::from(NEW_USERS)), (libc::SYS_clone, [u64::from(NEW_USERS) | 17, 0, 0, 0, 0, 0])] {
         assert_eq!(run(&nested, ARCHITECTURE, call, args), libc::SECCOMP_RET_USER_NOTIF, "{call}");
     }
+    // And these never, alone or with others, whatever the depth.
+    for bits in [0x0200_0000, 0x0400_0000] {
+        for call in [libc::SYS_unshare, libc::SYS_clone] {
+            for bits in [bits, bits | u64::from(NEW_USERS)] {
+                assert_eq!(run(&nested, ARCHITECTURE, call, [bits, 0, 0, 0, 0, 0]), libc::SECCOMP_RET_USER_NOTIF);
+                assert!(!makes_users(call, bits), "{call} {bits:x}");
+            }
+        }
+    }
+    let (time, both) = (u64::from(NEW_TIME), u64::from(NEW_TIME | NEW_USERS));
+    assert_eq!(run(&nested, ARCHITECTURE, libc::SYS_unshare, [time, 0, 0, 0, 0, 0]), libc::SECCOMP_RET_USER_NOTIF);
+    assert!(!makes_users(libc::SYS_unshare, both) && makes_users(libc::SYS_unshare, u64::from(NEW_USERS)));
     for rule in RULES.iter().filter(|rule| rule.tests.is_empty() && !NESTING.contains(&rule.call)) {
         assert_ne!(run(&nested, ARCHITECTURE, rule.call, [0; 6]), libc::SECCOMP_RET_ALLOW, "{}", rule.name);
     }

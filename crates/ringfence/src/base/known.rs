@@ -1,12 +1,14 @@
-//! The values of all secrets that this process has ever looked up, to take them out of whatever it says.
+//! The values of all secrets that this process has looked up, to take them out of whatever it says.
 //!
-//! A value that was replaced is still known: a run may hold it, and so may a file. What is shorter than [`SHORTEST`]
+//! A value that was replaced is still known, up to the newest [`RETIRED`]: a run may hold it, and so may a file. What is shorter than [`SHORTEST`]
 //! stands in ordinary text by chance and cannot be searched for.
+
+mod forms;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use aho_corasick::Anchored;
 use aho_corasick::automaton::{Automaton, StateID};
@@ -19,8 +21,12 @@ use super::sieve::Sieve;
 /// Bytes of a value that can be searched for.
 pub const SHORTEST: usize = 8;
 
-/// How many values there are, so that those who look often need no lock.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Values that are not in use any more, as far as they are still searched for.
+const RETIRED: usize = 256;
+
+/// How often the set has changed, so that those who look often need no lock.
+static CHANGES: AtomicUsize = AtomicUsize::new(0);
+static LEARNT: Mutex<Vec<(String, Secret)>> = Mutex::new(Vec::new());
 static KNOWN: RwLock<Option<Arc<Known>>> = RwLock::new(None);
 
 /// Values and the machine that finds all of them in one pass.
@@ -123,53 +129,58 @@ fn pending(machine: &NFA, start: StateID, values: &[(Vec<u8>, String)]) -> HashM
 
 /// Whether there is anything to look for.
 pub fn any() -> bool {
-    COUNT.load(Ordering::Acquire) > 0
+    CHANGES.load(Ordering::Acquire) > 0
 }
 
 /// A number that changes with the set.
 pub(super) fn count() -> usize {
-    COUNT.load(Ordering::Acquire)
+    CHANGES.load(Ordering::Acquire)
 }
 
 pub(super) fn current() -> Option<Arc<Known>> {
     KNOWN.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Adds these values. Each is also found as it stands in JSON, which is how logs and many programs write it.
+/// Adds these values. Each is also found as it stands in JSON, which is how logs and many programs write it, and its
+/// lines are found one by one.
 pub fn learn<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a Secret)>) {
-    let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
-    let mut values = known.as_ref().map(|known| known.values.clone()).unwrap_or_default();
-    let before = values.len();
-    let mut all: HashSet<Vec<u8>> = values.iter().map(|(value, _)| value.clone()).collect();
-    for (name, secret) in secrets.into_iter().filter(|(_, secret)| is_searchable(secret)) {
-        for form in forms(secret.expose()) {
+    // Those who learn wait for each other; those who look do not wait for them.
+    let mut learnt = LEARNT.lock().unwrap_or_else(PoisonError::into_inner);
+    let now: Vec<(&str, &Secret)> = secrets.into_iter().filter(|(_, secret)| is_searchable(secret)).collect();
+    let is = |one: &Secret, other: &Secret| one.expose() == other.expose();
+    let is_new = now.iter().any(|(_, secret)| !learnt.iter().any(|(_, old)| is(old, secret)));
+    // The newest last.
+    learnt.retain(|(_, old)| !now.iter().any(|(_, secret)| is(old, secret)));
+    let forgotten = learnt.len().saturating_sub(RETIRED);
+    learnt.drain(..forgotten);
+    for (name, secret) in now {
+        if !learnt.iter().any(|(_, old)| is(old, secret)) {
+            learnt.push((name.to_owned(), secret.clone()));
+        }
+    }
+    if !is_new && forgotten == 0 {
+        return;
+    }
+    let mut all = HashSet::new();
+    let mut values = Vec::new();
+    for (name, secret) in learnt.iter() {
+        for form in forms::of(secret.expose()) {
             if all.insert(form.clone()) {
-                values.push((form, name.to_owned()));
+                values.push((form, name.clone()));
             }
         }
     }
-    if values.len() > before {
-        let count = values.len();
-        *known = Known::of(values).map(Arc::new);
-        COUNT.store(count, Ordering::Release);
+    let made = Known::of(values).map(Arc::new);
+    *KNOWN.write().unwrap_or_else(PoisonError::into_inner) = made;
+    CHANGES.fetch_add(1, Ordering::AcqRel);
+    if forgotten > 0 {
+        tracing::warn!("{forgotten} values of secrets that were replaced long ago are not searched for any more");
     }
 }
 
 /// Whether output can be searched for it.
 pub fn is_searchable(secret: &Secret) -> bool {
     secret.expose().len() >= SHORTEST
-}
-
-fn forms(value: &[u8]) -> Vec<Vec<u8>> {
-    let mut forms = vec![value.to_vec()];
-    if let Ok(text) = std::str::from_utf8(value) {
-        let quoted = Value::from(text).to_string();
-        let inner = quoted.as_bytes()[1..quoted.len() - 1].to_vec();
-        if inner != value {
-            forms.push(inner);
-        }
-    }
-    forms
 }
 
 /// The text with `[secret:NAME]` in place of every value.
@@ -243,5 +254,21 @@ mod tests {
         let clean = "a [secret:FIRST], [secret:FIRST].";
         assert_eq!(value, json!({"a": [clean, 1, null], "[secret:FIRST]": {"b": clean}}));
         assert!(is_searchable(&Secret::new("8 bytes!")) && !is_searchable(&Secret::new("7 bytes")));
+    }
+
+    #[test]
+    fn what_is_new_counts_and_what_is_oldest_is_forgotten() {
+        let secret = |at: usize| Secret::new(format!("rotated-value-{at:05}"));
+        let before = count();
+        learn([("KEPT", &secret(0)), ("ROTATED", &secret(1))]);
+        assert_eq!(count(), before + 1);
+        learn([("KEPT", &secret(0)), ("ROTATED", &secret(1))]);
+        assert_eq!(count(), before + 1, "nothing is new");
+        for at in 2..=RETIRED + 2 {
+            learn([("KEPT", &secret(0)), ("ROTATED", &secret(at))]);
+        }
+        assert_eq!(redact("rotated-value-00000"), "[secret:KEPT]");
+        assert_eq!(redact("rotated-value-00002"), "[secret:ROTATED]");
+        assert_eq!(redact("rotated-value-00001"), "rotated-value-00001");
     }
 }

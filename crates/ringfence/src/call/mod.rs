@@ -10,14 +10,16 @@ mod run;
 pub mod shape;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio_util::task::TaskTracker;
 
 use crate::approval::Gate;
 use crate::audit::Audit;
+use crate::base::call::digest;
 use crate::base::caller::Abilities;
 use crate::base::change::Changes;
 use crate::base::narrowing::Narrowing;
@@ -56,11 +58,31 @@ pub struct CallRequest {
 pub struct State {
     pub config: Arc<Config>,
     pub registry: Registry,
+    /// How often each tool has changed or gone. What was trusted before it did is not trusted again.
+    changes: BTreeMap<String, u64>,
 }
 
 impl State {
     pub fn new(config: Arc<Config>) -> State {
-        State { registry: Registry::new(&config), config }
+        State { registry: Registry::new(&config), config, changes: BTreeMap::new() }
+    }
+
+    /// As what comes after this one.
+    fn after(mut self, before: &State) -> State {
+        let (was, is) = (reload::definitions(before), reload::definitions(&self));
+        self.changes.clone_from(&before.changes);
+        for name in was.iter().filter(|(name, made)| is.get(*name) != Some(made)).map(|(name, _)| name) {
+            *self.changes.entry(name.clone()).or_default() += 1;
+        }
+        self
+    }
+
+    /// What trust in a tool is given to.
+    fn marked(&self, tool: &str, definition: String) -> String {
+        match self.changes.get(tool) {
+            Some(changes) => digest(&json!([definition, changes])),
+            None => definition,
+        }
     }
 
     /// Tells which commands of the operator's are not there, and why.

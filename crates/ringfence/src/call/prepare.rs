@@ -13,7 +13,7 @@ use crate::base::shown::shown;
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Escalate};
-use crate::sandbox::git;
+use crate::sandbox::{git, profile};
 use crate::session::Shape;
 use crate::tools::{PrepareCx, Tool};
 
@@ -35,7 +35,7 @@ pub async fn hold(
 ) -> Result<(Arc<Workspace>, Option<Value>)> {
     let whole = match tool.ground() {
         Some(ground) => ground.workspace(&request.view.session)?,
-        None => Arc::clone(&request.view.session.workspace),
+        None => profile::hiding(&request.view.session.workspace, config),
     };
     let (workspace, about) = narrow(request, whole).await?;
     if config.policy.escalate == Escalate::Off {
@@ -120,8 +120,8 @@ pub fn asks(config: &Config, tool: &dyn Tool) -> bool {
 fn shown_env(env: &[(String, String)]) -> Vec<String> {
     let show = |(name, value): &(String, String)| match (is_sensitive(name), known::redact(&shown_value(value))) {
         (true, _) => format!("{name} (set)"),
-        (false, value) if value.chars().nth(200).is_some() => {
-            format!("{name}={}…", value.chars().take(200).collect::<String>())
+        (false, value) if value.chars().nth(2000).is_some() => {
+            format!("{name}={}…", value.chars().take(2000).collect::<String>())
         }
         (false, value) => format!("{name}={value}"),
     };

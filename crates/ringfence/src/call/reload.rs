@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{Pipeline, State, asks};
 use crate::base::change::Change;
 use crate::base::{Error, Kind, Result};
-use crate::config::{Config, Made, Prints};
+use crate::config::{AuthKey, Config, Made, Prints};
 
 /// What counts from the start to the end of a server: sockets, places and fences have been made of it.
 const AT_START: &[&str] = &[
@@ -184,7 +184,7 @@ type Outcome = Result<(State, Vec<&'static str>)>;
 
 /// Everything that blocks: waits, reads, resolves, and makes the tools.
 fn make(made: &Made, first: &Config, now: &State, seen: &Prints) -> (Outcome, Prints) {
-    let (config, prints) = made.again(&now.config, seen);
+    let (config, prints) = made.again(first, &now.config, seen);
     let state = config.and_then(|mut config| {
         let file = made.file();
         // Without a file there are defaults; but somebody who removes one has hardly asked for those.
@@ -192,9 +192,9 @@ fn make(made: &Made, first: &Config, now: &State, seen: &Prints) -> (Outcome, Pr
             return Err(gone(file.as_deref()));
         }
         crate::sandbox::profile::check(&config)?;
-        let restart_needed = hold_to_start(&mut config, first);
+        let restart_needed = hold_to_start(&mut config, first, &now.config);
         config.generation = now.config.generation + 1;
-        Ok((State::new(Arc::new(config)), restart_needed))
+        Ok((State::new(Arc::new(config)).after(now), restart_needed))
     });
     (state, prints)
 }
@@ -207,7 +207,7 @@ fn gone(file: Option<&Path>) -> Error {
 }
 
 /// Puts back what cannot change any more, and names the keys that would have.
-fn hold_to_start(config: &mut Config, first: &Config) -> Vec<&'static str> {
+fn hold_to_start(config: &mut Config, first: &Config, now: &Config) -> Vec<&'static str> {
     let at_start = |key: &str| AT_START.iter().any(|one| key == *one || (one.ends_with('.') && key.starts_with(one)));
     let rows = |config: &Config| -> BTreeMap<&'static str, String> {
         let rows = config.settings.iter().filter(|row| at_start(row.key));
@@ -221,6 +221,7 @@ fn hold_to_start(config: &mut Config, first: &Config) -> Vec<&'static str> {
     // What has no row of its own.
     for (name, same) in [
         ("policy", format!("{:?}", first.policy) == format!("{:?}", config.policy)),
+        ("auth.jwt_secret_file", secret(first) == secret(config)),
         ("auth", format!("{:?}", first.auth) == format!("{:?}", config.auth)),
     ] {
         if !same && !differ.iter().any(|key| key.starts_with(name)) {
@@ -240,11 +241,23 @@ fn hold_to_start(config: &mut Config, first: &Config) -> Vec<&'static str> {
     config.policy = first.policy.clone();
     config.limits.message_bytes = first.limits.message_bytes;
     config.limits.audit_rotate_bytes = first.limits.audit_rotate_bytes;
+    config.log = first.log.clone();
+    // What was private may still be in use, and a value that was replaced is still one.
+    config.private.extend(first.private.iter().chain(&now.private).cloned());
+    config.private.sort();
+    config.private.dedup();
     differ
 }
 
+fn secret(config: &Config) -> Option<&[u8]> {
+    match &config.auth.as_ref()?.key {
+        AuthKey::Secret(secret) => Some(secret.expose()),
+        AuthKey::PublicPem(_) => None,
+    }
+}
+
 /// What is said of each tool, and what a call of it would do.
-fn definitions(state: &State) -> BTreeMap<String, String> {
+pub(super) fn definitions(state: &State) -> BTreeMap<String, String> {
     let tools = state.registry.tools().iter();
     tools.map(|tool| (tool.spec().name.clone(), format!("{} {:?}", tool.definition(), tool.spec()))).collect()
 }

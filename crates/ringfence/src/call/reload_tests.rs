@@ -1,4 +1,106 @@
 use super::*;
+use crate::config::scratch::Scratch;
+use crate::config::secrets::{Ref, Store};
+use crate::config::{Env, Flags};
+use crate::mcp::server::Server;
+
+/// A server on these files, without a transport; root and workspace are what the file says.
+fn serving(scratch: &Scratch, config: &str) -> Arc<Server> {
+    let file = scratch.file("etc/config.toml", config);
+    let env = Env::new([("HOME", scratch.dir("home"))], scratch.dir("elsewhere"));
+    let made = Made::new(Flags { config: Some(file), ..Flags::default() }, env);
+    let (config, seen) = made.first();
+    Server::reloading(config.unwrap(), made, seen).unwrap()
+}
+
+async fn write(server: &Server, scratch: &Scratch, config: &str) -> (Arc<State>, Found) {
+    scratch.file("etc/config.toml", config);
+    server.pipeline.refresh().await;
+    (server.pipeline.state(), server.pipeline.reload.as_ref().unwrap().found())
+}
+
+fn private(scratch: &Scratch, name: &str, text: &str) {
+    let path = scratch.file(name, text);
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+}
+
+#[tokio::test]
+async fn secrets_come_from_the_root_of_the_start() {
+    let scratch = Scratch::new();
+    let roots = ["one", "two"].map(|name| scratch.path().canonicalize().unwrap().join(name));
+    for (root, value) in roots.iter().zip(["value-of-the-first", "value-of-the-second"]) {
+        Store::new(root, None).set("DB", &crate::base::secret::Secret::new(value), None).unwrap();
+    }
+    let workspace = scratch.dir("workspace");
+    let config = |root: &str, more: &str| {
+        format!(
+            "root = '../{root}'\nworkspace = '{}'\n[mcp.x]\ncommand = 'true'\nenv.A = '${{secret:DB}}'\n{more}",
+            workspace.display()
+        )
+    };
+    let server = serving(&scratch, &config("one", ""));
+    let value = |state: &State| state.config.secrets.get(&Ref::Stored("DB".into())).unwrap().expose().to_vec();
+    let (state, found) = write(&server, &scratch, &config("two", "version = '2'\n")).await;
+    assert_eq!(state.config.generation, 2);
+    assert_eq!(value(&state), b"value-of-the-first");
+    assert_eq!((&state.config.root, &found.restart_needed[..]), (&roots[0], &["root"][..]));
+    let (_, found) = write(&server, &scratch, &config("one", "")).await;
+    assert_eq!(found.restart_needed, [""; 0]);
+}
+
+#[tokio::test]
+async fn files_that_steer_are_kept_out_of_the_workspace_of_the_start() {
+    let scratch = Scratch::new();
+    let workspace = scratch.dir("one");
+    scratch.dir("two");
+    private(&scratch, "one/env", "A=1\n");
+    let server = serving(&scratch, "root = '../root'\nworkspace = '../one'\n");
+    // The workspace that the file names by now does not hold it, but the one that tools work in does.
+    let changed = "root = '../root'\nworkspace = '../two'\nsecrets.env_file = '../one/env'\n";
+    let (state, found) = write(&server, &scratch, changed).await;
+    assert!(found.fault.is_some());
+    assert_eq!((state.config.generation, state.config.workspace.as_deref()), (1, Some(&*workspace)));
+}
+
+#[tokio::test]
+async fn what_is_in_use_stays_private() {
+    let scratch = Scratch::new();
+    for (name, text) in [("keys/old", "x"), ("keys/new", "y"), ("env/old", "A=1\n"), ("env/new", "A=2\n")] {
+        private(&scratch, name, text);
+    }
+    let at = scratch.path().canonicalize().unwrap();
+    let config = |which: &str| {
+        format!(
+            "root = '../root'\nworkspace = '../elsewhere'\nlog.file = '../log/{which}'\n\
+             secrets.env_file = '../env/{which}'\n[auth]\nenabled = true\njwt_secret_file = '../keys/{which}'\n"
+        )
+    };
+    let server = serving(&scratch, &config("old"));
+    let (state, found) = write(&server, &scratch, &config("new")).await;
+    assert_eq!(state.config.log.file, Some(at.join("log/old")));
+    for name in ["keys/old", "keys/new", "env/old", "env/new"] {
+        assert!(state.config.private.contains(&at.join(name)), "{name}: {:?}", state.config.private);
+    }
+    assert_eq!(found.restart_needed, ["log.file", "auth.jwt_secret_file"]);
+    // And however many reloads later.
+    let (state, _) = write(&server, &scratch, "root = '../root'\nworkspace = '../elsewhere'\n").await;
+    assert!(state.config.private.contains(&at.join("env/new")) && state.config.private.contains(&at.join("keys/old")));
+}
+
+#[tokio::test]
+async fn another_token_secret_in_the_same_file_is_told() {
+    let scratch = Scratch::new();
+    private(&scratch, "keys/secret", "first-secret-of-tokens");
+    let config =
+        "root = '../root'\nworkspace = '../elsewhere'\nauth = { enabled = true, jwt_secret_file = '../keys/secret' }\n";
+    let server = serving(&scratch, config);
+    private(&scratch, "keys/secret", "second-secret-of-tokens");
+    server.pipeline.refresh().await;
+    let reload = server.pipeline.reload.as_ref().unwrap();
+    assert_eq!(reload.found().restart_needed, ["auth.jwt_secret_file"]);
+    let state = server.pipeline.state();
+    assert_eq!(secret(&state.config), Some(&b"first-secret-of-tokens"[..]));
+}
 
 #[test]
 fn words_for_clients_hold_no_path_of_the_host() {

@@ -133,7 +133,8 @@ impl Pipeline {
         if let Some(overrides) = &overrides {
             record.set(json!({"overrides": overrides}));
         }
-        let prepared = prepare(&config, &*tool, &request, &shape, &workspace)?;
+        let mut prepared = prepare(&config, &*tool, &request, &shape, &workspace)?;
+        prepared.definition = state.marked(&prepared.tool, prepared.definition);
         record.set(json!({
             "tool": prepared.tool,
             "arguments_hash": prepared.arguments_hash,

@@ -1,10 +1,9 @@
 //! The watcher: as soon as something happens where a file that decides lies, it is looked at, so that clients hear of new
 //! tools without anybody calling. It decides nothing itself; where it cannot be had, every call still looks.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ffi::OsString;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,11 +12,10 @@ use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::Notify;
 
 use super::Pipeline;
+use crate::config::trail::{Spot, trail};
 
 /// What happens within this time is looked at once.
 const TOGETHER: Duration = Duration::from_millis(20);
-/// As many links as the system follows.
-const MAX_LINKS: usize = 40;
 
 /// Ends with its holder.
 pub struct Watch(tokio::task::JoinHandle<()>);
@@ -27,9 +25,6 @@ impl Drop for Watch {
         self.0.abort();
     }
 }
-
-/// A name in a directory that decides; without a name, every one in it.
-type Spot = (PathBuf, Option<OsString>);
 
 impl Pipeline {
     /// Has the operator's files looked at when something happens to them.
@@ -147,68 +142,4 @@ fn matters(event: &notify::Event, spots: &BTreeSet<Spot>) -> bool {
         })
     };
     event.need_rescan() || event.paths.is_empty() || event.paths.iter().any(is_spot)
-}
-
-/// Every name on the way to a file whose change would lead elsewhere: each link, the file itself, or the first name that
-/// is not there yet.
-fn trail(path: &Path) -> Vec<Spot> {
-    let parts = |path: &Path| -> Vec<OsString> {
-        let kept = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
-        kept.map(|part| part.as_os_str().to_owned()).collect()
-    };
-    let mut spots = Vec::new();
-    let mut at = PathBuf::from("/");
-    let mut rest = VecDeque::from(parts(path));
-    while let Some(name) = rest.pop_front() {
-        if name == ".." {
-            at.pop();
-            continue;
-        }
-        let next = at.join(&name);
-        let facts = std::fs::symlink_metadata(&next);
-        if !rest.is_empty() && facts.as_ref().is_ok_and(std::fs::Metadata::is_dir) {
-            at = next;
-            continue;
-        }
-        spots.push((at.clone(), Some(name)));
-        match std::fs::read_link(&next) {
-            Ok(target) if spots.len() <= MAX_LINKS => {
-                if target.is_absolute() {
-                    at = PathBuf::from("/");
-                }
-                parts(&target).into_iter().rev().for_each(|part| rest.push_front(part));
-            }
-            _ => break,
-        }
-    }
-    spots
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-    use crate::config::scratch::Scratch;
-
-    #[test]
-    fn every_turn_on_the_way_is_watched() {
-        let scratch = Scratch::new();
-        let at = scratch.path().canonicalize().unwrap();
-        let spot = |folder: &str, name: &str| (at.join(folder), Some(OsString::from(name)));
-        // As a cluster mounts it: a link to a link in the same directory, swapped as one.
-        scratch.file("etc/..1/config.toml", "x");
-        symlink("..1", at.join("etc/..data")).unwrap();
-        symlink("..data/config.toml", at.join("etc/config.toml")).unwrap();
-        let found = trail(&at.join("etc/config.toml"));
-        assert_eq!(found, [spot("etc", "config.toml"), spot("etc", "..data"), spot("etc/..1", "config.toml")]);
-        // What is not there yet is waited for, name by name.
-        assert_eq!(trail(&at.join("home/.config/ringfence/config.toml")), [spot("", "home")]);
-        scratch.dir("home/.config");
-        assert_eq!(trail(&at.join("home/.config/ringfence/config.toml")), [spot("home/.config", "ringfence")]);
-        // A ring of links has an end.
-        symlink("b", at.join("a")).unwrap();
-        symlink("a", at.join("b")).unwrap();
-        assert!(trail(&at.join("a/x")).len() <= MAX_LINKS + 1);
-    }
 }

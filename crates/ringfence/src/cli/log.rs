@@ -128,7 +128,12 @@ impl Write for Line<'_> {
 
 /// Somebody else's words shall not look like a line of ours.
 fn one_line(text: &str) -> String {
-    let escape = |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
+    let escape = |c: char| match c {
+        // Line ends to some readers. So written they mean the same in JSON.
+        '\u{2028}' | '\u{2029}' => format!("\\u{:04x}", u32::from(c)),
+        c if c.is_control() => c.escape_default().collect(),
+        c => c.to_string(),
+    };
     let body = text.strip_suffix('\n').unwrap_or(text);
     body.chars().map(escape).chain(["\n".to_owned()]).collect()
 }

@@ -146,7 +146,7 @@ pub fn look(flags: &Flags, env: &Env) -> Result<Look> {
     // What one section is refused for shall not hide the others.
     let mut flags = flags.clone();
     loop {
-        let error = match resolve_source(&look.source, &flags, env) {
+        let error = match resolve_source(&look.source, &flags, env, None) {
             Ok(config) => break look.config = Some(config),
             Err(error) => error,
         };

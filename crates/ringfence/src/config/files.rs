@@ -4,7 +4,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{Config, Env, Flags, config_path, resolve};
+use super::resolve::{resolve, resolve_again};
+use super::{Config, Env, Flags, config_path};
 use crate::base::Result;
 
 /// A file that was written to so lately may not be whole yet.
@@ -93,21 +94,26 @@ impl Made {
 
     /// The config, and the files that it was made from as they were before they were read. Blocks.
     pub fn first(&self) -> (Result<Config>, Prints) {
-        self.make(self.files(None), |files| {
-            let until = Instant::now() + TICK;
-            loop {
-                let prints = Prints::take(files);
-                if prints.age() >= TICK || Instant::now() >= until {
-                    return prints;
+        self.make(
+            self.files(None),
+            || resolve(&self.flags, &self.env),
+            |files| {
+                let until = Instant::now() + TICK;
+                loop {
+                    let prints = Prints::take(files);
+                    if prints.age() >= TICK || Instant::now() >= until {
+                        return prints;
+                    }
+                    std::thread::sleep(STEP);
                 }
-                std::thread::sleep(STEP);
-            }
-        })
+            },
+        )
     }
 
-    /// The same again, after something has changed. Blocks until the files are settled.
-    pub fn again(&self, now: &Config, before: &Prints) -> (Result<Config>, Prints) {
-        self.make(self.files(Some(now)), |files| settled(files, before))
+    /// The same again, after something has changed since the start. Blocks until the files are settled.
+    pub fn again(&self, first: &Config, now: &Config, before: &Prints) -> (Result<Config>, Prints) {
+        let read = || resolve_again(&self.flags, &self.env, first);
+        self.make(self.files(Some(now)), read, |files| settled(files, before))
     }
 
     /// The file that the operator writes, whether it is there or not.
@@ -115,11 +121,16 @@ impl Made {
         config_path(&self.flags, &self.env).ok().flatten().map(|(path, _)| path)
     }
 
-    fn make(&self, mut files: Vec<PathBuf>, look: impl Fn(&[PathBuf]) -> Prints) -> (Result<Config>, Prints) {
+    fn make(
+        &self,
+        mut files: Vec<PathBuf>,
+        read: impl Fn() -> Result<Config>,
+        look: impl Fn(&[PathBuf]) -> Prints,
+    ) -> (Result<Config>, Prints) {
         let mut round = 0;
         loop {
             let prints = look(&files);
-            let made = resolve(&self.flags, &self.env);
+            let made = read();
             let named = made.as_ref().map_or_else(|_| files.clone(), |config| self.files(Some(config)));
             round += 1;
             if (named == files && !prints.have_changed()) || round == ROUNDS {
@@ -131,7 +142,9 @@ impl Made {
 
     /// Which files decide depends on what they say.
     fn files(&self, config: Option<&Config>) -> Vec<PathBuf> {
-        let secrets = config.into_iter().flat_map(|config| config.secrets.files().iter().cloned());
+        // The keys of tokens count from a start on; that they have changed is told.
+        let secrets =
+            config.into_iter().flat_map(|config| config.secrets.files().iter().chain(&config.key_files).cloned());
         self.file().into_iter().chain(secrets).collect()
     }
 }

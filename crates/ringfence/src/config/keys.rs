@@ -14,6 +14,8 @@ use crate::base::known;
 use crate::base::secret::Secret;
 use crate::base::{Error, Kind, Result};
 
+/// What is no secret.
+pub(super) const PUBLIC: &str = "the file of the token key";
 /// No key is longer; a wrong path may be.
 const KEY_FILE_BYTES: u64 = 64 * 1024;
 
@@ -121,7 +123,7 @@ fn public_key(
             .hint("Convert it with `openssl pkey -pubin -inform der -in key.der`.")
     })?;
     picker.record("auth.jwt_public_key", path.display().to_string(), origin);
-    files.push(("the file of the token key", path));
+    files.push((PUBLIC, path));
     Ok(Some(pem))
 }
 

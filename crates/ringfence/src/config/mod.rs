@@ -21,12 +21,14 @@ mod sandbox;
 pub mod schema;
 #[cfg(test)]
 pub(crate) mod scratch;
+mod seclusion;
 pub mod secrets;
 mod show;
 mod sieve;
 mod surface;
 mod syntax;
 mod template;
+pub mod trail;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -144,10 +146,21 @@ pub struct Config {
     pub auth: Option<Auth>,
     /// Hidden: registers the fixtures of the conformance suite.
     pub conformance_fixtures: bool,
+    /// Secrets in directories that cannot be hidden as a whole.
+    pub exposed: Vec<PathBuf>,
+    /// What tokens are checked with was read from these.
+    pub key_files: Vec<PathBuf>,
     /// The file that was read, if there was one.
     pub file: Option<PathBuf>,
     /// Every setting as it may be shown, and who set it.
     pub settings: Vec<Setting>,
+}
+
+impl Config {
+    /// Whether somebody chose this one.
+    fn names(&self, key: &str) -> bool {
+        self.settings.iter().any(|row| row.key == key && row.origin.is_named())
+    }
 }
 
 #[derive(Debug, Clone)]

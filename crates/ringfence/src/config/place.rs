@@ -108,6 +108,19 @@ pub(super) fn check_workspace(workspace: &Place<'_>, keepers: &Keepers<'_>) -> R
     }
 }
 
+/// Refuses files that steer where runs write beside the workspace, and ways to them that lead through there.
+pub(super) fn check_steering(steering: &[(&'static str, PathBuf)], root: &Path, writable: &[PathBuf]) -> Result<()> {
+    let own = ["workspaces", "homes", "tmp"].map(|name| root.join(name));
+    let writable = writable.iter().filter_map(|path| path.canonicalize().ok());
+    let places: Vec<PathBuf> = own.into_iter().chain(writable).collect();
+    match steering.iter().find(|(_, step)| places.iter().any(|place| step.starts_with(place))) {
+        None => Ok(()),
+        Some((what, step)) => Err(Error::invalid_arguments(format!("the way to {what} leads through a directory that commands write to"))
+            .reason("bad_place")
+            .hint(format!("Commands could put another in its place at {}. Move it, or the link to it, or take the directory out of `writable`.", step.display()))),
+    }
+}
+
 fn refused(what: &str) -> Error {
     Error::new(Kind::InvalidArguments, format!("the workspace would be {what}"))
         .reason("bad_workspace")

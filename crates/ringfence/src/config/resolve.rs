@@ -19,12 +19,13 @@ use super::read::{self, Parsed};
 use super::secrets::{self, Keyring, Ref, Sources, Store};
 use super::{
     Approval, Browser, Config, DEFAULTS, Entry, Fault, Http, Limits, Origin, PolicyFlags, Profile, SandboxFlags,
-    Secrets, Setting, Surface, ToolNames, ToolSet, keys, policy, raw, sandbox, surface,
+    Secrets, Setting, Surface, ToolNames, ToolSet, keys, policy, raw, sandbox, seclusion, surface, trail,
 };
 use crate::base::nearest::nearest;
 use crate::base::{Error, Kind, Result};
 
 const MIB: u64 = 1024 * 1024;
+const EACH_ITS_OWN: &str = "<root>/workspaces/<principal>";
 
 /// What was said on the command line.
 #[derive(Debug, Clone, Default)]
@@ -232,16 +233,25 @@ pub fn resolve_keeping(flags: &Flags, env: &Env) -> Result<Keeping> {
 
 /// Everything a server needs to know.
 pub fn resolve(flags: &Flags, env: &Env) -> Result<Config> {
-    resolve_source(&Source::read(flags, env)?, flags, env)
+    resolve_source(&Source::read(flags, env)?, flags, env, None)
 }
 
-pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env) -> Result<Config> {
+/// The same for a server that runs: whatever the file says by now about places, those of the start are looked at, since
+/// they are the ones that tools work in. The table of settings still says what the file says.
+pub(super) fn resolve_again(flags: &Flags, env: &Env, first: &Config) -> Result<Config> {
+    resolve_source(&Source::read(flags, env)?, flags, env, Some(first))
+}
+
+pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env, first: Option<&Config>) -> Result<Config> {
     let file = &source.read.file;
     let defaults = read::parse_file(DEFAULTS, Path::new("defaults.toml"))?;
     let mut picker = picker(source, env);
     let p = &mut picker;
 
-    let (root, root_origin) = root(p, flags, env, source).map_err(about("root"))?;
+    let (root, root_named) = match (root(p, flags, env, source), first) {
+        (_, Some(first)) => (first.root.clone(), first.names("root")),
+        (found, None) => found.map(|(path, origin)| (path, origin.is_named())).map_err(about("root"))?,
+    };
     let listen = flags.http.as_deref().map(parse_listen).transpose()?;
     if let Some(address) = listen {
         p.record("http.listen", address.to_string(), Origin::Flag("--http"));
@@ -251,18 +261,24 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env) -> Resul
     let (shared_workspace, _) = p.pick("shared_workspace", shared, bool::to_string)?;
 
     let mut steering: Vec<_> = source.places.iter().map(|place| ("the config file", place.clone())).collect();
+    let on_the_way = source.path.iter().flat_map(|path| trail::steps(path));
+    steering.extend(on_the_way.map(|step| ("the config file", step)));
     let key_file = secrets::key_file(flags.secrets_key_file.as_ref(), env)?;
     let store = Store::new(&root, key_file.clone());
     let sources = Sources::of(p, env, (&file.secrets, &defaults.secrets), store).map_err(about("secrets"))?;
     let env_file = sources.env_file.iter().map(|path| ("the env file of secrets", path.clone()));
     let key_file = key_file.into_iter().map(|path| ("the key of the stored secrets", path));
-    let mut private = Vec::new();
+    let key_files = keys.files.iter().map(|(_, path)| path.clone()).collect();
+    let (mut private, mut secret_files) = (Vec::new(), Vec::new());
     for (what, path) in keys.files.into_iter().chain(env_file).chain(key_file) {
-        // A link and its target: changing either changes what is read.
+        // A link and its target, and all between: changing one changes what is read.
         let link = place::settle(path.parent().unwrap_or(&path))?.join(path.file_name().unwrap_or_default());
         let target = place::settle(&path)?;
-        steering.extend([(what, link.clone()), (what, target.clone())]);
-        private.extend([link, target]);
+        steering.extend(trail::steps(&path).into_iter().chain([link.clone(), target.clone()]).map(|step| (what, step)));
+        private.extend([link.clone(), target.clone()]);
+        if what != keys::PUBLIC {
+            secret_files.extend([link, target]);
+        }
     }
     let log = log::resolve(p, (&flags.log, env), (&file.log, &defaults.log))?;
     if let Some(path) = &log.file {
@@ -276,10 +292,10 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env) -> Resul
     }
     let keepers = Keepers {
         home: env.absolute(env::HOME).map(place::settle).transpose()?,
-        root: Place { path: &root, named: root_origin.is_named() },
+        root: Place { path: &root, named: root_named },
         steering: &steering,
     };
-    let (workspace, closed) = workspace(p, flags, env, source, &keepers).map_err(about("workspace"))?;
+    let (workspace, closed) = workspace(p, (flags, env, source), &keepers, first).map_err(about("workspace"))?;
 
     let surface = Layers {
         env: env.bool_in_any_case(env::ENABLE_SURFACE)?.map(|value| (value, env::ENABLE_SURFACE)),
@@ -301,7 +317,9 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env) -> Resul
     let sources = (&flags.policy, env);
     let policy = policy::resolve(p, sources, (&file.policy, &defaults.policy), (tools, &sandbox));
     let policy = policy.map_err(about("policy"))?;
-    let config = Config {
+    let writable = first.map_or(&sandbox.writable, |first| &first.sandbox.writable);
+    place::check_steering(&steering, &root, writable)?;
+    let mut config = Config {
         generation: 1,
         surface,
         shaping,
@@ -309,6 +327,8 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env) -> Resul
         dropped,
         secrets: Arc::new(secrets),
         private,
+        key_files,
+        exposed: Vec::new(),
         tools,
         tool_names: p.pick("tool_names", names, |names: &ToolNames| names.name().to_owned())?.0,
         approval: approval(p, &file.approval, &defaults.approval)?,
@@ -333,6 +353,9 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env) -> Resul
         file: source.path.clone(),
         settings: picker.settings,
     };
+    let (hidden, exposed) = seclusion::folders(&secret_files, &seclusion::Needs::of(&config));
+    config.private.extend(hidden);
+    config.exposed = exposed;
     if let Some(address) = listen {
         check_bind(address, &config)?;
         if config.workspace.is_some() && config.auth.is_some() && !shared_workspace {
@@ -425,10 +448,9 @@ fn default_root(env: &Env) -> Option<PathBuf> {
 /// principal gets its own.
 fn workspace(
     picker: &mut Picker<'_>,
-    flags: &Flags,
-    env: &Env,
-    source: &Source,
+    (flags, env, source): (&Flags, &Env, &Source),
     keepers: &Keepers<'_>,
+    first: Option<&Config>,
 ) -> Result<(Option<PathBuf>, Vec<PathBuf>)> {
     let from = |path: &Path| place::absolute(path, env.cwd.as_deref(), None);
     let layers = Layers {
@@ -437,9 +459,18 @@ fn workspace(
         file: source.read.file.workspace.as_deref().map(|path| picker.file_path(path)).transpose()?,
         default: if flags.http.is_none() { env.cwd.clone() } else { None },
     };
-    let Some((path, origin)) = picker.pick_optional("workspace", layers, |path| show_path(path)) else {
+    let named = picker.pick_optional("workspace", layers, |path| show_path(path));
+    if let Some(first) = first {
+        if named.is_none() && flags.http.is_some() {
+            picker.record("workspace", EACH_ITS_OWN.to_owned(), Origin::Default);
+        }
+        let Some(path) = &first.workspace else { return Ok((None, Vec::new())) };
+        let closed = place::check_workspace(&Place { path, named: first.names("workspace") }, keepers)?;
+        return Ok((Some(path.clone()), closed));
+    }
+    let Some((path, origin)) = named else {
         if flags.http.is_some() {
-            picker.record("workspace", "<root>/workspaces/<principal>".to_owned(), Origin::Default);
+            picker.record("workspace", EACH_ITS_OWN.to_owned(), Origin::Default);
             return Ok((None, Vec::new()));
         }
         return Err(Error::invalid_arguments("the current directory is gone").hint("Name one with `--workspace`."));

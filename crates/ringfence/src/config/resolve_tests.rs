@@ -225,3 +225,73 @@ fn a_public_address_needs_auth_or_the_explicit_word() {
         assert_eq!(at(address, false, &[]).unwrap_err().kind(), Kind::InvalidArguments, "{address}");
     }
 }
+
+/// Whoever can change a link on the way to a file says what is in it.
+#[test]
+fn no_way_to_a_file_that_steers_leads_through_where_commands_write() {
+    let scratch = Scratch::new();
+    let at = scratch.path().canonicalize().unwrap();
+    let real = scratch.file("real/config.toml", "");
+    for folder in ["etc", "project/deep", "root/homes", "root/workspaces/x", "open"] {
+        scratch.dir(folder);
+    }
+    let refusal = |config: &Path| {
+        let flags = Flags { config: Some(config.to_owned()), root: Some(at.join("root")), ..Flags::default() };
+        let env = Env::new([("HOME", scratch.dir("home"))], at.join("project"));
+        resolve(&flags, &env).err().and_then(|error| error.reason_name())
+    };
+    assert_eq!(refusal(&real), None);
+    for (through, reason) in
+        [("project/link", "bad_workspace"), ("root/homes/link", "bad_place"), ("root/workspaces/x/link", "bad_place")]
+    {
+        symlink(&real, at.join(through)).unwrap();
+        let _ = std::fs::remove_file(at.join("etc/config.toml"));
+        symlink(at.join(through), at.join("etc/config.toml")).unwrap();
+        assert_eq!(refusal(&at.join("etc/config.toml")), Some(reason), "{through}");
+    }
+    assert_eq!(refusal(&at.join("project/deep/../../real/config.toml")), Some("bad_workspace"));
+    // The same for what the config names, and for what it opens itself.
+    let env_file = scratch.file("real/env", "A=1\n");
+    symlink(&env_file, at.join("project/env")).unwrap();
+    symlink(at.join("project/env"), at.join("real/linked")).unwrap();
+    scratch.file("real/config.toml", "secrets.env_file = 'linked'");
+    assert_eq!(refusal(&real), Some("bad_workspace"));
+    symlink(&env_file, at.join("open/env")).unwrap();
+    scratch.file("real/config.toml", "secrets.env_file = '../open/env'\nsandbox.writable = ['../open']");
+    assert_eq!(refusal(&real), Some("bad_place"));
+    scratch.file("real/config.toml", "secrets.env_file = 'env'\nsandbox.writable = ['../open']");
+    assert_eq!(refusal(&real), None);
+}
+
+#[test]
+fn a_directory_of_secrets_is_hidden_whole_where_nothing_else_is_needed_of_it() {
+    let scratch = Scratch::new();
+    let at = scratch.path().canonicalize().unwrap();
+    let of = |folder: &str, more: &str| {
+        scratch.file(&format!("{folder}/env"), "A=1\n");
+        let file =
+            scratch.file("etc/config.toml", &format!("secrets.env_file = '{}/{folder}/env'\n{more}", at.display()));
+        let flags = Flags { config: Some(file), root: Some(at.join("state/root")), ..Flags::default() };
+        let env =
+            Env::new([("HOME", scratch.dir("home/me")), ("PATH", scratch.dir("bin"))], scratch.dir("code/project"));
+        let config = resolve(&flags, &env).unwrap();
+        let (file, folder) = (at.join(folder).join("env"), at.join(folder));
+        assert!(config.private.contains(&file));
+        assert_eq!(config.exposed.is_empty(), config.private.contains(&folder), "{:?}", config.exposed);
+        config.private.contains(&folder)
+    };
+    for folder in ["etc", "keys", "home/me/.config/ringfence"] {
+        assert!(of(folder, ""), "{folder}");
+    }
+    for folder in ["code", "home", "home/me", "home/me/.config", "bin", "state", ""] {
+        assert!(!of(folder, ""), "{folder}");
+    }
+    scratch.dir("shared/data");
+    assert!(!of("shared", "sandbox.writable = ['../shared/data']"));
+    for entry in [
+        format!("[mcp.x]\ncommand = '{}/keys/run'", at.display()),
+        format!("[mcp.x]\ncommand = 'sh'\nargs = ['{}/keys/run']", at.display()),
+    ] {
+        assert!(!of("keys", &entry), "{entry}");
+    }
+}

@@ -43,7 +43,7 @@ pub struct Show {
 
 pub fn show(flags: &Flags, env: &Env) -> Result<Show> {
     let source = Source::read(flags, env)?;
-    let config = resolve_source(&source, flags, env)?;
+    let config = resolve_source(&source, flags, env, None)?;
     let written: Map<String, Value> = toml::from_str(&source.text).unwrap_or_default();
     let default: Map<String, Value> = toml::from_str(DEFAULTS).unwrap_or_default();
     let mut keys = Vec::new();

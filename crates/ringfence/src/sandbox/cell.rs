@@ -38,7 +38,8 @@ struct ForCodex(Arc<Cell>);
 impl Cell {
     /// The session's own.
     pub fn of(session: &Session, config: &Config, launcher: &Launcher) -> Result<Arc<Cell>> {
-        session.keep(|| Cell::new(&session.workspace, config, launcher.clone()))
+        let make = || Cell::new(&profile::hiding(&session.workspace, config), config, launcher.clone());
+        session.keep_while(|cell| cell.hides(config), make)
     }
 
     /// A wider one for the same session, with its own namespaces.
@@ -50,12 +51,18 @@ impl Cell {
 
     /// That of the Codex that this session runs: its home is there, and the host's network.
     pub fn for_codex(session: &Session, config: &Config, launcher: &Launcher) -> Result<Arc<Cell>> {
-        let made = session.keep(|| {
+        let make = || {
             let config = Config { sandbox: codex::sandbox(config), ..config.clone() };
-            let rights = codex::rights(&config, session.workspace.rights())?;
+            let rights = codex::rights(&config, profile::hiding(&session.workspace, &config).rights())?;
             Cell::with(rights, &config, launcher.clone()).map(|cell| ForCodex(Arc::new(cell)))
-        })?;
+        };
+        let made = session.keep_while(|ForCodex(cell)| cell.hides(config), make)?;
         Ok(Arc::clone(&made.0))
+    }
+
+    /// Whether everything is hidden in it that is private by now: where it stands, that cannot be done any more.
+    pub(super) fn hides(&self, config: &Config) -> bool {
+        profile::hides(&self.rights, config)
     }
 
     fn new(workspace: &Workspace, config: &Config, launcher: Launcher) -> Result<Cell> {

@@ -210,7 +210,8 @@ async fn start(exec: Exec, waiting: Waiting, place: Where<'_>) -> Result<Answer>
             Control::open(launcher.supervisor(), &spec, &fds).await?
         }
         Where::Wider { session, config, wider, launcher, table } => {
-            let cell = session.keep(|| Cell::wider(session, config, wider, launcher.clone()).map(Wider))?;
+            let make = || Cell::wider(session, config, wider, launcher.clone()).map(Wider);
+            let cell = session.keep_while(|Wider(cell)| cell.hides(config), make)?;
             let Wider(cell) = &*cell;
             spec.env = env::merge(env::merge(env::build(&[])?, cell.env.clone()), kept(&exec, config));
             spec.env = env::merge(spec.env, exec.env.clone());

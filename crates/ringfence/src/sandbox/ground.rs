@@ -12,7 +12,9 @@ use super::env::merge;
 use super::launch::Launcher;
 use super::profile;
 use crate::base::Result;
+use crate::base::secret::Secret;
 use crate::base::workspace::Workspace;
+use crate::config::secrets::Ref;
 use crate::config::{Config, Effect, Entry, Escalate, Profile, Sandbox};
 use crate::session::Session;
 
@@ -27,6 +29,8 @@ pub struct Ground {
     idle: Duration,
     /// Variables that are its own to set.
     variables: Vec<String>,
+    /// What its command is given.
+    refs: Vec<Ref>,
 }
 
 /// One that nobody has used for so long goes, with its processes and its /tmp. The next run makes another.
@@ -92,6 +96,7 @@ impl Ground {
             config: Arc::new(config),
             read_only: !writes,
             idle: IDLE,
+            refs: entry.refs().cloned().collect(),
             variables: entry.env.iter().map(|(name, _)| name.clone()).collect(),
         })
     }
@@ -102,6 +107,11 @@ impl Ground {
         let grounds = session.keep(|| Ok(Grounds::default()))?;
         grounds.lock().retain(|name, kept| is_there(name, &kept.definition));
         Ok(())
+    }
+
+    /// Those of its values that cannot be searched for in what it says.
+    pub fn short_secrets(&self) -> Vec<(String, Secret)> {
+        self.config.secrets.short(&self.refs)
     }
 
     /// The session's workspace, held to what this tool may touch.
@@ -140,7 +150,10 @@ impl Ground {
         let all = session.keep(|| Ok(Grounds::default()))?;
         let mut grounds = all.lock();
         // One that was made for another definition goes when its last run does.
-        if let Some(kept) = grounds.get_mut(&self.name).filter(|kept| kept.definition == self.definition) {
+        let fits = |kept: &&mut Kept| {
+            kept.definition == self.definition && profile::hides(kept.workspace.rights(), &self.config)
+        };
+        if let Some(kept) = grounds.get_mut(&self.name).filter(fits) {
             return work(&all, kept);
         }
         let path = session.workspace.path();

@@ -4,6 +4,7 @@ use std::fs::DirBuilder;
 use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use jail::rights::{Network, Protected, Rights, STEERING, StandIn};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
@@ -49,6 +50,24 @@ fn rights_at(config: &Config, workspace: &Path, home: PathBuf) -> Result<Rights>
     }
     rights.hidden = hidden(config, workspace);
     Ok(rights)
+}
+
+/// The workspace with everything hidden that has become private since it was opened.
+pub fn hiding(workspace: &Arc<Workspace>, config: &Config) -> Arc<Workspace> {
+    match hides(workspace.rights(), config) {
+        true => Arc::clone(workspace),
+        false => Arc::new(workspace.guarded(|rights| hide(rights, config))),
+    }
+}
+
+pub(super) fn hides(rights: &Rights, config: &Config) -> bool {
+    config.private.iter().all(|path| rights.hidden.contains(path))
+}
+
+pub(super) fn hide(rights: &mut Rights, config: &Config) {
+    rights.hidden.extend(config.private.iter().cloned());
+    rights.hidden.sort();
+    rights.hidden.dedup();
 }
 
 /// Refuses what the profile cannot keep, rather than keep less than it says.

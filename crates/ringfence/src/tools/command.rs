@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 
 use super::attended::Attended;
 use super::execs::{self, Policed};
+use super::own::Own;
 use super::runs::Runs;
 use super::{Hints, PrepareCx, RunCx};
 use crate::audit::Approvals;
@@ -301,7 +302,8 @@ pub async fn start_on(
         switch: None,
     };
     let record = Arc::new(AfterCall { approvals: cx.approvals.clone(), state: Mutex::default() });
-    let (after, approvals, audit_execs) = (Arc::clone(&record), cx.approvals.clone(), cx.config.policy.audit_execs);
+    let (after, approvals) = (Arc::clone(&record), cx.approvals.clone());
+    let audit_execs = cx.config.policy.audit_execs.then(|| Own::of(cx));
     let end = Arc::new(OnceLock::new());
     let (ending, runs) = (Arc::clone(&end), Arc::downgrade(&Runs::of(&cx.session)?));
     let session = cx.session.cancel.clone();
@@ -314,7 +316,7 @@ pub async fn start_on(
         reads,
         ended: Box::new(move |ended| {
             if let (Some(log), Some(count)) = (log, ended.execs.take()) {
-                ended.summed = Some(execs::sum(&approvals, audit_execs, log, count));
+                ended.summed = Some(execs::sum(&approvals, audit_execs.as_ref(), log, count));
             }
             let _ = ending.set(status(ended));
             after.run_has_ended(ended);

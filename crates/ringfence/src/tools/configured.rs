@@ -23,7 +23,7 @@ use super::shell_exec::Reply;
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared, digest};
-use crate::base::{Error, Kind, Result};
+use crate::base::{Error, Kind, Result, known};
 use crate::config::{Config, Effect, Entry, EntryStdin, Profile, validator};
 use crate::sandbox::{Ground, Launcher, Stdin, env};
 use crate::session::{Session, Shape};
@@ -125,10 +125,11 @@ impl Configured {
     }
 
     async fn execute(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<Output> {
-        // They have been checked, and nobody could change them since; but what a path leads to may have changed.
+        // They have been checked, and nobody could change them since.
         let arguments = self.complete(&call.arguments);
-        self.filter.check(cx.workspace.path(), Path::new(&call.cwd), &arguments)?;
         let program = program::find(&self.entry, &cx.session.workspace).map_err(|error| self.explain(error))?;
+        // What a path leads to may have changed while somebody was asked.
+        self.filter.check(cx.workspace.path(), Path::new(&call.cwd), &arguments)?;
         let secrets = &cx.config.secrets;
         let mut args = Vec::new();
         for word in words::expand(&self.entry.args, &arguments, &self.about())? {
@@ -164,8 +165,9 @@ impl Configured {
         if error.reason_name() != Some("spawn_failed") {
             return error;
         }
-        let said: String =
-            std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default().chars().take(1024).collect();
+        let said = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        // Before it is cut: half of a value is not found any more.
+        let said: String = known::redact(&said).chars().take(1024).collect();
         tracing::warn!("the command of `{}` cannot be started: {}", self.spec.name, error.log_line());
         Error::new(Kind::Internal, format!("the command of `{}` could not be started", self.spec.name))
             .reason("spawn_failed")

@@ -20,10 +20,11 @@ use serde_json::{Map, Value, json};
 
 use super::RunCx;
 use super::attended::Attended;
+use super::own::Own;
 use crate::approval::{Granted, Prompt};
 use crate::audit::Approvals;
 use crate::base::call::{Prepared, digest};
-use crate::base::secret::{is_sensitive, redact_words};
+use crate::base::secret::is_sensitive;
 use crate::base::{Error, Result};
 use crate::config::{Escalate, Heuristics, Profile};
 use crate::policy::{Rulebook, lint};
@@ -113,6 +114,7 @@ impl Policed {
             book: self.book,
             lets_out: self.lets_out,
             audited: AtomicUsize::new(0),
+            own: Own::of(&attended.cx()),
         };
         Ok(Execs { rules: self.rules, desk: Arc::new(desk), log: Some(log) })
     }
@@ -125,7 +127,7 @@ struct QuietDesk {
 
 impl QuietDesk {
     fn record(&self, pid: i32, path: &str, argv: &[String], verdict: &Verdict, ran: &str) {
-        let mut fields = fields(pid, path, argv, verdict);
+        let mut fields = fields(pid, path, argv, verdict, &Own::default());
         fields.extend([("by".to_owned(), "rule".into()), ("ran".to_owned(), ran.into())]);
         if self.audited.fetch_add(1, Ordering::Relaxed) < AUDITED
             && let Err(error) = self.approvals.exec(fields)
@@ -166,6 +168,7 @@ struct RunDesk {
     book: Arc<Rulebook>,
     lets_out: bool,
     audited: AtomicUsize,
+    own: Own,
 }
 
 /// Where a command runs once it may.
@@ -178,7 +181,7 @@ enum Place {
 impl Desk for RunDesk {
     fn ruled(&self, ruled: Ruled) {
         let how = if ruled.verdict.decision == Decision::Forbidden { "refused" } else { "inside" };
-        let mut fields = fields(ruled.pid, &ruled.path, &ruled.argv, &ruled.verdict);
+        let mut fields = fields(ruled.pid, &ruled.path, &ruled.argv, &ruled.verdict, &self.own);
         fields.extend([("by".to_owned(), "rule".into()), ("ran".to_owned(), how.into())]);
         // What was held is always written: nothing may leave because there was much to write before.
         if self.audited.fetch_add(1, Ordering::Relaxed) < AUDITED {
@@ -282,7 +285,7 @@ impl RunDesk {
             (None, None) => "A rule asks for it.".to_owned(),
         };
         // Long commands are shown whole below.
-        let subject: String = quoted(&redact_words(&held.argv)).chars().take(120).collect();
+        let subject: String = quoted(&self.own.words(&held.argv)).chars().take(120).collect();
         let prompt = Prompt::exec(&self.call, subject, &why, self.shown(held, place), &cx.session);
         // Two scripts of one interpreter may have the same words, and the same words mean another thing elsewhere; and
         // what may run inside may not therefore leave.
@@ -306,7 +309,7 @@ impl RunDesk {
         if let Some(script) = &held.script {
             add("script", script.path.clone());
         }
-        add("command", quoted(&redact_words(&held.argv)));
+        add("command", quoted(&self.own.words(&held.argv)));
         add("in", held.cwd.path.clone());
         let changed = self.changed(&held.env);
         if !changed.is_empty() {
@@ -333,7 +336,7 @@ impl RunDesk {
         let show = |name: &str, value: &str| match is_sensitive(name) {
             true => format!("+{name}=[redacted]"),
             // A password may also stand in an address.
-            false => format!("+{}", redact_words(&[format!("{name}={value}")]).join(" ")),
+            false => format!("+{}", self.own.words(&[format!("{name}={value}")]).join(" ")),
         };
         let added = env.iter().filter(|pair| !noise(&pair.0) && !self.env.contains(pair));
         let taken = self.env.iter().filter(|(name, _)| !noise(name) && !env.iter().any(|(other, _)| other == name));
@@ -346,7 +349,7 @@ impl RunDesk {
         if ran == "refused" && self.audited.fetch_add(1, Ordering::Relaxed) >= AUDITED {
             return true;
         }
-        let mut fields = fields(held.pid, &held.program.path, &held.argv, &held.verdict);
+        let mut fields = fields(held.pid, &held.program.path, &held.argv, &held.verdict, &self.own);
         if let Some(script) = &held.script {
             fields.insert("script".to_owned(), script.path.clone().into());
         }
@@ -371,7 +374,9 @@ impl RunDesk {
 
 fn denies_reading(cx: &RunCx) -> bool {
     let (before, now) = (cx.session.workspace.rights(), cx.workspace.rights());
-    now.hidden.len() > before.hidden.len() || !now.veils.is_empty()
+    // What has become private since is hidden by us, and outside nobody is sent to read it.
+    let is_ours = |path| before.hidden.contains(path) || cx.config.private.contains(path);
+    !now.hidden.iter().all(is_ours) || !now.veils.is_empty()
 }
 
 fn unrecorded(held: &Held) -> Answer {
@@ -379,13 +384,16 @@ fn unrecorded(held: &Held) -> Answer {
     Answer::Refuse(line, 126)
 }
 
+/// For a client, which need not know where the operator keeps rules.
 fn origin(verdict: &Verdict) -> String {
-    format!("{}:{}", verdict.origin.file, verdict.origin.line)
+    let file = Path::new(&verdict.origin.file);
+    let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
+    format!("{name}:{}", verdict.origin.line)
 }
 
-fn fields(pid: i32, path: &str, argv: &[String], verdict: &Verdict) -> Map<String, Value> {
+fn fields(pid: i32, path: &str, argv: &[String], verdict: &Verdict, own: &Own) -> Map<String, Value> {
     let rule = json!({"file": verdict.origin.file, "line": verdict.origin.line, "prefix": verdict.prefix});
-    let mut shown = redact_words(argv);
+    let mut shown = own.words(argv);
     let mut length = 0;
     let fitting = shown.iter().take_while(|word| {
         length += word.len();
@@ -419,7 +427,7 @@ fn quoted(words: &[String]) -> String {
 
 /// What is put on record about the execs that no rule named: their number, and a digest of the list, so that a list kept
 /// elsewhere can be checked against it. The list itself goes into the log where the operator wants that.
-pub fn sum(approvals: &Approvals, audit_execs: bool, log: File, count: u64) -> Value {
+pub fn sum(approvals: &Approvals, audit_execs: Option<&Own>, log: File, count: u64) -> Value {
     let mut hash = blake3::Hasher::new();
     let mut listed = 0_u64;
     let mut lines = BufReader::new(log);
@@ -428,9 +436,9 @@ pub fn sum(approvals: &Approvals, audit_execs: bool, log: File, count: u64) -> V
     while whole && matches!(lines.read_until(b'\n', &mut line), Ok(1..)) {
         hash.update(&line);
         listed += 1;
-        if audit_execs && let Ok(Seen { pid, path, argv }) = serde_json::from_slice(&line) {
+        if let (Some(own), Ok(Seen { pid, path, argv })) = (audit_execs, serde_json::from_slice(&line)) {
             let fields =
-                json!({"pid": pid, "path": path, "command": redact_words(&argv), "by": "nobody", "ran": "inside"});
+                json!({"pid": pid, "path": path, "command": own.words(&argv), "by": "nobody", "ran": "inside"});
             if let Value::Object(fields) = fields
                 && let Err(error) = approvals.exec(fields)
             {

@@ -30,6 +30,7 @@ pub mod fixtures;
 mod image;
 pub mod limits;
 pub mod mime;
+mod own;
 mod runs;
 mod selection;
 pub mod shell;

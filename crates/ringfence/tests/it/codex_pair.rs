@@ -375,6 +375,32 @@ fn a_nested_sandbox_takes_nothing_of_the_fence_away() {
     assert_holds(json!([{"kind": "syscall", "name": "unshare"}]), &message["result"]["structuredContent"]["denials"]);
 }
 
+/// Whoever has a namespace of control groups can mount them: the host's, when the server is root.
+#[test]
+fn a_nested_sandbox_has_no_control_groups_of_its_own() {
+    let pair = Pair::new(Transport::Stdio);
+    let (_server, mut client) = pair.start(SESSIONS);
+    let name = format!("ringfence-{}", marker());
+    let inner = format!(
+        "mkdir -p /tmp/c; mount -t cgroup2 none /tmp/c && echo mounted; mkdir /tmp/c/{name} && ls -d /tmp/c/cgroup.procs
+        for it in memory pids freezer; do mount -t cgroup -o $it none /tmp/c && echo mounted && mkdir /tmp/c/{name}; done; true"
+    );
+    let script = format!(
+        "cat > /tmp/inner <<'END'\n{inner}\nEND
+        unshare -UrmC bash /tmp/inner; unshare -Urm unshare -C bash /tmp/inner; unshare -Urm bash /tmp/inner
+        unshare -Uru true && echo names; unshare -UrT true && echo time; unshare -Urmipn --fork true && echo nested"
+    );
+    let message = client.call("codex", json!({"prompt": script, "sandbox": "workspace-write"}));
+    let said = said(&message).to_owned();
+    for word in ["mounted", "cgroup.procs\n", "names", "time\n"] {
+        assert!(!said.lines().any(|line| line == word.trim()), "{word}: {said}");
+    }
+    assert!(said.ends_with("nested"), "what a sandbox needs is there: {said}");
+    let made = std::process::Command::new("find").args(["/sys/fs/cgroup", "-maxdepth", "3", "-name", &name]).output();
+    assert_eq!(String::from_utf8(made.unwrap().stdout).unwrap(), "", "a group of the host's");
+    assert_holds(json!([{"kind": "syscall", "name": "unshare"}]), &message["result"]["structuredContent"]["denials"]);
+}
+
 /// Holds the workspace open, leaves the tree of mounts behind and has it go: what was on top of single names in there
 /// could be loose now.
 const LEAVE: &str = r#"

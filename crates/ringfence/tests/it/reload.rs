@@ -382,6 +382,14 @@ fn trust_dies_with_the_definition_that_it_was_given_to() {
                 assert_eq!(asked(client, "one"), 0);
                 write(server, &asking("two"));
                 assert_eq!(asked(client, "two"), 1, "another definition");
+                // The one that was trusted first comes back, and is a new one.
+                write(server, &asking("one"));
+                assert_eq!(asked(client, "one"), 1, "the first definition again");
+                write(server, "limits.grace_ms = 900\n");
+                assert!(!lists(client, "say"));
+                write(server, &asking("one"));
+                assert_eq!(asked(client, "one"), 1, "gone in between");
+                assert_eq!(asked(client, "one"), 0);
             },
         );
     }

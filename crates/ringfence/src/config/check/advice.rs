@@ -28,6 +28,7 @@ pub(super) fn give(look: &mut Look, env: &Env) {
     if config.settings.iter().any(|setting| setting.key == key && setting.origin.is_named()) {
         all.extend(ceiling(key, config, config.surface.default_timeout));
     }
+    all.extend(exposed(config));
     for entry in &config.entries {
         all.extend(of_entry(config, entry, env));
     }
@@ -61,6 +62,17 @@ fn patterns(config: &Config) -> Vec<Advice> {
         }
     }
     all
+}
+
+/// Files of secrets whose directory holds other things too.
+fn exposed(config: &Config) -> Option<Advice> {
+    let file = config.exposed.first()?;
+    let is_key = config.key_files.iter().any(|key| key.file_name() == file.file_name());
+    let key = if is_key { "auth.jwt_secret_file" } else { "secrets.env_file" };
+    let message = format!("{} is hidden from runs, and what lies beside it is not", file.display());
+    let hint =
+        "A run that goes on could read a new one while it is put in place. Keep secrets in a directory of their own.";
+    Some(advice(key, message, hint))
 }
 
 fn ceiling(key: &str, config: &Config, timeout: std::time::Duration) -> Option<Advice> {

@@ -43,6 +43,11 @@ impl Ref {
         }
     }
 
+    /// Whether its value is no secret.
+    fn is_plain(&self) -> bool {
+        matches!(self, Ref::Variable(name) if PLAIN.contains(&name.as_str()) || name.starts_with("LC_"))
+    }
+
     pub fn name(&self) -> &str {
         match self {
             Ref::Variable(name) | Ref::Stored(name) => name,
@@ -150,7 +155,7 @@ impl Secrets {
         }
         secrets.files = sources.files(secrets.wants_store());
         let values = secrets.found.iter().filter_map(|(one, found)| match (one, found) {
-            (Ref::Variable(name), _) if PLAIN.contains(&name.as_str()) || name.starts_with("LC_") => None,
+            _ if one.is_plain() => None,
             (_, Found::Value(value, _)) => Some((one.name(), value)),
             _ => None,
         });
@@ -169,6 +174,13 @@ impl Secrets {
             Some(Found::Unreadable) => Err(unreadable(wanted)),
             Some(Found::Missing) | None => Err(missing(wanted)),
         }
+    }
+
+    /// Those of these that output cannot be searched for.
+    pub fn short(&self, refs: &[Ref]) -> Vec<(String, Secret)> {
+        let value = |one: &Ref| Some((one.name().to_owned(), self.get(one).ok()?.clone()));
+        let secret = refs.iter().filter(|one| !one.is_plain()).filter_map(value);
+        secret.filter(|(_, value)| !known::is_searchable(value)).collect()
     }
 
     /// What the values were read from, to be watched: a file need not be there yet.

@@ -89,7 +89,7 @@ fn a_schema_that_leads_to_itself_ends() {
          {\"type\": \"string\", \"format\": \"path\"}, {\"type\": \"array\", \"items\": {\"$ref\": \"#/$defs/n\"}}, {\"type\": \"array\", \"contains\": {\"$ref\": \"#/$defs/n\"}}]}}}'",
     );
     fill(&server);
-    let nested = |path: &str| (0..6).fold(json!(path), |inner, _| json!([inner]));
+    let nested = |path: &str| (0..8).fold(json!(path), |inner, _| json!([inner]));
     said(&client.call("round", json!({"n": nested("src/a")})));
     assert_eq!(error_of(&client.call("round", json!({"n": nested("b")})))["reason"], "surface_path");
 }

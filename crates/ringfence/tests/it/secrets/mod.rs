@@ -4,6 +4,7 @@
 mod command;
 mod cores;
 mod keyring;
+mod later;
 mod proof;
 mod refusals;
 mod rotation;

@@ -1,0 +1,109 @@
+//! The way to a file: every directory, link and name that its path leads through.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::path::{Component, Path, PathBuf};
+
+/// As many links as the system follows.
+const MAX_LINKS: usize = 40;
+
+/// A name in a directory that decides; without a name, every one in it.
+pub type Spot = (PathBuf, Option<OsString>);
+
+/// Every name on the way to a file whose change would lead elsewhere: each link, the file itself, or the first name that
+/// is not there yet.
+pub fn trail(path: &Path) -> Vec<Spot> {
+    let turns = walk(path).into_iter().filter(|step| step.turns);
+    turns.map(|step| (step.folder, Some(step.name))).collect()
+}
+
+/// Every directory in which the way to a file takes a name: whoever writes in one of them says where the way leads.
+pub(super) fn steps(path: &Path) -> Vec<PathBuf> {
+    walk(path).into_iter().map(|step| step.folder).collect()
+}
+
+struct Step {
+    /// Without a link in its path.
+    folder: PathBuf,
+    name: OsString,
+    /// Not a directory that is only passed through.
+    turns: bool,
+}
+
+fn walk(path: &Path) -> Vec<Step> {
+    let parts = |path: &Path| -> Vec<OsString> {
+        let kept = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
+        kept.map(|part| part.as_os_str().to_owned()).collect()
+    };
+    let mut steps: Vec<Step> = Vec::new();
+    let mut turned = 0;
+    let mut at = PathBuf::from("/");
+    let mut rest = VecDeque::from(parts(path));
+    while let Some(name) = rest.pop_front() {
+        if name == ".." {
+            at.pop();
+            continue;
+        }
+        let next = at.join(&name);
+        let facts = std::fs::symlink_metadata(&next);
+        let turns = rest.is_empty() || !facts.as_ref().is_ok_and(std::fs::Metadata::is_dir);
+        steps.push(Step { folder: at.clone(), name, turns });
+        if !turns {
+            at = next;
+            continue;
+        }
+        turned += 1;
+        match std::fs::read_link(&next) {
+            Ok(target) if turned <= MAX_LINKS => {
+                if target.is_absolute() {
+                    at = PathBuf::from("/");
+                }
+                parts(&target).into_iter().rev().for_each(|part| rest.push_front(part));
+            }
+            _ => break,
+        }
+    }
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::super::scratch::Scratch;
+    use super::*;
+
+    #[test]
+    fn every_turn_on_the_way_is_watched() {
+        let scratch = Scratch::new();
+        let at = scratch.path().canonicalize().unwrap();
+        let spot = |folder: &str, name: &str| (at.join(folder), Some(OsString::from(name)));
+        // As a cluster mounts it: a link to a link in the same directory, swapped as one.
+        scratch.file("etc/..1/config.toml", "x");
+        symlink("..1", at.join("etc/..data")).unwrap();
+        symlink("..data/config.toml", at.join("etc/config.toml")).unwrap();
+        let found = trail(&at.join("etc/config.toml"));
+        assert_eq!(found, [spot("etc", "config.toml"), spot("etc", "..data"), spot("etc/..1", "config.toml")]);
+        // What is not there yet is waited for, name by name.
+        assert_eq!(trail(&at.join("home/.config/ringfence/config.toml")), [spot("", "home")]);
+        scratch.dir("home/.config");
+        assert_eq!(trail(&at.join("home/.config/ringfence/config.toml")), [spot("home/.config", "ringfence")]);
+        // A ring of links has an end.
+        symlink("b", at.join("a")).unwrap();
+        symlink("a", at.join("b")).unwrap();
+        assert!(trail(&at.join("a/x")).len() <= MAX_LINKS + 1);
+    }
+
+    #[test]
+    fn every_directory_is_told_even_one_that_is_left_again() {
+        let scratch = Scratch::new();
+        let at = scratch.path().canonicalize().unwrap();
+        scratch.file("etc/config.toml", "x");
+        scratch.dir("project/deep");
+        let found = steps(&at.join("project/deep/../../etc/config.toml"));
+        assert!(found.contains(&at.join("project")) && found.contains(&at.join("etc")), "{found:?}");
+        // What lies beside does not matter, nor what is in it.
+        let found = steps(&at.join("project/../etc/config.toml"));
+        assert!(!found.contains(&at.join("project")), "{found:?}");
+    }
+}
