@@ -63,7 +63,7 @@ pub struct Surface {
     /// Patterns over the names of tools, ours too: only those that fit one are there. A tool that is usually only
     /// callable is listed when it is named in full.
     pub allow: Option<Vec<NamePattern>>,
-    /// Patterns over the names of tools that are not there. Deny wins over allow.
+    /// Patterns over the names of tools, in either spelling, that are not there. Deny wins over allow.
     pub deny: Option<Vec<NamePattern>>,
     /// Directories that commands of [mcp.<name>] may start in; those whose `cwd` lies elsewhere are not there.
     /// Relative ones lie in the workspace, "." is the workspace.
@@ -125,7 +125,7 @@ pub struct Entry {
     pub cwd: Option<PathBuf>,
     /// Variables of the command beside the usual few. `${NAME}` and `${secret:NAME}` stand for secrets.
     pub env: Option<BTreeMap<String, String>>,
-    /// How strong the fence around it is.
+    /// How strong the fence around it is. "contained" hides nothing and needs the same under [sandbox].
     pub sandbox_profile: Option<Profile>,
     /// true opens the host's whole network to it.
     pub allow_network: Option<bool>,

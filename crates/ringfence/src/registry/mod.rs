@@ -36,8 +36,8 @@ impl Registry {
     pub fn new(config: &Config) -> Self {
         let all = TOOLS.iter().map(|make| make(config));
         let is_shell = |tool: &Arc<dyn Tool>| tool.spec().name == shell::NAME;
-        // An agent that must see one shell sees that and nothing else of ours; the operator's commands are beside it. Others that know `shell` may call it all the
-        // same, though a second shell on the list would only confuse.
+        // An agent that must see one shell sees that and nothing else of ours; commands of the operator's are beside it.
+        // Others that know `shell` may call it all the same, though a second shell on the list would only confuse.
         let is_legacy = |tool: &Arc<dyn Tool>| LEGACY.contains(&tool.spec().name.as_str());
         let (mut tools, unlisted): (Vec<_>, Vec<_>) = match config.tools {
             // Without the surface there is what was there before it, and nothing else.

@@ -4,7 +4,8 @@
 //! commands leave behind is not what it works with, least of all with a secret in its hands.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use super::cell::Cell;
 use super::env::merge;
@@ -25,11 +26,15 @@ pub struct Ground {
     /// The operator's word, as far as this tool goes.
     pub config: Arc<Config>,
     read_only: bool,
+    idle: Duration,
     /// Variables that are its own to set.
     variables: Vec<String>,
     /// What its command is given.
     refs: Vec<Ref>,
 }
+
+/// One that nobody has used for so long goes, with its processes and its /tmp. The next run makes another.
+const IDLE: Duration = Duration::from_secs(5 * 60);
 
 /// What a session keeps of each tool with a ground of its own.
 #[derive(Default)]
@@ -39,6 +44,32 @@ struct Kept {
     definition: String,
     workspace: Arc<Workspace>,
     cell: Option<Arc<Cell>>,
+    /// When it was last asked for.
+    used: Instant,
+}
+
+impl Grounds {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Kept>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets go of the cell of this tool once it is idle.
+    async fn watch(grounds: Weak<Grounds>, name: String, cell: Weak<Cell>, idle: Duration) {
+        loop {
+            tokio::time::sleep(idle).await;
+            let (Some(grounds), Some(known)) = (grounds.upgrade(), cell.upgrade()) else { return };
+            let mut grounds = grounds.lock();
+            let Some(kept) = grounds.get_mut(&name) else { return };
+            if !kept.cell.as_ref().is_some_and(|cell| Arc::ptr_eq(cell, &known)) {
+                return;
+            }
+            // One of the two is ours; a run has its own.
+            if kept.used.elapsed() >= idle && Arc::strong_count(&known) == 2 {
+                kept.cell = None;
+                return;
+            }
+        }
+    }
 }
 
 impl Ground {
@@ -64,6 +95,7 @@ impl Ground {
             definition: definition.to_owned(),
             config: Arc::new(config),
             read_only: !writes,
+            idle: IDLE,
             refs: entry.refs().cloned().collect(),
             variables: entry.env.iter().map(|(name, _)| name.clone()).collect(),
         })
@@ -73,8 +105,7 @@ impl Ground {
     /// until it ends.
     pub fn tidy(session: &Session, is_there: impl Fn(&str, &str) -> bool) -> Result<()> {
         let grounds = session.keep(|| Ok(Grounds::default()))?;
-        let mut grounds = grounds.0.lock().unwrap_or_else(PoisonError::into_inner);
-        grounds.retain(|name, kept| is_there(name, &kept.definition));
+        grounds.lock().retain(|name, kept| is_there(name, &kept.definition));
         Ok(())
     }
 
@@ -85,7 +116,7 @@ impl Ground {
 
     /// The session's workspace, held to what this tool may touch.
     pub fn workspace(&self, session: &Session) -> Result<Arc<Workspace>> {
-        self.with(session, |kept| Ok(Arc::clone(&kept.workspace)))
+        self.with(session, |_, kept| Ok(Arc::clone(&kept.workspace)))
     }
 
     /// This environment as a run of it gets it.
@@ -101,25 +132,29 @@ impl Ground {
 
     /// Made with its first run.
     pub fn cell(&self, session: &Session, launcher: &Launcher) -> Result<Arc<Cell>> {
-        self.with(session, |kept| {
+        self.with(session, |grounds, kept| {
+            kept.used = Instant::now();
             if let Some(cell) = &kept.cell {
                 return Ok(Arc::clone(cell));
             }
             let mut cell = Cell::with(kept.workspace.rights().clone(), &self.config, launcher.clone())?;
             cell.env.retain(|(name, _)| !self.variables.contains(name));
-            Ok(Arc::clone(kept.cell.insert(Arc::new(cell))))
+            let cell = Arc::clone(kept.cell.insert(Arc::new(cell)));
+            let watch = Grounds::watch(Arc::downgrade(grounds), self.name.clone(), Arc::downgrade(&cell), self.idle);
+            tokio::spawn(watch);
+            Ok(cell)
         })
     }
 
-    fn with<T>(&self, session: &Session, work: impl FnOnce(&mut Kept) -> Result<T>) -> Result<T> {
-        let grounds = session.keep(|| Ok(Grounds::default()))?;
-        let mut grounds = grounds.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn with<T>(&self, session: &Session, work: impl FnOnce(&Arc<Grounds>, &mut Kept) -> Result<T>) -> Result<T> {
+        let all = session.keep(|| Ok(Grounds::default()))?;
+        let mut grounds = all.lock();
         // One that was made for another definition goes when its last run does.
         let fits = |kept: &&mut Kept| {
             kept.definition == self.definition && profile::hides(kept.workspace.rights(), &self.config)
         };
         if let Some(kept) = grounds.get_mut(&self.name).filter(fits) {
-            return work(kept);
+            return work(&all, kept);
         }
         let path = session.workspace.path();
         // What another definition, or another caller, has left there could be anything.
@@ -127,9 +162,81 @@ impl Ground {
         let mut rights = profile::rights_apart(&self.config, path, &owner)?;
         rights.read_only = self.read_only;
         let workspace = Arc::new(session.workspace.guarded(|held| *held = rights));
-        let mut kept = Kept { definition: self.definition.clone(), workspace, cell: None };
-        let result = work(&mut kept);
+        let mut kept = Kept { definition: self.definition.clone(), workspace, cell: None, used: Instant::now() };
+        let result = work(&all, &mut kept);
         grounds.insert(self.name.clone(), kept);
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Cancel;
+    use crate::config::scratch::Scratch;
+    use crate::config::{Env, Flags, resolve};
+    use crate::session::Principal;
+
+    struct Place {
+        _scratch: Scratch,
+        config: Config,
+        workspace: Arc<Workspace>,
+    }
+
+    impl Place {
+        fn new() -> Place {
+            let scratch = Scratch::new();
+            let file = scratch.file("config/config.toml", "[mcp.a]\ncommand = \"true\"\n");
+            let flags = Flags { config: Some(file), root: Some(scratch.path().join("root")), ..Flags::default() };
+            let config = resolve(&flags, &Env::new([("HOME", "/nonexistent")], scratch.dir("ws"))).unwrap();
+            let workspace = Workspace::open(&scratch.dir("ws"), &[]).unwrap();
+            Place { _scratch: scratch, config, workspace: Arc::new(workspace) }
+        }
+
+        fn session(&self, principal: &str) -> Session {
+            let principal = Principal::named(principal);
+            Session::new(principal, "http", Arc::clone(&self.workspace), &self.config.root, Cancel::new())
+        }
+
+        fn ground(&self, definition: &str) -> Ground {
+            Ground::of_entry(&self.config, &self.config.entries[0], definition).unwrap()
+        }
+    }
+
+    #[test]
+    fn a_home_is_for_one_definition_and_one_caller() {
+        let place = Place::new();
+        let home = |principal: &str, definition: &str| {
+            let workspace = place.ground(definition).workspace(&place.session(principal)).unwrap();
+            workspace.rights().home.clone().unwrap()
+        };
+        assert_eq!(home("ann", "one"), home("ann", "one"));
+        assert_ne!(home("ann", "one"), home("ben", "one"));
+        assert_ne!(home("ann", "one"), home("ann", "two"));
+    }
+
+    #[tokio::test]
+    async fn what_is_idle_or_not_there_any_more_goes() {
+        let place = Place::new();
+        let (session, mut ground) = (place.session("ann"), place.ground("one"));
+        ground.idle = Duration::from_millis(1);
+        let get = |ground: &Ground| ground.cell(&session, &Launcher::own()).unwrap();
+        let running = get(&ground);
+        let cell = Arc::downgrade(&running);
+        tokio::time::sleep(ground.idle * 50).await;
+        assert!(Arc::ptr_eq(&running, &get(&ground)), "a run has it");
+        drop(running);
+        let gone = async {
+            while cell.strong_count() > 0 {
+                tokio::time::sleep(ground.idle).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), gone).await.unwrap();
+        let ground = place.ground("one");
+        let cell = Arc::downgrade(&get(&ground));
+        Ground::tidy(&session, |name, definition| (name, definition) == ("a", "one")).unwrap();
+        assert!(cell.upgrade().is_some());
+        Ground::tidy(&session, |_, definition| definition == "two").unwrap();
+        assert!(cell.upgrade().is_none());
     }
 }

@@ -11,9 +11,11 @@ use serde_json::{Map, Value};
 
 use super::marks;
 use crate::base::workspace::quoted;
-use crate::base::{Error, Result};
+use crate::base::{Error, Kind, Result};
 use crate::config::{Entry, Surface};
 
+/// Each is looked for on the disk.
+const PATHS: usize = 4096;
 /// As many as the kernel follows.
 const LINKS: usize = 40;
 
@@ -62,7 +64,12 @@ impl Filter {
         }
         let Some(schema) = self.schema.as_ref().filter(|_| !self.arguments.is_empty()) else { return Ok(()) };
         let arguments = Value::Object(arguments.clone());
-        for marked in marks::find(schema, &arguments) {
+        let found = marks::find(schema, &arguments);
+        if found.len() > PATHS {
+            return Err(Error::new(Kind::TooLarge, format!("the call names more than {PATHS} paths"))
+                .hint("Name fewer in one call."));
+        }
+        for marked in found {
             if !self.takes(workspace, cwd, marked.path) {
                 let message = format!("the operator does not let {} name a path there", quoted(&marked.place));
                 return Err(Error::permission_denied("surface_path", message)

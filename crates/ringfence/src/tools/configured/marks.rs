@@ -3,8 +3,9 @@
 //! Every subschema that could be about a value counts, whether or not another one is what makes it fit: a path that is
 //! overlooked is worse than a text that is looked at in vain.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ptr;
+use std::rc::Rc;
 
 use regex::Regex;
 use serde_json::{Map, Value};
@@ -26,7 +27,14 @@ pub fn has_paths(schema: &Value) -> bool {
 
 /// Every text in `arguments` that the schema marks.
 pub fn find<'v>(schema: &'v Value, arguments: &'v Value) -> Vec<Marked<'v>> {
-    let mut walk = Walk { root: schema, seen: HashSet::new(), place: Vec::new(), found: Vec::new() };
+    let mut walk = Walk {
+        root: schema,
+        seen: HashSet::new(),
+        targets: HashMap::new(),
+        patterns: HashMap::new(),
+        place: Vec::new(),
+        found: Vec::new(),
+    };
     walk.go(schema, Some(arguments), None);
     walk.found
 }
@@ -36,9 +44,16 @@ struct Walk<'v> {
     /// What was looked at with what. Each pair once: a schema that leads to itself ends, and no schema takes longer than
     /// its own length times that of the value.
     seen: HashSet<(*const Value, *const u8)>,
+    /// What references name, looked up once.
+    targets: HashMap<&'v str, Vec<&'v Value>>,
+    /// The patterns of a schema for names, made once.
+    patterns: HashMap<*const Map<String, Value>, Patterns<'v>>,
     place: Vec<String>,
     found: Vec<Marked<'v>>,
 }
+
+/// One that cannot be used here fits every name.
+type Patterns<'v> = Rc<[(Option<Regex>, &'v Value)]>;
 
 fn is_path(schema: &Map<String, Value>) -> bool {
     schema.get("format").is_some_and(|format| format == "path")
@@ -73,7 +88,7 @@ impl<'v> Walk<'v> {
         }
         for key in ["$ref", "$dynamicRef", "$recursiveRef"] {
             if let Some(wanted) = schema_map.get(key).and_then(Value::as_str) {
-                let targets = resolve(self.root, wanted);
+                let targets = self.targets.entry(wanted).or_insert_with(|| resolve(self.root, wanted)).clone();
                 // What cannot be looked up here could mark anything.
                 if targets.is_empty() {
                     self.mark_all(value, name);
@@ -118,11 +133,10 @@ impl<'v> Walk<'v> {
             }
         }
         let properties = schema.get("properties").and_then(Value::as_object);
-        let patterns: Vec<(Option<Regex>, &Value)> = (schema.get("patternProperties").and_then(Value::as_object))
-            .into_iter()
-            .flatten()
-            .map(|(pattern, schema)| (Regex::new(pattern).ok(), schema))
-            .collect();
+        let patterns = Rc::clone(self.patterns.entry(ptr::from_ref(schema)).or_insert_with(|| {
+            let written = schema.get("patternProperties").and_then(Value::as_object).into_iter().flatten();
+            written.map(|(pattern, schema)| (Regex::new(pattern).ok(), schema)).collect()
+        }));
         for (name, inner) in object {
             self.place.push(name.clone());
             if let Some(names) = schema.get("propertyNames") {
