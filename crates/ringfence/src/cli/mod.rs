@@ -60,8 +60,9 @@ enum Command {
 pub fn run() -> ExitCode {
     leave_no_core();
     let cli = Cli::parse();
-    // `doctor` tries namespaces in processes of its own, which nobody can who cannot be looked at.
-    if !matches!(cli.command, Command::Doctor(_))
+    // `doctor` and `sandbox` try namespaces in processes of their own, and may stand in a fence themselves: neither can
+    // be done by whom nobody can look at.
+    if !matches!(cli.command, Command::Doctor(_) | Command::Sandbox(_))
         && let Err(error) = hide()
     {
         report(&error);
