@@ -7,6 +7,7 @@ mod forms;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -38,6 +39,7 @@ pub struct Known {
     first: [bool; 256],
     /// For each state: how many of the last bytes could be the beginning of a value that is not complete.
     pending: HashMap<StateID, usize>,
+    longest: usize,
 }
 
 impl Known {
@@ -61,7 +63,8 @@ impl Known {
             first[usize::from(value[0])] = true;
         }
         let pending = pending(&machine, start, &values);
-        Some(Known { values, machine, start, first, pending })
+        let longest = values.iter().map(|(value, _)| value.len()).max().unwrap_or(0);
+        Some(Known { values, machine, start, first, pending, longest })
     }
 
     pub(super) fn start(&self) -> StateID {
@@ -183,6 +186,40 @@ pub fn is_searchable(secret: &Secret) -> bool {
     secret.expose().len() >= SHORTEST
 }
 
+/// How far around a part one has to look for values that are only partly in it.
+pub fn reach() -> usize {
+    current().map_or(0, |known| known.longest.saturating_sub(1))
+}
+
+/// What in this part of the bytes belongs to values that reach beyond it, and to those that overlap them: none of these
+/// could be found in the part alone.
+pub fn cut(bytes: &[u8], part: Range<usize>) -> Vec<Range<usize>> {
+    let Some(known) = current() else { return Vec::new() };
+    let mut finds = Vec::new();
+    known.scan(known.start(), bytes, |end, length, _| finds.push(end - length..end));
+    let crosses = |find: &Range<usize>, edge: usize| find.start < edge && edge < find.end;
+    let (mut cut, mut rest): (Vec<_>, Vec<_>) =
+        finds.into_iter().partition(|find| crosses(find, part.start) || crosses(find, part.end));
+    loop {
+        let touches = |find: &Range<usize>| cut.iter().any(|one| one.start < find.end && find.start < one.end);
+        let (more, others): (Vec<_>, Vec<_>) = rest.into_iter().partition(touches);
+        if more.is_empty() {
+            break;
+        }
+        (cut, rest) = (cut.into_iter().chain(more).collect(), others);
+    }
+    let inside = cut.into_iter().map(|one| one.start.max(part.start)..one.end.min(part.end));
+    inside.filter(|one| !one.is_empty()).collect()
+}
+
+/// The bytes with stars in place of every value, so that they can be cut anywhere: nothing in them moves.
+pub fn mask(bytes: &[u8]) -> Cow<'_, [u8]> {
+    let mut masked = Cow::Borrowed(bytes);
+    let Some(known) = current() else { return masked };
+    known.scan(known.start(), bytes, |end, length, _| masked.to_mut()[end - length..end].fill(b'*'));
+    masked
+}
+
 /// The text with `[secret:NAME]` in place of every value.
 pub fn redact(text: &str) -> Cow<'_, str> {
     match redact_bytes(text.as_bytes()) {
@@ -254,6 +291,16 @@ mod tests {
         let clean = "a [secret:FIRST], [secret:FIRST].";
         assert_eq!(value, json!({"a": [clean, 1, null], "[secret:FIRST]": {"b": clean}}));
         assert!(is_searchable(&Secret::new("8 bytes!")) && !is_searchable(&Secret::new("7 bytes")));
+    }
+
+    #[test]
+    fn a_value_that_is_only_partly_there_is_told() {
+        learn([("CUT", &Secret::new("0123456789-cut")), ("OVER", &Secret::new("-cut-and-more"))]);
+        let text = b"a 0123456789-cut-and-more b 0123456789-cut.";
+        assert!(cut(text, 0..text.len()).is_empty());
+        assert_eq!(cut(text, 10..25), [10..16, 12..25], "what overlaps one that is cut is told too");
+        assert_eq!(cut(text, 0..4).first(), Some(&(2..4)));
+        assert!(reach() >= 13);
     }
 
     #[test]

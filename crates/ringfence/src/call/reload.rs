@@ -4,7 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -28,15 +30,31 @@ const AT_START: &[&str] = &[
     "limits.audit_rotate_mb",
 ];
 
+/// Secrets that could not be read are looked up again with a call, but not with every one.
+const RETRY: Duration = Duration::from_secs(1);
+
 /// How the config is made again, and what the last look has found.
 pub struct Reload {
     made: Arc<Made>,
     first: Arc<Config>,
     /// The files that decide, as they were before what holds now was read.
     seen: Mutex<Prints>,
-    /// Calls that come together make one reload.
+    /// Calls that come together make one reload. Counts those that have begun.
     turn: tokio::sync::Mutex<()>,
+    begun: AtomicU64,
+    /// Somebody wants one, whatever the files look like.
+    wanted: AtomicBool,
+    /// When secrets that could not be read were last tried.
+    tried: Mutex<Option<Instant>>,
     found: RwLock<Found>,
+}
+
+/// Why the files are looked at again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    Changed,
+    /// A keyring may have been opened by now.
+    Missed,
 }
 
 /// What there is to say about the operator's files beside what they come to.
@@ -51,15 +69,31 @@ pub struct Found {
 impl Reload {
     pub fn new(made: Made, seen: Prints, first: Arc<Config>) -> Reload {
         let made = Arc::new(made);
-        Reload { made, first, seen: Mutex::new(seen), turn: tokio::sync::Mutex::default(), found: RwLock::default() }
+        Reload {
+            made,
+            first,
+            seen: Mutex::new(seen),
+            turn: tokio::sync::Mutex::default(),
+            begun: AtomicU64::new(0),
+            wanted: AtomicBool::new(false),
+            tried: Mutex::default(),
+            found: RwLock::default(),
+        }
     }
 
     pub(super) fn seen(&self) -> Prints {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn have_changed(&self) -> bool {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).have_changed()
+    fn is_due(&self, now: &State) -> Option<Why> {
+        if self.wanted.load(Ordering::Acquire)
+            || self.seen.lock().unwrap_or_else(PoisonError::into_inner).have_changed()
+        {
+            return Some(Why::Changed);
+        }
+        let tried = *self.tried.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_time = tried.is_none_or(|tried| tried.elapsed() >= RETRY);
+        (now.config.secrets.are_missed() && is_time).then_some(Why::Missed)
     }
 
     fn set_seen(&self, prints: Prints) {
@@ -80,20 +114,29 @@ impl Pipeline {
     /// that had returned before.
     pub async fn refresh(&self) {
         let Some(reload) = &self.reload else { return };
-        if !reload.have_changed() {
+        if reload.is_due(&self.state()).is_none() {
             return;
         }
+        let begun = reload.begun.load(Ordering::Acquire);
         let _turn = reload.turn.lock().await;
-        if !reload.have_changed() {
+        // One that has begun since has seen what we have. Whoever never stops to write holds nobody up for long.
+        if reload.begun.load(Ordering::Acquire) > begun {
             return;
         }
         let now = self.state();
+        let Some(why) = reload.is_due(&now) else { return };
+        reload.begun.fetch_add(1, Ordering::AcqRel);
+        reload.wanted.store(false, Ordering::Release);
+        *reload.tried.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         let work = tokio::task::spawn_blocking({
             let (made, first, now, seen) =
                 (Arc::clone(&reload.made), Arc::clone(&reload.first), Arc::clone(&now), reload.seen());
             move || make(&made, &first, &now, &seen)
         });
         match work.await {
+            Ok((Ok((state, _)), prints)) if why == Why::Missed && state.config.secrets.are_missed() => {
+                reload.set_seen(prints);
+            }
             Ok((Ok((state, restart_needed)), prints)) => {
                 self.take(reload, &now, state, restart_needed);
                 reload.set_seen(prints);
@@ -105,6 +148,14 @@ impl Pipeline {
             // Only a panic ends it early; what is seen stays as it was, so that the next request tries again.
             Err(error) => tracing::error!("the config cannot be looked at: {error}"),
         }
+    }
+
+    /// The same, whether something has changed or not.
+    pub async fn reload_now(&self) {
+        if let Some(reload) = &self.reload {
+            reload.wanted.store(true, Ordering::Release);
+        }
+        self.refresh().await;
     }
 
     fn take(&self, reload: &Reload, now: &State, state: State, restart_needed: Vec<&'static str>) {

@@ -113,3 +113,56 @@ fn words_for_clients_hold_no_path_of_the_host() {
         assert_eq!(without_paths(text), expected);
     }
 }
+
+#[tokio::test]
+async fn a_store_that_is_mended_is_read() {
+    let scratch = Scratch::new();
+    Store::new(&scratch.dir("root"), None).set("DB", &crate::base::secret::Secret::new("a-value"), None).unwrap();
+    let folder = scratch.path().join("root/secrets");
+    let open = |mode| std::fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    open(0o755);
+    let config = "root = '../root'\nworkspace = '../elsewhere'\n[mcp.x]\ncommand = 'true'\nenv.A = '${secret:DB}'\n";
+    let server = serving(&scratch, config);
+    let has = || server.pipeline.state().config.secrets.get(&Ref::Stored("DB".into())).is_ok();
+    server.pipeline.refresh().await;
+    assert!(!has());
+    assert_eq!(server.pipeline.state().config.generation, 1, "still not, and that is nothing new");
+    open(0o700);
+    server.pipeline.refresh().await;
+    assert!(has());
+    server.pipeline.reload_now().await;
+    assert_eq!(server.pipeline.state().config.generation, 3, "because somebody wants it");
+}
+
+/// Somebody writes without end; those who come together do not wait one after the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn constant_edits_hold_nobody_up_for_long() {
+    let scratch = Arc::new(Scratch::new());
+    let text = "root = '../root'\nworkspace = '../elsewhere'\n";
+    let server = serving(&scratch, text);
+    let stop = Arc::new(AtomicBool::new(false));
+    let writer = std::thread::spawn({
+        let (scratch, stop) = (Arc::clone(&scratch), Arc::clone(&stop));
+        move || {
+            while !stop.load(Ordering::Relaxed) {
+                scratch.file("etc/config.toml", text);
+            }
+        }
+    });
+    let waits: Vec<_> = (0..6)
+        .map(|_| {
+            let server = Arc::clone(&server);
+            tokio::spawn(async move {
+                let begun = Instant::now();
+                server.pipeline.refresh().await;
+                begun.elapsed()
+            })
+        })
+        .collect();
+    for wait in waits {
+        let waited = wait.await.unwrap();
+        assert!(waited < Duration::from_secs(4), "{waited:?}");
+    }
+    stop.store(true, Ordering::Relaxed);
+    writer.join().unwrap();
+}

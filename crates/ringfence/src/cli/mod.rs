@@ -58,7 +58,16 @@ enum Command {
 
 /// Runs the command line and turns its end into an exit code.
 pub fn run() -> ExitCode {
+    leave_no_core();
     let cli = Cli::parse();
+    // `doctor` and `sandbox` try namespaces in processes of their own, and may stand in a fence themselves: neither can
+    // be done by whom nobody can look at.
+    if !matches!(cli.command, Command::Doctor(_) | Command::Sandbox(_))
+        && let Err(error) = hide()
+    {
+        report(&error);
+        return ExitCode::from(error.kind().row().exit);
+    }
     let result = match cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Try => try_it::run(&mut std::io::stdout().lock()).map(|()| 0),
@@ -79,6 +88,19 @@ pub fn run() -> ExitCode {
             ExitCode::from(error.kind().row().exit)
         }
     }
+}
+
+/// A command runs as the same user. It shall not find our environment, our pipes or our memory through /proc.
+fn hide() -> Result<()> {
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
+        .map_err(|error| Error::internal("cannot hide from our own children").source(error))
+}
+
+/// Whatever holds a secret. With a limit of 1 no program is given one either. Where it is refused, it stays as it is.
+fn leave_no_core() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Core);
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(now.maximum.unwrap_or(1).min(1)), ..now });
 }
 
 /// An error for a person at a terminal: what happened, then what to do.

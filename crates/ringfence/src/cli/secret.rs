@@ -49,6 +49,9 @@ enum Command {
     Set {
         /// Letters, digits and `_`, as in `${secret:NAME}`
         name: String,
+        /// What must not be here. Taken so that it is not repeated in an error.
+        #[arg(hide = true, allow_hyphen_values = true)]
+        more: Vec<std::ffi::OsString>,
         /// Calls that need it are refused after this time: 12h, 30d, 8w
         #[arg(long, value_name = "TIME", value_parser = parse_age, conflicts_with = "expires")]
         expires_in: Option<Duration>,
@@ -83,7 +86,11 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     };
     let keeping = resolve_keeping(&flags, &Env::of_process())?;
     let text = match &args.command {
-        Command::Set { name, expires_in, expires, keyring } => {
+        Command::Set { more, .. } if !more.is_empty() => {
+            return Err(Error::invalid_arguments("a value is never taken from the command line")
+                .hint("Type it when it is asked for, or send it to standard input. If that was one, it is in the history of the shell by now."));
+        }
+        Command::Set { name, expires_in, expires, keyring, .. } => {
             let expires = expires.or_else(|| expires_in.map(|age| unix_seconds().saturating_add(age.as_secs())));
             set(&keeping, name, expires, *keyring)?
         }

@@ -92,9 +92,6 @@ pub fn run(args: Args) -> Result<u8> {
     said.say();
     config::prepare_root(&config)?;
     crate::sandbox::profile::check(&config)?;
-    // A command runs as the same user. It shall not find our environment, our pipes or our memory through /proc.
-    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
-        .map_err(|error| Error::internal("cannot hide from our own children").source(error))?;
     // One client needs one thread, and a call that never changes threads is quicker; what blocks has its own anyway.
     let mut runtime = match config.http.listen {
         Some(_) => tokio::runtime::Builder::new_multi_thread(),
@@ -157,6 +154,13 @@ async fn serve(mut config: Config, made: config::Made, seen: config::Prints) -> 
     server.pipeline.state().log_dropped();
     tokio::spawn(tell_of_rules(Arc::clone(&server)));
     let watch = server.pipeline.watch();
+    let mut hangup = signal(SignalKind::hangup()).map_err(no_signals)?;
+    let told = Arc::clone(&server);
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            told.pipeline.reload_now().await;
+        }
+    });
     let audit = server.pipeline.audit.clone();
     audit.event(
         "server.start",

@@ -39,6 +39,11 @@ struct Print {
 impl Print {
     fn of(path: &Path) -> Option<Print> {
         let facts = std::fs::metadata(path).ok()?;
+        if facts.is_dir() {
+            // What is in it has prints of its own. This is about who may enter.
+            let changed = (i64::from(facts.mode()), i64::from(facts.uid()));
+            return Some(Print { device: facts.dev(), inode: facts.ino(), size: 1, written: (0, 0), changed });
+        }
         Some(Print {
             device: facts.dev(),
             inode: facts.ino(),
@@ -113,7 +118,8 @@ impl Made {
     /// The same again, after something has changed since the start. Blocks until the files are settled.
     pub fn again(&self, first: &Config, now: &Config, before: &Prints) -> (Result<Config>, Prints) {
         let read = || resolve_again(&self.flags, &self.env, first);
-        self.make(self.files(Some(now)), read, |files| settled(files, before))
+        let until = Instant::now() + LONGEST;
+        self.make(self.files(Some(now)), read, |files| settled(files, before, until))
     }
 
     /// The file that the operator writes, whether it is there or not.
@@ -150,7 +156,7 @@ impl Made {
 }
 
 /// Waits until nobody seems to be writing any more.
-fn settled(files: &[PathBuf], before: &Prints) -> Prints {
+fn settled(files: &[PathBuf], before: &Prints, until: Instant) -> Prints {
     let begun = Instant::now();
     let (mut prints, mut since) = (Prints::take(files), begun);
     loop {
@@ -158,7 +164,7 @@ fn settled(files: &[PathBuf], before: &Prints) -> Prints {
         // A file that is gone has no time of its own; nor has one from another clock that is of use.
         let still = since.elapsed() >= quiet;
         let old = prints.age() >= quiet && prints.0.iter().all(|(_, print)| print.is_some());
-        if still || old || begun.elapsed() >= LONGEST {
+        if still || old || Instant::now() >= until {
             return prints;
         }
         std::thread::sleep(STEP);
@@ -214,6 +220,7 @@ mod tests {
         let before = Prints::take(&files);
         age(&file, Duration::from_secs(60));
         let begun = Instant::now();
+        let settled = |files: &[PathBuf], before: &Prints| settled(files, before, Instant::now() + LONGEST);
         settled(&files, &before);
         assert!(begun.elapsed() < QUIET, "what was written long ago is settled");
         // Emptied now, and written a while later.

@@ -212,7 +212,11 @@ pub struct Keeping {
 }
 
 pub fn resolve_keeping(flags: &Flags, env: &Env) -> Result<Keeping> {
-    let source = Source::read(flags, env)?;
+    let source = match Source::read(flags, env) {
+        // Nothing in the file says where the store is, and what is wrong with it may be mended later.
+        Err(_) if flags.root.is_some() || env.path(env::SANDBOX_ROOT).is_some() => Source::default(),
+        source => source?,
+    };
     let defaults = read::parse_file(DEFAULTS, Path::new("defaults.toml"))?;
     let mut picker = picker(&source, env);
     let (root, _) = root(&mut picker, flags, env, &source)?;

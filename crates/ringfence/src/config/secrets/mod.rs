@@ -176,6 +176,11 @@ impl Secrets {
         }
     }
 
+    /// Whether a source could not be read, which may be over by now.
+    pub fn are_missed(&self) -> bool {
+        self.found.values().any(|found| matches!(found, Found::Unreadable))
+    }
+
     /// Those of these that output cannot be searched for.
     pub fn short(&self, refs: &[Ref]) -> Vec<(String, Secret)> {
         let value = |one: &Ref| Some((one.name().to_owned(), self.get(one).ok()?.clone()));

@@ -12,13 +12,16 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, fstat, openat, renameat, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, FlockOperation, Mode, OFlags, RenameFlags, flock, fstat, openat, renameat, renameat_with, statat,
+    unlinkat,
+};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::private::{self, Owner, broken, refused};
 use super::{is_name, unix_seconds};
-use crate::base::ids::random;
+use crate::base::ids::{random, short};
 use crate::base::seal::Sealer;
 use crate::base::secret::Secret;
 use crate::base::{Error, Kind, Result};
@@ -79,7 +82,7 @@ impl Store {
     }
 
     pub fn files(&self) -> Vec<PathBuf> {
-        vec![self.dir.join("store"), self.key_path()]
+        vec![self.dir.clone(), self.dir.join("store"), self.key_path()]
     }
 
     fn key_path(&self) -> PathBuf {
@@ -214,6 +217,10 @@ impl Store {
             None => private::read(dir, Path::new("key"), &what, Owner::Us, KEY_BYTES)?,
         };
         let Some(bytes) = bytes.map(Zeroizing::new) else { return Ok(None) };
+        // Begun and never written, by a disk that was full or a machine that stopped. With a store it is a loss.
+        if bytes.is_empty() && statat(dir, "store", AtFlags::SYMLINK_NOFOLLOW).is_err() {
+            return Ok(None);
+        }
         let key = URL_SAFE_NO_PAD.decode(bytes.trim_ascii()).ok().map(Zeroizing::new);
         let key = key.and_then(|key| <[u8; 32]>::try_from(&key[..]).ok()).ok_or_else(|| {
             refused(&what, "is no key")
@@ -231,12 +238,32 @@ impl Store {
         let key = Zeroizing::new(random::<32>());
         let text = Zeroizing::new(format!("{}\n", URL_SAFE_NO_PAD.encode(&key[..])));
         let written = match &self.key {
-            Some(path) => write_new(CWD, path, text.as_bytes()),
-            None => write_new(dir, Path::new("key"), text.as_bytes()),
+            Some(path) => put_new(CWD, path, text.as_bytes()),
+            None => put_new(dir, Path::new("key"), text.as_bytes()),
         };
         written.map_err(|error| broken(&what, "cannot be written", error))?;
         Sealer::with_key(&key)
     }
+}
+
+/// Whole or not at all, and in place of nothing but an empty file.
+fn put_new(at: impl AsFd, path: &Path, text: &[u8]) -> std::io::Result<()> {
+    let at = at.as_fd();
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let fresh = path.with_file_name(format!(".{name}.{}", short("new")));
+    write_new(at, &fresh, text)?;
+    let put = || {
+        if statat(at, path, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|facts| facts.st_size == 0) {
+            unlinkat(at, path, AtFlags::empty())?;
+        }
+        renameat_with(at, &fresh, at, path, RenameFlags::NOREPLACE)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        rustix::fs::fsync(openat(at, folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+    };
+    put().map_err(|error| {
+        let _ = unlinkat(at, &fresh, AtFlags::empty());
+        error.into()
+    })
 }
 
 fn write_new(at: impl AsFd, path: &Path, text: &[u8]) -> std::io::Result<()> {

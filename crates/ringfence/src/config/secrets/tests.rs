@@ -326,3 +326,29 @@ fn names_that_say_where_one_is_are_no_secrets() {
     assert_eq!(value(&config, &Ref::Variable("HOME".into())), home);
     assert_eq!(known::redact(&home), home);
 }
+
+#[test]
+fn a_key_that_was_never_written_is_made_again_and_one_that_is_lost_is_not() {
+    let scratch = Scratch::new();
+    for key in [None, Some(scratch.dir("keys").join("mine"))] {
+        let root = scratch.dir(if key.is_some() { "other" } else { "root" });
+        let store = Store::new(&root, key.clone());
+        let key = key.unwrap_or(root.join("secrets/key"));
+        std::fs::create_dir_all(root.join("secrets")).unwrap();
+        std::fs::set_permissions(root.join("secrets"), PermissionsExt::from_mode(0o700)).unwrap();
+        std::fs::write(&key, "").unwrap();
+        std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
+        store.set("DB", &Secret::new("value-in-the-store"), None).unwrap();
+        assert_eq!(
+            std::fs::read_dir(key.parent().unwrap())
+                .unwrap()
+                .filter(|entry| { entry.as_ref().unwrap().file_name().to_string_lossy().contains("new") })
+                .count(),
+            0,
+            "nothing is left behind"
+        );
+        std::fs::write(&key, "").unwrap();
+        assert!(store.set("DB", &Secret::new("another"), None).is_err());
+        assert!(store.read().is_err());
+    }
+}

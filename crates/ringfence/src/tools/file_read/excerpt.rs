@@ -1,7 +1,7 @@
 //! The part of a text that a caller asked for and a client can take.
 
 use super::too_large_for;
-use crate::base::{Cancel, Result};
+use crate::base::{Cancel, Result, known};
 use crate::tools::content::{Content, Survey};
 use crate::tools::text::{self, Unit};
 
@@ -50,6 +50,25 @@ pub fn take(content: &Content, survey: &Survey, window: Window, max: usize, canc
     }
 }
 
+/// Leaves nothing of values of secrets that are only partly in what is shown: halves are not found later, and two of
+/// them make a whole. One that is all there keeps its place and gets its name. Whether there was anything.
+fn hide_halves(content: &Content, at: u64, shown: &mut [u8]) -> Result<bool> {
+    if !known::any() || shown.is_empty() {
+        return Ok(false);
+    }
+    let reach = known::reach();
+    let before = usize::try_from(at).unwrap_or(usize::MAX).min(reach);
+    let around = content.read(at - before as u64, before + shown.len() + reach)?;
+    let cut = known::cut(&around, before..around.len().min(before + shown.len()));
+    for byte in cut.iter().flat_map(|part| part.clone()) {
+        // Lines stay lines.
+        if !matches!(shown[byte - before], b'\n' | b'\r') {
+            shown[byte - before] = b'*';
+        }
+    }
+    Ok(!cut.is_empty())
+}
+
 /// No encoding needs more bytes than this for `max` bytes of text (UTF-16 has two for one of ASCII).
 fn raw_bound(max: usize) -> usize {
     2 * max + 8
@@ -73,7 +92,11 @@ fn take_bytes(content: &Content, survey: &Survey, from: u64, length: Option<u64>
         at += partial as u64;
     }
     let more = at + (raw.len() as u64) < survey.size;
-    let decoded = text::decode(encoding, &raw, max, more);
+    let mut decoded = text::decode(encoding, &raw, max, more);
+    raw.truncate(decoded.used);
+    if hide_halves(content, at, &mut raw)? {
+        decoded = text::decode(encoding, &raw, max, false);
+    }
     let end = at + decoded.used as u64;
     let asked_end = length.map_or(u64::MAX, |length| from.saturating_add(length));
     // Half a character at the end of what was asked for is no cut.
@@ -116,10 +139,23 @@ struct Lines {
 impl Lines {
     /// Everything that fits lies in one window of bounded size, so one read is enough.
     fn take(&self, content: &Content, survey: &Survey, start: u64, max: usize) -> Result<Excerpt> {
+        let mut raw = content.read(start, raw_bound(max))?;
+        let to_end = start + raw.len() as u64 >= survey.size;
+        let (mut excerpt, at, count) = self.fill(survey, &raw, to_end, max);
+        raw.truncate(at);
+        if hide_halves(content, start, &mut raw)? {
+            let truncated = excerpt.truncated;
+            (excerpt, ..) = self.fill(survey, &raw, to_end, max);
+            excerpt.truncated |= truncated;
+        }
+        self.place(&mut excerpt, survey, start + at as u64, count);
+        Ok(excerpt)
+    }
+
+    /// What fits, how many bytes of the file that is, and how many lines.
+    fn fill(&self, survey: &Survey, raw: &[u8], to_end: bool, max: usize) -> (Excerpt, usize, u64) {
         let encoding = survey.found.encoding;
         let unit = Unit::of(encoding);
-        let raw = content.read(start, raw_bound(max))?;
-        let to_end = start + raw.len() as u64 >= survey.size;
         let mut excerpt = Excerpt::default();
         let (mut at, mut count) = (0, 0);
         while at < raw.len() && count < self.limit {
@@ -148,8 +184,7 @@ impl Lines {
                 break;
             }
         }
-        self.place(&mut excerpt, survey, start + at as u64, count);
-        Ok(excerpt)
+        (excerpt, at, count)
     }
 
     fn number(&self, count: u64) -> String {

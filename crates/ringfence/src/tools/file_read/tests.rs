@@ -290,3 +290,31 @@ fn an_offset_past_every_end_is_empty() {
     let (_, metadata) = read_text(&scratch, json!({"path": "large", "max_bytes": 1024}));
     assert_eq!(metadata.get("eol"), None, "{metadata}");
 }
+
+/// Whole values get their names on the way out. Halves would not, and two reads would make a whole.
+#[test]
+fn no_read_shows_a_part_of_a_secret() {
+    const VALUE: &str = "read-in-halves-0123456789";
+    crate::base::known::learn([("HALVES", &crate::base::secret::Secret::new(VALUE))]);
+    let long = format!("{}{VALUE}{}\nend\n", "a".repeat(100), "b".repeat(100));
+    let scratch = with_file(long.as_bytes());
+    let halves = |text: &str| (4..VALUE.len()).any(|at| text.contains(&VALUE[..at]) || text.contains(&VALUE[at - 4..]));
+    for at in 90..=130 {
+        for arguments in [
+            json!({"path": "f", "byte_offset": at, "byte_length": 60}),
+            json!({"path": "f", "byte_offset": at - 60, "byte_length": 60}),
+            json!({"path": "f", "max_bytes": at}),
+            json!({"path": "f", "max_bytes": at, "line_numbers": true}),
+        ] {
+            let (text, metadata) = read_text(&scratch, arguments.clone());
+            let rest = text.replace(VALUE, "");
+            assert!(!halves(&rest), "{arguments}: {text}");
+            assert!(metadata["next_byte_offset"].is_u64(), "{arguments}: {metadata}");
+        }
+    }
+    // What there is to show is shown at its place.
+    let (text, _) = read_text(&scratch, json!({"path": "f", "byte_offset": 98, "byte_length": 6}));
+    assert!(text.starts_with("aa****"), "{text}");
+    let (text, _) = read_text(&scratch, json!({"path": "f"}));
+    assert_eq!(text, long);
+}

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering as Atomic};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Hit, Mode, Reply, Skipped};
+use crate::base::known;
 use crate::base::workspace::tree::order;
 use crate::tools::cursor::Question;
 
@@ -232,6 +233,8 @@ fn shrink(hit: &mut Hit, room: usize) -> bool {
             hit.before.remove(0);
         } else if hit.after.pop().is_none() {
             let Some(text) = &mut hit.text else { break };
+            // Before it is cut: half of a value is not found any more.
+            known::redact_text(text);
             let keep = text.chars().count() / 2;
             if keep == 0 {
                 break;

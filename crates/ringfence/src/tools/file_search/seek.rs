@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use super::found::{Finding, Found, Share};
 use super::patient::Patient;
 use super::{Hit, Mode};
+use crate::base::known;
 use crate::base::workspace::tree::{Directory, Entry, Halt, Next, Seen, Tree, Visitor};
 use crate::tools::selection::Selection;
 
@@ -336,8 +337,12 @@ fn cut(line: &[u8], start: usize, most: usize) -> (String, u64) {
     }
     let from = floor(line, start.saturating_sub(most * WIDE));
     let to = floor(line, (start + most * WIDE).min(line.len()));
-    let head: Vec<char> = String::from_utf8_lossy(&line[from..start]).chars().collect();
-    let tail: Vec<char> = String::from_utf8_lossy(&line[start..to]).chars().collect();
+    // Half of a secret would not be found any more.
+    let reach = known::reach();
+    let (first, last) = (from.saturating_sub(reach), (to + reach).min(line.len()));
+    let shown = known::mask(&line[first..last]);
+    let head: Vec<char> = String::from_utf8_lossy(&shown[from - first..start - first]).chars().collect();
+    let tail: Vec<char> = String::from_utf8_lossy(&shown[start - first..to - first]).chars().collect();
     // A quarter for what leads up to the match, more where little follows it.
     let lead = (most / 4).max(most.saturating_sub(tail.len())).min(head.len());
     let follow = (most - lead).min(tail.len());
@@ -377,5 +382,18 @@ mod tests {
         let (text, column) = cut(end.as_bytes(), 5000, 300);
         assert_eq!((text.chars().count(), column), (301, 5001));
         assert!(text.ends_with("xHIT"));
+    }
+
+    #[test]
+    fn no_part_of_a_secret_is_left_where_a_line_is_cut() {
+        let value = "searched-for-in-halves-0123456789";
+        known::learn([("SEARCHED", &crate::base::secret::Secret::new(value))]);
+        for lead in 180..330 {
+            let line = format!("HIT{}{value}{}{value}HIT", "x".repeat(lead), "y".repeat(3000 - lead));
+            for start in [0, line.len() - 3] {
+                let (text, _) = cut(line.as_bytes(), start, 300);
+                assert!(!(0..value.len() - 4).any(|at| text.contains(&value[at..at + 4])), "{lead}: {text}");
+            }
+        }
     }
 }

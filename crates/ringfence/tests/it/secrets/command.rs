@@ -58,12 +58,14 @@ fn what_is_no_secret_is_refused_with_what_to_do() {
         (&["set", "BAD", "--expires-in", "soon"], "value-of-it"),
         // Never from the command line.
         (&["set", "DB", "value-of-it"], ""),
+        (&["set", "DB", "--value-of-it"], ""),
         (&["set", "DB", "--keyring"], "value-of-it"),
     ] {
         let output = secret(&scratch, words, input);
         assert!(!output.status.success(), "{words:?}: {output:?}");
         let said = text(&output);
         assert!(said.contains("hint:") || said.contains("Usage") || said.contains("--help"), "{words:?}: {said}");
+        assert!(!said.contains("value-of-it"), "{words:?}: {said}");
     }
     assert!(!scratch.path().join("root/secrets/store").exists());
     // Just as large as one may be.
@@ -101,4 +103,30 @@ fn a_value_that_is_typed_is_not_shown() {
     let screen = String::from_utf8(screen).unwrap();
     assert!(screen.contains("`DB` is in the store") && !screen.contains("hunter2"), "{screen}");
     assert_eq!(list(&scratch)[0]["name"], "DB");
+}
+
+#[test]
+fn a_config_that_is_broken_keeps_nobody_from_setting_a_secret() {
+    let scratch = Scratch::new();
+    std::fs::write(scratch.path().join("config.toml"), "tools = \n").unwrap();
+    set(&scratch, "DB", "value-for-later");
+    let output = secret(&scratch, &["list"], "");
+    assert!(output.status.success() && text(&output).contains("DB"), "{output:?}");
+}
+
+/// Every command may hold a value, so none leaves a core.
+#[test]
+fn a_command_that_takes_a_value_leaves_no_core() {
+    let scratch = Scratch::new();
+    let mut command = crate::support::server::ringfence(&scratch);
+    command.args(["secret", "set", "DB", "--root"]).arg(scratch.path().join("root"));
+    let mut child = command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let limits = format!("/proc/{}/limits", child.id());
+    crate::support::eventually(crate::support::DEADLINE, "it has lowered the limit", || {
+        let limits = std::fs::read_to_string(&limits).unwrap();
+        let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+        matches!(core.split_whitespace().nth(4), Some("0" | "1"))
+    });
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"a-value").unwrap();
+    assert!(child.wait().unwrap().success());
 }
