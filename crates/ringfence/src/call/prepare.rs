@@ -15,7 +15,7 @@ use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Escalate};
 use crate::sandbox::git;
 use crate::session::Shape;
-use crate::tools::{PrepareCx, Tool};
+use crate::tools::{PrepareCx, Tool, extended};
 
 /// Text longer than this is cut in the middle of a prompt, which says so; the hash covers the whole.
 const SHOWN_CHARS: usize = 15_000;
@@ -87,7 +87,7 @@ pub fn prepare(
         tool: spec.name.clone(),
         description: spec.description.clone(),
         definition: match &plan.extent {
-            Some(extent) => digest(&json!([tool.definition(), extent])),
+            Some(extent) => extended(&tool.definition(), extent),
             None => tool.definition(),
         },
         generation: config.generation,

@@ -32,9 +32,6 @@ pub struct Cell {
     _scratch: Option<profile::Scratch>,
 }
 
-/// A session keeps one thing of a kind, and this is another than its own cell.
-struct ForCodex(Arc<Cell>);
-
 impl Cell {
     /// The session's own.
     pub fn of(session: &Session, config: &Config, launcher: &Launcher) -> Result<Arc<Cell>> {
@@ -48,14 +45,16 @@ impl Cell {
         Cell::with(rights, &config, launcher)
     }
 
-    /// That of the Codex that this session runs: its home is there, and the host's network.
-    pub fn for_codex(session: &Session, config: &Config, launcher: &Launcher) -> Result<Arc<Cell>> {
-        let made = session.keep(|| {
-            let config = Config { sandbox: codex::sandbox(config), ..config.clone() };
-            let rights = codex::rights(&config, session.workspace.rights())?;
-            Cell::with(rights, &config, launcher.clone()).map(|cell| ForCodex(Arc::new(cell)))
-        })?;
-        Ok(Arc::clone(&made.0))
+    /// That of one Codex that this session runs, with its program and home, and the host's network.
+    pub fn for_codex(
+        session: &Session,
+        config: &Config,
+        launcher: &Launcher,
+        (program, home): (&Path, &Path),
+    ) -> Result<Arc<Cell>> {
+        let config = Config { sandbox: codex::sandbox(config), ..config.clone() };
+        let rights = codex::rights(&config, session.workspace.rights(), program, Some(home))?;
+        Cell::with(rights, &config, launcher.clone()).map(Arc::new)
     }
 
     fn new(workspace: &Workspace, config: &Config, launcher: Launcher) -> Result<Cell> {

@@ -128,6 +128,11 @@ impl Spec {
     }
 }
 
+/// A definition with what trust in one call is good for.
+pub fn extended(definition: &str, extent: &str) -> String {
+    digest(&json!([definition, extent]))
+}
+
 /// What `prepare` found out about one call, before anything happens.
 #[derive(Debug, Default)]
 pub struct Plan {
