@@ -36,8 +36,6 @@ const TIMEOUT: Duration = Duration::from_secs(3600);
 #[derive(Debug, Deserialize)]
 struct Arguments {
     prompt: String,
-    #[serde(flatten)]
-    settings: Settings,
 }
 
 pub struct Codex {
@@ -53,7 +51,9 @@ impl Codex {
     }
 
     fn read(&self, arguments: &Map<String, Value>, shape: &Shape) -> Result<Turn> {
-        let Arguments { prompt, mut settings } = arguments::parse(arguments, &self.spec.input_schema)?;
+        let Arguments { prompt } = arguments::parse(arguments, &self.spec.input_schema)?;
+        // Apart, since one type in another would hide which argument does not fit.
+        let mut settings: Settings = arguments::parse(arguments, &self.spec.input_schema)?;
         let mut env = None;
         shape.fill(&mut settings.cwd, &mut env);
         Ok(Turn { prompt, settings, env: env.unwrap_or_default(), thread: None })

@@ -151,9 +151,36 @@ fn without_the_surface_the_list_is_the_legacy_pair_and_nothing_else() {
         let mut names: Vec<&String> = reply["inputSchema"]["properties"].as_object().unwrap().keys().collect();
         names.sort();
         assert_eq!(names, ["conversationId", "prompt", "threadId"]);
-        let known = client.request("mcp.capabilities", json!({}))["result"]["tools"].clone();
-        assert_eq!(known.as_array().unwrap().len(), 2);
     });
+}
+
+/// As the removed server declared itself, and nothing that it did not know is known.
+#[test]
+fn without_the_surface_nothing_else_is_declared_or_answered() {
+    on_every_transport(off, |_, client| {
+        for method in
+            ["foo/bar", "mcp.capabilities", "ringfence/session/update", "codex/sandbox-state/update", "prompts/list"]
+        {
+            let message = client.request(method, json!({}));
+            let expected =
+                json!({"code": -32601, "message": format!("method not found: {method}"), "data": {"method": method}});
+            assert_holds(expected, &message["error"]);
+        }
+    });
+    for cell in eras().filter(|cell| cell.version == SESSIONS) {
+        let pair = Pair::new(cell.transport).config("enable_mcp_server_surface = false");
+        let mut server = pair.options.spawn();
+        let mut client = server.client(cell.version);
+        let hello = client.shake_hands();
+        assert_eq!(hello["capabilities"], json!({"tools": {"listChanged": true}}), "{hello:#}");
+        assert!(hello.get("instructions").is_none() && hello.get("_meta").is_none(), "{hello:#}");
+        // A state that comes all the same is not taken, whichever way.
+        let state = json!({"sandboxPolicy": {"type": "read-only"}, "sandboxCwd": "/"});
+        assert_eq!(client.request("codex/sandbox-state/update", state.clone())["error"]["code"], -32601);
+        let params =
+            json!({"name": "codex", "arguments": {"prompt": "echo ran"}, "_meta": {"codex/sandbox-state": state}});
+        assert_eq!(said(&client.request("tools/call", params)), "ran");
+    }
 }
 
 /// As the removed server answered: a result, never an error of the protocol.
@@ -166,7 +193,11 @@ fn without_the_surface_every_failure_is_a_text() {
             ("shell.exec", json!({"command": "true"}), "Unknown tool 'shell.exec'"),
             ("shell", json!({"command": "true", "workdir": "/"}), "Unknown tool 'shell'"),
             ("codex", json!({}), "Failed to parse configuration for Codex tool: the argument `prompt` is missing"),
-            ("codex", json!({"prompt": "x", "sandbox": "none"}), "Failed to parse configuration for Codex tool: "),
+            (
+                "codex",
+                json!({"prompt": "x", "sandbox": "none"}),
+                "Failed to parse configuration for Codex tool: the argument `sandbox` does not fit",
+            ),
             ("codex", json!({"prompt": "x", "timeout": 1}), "Failed to parse configuration for Codex tool: "),
             ("codex-reply", json!({"prompt": "x"}), "either threadId or conversationId must be provided"),
             ("codex-reply", json!({"prompt": "x", "threadId": "../../x"}), "not_found: there is no such thread"),
