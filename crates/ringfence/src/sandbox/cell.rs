@@ -45,15 +45,15 @@ impl Cell {
         Cell::with(rights, &config, launcher)
     }
 
-    /// That of one Codex that this session runs, with its program and home, and the host's network.
+    /// That of one Codex that this session runs, with the host's network.
     pub fn for_codex(
         session: &Session,
         config: &Config,
         launcher: &Launcher,
-        (program, home): (&Path, &Path),
+        run: codex::Run<'_>,
     ) -> Result<Arc<Cell>> {
         let config = Config { sandbox: codex::sandbox(config), ..config.clone() };
-        let rights = codex::rights(&config, session.workspace.rights(), program, Some(home))?;
+        let rights = codex::rights(&config, session.workspace.rights(), run)?;
         Cell::with(rights, &config, launcher.clone()).map(Arc::new)
     }
 

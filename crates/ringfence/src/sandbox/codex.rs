@@ -22,8 +22,19 @@ pub(super) fn sandbox(config: &Config) -> Sandbox {
     }
 }
 
-/// These rights, of a session or of one call, with what Codex needs on top; `home` once there is one.
-pub fn rights(config: &Config, of: &Rights, program: &Path, home: Option<&Path>) -> Result<Rights> {
+/// One Codex that is to be run.
+#[derive(Clone, Copy)]
+pub struct Run<'a> {
+    pub program: &'a Path,
+    /// Once there is one.
+    pub home: Option<&'a Path>,
+    /// It makes a sandbox of its own.
+    pub nested: bool,
+}
+
+/// These rights, of a session or of one call, with what Codex needs on top.
+pub fn rights(config: &Config, of: &Rights, run: Run<'_>) -> Result<Rights> {
+    let Run { program, home, nested } = run;
     let mut rights = of.clone();
     rights.network = Network::All;
     let users = config.codex_home.as_ref().map(|home| home.canonicalize().unwrap_or_else(|_| home.clone()));
@@ -38,8 +49,10 @@ pub fn rights(config: &Config, of: &Rights, program: &Path, home: Option<&Path>)
     if config.sandbox.profile == Profile::None {
         return Ok(rights);
     }
-    // What the session's commands leave in theirs is not what it works with.
-    rights.home = Some(profile::cache_home(config, &rights.workspace, Some("codex"))?);
+    // What the session's commands leave in theirs is not what it works with; nor is what the commands of a Codex without
+    // a sandbox have left, for one that has to stay outside its own.
+    let name = if nested { "codex-nested" } else { "codex" };
+    rights.home = Some(profile::cache_home(config, &rights.workspace, Some(name))?);
     if let Some(users) = users {
         show_program(&mut rights, &users, config.codex_home.as_deref(), program);
     }

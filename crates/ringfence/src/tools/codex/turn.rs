@@ -107,7 +107,8 @@ pub fn prepare(turn: &Turn, cx: &PrepareCx<'_>) -> Result<Plan> {
         return Err(Error::permission_denied("client_sandbox", "the client's sandbox allows no network")
             .hint("Codex has to reach its model, so it cannot be run for a client whose own sandbox has no network: have the client allow network access (in Codex: `sandbox_workspace_write.network_access = true`)."));
     }
-    let rights = codex::rights(cx.config, cx.workspace.rights(), &program, None)?;
+    let run = codex::Run { program: &program, home: None, nested: settled.held.nested };
+    let rights = codex::rights(cx.config, cx.workspace.rights(), run)?;
     if settled.held.nested {
         guarded::check(&rights)?;
     }
@@ -173,7 +174,9 @@ impl Turn {
             Some(thread) => Home::again(&cx.config, &cx.session, thread)?,
         };
         home.furnish(&users)?;
-        let mut rights = codex::rights(&cx.config, cx.workspace.rights(), &program, Some(&home.path()))?;
+        let path = home.path();
+        let run = codex::Run { program: &program, home: Some(&path), nested: held.nested };
+        let mut rights = codex::rights(&cx.config, cx.workspace.rights(), run)?;
         rights.nested = held.nested;
         rights.read_only |= held.read_only;
         let guarded = match held.nested {
@@ -185,7 +188,7 @@ impl Turn {
         let events = Arc::new(Mutex::new(events));
         let hearing = Arc::clone(&events);
         let footing = Footing {
-            cell: Cell::for_codex(&cx.session, &cx.config, launcher, (&program, &home.path()))?,
+            cell: Cell::for_codex(&cx.session, &cx.config, launcher, run)?,
             rights,
             stays_in: true,
             reads: Some(Box::new(move |bytes| hearing.lock().unwrap_or_else(PoisonError::into_inner).take(bytes))),
@@ -194,7 +197,7 @@ impl Turn {
             program: program.display().to_string(),
             args: words,
             cwd: self.settings.cwd.clone().unwrap_or_else(|| ".".to_owned()),
-            env: self.environment(Some(&home.path()))?,
+            env: self.environment(Some(&path))?,
             stdin: Stdin::Bytes(self.prompt.clone().into_bytes()),
             line: None,
             merged: false,

@@ -169,3 +169,16 @@ fn a_thread_that_there_is_cannot_be_claimed() {
     assert_ne!(thread(&client.call("codex", json!({"prompt": later}))), other);
     assert_eq!(client.call("codex-reply", json!({"prompt": "true", "threadId": other}))["result"]["isError"], true);
 }
+
+/// git of a Codex that is outside its own sandbox would run what is said there.
+#[test]
+fn what_a_codex_without_a_sandbox_leaves_at_home_is_not_there_for_one_with() {
+    let (_server, mut client) = Pair::new(Transport::Stdio).start(SESSIONS);
+    for (sandbox, prompt, answer) in [
+        ("danger-full-access", "echo evil > ~/.gitconfig; cat ~/.gitconfig", "evil"),
+        ("workspace-write", "cat ~/.gitconfig 2>/dev/null || echo none", "none"),
+        ("danger-full-access", "cat ~/.gitconfig", "evil"),
+    ] {
+        assert_eq!(said(&client.call("codex", json!({"prompt": prompt, "sandbox": sandbox}))), answer);
+    }
+}
