@@ -16,6 +16,8 @@ pub struct Prepared {
     pub description: String,
     /// Hash of the tool's definition: trust given to one definition never covers another.
     pub definition: String,
+    /// What of a tool's reach this call uses, where calls of one tool may do more or less.
+    pub extent: Option<String>,
     pub generation: u64,
     pub arguments: Map<String, Value>,
     pub arguments_hash: String,

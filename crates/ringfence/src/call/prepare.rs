@@ -91,6 +91,7 @@ pub fn prepare(
         tool: spec.name.clone(),
         description: spec.description.clone(),
         definition,
+        extent: plan.extent,
         generation: config.generation,
         arguments_hash: digest(&Value::Object(request.arguments.clone())),
         shown_arguments: shown(&request.arguments, &plan.hidden),

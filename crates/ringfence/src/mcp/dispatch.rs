@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::methods::{METHODS, REMOVED_IN_STATELESS, initialize, mcp_capabilities, tools_call, tools_list};
 use super::server::Line;
-use super::{Server, codex, meta, render, shaping, version};
+use super::{Server, codex, legacy, meta, render, shaping, version};
 use crate::base::change::Change;
 use crate::base::{Error, Kind, Result, TraceId};
 use crate::session::{Client, Session, View};
@@ -37,6 +37,14 @@ impl Handler {
         Ok((line, version.as_str().to_owned(), stateless))
     }
 
+    fn unknown_method(&self, method: &str) -> ErrorData {
+        let shown: String = method.chars().take(64).collect();
+        match legacy::is_spoken(&self.server) {
+            true => legacy::unknown_method(&shown),
+            false => refused(Error::new(Kind::MethodNotFound, format!("there is no method `{shown}`"))),
+        }
+    }
+
     pub(super) fn admitted(&self, context: &RequestContext<RoleServer>) -> Answer<(Line, String, bool)> {
         self.admit(context).map_err(refused)
     }
@@ -46,11 +54,6 @@ pub(super) fn refused(error: Error) -> ErrorData {
     let trace_id = TraceId::mint();
     render::log_refusal(&error, &trace_id);
     render::error_data(&error, &trace_id)
-}
-
-fn unknown_method(method: &str) -> ErrorData {
-    let shown: String = method.chars().take(64).collect();
-    refused(Error::new(Kind::MethodNotFound, format!("there is no method `{shown}`")))
 }
 
 /// Stdio and SSE put the line beside the message, HTTP beside the request that carried it.
@@ -107,7 +110,9 @@ impl ServerHandler for Handler {
         let handle = self.server.mint_handle(&line.principal).map_err(refused)?;
         let table = mcp_capabilities::table(&self.server.pipeline.state(), workspace);
         let about = result.meta.get_or_insert_default();
-        about.insert(meta::TOOLS.to_owned(), table);
+        if !legacy::is_spoken(&self.server) {
+            about.insert(meta::TOOLS.to_owned(), table);
+        }
         about.insert(meta::SESSION.to_owned(), Value::from(handle));
         Ok(result)
     }
@@ -146,6 +151,11 @@ impl ServerHandler for Handler {
         request: CustomRequest,
         context: RequestContext<RoleServer>,
     ) -> Answer<CustomResult> {
+        // Nothing of ours can be called then.
+        let ours = ["mcp.capabilities", codex::UPDATE, shaping::UPDATE];
+        if ours.contains(&request.method.as_str()) && legacy::is_spoken(&self.server) {
+            return Err(self.unknown_method(&request.method));
+        }
         if request.method == "mcp.capabilities" {
             let line = line_of(&context.extensions).ok();
             let session = line.as_ref().map(|line| &*line.session);
@@ -171,12 +181,15 @@ impl ServerHandler for Handler {
         if METHODS.contains(&method) && !(stateless && REMOVED_IN_STATELESS.contains(&method)) {
             return Err(refused(Error::invalid_arguments(format!("the parameters of `{method}` do not fit"))));
         }
-        Err(unknown_method(method))
+        Err(self.unknown_method(method))
     }
 
     async fn set_level(&self, _request: SetLevelRequestParams, context: RequestContext<RoleServer>) -> Answer<()> {
         let (_, _, stateless) = self.admitted(&context)?;
-        if stateless { Err(unknown_method("logging/setLevel")) } else { Ok(()) }
+        match stateless || legacy::is_spoken(&self.server) {
+            true => Err(self.unknown_method("logging/setLevel")),
+            false => Ok(()),
+        }
     }
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
@@ -311,7 +324,7 @@ impl Handler {
     /// Prompts, resources and completions exist for the conformance suite alone.
     fn fixtures(&self, context: &RequestContext<RoleServer>, method: &str) -> Answer<()> {
         if !self.server.config.conformance_fixtures {
-            return Err(unknown_method(method));
+            return Err(self.unknown_method(method));
         }
         self.admitted(context).map(|_| ())
     }

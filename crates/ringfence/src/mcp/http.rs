@@ -33,7 +33,7 @@ use super::peer::Connection;
 use super::server::Line;
 use super::sse::{self, Streams};
 use super::stdio::too_long;
-use super::{Server, codex, meta, version};
+use super::{Server, codex, legacy, meta, version};
 use crate::base::{Cause, Error, Kind, Result};
 use crate::session::Principal;
 
@@ -296,7 +296,7 @@ async fn receive(app: &Arc<App>, caller: &Caller, request: Request) -> std::resu
     let id = message.get("id").cloned();
     let refused = |error: Error| (id.clone(), error);
     let method = message.get("method").and_then(Value::as_str).unwrap_or_default();
-    if method == "mcp.capabilities" {
+    if method == "mcp.capabilities" && !legacy::is_spoken(&app.server) {
         let line = app.ambient(&caller.principal).map_err(refused)?;
         let result = mcp_capabilities::capabilities(&app.server, Some(&line.session)).await;
         return Ok(json_response(200, &json!({"jsonrpc": "2.0", "id": id, "result": result})));
@@ -355,7 +355,7 @@ async fn receive(app: &Arc<App>, caller: &Caller, request: Request) -> std::resu
 /// What a client pushes about its sandbox, taken before the message is passed on. Without a session of its own it
 /// belongs to the one whose handle comes along.
 fn pushed(app: &App, line: &Line, message: &Map<String, Value>) -> Result<Option<codex::Pushed>> {
-    if message.get("method").and_then(Value::as_str) != Some(codex::UPDATE) {
+    if message.get("method").and_then(Value::as_str) != Some(codex::UPDATE) || legacy::is_spoken(&app.server) {
         return Ok(None);
     }
     let params = message.get("params");

@@ -32,9 +32,6 @@ pub struct Cell {
     _scratch: Option<profile::Scratch>,
 }
 
-/// A session keeps one thing of a kind, and this is another than its own cell.
-struct ForCodex(Arc<Cell>);
-
 impl Cell {
     /// The session's own.
     pub fn of(session: &Session, config: &Config, launcher: &Launcher) -> Result<Arc<Cell>> {
@@ -49,15 +46,16 @@ impl Cell {
         Cell::with(rights, &config, launcher)
     }
 
-    /// That of the Codex that this session runs: its home is there, and the host's network.
-    pub fn for_codex(session: &Session, config: &Config, launcher: &Launcher) -> Result<Arc<Cell>> {
-        let make = || {
-            let config = Config { sandbox: codex::sandbox(config), ..config.clone() };
-            let rights = codex::rights(&config, profile::hiding(&session.workspace, &config).rights())?;
-            Cell::with(rights, &config, launcher.clone()).map(|cell| ForCodex(Arc::new(cell)))
-        };
-        let made = session.keep_while(|ForCodex(cell)| cell.hides(config), make)?;
-        Ok(Arc::clone(&made.0))
+    /// That of one Codex that this session runs, with the host's network.
+    pub fn for_codex(
+        session: &Session,
+        config: &Config,
+        launcher: &Launcher,
+        run: codex::Run<'_>,
+    ) -> Result<Arc<Cell>> {
+        let config = Config { sandbox: codex::sandbox(config), ..config.clone() };
+        let rights = codex::rights(&config, profile::hiding(&session.workspace, &config).rights(), run)?;
+        Cell::with(rights, &config, launcher.clone()).map(Arc::new)
     }
 
     /// Whether everything is hidden in it that is private by now: where it stands, that cannot be done any more.

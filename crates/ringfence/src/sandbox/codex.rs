@@ -1,26 +1,15 @@
-//! What a Codex that we run may touch beside what its session may: its own home, and the host's network, since the model
-//! is out there.
+//! What a Codex that we run may touch beside what its session may: a home of its own, and the host's network, since the
+//! model is out there.
 //!
-//! What the user's next Codex would take orders from, unfenced, stays read-only in that home.
+//! The user's own CODEX_HOME is not for it: whatever a run left there, the user's next Codex would obey, unfenced.
 
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::Path;
 
-use jail::rights::{Network, Protected, Rights, StandIn, Text};
+use jail::rights::{Network, Rights, Veil};
 
 use super::profile;
-use crate::base::{Error, Kind, Result};
+use crate::base::{Error, Result};
 use crate::config::{Config, Profile, Sandbox};
-
-/// In CODEX_HOME: files that say what Codex runs, or what it believes.
-const FILES: &[&str] = &["config.toml", "AGENTS.md", "AGENTS.override.md"];
-/// The same, for directories.
-const FOLDERS: &[&str] = &["rules", "hooks", "skills", "prompts", "agents", "plugins", "packages", "bin"];
-/// Only where they are: an empty one would be an error to Codex.
-const WHERE_THERE: &[&str] = &["hooks.json", "requirements.toml", "managed_config.toml"];
-/// Profiles are files of this name.
-const PROFILE: &str = ".config.toml";
 
 /// The operator's sandbox with the host's network.
 pub(super) fn sandbox(config: &Config) -> Sandbox {
@@ -33,52 +22,51 @@ pub(super) fn sandbox(config: &Config) -> Sandbox {
     }
 }
 
-/// Where Codex keeps what is its own, made where it is missing.
-pub fn home(config: &Config) -> Result<PathBuf> {
-    let lacking = |why: &str| {
-        Error::new(Kind::Unavailable, format!("Codex has no home directory: {why}"))
-            .reason("codex_home")
-            .hint("Set CODEX_HOME to a directory of your own, outside the workspace.")
-    };
-    let named = config.codex_home.as_ref().ok_or_else(|| lacking("neither CODEX_HOME nor HOME is set"))?;
-    if !named.is_dir() {
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(named);
-        made.map_err(|error| lacking("it cannot be made").source(error))?;
-    }
-    named.canonicalize().map_err(|error| lacking("it cannot be opened").source(error))
+/// One Codex that is to be run.
+#[derive(Clone, Copy)]
+pub struct Run<'a> {
+    pub program: &'a Path,
+    /// Once there is one.
+    pub home: Option<&'a Path>,
+    /// It makes a sandbox of its own.
+    pub nested: bool,
 }
 
 /// These rights, of a session or of one call, with what Codex needs on top.
-pub fn rights(config: &Config, of: &Rights) -> Result<Rights> {
+pub fn rights(config: &Config, of: &Rights, run: Run<'_>) -> Result<Rights> {
+    let Run { program, home, nested } = run;
     let mut rights = of.clone();
     rights.network = Network::All;
+    let users = config.codex_home.as_ref().map(|home| home.canonicalize().unwrap_or_else(|_| home.clone()));
+    if let Some(users) = &users {
+        // What configures it would be anybody's who works here.
+        let is_open = of.writable_roots().chain([of.workspace.as_path()]).any(|root| users.starts_with(root));
+        if is_open || of.workspace.starts_with(users) {
+            return Err(Error::permission_denied("codex_home", "CODEX_HOME and the workspace lie in each other")
+                .hint("Set CODEX_HOME to a directory outside the workspace and above it in no place."));
+        }
+    }
     if config.sandbox.profile == Profile::None {
         return Ok(rights);
     }
-    // What the session's commands leave in theirs is not what it works with.
-    rights.home = Some(profile::cache_home(config, &rights.workspace, Some(&["codex"]))?);
-    let home = home(config)?;
-    if home.starts_with(&rights.workspace) || rights.workspace.starts_with(&home) || config.root.starts_with(&home) {
-        return Err(Error::permission_denied("codex_home", "CODEX_HOME and the workspace lie in each other")
-            .hint("Set CODEX_HOME to a directory outside the workspace and above neither it nor the root."));
+    // What the session's commands leave in theirs is not what it works with; nor is what the commands of a Codex without
+    // a sandbox have left, for one that has to stay outside its own.
+    let name = if nested { "codex-nested" } else { "codex" };
+    rights.home = Some(profile::cache_home(config, &rights.workspace, Some(&[name]))?);
+    if let Some(users) = users {
+        show_program(&mut rights, &users, config.codex_home.as_deref(), program);
     }
-    let named = config.codex_home.as_ref();
-    rights.hidden.retain(|hidden| *hidden != home && Some(hidden) != named);
-    if config.sandbox.profile == Profile::Default {
-        rights.protected.extend(protected(&home));
-    }
-    rights.writable.push(home);
+    rights.writable.extend(home.map(Path::to_owned));
     Ok(rights)
 }
 
-fn protected(home: &std::path::Path) -> Vec<Protected> {
-    let file = StandIn::File(Text::Empty);
-    let mut all: Vec<(String, StandIn)> = FILES.iter().map(|name| ((*name).to_owned(), file)).collect();
-    all.extend(FOLDERS.iter().map(|name| ((*name).to_owned(), StandIn::Directory)));
-    let there =
-        std::fs::read_dir(home).into_iter().flatten().flatten().filter_map(|it| it.file_name().into_string().ok());
-    all.extend(
-        there.filter(|name| WHERE_THERE.contains(&name.as_str()) || name.ends_with(PROFILE)).map(|name| (name, file)),
-    );
-    all.into_iter().map(|(name, stand_in)| Protected { path: home.join(name), stand_in }).collect()
+/// Codex may be installed in the user's CODEX_HOME, which is hidden. Then the part of it that it lies in is not.
+fn show_program(rights: &mut Rights, users: &Path, named: Option<&Path>, program: &Path) {
+    let real = program.canonicalize().unwrap_or_else(|_| program.to_owned());
+    let parts = [program, &real].into_iter().filter_map(|path| path.strip_prefix(users).ok()?.iter().next());
+    let keep: Vec<_> = parts.map(|part| users.join(part)).collect();
+    if !keep.is_empty() {
+        rights.hidden.retain(|hidden| hidden != users && Some(hidden.as_path()) != named);
+        rights.veils.push(Veil { path: users.to_owned(), keep });
+    }
 }

@@ -2,9 +2,12 @@
 //! a result, over `codex exec`, and in a fence.
 
 pub mod events;
+mod guarded;
+mod home;
 pub mod settings;
 pub mod thread;
 pub mod turn;
+mod users;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,8 +36,6 @@ const TIMEOUT: Duration = Duration::from_secs(3600);
 #[derive(Debug, Deserialize)]
 struct Arguments {
     prompt: String,
-    #[serde(flatten)]
-    settings: Settings,
 }
 
 pub struct Codex {
@@ -50,7 +51,9 @@ impl Codex {
     }
 
     fn read(&self, arguments: &Map<String, Value>, shape: &Shape) -> Result<Turn> {
-        let Arguments { prompt, mut settings } = arguments::parse(arguments, &self.spec.input_schema)?;
+        let Arguments { prompt } = arguments::parse(arguments, &self.spec.input_schema)?;
+        // Apart, since one type in another would hide which argument does not fit.
+        let mut settings: Settings = arguments::parse(arguments, &self.spec.input_schema)?;
         let mut env = None;
         shape.fill(&mut settings.cwd, &mut env);
         Ok(Turn { prompt, settings, env: env.unwrap_or_default(), thread: None })
@@ -63,7 +66,7 @@ pub fn spec(config: &Config, name: &str, title: &str, about: &str, input_schema:
         (false, _) => "",
         (true, Profile::None) => " There is no sandbox but Codex's own.",
         (true, _) => {
-            " It runs in a sandbox that holds everything it starts: workspace and CODEX_HOME can be written, the network is open."
+            " It runs in a sandbox that holds everything it starts: workspace and a CODEX_HOME of its own can be written, the network is open."
         }
     };
     Spec {
@@ -91,7 +94,7 @@ pub fn limits() -> Vec<Limit> {
         Limit::fixed("an answer", Bytes(events::ANSWER as u64)),
         Limit::fixed("an event", Bytes(events::EVENT as u64)),
         Limit::fixed("instructions, or a value of `config`", Bytes(settings::WORD as u64)),
-        Limit::fixed("threads that can be continued", Count(thread::KEPT as u64)),
+        Limit::fixed("threads that can be continued", Count(home::KEPT as u64)),
     ]
 }
 
@@ -115,7 +118,8 @@ impl Tool for Codex {
     fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let call = call.consume();
-            self.read(&call.arguments, &cx.shape)?.run(&cx, call, &self.launcher).await
+            let turn = self.read(&call.arguments, &cx.shape)?;
+            turn.run(&cx, call, &self.launcher).await
         })
     }
 }

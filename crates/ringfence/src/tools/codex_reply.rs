@@ -77,7 +77,8 @@ impl Tool for CodexReply {
     fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let call = call.consume();
-            self.read(&call.arguments, &cx.config, &cx.session, &cx.shape)?.run(&cx, call, &self.launcher).await
+            let turn = self.read(&call.arguments, &cx.config, &cx.session, &cx.shape)?;
+            turn.run(&cx, call, &self.launcher).await
         })
     }
 }

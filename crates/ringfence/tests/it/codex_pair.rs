@@ -2,6 +2,8 @@
 //! `conformance/codex-pair.sh`; here another program stands in its place on the PATH, one that does whatever its prompt
 //! says: a Codex that has gone over to the enemy.
 
+mod home;
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,16 +19,21 @@ use crate::support::{Approve, Client, DEADLINE, Options, SESSIONS, Server, Trans
 
 const THREAD: &str = "01a1e507-1a6d-7780-bad2-f3ce356a988a";
 
-/// Takes its prompt for a script, and says how that went as Codex would. `$WORDS` is its command line.
-const TURNCOAT: &str = r#"#!/bin/bash
+/// Takes its prompt for a script, and says how that went as Codex would. `$WORDS` is its command line, and descriptor 3
+/// is where its events go. A first line `# thread ID` is the thread that it claims to be.
+const TURNCOAT: &str = r##"#!/bin/bash
 WORDS="$*"
 script=$(cat)
-echo '{"type":"thread.started","thread_id":"01a1e507-1a6d-7780-bad2-f3ce356a988a"}'
+thread=$(cat /proc/sys/kernel/random/uuid)
+[[ $WORDS =~ resume\ ([0-9a-f-]+) ]] && thread=${BASH_REMATCH[1]}
+[[ $script =~ ^#\ thread\ ([0-9a-f-]+) ]] && thread=${BASH_REMATCH[1]}
+echo "{\"type\":\"thread.started\",\"thread_id\":\"$thread\"}"
 echo '{"type":"turn.started"}'
+exec 3>&1
 said=$(eval "$script" 2>&1)
 python3 -c 'import json, sys; print(json.dumps({"type": "item.completed", "item": {"type": "agent_message", "text": sys.argv[1]}}))' "$said"
 echo '{"type":"turn.completed"}'
-"#;
+"##;
 
 struct Pair {
     scratch: Arc<Scratch>,
@@ -79,6 +86,11 @@ fn without_codex(options: Options) -> Options {
 
 fn off(options: Options) -> Options {
     without_codex(options).env("enable_mcp_server_surface", "false")
+}
+
+#[track_caller]
+fn thread(message: &Value) -> String {
+    message["result"]["structuredContent"]["threadId"].as_str().unwrap().to_owned()
 }
 
 #[track_caller]
@@ -139,9 +151,36 @@ fn without_the_surface_the_list_is_the_legacy_pair_and_nothing_else() {
         let mut names: Vec<&String> = reply["inputSchema"]["properties"].as_object().unwrap().keys().collect();
         names.sort();
         assert_eq!(names, ["conversationId", "prompt", "threadId"]);
-        let known = client.request("mcp.capabilities", json!({}))["result"]["tools"].clone();
-        assert_eq!(known.as_array().unwrap().len(), 2);
     });
+}
+
+/// As the removed server declared itself, and nothing that it did not know is known.
+#[test]
+fn without_the_surface_nothing_else_is_declared_or_answered() {
+    on_every_transport(off, |_, client| {
+        for method in
+            ["foo/bar", "mcp.capabilities", "ringfence/session/update", "codex/sandbox-state/update", "prompts/list"]
+        {
+            let message = client.request(method, json!({}));
+            let expected =
+                json!({"code": -32601, "message": format!("method not found: {method}"), "data": {"method": method}});
+            assert_holds(expected, &message["error"]);
+        }
+    });
+    for cell in eras().filter(|cell| cell.version == SESSIONS) {
+        let pair = Pair::new(cell.transport).config("enable_mcp_server_surface = false");
+        let mut server = pair.options.spawn();
+        let mut client = server.client(cell.version);
+        let hello = client.shake_hands();
+        assert_eq!(hello["capabilities"], json!({"tools": {"listChanged": true}}), "{hello:#}");
+        assert!(hello.get("instructions").is_none() && hello.get("_meta").is_none(), "{hello:#}");
+        // A state that comes all the same is not taken, whichever way.
+        let state = json!({"sandboxPolicy": {"type": "read-only"}, "sandboxCwd": "/"});
+        assert_eq!(client.request("codex/sandbox-state/update", state.clone())["error"]["code"], -32601);
+        let params =
+            json!({"name": "codex", "arguments": {"prompt": "echo ran"}, "_meta": {"codex/sandbox-state": state}});
+        assert_eq!(said(&client.request("tools/call", params)), "ran");
+    }
 }
 
 /// As the removed server answered: a result, never an error of the protocol.
@@ -154,7 +193,11 @@ fn without_the_surface_every_failure_is_a_text() {
             ("shell.exec", json!({"command": "true"}), "Unknown tool 'shell.exec'"),
             ("shell", json!({"command": "true", "workdir": "/"}), "Unknown tool 'shell'"),
             ("codex", json!({}), "Failed to parse configuration for Codex tool: the argument `prompt` is missing"),
-            ("codex", json!({"prompt": "x", "sandbox": "none"}), "Failed to parse configuration for Codex tool: "),
+            (
+                "codex",
+                json!({"prompt": "x", "sandbox": "none"}),
+                "Failed to parse configuration for Codex tool: the argument `sandbox` does not fit",
+            ),
             ("codex", json!({"prompt": "x", "timeout": 1}), "Failed to parse configuration for Codex tool: "),
             ("codex-reply", json!({"prompt": "x"}), "either threadId or conversationId must be provided"),
             ("codex-reply", json!({"prompt": "x", "threadId": "../../x"}), "not_found: there is no such thread"),
@@ -245,34 +288,35 @@ fn a_turn_asks_shows_what_it_would_do_and_goes_on_with_its_settings() {
         let mut server = options.spawn();
         let mut client = server.connect(cell.version);
         let arguments = json!({
-            "prompt": "echo \"$WORDS\"; pwd; echo $CODEX_HOME ${OPENAI_API_KEY:0:3} ${CODEX_API_KEY-unset} $OPENAI_API_KEY",
+            "prompt": "echo \"${WORDS%% --config=projects*}\"; pwd; echo ${OPENAI_API_KEY:0:3} ${CODEX_API_KEY-unset} $OPENAI_API_KEY",
             "model": "--last", "sandbox": "workspace-write", "approval-policy": "on-request", "cwd": "sub",
-            "config": {"a.b": {"c": 1}}, "developer-instructions": "two\nlines",
+            "config": {"tools": {"web_search": true}}, "developer-instructions": "two\nlines",
         });
         std::fs::create_dir(server.workspace().join("sub")).unwrap();
         let message = client.call("codex", arguments);
         let words = "exec --json --skip-git-repo-check --color=never --model=--last --sandbox=workspace-write \
-            --config=a.b={\"c\" = 1} --config=developer_instructions=\"two\\nlines\" --config=approval_policy=\"never\" -";
+            --config=tools={\"web_search\" = true} --config=developer_instructions=\"two\\nlines\" --config=approval_policy=\"never\"";
         let workspace = server.workspace().canonicalize().unwrap().join("sub");
-        let home = pair.codex_home();
-        let expected = format!("{words}\n{}\n{} sk- unset [redacted]", workspace.display(), home.display());
+        let expected = format!("{words}\n{}\nsk- unset [secret:OPENAI_API_KEY]", workspace.display());
         assert_eq!(said(&message), expected);
-        assert_eq!(message["result"]["structuredContent"]["threadId"], THREAD);
+        let id = thread(&message);
         let question = client.questions[0]["message"].as_str().unwrap();
         for part in [
             "Allow `codex`? It runs another agent (workspace-write), in the workspace and with the whole network.",
             "model: --last",
-            "sandbox: workspace-write",
-            "config a.b: {\"c\":1}",
+            "argument \"sandbox\": workspace-write",
+            "config tools: {\"web_search\":true}",
             "OPENAI_API_KEY (set)",
             "side effects: exec, filesystem_write, network",
         ] {
             assert!(question.contains(part), "{part}: {question}");
         }
+        let home = question.split("HOME=").nth(1).unwrap();
+        assert!(home.starts_with(server.root().to_str().unwrap()), "its own: {question}");
         // The settings are the thread's, and a reply brings them again.
-        let message = client.call("codex-reply", json!({"prompt": "echo \"$WORDS\"; pwd", "conversationId": THREAD}));
-        let resumed = words.strip_suffix('-').unwrap();
-        assert_eq!(said(&message), format!("{resumed}resume {THREAD} -\n{}", workspace.display()));
+        let prompt = "echo \"${WORDS%% --config=projects*} ${WORDS##*\\}}\"; pwd";
+        let message = client.call("codex-reply", json!({"prompt": prompt, "conversationId": id}));
+        assert_eq!(said(&message), format!("{words}  resume {id} -\n{}", workspace.display()));
         assert!(client.questions[1]["message"].as_str().unwrap().contains("(workspace-write)"));
         let told = json!([client.questions, server.audit(), server.log()]).to_string();
         assert!(!told.contains("hunter2"), "{told}");
@@ -297,36 +341,14 @@ fn a_thread_that_was_not_begun_here_is_unknown() {
         );
     }
     assert!(client.questions.is_empty());
-    said(&client.call("codex", json!({"prompt": "true"})));
+    let prompt = "mkdir -p $CODEX_HOME/sessions; echo said > $CODEX_HOME/sessions/x";
+    let begun = client.call("codex", json!({"prompt": prompt}));
+    said(&begun);
     // It outlives the server, since Codex keeps the conversation as well.
     let (_again, mut client) = pair.start(SESSIONS);
-    said(&client.call("codex-reply", json!({"prompt": "true", "threadId": THREAD})));
-}
-
-/// What the user's next Codex would obey, unfenced, is out of reach; what is in the home is there.
-#[test]
-fn codex_writes_its_home_but_nothing_that_the_next_one_obeys() {
-    for sandbox in ["workspace-write", "danger-full-access"] {
-        let pair = Pair::new(Transport::Stdio);
-        let (server, mut client) = pair.start(SESSIONS);
-        let script = "cd $CODEX_HOME; echo x > state && cat state auth.json; echo y >> auth.json
-            for it in config.toml AGENTS.md rules/x.rules hooks/x bin/x; do echo evil >> $it && echo wrote $it; done
-            mv rules r2 && echo moved rules; mv config.toml c2 && echo moved config; rm -rf rules config.toml; true";
-        let message = client.call("codex", json!({"prompt": script, "sandbox": sandbox}));
-        let said = said(&message).to_owned();
-        assert!(said.starts_with("x\n{}\n") && !said.contains("wrote") && !said.contains("moved"), "{sandbox}: {said}");
-        let home = pair.codex_home();
-        assert_eq!(std::fs::read_to_string(home.join("config.toml")).unwrap(), "# the user's\n");
-        assert_eq!(std::fs::read_to_string(home.join("auth.json")).unwrap(), "{}\ny\n");
-        // No command of the session sees any of it, and nothing that stood in is left.
-        let seen =
-            client.call("shell.exec", json!({"command": format!("cat {}/auth.json || echo hidden", home.display())}));
-        assert_eq!(seen["result"]["structuredContent"]["stdout"], "hidden\n", "{seen:#}");
-        drop((client, server));
-        for name in ["rules", "hooks", "bin", "AGENTS.md"] {
-            assert!(!home.join(name).exists(), "{name}");
-        }
-    }
+    let message =
+        client.call("codex-reply", json!({"prompt": "cat $CODEX_HOME/sessions/x", "threadId": thread(&begun)}));
+    assert_eq!(said(&message), "said");
 }
 
 /// In namespaces of its own a program has every capability, and still nothing of the fence comes off.
@@ -451,12 +473,42 @@ fn what_runs_in_a_nested_sandbox_nests_no_further() {
         let message = client.call("codex", json!({"prompt": script, "sandbox": "workspace-write"}));
         let said = said(&message).to_owned();
         assert_eq!(said.starts_with("left ['old']"), left, "{depth}: {said}");
+        // What it has done there is found, and everybody is told.
+        let structured = &message["result"]["structuredContent"];
+        assert_eq!(structured["warnings"].is_array(), left, "{message:#}");
+        assert_eq!(said.contains("[ringfence: protected paths are not what they were"), left, "{said}");
+        if left {
+            let hooks = server.workspace().canonicalize().unwrap().join(".git/hooks");
+            assert_holds(json!([{"kind": "protected", "name": hooks.display().to_string()}]), &structured["denials"]);
+            assert!(server.log().contains("protected paths are not what they were"));
+            std::fs::remove_dir_all(server.workspace().join(".git")).unwrap();
+            std::fs::create_dir_all(&hooks).unwrap();
+        }
         if !left {
             assert!(said.contains("unshare: Operation not permitted") && !said.contains("DONE"), "{said}");
         }
         // Not even a tree that is gone gives more to read, or to write elsewhere.
         assert!(!said.contains("b'key") && !upper.join("outside-too").exists(), "{said}");
     }
+}
+
+/// It could get at that, so it is not started.
+#[test]
+fn nothing_nests_where_something_in_the_workspace_is_hidden() {
+    let pair = Pair::new(Transport::Stdio).config("sandbox.hide = [\".env\"]");
+    let (server, mut client) = pair.start(SESSIONS);
+    said(&client.call("codex", json!({"prompt": "true", "sandbox": "workspace-write"})));
+    std::fs::write(server.workspace().join(".env"), "hunter2\n").unwrap();
+    for sandbox in ["read-only", "workspace-write"] {
+        let message = client.call("codex", json!({"prompt": "true", "sandbox": sandbox}));
+        assert_holds(
+            json!({"kind": "permission_denied", "reason": "sandbox", "hint": "~danger-full-access"}),
+            &message["result"]["structuredContent"]["error"],
+        );
+    }
+    assert_eq!(client.questions.len(), 1);
+    let message = client.call("codex", json!({"prompt": "cat .env; true", "sandbox": "danger-full-access"}));
+    assert!(!said(&message).contains("hunter2"), "{message:#}");
 }
 
 #[test]
@@ -511,14 +563,15 @@ fn the_end_of_a_call_is_the_end_of_everything_in_it() {
 fn a_turn_that_takes_too_long_says_what_it_has_done() {
     let pair = Pair::new(Transport::Stdio).config("limits.grace_ms = 200\nlimits.timeout_ms = 1500");
     let (_server, mut client) = pair.start(SESSIONS);
-    let script = "echo '{\"type\":\"item.completed\",\"item\":{\"type\":\"agent_message\",\"text\":\"half done\"}}' >/proc/$PPID/fd/1; sleep 60";
+    let script = "echo '{\"type\":\"item.completed\",\"item\":{\"type\":\"agent_message\",\"text\":\"half done\"}}' >&3; sleep 60";
     let message = client.call("codex", json!({"prompt": script, "sandbox": "danger-full-access"}));
     assert_holds(
-        json!({"isError": true, "structuredContent": {"threadId": THREAD, "error": {"kind": "deadline_exceeded"}}}),
+        json!({"isError": true, "structuredContent": {"error": {"kind": "deadline_exceeded"}}}),
         &message["result"],
     );
+    let id = thread(&message);
     let content = message["result"]["structuredContent"]["content"].as_str().unwrap();
-    assert!(content.contains("not done within 1500 ms") && content.contains(&format!("thread {THREAD}")), "{content}");
+    assert!(content.contains("not done within 1500 ms") && content.contains(&format!("thread {id}")), "{content}");
 }
 
 /// Its failures are results with its own words.
@@ -526,7 +579,7 @@ fn a_turn_that_takes_too_long_says_what_it_has_done() {
 fn a_codex_that_fails_says_why() {
     let pair = Pair::new(Transport::Stdio);
     let (_server, mut client) = pair.start(SESSIONS);
-    let message = client.call("codex", json!({"prompt": "exit 0", "config": {"x": 1}}));
+    let message = client.call("codex", json!({"prompt": "exit 0", "config": {"model_verbosity": "low"}}));
     said(&message);
     for (script, text) in [
         ("echo no credits >&2; kill -KILL $PPID", "Codex was killed"),
@@ -538,10 +591,7 @@ fn a_codex_that_fails_says_why() {
         let script = script.replace("$PPID", "$$");
         let message = client.call("codex", json!({"prompt": script, "sandbox": "danger-full-access"}));
         let result = &message["result"];
-        assert_holds(
-            json!({"isError": true, "structuredContent": {"threadId": THREAD, "error": {"reason": "codex_failed"}}}),
-            result,
-        );
+        assert_holds(json!({"isError": true, "structuredContent": {"error": {"reason": "codex_failed"}}}), result);
         let content = result["structuredContent"]["content"].as_str().unwrap();
         assert!(content.contains(text), "{text}: {message:#}");
     }
@@ -560,9 +610,12 @@ fn codex_starts_where_the_session_says_and_shares_no_home_with_it() {
     );
     let planted = client.call("shell.exec", json!({"command": "echo evil > ~/.profile; cat ~/.profile"}));
     assert_eq!(planted["result"]["structuredContent"]["stdout"], "evil\n", "{planted:#}");
-    let message = client.call("codex", json!({"prompt": "pwd; echo $MODE $CODEX_HOME; ls -A ~ | grep profile"}));
+    let prompt = "pwd; echo $MODE ${CODEX_HOME%/threads/*}; ls -A ~ | grep profile";
+    let message = client.call("codex", json!({"prompt": prompt}));
     let place = server.workspace().canonicalize().unwrap().join("sub");
-    assert_eq!(said(&message), format!("{}\nchosen {}", place.display(), pair.codex_home().display()));
+    let homes = server.root().join("codex");
+    assert!(said(&message).starts_with(&format!("{}\nchosen {}/", place.display(), homes.display())), "{message:#}");
+    assert!(!said(&message).contains(".profile"), "{message:#}");
 }
 
 /// A client that shuts the network off for its agent does not get it back through another agent.
@@ -594,7 +647,8 @@ fn legacy_clients_are_told_of_every_event() {
             // What belongs to no request of MCP's own comes over the stream for such things.
             client.listen();
         }
-        said(&client.call("codex", json!({"prompt": "echo done"})));
+        let message = client.call("codex", json!({"prompt": "echo done"}));
+        said(&message);
         let told: Vec<&Value> = client
             .notifications
             .iter()
@@ -604,7 +658,7 @@ fn legacy_clients_are_told_of_every_event() {
         let kinds: Vec<&str> = told.iter().filter_map(|params| params["msg"]["type"].as_str()).collect();
         assert_eq!(kinds, ["thread.started", "turn.started", "item.completed", "turn.completed"]);
         for params in told {
-            assert_eq!(params["_meta"]["threadId"], THREAD);
+            assert_eq!(params["_meta"]["threadId"], thread(&message));
             assert!(!params["_meta"]["requestId"].is_null());
         }
         assert_eq!(client.questions.len(), 1, "it asks all the same");
@@ -618,7 +672,11 @@ fn trust_in_one_that_only_reads_is_not_for_one_that_does_what_it_likes() {
     said(&client.call("codex", json!({"prompt": "true", "sandbox": "read-only"})));
     client.approve = Approve::Decline;
     said(&client.call("codex", json!({"prompt": "true", "sandbox": "read-only"})));
-    let message = client.call("codex", json!({"prompt": "true", "sandbox": "danger-full-access"}));
-    assert_eq!(message["result"]["isError"], true, "{message:#}");
-    assert_eq!(client.questions.len(), 2);
+    for other in [json!({"sandbox": "danger-full-access"}), json!({"config": {"model_verbosity": "low"}})] {
+        let mut arguments = other;
+        arguments["prompt"] = json!("true");
+        let message = client.call("codex", arguments);
+        assert_eq!(message["result"]["isError"], true, "{message:#}");
+    }
+    assert_eq!(client.questions.len(), 3);
 }

@@ -6,7 +6,7 @@ use rmcp::model::{Implementation, MetaObject, ProtocolVersion, ServerCapabilitie
 use serde_json::{Map, json};
 
 use super::mcp_capabilities::table;
-use crate::mcp::{Server, codex, meta};
+use crate::mcp::{Server, codex, legacy, meta};
 use crate::registry::{spells_with_dots, underscored};
 use crate::session::Client;
 
@@ -14,19 +14,25 @@ use crate::session::Client;
 pub fn info(server: &Server, client: &Client, workspace: Option<&Path>) -> ServerConfig {
     let mut capabilities = ServerCapabilities::default();
     capabilities.tools = Some(serde_json::from_value(json!({"listChanged": true})).unwrap_or_default());
-    capabilities.logging = Some(Map::new());
-    capabilities.experimental = Some(codex::capabilities());
+    let is_legacy = legacy::is_spoken(server);
+    if !is_legacy {
+        capabilities.logging = Some(Map::new());
+        capabilities.experimental = Some(codex::capabilities());
+    }
     if server.config.conformance_fixtures {
         crate::mcp::fixtures::declare(&mut capabilities);
     }
     let mut info = ServerConfig::new(capabilities)
-        .with_instructions(instructions(server, client, workspace))
         .with_server_info(
             Implementation::new("ringfence", env!("CARGO_PKG_VERSION"))
                 .with_title("Ringfence")
                 .with_description("Tools that coding agents can be trusted with"),
         )
         .with_protocol_version(ProtocolVersion::V_2025_11_25);
+    if is_legacy {
+        return info;
+    }
+    info.instructions = Some(instructions(server, client, workspace));
     let table = table(&server.pipeline.state(), workspace);
     info.meta = Some(MetaObject::from(Map::from_iter([(meta::TOOLS.to_owned(), table)])));
     info

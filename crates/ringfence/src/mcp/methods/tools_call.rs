@@ -148,7 +148,11 @@ fn request(
     trace_id: &TraceId,
 ) -> CallRequest {
     let timeout = incoming.context.meta.get(meta::TIMEOUT_MS).and_then(Value::as_u64).map(Duration::from_millis);
-    let narrowing = codex::narrowing(&incoming.context.meta, &view.session, &incoming.line);
+    // Nothing is declared then that a client could tell of its sandbox by.
+    let narrowing = match legacy::is_spoken(incoming.server) {
+        true => None,
+        false => codex::narrowing(&incoming.context.meta, &view.session, &incoming.line),
+    };
     let unsandboxed = narrowing.as_ref().is_some_and(|narrowing| narrowing.unsandboxed);
     CallRequest {
         shape,
@@ -179,7 +183,8 @@ fn abilities(incoming: &Incoming<'_>, unsandboxed: bool) -> Abilities {
         roots: declared.is_some_and(|declared| declared.roots.is_some()),
         tasks: incoming.stateless && declared.is_some_and(|declared| declared.supports_tasks()),
         progress: incoming.context.meta.get_progress_token().is_some(),
-        logging: !incoming.stateless || incoming.context.meta.log_level().is_some(),
+        logging: !legacy::is_spoken(incoming.server)
+            && (!incoming.stateless || incoming.context.meta.log_level().is_some()),
         answers_unseen: unsandboxed || codex::answers_unseen(&incoming.context.meta),
     }
 }

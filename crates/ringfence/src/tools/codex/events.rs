@@ -7,6 +7,8 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use crate::base::known;
+
 /// Of one event. A longer one is left out, and told of.
 pub const EVENT: usize = 4 << 20;
 /// Of one event that is passed on as it is, and how many may wait for a client that is slow. What is more is left out.
@@ -27,13 +29,13 @@ pub struct Events {
     /// It is too long, and its rest is not kept.
     is_skipped: bool,
     pub thread: Option<String>,
+    /// A thread was named, be it as it may.
+    has_begun: bool,
     /// The last message of the agent: the answer.
     pub answer: Option<String>,
     /// Why the turn failed, if it did.
     pub failure: Option<String>,
     pub is_completed: bool,
-    /// Values that are shown nowhere, whoever prints them.
-    secrets: Vec<String>,
     /// Where each event goes as it is, for a client that was written for the removed server.
     tells: Option<mpsc::Sender<Value>>,
 }
@@ -88,12 +90,6 @@ struct Todo {
 }
 
 impl Events {
-    pub fn new(secrets: Vec<String>) -> Events {
-        // What is shorter may be a part of anything.
-        let secrets = secrets.into_iter().filter(|secret| secret.len() >= 8).collect();
-        Events { secrets, ..Events::default() }
-    }
-
     /// The same, with nobody to tell.
     pub fn silent(self) -> Events {
         Events { tells: None, ..self }
@@ -104,11 +100,6 @@ impl Events {
         let (tells, told) = mpsc::channel(WAITING);
         self.tells = Some(tells);
         told
-    }
-
-    /// The text without the values that are shown nowhere.
-    pub fn redact(&self, text: &str) -> String {
-        self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "[redacted]"))
     }
 
     /// Takes a piece of output, and gives back what people are shown of it.
@@ -144,17 +135,27 @@ impl Events {
         if line.trim_ascii().is_empty() {
             return None;
         }
-        let line = self.redact(&String::from_utf8_lossy(line));
-        let Ok(event) = serde_json::from_str::<Event>(&line) else {
+        // Credentials are looked for in the texts themselves, since JSON has many ways to write one; and in whole ones,
+        // since the half of one is not found any more.
+        let read = serde_json::from_slice::<Value>(line).map(|mut event| {
+            known::redact_value(&mut event);
+            event
+        });
+        let Some((told, event)) = read.ok().and_then(|told| Some((Event::deserialize(&told).ok()?, told))) else {
             // Not an event: a warning of some library, or of nobody knows whom.
-            return Some(plain(&line, SHOWN));
+            return Some(plain(&known::redact(&String::from_utf8_lossy(line)), SHOWN));
         };
         if let Some(tells) = self.tells.as_ref().filter(|_| line.len() <= TOLD) {
             // A client that does not keep up misses some, and nobody waits for it.
-            let _ = serde_json::from_str(&line).map(|event| tells.try_send(event));
+            let _ = tells.try_send(event);
         }
+        let event = told;
         match event.kind.as_str() {
             "thread.started" => {
+                // The first word counts: Codex says it before anything runs that could say another.
+                if std::mem::replace(&mut self.has_begun, true) {
+                    return None;
+                }
                 self.thread = event.thread_id.filter(|id| is_thread(id));
                 self.thread.as_ref().map(|id| format!("thread {id}"))
             }
@@ -332,30 +333,50 @@ mod tests {
         assert_eq!(events.failure.as_deref(), Some("no\u{1b}[2J such model"));
     }
 
+    /// The set of known values belongs to the process, so this one is of this test alone.
     #[test]
-    fn a_key_is_shown_nowhere_whoever_prints_it() {
-        let mut events = Events::new(vec!["sk-hunter2hunter2".to_owned(), "short".to_owned()]);
-        let told = shown(
-            &mut events,
+    fn a_key_is_shown_nowhere_however_it_is_written() {
+        let key = "sk-hunter2-\"of-events";
+        known::learn([("KEY", &crate::base::secret::Secret::new(key))]);
+        let escaped: String = key.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
+        let mut events = Events::default();
+        let mut told = events.passed_on();
+        let said = format!(
+            "{{\"type\":\"item.completed\",\"item\":{{\"type\":\"agent_message\",\"text\":\"it is {escaped}.\"}}}}\n{}plain {key}\n",
             lines(&[
-                json!({"type": "item.started", "item": {"type": "command_execution", "command": "echo sk-hunter2hunter2"}}),
-                json!({"type": "item.completed", "item": {"type": "agent_message", "text": "it is sk-hunter2hunter2, shortly"}}),
-                json!({"type": "turn.failed", "error": {"message": "bad key sk-hunter2hunter2"}}),
-            ])
-            .as_bytes(),
+                json!({"type": "item.started", "item": {"type": "command_execution", "command": format!("echo {key}")}}),
+                json!({"type": "turn.failed", "error": {"message": format!("bad key {key}")}}),
+            ]),
         );
-        assert!(!told.contains("hunter2") && told.contains("echo [redacted]"), "{told}");
-        assert_eq!(events.answer.as_deref(), Some("it is [redacted], shortly"));
-        assert_eq!(events.failure.as_deref(), Some("bad key [redacted]"));
+        let shown = shown(&mut events, said.as_bytes());
+        assert!(!shown.contains("hunter2") && shown.contains("echo [secret:KEY]"), "{shown}");
+        assert_eq!(events.answer.as_deref(), Some("it is [secret:KEY]."));
+        assert_eq!(events.failure.as_deref(), Some("bad key [secret:KEY]"));
+        while let Ok(event) = told.try_recv() {
+            assert!(!event.to_string().contains("hunter2"), "{event}");
+        }
+    }
+
+    #[test]
+    fn the_first_thread_is_the_one() {
+        let mut events = Events::default();
+        let other = "11111111-1a6d-7780-bad2-f3ce356a988a";
+        let named = |id: &str| lines(&[json!({"type": "thread.started", "thread_id": id})]);
+        let told = shown(&mut events, format!("{}{}", named(THREAD), named(other)).as_bytes());
+        assert_eq!((told, events.thread.as_deref()), (format!("thread {THREAD}\n"), Some(THREAD)));
+        let mut events = Events::default();
+        events.take(format!("{}{}", named("nonsense"), named(other)).as_bytes());
+        assert_eq!(events.thread, None);
     }
 
     #[test]
     fn hostile_events_are_bounded_and_never_believed() {
-        let mut events = Events::default();
         for id in ["../../etc/passwd", "--last", "01a1e507", "", "01A1E507-1A6D-7780-BAD2-F3CE356A988A"] {
+            let mut events = Events::default();
             events.take(lines(&[json!({"type": "thread.started", "thread_id": id})]).as_bytes());
             assert_eq!(events.thread, None, "{id}");
         }
+        let mut events = Events::default();
         // Wrong types, broken JSON, bytes that are no text, deep nesting: nothing of it is an event.
         for line in [
             "{\"type\": 7}\n".to_owned(),

@@ -4,11 +4,12 @@
 //! that one fits. What has no flag of its own is an override (`--config key=value`), whose value is TOML.
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::users::Users;
 use crate::base::{Error, Kind, Result};
 
 /// Of one word of a command line: the kernel takes 128 KiB.
@@ -50,21 +51,38 @@ pub enum ApprovalPolicy {
 }
 
 /// The setting of Codex that says the same.
-const SANDBOX_MODE: &str = "sandbox_mode";
-/// Of CODEX_HOME/config.toml, when it is looked at.
-const FILE: u64 = 1 << 20;
-/// Settings with which Codex starts programs outside its own sandbox, or does without one. A caller may give them only
-/// where ours is as tight as any command's.
-const OUTSIDE: &[&str] = &[
-    "mcp_servers",
-    "notify",
-    "hooks",
-    "plugins",
-    "apps",
-    "model_providers",
-    "permissions",
-    "default_permissions",
-    "profiles",
+pub const SANDBOX_MODE: &str = "sandbox_mode";
+/// What a call may set: how the model thinks and talks. Everything else could have Codex run programs outside its own
+/// sandbox, do without one, or send prompts and credentials elsewhere; new settings come with every version.
+const ALLOWED: &[&str] = &[
+    SANDBOX_MODE,
+    // Without effect, since ours is the last word.
+    "approval_policy",
+    "compact_prompt",
+    "developer_instructions",
+    "hide_agent_reasoning",
+    "instructions",
+    "model",
+    "model_auto_compact_token_limit",
+    "model_context_window",
+    "model_max_output_tokens",
+    "model_reasoning_effort",
+    "model_reasoning_summary",
+    "model_supports_reasoning_summaries",
+    "model_verbosity",
+    "personality",
+    "plan_mode_reasoning_effort",
+    "project_doc_max_bytes",
+    "review_model",
+    "service_tier",
+    "show_raw_agent_reasoning",
+    "tool_output_token_limit",
+    "tools.update_plan",
+    "tools.view_image",
+    "tools.web_search",
+    "tools.web_search.allowed_domains",
+    "tools.web_search.context_size",
+    "web_search",
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
@@ -75,15 +93,8 @@ pub enum SandboxMode {
     DangerFullAccess,
 }
 
-/// A file of the user's own configuration; nothing where it cannot be read.
-fn table(file: &Path) -> Option<toml::Table> {
-    let mut text = String::new();
-    std::fs::File::open(file).ok()?.take(FILE).read_to_string(&mut text).ok()?;
-    toml::from_str(&text).ok()
-}
-
 impl SandboxMode {
-    fn named(name: &str) -> Option<SandboxMode> {
+    pub fn named(name: &str) -> Option<SandboxMode> {
         use SandboxMode::{DangerFullAccess, ReadOnly, WorkspaceWrite};
         [ReadOnly, WorkspaceWrite, DangerFullAccess].into_iter().find(|mode| mode.name() == name)
     }
@@ -100,50 +111,13 @@ impl SandboxMode {
 impl Settings {
     /// What Codex shall hold its commands to: the caller's word, or what the user has configured, or the least. It is
     /// settled here, since the fence depends on it.
-    pub fn mode(&self, home: Option<&Path>) -> SandboxMode {
+    pub fn mode(&self, users: &Users) -> SandboxMode {
         let given = || self.config.as_ref()?.get(SANDBOX_MODE)?.as_str().and_then(SandboxMode::named);
-        let in_file = |file: &Path| SandboxMode::named(table(file)?.get(SANDBOX_MODE)?.as_str()?);
-        let in_profile = || in_file(&self.profile_in(home?)?);
-        let in_home = || in_file(&home?.join("config.toml"));
-        self.sandbox.or_else(given).or_else(in_profile).or_else(in_home).unwrap_or(SandboxMode::ReadOnly)
-    }
-
-    /// The file of the profile.
-    fn profile_in(&self, home: &Path) -> Option<PathBuf> {
-        let name = self.profile.as_ref().filter(|name| check_profile(name).is_ok())?;
-        Some(home.join(format!("{name}.config.toml")))
-    }
-
-    /// Refuses what would have programs run outside Codex's own sandbox, where that matters. A profile may be the work of
-    /// an earlier run, which writes in the same home.
-    pub fn check_for(&self, mode: SandboxMode, home: Option<&Path>) -> Result<()> {
-        if mode == SandboxMode::DangerFullAccess {
-            return Ok(());
-        }
-        let first = |key: &str| key.split('.').next().unwrap_or_default().to_owned();
-        let given = self.config.iter().flatten().map(|(key, _)| ("config", first(key)));
-        let profile = home.and_then(|home| self.profile_in(home)).map(|file| {
-            table(&file).ok_or_else(|| {
-                Error::invalid_arguments("there is no such profile in CODEX_HOME, or it cannot be read")
-                    .hint("It is the <name> of a `<name>.config.toml` there.")
-                    .with("argument", "profile")
-            })
-        });
-        let profile = profile.transpose()?.unwrap_or_default();
-        let mut keys = given.chain(profile.keys().map(|key| ("profile", first(key))));
-        match keys.find(|(_, key)| OUTSIDE.contains(&key.as_str())) {
-            Some((argument, key)) => {
-                let message = format!("a call may not give `{key}`: it has Codex run programs outside its own sandbox");
-                Err(Error::permission_denied("codex_config", message)
-                    .hint("Put it into CODEX_HOME/config.toml, or use `sandbox: danger-full-access`, where our fence holds everything alike.")
-                    .with("argument", argument))
-            }
-            None => Ok(()),
-        }
+        self.sandbox.or_else(given).or_else(|| users.mode()).unwrap_or(SandboxMode::ReadOnly)
     }
 
     /// The words of the command line that say all of it but the prompt. `sandbox` is what Codex itself shall keep to.
-    pub fn words(&self, sandbox: SandboxMode) -> Result<Vec<String>> {
+    pub fn words(&self, sandbox: SandboxMode, cwd: &Path) -> Result<Vec<String>> {
         let mut words = Vec::new();
         // One word each, so that no value can pass for a flag.
         let mut flag = |name: &str, value: &str| words.push(format!("--{name}={value}"));
@@ -157,6 +131,7 @@ impl Settings {
         flag("sandbox", sandbox.name());
         for (key, value) in self.config.iter().flatten().filter(|(key, _)| *key != SANDBOX_MODE) {
             check_key(key)?;
+            check_allowed("config", key, value)?;
             flag("config", &format!("{key}={}", toml(value)));
         }
         let texts = [
@@ -171,12 +146,56 @@ impl Settings {
         }
         // The last word: there is nobody to ask.
         flag("config", "approval_policy=\"never\"");
+        // And nobody to trust: what lies in the workspace may not start programs outside Codex's sandbox.
+        flag("config", &format!("projects={}", toml(&untrusted(cwd))));
         check_words(&words)?;
         Ok(words)
     }
 }
 
-fn check_profile(profile: &str) -> Result<()> {
+/// Every directory that Codex could take for the project, marked as nobody's.
+fn untrusted(cwd: &Path) -> Value {
+    let mut places: Vec<String> = cwd.ancestors().map(|place| place.display().to_string()).collect();
+    places.extend(cwd.ancestors().filter_map(main_tree));
+    places.sort();
+    places.dedup();
+    places.into_iter().map(|place| (place, json!({"trust_level": "untrusted"}))).collect::<Map<_, _>>().into()
+}
+
+/// Where the repository of a worktree is, by which Codex knows it.
+fn main_tree(place: &Path) -> Option<String> {
+    let mut text = String::new();
+    std::fs::File::open(place.join(".git"))
+        .ok()
+        .filter(|file| file.metadata().is_ok_and(|it| it.is_file()))?
+        .take(4096)
+        .read_to_string(&mut text)
+        .ok()?;
+    let named = place.join(text.strip_prefix("gitdir:")?.trim());
+    let real = named.canonicalize().unwrap_or(named);
+    let git = real.ancestors().find(|place| place.ends_with(".git"))?;
+    Some(git.parent()?.display().to_string())
+}
+
+/// Refuses a setting that is not for a call to give, however deep it is put.
+pub fn check_allowed(argument: &str, key: &str, value: &Value) -> Result<()> {
+    match value {
+        Value::Object(map) if !map.is_empty() || key.is_empty() => map.iter().try_for_each(|(name, value)| {
+            let key = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
+            check_allowed(argument, &key, value)
+        }),
+        _ if ALLOWED.contains(&key) => Ok(()),
+        _ => {
+            let shown: String = key.chars().take(100).collect();
+            let message = format!("a call may not give `{shown}` of Codex's settings");
+            Err(Error::permission_denied("codex_config", message)
+                .hint("A call may say how the model thinks and talks (`model_reasoning_effort`, `model_verbosity`, `tools.web_search` …). Have the user put the rest into CODEX_HOME/config.toml.")
+                .with("argument", argument))
+        }
+    }
+}
+
+pub fn check_profile(profile: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     match !profile.is_empty() && profile.chars().all(plain) && !profile.starts_with('.') {
         true => Ok(()),
@@ -235,9 +254,12 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
+    const NOBODY: &str =
+        r#"--config=projects={"/" = {"trust_level" = "untrusted"}, "/w" = {"trust_level" = "untrusted"}}"#;
+
     fn words(value: Value) -> Vec<String> {
         let settings = settings(value);
-        settings.words(settings.mode(None)).unwrap()
+        settings.words(settings.mode(&Users::default()), Path::new("/w")).unwrap()
     }
 
     #[test]
@@ -259,9 +281,10 @@ mod tests {
                 "--config=developer_instructions=\"tabs\\u007f\"",
                 "--config=compact_prompt=\"sum up\"",
                 "--config=approval_policy=\"never\"",
+                NOBODY,
             ]
         );
-        assert_eq!(words(json!({})), ["--sandbox=read-only", "--config=approval_policy=\"never\""]);
+        assert_eq!(words(json!({})), ["--sandbox=read-only", "--config=approval_policy=\"never\"", NOBODY]);
     }
 
     #[test]
@@ -270,7 +293,7 @@ mod tests {
             "model": "--dangerously-bypass-approvals-and-sandbox", "config": {"approval_policy": "on-request"},
         }));
         assert_eq!(sly[0], "--model=--dangerously-bypass-approvals-and-sandbox");
-        assert_eq!(sly.last().unwrap(), "--config=approval_policy=\"never\"");
+        assert_eq!(sly[sly.len() - 2..], ["--config=approval_policy=\"never\"", NOBODY]);
         let known = ["--model=", "--sandbox=", "--config="];
         assert!(sly.iter().all(|word| known.iter().any(|flag| word.starts_with(flag))));
     }
@@ -288,14 +311,16 @@ mod tests {
 
     #[test]
     fn what_cannot_be_said_is_refused() {
-        let refused = |value: Value| settings(value).words(SandboxMode::ReadOnly).unwrap_err().kind();
+        let refused = |value: Value| settings(value).words(SandboxMode::ReadOnly, Path::new("/w")).unwrap_err().kind();
         assert_eq!(refused(json!({"profile": "../evil"})), Kind::InvalidArguments);
         assert_eq!(refused(json!({"profile": ""})), Kind::InvalidArguments);
         assert_eq!(refused(json!({"config": {"a=b": 1}})), Kind::InvalidArguments);
         assert_eq!(refused(json!({"config": {"": 1}})), Kind::InvalidArguments);
         assert_eq!(refused(json!({"model": "a\u{0}b"})), Kind::InvalidArguments);
         assert_eq!(refused(json!({"base-instructions": "x".repeat(WORD)})), Kind::TooLarge);
-        let many: Map<String, Value> = (0..9).map(|at| (format!("k{at}"), json!("x".repeat(100 << 10)))).collect();
+        let many = ["model", "personality", "instructions", "service_tier", "web_search", "review_model"];
+        let many: Map<String, Value> =
+            many.iter().map(|key| ((*key).to_owned(), json!("x".repeat(100 << 10)))).collect();
         assert_eq!(refused(json!({"config": many})), Kind::TooLarge);
     }
 
@@ -304,46 +329,57 @@ mod tests {
     fn the_mode_is_the_callers_then_the_users_then_the_least() {
         let scratch = crate::config::scratch::Scratch::new();
         let home = scratch.dir("codex");
-        let mode = |value: Value| settings(value).mode(Some(&home));
+        let mode = |value: Value| settings(value).mode(&Users::read(Some(&home), None).unwrap());
         assert_eq!(mode(json!({})), SandboxMode::ReadOnly);
         std::fs::write(home.join("config.toml"), "model = \"x\"\nsandbox_mode = \"danger-full-access\"\n").unwrap();
         assert_eq!(mode(json!({})), SandboxMode::DangerFullAccess);
         assert_eq!(mode(json!({"config": {"sandbox_mode": "workspace-write"}})), SandboxMode::WorkspaceWrite);
         let both = json!({"sandbox": "read-only", "config": {"sandbox_mode": "danger-full-access"}});
         assert_eq!(mode(both.clone()), SandboxMode::ReadOnly);
-        let words = settings(both).words(SandboxMode::ReadOnly).unwrap();
+        let words = settings(both).words(SandboxMode::ReadOnly, Path::new("/w")).unwrap();
         assert!(!words.iter().any(|word| word.contains("danger")), "{words:?}");
-        std::fs::write(home.join("config.toml"), "sandbox_mode = [").unwrap();
-        assert_eq!(mode(json!({})), SandboxMode::ReadOnly);
     }
 
     #[test]
-    fn what_runs_programs_outside_codex_needs_the_whole_fence() {
-        for key in
-            ["mcp_servers", "mcp_servers.x.command", "notify", "hooks.x", "model_providers.x", "default_permissions"]
-        {
-            let given = settings(json!({"config": {"model": "x", key: "y"}}));
-            let error = given.check_for(SandboxMode::WorkspaceWrite, None).unwrap_err();
-            assert_eq!((error.kind(), error.reason_name()), (Kind::PermissionDenied, Some("codex_config")), "{key}");
-            given.check_for(SandboxMode::DangerFullAccess, None).unwrap();
+    fn a_call_sets_how_the_model_thinks_and_nothing_else() {
+        for config in [
+            json!({"mcp_servers": {"x": {"command": "sh"}}}),
+            json!({"mcp_servers.x.command": "sh"}),
+            json!({"notify": ["sh"]}),
+            json!({"hooks.x": 1}),
+            json!({"model_provider": "x"}),
+            json!({"model_providers.x.base_url": "http://x"}),
+            json!({"openai_base_url": "http://x"}),
+            json!({"chatgpt_base_url": "http://x"}),
+            json!({"otel": {"exporter": "x"}}),
+            json!({"projects": {"/w": {"trust_level": "trusted"}}}),
+            json!({"shell_environment_policy.inherit": "all"}),
+            json!({"sandbox_workspace_write": {"writable_roots": ["/"]}}),
+            json!({"tools": {"web_search": true, "x": {"y": 1}}}),
+            json!({"tools.web_search": {"proxy": "http://x"}}),
+            json!({"profile": "x"}),
+            json!({"features.x": true}),
+            json!({"no_such": 1}),
+            json!({"shell_environment_policy": {}}),
+        ] {
+            for mode in [SandboxMode::WorkspaceWrite, SandboxMode::DangerFullAccess] {
+                let error = settings(json!({"config": config})).words(mode, Path::new("/w")).unwrap_err();
+                let told = (error.kind(), error.reason_name());
+                assert_eq!(told, (Kind::PermissionDenied, Some("codex_config")), "{config}");
+            }
         }
-        settings(json!({"config": {"model_reasoning_effort": "high"}})).check_for(SandboxMode::ReadOnly, None).unwrap();
+        words(json!({"config": {"tools": {"web_search": {"context_size": "low"}}, "model_verbosity": "low"}}));
     }
 
     #[test]
-    fn a_profile_is_looked_into_since_a_run_may_have_written_it() {
+    fn every_place_that_could_be_the_project_is_nobodys() {
         let scratch = crate::config::scratch::Scratch::new();
-        let home = scratch.dir("codex");
-        let given = settings(json!({"profile": "work"}));
-        let check = |mode| given.check_for(mode, Some(&home));
-        assert_eq!(check(SandboxMode::ReadOnly).unwrap_err().kind(), Kind::InvalidArguments);
-        std::fs::write(home.join("work.config.toml"), "model = \"x\"\nsandbox_mode = \"workspace-write\"\n").unwrap();
-        check(SandboxMode::WorkspaceWrite).unwrap();
-        assert_eq!(given.mode(Some(&home)), SandboxMode::WorkspaceWrite);
-        std::fs::write(home.join("work.config.toml"), "[mcp_servers.x]\ncommand = \"sh\"\n").unwrap();
-        assert_eq!(check(SandboxMode::WorkspaceWrite).unwrap_err().reason_name(), Some("codex_config"));
-        check(SandboxMode::DangerFullAccess).unwrap();
-        std::fs::write(home.join("work.config.toml"), "[mcp_servers").unwrap();
-        assert!(check(SandboxMode::WorkspaceWrite).is_err());
+        let main = scratch.dir("main/.git/worktrees/one").ancestors().nth(3).unwrap().to_owned();
+        let tree = scratch.dir("tree/sub");
+        scratch.file("tree/.git", &format!("gitdir: {}/.git/worktrees/one\n", main.display()));
+        let all = untrusted(&tree);
+        for place in [tree.as_path(), tree.parent().unwrap(), &main, Path::new("/")] {
+            assert_eq!(all[place.display().to_string()]["trust_level"], "untrusted", "{place:?}");
+        }
     }
 }

@@ -10,9 +10,14 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
 use super::events::Events;
+use super::guarded::{self, Guarded};
+use super::home::Home;
 use super::settings::{SandboxMode, Settings};
 use super::thread::Thread;
-use crate::base::call::{Output, Prepared};
+use super::users::Users;
+use crate::base::call::{Output, Prepared, digest};
+use crate::base::known;
+use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Profile};
 use crate::sandbox::{Cell, Launcher, Outcome, Seen, Stdin, Stop, codex, env};
@@ -46,8 +51,7 @@ struct Held {
 }
 
 impl Held {
-    fn of(config: &Config, settings: &Settings) -> Result<Held> {
-        let mode = settings.mode(config.codex_home.as_deref());
+    fn of(config: &Config, mode: SandboxMode) -> Result<Held> {
         let is_bare = mode == SandboxMode::DangerFullAccess;
         match config.sandbox.profile {
             Profile::None => Ok(Held { mode, nested: false, read_only: false }),
@@ -77,25 +81,43 @@ pub fn find(config: &Config, workspace: Option<&Path>) -> Result<PathBuf> {
     })
 }
 
+/// Everything that a turn depends on, read once: what is asked about is what runs.
+struct Settled {
+    users: Users,
+    held: Held,
+    cwd: PathBuf,
+    words: Vec<String>,
+}
+
+impl Settled {
+    /// Who trusts one that only reads has not trusted one that does what it likes, or one that is configured otherwise.
+    fn extent(&self) -> String {
+        let Held { mode, nested, read_only } = &self.held;
+        digest(&json!([mode.name(), nested, read_only, self.words, self.users.digest()]))
+    }
+}
+
 /// What every turn has to be able to do, before anybody is asked.
 pub fn prepare(turn: &Turn, cx: &PrepareCx<'_>) -> Result<Plan> {
-    find(cx.config, Some(cx.workspace.path()))?;
-    let held = Held::of(cx.config, &turn.settings)?;
-    turn.settings.check_for(held.mode, cx.config.codex_home.as_deref())?;
-    turn.settings.words(held.mode)?;
+    let program = find(cx.config, Some(cx.workspace.path()))?;
+    let settled = turn.settle(cx.config, cx.workspace)?;
+    // What is asked about shows no credentials either.
+    settled.users.learn();
     if cx.workspace.denies_network() {
         return Err(Error::permission_denied("client_sandbox", "the client's sandbox allows no network")
-            .hint("Codex has to reach its model: have the client allow network access for this call."));
+            .hint("Codex has to reach its model, so it cannot be run for a client whose own sandbox has no network: have the client allow network access (in Codex: `sandbox_workspace_write.network_access = true`)."));
     }
-    codex::rights(cx.config, cx.workspace.rights())?;
-    let (_, below) = cx.workspace.open_dir(turn.settings.cwd.as_deref().unwrap_or("."))?;
-    let cwd: PathBuf = cx.workspace.path().join(below).components().collect();
+    let run = codex::Run { program: &program, home: None, nested: settled.held.nested };
+    let rights = codex::rights(cx.config, cx.workspace.rights(), run)?;
+    if settled.held.nested {
+        guarded::check(&rights)?;
+    }
+    let home = rights.home.map(|home| ("HOME".to_owned(), home.display().to_string()));
     Ok(Plan {
-        cwd: Some(cwd.display().to_string()),
-        env: turn.environment(cx.config)?,
-        asks: Some(why(turn, &held, cx.config.sandbox.profile)),
-        // Who trusts one that only reads has not trusted one that does what it likes.
-        extent: Some(format!("{} {}", held.mode.name(), held.read_only)),
+        cwd: Some(settled.cwd.display().to_string()),
+        env: env::merge(turn.environment(None)?, home.into_iter().collect()),
+        asks: Some(why(turn, &settled.held, cx.config.sandbox.profile)),
+        extent: Some(settled.extent()),
         ..Plan::default()
     })
 }
@@ -115,17 +137,26 @@ fn why(turn: &Turn, held: &Held, profile: Profile) -> String {
 }
 
 impl Turn {
-    fn environment(&self, config: &Config) -> Result<Vec<(String, String)>> {
+    fn settle(&self, config: &Config, workspace: &Workspace) -> Result<Settled> {
+        let users = Users::read(config.codex_home.as_deref(), self.settings.profile.as_deref())?;
+        let held = Held::of(config, self.settings.mode(&users))?;
+        let (_, below) = workspace.open_dir(self.settings.cwd.as_deref().unwrap_or("."))?;
+        let cwd: PathBuf = workspace.path().join(below).components().collect();
+        let words = self.words(&held, &cwd)?;
+        Ok(Settled { users, held, cwd, words })
+    }
+
+    fn environment(&self, home: Option<&Path>) -> Result<Vec<(String, String)>> {
         let given: Vec<(String, String)> = self.env.clone().into_iter().collect();
         let mut own = env::codex_keys();
-        own.push(("CODEX_HOME".to_owned(), codex::home(config)?.display().to_string()));
+        own.extend(home.map(|home| ("CODEX_HOME".to_owned(), home.display().to_string())));
         Ok(env::merge(env::build(&given)?, own))
     }
 
-    fn words(&self, held: &Held) -> Result<Vec<String>> {
+    fn words(&self, held: &Held, cwd: &Path) -> Result<Vec<String>> {
         let mut words: Vec<String> =
             ["exec", "--json", "--skip-git-repo-check", "--color=never"].map(Into::into).into();
-        words.extend(self.settings.words(held.mode)?);
+        words.extend(self.settings.words(held.mode, cwd)?);
         words.extend(self.thread.iter().flat_map(|thread| ["resume".to_owned(), thread.clone()]));
         // The prompt comes from standard input, where it can be neither a flag nor too long.
         words.push("-".to_owned());
@@ -133,26 +164,39 @@ impl Turn {
     }
 
     pub async fn run(self, cx: &Arc<RunCx>, call: Prepared, launcher: &Launcher) -> Result<Output> {
-        let (limit, held) = (call.limit, Held::of(&cx.config, &self.settings)?);
-        let mut rights = codex::rights(&cx.config, cx.workspace.rights())?;
+        let limit = call.limit;
+        let Settled { users, held, words, .. } = self.approved(cx, &call)?;
+        users.learn();
+        let program = find(&cx.config, Some(cx.workspace.path()))?;
+        let mut home = match &self.thread {
+            None => Home::begin(&cx.config, &cx.session)?,
+            Some(thread) => Home::again(&cx.config, &cx.session, thread)?,
+        };
+        home.furnish(&users)?;
+        let path = home.path();
+        let run = codex::Run { program: &program, home: Some(&path), nested: held.nested };
+        let mut rights = codex::rights(&cx.config, cx.workspace.rights(), run)?;
         rights.nested = held.nested;
         rights.read_only |= held.read_only;
-        let secrets = env::codex_keys().into_iter().map(|(_, value)| value).collect();
-        let mut events = Events::new(secrets);
+        let guarded = match held.nested {
+            true => Some(Guarded::look(&rights)?),
+            false => None,
+        };
+        let mut events = Events::default();
         let told = (!cx.config.surface.enabled).then(|| events.passed_on());
         let events = Arc::new(Mutex::new(events));
         let hearing = Arc::clone(&events);
         let footing = Footing {
-            cell: Cell::for_codex(&cx.session, &cx.config, launcher)?,
+            cell: Cell::for_codex(&cx.session, &cx.config, launcher, run)?,
             rights,
             stays_in: true,
             reads: Some(Box::new(move |bytes| hearing.lock().unwrap_or_else(PoisonError::into_inner).take(bytes))),
         };
         let command = Command {
-            program: find(&cx.config, Some(cx.workspace.path()))?.display().to_string(),
-            args: self.words(&held)?,
+            program: program.display().to_string(),
+            args: words,
             cwd: self.settings.cwd.clone().unwrap_or_else(|| ".".to_owned()),
-            env: self.environment(&cx.config)?,
+            env: self.environment(Some(&path))?,
             stdin: Stdin::Bytes(self.prompt.clone().into_bytes()),
             line: None,
             merged: false,
@@ -168,13 +212,34 @@ impl Turn {
         };
         let ((seen, events), ()) = tokio::join!(watched, pass_on(cx, told));
         let Seen::Over(outcome) = seen? else { return Err(Error::internal("Codex was left before its end")) };
-        if let Some(thread) = &events.thread {
-            Thread::keep(&cx.config, &cx.session, thread, &self.settings);
-        }
-        self.output(cx, limit, events, outcome)
+        let moved = guarded.map(|guarded| guarded.moved()).unwrap_or_default();
+        let named = events.thread.as_ref().filter(|named| self.thread.as_ref().is_none_or(|own| own == *named));
+        let kept = named.map_or(Ok(()), |named| {
+            let thread = Thread { workspace: cx.session.workspace.path().to_owned(), settings: self.settings.clone() };
+            home.keep_as(&cx.config, named, &thread.record()?)
+        });
+        self.output(cx, limit, (events, kept.err()), outcome, &moved)
     }
 
-    fn output(&self, cx: &RunCx, limit: Duration, events: Events, outcome: Outcome) -> Result<Output> {
+    /// Everything again as it was asked about, or nothing: files may have changed since.
+    fn approved(&self, cx: &RunCx, call: &Prepared) -> Result<Settled> {
+        let settled = self.settle(&cx.config, &cx.workspace)?;
+        match call.extent.as_ref() == Some(&settled.extent()) {
+            true => Ok(settled),
+            false => Err(Error::new(Kind::Conflict, "Codex is configured otherwise than when this was asked about")
+                .reason("codex_changed")
+                .hint("Files in CODEX_HOME, or what the thread was begun with, have changed meanwhile. Call again.")),
+        }
+    }
+
+    fn output(
+        &self,
+        cx: &RunCx,
+        limit: Duration,
+        (events, unkept): (Events, Option<Error>),
+        outcome: Outcome,
+        moved: &[String],
+    ) -> Result<Output> {
         let ended = &outcome.ended;
         let thread = events.thread.clone().or_else(|| self.thread.clone());
         let is_other = self.thread.is_some() && events.thread.is_some() && events.thread != self.thread;
@@ -187,27 +252,37 @@ impl Turn {
                     ))
                 }
                 Some(Stop::Cancelled(_)) => Some(Error::new(Kind::Cancelled, "Codex was stopped before its end")),
+                None if unkept.is_some() => unkept,
                 None if is_other => Some(Error::internal("Codex went on with another thread").reason("codex_failed")),
                 None if ended.exit_code == Some(0) && events.is_completed => None,
                 None => Some(failure(&events, &outcome)),
             };
-        let facts = command::facts(ended);
+        let mut facts = command::facts(ended);
+        facts.denials.extend(moved.iter().map(|path| json!({"kind": "protected", "name": path, "count": 1})));
         let Some(thread) = thread.filter(|_| failed.as_ref().is_none_or(|error| error.kind() != Kind::NotFound)) else {
             return Err(failed.unwrap_or_else(|| failure(&events, &outcome)));
         };
-        let partial = || events.redact(&outcome.stdout.text);
-        let content = match &failed {
+        let partial = || known::redact(&outcome.stdout.text);
+        let mut content = match &failed {
             None => events.answer.clone().unwrap_or_default(),
             Some(error) if ended.stop.is_some() => format!("{}\n{}", error.message(), partial()).trim_end().to_owned(),
             Some(error) => error.message().to_owned(),
         };
+        let warning = guarded::warning(moved);
+        if let Some(warning) = &warning {
+            tracing::error!(trace_id = %cx.trace_id, "{warning}");
+            content = format!("{content}\n\n[ringfence: {warning}]").trim_start().to_owned();
+        }
         let mut reply =
             Map::from_iter([("threadId".to_owned(), json!(thread)), ("content".to_owned(), json!(content))]);
         if let Some(error) = failed.as_ref().filter(|_| cx.config.surface.enabled) {
             reply.insert("error".to_owned(), error.body(&cx.trace_id));
         }
-        if !ended.denials.is_empty() && cx.config.surface.enabled {
-            reply.insert("denials".to_owned(), json!(ended.denials));
+        if !facts.denials.is_empty() && cx.config.surface.enabled {
+            reply.insert("denials".to_owned(), json!(facts.denials));
+        }
+        if let Some(warning) = warning.filter(|_| cx.config.surface.enabled) {
+            reply.insert("warnings".to_owned(), json!([warning]));
         }
         Ok(Output { is_error: failed.is_some(), facts, ..Output::of(content, Value::Object(reply)) })
     }
@@ -218,7 +293,7 @@ async fn pass_on(cx: &RunCx, told: Option<mpsc::Receiver<Value>>) {
     let Some(mut told) = told else { return };
     let (mut thread, mut count) = (Value::Null, 0_u64);
     while let Some(event) = told.recv().await {
-        if event["type"] == "thread.started" {
+        if thread.is_null() && event["type"] == "thread.started" {
             thread = event["thread_id"].clone();
         }
         let params = [
@@ -236,7 +311,7 @@ async fn pass_on(cx: &RunCx, told: Option<mpsc::Receiver<Value>>) {
 
 /// Why Codex failed, in its own words where it has any.
 fn failure(events: &Events, outcome: &Outcome) -> Error {
-    let said = events.redact(outcome.stderr.text.trim());
+    let said = known::redact(outcome.stderr.text.trim());
     let lacks_thread = events.thread.is_none() && said.contains("no rollout found");
     if lacks_thread {
         return Error::new(Kind::NotFound, "Codex no longer has this thread")
@@ -256,5 +331,5 @@ fn failure(events: &Events, outcome: &Outcome) -> Error {
     };
     Error::internal(message)
         .reason("codex_failed")
-        .hint("This is what Codex itself said; its configuration and credentials are in CODEX_HOME.")
+        .hint("This is what Codex itself said; its configuration and credentials come from CODEX_HOME.")
 }

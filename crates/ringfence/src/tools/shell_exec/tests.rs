@@ -48,6 +48,7 @@ fn call(arguments: Value) -> Prepared {
         tool: "shell.exec".into(),
         description: String::new(),
         definition: String::new(),
+        extent: None,
         generation: 1,
         arguments: object(arguments),
         arguments_hash: String::new(),

@@ -1,0 +1,186 @@
+//! What the user has configured for Codex: read once for a call, and given to the run as copies.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, open};
+use serde_json::{Value, json};
+
+use super::settings::{SANDBOX_MODE, SandboxMode, check_allowed, check_profile};
+use crate::base::call::digest;
+use crate::base::known;
+use crate::base::secret::Secret;
+use crate::base::{Error, Kind, Result};
+use crate::sandbox::env;
+
+/// Of one file.
+const FILE: u64 = 1 << 20;
+const CONFIG: &str = "config.toml";
+const AUTH: &str = "auth.json";
+/// Taken over as they are.
+const PLAIN: &[&str] = &["AGENTS.md", "AGENTS.override.md", "managed_config.toml", "requirements.toml"];
+/// Members of `auth.json` that say how it is used, and no secret.
+const ABOUT: &[&str] = &["auth_mode", "last_refresh"];
+
+#[derive(Default)]
+pub struct Users {
+    config: toml::Table,
+    profile: toml::Table,
+    files: Vec<(String, Vec<u8>)>,
+    auth: Option<Vec<u8>>,
+}
+
+impl Users {
+    /// From the user's CODEX_HOME, with one profile at most.
+    pub fn read(home: Option<&Path>, profile: Option<&str>) -> Result<Users> {
+        let mut users = Users::default();
+        let of_home = |name: &str| home.map_or(Ok(None), |home| file(home, name));
+        if let Some(bytes) = of_home(CONFIG)? {
+            users.config = table(CONFIG, &bytes)?;
+            // Whom the user trusts is about the user's own work, and names are easily worn by others.
+            users.config.remove("projects");
+            let text = toml::to_string(&users.config).map_err(|error| unreadable(CONFIG).source(error))?;
+            users.files.push((CONFIG.to_owned(), text.into_bytes()));
+        }
+        if let Some(profile) = profile {
+            check_profile(profile)?;
+            let name = format!("{profile}.{CONFIG}");
+            let bytes = of_home(&name)?.ok_or_else(|| {
+                Error::invalid_arguments("there is no such profile in CODEX_HOME")
+                    .hint("It is the <name> of a `<name>.config.toml` there.")
+                    .with("argument", "profile")
+            })?;
+            users.profile = table(&name, &bytes)?;
+            let settings = serde_json::to_value(&users.profile).map_err(|error| unreadable(&name).source(error))?;
+            check_allowed("profile", "", &settings)?;
+            users.files.push((name, bytes));
+        }
+        for name in PLAIN {
+            users.files.extend(of_home(name)?.map(|bytes| ((*name).to_owned(), bytes)));
+        }
+        users.auth = of_home(AUTH)?;
+        Ok(users)
+    }
+
+    /// What the profile says of the sandbox, else the configuration.
+    pub fn mode(&self) -> Option<SandboxMode> {
+        let said = |table: &toml::Table| SandboxMode::named(table.get(SANDBOX_MODE)?.as_str()?);
+        said(&self.profile).or_else(|| said(&self.config))
+    }
+
+    pub fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let files = self.files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
+        files.chain(self.auth.as_deref().map(|auth| (AUTH, auth)))
+    }
+
+    /// Of everything but the credentials, which are renewed now and then.
+    pub fn digest(&self) -> String {
+        let texts = self.files.iter().map(|(name, bytes)| json!([name, String::from_utf8_lossy(bytes)]));
+        digest(&texts.collect())
+    }
+
+    /// From now on its credentials are shown nowhere, whoever prints them.
+    pub fn learn(&self) {
+        let keys = env::codex_keys().into_iter().map(|(name, value)| (name, Secret::new(value)));
+        let mut secrets: Vec<(String, Secret)> = keys.collect();
+        let auth = self.auth.as_deref().and_then(|auth| serde_json::from_slice(auth).ok());
+        gather(&auth.unwrap_or(Value::Null), &mut secrets);
+        known::learn(secrets.iter().map(|(name, secret)| (name.as_str(), secret)));
+    }
+}
+
+fn gather(value: &Value, secrets: &mut Vec<(String, Secret)>) {
+    match value {
+        Value::String(text) => secrets.push((AUTH.to_owned(), Secret::new(text.as_str()))),
+        Value::Array(items) => items.iter().for_each(|item| gather(item, secrets)),
+        Value::Object(map) => {
+            let told = map.iter().filter(|(name, _)| !ABOUT.contains(&name.as_str()));
+            told.for_each(|(_, value)| gather(value, secrets));
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// A file of the user's, which may be a link to wherever the user keeps it.
+fn file(home: &Path, name: &str) -> Result<Option<Vec<u8>>> {
+    // Whatever is not a file is not waited for.
+    let opened = open(home.join(name), OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+    let opened = match opened {
+        Ok(opened) => File::from(opened),
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Ok(None),
+        Err(error) => return Err(unreadable(name).source(error)),
+    };
+    if !opened.metadata().is_ok_and(|found| found.is_file()) {
+        return Err(unreadable(name));
+    }
+    let mut bytes = Vec::new();
+    opened.take(FILE + 1).read_to_end(&mut bytes).map_err(|error| unreadable(name).source(error))?;
+    match bytes.len() as u64 > FILE {
+        true => Err(unreadable(name).source("it is longer than 1 MiB")),
+        false => Ok(Some(bytes)),
+    }
+}
+
+fn table(name: &str, bytes: &[u8]) -> Result<toml::Table> {
+    let text = std::str::from_utf8(bytes).map_err(|error| unreadable(name).source(error))?;
+    // What is in it is not repeated: it may be a key.
+    toml::from_str(text).map_err(|error: toml::de::Error| unreadable(name).source(error.message().to_owned()))
+}
+
+fn unreadable(name: &str) -> Error {
+    Error::new(Kind::Unavailable, format!("`{name}` in CODEX_HOME cannot be read"))
+        .reason("codex_home")
+        .hint("It has to be a file of at most 1 MiB in the form that Codex itself reads.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::scratch::Scratch;
+
+    #[test]
+    fn the_users_files_are_taken_without_whom_the_user_trusts() {
+        let scratch = Scratch::new();
+        let home = scratch.dir("codex");
+        assert_eq!(Users::read(Some(&home), None).unwrap().files().count(), 0);
+        scratch.file(
+            "codex/config.toml",
+            "model = \"x\"\nsandbox_mode = \"workspace-write\"\n[projects.\"/w\"]\ntrust_level = \"trusted\"\n",
+        );
+        scratch.file("codex/.env", "LD_PRELOAD=x\n");
+        scratch.file("codex/auth.json", "{}");
+        let users = Users::read(Some(&home), None).unwrap();
+        let names: Vec<&str> = users.files().map(|(name, _)| name).collect();
+        assert_eq!(names, ["config.toml", "auth.json"]);
+        let text = String::from_utf8(users.files().next().unwrap().1.to_vec()).unwrap();
+        assert!(text.contains("model = \"x\"") && !text.contains("projects"), "{text}");
+        assert_eq!(users.mode(), Some(SandboxMode::WorkspaceWrite));
+        // What it was approved with is told apart from what it would be now; credentials come and go.
+        let before = users.digest();
+        scratch.file("codex/auth.json", "{\"a\": 1}");
+        assert_eq!(Users::read(Some(&home), None).unwrap().digest(), before);
+        scratch.file("codex/AGENTS.md", "be brief");
+        assert_ne!(Users::read(Some(&home), None).unwrap().digest(), before);
+        for text in ["sandbox_mode = [".to_owned(), format!("x = \"{}\"", "x".repeat(1 << 20))] {
+            scratch.file("codex/config.toml", &text);
+            assert!(Users::read(Some(&home), None).is_err());
+        }
+    }
+
+    #[test]
+    fn a_profile_is_held_to_what_a_call_may_say() {
+        let scratch = Scratch::new();
+        let home = scratch.dir("codex");
+        let read = || Users::read(Some(&home), Some("work"));
+        assert_eq!(read().err().unwrap().kind(), Kind::InvalidArguments);
+        scratch.file("codex/work.config.toml", "model = \"x\"\nsandbox_mode = \"danger-full-access\"\n");
+        let users = read().unwrap();
+        assert_eq!(users.mode(), Some(SandboxMode::DangerFullAccess));
+        assert_eq!(users.files().next().unwrap().0, "work.config.toml");
+        for text in ["[mcp_servers.x]\ncommand = \"sh\"\n", "model_provider = \"x\"\n", "[mcp_servers"] {
+            scratch.file("codex/work.config.toml", text);
+            assert!(read().is_err(), "{text}");
+        }
+    }
+}
