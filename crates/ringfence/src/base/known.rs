@@ -1,6 +1,6 @@
 //! The values of all secrets that this process has looked up, to take them out of whatever it says.
 //!
-//! A value that was replaced is still known, up to the newest [`RETIRED`]: a run may hold it, and so may a file. What is shorter than [`SHORTEST`]
+//! A value that was replaced is still known, up to the newest `RETIRED`: a run may hold it, and so may a file. What is shorter than [`SHORTEST`]
 //! stands in ordinary text by chance and cannot be searched for.
 
 mod forms;

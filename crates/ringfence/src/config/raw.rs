@@ -65,13 +65,13 @@ pub struct Surface {
     pub allow: Option<Vec<NamePattern>>,
     /// Patterns over the names of tools, in either spelling, that are not there. Deny wins over allow.
     pub deny: Option<Vec<NamePattern>>,
-    /// Directories that commands of [mcp.<name>] may start in; those whose `cwd` lies elsewhere are not there.
+    /// Directories that commands of `[mcp.<name>]` may start in; those whose `cwd` lies elsewhere are not there.
     /// Relative ones lie in the workspace, "." is the workspace.
     pub cwd: Option<Vec<PathBuf>>,
     /// Directories that arguments with `format = "path"` in their schema must lie in. With none they may be
     /// anything.
     pub arguments: Option<Vec<PathBuf>>,
-    /// How long a command of [mcp.<name>] may run that names no `timeout_ms`, in milliseconds.
+    /// How long a command of `[mcp.<name>]` may run that names no `timeout_ms`, in milliseconds.
     pub default_timeout_ms: Option<Within<1, 604_800_000>>,
 }
 
@@ -125,7 +125,7 @@ pub struct Entry {
     pub cwd: Option<PathBuf>,
     /// Variables of the command beside the usual few. `${NAME}` and `${secret:NAME}` stand for secrets.
     pub env: Option<BTreeMap<String, String>>,
-    /// How strong the fence around it is. "contained" hides nothing and needs the same under [sandbox].
+    /// How strong the fence around it is. "contained" hides nothing and needs the same under `[sandbox]`.
     pub sandbox_profile: Option<Profile>,
     /// true opens the host's whole network to it.
     pub allow_network: Option<bool>,
