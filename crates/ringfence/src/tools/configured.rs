@@ -91,13 +91,11 @@ impl Configured {
             let what = error.masked().to_string();
             if place.is_empty() { what } else { format!("{}: {what}", place.trim_start_matches('/')) }
         };
-        let faults: Vec<String> = match self.validator.is_valid(&value) {
-            true => Vec::new(),
-            false => self.validator.iter_errors(&value).take(TOLD).map(told).collect(),
-        };
-        match (value, faults.is_empty()) {
-            (Value::Object(arguments), true) => Ok(arguments),
-            _ => {
+        let fits = self.validator.is_valid(&value);
+        match value {
+            Value::Object(arguments) if fits => Ok(arguments),
+            value => {
+                let faults: Vec<String> = self.validator.iter_errors(&value).take(TOLD).map(told).collect();
                 let message = format!("the arguments of `{}` do not fit: {}", self.spec.name, faults.join("; "));
                 let error = Error::invalid_arguments(message).reason("schema").with("faults", faults);
                 let schema = json!(self.entry.input_schema);
