@@ -132,6 +132,20 @@ impl Drop for Pause<'_> {
     }
 }
 
+/// A span of time as people write it: `30s`, `10m`, `2h`, `7d`, `8w`.
+pub fn parse_span(text: &str) -> Option<Duration> {
+    let (number, unit) = text.split_at(text.len() - text.chars().next_back().map_or(0, char::len_utf8));
+    let unit: u64 = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        "w" => 604_800,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit).map(Duration::from_secs)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

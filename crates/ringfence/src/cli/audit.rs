@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use clap::Subcommand;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::audit::read::{Event, Reader};
 use crate::audit::verify::{FileReport, State, verify};
-use crate::base::clock::format_utc;
+use crate::base::clock::{format_utc, parse_span};
 use crate::base::{Error, Kind, Result};
 
 /// Show what was called, by whom, what was decided, and how it ended.
@@ -238,17 +238,7 @@ fn clean(text: &str) -> String {
 fn parse_since(text: &str) -> std::result::Result<String, String> {
     let wrong =
         || "give an age such as 30s, 10m, 2h, 7d, or a UTC time such as 2026-11-15 or 2026-11-15T21:40:03Z".to_owned();
-    let (number, unit) = text.split_at(text.len() - text.chars().next_back().map_or(0, char::len_utf8));
-    if let Ok(number) = number.parse::<u64>() {
-        let unit: u64 = match unit {
-            "s" => 1,
-            "m" => 60,
-            "h" => 3600,
-            "d" => 86_400,
-            "w" => 604_800,
-            _ => return Err(wrong()),
-        };
-        let age = number.checked_mul(unit).map(Duration::from_secs).ok_or_else(wrong)?;
+    if let Some(age) = parse_span(text) {
         // Older than time itself is everything.
         return Ok(SystemTime::now().checked_sub(age).map_or_else(String::new, format_utc));
     }

@@ -11,7 +11,7 @@ use clap::Subcommand;
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use crate::base::clock::{format_utc, parse_day};
+use crate::base::clock::{format_utc, parse_day, parse_span};
 use crate::base::secret::Secret;
 use crate::base::{Error, Kind, Result, known};
 use crate::config::secrets::{Keyring, VALUE_BYTES, unix_seconds};
@@ -260,18 +260,9 @@ fn time(seconds: u64) -> String {
 
 fn parse_age(text: &str) -> std::result::Result<Duration, String> {
     let wrong = || "give a time such as 12h, 30d or 8w".to_owned();
-    let (number, unit) = text.split_at(text.len() - text.chars().next_back().map_or(0, char::len_utf8));
-    let unit: u64 = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        "w" => 604_800,
-        _ => return Err(wrong()),
-    };
-    let seconds = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).ok_or_else(wrong)?;
     // Longer than anybody keeps anything, and far from what a clock can show.
-    if seconds == 0 || seconds > 100 * 366 * 86_400 { Err(wrong()) } else { Ok(Duration::from_secs(seconds)) }
+    let longest = Duration::from_secs(100 * 366 * 86_400);
+    parse_span(text).filter(|span| !span.is_zero() && *span <= longest).ok_or_else(wrong)
 }
 
 fn parse_expiry(text: &str) -> std::result::Result<u64, String> {
