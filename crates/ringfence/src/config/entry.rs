@@ -238,7 +238,13 @@ impl Check<'_> {
         };
         let command = match command.contains('/') {
             // Never from the workspace: what lies there is not the operator's word.
-            true => self.around.picker.file_path(Path::new(&command)).ok()?.display().to_string(),
+            true => match self.around.picker.file_path(Path::new(&command)) {
+                Ok(path) => path.components().collect::<PathBuf>().display().to_string(),
+                Err(error) => {
+                    self.fault("command", error.message().to_owned(), "Give the full path.");
+                    return None;
+                }
+            },
             false => command,
         };
         let stdin = raw.stdin.unwrap_or(EntryStdin::None);

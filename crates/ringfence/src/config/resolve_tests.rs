@@ -295,3 +295,15 @@ fn a_directory_of_secrets_is_hidden_whole_where_nothing_else_is_needed_of_it() {
         assert!(!of("keys", &entry), "{entry}");
     }
 }
+
+#[test]
+fn a_command_starts_from_the_config_file_and_is_named_plainly() {
+    let scratch = Scratch::new();
+    let text = "[mcp.a]\ncommand = \"./bin/./deploy.sh\"\n[mcp.b]\ncommand = \"make\"\n";
+    let file = scratch.file("etc/config.toml", text);
+    let flags = Flags { config: Some(file), root: Some(scratch.path().join("root")), ..Flags::default() };
+    let config = resolve(&flags, &Env::new([("HOME", "/nonexistent")], scratch.dir("project"))).unwrap();
+    let commands: Vec<&str> = config.entries.iter().map(|entry| entry.command.as_str()).collect();
+    let expected = scratch.path().join("etc/bin/deploy.sh").display().to_string();
+    assert_eq!(commands, [expected.as_str(), "make"]);
+}
