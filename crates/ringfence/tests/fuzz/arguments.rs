@@ -101,7 +101,7 @@ fn arguments_are_checked_without_a_panic_and_in_few_words() {
         config: &server.config,
     };
     let (mut refused, mut taken, mut forbidden) = (0u64, 0u64, 0u64);
-    each_case("arguments", |rng| {
+    each_case("arguments", 20_000, |rng| {
         let state = server.pipeline.state();
         let tool = rng.pick(state.registry.tools());
         let schema = Value::Object(tool.spec().input_schema.clone());

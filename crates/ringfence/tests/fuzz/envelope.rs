@@ -173,7 +173,7 @@ fn sound_messages_pass() {
 fn every_envelope_is_judged_by_the_rules() {
     let sound = sound_messages();
     let (mut refused, mut silent, mut passed) = (0u64, 0u64, 0u64);
-    each_case("envelope", |rng| {
+    each_case("envelope", 20_000, |rng| {
         let bytes = any_message(rng, &sound);
         match check(&bytes) {
             Fate::Refused(_) => refused += 1,

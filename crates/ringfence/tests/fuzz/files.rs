@@ -166,7 +166,7 @@ fn check_write(bench: &mut Bench, model: &mut Model, rng: &mut Rng) {
 fn files_behave_as_their_model_does() {
     let mut bench = Bench { server: Server::start(), calls: 0 };
     let (mut edits, mut writes) = (0u64, 0u64);
-    each_case("files", |rng| {
+    each_case("files", 300, |rng| {
         let mut model = Model::any(rng);
         std::fs::write(bench.server.stage.workspace().join("f"), model.bytes()).unwrap();
         for _ in 0..6 {

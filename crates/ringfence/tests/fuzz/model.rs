@@ -97,9 +97,15 @@ impl Model {
         }
     }
 
-    /// Whether it can still be told what it is.
+    /// Whether its encoding can still be detected. For a legacy encoding that is a matter of statistics: edits that
+    /// multiply one character may outweigh the first line.
     pub fn is_certain(&self) -> bool {
-        self.bom || self.text().starts_with(self.first_line())
+        if self.bom {
+            return true;
+        }
+        let text = self.text();
+        let Some(rest) = text.strip_prefix(self.first_line()) else { return false };
+        self.is_unicode() || rest.chars().filter(|c| !c.is_ascii()).count() <= self.first_line().chars().count()
     }
 
     /// With `\n` for every line end, and U+FFFD for what is nobody's.

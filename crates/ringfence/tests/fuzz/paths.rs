@@ -53,7 +53,7 @@ fn no_path_leads_out_or_to_what_is_protected() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| swap(&stage.workspace(), &stop));
-        each_case("paths", |rng| {
+        each_case("paths", 20_000, |rng| {
             let path = path(rng, &stage);
             check(&workspace, &rights, &path, rng.one_in(2));
         });

@@ -131,7 +131,7 @@ fn the_server_answers_by_the_rules_and_lives_on() {
     let sound = sound_messages();
     let mut server = Server::start();
     let (mut answers, mut silences) = (0u64, 0u64);
-    each_case("stdio", |rng| {
+    each_case("stdio", 3_000, |rng| {
         let mut bytes = any_message(rng, &sound);
         bytes.iter_mut().filter(|byte| **byte == b'\n').for_each(|byte| *byte = b' ');
         if bytes.iter().all(u8::is_ascii_whitespace) {
