@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::choice::{read_answer, settle};
 use super::pending::{Answer, Pending};
 use super::prompt::Prompt;
 use crate::audit::Approvals;
@@ -20,13 +21,21 @@ pub struct Grant {
     /// `policy` (nobody had to be asked), `rule` (a rule of the operator's), `trust` (this session said so before), `client`, `terminal`.
     pub by: &'static str,
     pub for_session: bool,
+    /// A human chose to run it in the sandbox, although the question was about running it outside.
+    pub inside: bool,
+}
+
+impl Grant {
+    fn new(by: &'static str, for_session: bool) -> Grant {
+        Grant { by, for_session, inside: false }
+    }
 }
 
 /// A value that may run, once. It cannot be cloned, and only the gate makes one:
 ///
 /// ```compile_fail
 /// use ringfence::approval::{Grant, Granted};
-/// let forged = Granted { inner: "rm -rf /", grant: Grant { by: "policy", for_session: false } };
+/// let forged = Granted { inner: "rm -rf /", grant: Grant { by: "policy", for_session: false, inside: false } };
 /// ```
 #[derive(Debug)]
 pub struct Granted<T> {
@@ -82,15 +91,15 @@ impl Gate {
     /// Lets a prepared call through, after asking where one has to.
     pub async fn pass(&self, cx: &AskCx<'_>, call: Prepared) -> Result<Granted<Prepared>> {
         let Some(why) = call.asks.clone() else {
-            return Ok(Granted { inner: call, grant: Grant { by: "policy", for_session: false } });
+            return Ok(Granted { inner: call, grant: Grant::new("policy", false) });
         };
         if cx.view.lasting && cx.view.session.trusts(&call.tool, &call.definition) {
             cx.approvals.write("approved", "trust", "session")?;
-            return Ok(Granted { inner: call, grant: Grant { by: "trust", for_session: true } });
+            return Ok(Granted { inner: call, grant: Grant::new("trust", true) });
         }
         let prompt = Prompt::of(&call, &why, &cx.view.session);
-        let grant = self.decide(cx, prompt).await?;
-        if grant.for_session && cx.view.lasting {
+        let grant = self.decide(cx, Prompt { offers_session: cx.view.lasting, ..prompt }).await?;
+        if grant.for_session {
             cx.view.session.trust(&call.tool, &call.definition);
         }
         Ok(Granted { inner: call, grant })
@@ -98,13 +107,14 @@ impl Gate {
 
     /// A question raised while a call runs. What is granted is the question's own subject, nothing wider.
     pub async fn confirm<T>(&self, cx: &AskCx<'_>, prompt: Prompt, subject: T) -> Result<Granted<T>> {
-        let grant = self.decide(cx, prompt).await?;
+        // There is no key under which an answer could be kept.
+        let grant = self.decide(cx, Prompt { offers_session: false, ..prompt }).await?;
         Ok(Granted { inner: subject, grant })
     }
 
     /// What a rule of the operator allows needs nobody's word beside.
     pub fn by_rule<T>(&self, subject: T) -> Granted<T> {
-        Granted { inner: subject, grant: Grant { by: "rule", for_session: false } }
+        Granted { inner: subject, grant: Grant::new("rule", false) }
     }
 
     /// The same as [`Gate::confirm`], for a question whose answer may be kept for the session under this key.
@@ -117,10 +127,10 @@ impl Gate {
     ) -> Result<Granted<T>> {
         if cx.view.lasting && cx.view.session.trusts(&what, &which) {
             cx.approvals.write("approved", "trust", "session")?;
-            return Ok(Granted { inner: subject, grant: Grant { by: "trust", for_session: true } });
+            return Ok(Granted { inner: subject, grant: Grant::new("trust", true) });
         }
-        let grant = self.decide(cx, prompt).await?;
-        if grant.for_session && cx.view.lasting {
+        let grant = self.decide(cx, Prompt { offers_session: cx.view.lasting, ..prompt }).await?;
+        if grant.for_session {
             cx.view.session.trust(&what, &which);
         }
         Ok(Granted { inner: subject, grant })
@@ -140,7 +150,8 @@ impl Gate {
         let expiry = cx.expiry.min(cx.patience.unwrap_or(cx.expiry));
         prompt.expires_unix_ms = unix_millis() + u64::try_from(expiry.as_millis()).unwrap_or(u64::MAX);
         let tool = prompt.name().to_owned();
-        let elicitation = prompt.elicitation();
+        let choices = prompt.choices();
+        let elicitation = prompt.elicitation(abilities.turns_empty_form_into_menu);
         let Some((asked, at_terminal)) = self.pending.ask(prompt) else {
             cx.approvals.write("denied", "limit", "once")?;
             return Err(Error::new(Kind::ResourceExhausted, "too many questions wait in this session already")
@@ -149,7 +160,7 @@ impl Gate {
         let pause = cx.deadline.pause();
         let outcome = tokio::select! {
             answer = at_terminal, if self.terminal => answer.ok(),
-            answer = ask_client(cx.caller, elicitation), if by_client => answer.map(|answer| (answer, "client")),
+            answer = ask_client(cx.caller, elicitation, &choices), if by_client => answer.map(|answer| (answer, "client")),
             () = tokio::time::sleep(expiry) => None,
             cause = cx.cancel.cancelled() => {
                 cx.approvals.write("expired", cause.name(), "once")?;
@@ -157,7 +168,7 @@ impl Gate {
             }
         };
         drop((asked, pause));
-        match outcome {
+        match outcome.map(|(answer, by)| (settle(answer, &choices), by)) {
             None => {
                 cx.approvals.write("expired", "nobody", "once")?;
                 Err(Error::new(Kind::ApprovalExpired, format!("nobody answered whether `{tool}` may run")))
@@ -167,9 +178,8 @@ impl Gate {
                 Err(Error::new(Kind::ApprovalDenied, format!("`{tool}` was not allowed to run")))
             }
             Some((answer, by)) => {
-                let for_session = answer == Answer::Session;
-                cx.approvals.write("approved", by, if for_session { "session" } else { "once" })?;
-                Ok(Grant { by, for_session })
+                cx.approvals.write("approved", by, answer.name())?;
+                Ok(Grant { by, for_session: answer == Answer::Session, inside: answer == Answer::Inside })
             }
         }
     }
@@ -188,14 +198,9 @@ fn nobody_to_ask(tool: &str, answers_unseen: bool) -> Error {
 }
 
 /// Anything but a clear yes is a no: an error, a cancelled dialog, an answer we do not understand. None is silence.
-async fn ask_client(caller: &Caller, elicitation: Value) -> Option<Answer> {
+async fn ask_client(caller: &Caller, elicitation: Value, choices: &[Answer]) -> Option<Answer> {
     match caller.ask("elicitation/create", elicitation).await {
-        Ok(answer) if answer["action"] == "accept" => match answer["_meta"]["persist"].as_str() {
-            // We offer "session" only; a client's "always" counts as that and no more.
-            Some("session" | "always") => Some(Answer::Session),
-            _ => Some(Answer::Once),
-        },
-        Ok(_) => Some(Answer::Deny),
+        Ok(answer) => Some(read_answer(&answer, choices)),
         Err(error) if error.kind() == Kind::ApprovalExpired => None,
         Err(error) => {
             tracing::info!("the client did not answer: {}", error.log_line());

@@ -1,5 +1,6 @@
 //! Approval: who is asked, with which words, and the one place that turns a prepared call into a granted one.
 
+mod choice;
 mod gate;
 mod pending;
 mod prompt;

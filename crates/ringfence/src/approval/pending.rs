@@ -9,12 +9,27 @@ use tokio::sync::oneshot;
 
 use super::prompt::Prompt;
 
+/// What a human decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
     Once,
     Session,
+    /// Run it in the sandbox, although the question is about running it outside. Only some questions offer it.
+    Inside,
     Deny,
+}
+
+impl Answer {
+    /// The name on the wire and in the audit log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Answer::Once => "once",
+            Answer::Session => "session",
+            Answer::Inside => "inside",
+            Answer::Deny => "deny",
+        }
+    }
 }
 
 #[derive(Default)]

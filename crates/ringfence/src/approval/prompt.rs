@@ -1,7 +1,7 @@
 //! The words of a question. They show everything that decides, and nothing that is secret.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::base::call::Prepared;
 use crate::base::known;
@@ -30,6 +30,12 @@ pub struct Prompt {
     pub profile: String,
     pub effects: Vec<String>,
     pub arguments: Value,
+    /// The answer can be kept for the session. The gate sets it: a call without a session that lasts keeps nothing.
+    #[serde(default)]
+    pub offers_session: bool,
+    /// The question is about a command that would leave the sandbox, and "run it inside" is one of the answers.
+    #[serde(default)]
+    pub offers_inside: bool,
     pub expires_unix_ms: u64,
 }
 
@@ -51,6 +57,8 @@ impl Prompt {
             profile: call.profile.to_owned(),
             effects: call.effects.iter().map(|effect| (*effect).to_owned()).collect(),
             arguments: call.shown_arguments.clone(),
+            offers_session: false,
+            offers_inside: false,
             expires_unix_ms: 0,
         }
     }
@@ -161,17 +169,6 @@ impl Prompt {
             text.push_str(&format!("[{left} MORE ARGUMENTS ARE NOT SHOWN HERE]\n"));
         }
         text
-    }
-
-    /// The elicitation that current Codex really shows: an empty form without a title. It turns into Allow,
-    /// Allow for this session, Deny; we never offer "always".
-    pub fn elicitation(&self) -> Value {
-        json!({
-            "mode": "form",
-            "message": self.text(),
-            "requestedSchema": {"type": "object", "properties": {}},
-            "_meta": {"persist": ["session"]},
-        })
     }
 }
 

@@ -267,6 +267,8 @@ mod tests {
             profile: text(),
             effects: Vec::new(),
             arguments: json!({"command": "make"}),
+            offers_session: true,
+            offers_inside: false,
             expires_unix_ms: 0,
         }
     }

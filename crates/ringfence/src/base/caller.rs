@@ -25,6 +25,9 @@ pub struct Abilities {
     pub logging: bool,
     /// It answers by itself, so neither its yes nor its no is a human's word.
     pub answers_unseen: bool,
+    /// It shows an empty form as a menu: allow, allow for this session, deny. Codex does; other clients show a bare
+    /// yes and no.
+    pub turns_empty_form_into_menu: bool,
 }
 
 /// What a call may need of its client.

@@ -48,6 +48,9 @@ pub enum Command {
         /// Also allow the same tool for the rest of that session
         #[arg(long)]
         session: bool,
+        /// Run the command inside the sandbox, where the question offers it
+        #[arg(long, conflicts_with = "session")]
+        inside: bool,
     },
     /// Refuse one waiting call
     Deny {
@@ -76,8 +79,9 @@ pub fn run(args: &Approvals, root: &Path) -> Result<()> {
 
 fn run_at(args: &Approvals, root: &Path, desk: &mut dyn Desk) -> Result<()> {
     match &args.command {
-        Some(Command::Allow { id, session: false }) => decide(root, id, Answer::Once, desk),
-        Some(Command::Allow { id, session: true }) => decide(root, id, Answer::Session, desk),
+        Some(Command::Allow { id, inside: true, .. }) => decide(root, id, Answer::Inside, desk),
+        Some(Command::Allow { id, session: true, .. }) => decide(root, id, Answer::Session, desk),
+        Some(Command::Allow { id, .. }) => decide(root, id, Answer::Once, desk),
         Some(Command::Deny { id }) => decide(root, id, Answer::Deny, desk),
         None if args.watch => watch(root, desk),
         None => list(root, args.json, desk),
@@ -106,7 +110,7 @@ fn list(root: &Path, as_json: bool, desk: &mut dyn Desk) -> Result<()> {
         let text = format!("{}  (server {})\n{}\n", question.prompt.id, question.server, question.prompt.text());
         desk.print(&plain(&text))?;
     }
-    desk.print("Answer with `ringfence approvals allow ID [--session]` or `ringfence approvals deny ID`.\n")
+    desk.print("Answer with `ringfence approvals allow ID [--session|--inside]` or `ringfence approvals deny ID`.\n")
 }
 
 fn as_value(question: &Question) -> Result<Value> {
@@ -134,14 +138,26 @@ fn decide(root: &Path, id: &str, answer: Answer, desk: &mut dyn Desk) -> Result<
         Error::new(Kind::NotFound, "no waiting question has this id")
             .hint("It may have been answered or have expired; `ringfence approvals` lists what waits.")
     })?;
+    if answer != Answer::Deny && !question.prompt.choices().contains(&answer) {
+        return Err(not_offered(answer));
+    }
     send_answer(question, answer)?;
     desk.show(&plain(&format!("{} `{}`\n", outcome(answer), question.prompt.tool)))
+}
+
+fn not_offered(answer: Answer) -> Error {
+    let error = Error::invalid_arguments(format!("this question does not offer `--{}`", answer.name()));
+    match answer {
+        Answer::Session => error.hint("The call has no session that lasts; allow it once, or deny it."),
+        _ => error.hint("The command does not leave the sandbox; allow it once, or deny it."),
+    }
 }
 
 fn outcome(answer: Answer) -> &'static str {
     match answer {
         Answer::Once => "Allowed once:",
         Answer::Session => "Allowed for this session:",
+        Answer::Inside => "Allowed inside the sandbox:",
         Answer::Deny => "Denied:",
     }
 }
@@ -191,9 +207,9 @@ enum Asked {
 /// One question, until it is answered here, answered elsewhere, or expired.
 fn ask(root: &Path, question: &Question, desk: &mut dyn Desk) -> Result<Asked> {
     desk.show(&plain(&format!("\n{}", question.prompt.text())))?;
-    let choices = "[y] once  [s] for this session  [n] deny  [q] leave: ";
+    let choices = choice_line(&question.prompt);
     desk.forget_typed();
-    desk.show(choices)?;
+    desk.show(&choices)?;
     loop {
         let Some(line) = desk.typed(GLANCE)? else {
             if waiting(root)?.iter().any(|other| other.prompt.id == question.prompt.id) {
@@ -204,12 +220,13 @@ fn ask(root: &Path, question: &Question, desk: &mut dyn Desk) -> Result<Asked> {
         };
         let answer = match line.trim().to_ascii_lowercase().as_str() {
             "y" | "yes" => Answer::Once,
-            "s" | "session" => Answer::Session,
+            "s" | "session" if question.prompt.offers_session => Answer::Session,
+            "i" | "inside" if question.prompt.offers_inside => Answer::Inside,
             "n" | "no" => Answer::Deny,
             "q" | "quit" => return Ok(Asked::Left),
             "" if line.is_empty() => return Ok(Asked::Left),
             _ => {
-                desk.show(choices)?;
+                desk.show(&choices)?;
                 continue;
             }
         };
@@ -220,6 +237,20 @@ fn ask(root: &Path, question: &Question, desk: &mut dyn Desk) -> Result<Asked> {
             Err(error) => desk.show(&format!("Not taken: {error}\n")).map(|()| Asked::Failed),
         };
     }
+}
+
+/// The keys that answer a question.
+fn choice_line(prompt: &Prompt) -> String {
+    let key = |answer: &Answer| match answer {
+        Answer::Once => 'y',
+        Answer::Session => 's',
+        Answer::Inside => 'i',
+        Answer::Deny => 'n',
+    };
+    let answers = prompt.choices().into_iter().chain([Answer::Deny]);
+    let choices: String =
+        answers.map(|answer| format!("[{}] {}  ", key(&answer), prompt.choice_title(answer))).collect();
+    format!("{choices}[q] Leave: ")
 }
 
 /// Everything that waits on all servers of this root, the most urgent first.

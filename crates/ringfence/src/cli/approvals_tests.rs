@@ -87,7 +87,7 @@ fn prompt(id: &str) -> Value {
     json!({
         "id": id, "trace_id": "t", "tool": "shell.exec", "description": "Runs.", "why": "It \u{1b}[31mleaves the fence.",
         "principal": "ada", "session": "s-1", "workspace": "/w", "cwd": "/w", "profile": "default", "effects": ["exec"],
-        "arguments": {"command": "ls\u{202e}"}, "expires_unix_ms": 5,
+        "arguments": {"command": "ls\u{202e}"}, "expires_unix_ms": 5, "offers_session": true,
     })
 }
 
@@ -221,4 +221,36 @@ fn an_answer_that_is_not_taken_is_said_and_not_asked_again() {
     run_line(scratch.path(), "--watch", &mut person).unwrap();
     assert!(person.seen.contains("Not taken: answers do not count\\u{1b}[2J"), "{}", person.seen);
     assert_eq!(person.seen.matches("<flush>").count(), 1);
+}
+
+#[test]
+fn inside_is_an_answer_where_it_is_offered() {
+    let scratch = Scratch::new();
+    let taken = Arc::new(Mutex::new(Vec::new()));
+    let answers = Arc::clone(&taken);
+    server(scratch.path(), own(), move |request| {
+        let mut answers = answers.lock().unwrap();
+        if let Some(answer) = request.get("answer") {
+            answers.push(answer.clone());
+            return json!({"ok": true});
+        }
+        let mut outside = prompt("a-2");
+        outside["offers_inside"] = json!(true);
+        let mut stateless = prompt("a-3");
+        stateless["offers_session"] = json!(false);
+        let open = [prompt("a-1"), outside, stateless].into_iter();
+        let open = open.filter(|prompt| !answers.iter().any(|answer| answer["id"] == prompt["id"]));
+        json!({"pending": open.collect::<Vec<_>>()})
+    });
+    let mut person = Person::typing(&[Some("i\n"), Some("n\n"), Some("i\n"), Some("s\n"), Some("y\n"), Some("q\n")]);
+    for line in ["allow a-1 --inside", "allow a-3 --session"] {
+        let error = run_line(scratch.path(), line, &mut person).unwrap_err();
+        assert_eq!(error.kind(), Kind::InvalidArguments, "{line}");
+    }
+    assert!(taken.lock().unwrap().is_empty());
+    run_line(scratch.path(), "--watch", &mut person).unwrap();
+    let given: Vec<Value> = taken.lock().unwrap().iter().map(|answer| answer["answer"].clone()).collect();
+    assert_eq!(given, ["deny", "inside", "once"]);
+    assert_eq!(person.seen.matches("[i] Run it inside the sandbox").count(), 1, "{}", person.seen);
+    assert_eq!(person.seen.matches("[s] ").count(), 3, "twice for the first, once for the second: {}", person.seen);
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::matrix::{eras, on_cell, on_cells_at_once};
+use crate::support::matrix::{CELLS, eras, on_cell, on_cells_at_once};
 use crate::support::server::{binary, ringfence};
 use crate::support::subset::assert_holds;
 use crate::support::{
@@ -30,25 +30,129 @@ fn assert_ran(message: &Value, text: &str) {
     assert_holds(json!({"result": {"isError": false, "structuredContent": {"stdout": format!("{text}\n")}}}), message);
 }
 
-/// The one shape that current Codex shows to its user instead of answering by itself.
+/// Codex turns an empty form into its own menu. Every other client gets a form with the choices in it.
 #[test]
 fn a_question_has_the_shape_that_clients_really_show() {
-    on_every_transport(plain, |server, client| {
-        assert_ran(&echo(client, "shape"), "shape");
-        let [question] = &client.questions[..] else { panic!("asked {} times", client.questions.len()) };
-        assert_eq!(question["requestedSchema"], json!({"type": "object", "properties": {}}));
-        let meta = question["_meta"].as_object().unwrap();
-        assert_eq!(meta["persist"], json!(["session"]));
-        // The engine numbers every request of the server's for progress; nothing else may be there.
-        assert!(meta.keys().all(|key| ["persist", "progressToken"].contains(&key.as_str())), "{meta:?}");
-        assert_eq!(question["mode"], "form");
-        assert_eq!(question.as_object().unwrap().len(), 4, "{question}");
-        let text = question["message"].as_str().unwrap();
-        let workspace = server.workspace().display().to_string();
-        for part in ["shell.exec", "echo shape", "without a sandbox", &workspace, "local", "network", "sandbox: none"] {
-            assert!(text.contains(part), "{part} is not in the question:\n{text}");
+    for cell in CELLS {
+        for name in ["codex-mcp-client", "Codex", "it", "claude-code"] {
+            let mut server = plain(Options::new(cell.transport)).spawn();
+            let mut client = server.client(cell.version);
+            client.name = name.to_owned();
+            client.shake_hands();
+            assert_ran(&echo(&mut client, "shape"), "shape");
+            let [question] = &client.questions[..] else { panic!("asked {} times", client.questions.len()) };
+            let empty = serde_json::Map::new();
+            let meta = question.get("_meta").and_then(Value::as_object).unwrap_or(&empty);
+            let schema = match name.to_ascii_lowercase().starts_with("codex") {
+                true => {
+                    assert_eq!(meta["persist"], json!(["session"]));
+                    json!({"type": "object", "properties": {}})
+                }
+                false => {
+                    assert_eq!(meta.get("persist"), None);
+                    let names = ["Allow once", "Allow for this session"];
+                    json!({"type": "object", "properties": {"choice": {
+                        "type": "string", "title": "Answer", "enum": ["once", "session"], "enumNames": names, "default": "once",
+                    }}})
+                }
+            };
+            assert_eq!(question["requestedSchema"], schema, "{name}");
+            // The engine numbers every request of the server's for progress; nothing else may be there.
+            assert!(meta.keys().all(|key| ["persist", "progressToken"].contains(&key.as_str())), "{meta:?}");
+            assert_eq!(question["mode"], "form");
+            let members: Vec<&String> = question.as_object().unwrap().keys().filter(|key| *key != "_meta").collect();
+            assert_eq!(members.len(), 3, "{question}");
+            let text = question["message"].as_str().unwrap();
+            let workspace = server.workspace().display().to_string();
+            for part in
+                ["shell.exec", "echo shape", "without a sandbox", &workspace, "local", "network", "sandbox: none"]
+            {
+                assert!(text.contains(part), "{part} is not in the question:\n{text}");
+            }
         }
+    }
+}
+
+/// A form that any client shows is enough to trust a tool for the session.
+#[test]
+fn a_choice_in_the_form_is_the_answer() {
+    on_every_transport(plain, |server, client| {
+        client.approve = Approve::Choice("once");
+        assert_ran(&echo(client, "one"), "one");
+        client.approve = Approve::Choice("session");
+        assert_ran(&echo(client, "two"), "two");
+        client.approve = Approve::Decline;
+        assert_ran(&echo(client, "three"), "three");
+        assert_eq!(client.questions.len(), 2);
+        let modes: Vec<Value> = server.events("approval").iter().map(|event| event["mode"].clone()).collect();
+        assert_eq!(modes, ["once", "session", "session"]);
     });
+}
+
+#[test]
+fn a_choice_that_was_not_offered_is_a_no() {
+    on_every_transport(plain, |server, client| {
+        for choice in ["inside", "always", "deny", "Session", ""] {
+            client.approve = Approve::Choice(choice);
+            let message = client.call("shell.exec", json!({"command": "touch ran"}));
+            assert_eq!(error_of(&message)["kind"], "approval_denied", "{choice}");
+        }
+        assert!(!server.workspace().join("ran").exists());
+    });
+    // Without a handle there is no session to keep trust in.
+    let mut server = Options::new(Transport::Http).unfenced().spawn();
+    let mut client = server.client(MODERN);
+    client.approve = Approve::Choice("session");
+    assert_eq!(error_of(&echo(&mut client, "one"))["kind"], "approval_denied");
+    assert_eq!(client.questions[0]["requestedSchema"]["properties"]["choice"]["enum"], json!(["once"]));
+}
+
+/// Codex shows a form with a choice too, and a question about leaving the sandbox has one more answer than its menu.
+#[test]
+fn a_question_about_leaving_the_sandbox_offers_to_stay_inside() {
+    let fixtures = |options: Options| options.arg("--conformance-fixtures");
+    for cell in CELLS {
+        for name in ["codex-mcp-client", "it"] {
+            let mut server = fixtures(Options::new(cell.transport)).spawn();
+            let mut client = server.client(cell.version);
+            client.name = name.to_owned();
+            client.shake_hands();
+            let mut answers = Vec::new();
+            for choice in ["inside", "inside", "once", "session"] {
+                client.approve = Approve::Choice(choice);
+                let message = client.call("test_asks_where_to_run", json!({}));
+                answers.push(message["result"]["structuredContent"].clone());
+            }
+            client.approve = Approve::Decline;
+            let message = client.call("test_asks_where_to_run", json!({}));
+            answers.push(message["result"]["structuredContent"].clone());
+            assert_holds(
+                json!([
+                    {"by": "client", "for_session": false, "inside": true},
+                    {"by": "client", "for_session": false, "inside": true},
+                    {"by": "client", "for_session": false, "inside": false},
+                    {"by": "client", "for_session": true, "inside": false},
+                    {"by": "trust", "for_session": true, "inside": false},
+                ]),
+                &json!(answers),
+            );
+            assert_eq!(client.questions.len(), 4);
+            let names = [
+                "Run it outside the sandbox, once",
+                "Run it outside the sandbox, for this session",
+                "Run it inside the sandbox",
+            ];
+            assert_eq!(
+                client.questions[0]["requestedSchema"],
+                json!({"type": "object", "properties": {"choice": {
+                    "type": "string", "title": "Answer", "enum": ["once", "session", "inside"], "enumNames": names,
+                    "default": "once",
+                }}})
+            );
+            let modes: Vec<Value> = server.events("approval").iter().map(|event| event["mode"].clone()).collect();
+            assert_eq!(modes, ["inside", "inside", "once", "session", "session"]);
+        }
+    }
 }
 
 #[test]

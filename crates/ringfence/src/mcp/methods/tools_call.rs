@@ -186,6 +186,7 @@ fn abilities(incoming: &Incoming<'_>, unsandboxed: bool) -> Abilities {
         logging: !legacy::is_spoken(incoming.server)
             && (!incoming.stateless || incoming.context.meta.log_level().is_some()),
         answers_unseen: unsandboxed || codex::answers_unseen(&incoming.context.meta),
+        turns_empty_form_into_menu: incoming.client.name.to_ascii_lowercase().starts_with("codex"),
     }
 }
 

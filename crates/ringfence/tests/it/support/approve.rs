@@ -7,6 +7,8 @@ pub enum Approve {
     Once,
     Session,
     Always,
+    /// One of the choices of the form, by its name.
+    Choice(&'static str),
     Decline,
     Cancel,
     /// Says nothing; the test answers by itself, or nobody does.
@@ -20,6 +22,7 @@ impl Approve {
             Approve::Once => Some(json!({"action": "accept", "content": {}})),
             Approve::Session => Some(accept("session")),
             Approve::Always => Some(accept("always")),
+            Approve::Choice(name) => Some(json!({"action": "accept", "content": {"choice": name}})),
             Approve::Decline => Some(json!({"action": "decline"})),
             Approve::Cancel => Some(json!({"action": "cancel"})),
             Approve::Never => None,
