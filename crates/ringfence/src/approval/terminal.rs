@@ -20,7 +20,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::{JoinHandle, JoinSet};
 
-pub use peer::{Peer, Process, Processes, Server};
+pub use peer::{Peer, Process, Processes, Server, parse_stat};
 use peer::{Proc, may_answer, may_list};
 
 use super::pending::{Answer, Pending};

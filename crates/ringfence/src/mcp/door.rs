@@ -66,7 +66,7 @@ fn is_listed(host: &str, allowed: &[String]) -> bool {
     allowed.iter().any(|listed| listed.eq_ignore_ascii_case(host) || listed.eq_ignore_ascii_case(name))
 }
 
-/// The token when auth is on; the owner of a loopback connection when it is off.
+/// The token when auth is on; the owner of the connection when it is off.
 pub(super) async fn authenticate(
     State(app): State<Arc<App>>,
     ConnectInfo(connection): ConnectInfo<Connection>,
@@ -74,7 +74,10 @@ pub(super) async fn authenticate(
     next: Next,
 ) -> Response {
     let principal = match &app.verifier {
-        None => connection.require_same_user().map(|()| Principal::local()),
+        None => {
+            let owned = connection.require_owner(app.server.config.http.insecure_no_auth).await;
+            owned.map(|()| Principal::local())
+        }
         Some(verifier) => {
             let header = request.headers().get(axum::http::header::AUTHORIZATION);
             verifier.verify(header.map(|value| value.to_str().unwrap_or("")))

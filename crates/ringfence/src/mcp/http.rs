@@ -96,7 +96,7 @@ pub async fn serve(app: Arc<App>, listener: tokio::net::TcpListener) -> Result<(
             },
             _ = over.cancelled() => break,
         };
-        let connection = ConnectInfo(Connection::of(&stream, remote));
+        let connection = ConnectInfo(Connection::new(&stream, remote));
         let service = TowerToHyperService::new(router.clone().layer(Extension(connection)));
         let talk = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())

@@ -1,69 +1,96 @@
-//! The other end of a TCP connection. With auth off, "local" must mean the same user: on a shared machine
-//! everyone can reach 127.0.0.1.
+//! The other end of a TCP connection while auth is off. "Local" must then mean the same user, outside every sandbox: on
+//! a shared machine everyone can reach 127.0.0.1, from any address of the machine, and so can a run that shares our
+//! network.
+//!
+//! What cannot be found out is refused.
 
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, OnceLock};
+mod address;
+mod process;
+mod socket;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 use tokio::net::TcpStream;
+use tokio::sync::OnceCell;
 
+use self::address::is_own_address;
+use self::process::{Holder, judge_holders};
+use self::socket::find_peer_socket;
 use crate::base::{Error, Result};
 
+/// A connection that was accepted. Clones share what was found out about it.
 #[derive(Debug, Clone)]
 pub struct Connection {
     remote: SocketAddr,
     local: Option<SocketAddr>,
-    /// The user at the other end, once it was looked up.
-    owner: Arc<OnceLock<Option<u32>>>,
+    verdict: Arc<OnceCell<Verdict>>,
+}
+
+/// What is known about the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Admitted,
+    OtherUser,
+    Sandboxed,
+    Unknown,
 }
 
 impl Connection {
-    pub fn of(stream: &TcpStream, remote: SocketAddr) -> Self {
-        Connection { remote, local: stream.local_addr().ok(), owner: Arc::default() }
+    /// The connection of a socket that was just accepted.
+    pub fn new(stream: &TcpStream, remote: SocketAddr) -> Self {
+        Connection { remote, local: stream.local_addr().ok(), verdict: Arc::default() }
     }
 
-    /// Root may do what it likes anyway; an owner we cannot find is not let in.
-    pub fn require_same_user(&self) -> Result<()> {
-        let ours = rustix::process::geteuid().as_raw();
-        if !self.remote.ip().to_canonical().is_loopback() {
-            return Ok(());
-        }
-        let look = || self.local.and_then(|local| owner_of(self.remote, local));
-        if self.owner.get_or_init(look).is_some_and(|owner| owner == ours || owner == 0) {
-            return Ok(());
-        }
-        Err(Error::permission_denied("other_user", "this connection belongs to another user of this machine")
-            .hint("Turn on auth (MCP_AUTH_ENABLED) to serve more than one user."))
+    /// Requires that the other end belongs to this user or to root, and to no sandbox of Ringfence. With
+    /// `exempt_other_machines` only connections from this machine are held to that. Looked up once per connection.
+    pub async fn require_owner(&self, exempt_other_machines: bool) -> Result<()> {
+        let verdict = self.verdict.get_or_init(|| async {
+            let (remote, local) = (self.remote, self.local);
+            // Reads files of /proc, one for each descriptor of other processes in the worst case.
+            let judged = tokio::task::spawn_blocking(move || judge(remote, local, exempt_other_machines));
+            judged.await.unwrap_or(Verdict::Unknown)
+        });
+        let (reason, message, hint) = match verdict.await {
+            Verdict::Admitted => return Ok(()),
+            Verdict::OtherUser => (
+                "other_user",
+                "this connection belongs to another user of this machine",
+                "Turn on auth (MCP_AUTH_ENABLED) to serve more than one user.",
+            ),
+            Verdict::Sandboxed => (
+                "sandboxed_peer",
+                "this connection comes from inside a sandbox",
+                "Connect from a process that no Ringfence server started, or turn on auth (MCP_AUTH_ENABLED).",
+            ),
+            Verdict::Unknown => (
+                "unknown_owner",
+                "the process at the other end of this connection cannot be identified",
+                "Connect from the same machine and container, or turn on auth (MCP_AUTH_ENABLED).",
+            ),
+        };
+        Err(Error::permission_denied(reason, message).hint(hint))
     }
 }
 
-/// The uid of the socket whose local end is `remote`, from the kernel's table. Of a connection that is being closed
-/// the table no longer knows the owner and says root, so only one that stands counts.
-fn owner_of(remote: SocketAddr, local: SocketAddr) -> Option<u32> {
-    const ESTABLISHED: &str = "01";
-    let table = if remote.is_ipv6() { "/proc/self/net/tcp6" } else { "/proc/self/net/tcp" };
-    let wanted = (hex_address(remote), hex_address(local));
-    let table = std::fs::read_to_string(table).ok()?;
-    table.lines().skip(1).find_map(|row| {
-        let columns: Vec<&str> = row.split_ascii_whitespace().collect();
-        let [_, from, to, state, _, _, _, uid, _, inode, ..] = columns[..] else { return None };
-        let ours = from == wanted.0 && to == wanted.1 && state == ESTABLISHED && inode != "0";
-        ours.then(|| uid.parse().ok()).flatten()
-    })
-}
-
-/// As the table has it: each 32-bit group in the machine's byte order, the port in hex.
-fn hex_address(address: SocketAddr) -> String {
-    let octets: Vec<u8> = match address.ip() {
-        IpAddr::V4(ip) => ip.octets().to_vec(),
-        IpAddr::V6(ip) => ip.octets().to_vec(),
+fn judge(remote: SocketAddr, local: Option<SocketAddr>, exempt_other_machines: bool) -> Verdict {
+    let Some(local) = local else { return Verdict::Unknown };
+    let Some(socket) = find_peer_socket(remote, local) else {
+        // Asked only when no socket of this machine fits: a local process can choose among all addresses of it.
+        return match exempt_other_machines && is_own_address(remote).is_ok_and(|is_own| !is_own) {
+            true => Verdict::Admitted,
+            false => Verdict::Unknown,
+        };
     };
-    let mut text = String::new();
-    for group in octets.chunks(4) {
-        let mut bytes = [0u8; 4];
-        bytes.copy_from_slice(group);
-        text.push_str(&format!("{:08X}", u32::from_ne_bytes(bytes)));
+    // Root may do what it likes anyway.
+    if ![0, rustix::process::geteuid().as_raw()].contains(&socket.uid) {
+        return Verdict::OtherUser;
     }
-    format!("{text}:{:04X}", address.port())
+    match judge_holders(socket) {
+        Holder::Independent => Verdict::Admitted,
+        Holder::Sandboxed => Verdict::Sandboxed,
+        Holder::Unknown => Verdict::Unknown,
+    }
 }
 
 #[cfg(test)]
@@ -71,29 +98,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_owner_of_a_loopback_connection_is_found() {
-        for bind in ["127.0.0.1:0", "[::1]:0"] {
-            let Ok(listener) = std::net::TcpListener::bind(bind) else { continue };
-            let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let (server, remote) = listener.accept().unwrap();
-            let owner = owner_of(remote, server.local_addr().unwrap());
-            assert_eq!(owner, Some(rustix::process::geteuid().as_raw()), "{bind}");
-            // Of a connection that its client has closed nobody knows the owner any more.
-            drop(client);
-            assert_eq!(owner_of(remote, server.local_addr().unwrap()), None, "{bind}");
+    fn a_connection_without_a_known_owner_is_refused() {
+        let local = Some("127.0.0.1:2".parse().unwrap());
+        for remote in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            for exempt in [false, true] {
+                assert_eq!(judge(remote.parse().unwrap(), local, exempt), Verdict::Unknown, "{remote} {exempt}");
+            }
         }
-        let nobody = "127.0.0.1:1".parse().unwrap();
-        assert_eq!(owner_of(nobody, nobody), None);
-        let connection = |remote: &str, owner| Connection {
-            remote: remote.parse().unwrap(),
-            local: None,
-            owner: Arc::new(OnceLock::from(owner)),
-        };
-        let ours = rustix::process::geteuid().as_raw();
-        assert!(connection("127.0.0.1:1", None).require_same_user().is_err());
-        assert!(connection("127.0.0.1:1", Some(ours + 1)).require_same_user().is_err());
-        assert!(connection("[::ffff:127.0.0.1]:1", Some(ours + 1)).require_same_user().is_err());
-        assert!(connection("127.0.0.1:1", Some(ours)).require_same_user().is_ok());
-        assert!(connection("192.0.2.1:1", None).require_same_user().is_ok());
+        let elsewhere = "198.51.100.1:1".parse().unwrap();
+        assert_eq!(judge(elsewhere, local, false), Verdict::Unknown);
+        assert_eq!(judge(elsewhere, None, true), Verdict::Unknown);
     }
 }

@@ -27,6 +27,7 @@ mod footprint;
 mod journey;
 mod logs;
 mod malformed;
+mod peers;
 mod prepared;
 mod prompts;
 mod reload;

@@ -102,9 +102,9 @@ impl Processes for Proc {
     }
 }
 
-/// Parent, terminal and start time. The name in parentheses is the process's own choice and may hold anything,
+/// Parent, terminal and start time from `/proc/PID/stat`. The name in parentheses is the process's own choice and may hold anything,
 /// so the fields are counted from its last parenthesis.
-fn parse_stat(stat: &str) -> Option<(u32, bool, u64)> {
+pub fn parse_stat(stat: &str) -> Option<(u32, bool, u64)> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let terminal: i64 = fields.get(4)?.parse().ok()?;
     Some((fields.get(1)?.parse().ok()?, terminal != 0, fields.get(19)?.parse().ok()?))

@@ -1,0 +1,217 @@
+//! Which process holds a socket, and whether that process is one that a Ringfence server started.
+//!
+//! What runs in a sandbox has the user id of its server, so the id alone does not keep it out, and with `allow_network`
+//! it shares our network. Its ancestry tells it apart: above every run stands a zygote or supervisor, orphans fall back
+//! to the run's own init, and all of it dies with the supervisor. A run can change none of that.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+
+use super::socket::PeerSocket;
+use crate::approval::terminal::parse_stat;
+
+/// Longer chains do not occur; a table that changes during the walk must not keep us.
+const GENERATIONS: usize = 256;
+/// How often a search that found nothing is repeated: the table changes during the search.
+const ATTEMPTS: usize = 3;
+
+/// Who holds a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    /// A process that no Ringfence server started.
+    Independent,
+    /// Processes of a sandbox, a supervisor, or a server that connects for a run.
+    Sandboxed,
+    Unknown,
+}
+
+/// Finds the processes that hold this socket and judges them. One independent holder is enough: it could pass on
+/// anything that it is sent, so a second holder inside a sandbox adds nothing.
+pub fn judge_holders(socket: PeerSocket) -> Holder {
+    let found = (0..ATTEMPTS).map(|_| search(socket)).find(|holder| *holder != Holder::Unknown);
+    found.unwrap_or(Holder::Unknown)
+}
+
+fn search(socket: PeerSocket) -> Holder {
+    let Some(own) = own_ancestors() else { return Holder::Unknown };
+    let wanted = format!("socket:[{}]", socket.inode);
+    let processes = list_processes();
+    let mut is_sandboxed = false;
+    let mut is_unseen = false;
+    for pid in &processes {
+        match descriptor_of(*pid, &wanted) {
+            Ok(Some(path)) => {
+                let started = is_started_by_us(*pid, &own).map(|started| started || is_ringfence(*pid));
+                // Still the same process, not a later one with its number.
+                match started.filter(|_| leads_to(&path, &wanted)) {
+                    Some(false) => return Holder::Independent,
+                    Some(true) => is_sandboxed = true,
+                    None => {}
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                is_unseen |= has_user(*pid, socket.uid);
+            }
+            Ok(None) | Err(_) => {}
+        }
+    }
+    if is_sandboxed {
+        return Holder::Sandboxed;
+    }
+    // Some programs hide their descriptors (`sshd` does), and root's are hidden from everybody. One of those holds it,
+    // unless a sandbox has hidden it: in a thread with descriptors of its own, or on its way through a unix socket. So
+    // there must be no sandbox that could.
+    if is_unseen && !processes.iter().any(|pid| could_hide_it(*pid, &own)) {
+        return Holder::Independent;
+    }
+    Holder::Unknown
+}
+
+/// Newest first: a client that connects is more often a new process than an old one.
+fn list_processes() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable_by(|one, other| other.cmp(one));
+    pids
+}
+
+fn descriptor_of(pid: u32, wanted: &str) -> io::Result<Option<String>> {
+    for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
+        let path = format!("/proc/{pid}/fd/{}", entry?.file_name().display());
+        if leads_to(&path, wanted) {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
+}
+
+fn leads_to(path: &str, wanted: &str) -> bool {
+    fs::read_link(path).is_ok_and(|target| target.as_os_str() == wanted)
+}
+
+/// This process and those above it. What they started is not in a sandbox as seen from here, even when all of us run in
+/// one.
+fn own_ancestors() -> Option<Vec<u32>> {
+    let mut chain = vec![std::process::id()];
+    while chain.len() < GENERATIONS {
+        match parent_of(*chain.last()?)? {
+            0 => return Some(chain),
+            parent => chain.push(parent),
+        }
+    }
+    None
+}
+
+/// Whether we or another server started this process; `None` when the table changed under the walk.
+fn is_started_by_us(pid: u32, own: &[u32]) -> Option<bool> {
+    let ours = std::process::id();
+    let (mut child, mut at) = (None, pid);
+    for _ in 0..GENERATIONS {
+        if at == ours {
+            return Some(true);
+        }
+        if at == 0 || own.contains(&at) {
+            return Some(false);
+        }
+        let (is_runner, parent) = (is_runner(at)?, parent_of(at)?);
+        // A process whose parent has died gets another one. So what was read is about the parent only if it still is.
+        if child.is_some_and(|child| parent_of(child) != Some(at)) {
+            return None;
+        }
+        if is_runner {
+            return Some(true);
+        }
+        (child, at) = (Some(at), parent);
+    }
+    None
+}
+
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    parse_stat(&stat).map(|(parent, ..)| parent)
+}
+
+/// Whether a process is a zygote, a supervisor or the init of a run, which share their command line. Others can give
+/// themselves the same one, and are then refused as well.
+fn is_runner(pid: u32) -> Option<bool> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let word = line.split(|byte| *byte == 0).nth(1).unwrap_or_default();
+    Some([jail::zygote::ARGUMENT, jail::supervisor::ARGUMENT].iter().any(|name| name.as_bytes() == word))
+}
+
+/// Whether a process runs our program: the proxy of a run is in its server, which connects where the run tells it to.
+fn is_ringfence(pid: u32) -> bool {
+    let link = format!("/proc/{pid}/exe");
+    let file = |path: &str| fs::metadata(path).ok().map(|data| (data.dev(), data.ino()));
+    let name = fs::read_link(&link).ok();
+    let name = name.as_ref().and_then(|path| path.file_name()?.to_str());
+    let name = name.map(|name| name.strip_suffix(" (deleted)").unwrap_or(name));
+    name == Some("ringfence") || file(&link).is_some_and(|theirs| file("/proc/self/exe") == Some(theirs))
+}
+
+/// A process of a sandbox on our network, as far as can be seen. A filter on system calls is never taken off, and only
+/// the programs of a run have one, not what stands above them.
+fn could_hide_it(pid: u32, own: &[u32]) -> bool {
+    const FILTERED: &str = "2";
+    if status_field(pid, "Seccomp").is_none_or(|mode| mode != FILTERED) {
+        return false;
+    }
+    let network = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+    let elsewhere = network(&pid.to_string()).is_some_and(|theirs| network("self") != Some(theirs));
+    !elsewhere && is_started_by_us(pid, own) != Some(false)
+}
+
+fn has_user(pid: u32, uid: u32) -> bool {
+    status_field(pid, "Uid").is_some_and(|ids| ids.split_whitespace().any(|id| id.parse() == Ok(uid)))
+}
+
+fn status_field(pid: u32, name: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    value.map(|value| value.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn what_started_us_is_independent_and_what_we_start_is_not() {
+        let own = own_ancestors().unwrap();
+        assert_eq!(own.first(), Some(&std::process::id()));
+        for ancestor in &own[1..] {
+            assert_eq!(is_started_by_us(*ancestor, &own), Some(false), "{ancestor}");
+        }
+        let mut child = Command::new("sleep").arg("300").stdin(Stdio::null()).spawn().unwrap();
+        assert_eq!(is_started_by_us(child.id(), &own), Some(true));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(is_started_by_us(child.id(), &own), None);
+    }
+
+    #[test]
+    fn a_zygote_is_known_by_its_command_line() {
+        assert_eq!(is_runner(std::process::id()), Some(false));
+        // `tail` takes the word for the name of a file, and waits on the other one.
+        let mut other = Command::new("tail");
+        let other = other.args([jail::zygote::ARGUMENT, "-f", "/dev/null"]).stdin(Stdio::null()).stderr(Stdio::null());
+        let mut other = other.spawn().unwrap();
+        assert_eq!(is_runner(other.id()), Some(true));
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+
+    #[test]
+    fn a_socket_of_our_own_is_not_that_of_an_independent_process() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, remote) = listener.accept().unwrap();
+        let socket = super::super::socket::find_peer_socket(remote, server.local_addr().unwrap()).unwrap();
+        assert_eq!(judge_holders(socket), Holder::Sandboxed);
+        drop(client);
+        assert_eq!(search(PeerSocket { inode: u64::MAX, ..socket }), Holder::Unknown);
+    }
+}
