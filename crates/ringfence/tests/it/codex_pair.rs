@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::matrix::{eras, on_cell};
+use crate::support::place::visible_folder;
 use crate::support::process::{marker, wait_for_death, with_argument};
 use crate::support::server::Scratch;
 use crate::support::subset::assert_holds;
@@ -43,10 +44,7 @@ struct Pair {
 impl Pair {
     /// With the turncoat on the PATH. Not below /tmp, which a run has for itself.
     fn new(transport: Transport) -> Pair {
-        let folder = PathBuf::from("/var/lib");
-        let folder =
-            if folder.metadata().is_ok_and(|it| !it.permissions().readonly()) { folder } else { std::env::temp_dir() };
-        let scratch = Scratch::within(&folder);
+        let scratch = Scratch::within(visible_folder());
         let bin = scratch.path().join("bin");
         std::fs::create_dir_all(&bin).unwrap();
         std::fs::write(bin.join("codex"), TURNCOAT).unwrap();

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::support::place::visible_folder;
 use crate::support::server::{Scratch, binary};
 
 const REFUSE: &str = include_str!("doctor/refuse.py");
@@ -32,16 +33,6 @@ fn everybody() -> Vec<Who> {
     }
 }
 
-/// Not in /tmp, of which every run has its own: nothing there needs to be hidden. Everybody gets through to it.
-fn open_folder() -> PathBuf {
-    let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    let open = |at: &Path| at.metadata().is_ok_and(|about| about.permissions().mode() & 0o005 == 0o005);
-    match !rustix::process::geteuid().is_root() || target.ancestors().all(open) {
-        true => target,
-        false => "/srv".into(),
-    }
-}
-
 /// A home, a root and a workspace of this user's, and something that refuses.
 struct House {
     scratch: Arc<Scratch>,
@@ -52,7 +43,7 @@ struct House {
 
 impl House {
     fn new(who: Who, through: &[&str]) -> House {
-        let scratch = Scratch::within(&open_folder());
+        let scratch = Scratch::within(visible_folder());
         let mut house = House {
             scratch,
             who,

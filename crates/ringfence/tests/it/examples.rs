@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::support::place::visible_folder;
 use crate::support::server::{Scratch, binary, ringfence};
 use crate::support::subset::assert_holds;
 use crate::support::{Approve, Client, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually};
@@ -24,7 +25,7 @@ struct Example {
 
 impl Example {
     fn new(name: &str) -> Example {
-        let scratch = Scratch::within(Path::new(env!("CARGO_TARGET_TMPDIR")));
+        let scratch = Scratch::within(visible_folder());
         let folder = scratch.path().join("example");
         std::fs::create_dir(&folder).unwrap();
         for file in std::fs::read_dir(examples().join(name)).unwrap().map(|entry| entry.unwrap().path()) {

@@ -8,7 +8,8 @@ use std::time::SystemTime;
 
 use serde_json::json;
 
-use crate::support::server::{Scratch, binary};
+use crate::support::place::{visible_binary, visible_folder};
+use crate::support::server::Scratch;
 use crate::support::{Approve, CELLS, Options, SESSIONS, Transport};
 
 type Tree = BTreeMap<PathBuf, (u64, Option<SystemTime>)>;
@@ -46,7 +47,7 @@ fn with_own_tmp(scratch: &Scratch) -> Option<PathBuf> {
     if !works {
         return None;
     }
-    let (wrapper, binary) = (scratch.path().join("with-own-tmp"), binary());
+    let (wrapper, binary) = (scratch.path().join("with-own-tmp"), visible_binary());
     let tmp = scratch.path().join("tmp");
     let text = format!(
         "#!/bin/sh\nexec unshare -rm sh -c 'mount --bind {} /tmp && exec {} \"$@\"' sh \"$@\"\n",
@@ -61,7 +62,7 @@ fn with_own_tmp(scratch: &Scratch) -> Option<PathBuf> {
 #[test]
 fn only_root_and_what_was_asked_for_has_changed() {
     // Not beneath /tmp, which is one of the places that are compared.
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let folder = visible_folder();
     for cell in CELLS {
         let terminal = "[approval]\nterminal = true\n[limits]\ngrace_ms = 300";
         let scratch = Scratch::within(folder);

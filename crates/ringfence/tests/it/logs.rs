@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+use crate::support::place::visible_folder;
 use crate::support::process::{parent, with_argument};
 use crate::support::server::Scratch;
 use crate::support::{Client, DEADLINE, Options, SESSIONS, Server, Transport, eventually, on_every_transport};
@@ -98,7 +99,7 @@ fn the_log_is_one_line_each_in_either_form_and_the_environment_has_its_say() {
 #[test]
 fn a_log_file_is_private_is_appended_to_and_is_hidden_from_commands() {
     // Not in /tmp, of which every run has its own.
-    let scratch = Scratch::within(Path::new(env!("CARGO_TARGET_TMPDIR")));
+    let scratch = Scratch::within(visible_folder());
     let log = scratch.path().join("log");
     std::fs::write(&log, "{\"message\":\"from before\"}\n").unwrap();
     std::fs::set_permissions(&log, PermissionsExt::from_mode(0o644)).unwrap();

@@ -1,11 +1,11 @@
 //! What one run prepares must not help the next: each of these was a way around the protection once.
 
 use std::os::unix::fs::symlink;
-use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::support::place::visible_folder;
 use crate::support::process::{marker, wait_for_death, with_argument};
 use crate::support::{Client, DEADLINE, Options, SESSIONS, Server, Transport, eventually, server};
 
@@ -183,7 +183,7 @@ fn a_pipe_in_the_place_of_a_pointer_does_not_hold_the_start() {
 #[test]
 fn a_hidden_file_that_the_host_replaces_stays_hidden() {
     // Not beneath /tmp, where nothing of the host's is seen at all.
-    let scratch = server::Scratch::within(Path::new(env!("CARGO_TARGET_TMPDIR")));
+    let scratch = server::Scratch::within(visible_folder());
     let secret = scratch.path().join("home/.claude.json");
     std::fs::write(&secret, "old secret").unwrap();
     let mut server = Options::new(Transport::Stdio).on(&scratch).spawn();

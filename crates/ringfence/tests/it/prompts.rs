@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::escalate::{Serving, result};
 use crate::support::matrix::eras;
+use crate::support::place::visible_folder;
 use crate::support::process::{marker, wait_for_death};
 use crate::support::server::ringfence;
 use crate::support::subset::assert_holds;
@@ -133,7 +134,7 @@ fn trust_is_for_the_same_words_of_the_same_file() {
 #[test]
 fn trust_in_a_script_inside_is_not_trust_in_one_that_leaves() {
     let serving = Serving::new(Transport::Stdio).outside();
-    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("trust-{}", std::process::id()));
+    let folder = visible_folder().join(format!("trust-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let tool = folder.join("deploy");
     std::fs::write(&tool, "#!/bin/sh\nreadlink /proc/self/ns/mnt\n").unwrap();

@@ -19,7 +19,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::escape::{Cx, Mode, Profile, Run, User, is_root, open_folder};
+use crate::escape::{Cx, Mode, Profile, Run, User, is_root};
+use crate::support::place::visible_folder;
 use crate::support::server::Scratch;
 use crate::support::{Options, Transport};
 
@@ -158,7 +159,7 @@ pub struct Serving {
 impl Serving {
     pub fn new(transport: Transport) -> Serving {
         // Not in /tmp: the run has one of its own, and has to see the tools.
-        let scratch = Scratch::within(open_folder());
+        let scratch = Scratch::within(visible_folder());
         for (name, mode) in [("outside", 0o777), ("workspace", 0o777), ("tools", 0o755)] {
             let path = scratch.path().join(name);
             std::fs::create_dir_all(&path).unwrap();

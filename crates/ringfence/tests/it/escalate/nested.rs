@@ -4,7 +4,8 @@ use serde_json::json;
 
 use super::git::{attack, prepare};
 use super::{Place, escalating, open_to_all};
-use crate::escape::{Cx, Mode, Profile, User, absent, by_default, everywhere, is_root, open_binary, open_folder};
+use crate::escape::{Cx, Mode, Profile, User, absent, by_default, everywhere, is_root};
+use crate::support::place::{visible_binary, visible_folder};
 use crate::support::server::Scratch;
 use crate::support::{Approve, DEADLINE, MODERN, Options, SESSIONS, Transport, eventually};
 
@@ -108,7 +109,7 @@ fn a_repository_that_appears_while_somebody_is_asked() {
         if is_root() {
             let started = format!(
                 "#!/bin/sh\nexec setpriv --reuid 1000 --regid 1000 --clear-groups {} \"$@\"\n",
-                open_binary().display()
+                visible_binary().display()
             );
             options = options.through(setup.tool("ringfence", &started).into());
         }
@@ -134,7 +135,7 @@ fn a_repository_that_appears_while_somebody_is_asked() {
 /// What one call may not write another could: a client that narrows a call does not make older files safe.
 #[test]
 fn a_repository_of_an_earlier_call_that_could_write() {
-    let scratch = Scratch::within(open_folder());
+    let scratch = Scratch::within(visible_folder());
     let outside = scratch.path().join("outside");
     std::fs::create_dir(&outside).unwrap();
     open_to_all(&outside);
@@ -163,7 +164,7 @@ fn a_repository_of_an_earlier_call_that_could_write() {
 /// Temporary files of a run without namespaces lie where everybody sees them.
 #[test]
 fn a_repository_among_the_temporary_files_of_the_contained_profile() {
-    let scratch = Scratch::within(open_folder());
+    let scratch = Scratch::within(visible_folder());
     let outside = scratch.path().join("outside");
     std::fs::create_dir(&outside).unwrap();
     open_to_all(&outside);

@@ -5,6 +5,7 @@ use std::net::TcpListener;
 
 use super::{Serving, result};
 use crate::escape::{Cx, Mode, Profile, User, is_root};
+use crate::support::place::visible_folder;
 use crate::support::{SESSIONS, Transport};
 
 fn serving(wider: &str) -> Serving {
@@ -17,7 +18,7 @@ fn serving(wider: &str) -> Serving {
 
 #[test]
 fn a_directory_can_be_written_that_the_sandbox_cannot_write() {
-    let place = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("wider-{}", std::process::id()));
+    let place = visible_folder().join(format!("wider-{}", std::process::id()));
     std::fs::create_dir_all(&place).unwrap();
     let shown = place.display().to_string();
     let serving = serving(&format!("writable = [{shown:?}]"));

@@ -1,16 +1,17 @@
 //! One attack in one mode: its directories, its user, and the processes outside that it is aimed at.
 
 use std::fmt;
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::chown;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::fence::{Fence, as_user, python};
 use super::{Live, Run};
+use crate::support::place::visible_folder;
 use crate::support::process;
 use crate::support::server::Scratch;
 
@@ -59,7 +60,7 @@ pub struct Cx {
 
 impl Cx {
     pub fn new(mode: Mode) -> Self {
-        let cx = Cx { mode, scratch: Scratch::within(open_folder()), markers: Mutex::default() };
+        let cx = Cx { mode, scratch: Scratch::within(visible_folder()), markers: Mutex::default() };
         cx.give(cx.scratch.path());
         for part in ["root", "workspace", "home", "tmp", "outside"] {
             cx.folder(&cx.path(part));
@@ -217,20 +218,4 @@ impl Drop for Victim {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// Somewhere that every user can reach, and not in the temporary directory: the fence has a private one, and what
-/// lies outside must be visible inside to be attacked.
-pub fn open_folder() -> &'static Path {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let own = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-        if !super::is_root() || is_open(&own) { own } else { PathBuf::from("/var/lib") }
-    })
-}
-
-/// Whether everybody can reach and read it.
-pub fn is_open(path: &Path) -> bool {
-    let mode = |path: &Path| std::fs::metadata(path).map_or(0, |data| data.permissions().mode());
-    mode(path) & 0o005 == 0o005 && path.ancestors().skip(1).all(|folder| mode(folder) & 0o001 == 0o001)
 }

@@ -1,13 +1,12 @@
 //! `ringfence sandbox` around an attack.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
-use std::time::UNIX_EPOCH;
 
-use super::cx::{ORDINARY, is_open, open_folder};
+use super::cx::ORDINARY;
 use super::{Cx, Live, Profile, Run, User};
-use crate::support::server::binary;
+use crate::support::place::visible_binary;
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const PRELUDE: &str = include_str!("probes/prelude.py");
@@ -118,7 +117,7 @@ impl<'a> Fence<'a> {
             Some(Profile::Contained) => "contained",
             None => return,
         };
-        command.arg(open_binary()).args(["sandbox", "--root", &self.cx.path("root"), "--profile", profile]);
+        command.arg(visible_binary()).args(["sandbox", "--root", &self.cx.path("root"), "--profile", profile]);
         // Another way to the same namespaces has to hold all the same.
         if let (Ok(tier), "default") = (std::env::var("RINGFENCE_TIER"), profile) {
             command.args(["--tier", &tier]);
@@ -154,26 +153,5 @@ pub fn python() -> &'static str {
     FOUND.get_or_init(|| {
         let found = PATH.split(':').map(|folder| format!("{folder}/python3")).find(|file| Path::new(file).exists());
         found.expect("python3 is needed for the attacks, in one of the system's directories")
-    })
-}
-
-/// The binary, or a copy of this very build where everybody can run it.
-pub fn open_binary() -> &'static Path {
-    static COPY: OnceLock<PathBuf> = OnceLock::new();
-    COPY.get_or_init(|| {
-        let own = std::fs::canonicalize(binary()).unwrap();
-        if !super::is_root() || is_open(&own) {
-            return own;
-        }
-        let data = std::fs::metadata(&own).unwrap();
-        let time = data.modified().unwrap().duration_since(UNIX_EPOCH).unwrap().as_nanos();
-        let copy = open_folder().join(format!("ringfence-{}-{time}", data.len()));
-        if !copy.exists() {
-            // Under another name first: a parallel test must not run half a file.
-            let partial = copy.with_extension(std::process::id().to_string());
-            std::fs::copy(&own, &partial).unwrap();
-            std::fs::rename(&partial, &copy).unwrap();
-        }
-        copy
     })
 }

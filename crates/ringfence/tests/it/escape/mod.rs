@@ -24,8 +24,8 @@ mod writes;
 
 use std::path::Path;
 
-pub use cx::{Cx, Mode, Profile, User, open_folder};
-pub use fence::{Fence, as_user, open_binary};
+pub use cx::{Cx, Mode, Profile, User};
+pub use fence::{Fence, as_user};
 pub use live::{Live, Run};
 
 /// What came of an attack: an `Err` says what it achieved.

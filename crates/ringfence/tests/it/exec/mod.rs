@@ -203,7 +203,7 @@ pub fn bash(cx: &Cx, args: &[&str], script: &str) -> Run {
 pub fn program(name: &str, flags: &[&str]) -> PathBuf {
     let source = format!("{}/tests/it/exec/programs/{name}.c", env!("CARGO_MANIFEST_DIR"));
     let changed = std::fs::metadata(&source).unwrap().modified().unwrap().duration_since(UNIX_EPOCH).unwrap();
-    let folder = crate::escape::open_folder().join("ringfence-exec");
+    let folder = crate::support::place::visible_folder().join("ringfence-exec");
     let made = folder.join(format!("{name}{}-{}", flags.concat(), changed.as_nanos()));
     if !made.exists() {
         static COUNT: AtomicU32 = AtomicU32::new(0);

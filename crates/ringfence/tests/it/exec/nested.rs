@@ -43,7 +43,7 @@ fn strace_is_told_that_it_may_not_trace() {
 
 #[test]
 fn a_ringfence_inside_says_that_it_cannot_be_put_up() {
-    let own = crate::escape::open_binary().to_str().unwrap();
+    let own = crate::support::place::visible_binary().to_str().unwrap();
     for (inner, why) in [("default", "(user namespace refused)"), ("contained", "(seccomp refused)")] {
         // Places that it has nothing against: it is to fail at the fence.
         let command = format!(

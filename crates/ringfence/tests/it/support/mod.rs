@@ -5,6 +5,7 @@ pub mod approve;
 pub mod client;
 pub mod http;
 pub mod matrix;
+pub mod place;
 pub mod process;
 pub mod server;
 pub mod subset;
@@ -18,7 +19,7 @@ pub use matrix::{CELLS, Cell, on_every_transport};
 pub use server::{Options, Server};
 
 /// Whatever takes longer has failed.
-pub const DEADLINE: Duration = Duration::from_secs(15);
+pub const DEADLINE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Transport {

@@ -1,7 +1,7 @@
 //! Where a piece of work is done: a home, a root and a workspace that belong to the user who does it.
 
 use std::fmt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use super::Work;
 use super::run::{Run, run};
-use crate::support::server::{Scratch, binary};
+use crate::support::place::{visible_binary, visible_folder};
+use crate::support::server::Scratch;
 
 /// The user and group that stand for anybody without privilege. They need no line in /etc/passwd.
 const NOBODY_SPECIAL: u32 = 1000;
@@ -30,18 +31,11 @@ impl Who {
     fn change(self) -> Option<u32> {
         (self == Who::User && is_root()).then_some(NOBODY_SPECIAL)
     }
-
-    /// Whether this user gets to a path at all: every folder on the way lets others through.
-    fn reaches(self, path: &Path) -> bool {
-        let open = |at: &Path| at.metadata().is_ok_and(|about| about.mode() & 0o005 == 0o005);
-        self.change().is_none() || path.ancestors().all(open)
-    }
 }
 
 pub struct Place {
     scratch: Arc<Scratch>,
     who: Who,
-    binary: PathBuf,
 }
 
 impl fmt::Debug for Place {
@@ -56,9 +50,7 @@ pub fn prepare(work: &Work, who: Who) -> Option<Place> {
         println!("NOT RUN: only root can see what root sees");
         return None;
     }
-    let scratch = Scratch::within(&folder(work, who));
-    let binary = readable_binary(&scratch, who);
-    let place = Place { scratch, who, binary };
+    let place = Place { scratch: Scratch::within(&folder(work)), who };
     place.make(work);
     for program in &work.needs {
         let there = place.command("sh", &place.path("place")).args(["-c", "command -v \"$0\"", program]).output();
@@ -74,28 +66,9 @@ pub fn prepare(work: &Work, who: Who) -> Option<Place> {
 }
 
 /// Not in `/tmp`, where nobody's home is: the fence has a `/tmp` of its own, and what is special about that is not
-/// what these tests are about. A target folder that another user cannot reach is no place for that user's home.
-fn folder(work: &Work, who: Who) -> PathBuf {
-    let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    match who.reaches(&target) {
-        _ if work.in_tmp => std::env::temp_dir(),
-        true => target,
-        false => "/srv".into(),
-    }
-}
-
-/// The binary, or a link or a copy of it where this user could not read it.
-fn readable_binary(scratch: &Scratch, who: Who) -> PathBuf {
-    let original = binary().canonicalize().unwrap();
-    if who.reaches(&original) {
-        return original;
-    }
-    let copy = scratch.path().join("ringfence");
-    if std::fs::hard_link(&original, &copy).is_err() {
-        std::fs::copy(&original, &copy).unwrap();
-    }
-    std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755)).unwrap();
-    copy
+/// what these tests are about.
+fn folder(work: &Work) -> PathBuf {
+    if work.in_tmp { std::env::temp_dir() } else { visible_folder().to_owned() }
 }
 
 impl Place {
@@ -168,7 +141,7 @@ impl Place {
 
     pub fn fenced(&self, work: &Work) -> Run {
         let workspace = self.workspace(work);
-        let mut command = self.command(&self.binary, &workspace);
+        let mut command = self.command(visible_binary(), &workspace);
         command.arg("sandbox").arg("--root").arg(self.path("root")).arg("--workspace").arg(&workspace);
         command.arg("--").args(&work.command);
         run(command, &work.stdin).left(&workspace, &work.untidy)
