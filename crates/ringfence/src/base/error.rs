@@ -9,7 +9,7 @@ use std::fmt;
 use serde_json::{Map, Value, json};
 
 use super::ids::TraceId;
-use super::known;
+use super::{known, visible};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -219,7 +219,7 @@ impl Error {
     pub fn log_line(&self) -> String {
         self.detail()
             .chars()
-            .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+            .flat_map(|c| if visible::is_hidden(c) { c.escape_default().collect() } else { vec![c] })
             .collect()
     }
 
@@ -257,7 +257,7 @@ impl Kind {
             Kind::PermissionDenied => {
                 "The operator's policy does not allow this; do it another way or ask the operator."
             }
-            Kind::ApprovalDenied => "A human said no; do not repeat the call unchanged.",
+            Kind::ApprovalDenied => "The call was not approved; do not repeat it unchanged.",
             Kind::ApprovalExpired => "Nobody answered in time; ask the user to be ready and call again.",
             Kind::NotFound => "Check the name.",
             Kind::Conflict => "Read the current state and try again.",

@@ -15,6 +15,7 @@ pub mod seal;
 pub mod secret;
 pub mod shown;
 pub mod sieve;
+pub mod visible;
 pub mod workspace;
 
 pub use cancel::{Cancel, Cause};

@@ -6,7 +6,7 @@ mod show;
 use std::io::Write;
 use std::path::PathBuf;
 
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, visible};
 use crate::config::{Flags, schema};
 
 /// Check the config file, show what holds and who said so, or print its schema for editors
@@ -71,5 +71,5 @@ fn unwritable(error: std::io::Error) -> Error {
 
 /// Words of a file are shown as text and nothing else.
 fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
+    visible::lines(text)
 }

@@ -20,6 +20,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::base::visible::is_hidden;
 use crate::base::{Error, Kind, Result};
 use crate::config::log::{Log, LogFormat, LogLevel};
 
@@ -129,9 +130,9 @@ impl Write for Line<'_> {
 /// Somebody else's words shall not look like a line of ours.
 fn one_line(text: &str) -> String {
     let escape = |c: char| match c {
-        // Line ends to some readers. So written they mean the same in JSON.
-        '\u{2028}' | '\u{2029}' => format!("\\u{:04x}", u32::from(c)),
         c if c.is_control() => c.escape_default().collect(),
+        // So written they mean the same in JSON, which itself escapes only some control characters.
+        c if is_hidden(c) => c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
         c => c.to_string(),
     };
     let body = text.strip_suffix('\n').unwrap_or(text);
@@ -187,6 +188,7 @@ mod tests {
     #[test]
     fn a_line_cannot_hold_another() {
         assert_eq!(one_line("a\nb\u{1b}[31m\tü\n"), "a\\nb\\u{1b}[31m\\tü\n");
+        assert_eq!(one_line("a\u{202e}\u{a0}\u{2028}\u{e0041}\n"), "a\\u202e\\u00a0\\u2028\\udb40\\udc41\n");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, visible};
 use crate::config::{Env, Flags, resolve_root};
 
 /// Tools that coding agents can be trusted with.
@@ -108,7 +108,7 @@ fn report(error: &Error) {
     let mut stderr = std::io::stderr().lock();
     let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint());
     // When standard error is gone there is nowhere left to say it.
-    let _ = writeln!(stderr, "error: {}\nhint: {hint}", error.detail());
+    let _ = writeln!(stderr, "error: {}\nhint: {}", visible::lines(&error.detail()), visible::lines(hint));
 }
 
 /// The root that these flags and this environment name.

@@ -8,7 +8,7 @@ mod test;
 use std::io::Write;
 use std::path::PathBuf;
 
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, visible};
 use crate::config::Env;
 use crate::policy::{Places, Policy, Rulebook};
 
@@ -97,11 +97,7 @@ fn unwritable(error: std::io::Error) -> Error {
 
 /// Words of a file are shown as text and nothing else.
 fn plain(text: &str) -> String {
-    let strange = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-    };
-    text.chars().map(|c| if strange(c) { '\u{fffd}' } else { c }).collect()
+    visible::one_line(text)
 }
 
 /// `1 rule`, `2 rules`.

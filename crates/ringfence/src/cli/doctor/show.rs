@@ -6,6 +6,7 @@ use jail::probe::Outcome;
 
 use super::Findings;
 use super::trials::Fence;
+use crate::base::visible;
 
 /// The width of the first column.
 const NAME: usize = 36;
@@ -101,5 +102,5 @@ fn short(text: &str) -> String {
 
 /// Names of files may hold anything, but nothing that steers a terminal gets there.
 fn clean(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    visible::one_line(text)
 }
