@@ -147,8 +147,14 @@ impl Gate {
             cx.approvals.write("denied", "nobody", "once")?;
             return Err(nobody_to_ask(prompt.name(), abilities.answers_unseen));
         }
+        if let Err(error) = prompt.check_length() {
+            cx.approvals.write("denied", "limit", "once")?;
+            return Err(error);
+        }
         let expiry = cx.expiry.min(cx.patience.unwrap_or(cx.expiry));
-        prompt.expires_unix_ms = unix_millis() + u64::try_from(expiry.as_millis()).unwrap_or(u64::MAX);
+        prompt.asked_unix_ms = unix_millis();
+        let lasts_ms = u64::try_from(expiry.as_millis()).unwrap_or(u64::MAX);
+        prompt.expires_unix_ms = prompt.asked_unix_ms.saturating_add(lasts_ms);
         let tool = prompt.name().to_owned();
         let choices = prompt.choices();
         let elicitation = prompt.elicitation(abilities.turns_empty_form_into_menu);
@@ -175,13 +181,25 @@ impl Gate {
             }
             Some((Answer::Deny, by)) => {
                 cx.approvals.write("denied", by, "once")?;
-                Err(Error::new(Kind::ApprovalDenied, format!("`{tool}` was not allowed to run")))
+                Err(denied(&tool, by))
             }
             Some((answer, by)) => {
                 cx.approvals.write("approved", by, answer.name())?;
                 Ok(Grant { by, for_session: answer == Answer::Session, inside: answer == Answer::Inside })
             }
         }
+    }
+}
+
+fn denied(tool: &str, by: &str) -> Error {
+    let error = Error::new(Kind::ApprovalDenied, format!("`{tool}` was not allowed to run"));
+    match by {
+        // We cannot tell a person's no from a client's own.
+        "client" => error.hint(
+            "The client said no; headless clients do so by themselves. Do not repeat the call unchanged. If nobody was \
+             shown the question, set `[approval] terminal = true` and answer with `ringfence approvals`.",
+        ),
+        _ => error.hint("The user said no at the terminal; do not repeat the call unchanged."),
     }
 }
 

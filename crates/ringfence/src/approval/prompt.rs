@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::base::call::Prepared;
-use crate::base::known;
+use crate::base::visible::one_line;
+use crate::base::{Error, Kind, Result, known};
 use crate::session::Session;
 
 /// One question to a human. It is data, so that every asker shows the same.
@@ -21,26 +22,44 @@ pub struct Prompt {
     pub principal: String,
     pub session: String,
     pub workspace: String,
-    /// What would be run, where the arguments do not say it.
+    /// What would be run, in our words: the arguments stand in the caller's order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     pub cwd: String,
+    /// Where it runs: in which sandbox, or without one.
+    #[serde(default)]
+    pub place: String,
+    /// `PATH` of what would run: it decides which programs a command's words stand for.
+    #[serde(default)]
+    pub search_path: String,
     #[serde(default)]
     pub env: Vec<String>,
     pub profile: String,
     pub effects: Vec<String>,
     pub arguments: Value,
+    /// The arguments that `command` shows whole, and that a reader need not see twice.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command_covers: Vec<String>,
     /// The answer can be kept for the session. The gate sets it: a call without a session that lasts keeps nothing.
     #[serde(default)]
     pub offers_session: bool,
     /// The question is about a command that would leave the sandbox, and "run it inside" is one of the answers.
     #[serde(default)]
     pub offers_inside: bool,
+    #[serde(default)]
+    pub asked_unix_ms: u64,
     pub expires_unix_ms: u64,
 }
 
 impl Prompt {
+    /// Bytes of text that a question may have. Longer ones are refused: a human would not read them to their end.
+    pub const LARGEST: usize = 64 << 10;
+
     pub fn of(call: &Prepared, why: &str, session: &Session) -> Self {
+        let is_path = |variable: &&String| variable.starts_with("PATH=");
+        let search_path = call.shown_env.iter().find(is_path).map(|path| path["PATH=".len()..].to_owned());
+        let search_path = search_path.unwrap_or_default();
+        let env = call.shown_env.iter().filter(|variable| !is_path(variable)).cloned().collect();
         Prompt {
             id: crate::base::ids::short("a"),
             trace_id: call.trace_id.to_string(),
@@ -53,12 +72,16 @@ impl Prompt {
             workspace: session.workspace.display(),
             command: call.shown_command.clone(),
             cwd: call.cwd.clone(),
-            env: call.shown_env.clone(),
+            place: if call.profile == "none" { "without a sandbox" } else { "in the sandbox" }.to_owned(),
+            search_path,
+            env,
             profile: call.profile.to_owned(),
             effects: call.effects.iter().map(|effect| (*effect).to_owned()).collect(),
             arguments: call.shown_arguments.clone(),
+            command_covers: call.command_covers.iter().map(|name| (*name).to_owned()).collect(),
             offers_session: false,
             offers_inside: false,
+            asked_unix_ms: 0,
             expires_unix_ms: 0,
         }
     }
@@ -69,13 +92,22 @@ impl Prompt {
     }
 
     /// A question about one program that a call wants to start. It shows what decides about that program, and not what
-    /// the call as a whole was given.
-    pub fn exec(call: &Prepared, subject: String, why: &str, arguments: Value, session: &Session) -> Self {
+    /// the call as a whole was given. Of the arguments, `command`, `in`, `runs` and `PATH` say what would run, where, and
+    /// with which search path; they come first.
+    pub fn exec(call: &Prepared, subject: String, why: &str, mut arguments: Value, session: &Session) -> Self {
+        let mut take = |name: &str| match arguments.as_object_mut().and_then(|all| all.shift_remove(name)) {
+            Some(Value::String(text)) => Some(text),
+            _ => None,
+        };
+        let (command, cwd, place, search_path) = (take("command"), take("in"), take("runs"), take("PATH"));
         let whole = Prompt::step(call, why, arguments, session);
         Prompt {
             subject: Some(subject),
-            command: None,
-            cwd: String::new(),
+            command,
+            cwd: cwd.unwrap_or_default(),
+            place: place.unwrap_or_default(),
+            search_path: search_path.unwrap_or_default(),
+            command_covers: Vec::new(),
             env: Vec::new(),
             profile: String::new(),
             effects: Vec::new(),
@@ -88,6 +120,7 @@ impl Prompt {
     pub fn redacted(mut self) -> Self {
         for text in [&mut self.tool, &mut self.description, &mut self.why, &mut self.cwd, &mut self.workspace]
             .into_iter()
+            .chain([&mut self.place, &mut self.search_path])
             .chain(&mut self.subject)
             .chain(&mut self.command)
             .chain(&mut self.env)
@@ -104,159 +137,184 @@ impl Prompt {
         self.subject.as_deref().unwrap_or(&self.tool)
     }
 
-    /// The question as text: the first line alone is enough to decide in a hurry.
+    /// The question as text. Some clients show three lines of it, so those decide: what is asked, why and how much there
+    /// is to read; the command; where it runs. The rest follows, and nothing is left out.
     pub fn text(&self) -> String {
-        let first = format!("Allow `{}`? {}\n", one_line(self.name()), one_line(&self.why));
-        let (own, arguments) = (self.own_lines(), self.argument_lines());
-        // What is given comes first where it is all there is to see. Where we know what will run, that comes first: the
-        // rest is words of the caller's choice, names included.
-        match self.command {
-            Some(_) => first + &own + &arguments,
-            None => first + &arguments + &own,
-        }
+        let body = self.decisive_lines() + &self.argument_lines() + &self.detail_lines();
+        let length = match body.lines().count() + 1 {
+            count if body.len() > LONG => format!("{count} lines, {} characters, read all", body.chars().count()),
+            count => format!("{count} lines, read all"),
+        };
+        format!("Allow `{}`? ({length}) {}\n{body}", one_line(self.name()), one_line(&self.why))
     }
 
-    fn own_lines(&self) -> String {
-        let mut text = String::new();
-        let mut line = |name: &str, value: &str| {
-            if !value.is_empty() {
-                text.push_str(&labelled(name, value));
-            }
-        };
-        line("runs", self.command.as_deref().unwrap_or_default());
-        line("cwd", &self.cwd);
-        line("whole environment", &self.env.join(" "));
-        line("sandbox", &self.profile);
-        line("side effects", &self.effects.join(", "));
-        if self.subject.is_some() {
-            line("started by", &self.tool);
+    /// Refuses a question that no human would read to its end. Shortened, it could be a question about something else.
+    pub fn check_length(&self) -> Result<()> {
+        let length = self.text().len();
+        if length <= Self::LARGEST {
+            return Ok(());
         }
-        let (about, _) = self.description.split_once(". ").unwrap_or((&self.description, ""));
-        line("tool", about);
-        line("who", &format!("{} in session {}, workspace {}", self.principal, self.session, self.workspace));
-        line("trace", &self.trace_id);
-        text
+        Err(Error::new(Kind::TooLarge, format!("`{}` needs approval and is too long to be shown whole", self.name()))
+            .hint(format!(
+                "A question holds {} bytes and this one needs {length}. Write the long text to a file first, in several \
+                 calls where writing needs approval too, then run or use that file.",
+                Self::LARGEST
+            ))
+            .with("limit_bytes", Self::LARGEST)
+            .with("bytes", length))
+    }
+
+    fn decisive_lines(&self) -> String {
+        let command = self.command.as_deref().map(|command| labelled("command", command)).unwrap_or_default();
+        let directory = (!self.cwd.is_empty()).then(|| format!("directory: {}", self.cwd));
+        let place: Vec<&str> = [self.place.as_str()].into_iter().chain(directory.as_deref()).collect();
+        let place = place.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
+        let place = labelled_if_any("runs", &place);
+        // A command of many lines would push its place out of sight.
+        let first = match command.lines().nth(1) {
+            None => command + &place,
+            Some(_) => place + &command,
+        };
+        first + &labelled_if_any("PATH", &self.search_path)
     }
 
     fn argument_lines(&self) -> String {
         let Value::Object(arguments) = &self.arguments else { return String::new() };
-        let mut text = String::new();
-        let mut left = 0;
-        let mut line = |name: &str, value: &str| {
-            // None may pass for a line of ours. About one program we say everything ourselves.
-            let is_ours = self.subject.is_none() && OURS.iter().any(|ours| name.trim().eq_ignore_ascii_case(ours));
-            match text.len() < ARGUMENTS {
-                true if is_ours || self.command.is_some() => {
-                    text.push_str(&labelled(&format!("argument {name:?}"), value))
-                }
-                true => text.push_str(&labelled(name, value)),
-                false => left += 1,
-            }
+        let line = |name: &str, value: &str| match &self.subject {
+            // About one program we say everything ourselves.
+            Some(_) => labelled(name, value),
+            // The names are the caller's; none may pass for a line of ours.
+            None => labelled(&format!("argument {name:?}"), value),
         };
-        for (name, value) in arguments {
+        let mut text = String::new();
+        for (name, value) in arguments.iter().filter(|(name, _)| !self.command_covers.contains(name)) {
             match value {
-                Value::String(value) => line(name, value),
+                Value::String(value) => text.push_str(&line(name, value)),
                 // One by one, so that none can hide among the others.
-                Value::Object(members) => {
+                Value::Object(members) if !members.is_empty() => {
                     for (member, value) in members {
-                        line(&format!("{name} {member}"), value.as_str().unwrap_or(&value.to_string()));
+                        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                        text.push_str(&line(&format!("{name} {member}"), &value));
                     }
                 }
-                other => line(name, &other.to_string()),
+                other => text.push_str(&line(name, &other.to_string())),
             }
-        }
-        if left > 0 {
-            text.push_str(&format!("[{left} MORE ARGUMENTS ARE NOT SHOWN HERE]\n"));
         }
         text
     }
+
+    fn detail_lines(&self) -> String {
+        let mut text = labelled_if_any("whole environment", &self.env.join(" "));
+        text += &labelled_if_any("sandbox", &self.profile);
+        text += &labelled_if_any("side effects", &self.effects.join(", "));
+        if self.subject.is_some() {
+            text += &labelled("started by", &self.tool);
+        }
+        let (about, _) = self.description.split_once(". ").unwrap_or((&self.description, ""));
+        text += &labelled_if_any("tool", about);
+        let who = format!("{} in session {}, workspace {}", self.principal, self.session, self.workspace);
+        text + &labelled("who", &who) + &labelled("trace", &self.trace_id)
+    }
 }
 
-/// More than any prompt shows of one value, of which the end counts as much as the beginning.
-const LONGEST: usize = 20_000;
-const END: usize = 4_000;
+/// Bytes from which on the number of lines alone does not say how long a question is.
+const LONG: usize = 2000;
 
-/// Bytes of arguments after which the rest is only counted.
-const ARGUMENTS: usize = 64 << 10;
+fn labelled_if_any(name: &str, value: &str) -> String {
+    if value.is_empty() { String::new() } else { labelled(name, value) }
+}
 
-/// The names of our own lines.
-const OURS: [&str; 9] =
-    ["runs", "cwd", "whole environment", "sandbox", "side effects", "started by", "tool", "who", "trace"];
-
-/// A value under its name. Lines of the value are set in, so that none can pass for a line of the question.
+/// A value under its name. Lines of the value are set in, so that none can pass for a line of the question; runs of
+/// blank lines become their number, without the bar that marks a line of the value.
 fn labelled(name: &str, value: &str) -> String {
     let name = one_line(name);
-    match value.trim_end_matches('\n').contains('\n') {
-        false => format!("{name}: {}\n", one_line(value)),
-        true => {
-            let lines: String = value.lines().map(|line| format!("    | {}\n", one_line(line))).collect();
-            format!("{name}:\n{lines}")
-        }
+    let value = value.strip_suffix('\n').unwrap_or(value);
+    if !value.contains('\n') {
+        return format!("{name}: {}\n", one_line(value));
     }
-}
-
-/// Control characters could redraw a terminal or hide a line of the question, and so could bidi overrides; a run of
-/// spaces could push the rest out of sight.
-fn one_line(value: &str) -> String {
-    const SPACES: usize = 16;
-    let value = value.trim_end_matches('\n');
-    let count = value.chars().count();
-    if count > LONGEST {
-        let beginning: String = value.chars().take(LONGEST - END).collect();
-        let end: String = value.chars().skip(count - END).collect();
-        return format!(
-            "{} … [{} CHARACTERS ARE NOT SHOWN HERE] … {}",
-            one_line(&beginning),
-            count - LONGEST,
-            one_line(&end)
-        );
-    }
-    let mut text = String::new();
-    let mut spaces = 0;
-    for c in value.chars().chain(['\0']) {
-        if c == ' ' {
-            spaces += 1;
+    let mut text = format!("{name}:\n");
+    let mut blank = 0;
+    for line in value.split('\n').map(Some).chain([None]) {
+        if line.is_some_and(|line| line.trim_matches(' ').is_empty()) {
+            blank += 1;
             continue;
         }
-        match std::mem::take(&mut spaces) {
-            many @ SPACES.. => text.push_str(&format!(" [{many} spaces] ")),
-            few => text.push_str(&" ".repeat(few)),
+        match std::mem::take(&mut blank) {
+            0 => {}
+            1 => text.push_str("    |\n"),
+            many => text.push_str(&format!("    [{many} blank lines]\n")),
         }
-        match c {
-            '\0' => {}
-            '\n' => text.push_str("\\n"),
-            '\t' => text.push_str("\\t"),
-            c if c.is_control() || is_invisible(c) => text.push_str(&format!("\\u{{{:x}}}", u32::from(c))),
-            c => text.push(c),
+        if let Some(line) = line {
+            text.push_str(&format!("    | {}\n", one_line(line)));
         }
     }
     text
 }
 
-fn is_invisible(c: char) -> bool {
-    matches!(c,
-        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}'
-        | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}'
-        | '\u{feff}' | '\u{ffa0}' | '\u{e0000}'..='\u{e0fff}'
-    )
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
+    fn prompt(command: Option<&str>, arguments: Value) -> Prompt {
+        serde_json::from_value(json!({
+            "id": "a-1", "trace_id": "t", "tool": "shell.exec", "description": "Run it. More.", "why": "It asks.",
+            "principal": "ada", "session": "s-1", "workspace": "/w", "command": command, "cwd": "/w/sub",
+            "place": "without a sandbox", "search_path": "/usr/bin", "profile": "none", "effects": ["exec"],
+            "arguments": arguments, "expires_unix_ms": 5,
+        }))
+        .unwrap()
+    }
+
     #[test]
-    fn a_prompt_cannot_be_redrawn_by_its_arguments() {
-        let shown = one_line("ls\u{1b}[2K\rrm -rf ~\u{202e}\nAllow");
-        assert_eq!(shown, "ls\\u{1b}[2K\\u{d}rm -rf ~\\u{202e}\\nAllow");
-        let long = one_line(&format!("{}{}", "x".repeat(LONGEST), "the end"));
-        assert!(long.contains("[7 CHARACTERS ARE NOT SHOWN HERE]") && long.ends_with("the end"), "{long}");
-        assert_eq!(one_line(&format!("make{};evil", " ".repeat(2100))), "make [2100 spaces] ;evil");
-        assert_eq!(one_line("a\u{e0041}\u{2800}b\0"), "a\\u{e0041}\\u{2800}b");
+    fn the_first_three_lines_decide() {
+        let text = prompt(Some("rm -rf x"), json!({"stdin": "\n".repeat(500), "env": {"A": "1"}})).text();
+        assert_eq!(
+            text,
+            "Allow `shell.exec`? (12 lines, read all) It asks.\ncommand: rm -rf x\n\
+             runs: without a sandbox; directory: /w/sub\nPATH: /usr/bin\n\
+             argument \"stdin\":\n    [500 blank lines]\nargument \"env A\": 1\nsandbox: none\nside effects: exec\n\
+             tool: Run it\nwho: ada in session s-1, workspace /w\ntrace: t\n"
+        );
+        let text = prompt(Some("true\nrm -rf x"), json!({})).text();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[1..5],
+            ["runs: without a sandbox; directory: /w/sub", "command:", "    | true", "    | rm -rf x"]
+        );
+        assert!(lines[0].starts_with(&format!("Allow `shell.exec`? ({} lines, read all)", lines.len())), "{text}");
+    }
+
+    #[test]
+    fn a_question_is_whole_or_not_asked() {
+        let fits = prompt(Some(&format!("{} evil", "x".repeat(60_000))), json!({}));
+        fits.check_length().unwrap();
+        assert!(fits.text().contains("x evil\n") && fits.text().contains("60"), "the end is shown");
+        assert!(fits.text().lines().next().unwrap().contains(" characters, read all"));
+        let long = prompt(Some("ls"), json!({"stdin": "x".repeat(Prompt::LARGEST)}));
+        let error = long.check_length().unwrap_err();
+        assert_eq!(error.kind(), Kind::TooLarge);
+        assert!(error.hint_text().unwrap().contains("Write the long text to a file first"));
+        // Escapes count as what is read.
+        assert!(prompt(Some(&"\u{202e}".repeat(10_000)), json!({})).check_length().is_err());
+    }
+
+    #[test]
+    fn no_line_of_a_value_passes_for_a_line_of_the_question() {
         assert_eq!(
             labelled("command", "echo ok # note\nrm -rf x\n"),
             "command:\n    | echo ok # note\n    | rm -rf x\n"
         );
         assert_eq!(labelled("command", "echo 'a\\nb'"), "command: echo 'a\\nb'\n");
+        assert_eq!(
+            labelled("c", "a\r\n\n   \n\nb\n\nc"),
+            "c:\n    | a\\u{d}\n    [3 blank lines]\n    | b\n    |\n    | c\n"
+        );
+        assert_eq!(labelled("c", "a\n\n\n\n"), "c:\n    | a\n    [3 blank lines]\n");
+        let text = prompt(Some("ls"), json!({"runs": "in the sandbox", "x\nruns": "y", "PATH": "/evil"})).text();
+        for label in ["\nruns: ", "\nPATH: ", "\ncommand: "] {
+            assert_eq!(text.matches(label).count(), 1, "{label}: {text}");
+        }
     }
 }

@@ -263,12 +263,16 @@ mod tests {
             workspace: text(),
             command: None,
             cwd: text(),
+            place: text(),
+            search_path: text(),
             env: Vec::new(),
             profile: text(),
             effects: Vec::new(),
             arguments: json!({"command": "make"}),
+            command_covers: Vec::new(),
             offers_session: true,
             offers_inside: false,
+            asked_unix_ms: 0,
             expires_unix_ms: 0,
         }
     }

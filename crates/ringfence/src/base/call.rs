@@ -21,10 +21,12 @@ pub struct Prepared {
     pub generation: u64,
     pub arguments: Map<String, Value>,
     pub arguments_hash: String,
-    /// The arguments as they may be shown: secrets replaced, long text cut.
+    /// The arguments as they may be shown, without secrets.
     pub shown_arguments: Value,
-    /// What would be run, where that is more than the arguments say.
+    /// What would be run, in our words.
     pub shown_command: Option<String>,
+    /// The arguments that `shown_command` shows whole.
+    pub command_covers: &'static [&'static str],
     pub cwd: String,
     /// The environment as it may be shown: of a sensitive variable only that it is set.
     pub shown_env: Vec<String>,

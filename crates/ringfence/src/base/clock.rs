@@ -146,6 +146,16 @@ pub fn parse_span(text: &str) -> Option<Duration> {
     number.parse::<u64>().ok()?.checked_mul(unit).map(Duration::from_secs)
 }
 
+/// A span of time for people, in whole seconds: `12 s`, `4 min 5 s`, `2 h 3 min`.
+pub fn format_span(span: Duration) -> String {
+    let seconds = span.as_secs();
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, seconds) => format!("{seconds} s"),
+        (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
+        (hours, minutes, _) => format!("{hours} h {minutes} min"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,6 +181,13 @@ mod tests {
             "+026-01-01",
         ] {
             assert_eq!(parse_day(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn spans_are_written_as_people_say_them() {
+        for (seconds, text) in [(0, "0 s"), (59, "59 s"), (60, "1 min 0 s"), (299, "4 min 59 s"), (7384, "2 h 3 min")] {
+            assert_eq!(format_span(Duration::from_secs(seconds)), text);
         }
     }
 

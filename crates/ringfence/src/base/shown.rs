@@ -1,4 +1,4 @@
-//! What a human may see of the arguments of a call.
+//! The arguments of a call as a human may see them.
 
 use std::collections::BTreeSet;
 
@@ -7,20 +7,11 @@ use serde_json::{Map, Value, json};
 use super::known;
 use super::secret::is_sensitive;
 
-/// Text longer than this is cut in the middle of a prompt, which says so; the hash covers the whole.
-const SHOWN_CHARS: usize = 15_000;
-const SHOWN_TAIL: usize = 3_000;
-
-/// Arguments as a prompt may show them: nothing under a sensitive name, no endless text.
+/// Replaces secrets: the values we know, and whatever stands under a sensitive name. Nothing else is left out. A question
+/// that is too long to be read is refused by the gate instead.
 pub fn shown(arguments: &Map<String, Value>, hidden: &BTreeSet<String>) -> Value {
     fn show(value: &Value, hidden: &BTreeSet<String>) -> Value {
         match value {
-            Value::String(text) if text.chars().nth(SHOWN_CHARS).is_some() => {
-                let (head, count): (String, usize) =
-                    (text.chars().take(SHOWN_CHARS - SHOWN_TAIL).collect(), text.chars().count());
-                let tail: String = text.chars().skip(count - SHOWN_TAIL).collect();
-                json!(format!("{head}\n… [{} CHARACTERS ARE NOT SHOWN HERE] …\n{tail}", count - SHOWN_CHARS))
-            }
             Value::Object(map) => {
                 let hide = |name: &str, value: &Value| match value {
                     _ if hidden.contains(name) => json!("[not shown]"),
@@ -36,7 +27,6 @@ pub fn shown(arguments: &Map<String, Value>, hidden: &BTreeSet<String>) -> Value
             other => other.clone(),
         }
     }
-    // Before anything is cut: half of a value is not found any more.
     let mut arguments = arguments.clone();
     known::redact_map(&mut arguments);
     show(&Value::Object(arguments), hidden)

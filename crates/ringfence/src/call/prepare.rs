@@ -96,6 +96,7 @@ pub fn prepare(
         arguments_hash: digest(&Value::Object(request.arguments.clone())),
         shown_arguments: shown(&request.arguments, &plan.hidden),
         shown_command: plan.command,
+        command_covers: plan.command_covers,
         arguments: request.arguments.clone(),
         cwd: plan.cwd.unwrap_or_else(|| request.view.session.workspace.display()),
         shown_env: shown_env(&plan.env),
@@ -121,9 +122,6 @@ pub fn asks(config: &Config, tool: &dyn Tool) -> bool {
 fn shown_env(env: &[(String, String)]) -> Vec<String> {
     let show = |(name, value): &(String, String)| match (is_sensitive(name), known::redact(&shown_value(value))) {
         (true, _) => format!("{name} (set)"),
-        (false, value) if value.chars().nth(2000).is_some() => {
-            format!("{name}={}…", value.chars().take(2000).collect::<String>())
-        }
         (false, value) => format!("{name}={value}"),
     };
     env.iter().map(show).collect()
@@ -136,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prompt_shows_no_secret_and_no_endless_text() {
+    fn a_prompt_shows_no_secret_and_everything_else() {
         let Value::Object(arguments) = json!({
             "command": "make", "env": {"GITHUB_TOKEN": "hunter2", "CI": "1"}, "api_key": ["hunter2"],
             "stdin": format!("{}{}end", "x".repeat(20_000), "y".repeat(2_000)),
@@ -147,9 +145,11 @@ mod tests {
         assert!(!shown.to_string().contains("hunter2"), "{shown}");
         assert_eq!(shown["env"]["CI"], "1");
         let stdin = shown["stdin"].as_str().unwrap();
-        assert!(stdin.contains("[7003 CHARACTERS ARE NOT SHOWN HERE]") && stdin.ends_with("yend"), "{stdin}");
+        assert_eq!(stdin.len(), 22_003);
         assert_eq!(shown["env"]["GITHUB_TOKEN"], "[not shown, 7 characters given by this call]");
-        let env = [("A_TOKEN".to_owned(), "hunter2".to_owned()), ("LANG".to_owned(), "C".to_owned())];
-        assert_eq!(shown_env(&env), ["A_TOKEN (set)", "LANG=C"]);
+        let long = "x".repeat(5000);
+        let env = [("A_TOKEN", "hunter2"), ("LANG", "C"), ("LONG", &long)];
+        let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(shown_env(&env), ["A_TOKEN (set)", "LANG=C", &format!("LONG={long}")]);
     }
 }

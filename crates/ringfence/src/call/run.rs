@@ -219,7 +219,7 @@ fn decision(granted: &Result<Granted<Prepared>>) -> &'static str {
     match granted {
         Ok(granted) if granted.grant().by == "policy" => "not_needed",
         Ok(_) => "approved",
-        Err(error) if error.kind() == Kind::ApprovalDenied => "denied",
+        Err(error) if matches!(error.kind(), Kind::ApprovalDenied | Kind::TooLarge) => "denied",
         // Nobody answered, or nobody waits for the answer any more.
         Err(_) => "expired",
     }

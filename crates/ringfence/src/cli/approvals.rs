@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 
 use crate::approval::terminal::{Request, Socket, directory};
 use crate::approval::{Answer, Prompt};
-use crate::base::{Error, Kind, Result};
+use crate::base::clock::{format_span, unix_millis};
+use crate::base::{Error, Kind, Result, visible};
 
 /// A server that does not answer in this time is not waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -95,6 +96,20 @@ struct Question {
     prompt: Prompt,
 }
 
+impl Question {
+    /// Which question it is, how long it has waited and how long it still does.
+    fn header(&self) -> String {
+        let (now, prompt) = (unix_millis(), &self.prompt);
+        let since = |earlier: u64, later: u64| format_span(Duration::from_millis(later.saturating_sub(earlier)));
+        let age = match prompt.asked_unix_ms {
+            // An older server does not say.
+            0 => String::new(),
+            asked => format!(", asked {} ago", since(asked, now)),
+        };
+        format!("{}  (server {}{age}, expires in {})", prompt.id, self.server, since(now, prompt.expires_unix_ms))
+    }
+}
+
 fn list(root: &Path, as_json: bool, desk: &mut dyn Desk) -> Result<()> {
     let questions = waiting(root)?;
     if as_json {
@@ -107,8 +122,8 @@ fn list(root: &Path, as_json: bool, desk: &mut dyn Desk) -> Result<()> {
         return desk.print("No call waits for approval.\n");
     }
     for question in &questions {
-        let text = format!("{}  (server {})\n{}\n", question.prompt.id, question.server, question.prompt.text());
-        desk.print(&plain(&text))?;
+        let text = format!("{}\n{}\n", question.header(), question.prompt.text());
+        desk.print(&visible::lines(&text))?;
     }
     desk.print("Answer with `ringfence approvals allow ID [--session|--inside]` or `ringfence approvals deny ID`.\n")
 }
@@ -142,7 +157,7 @@ fn decide(root: &Path, id: &str, answer: Answer, desk: &mut dyn Desk) -> Result<
         return Err(not_offered(answer));
     }
     send_answer(question, answer)?;
-    desk.show(&plain(&format!("{} `{}`\n", outcome(answer), question.prompt.tool)))
+    desk.show(&visible::lines(&format!("{} `{}`\n", outcome(answer), question.prompt.tool)))
 }
 
 fn not_offered(answer: Answer) -> Error {
@@ -170,7 +185,7 @@ fn send_answer(question: &Question, answer: Answer) -> Result<()> {
         return Ok(());
     }
     let why = reply["error"].as_str().unwrap_or("the server did not take the answer");
-    Err(Error::new(Kind::Conflict, plain(why)).hint("`ringfence approvals` lists what still waits."))
+    Err(Error::new(Kind::Conflict, visible::lines(why)).hint("`ringfence approvals` lists what still waits."))
 }
 
 /// Asks what waits and what comes, until the person has enough.
@@ -206,7 +221,7 @@ enum Asked {
 
 /// One question, until it is answered here, answered elsewhere, or expired.
 fn ask(root: &Path, question: &Question, desk: &mut dyn Desk) -> Result<Asked> {
-    desk.show(&plain(&format!("\n{}", question.prompt.text())))?;
+    desk.show(&visible::lines(&format!("\n{}\n{}", question.header(), question.prompt.text())))?;
     let choices = choice_line(&question.prompt);
     desk.forget_typed();
     desk.show(&choices)?;
@@ -232,7 +247,7 @@ fn ask(root: &Path, question: &Question, desk: &mut dyn Desk) -> Result<Asked> {
         };
         return match send_answer(question, answer) {
             Ok(()) => desk
-                .show(&format!("{} `{}`\n", outcome(answer), plain(&question.prompt.tool)))
+                .show(&format!("{} `{}`\n", outcome(answer), visible::lines(&question.prompt.tool)))
                 .map(|()| Asked::Answered),
             Err(error) => desk.show(&format!("Not taken: {error}\n")).map(|()| Asked::Failed),
         };
@@ -318,23 +333,6 @@ fn talk(path: &Path, request: &Request) -> std::io::Result<Value> {
     let mut line = String::new();
     BufReader::new(stream.take(REPLY_BYTES)).read_line(&mut line)?;
     Ok(serde_json::from_str(&line)?)
-}
-
-/// What a server sends could redraw the terminal; only line breaks of our own stay as they are.
-fn plain(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\n' => shown.push(c),
-            c if c.is_control() || is_invisible(c) => shown.push_str(&format!("\\u{{{:x}}}", u32::from(c))),
-            c => shown.push(c),
-        }
-    }
-    shown
-}
-
-fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 /// JSON in which everything beyond ASCII is escaped: the same value, and nothing a terminal would act on.

@@ -87,7 +87,7 @@ fn prompt(id: &str) -> Value {
     json!({
         "id": id, "trace_id": "t", "tool": "shell.exec", "description": "Runs.", "why": "It \u{1b}[31mleaves the fence.",
         "principal": "ada", "session": "s-1", "workspace": "/w", "cwd": "/w", "profile": "default", "effects": ["exec"],
-        "arguments": {"command": "ls\u{202e}"}, "expires_unix_ms": 5, "offers_session": true,
+        "arguments": {"command": "ls\u{202e}"}, "asked_unix_ms": 4, "expires_unix_ms": 5, "offers_session": true,
     })
 }
 
@@ -121,7 +121,9 @@ fn questions_of_all_servers_are_listed_without_anything_a_terminal_acts_on() {
     asking(scratch.path(), 1, &["a-2"]);
     let mut person = Person::absent();
     run_line(scratch.path(), "", &mut person).unwrap();
-    for text in ["a-1", "a-2", "shell.exec", "(server 1)", "\\u{1b}[31mleaves", "ls\\u{202e}"] {
+    for text in
+        ["a-1", "a-2", "shell.exec", "(server 1, asked ", " ago, expires in 0 s)", "\\u{1b}[31mleaves", "ls\\u{202e}"]
+    {
         assert!(person.seen.contains(text), "{text}: {}", person.seen);
     }
     assert!(!person.seen.contains(['\u{1b}', '\u{202e}']));

@@ -291,6 +291,17 @@ pub fn account(config: &Config) -> Result<Option<Account>> {
     }
 }
 
+/// `PATH` of a command that runs outside: it decides which programs the command's own words stand for.
+pub fn search_path(exec: &Exec, place: &Where<'_>) -> Option<String> {
+    let env = match place {
+        Where::Outside { config, .. } => outside_env(exec, config, account(config).ok()?.as_ref()),
+        Where::Wider { config, .. } => {
+            env::merge(env::merge(env::build(&[]).ok()?, kept(exec, config)), exec.env.clone())
+        }
+    };
+    env.into_iter().find_map(|(name, value)| (name == "PATH").then_some(value))
+}
+
 /// The operator's environment, without what is ours; what the command keeps of its own; what it needs to be told.
 fn outside_env(exec: &Exec, config: &Config, account: Option<&Account>) -> Vec<(String, String)> {
     let mut env = match account {

@@ -26,7 +26,7 @@ use super::{Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
 use crate::base::workspace::Workspace;
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, visible};
 use crate::config::Config;
 use crate::sandbox::{Launcher, env};
 use crate::session::Shape;
@@ -169,6 +169,8 @@ impl Tool for CodeExec {
             cwd: arguments.cwd.as_ref().map(|_| cx.workspace.path().join(shown).display().to_string()),
             timeout: Some(asked.min(cx.config.limits.timeout_ceiling)),
             asks: command::asks(cx),
+            command: Some(arguments.command_line()),
+            command_covers: &["language", "code", "file", "args"],
             ..Plan::default()
         })
     }
@@ -179,6 +181,17 @@ impl Tool for CodeExec {
 }
 
 impl Arguments {
+    /// For a question: the interpreter, what it is given, and the code itself.
+    fn command_line(&self) -> String {
+        let words: Vec<String> = self.file.iter().chain(self.args.iter().flatten()).cloned().collect();
+        let line = visible::command_line(&self.language, &words);
+        match &self.code {
+            Some(code) => format!("{line}, with this code:\n{code}"),
+            None if self.file.is_none() => format!("{line}, started afresh without code"),
+            None => line,
+        }
+    }
+
     /// What the schema alone cannot say.
     fn check(&self) -> Result<()> {
         let refused = |what: &str, hint: &str| Err(Error::invalid_arguments(what).hint(hint));

@@ -23,7 +23,7 @@ use super::shell_exec::Reply;
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared, digest};
-use crate::base::{Error, Kind, Result, known};
+use crate::base::{Error, Kind, Result, known, visible};
 use crate::config::{Config, Effect, Entry, EntryStdin, Profile, validator};
 use crate::sandbox::{Ground, Launcher, Stdin, env};
 use crate::session::{Session, Shape};
@@ -264,7 +264,8 @@ impl Tool for Configured {
             extent: None,
             asks: self.entry.risk().map(str::to_owned),
             hidden: self.entry.hidden.clone(),
-            command: Some(words::line(&program.display().to_string(), &shown)),
+            command: Some(visible::command_line(&program.display().to_string(), &shown)),
+            command_covers: &[],
         })
     }
 

@@ -285,7 +285,9 @@ impl RunDesk {
             (None, None) => "A rule asks for it.".to_owned(),
         };
         // Long commands are shown whole below.
-        let subject: String = quoted(&self.own.words(&held.argv)).chars().take(120).collect();
+        let words = quoted(&self.own.words(&held.argv));
+        let is_cut = words.chars().nth(120).is_some();
+        let subject: String = words.chars().take(120).chain(is_cut.then_some('…')).collect();
         let prompt = Prompt::exec(&self.call, subject, &why, self.shown(held, place), &cx.session);
         // Two scripts of one interpreter may have the same words, and the same words mean another thing elsewhere; and
         // what may run inside may not therefore leave.
@@ -311,6 +313,11 @@ impl RunDesk {
         }
         add("command", quoted(&self.own.words(&held.argv)));
         add("in", held.cwd.path.clone());
+        let path = match place {
+            Place::Inside(_) => held.env.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone()),
+            Place::Outside(exec) => self.search_path(exec),
+        };
+        add("PATH", path.unwrap_or_default());
         let changed = self.changed(&held.env);
         if !changed.is_empty() {
             add("environment", changed.join(" "));
@@ -323,11 +330,17 @@ impl RunDesk {
                 Place::Inside(why) => format!("in the sandbox ({why})"),
                 Place::Outside(_) => match self.attended.cx().config.policy.escalate {
                     Escalate::Wider => "in the wider sandbox".to_owned(),
-                    _ => "outside the sandbox, with your rights and without the environment above".to_owned(),
+                    _ => "outside the sandbox, with your rights and without the environment below".to_owned(),
                 },
             },
         );
         Value::Object(shown)
+    }
+
+    /// `PATH` as the command gets it outside.
+    fn search_path(&self, exec: &Exec) -> Option<String> {
+        let cx = self.attended.cx();
+        escalate::search_path(exec, &self.somewhere(&cx))
     }
 
     /// What a command has changed of the environment that the run began with.

@@ -146,6 +146,8 @@ pub struct Plan {
     pub hidden: BTreeSet<String>,
     /// What would be run, for the prompt.
     pub command: Option<String>,
+    /// The arguments that `command` shows whole, so that a question does not show them twice.
+    pub command_covers: &'static [&'static str],
 }
 
 /// What a tool may look at while it prepares. Nothing here can change anything.

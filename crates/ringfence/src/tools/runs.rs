@@ -56,7 +56,9 @@ pub enum Came {
 impl Kept {
     pub fn new(what: &'static str, shown: &str, started: Started, line: Option<Line>) -> Kept {
         let id = short(if line.is_some() { "sh" } else { "x" });
-        let shown = shown.chars().take(200).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let is_cut = shown.chars().nth(200).is_some();
+        let shown = shown.chars().take(200).map(|c| if c.is_control() { ' ' } else { c });
+        let shown = shown.chain(is_cut.then_some('…')).collect();
         let line = line.map(|line| Arc::new(tokio::sync::Mutex::new(line)));
         Kept { id, what, shown, began: SystemTime::now(), since: Instant::now(), started, line, turn: Mutex::default() }
     }

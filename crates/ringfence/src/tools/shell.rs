@@ -124,6 +124,8 @@ impl Tool for Shell {
             cwd: Some(cwd),
             timeout: Some(asked.min(cx.config.limits.timeout_ceiling)),
             asks: command::asks(cx),
+            command: Some(arguments.command),
+            command_covers: &["command"],
             ..Plan::default()
         })
     }

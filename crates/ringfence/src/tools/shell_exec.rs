@@ -22,7 +22,7 @@ use super::{Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
 use crate::base::call::{Facts, Output, Prepared, Status};
 use crate::base::clock::Deadline;
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, visible};
 use crate::config::Config;
 use crate::sandbox::{Launcher, Seen, Stdin, env};
 use crate::session::Shape;
@@ -200,6 +200,8 @@ impl Tool for ShellExec {
                 cwd: Some(format!("as the shell {} has it now, and its environment too", kept.id)),
                 timeout: Some(arguments.timeout(cx.config)),
                 asks: command::asks(cx),
+                command: Some(arguments.command_line()),
+                command_covers: &["command", "argv"],
                 ..Plan::default()
             });
         }
@@ -212,6 +214,8 @@ impl Tool for ShellExec {
             cwd: arguments.cwd.as_ref().map(|_| workspace.path().join(shown).display().to_string()),
             timeout: Some(arguments.timeout(cx.config)),
             asks: command::asks(cx),
+            command: Some(arguments.command_line()),
+            command_covers: &["command", "argv"],
             ..Plan::default()
         })
     }
@@ -275,6 +279,14 @@ impl Arguments {
             (Some(command), _) => command.clone(),
             (None, Some(argv)) => argv.join(" "),
             (None, None) => String::new(),
+        }
+    }
+
+    /// For a question, where no two commands may look the same: the words of `argv` are quoted.
+    fn command_line(&self) -> String {
+        match self.argv.as_deref().and_then(<[String]>::split_first) {
+            Some((program, words)) => visible::command_line(program, words),
+            None => self.shown(),
         }
     }
 

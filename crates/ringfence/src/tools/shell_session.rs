@@ -261,7 +261,8 @@ impl Tool for ShellSession {
         // What is typed into a process without a fence is asked for as any command is.
         let asks = (arguments.op == Op::Write).then(|| command::asks(cx)).flatten();
         let asks = asks.map(|why| format!("{why} It is typed into: {}", kept.shown));
-        Ok(Plan { asks, ..Plan::default() })
+        let command = arguments.input.clone().filter(|_| arguments.op == Op::Write);
+        Ok(Plan { asks, command, command_covers: &["input"], ..Plan::default() })
     }
 
     fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {

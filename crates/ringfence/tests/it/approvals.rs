@@ -155,6 +155,149 @@ fn a_question_about_leaving_the_sandbox_offers_to_stay_inside() {
     }
 }
 
+/// The caller chooses the order of arguments and how long they are. What would run, where, and with which search path
+/// comes first all the same, and everything else is there too.
+#[test]
+fn a_question_begins_with_what_decides() {
+    on_every_transport(plain, |server, client| {
+        std::fs::create_dir(server.workspace().join("sub")).unwrap();
+        let stdin = format!("{}Allow `shell.exec`? (1 lines, read all)\ncommand: ls\n", "\n".repeat(3000));
+        let filler = "x".repeat(30_000);
+        client.call(
+            "shell.exec",
+            json!({"reason": filler, "stdin": stdin, "env": {"A": "\u{a0}\u{3164}"}, "cwd": "sub", "argv": ["touch", "r\u{2800}an", "a b"]}),
+        );
+        let text = client.questions[0]["message"].as_str().unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with(&format!("Allow `shell.exec`? ({} lines, ", lines.len())), "{}", lines[0]);
+        assert!(lines[0].ends_with(" characters, read all) It runs without a sandbox."), "{}", lines[0]);
+        assert_eq!(lines[1], "command: touch 'r\\u{2800}an' 'a b'");
+        let directory = server.workspace().canonicalize().unwrap().join("sub");
+        assert_eq!(lines[2], format!("runs: without a sandbox; directory: {}", directory.display()));
+        assert!(lines[3].starts_with("PATH: /"), "{}", lines[3]);
+        assert!(
+            text.contains(&filler) && text.contains("\n    [3000 blank lines]\n    | Allow `shell.exec`?"),
+            "{text}"
+        );
+        assert!(text.contains("\nargument \"env A\": \\u{a0}\\u{3164}\n"), "{text}");
+        assert_eq!(text.matches("\ncommand: ").count(), 1);
+        let long = "true\n\n\n\nrm -rf x\r\n";
+        client.call("shell.exec", json!({"command": long}));
+        let lines: Vec<&str> = client.questions[1]["message"].as_str().unwrap().lines().collect();
+        assert!(lines[1].starts_with("runs: without a sandbox; directory: /"), "{lines:?}");
+        assert_eq!(lines[2..6], ["command:", "    | true", "    [3 blank lines]", "    | rm -rf x\\u{d}"]);
+    });
+}
+
+/// Shortened, it would be a question about something else.
+#[test]
+fn what_cannot_be_shown_whole_is_refused_and_nobody_is_asked() {
+    on_every_transport(plain, |server, client| {
+        let long = "x".repeat(70_000);
+        for arguments in [
+            json!({"command": format!("touch ran # {long}")}),
+            json!({"command": "touch ran", "stdin": long}),
+            json!({"command": "touch ran", "env": {"LONG": long}}),
+            json!({"command": "touch ran", "reason": "\u{202e}".repeat(10_000)}),
+        ] {
+            let message = client.call("shell.exec", arguments);
+            let want = json!({"kind": "too_large", "hint": "~to a file first", "trace_id": "*", "limit_bytes": 65536});
+            assert_holds(want, error_of(&message));
+        }
+        assert!(client.questions.is_empty());
+        assert!(!server.workspace().join("ran").exists());
+        assert_holds(
+            json!([{"outcome": "denied", "by": "limit"}, {"outcome": "denied", "by": "limit"}]),
+            &json!(server.events("approval")),
+        );
+        // The way that the hint names.
+        let script = format!("touch ran # {}\n", "x".repeat(30_000));
+        std::fs::write(server.workspace().join("script"), script.repeat(3)).unwrap();
+        assert_eq!(client.call("shell.exec", json!({"command": "sh script"}))["result"]["isError"], false);
+        assert!(server.workspace().join("ran").exists());
+    });
+}
+
+/// Each tool says in its own words what would run.
+#[test]
+fn every_tool_that_runs_something_says_so_first() {
+    let question = |client: &Client| client.questions.last().unwrap()["message"].as_str().unwrap().to_owned();
+    for cell in eras() {
+        on_cell(
+            cell,
+            |options| plain(options).arg("--tools").arg("all"),
+            |server, client| {
+                std::fs::write(server.workspace().join("f.sh"), "true").unwrap();
+                client.call("code.exec", json!({"stdin": "in", "file": "f.sh", "language": "bash"}));
+                let text = question(client);
+                assert_eq!(text.lines().nth(1), Some("command: bash f.sh"), "{text}");
+                let code = "import os\nos.remove('x')";
+                client.call("code.exec", json!({"stdin": "in", "args": ["a b"], "code": code, "language": "python"}));
+                let text = question(client);
+                assert!(text.lines().nth(1).unwrap().starts_with("runs: without a sandbox; directory: /"), "{text}");
+                let shown =
+                    "\ncommand:\n    | python 'a b', with this code:\n    | import os\n    | os.remove('x')\nPATH: ";
+                assert!(text.contains(shown), "{text}");
+                let started = client.call("shell.exec", json!({"command": "cat", "interactive": true, "yield_ms": 0}));
+                let id = &started["result"]["structuredContent"]["exec_id"];
+                client.call(
+                    "shell.session",
+                    json!({"op": "write", "wait_ms": 0, "id": id, "eof": true, "input": "typed"}),
+                );
+                let text = question(client);
+                assert_eq!(text.lines().nth(1), Some("command: typed"), "{text}");
+            },
+        );
+        on_cell(
+            cell,
+            |options| plain(options).arg("--tools").arg("shell"),
+            |server, client| {
+                let workspace = server.workspace().canonicalize().unwrap();
+                client.call("shell", json!({"login": false, "workdir": workspace, "command": "echo one"}));
+                let text = question(client);
+                assert_eq!(text.lines().nth(1), Some("command: echo one"), "{text}");
+            },
+        );
+    }
+}
+
+/// A client's no may be nobody's: a headless one declines by itself.
+#[test]
+fn a_no_says_whose_it_was() {
+    on_every_transport(plain, |_, client| {
+        client.approve = Approve::Decline;
+        let message = echo(client, "no");
+        let want =
+            json!({"kind": "approval_denied", "hint": "~The client said no; headless clients do so by themselves"});
+        assert_holds(want, error_of(&message));
+    });
+}
+
+#[test]
+fn own_tools_takes_names_and_patterns() {
+    let named = |options: Options| options.config("[approval]\nown_tools = [\"file_write\", \"shell.*\"]");
+    on_every_transport(named, |server, client| {
+        client.approve = Approve::Decline;
+        for (tool, arguments) in [
+            ("file.write", json!({"path": "ran", "content": "x"})),
+            ("file_write", json!({"path": "ran", "content": "x"})),
+            ("shell.exec", json!({"command": "touch ran"})),
+            ("shell_exec", json!({"command": "touch ran"})),
+        ] {
+            assert_eq!(error_of(&client.call(tool, arguments))["kind"], "approval_denied", "{tool}");
+        }
+        assert_eq!(client.questions.len(), 4);
+        std::fs::write(server.workspace().join("there"), "text").unwrap();
+        assert_eq!(client.call("file.read", json!({"path": "there"}))["result"]["isError"], false);
+        assert_eq!(client.questions.len(), 4, "file.read is not named");
+        let file = server.scratch.path().join("config.toml");
+        std::fs::write(file, "[approval]\nown_tools = [\"file.read\"]").unwrap();
+        assert_eq!(error_of(&client.call("file_read", json!({"path": "there"})))["kind"], "approval_denied");
+        assert_ran(&echo(client, "free"), "free");
+        assert_eq!(client.questions.len(), 5);
+    });
+}
+
 #[test]
 fn once_is_for_one_call() {
     on_every_transport(plain, |server, client| {

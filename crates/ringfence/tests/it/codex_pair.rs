@@ -300,10 +300,12 @@ fn a_turn_asks_shows_what_it_would_do_and_goes_on_with_its_settings() {
         let id = thread(&message);
         let question = client.questions[0]["message"].as_str().unwrap();
         for part in [
-            "Allow `codex`? It runs another agent (workspace-write), in the workspace and with the whole network.",
-            "model: --last",
+            "Allow `codex`? (",
+            "read all) It runs another agent (workspace-write), in the workspace and with the whole network.",
+            "command:\n    | codex exec --sandbox=workspace-write, with this prompt:\n    | echo \"${WORDS",
+            "argument \"model\": --last",
             "argument \"sandbox\": workspace-write",
-            "config tools: {\"web_search\":true}",
+            "argument \"config tools\": {\"web_search\":true}",
             "OPENAI_API_KEY (set)",
             "side effects: exec, filesystem_write, network",
         ] {

@@ -46,13 +46,20 @@ fn a_question_shows_everything_that_decides_and_no_secret() {
         client.call("shell.exec", serving.script(script));
         let [first, second] = &client.questions[..] else { panic!("{:?}", client.questions) };
         assert!(
-            text(first).contains("`? A rule asks for it: because of prompt\n")
+            text(first).lines().next().unwrap().ends_with("lines, read all) A rule asks for it: because of prompt")
                 && text(first).starts_with("Allow `md5sum "),
             "{first}"
         );
         assert_eq!(line(first, "program"), "/usr/bin/md5sum");
         assert_eq!(line(first, "command"), "md5sum '--api-key=[redacted]' --token '[redacted]' 'two words'");
-        assert_eq!(line(first, "in"), server.workspace().canonicalize().unwrap().join("a b").to_str().unwrap());
+        let directory = server.workspace().canonicalize().unwrap().join("a b");
+        let lines: Vec<&str> = text(first).lines().collect();
+        assert!(lines[1].starts_with("command: md5sum "), "{first}");
+        assert!(lines[2].starts_with("runs: outside the sandbox, "), "{first}");
+        assert!(lines[2].ends_with(&format!("; directory: {}", directory.display())), "{first}");
+        // Outside it is not the path that the command has set.
+        assert!(lines[3].starts_with("PATH: /") && lines[3] != "PATH: /usr/bin:/bin", "{first}");
+        assert!(lines[0].contains(&format!("({} lines, read all)", lines.len())), "{first}");
         for part in ["+ADDED=value", "+URL=ftp://[redacted]@host/x", "+MY_TOKEN=[redacted]", "+PATH=/usr/bin:/bin"] {
             assert!(line(first, "environment").contains(part), "{part}: {first}");
         }
@@ -373,7 +380,9 @@ fn a_question_is_asked_though_nothing_leaves() {
         .call("shell.exec", serving.script("md5sum /etc/hostname > /dev/null; echo $?; stat / > /dev/null; echo $?"));
     assert_eq!(result(&message)["stdout"], "0\n0\n", "{message}");
     assert_eq!(client.questions.len(), 1);
-    assert_eq!(line(&client.questions[0], "runs"), "in the sandbox (nothing leaves the sandbox)");
+    let place = line(&client.questions[0], "runs");
+    assert!(place.starts_with("in the sandbox (nothing leaves the sandbox); directory: /"), "{place}");
+    assert!(line(&client.questions[0], "PATH").starts_with('/'));
     assert_holds(
         json!([{"verdict": "prompt", "ran": "inside"}, {"verdict": "allow", "ran": "inside"}]),
         &json!(server.events("exec")),

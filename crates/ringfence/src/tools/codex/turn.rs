@@ -118,6 +118,8 @@ pub fn prepare(turn: &Turn, cx: &PrepareCx<'_>) -> Result<Plan> {
         env: env::merge(turn.environment(None)?, home.into_iter().collect()),
         asks: Some(why(turn, &settled.held, cx.config.sandbox.profile)),
         extent: Some(settled.extent()),
+        command: Some(turn.command_line(&settled.held)),
+        command_covers: &["prompt"],
         ..Plan::default()
     })
 }
@@ -144,6 +146,12 @@ impl Turn {
         let cwd: PathBuf = workspace.path().join(below).components().collect();
         let words = self.words(&held, &cwd)?;
         Ok(Settled { users, held, cwd, words })
+    }
+
+    /// For a question. Settings are not among these words: they may hold credentials, and the arguments show them by name.
+    fn command_line(&self, held: &Held) -> String {
+        let thread = self.thread.iter().map(|thread| format!(" resume {thread}")).collect::<String>();
+        format!("codex exec --sandbox={}{thread}, with this prompt:\n{}", held.mode.name(), self.prompt)
     }
 
     fn environment(&self, home: Option<&Path>) -> Result<Vec<(String, String)>> {

@@ -177,16 +177,6 @@ pub fn reveal(secrets: &Secrets, one: &Ref) -> Result<String> {
     })
 }
 
-/// A command as one line, quoted where a reader could be misled.
-pub fn line(program: &str, words: &[String]) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "-_./=:@%+,".contains(c);
-    let quote = |word: &str| match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
-    };
-    [program].into_iter().chain(words.iter().map(String::as_str)).map(quote).collect::<Vec<_>>().join(" ")
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -260,6 +250,5 @@ mod tests {
         let long = Template::with_arguments("{q}").unwrap();
         let Value::Object(arguments) = json!({"q": "x".repeat(WORD_BYTES + 1)}) else { unreachable!() };
         assert_eq!(expand(&[long], &arguments, &about).err().map(|error| error.kind()), Some(Kind::TooLarge));
-        assert_eq!(line("ls", &["a b".to_owned(), "it's".to_owned(), String::new()]), "ls 'a b' 'it'\\''s' ''");
     }
 }

@@ -54,6 +54,7 @@ fn call(arguments: Value) -> Prepared {
         arguments_hash: String::new(),
         shown_arguments: Value::Null,
         shown_command: None,
+        command_covers: &[],
         cwd: String::new(),
         shown_env: Vec::new(),
         profile: "default",

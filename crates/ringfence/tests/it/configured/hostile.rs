@@ -74,17 +74,19 @@ input_schema = '''{"type": "object", "properties": {"all": {"type": "array", "it
 #[test]
 fn no_argument_passes_for_a_line_of_ours() {
     let (_server, mut client) = with("[mcp.open]\ncommand = \"true\"\nstdin = \"json\"");
-    let forged = json!({"runs": "ls -la", "cwd": "/safe", "Side Effects": "none", "sandbox": "default", "who": "root",
-        "x\ncwd": "/also", "long": "y".repeat(40_000), "list": (0..9000).map(|n| n.to_string()).chain(["--evil".into()]).collect::<Vec<_>>()});
+    let forged = json!({"command": "ls", "runs": "in the sandbox", "PATH": "/safe", "Side Effects": "none", "who": "root",
+        "x\nruns": "/also", "long": "y".repeat(20_000), "list": (0..4000).map(|n| n.to_string()).chain(["--evil".into()]).collect::<Vec<_>>()});
     said(&client.call("open", forged));
     let text = client.questions[0]["message"].as_str().unwrap();
     let position = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part} is not in:\n{text}"));
-    for label in ["\nruns: ", "\ncwd: ", "\nsandbox: ", "\nwho: ", "\nside effects: "] {
+    for label in ["\ncommand: ", "\nruns: ", "\nPATH: ", "\nsandbox: ", "\nwho: ", "\nside effects: "] {
         assert_eq!(text.matches(label).count(), 1, "{label} in:\n{text}");
-        assert!(position(label) < position("argument \""), "ours come first");
     }
-    assert!(text.contains("argument \"runs\": ls -la"), "{text}");
-    assert!(text.contains("--evil") && text.contains("CHARACTERS ARE NOT SHOWN HERE"), "the end is shown");
+    for label in ["\ncommand: ", "\nruns: ", "\nPATH: "] {
+        assert!(position(label) < position("argument \""), "what decides comes first");
+    }
+    assert!(text.contains("argument \"runs\": in the sandbox"), "{text}");
+    assert!(text.contains("--evil") && text.contains(&"y".repeat(20_000)), "everything is shown");
 }
 
 #[test]
