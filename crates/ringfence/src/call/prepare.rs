@@ -116,7 +116,7 @@ fn limit(config: &Config, tool: Duration, asked: Option<Duration>, client: Optio
 /// Whether every call of it asks, by its own nature or by the operator's word.
 pub fn asks(config: &Config, tool: &dyn Tool) -> bool {
     // What the operator wants of our own tools is not about theirs.
-    tool.spec().requires_approval || tool.ground().is_none() && config.approval.own_tools_always
+    tool.spec().requires_approval || tool.ground().is_none() && config.approval.own_tools.covers(&tool.spec().name)
 }
 
 fn shown_env(env: &[(String, String)]) -> Vec<String> {

@@ -213,12 +213,31 @@ fn all_that_is_wrong_with_a_command_is_told() {
 }
 
 #[test]
+fn own_tools_is_a_word_or_a_list() {
+    let said = |text: &str| findings(&format!("[approval]\nown_tools = {text}\n"), &[]);
+    for sound in ["\"auto\"", "\"always\"", "[]", "[\"*\"]", "[\"file.*\", \"shell_exec\"]"] {
+        assert_eq!(said(sound), [], "{sound}");
+    }
+    for (wrong, place) in [("\"never\"", "2:13: "), ("3", "2:13: "), ("[\"file.*\", \"a/b\"]", "2:24: ")] {
+        let found = said(wrong);
+        assert!(found.len() == 1 && found[0].0 == E && found[0].1.starts_with(place), "{wrong}: {found:?}");
+    }
+}
+
+#[test]
 fn what_may_not_be_meant_is_a_warning() {
     finds(
         "[surface]\ndeny = [\"file.reed\", \"nothing*\"]\n",
         &[
             (W, "2:9: `file.reed` fits no tool", "Did you mean `file.read`?"),
             (W, "2:22: `nothing*` fits no tool", "`ringfence config show`"),
+        ],
+    );
+    finds(
+        "[approval]\nown_tools = [\"file_*\", \"shell.exek\", \"mine\"]\n[mcp.mine]\ncommand = \"sh\"\n",
+        &[
+            (W, "2:24: `shell.exek` fits no tool", "Did you mean `shell.exec`?"),
+            (W, "2:38: `mine` fits no tool", "It is for the server's own tools"),
         ],
     );
     finds(

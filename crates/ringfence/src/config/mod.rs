@@ -168,8 +168,27 @@ pub struct Approval {
     pub expiry: Duration,
     /// Questions may be answered with `ringfence approvals`.
     pub terminal: bool,
-    /// `own_tools = "always"`: our own tools ask for every call.
-    pub own_tools_always: bool,
+    pub own_tools: OwnToolsAsk,
+}
+
+/// When a tool of our own asks although the call stays in the sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OwnToolsAsk {
+    Never,
+    Always,
+    /// For tools whose name fits one of these.
+    Named(Vec<Names>),
+}
+
+impl OwnToolsAsk {
+    /// Whether every call of the tool asks. Both spellings of a name are the same tool.
+    pub fn covers(&self, tool: &str) -> bool {
+        match self {
+            OwnToolsAsk::Never => false,
+            OwnToolsAsk::Always => true,
+            OwnToolsAsk::Named(patterns) => patterns.iter().any(|pattern| pattern.fits(tool)),
+        }
+    }
 }
 
 #[derive(Debug, Clone)]

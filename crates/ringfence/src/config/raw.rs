@@ -4,10 +4,11 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::Error as _;
+use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
@@ -163,17 +164,57 @@ pub struct Approval {
     pub expiry_s: Option<Within<1, 86_400>>,
     /// true lets `ringfence approvals` answer; without it a client that cannot ask its user means no.
     pub terminal: Option<bool>,
-    /// When our own tools ask.
+    /// When our own tools ask: `auto`, `always`, or patterns over the names of those that always do, in either spelling.
     pub own_tools: Option<OwnTools>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
+/// `auto`: when a call would leave the sandbox. `always`: for every call. A list: for every call of those it names.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OwnTools {
-    /// When a call would leave the fence
     Auto,
-    /// For every call
     Always,
+    Named(Vec<NamePattern>),
+}
+
+impl JsonSchema for OwnTools {
+    fn schema_name() -> Cow<'static, str> {
+        "OwnTools".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": ["string", "array"], "pattern": "^(auto|always)$", "items": {"type": "string"}})
+    }
+}
+
+impl<'de> Deserialize<'de> for OwnTools {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct WordOrList;
+        impl<'de> Visitor<'de> for WordOrList {
+            type Value = OwnTools;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("`auto`, `always` or a list of names of tools")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<OwnTools, E> {
+                match word {
+                    "auto" => Ok(OwnTools::Auto),
+                    "always" => Ok(OwnTools::Always),
+                    other => Err(E::unknown_variant(other, &["auto", "always"])),
+                }
+            }
+
+            /// Item by item, so that a bad one is reported at its place.
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<OwnTools, A::Error> {
+                let mut patterns = Vec::new();
+                while let Some(pattern) = items.next_element()? {
+                    patterns.push(pattern);
+                }
+                Ok(OwnTools::Named(patterns))
+            }
+        }
+        deserializer.deserialize_any(WordOrList)
+    }
 }
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]

@@ -18,8 +18,8 @@ use super::place::{self, Keepers, Place};
 use super::read::{self, Parsed};
 use super::secrets::{self, Keyring, Ref, Sources, Store};
 use super::{
-    Approval, Browser, Config, DEFAULTS, Entry, Fault, Http, Limits, Origin, PolicyFlags, Profile, SandboxFlags,
-    Secrets, Setting, Surface, ToolNames, ToolSet, keys, policy, raw, sandbox, seclusion, surface, trail,
+    Approval, Browser, Config, DEFAULTS, Entry, Fault, Http, Limits, Origin, OwnToolsAsk, PolicyFlags, Profile,
+    SandboxFlags, Secrets, Setting, Surface, ToolNames, ToolSet, keys, policy, raw, sandbox, seclusion, surface, trail,
 };
 use crate::base::nearest::nearest;
 use crate::base::{Error, Kind, Result};
@@ -492,14 +492,25 @@ fn workspace(
     Ok((Some(path), closed))
 }
 
+fn own_tools_text(value: &raw::OwnTools) -> String {
+    match value {
+        raw::OwnTools::Auto => "auto".to_owned(),
+        raw::OwnTools::Always => "always".to_owned(),
+        raw::OwnTools::Named(patterns) => patterns.iter().map(|one| one.0.text()).collect::<Vec<_>>().join(", "),
+    }
+}
+
 fn approval(p: &mut Picker<'_>, file: &raw::Approval, defaults: &raw::Approval) -> Result<Approval> {
     let expiry = Layers::file_only(file.expiry_s, defaults.expiry_s);
-    let own_tools = Layers::file_only(file.own_tools, defaults.own_tools);
+    let own_tools = Layers::file_only(file.own_tools.clone(), defaults.own_tools.clone());
     Ok(Approval {
         expiry: Duration::from_secs(p.pick("approval.expiry_s", expiry, |value| value.0.to_string())?.0.0),
         terminal: p.pick("approval.terminal", Layers::file_only(file.terminal, defaults.terminal), bool::to_string)?.0,
-        own_tools_always: p.pick("approval.own_tools", own_tools, |value| format!("{value:?}").to_lowercase())?.0
-            == raw::OwnTools::Always,
+        own_tools: match p.pick("approval.own_tools", own_tools, own_tools_text)?.0 {
+            raw::OwnTools::Auto => OwnToolsAsk::Never,
+            raw::OwnTools::Always => OwnToolsAsk::Always,
+            raw::OwnTools::Named(patterns) => OwnToolsAsk::Named(patterns.into_iter().map(|one| one.0).collect()),
+        },
     })
 }
 

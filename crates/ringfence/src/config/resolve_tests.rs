@@ -46,7 +46,8 @@ fn the_defaults_are_complete_and_shown() {
     assert!(config.surface.enabled && config.auth.is_none() && config.file.is_none());
     assert_eq!((config.tools, config.tool_names), (ToolSet::Core, ToolNames::Auto));
     assert_eq!(config.approval.expiry, Duration::from_secs(300));
-    assert!(!config.approval.terminal && !config.approval.own_tools_always);
+    assert!(!config.approval.terminal);
+    assert_eq!(config.approval.own_tools, OwnToolsAsk::Never);
     assert_eq!(config.limits.message_bytes, 16 << 20);
     assert!(config.settings.iter().all(|setting| setting.origin == Origin::Default), "{:?}", config.settings);
     // Every key that the defaults set is in the table.

@@ -38,6 +38,8 @@ fn what_the_reader_refuses_the_schema_does_too() {
         "[limits]\ngrace = 1",
         "[aproval]",
         "[approval]\nown_tools = \"never\"",
+        "[approval]\nown_tools = [1]",
+        "[approval]\nown_tools = 1",
         "[policy.wider]\nwriteable = []",
         "[policy]\nescalate = \"out\"",
         "[sandbox]\nprofile = \"strong\"",
@@ -70,7 +72,10 @@ fn every_key_says_what_it_is_and_nothing_is_behind_references() {
         for (name, property) in schema["properties"].as_object().into_iter().flatten() {
             let path = format!("{path}.{name}");
             assert!(property["description"].as_str().is_some_and(|text| text.ends_with('.')), "{path}: {property}");
-            assert!(property["type"].is_string() || name == "input_schema", "{path}: {property}");
+            assert!(
+                property["type"].is_string() || ["input_schema", "own_tools"].contains(&&**name),
+                "{path}: {property}"
+            );
             walk(&path, property);
         }
     }
@@ -251,6 +256,7 @@ fn tables() -> String {
                     other.to_owned()
                 }
             }
+            _ if schema.contains_key("items") => "text or list".to_owned(),
             _ => "table or text".to_owned(),
         };
         let meaning = schema["description"].as_str().unwrap().replace('|', "\\|");

@@ -12,7 +12,7 @@ use crate::base::secret::is_sensitive;
 use crate::config::places::{child, item};
 use crate::config::read::entry_key;
 use crate::config::show::written_as;
-use crate::config::{Config, Effect, Entry, Env, OURS, Part, Profile, Template, env};
+use crate::config::{Config, Effect, Entry, Env, Names, OURS, OwnToolsAsk, Part, Profile, Template, env};
 
 /// A warning that is still to be put at its place.
 struct Advice {
@@ -50,18 +50,26 @@ fn patterns(config: &Config) -> Vec<Advice> {
     let dropped = config.dropped.iter().filter_map(|fault| fault.entry.as_deref());
     let names: Vec<&str> =
         OURS.iter().copied().chain(config.entries.iter().map(|entry| entry.name.as_str())).chain(dropped).collect();
-    let lists = [("surface.allow", &config.surface.allow), ("surface.deny", &config.surface.deny)];
-    let mut all = Vec::new();
-    for (key, list) in lists {
-        for (at, pattern) in list.iter().enumerate().filter(|(_, one)| !names.iter().any(|name| one.fits(name))) {
-            let hint = nearest(pattern.text(), &names).map_or_else(
-                || "`ringfence config show` lists the tools of the file.".to_owned(),
-                |near| format!("Did you mean `{near}`?"),
-            );
-            all.push(advice(item(key, at), format!("`{}` fits no tool", pattern.text()), hint));
-        }
+    let listed = "`ringfence config show` lists the tools of the file.";
+    let mut all = idle("surface.allow", &config.surface.allow, &names, listed);
+    all.extend(idle("surface.deny", &config.surface.deny, &names, listed));
+    if let OwnToolsAsk::Named(patterns) = &config.approval.own_tools {
+        // What the operator added asks by its own key.
+        let elsewhere = "It is for the server's own tools; a tool of the file asks with `requires_approval = true`.";
+        all.extend(idle("approval.own_tools", patterns, OURS, elsewhere));
     }
     all
+}
+
+/// The patterns of one list that fit none of the names.
+fn idle(key: &str, patterns: &[Names], names: &[&str], otherwise: &str) -> Vec<Advice> {
+    let idle = patterns.iter().enumerate().filter(|(_, one)| !names.iter().any(|name| one.fits(name)));
+    idle.map(|(at, pattern)| {
+        let near = nearest(pattern.text(), names);
+        let hint = near.map_or_else(|| otherwise.to_owned(), |near| format!("Did you mean `{near}`?"));
+        advice(item(key, at), format!("`{}` fits no tool", pattern.text()), hint)
+    })
+    .collect()
 }
 
 /// Files of secrets whose directory holds other things too.
