@@ -140,7 +140,7 @@ fn what_one_run_has_in_tmp_is_not_seen_by_another() {
         let script = format!("put('/tmp/{secret}x', '{start}' + '{end}')\nput('/dev/shm/{secret}x', '{start}' + '{end}')\nsay('written')\nsys.stdin.readline()\n[os.unlink(at + '/{secret}x') for at in ['/tmp', '/dev/shm']]");
         let mut one = cx.fence().start_python(&script, &[]);
         one.wait_for("written");
-        let run = cx.bash("grep -rsh secret- /tmp /dev/shm", &[]);
+        let run = cx.bash("grep -sh secret- /tmp/secret-* /dev/shm/secret-*", &[]);
         one.tell("end");
         one.end();
         run.knows_nothing_of(&secret)
