@@ -53,7 +53,9 @@ impl Pipeline {
             principal: request.view.session.principal.name().to_owned(),
         };
         let pipeline = Arc::clone(self);
-        let shown: String = request.tool.chars().take(128).collect();
+        // On record a tool has its own name, whichever spelling the caller used and however far the call comes.
+        let found = state.registry.get(&request.tool).map(|tool| tool.spec().name.as_str());
+        let shown: String = found.unwrap_or(&request.tool).chars().take(128).collect();
         // On every line about the call, whatever the level.
         let span = tracing::error_span!(
             "call",

@@ -12,6 +12,7 @@ use crate::audit::read::{Event, Reader};
 use crate::audit::verify::{FileReport, State, verify};
 use crate::base::clock::{format_utc, parse_span};
 use crate::base::{Error, Kind, Result, visible};
+use crate::registry::underscored;
 
 /// Show what was called, by whom, what was decided, and how it ended.
 ///
@@ -28,7 +29,7 @@ pub struct Args {
     /// Keep printing as events happen, until the reader closes or Ctrl-C.
     #[arg(long, short)]
     pub follow: bool,
-    /// Only events of this tool, by its exact name.
+    /// Only events of this tool, in either spelling of its name.
     #[arg(long, value_name = "TOOL")]
     pub tool: Option<String>,
     /// Only events of this session.
@@ -156,7 +157,8 @@ fn matches(args: &Args, event: &Event) -> bool {
     let Some(value) = &event.value else { return !args.narrows() };
     let is = |name: &str, wanted: &Option<String>| wanted.as_ref().is_none_or(|wanted| value[name] == wanted.as_str());
     let text = |name: &str| value[name].as_str().unwrap_or_default();
-    is("tool", &args.tool)
+    let named = |wanted: &String| underscored(text("tool")) == underscored(wanted);
+    args.tool.as_ref().is_none_or(named)
         && is("session", &args.session)
         && args.trace.as_ref().is_none_or(|start| text("trace_id").starts_with(start.as_str()))
         && args.since.as_ref().is_none_or(|since| text("ts") >= since.as_str())

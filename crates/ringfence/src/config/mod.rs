@@ -87,7 +87,7 @@ impl ToolSet {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ToolNames {
-    /// Dotted, except for clients known to reject dots
+    /// Dotted, except for clients known or likely to reject dots
     Auto,
     /// `file.read`
     Dot,

@@ -15,6 +15,7 @@ use super::server::Line;
 use super::{Server, codex, legacy, meta, render, shaping, version};
 use crate::base::change::Change;
 use crate::base::{Error, Kind, Result, TraceId};
+use crate::registry::NameStyle;
 use crate::session::{Client, Session, View};
 
 #[derive(Clone)]
@@ -143,7 +144,8 @@ impl ServerHandler for Handler {
         let state = self.server.pipeline.state();
         let tool = state.registry.get(name)?;
         let schemas = state.registry.schemas(name)?;
-        Some(tools_list::wire(&**tool, schemas, name.contains('.'), None))
+        let style = if name.contains('.') { NameStyle::Dots } else { NameStyle::Underscores };
+        Some(tools_list::wire(&**tool, schemas, style, None))
     }
 
     async fn on_custom_request(

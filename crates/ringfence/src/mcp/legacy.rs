@@ -8,7 +8,7 @@ use serde_json::{Map, json};
 
 use super::{Server, meta};
 use crate::base::{Error, Kind, TraceId};
-use crate::registry::Schemas;
+use crate::registry::{NameStyle, Schemas};
 use crate::tools::Spec;
 
 /// Whether it is spoken.
@@ -18,7 +18,8 @@ pub fn is_spoken(server: &Server) -> bool {
 
 /// A tool of the list: no annotations, no `_meta`.
 pub fn wire(spec: &Spec, schemas: &Schemas) -> WireTool {
-    let mut tool = WireTool::new(spec.name.clone(), spec.description.clone(), Arc::clone(&schemas.input));
+    let input = &schemas.wording(NameStyle::Dots).input;
+    let mut tool = WireTool::new(spec.name.clone(), spec.description.clone(), Arc::clone(input));
     tool.title = Some(spec.title.clone());
     tool.output_schema = schemas.outline.clone();
     tool

@@ -3,6 +3,7 @@
 /// On `initialize`, `server/discover`: the tool and permission table.
 pub const TOOLS: &str = "dev.ringfence/tools";
 /// On a `tools/list` entry.
+pub const NAME: &str = "dev.ringfence/name";
 pub const VERSION: &str = "dev.ringfence/version";
 pub const PERMISSION: &str = "dev.ringfence/permission";
 pub const REQUIRES_APPROVAL: &str = "dev.ringfence/requires_approval";
@@ -32,6 +33,7 @@ pub const SESSION_ARGUMENT: &str = "ringfence_session";
 
 pub const ALL: &[&str] = &[
     TOOLS,
+    NAME,
     VERSION,
     PERMISSION,
     REQUIRES_APPROVAL,

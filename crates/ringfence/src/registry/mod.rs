@@ -1,6 +1,8 @@
 //! The tools there are, under the names they are called by.
 
 pub mod check;
+pub mod names;
+mod output;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,10 +11,12 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::base::Error;
-use crate::config::{Config, Entry, ToolNames, ToolSet};
-use crate::session::Client;
+use crate::config::{Config, Entry, ToolSet};
 use crate::tools::configured::Configured;
 use crate::tools::{LEGACY, TOOLS, Tool, UNLISTED, shell};
+
+use names::Respeller;
+pub use names::{NameStyle, underscored};
 
 /// One immutable set of tools. A reload builds a new one.
 pub struct Registry {
@@ -22,14 +26,60 @@ pub struct Registry {
     by_name: HashMap<String, usize>,
     /// Of each tool, as lists have them: made once, since a list may be asked for as often as anybody likes.
     schemas: Vec<Schemas>,
+    respeller: Respeller,
     /// Commands of the operator's that cannot be tools, and why.
     pub dropped: Vec<(Arc<Entry>, Error)>,
 }
 
 /// The schemas of one tool, to be shared by every list.
 pub struct Schemas {
-    pub input: Arc<Map<String, Value>>,
+    /// For clients that get dotted names.
+    dotted: Wording,
+    /// For those that get underscores.
+    underscored: Wording,
+    /// What its results hold, in full.
+    pub output: Option<Map<String, Value>>,
     pub outline: Option<Arc<Map<String, Value>>>,
+}
+
+/// What a list says about a tool in words that may name other tools.
+pub struct Wording {
+    pub description: String,
+    pub input: Arc<Map<String, Value>>,
+}
+
+impl Schemas {
+    fn new(tool: &dyn Tool, surface_enabled: bool, respeller: &Respeller) -> Schemas {
+        let spec = tool.spec();
+        let wording = |style| {
+            // The words of an operator's command are passed on as they were written.
+            if tool.ground().is_some() {
+                return Wording { description: spec.description.clone(), input: Arc::new(spec.input_schema.clone()) };
+            }
+            let mut input = spec.input_schema.clone();
+            respeller.respell_schema(style, &mut input);
+            Wording { description: respeller.respell(style, &spec.description), input: Arc::new(input) }
+        };
+        // Without the surface the list is that of another server, word for word, and its errors are text alone.
+        let output = match surface_enabled {
+            true => spec.output_schema.clone().map(output::with_error),
+            false => spec.output_schema.clone(),
+        };
+        Schemas {
+            dotted: wording(NameStyle::Dots),
+            underscored: wording(NameStyle::Underscores),
+            outline: output.clone().map(output::outline).map(Arc::new),
+            output,
+        }
+    }
+
+    /// Description and input schema, with other tools named in this style.
+    pub fn wording(&self, style: NameStyle) -> &Wording {
+        match style {
+            NameStyle::Dots => &self.dotted,
+            NameStyle::Underscores => &self.underscored,
+        }
+    }
 }
 
 impl Registry {
@@ -67,13 +117,16 @@ impl Registry {
             by_name.insert(tool.spec().name.clone(), at);
             by_name.entry(underscored(&tool.spec().name)).or_insert(at);
         }
-        let schemas = tools.iter().map(|tool| {
-            let spec = tool.spec();
-            let outline = spec.output_schema.clone().map(outline).map(Arc::new);
-            Schemas { input: Arc::new(spec.input_schema.clone()), outline }
-        });
+        let own = tools.iter().filter(|tool| tool.ground().is_none());
+        let respeller = Respeller::new(own.map(|tool| tool.spec().name.clone()));
+        let schemas = tools.iter().map(|tool| Schemas::new(&**tool, config.surface.enabled, &respeller));
         let schemas = schemas.collect();
-        Registry { tools, listed, by_name, schemas, dropped }
+        Registry { tools, listed, by_name, schemas, respeller, dropped }
+    }
+
+    /// Text of ours for a client, with our tools named in this style.
+    pub fn respell(&self, style: NameStyle, text: &str) -> String {
+        self.respeller.respell(style, text)
     }
 
     /// The tool of this name, in either spelling.
@@ -95,40 +148,6 @@ impl Registry {
     /// In the order of the list, which never changes by itself.
     pub fn tools(&self) -> &[Arc<dyn Tool>] {
         &self.tools[..self.listed]
-    }
-}
-
-/// The outline of a schema that results are checked by: names and types, no words, nothing of what is inside. The whole
-/// is in the capabilities, and every byte of a list is paid for by a model.
-fn outline(mut schema: Map<String, Value>) -> Map<String, Value> {
-    fn strip(schema: &mut Value) {
-        let Value::Object(schema) = schema else { return };
-        schema.retain(|key, _| key == "type" || key == "items");
-        if let Some(items) = schema.get_mut("items") {
-            strip(items);
-        }
-    }
-    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
-        properties.values_mut().for_each(strip);
-    }
-    schema
-}
-
-/// A dotted name as clients that reject dots want it.
-pub fn underscored(name: &str) -> String {
-    name.replace('.', "_")
-}
-
-/// How names are spelled for this client. Claude Desktop drops the whole list over one dot, Copilot fails.
-pub fn spells_with_dots(style: ToolNames, client: &Client) -> bool {
-    const REJECT_DOTS: &[&str] = &["claude-ai", "claude-desktop", "copilot", "github-copilot", "intellij", "jetbrains"];
-    match style {
-        ToolNames::Dot => true,
-        ToolNames::Underscore => false,
-        ToolNames::Auto => {
-            let name = client.name.to_ascii_lowercase();
-            !REJECT_DOTS.iter().any(|rejects| name.contains(rejects))
-        }
     }
 }
 
@@ -219,16 +238,5 @@ mod tests {
             assert_eq!(listed, LEGACY);
             assert_eq!(registry.by_name.len(), LEGACY.len(), "nothing else can be called");
         }
-    }
-
-    #[test]
-    fn names_follow_the_client_unless_forced() {
-        let client = |name: &str| Client { name: name.to_owned(), version: String::new() };
-        assert!(spells_with_dots(ToolNames::Auto, &client("codex-mcp-client")));
-        assert!(spells_with_dots(ToolNames::Auto, &client("")));
-        assert!(!spells_with_dots(ToolNames::Auto, &client("claude-ai")));
-        assert!(!spells_with_dots(ToolNames::Auto, &client("GitHub-Copilot-CLI")));
-        assert!(spells_with_dots(ToolNames::Dot, &client("claude-ai")));
-        assert!(!spells_with_dots(ToolNames::Underscore, &client("codex-mcp-client")));
     }
 }

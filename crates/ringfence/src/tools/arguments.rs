@@ -11,7 +11,16 @@ use crate::base::{Error, Result};
 /// The JSON Schema (2020-12) of `T`: one flat object. Clients reject whole lists over top-level combinators,
 /// type unions and references, so an optional argument is simply not required.
 pub fn schema<T: JsonSchema>() -> Map<String, Value> {
-    let mut settings = SchemaSettings::draft2020_12();
+    flat_schema::<T>(SchemaSettings::draft2020_12())
+}
+
+/// The schema of a reply, as it is written: a field that may be left out is not required. Clients check results against
+/// it and drop what does not fit.
+pub fn reply_schema<T: JsonSchema>() -> Map<String, Value> {
+    flat_schema::<T>(SchemaSettings::draft2020_12().for_serialize())
+}
+
+fn flat_schema<T: JsonSchema>(mut settings: SchemaSettings) -> Map<String, Value> {
     settings.inline_subschemas = true;
     settings.meta_schema = None;
     let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
@@ -24,14 +33,6 @@ pub fn schema<T: JsonSchema>() -> Map<String, Value> {
         }
         _ => Map::new(),
     }
-}
-
-/// The schema of a reply. Nothing is required of it: an error has nothing but `error`, and what is not known is
-/// left out. Clients check results against it and drop what does not fit.
-pub fn reply_schema<T: JsonSchema>() -> Map<String, Value> {
-    let mut schema = schema::<T>();
-    schema.remove("required");
-    schema
 }
 
 fn simplify(schema: &mut Value) {

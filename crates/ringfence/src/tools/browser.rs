@@ -53,7 +53,7 @@ pub fn spec(config: &Config, about: About) -> Spec {
         profile: config.sandbox.profile.name(),
         input_schema: about.input,
         output_schema: Some(about.output),
-        can_return_image: about.image,
+        lists_output_schema: !about.image,
         requires_approval: !fenced,
         streaming: false,
         timeout: DEFAULT_TIMEOUT + OVERHEAD,

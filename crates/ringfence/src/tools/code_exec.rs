@@ -106,7 +106,7 @@ impl CodeExec {
             profile: config.sandbox.profile.name(),
             input_schema,
             output_schema: Some(Reply::schema()),
-            can_return_image: true,
+            lists_output_schema: false,
             requires_approval: !about.fenced,
             streaming: true,
             timeout: DEFAULT_TIMEOUT,

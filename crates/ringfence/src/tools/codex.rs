@@ -60,7 +60,8 @@ impl Codex {
     }
 }
 
-/// What the two tools say of themselves. An agent that runs another one is asked about, every time.
+/// What the two tools say of themselves. An agent that runs another one is asked about, every time; with the surface off
+/// the call decides, since its transport matters there.
 pub fn spec(config: &Config, name: &str, title: &str, about: &str, input_schema: Map<String, Value>) -> Spec {
     let fence = match (config.surface.enabled, config.sandbox.profile) {
         (false, _) => "",
@@ -79,9 +80,9 @@ pub fn spec(config: &Config, name: &str, title: &str, about: &str, input_schema:
         effects: vec!["exec", "filesystem_write", "network"],
         profile: config.sandbox.profile.name(),
         input_schema,
-        output_schema: Some(output_schema()),
-        can_return_image: false,
-        requires_approval: true,
+        output_schema: Some(output_schema(config)),
+        lists_output_schema: true,
+        requires_approval: config.surface.enabled,
         streaming: true,
         timeout: TIMEOUT,
         unavailable: None,
@@ -179,12 +180,20 @@ fn schema() -> Map<String, Value> {
     schema.as_object().cloned().unwrap_or_default()
 }
 
-/// The same for both.
-pub fn output_schema() -> Map<String, Value> {
-    let schema = json!({
+/// The same for both. Without the surface it is that of the removed server, word for word.
+fn output_schema(config: &Config) -> Map<String, Value> {
+    let mut schema = json!({
         "type": "object",
         "properties": {"threadId": {"type": "string"}, "content": {"type": "string"}},
         "required": ["threadId", "content"],
     });
+    if config.surface.enabled {
+        schema["properties"]["denials"] = json!({
+            "type": "array",
+            "items": {"type": "object"},
+            "description": "What it was refused, as far as that is known for sure.",
+        });
+        schema["properties"]["warnings"] = json!({"type": "array", "items": {"type": "string"}});
+    }
     schema.as_object().cloned().unwrap_or_default()
 }

@@ -203,7 +203,7 @@ fn spec(entry: &Entry, config: &Config) -> Spec {
         profile: entry.profile_beside(config.sandbox.profile).name(),
         input_schema: entry.input_schema.clone(),
         output_schema: Some(arguments::reply_schema::<Reply>()),
-        can_return_image: false,
+        lists_output_schema: true,
         requires_approval: entry.requires_approval || entry.risk().is_some(),
         streaming: entry.streaming,
         timeout: entry.timeout.min(config.limits.timeout_ceiling),

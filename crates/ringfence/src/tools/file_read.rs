@@ -199,7 +199,7 @@ impl FileRead {
                 profile: "default",
                 input_schema: arguments::schema::<Args>(),
                 output_schema: Some(arguments::reply_schema::<Reply>()),
-                can_return_image: true,
+                lists_output_schema: false,
                 requires_approval: false,
                 streaming: false,
                 timeout: Duration::from_secs(30),

@@ -216,7 +216,7 @@ impl FileSearch {
                 profile: "default",
                 input_schema: arguments::schema::<Args>(),
                 output_schema: Some(arguments::reply_schema::<Reply>()),
-                can_return_image: false,
+                lists_output_schema: true,
                 requires_approval: false,
                 streaming: false,
                 timeout: DEFAULT_TIMEOUT + SLACK,

@@ -144,7 +144,7 @@ impl FileWrite {
                 profile: "default",
                 input_schema: arguments::schema::<Args>(),
                 output_schema: Some(arguments::reply_schema::<Reply>()),
-                can_return_image: false,
+                lists_output_schema: true,
                 requires_approval: false,
                 streaming: false,
                 timeout: Duration::from_secs(30),

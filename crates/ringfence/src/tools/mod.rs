@@ -108,9 +108,10 @@ pub struct Spec {
     pub profile: &'static str,
     pub input_schema: Map<String, Value>,
     pub output_schema: Option<Map<String, Value>>,
-    /// A tool that can return an image must not declare its output schema in the list: a client would then
-    /// drop the image (it stands in the capabilities and in `_meta` all the same).
-    pub can_return_image: bool,
+    /// Whether `tools/list` declares the output schema, which obliges every result to carry `structuredContent`. Clients
+    /// then drop images, and Codex shows the model nothing else, so tools that can return an image, and `shell` with
+    /// its text to the letter, declare none there: their schema is in the capabilities and in `_meta`.
+    pub lists_output_schema: bool,
     pub requires_approval: bool,
     pub streaming: bool,
     pub timeout: Duration,

@@ -60,8 +60,8 @@ impl Shell {
             effects: about.effects,
             profile: config.sandbox.profile.name(),
             input_schema: schema(),
-            output_schema: None,
-            can_return_image: false,
+            output_schema: Some(output_schema()),
+            lists_output_schema: false,
             requires_approval: !about.fenced,
             streaming: true,
             timeout: DEFAULT_TIMEOUT,
@@ -177,6 +177,25 @@ fn schema() -> Map<String, Value> {
             },
         },
         "required": ["command", "workdir"],
+    });
+    schema.as_object().cloned().unwrap_or_default()
+}
+
+/// What the JSON in the text block of a result holds. The other server declared none; ours is not in the list either.
+fn output_schema() -> Map<String, Value> {
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "exit_code": {"type": "integer", "description": "124 after a timeout, 128 and the signal's number after a signal."},
+            "output": {"type": "string", "description": "Standard output and standard error in their true order."},
+            "duration": {
+                "type": "object",
+                "properties": {"secs": {"type": "integer"}, "nanos": {"type": "integer"}},
+                "required": ["secs", "nanos"],
+            },
+            "timed_out": {"type": "boolean"},
+        },
+        "required": ["exit_code", "output", "duration", "timed_out"],
     });
     schema.as_object().cloned().unwrap_or_default()
 }

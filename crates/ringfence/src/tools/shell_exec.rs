@@ -88,7 +88,7 @@ impl ShellExec {
             profile: config.sandbox.profile.name(),
             input_schema: arguments::schema::<Arguments>(),
             output_schema: Some(arguments::reply_schema::<Reply>()),
-            can_return_image: false,
+            lists_output_schema: true,
             requires_approval: !about.fenced,
             streaming: true,
             timeout: DEFAULT_TIMEOUT,

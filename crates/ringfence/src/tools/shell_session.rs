@@ -96,6 +96,8 @@ impl ShellSession {
     pub fn new(config: &Config) -> Self {
         let about = About::of(config);
         let mut output = arguments::reply_schema::<Reply>();
+        // A result is one of the two, so it has the required fields of neither.
+        output.remove("required");
         if let (Some(Value::Object(all)), Some(Value::Object(list))) =
             (output.get_mut("properties"), arguments::reply_schema::<Listing>().remove("properties"))
         {
@@ -112,7 +114,7 @@ impl ShellSession {
             profile: config.sandbox.profile.name(),
             input_schema: arguments::schema::<Arguments>(),
             output_schema: Some(output),
-            can_return_image: false,
+            lists_output_schema: true,
             requires_approval: false,
             streaming: true,
             timeout: LONGEST_WAIT + Duration::from_secs(5),

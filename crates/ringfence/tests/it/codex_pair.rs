@@ -36,14 +36,14 @@ python3 -c 'import json, sys; print(json.dumps({"type": "item.completed", "item"
 echo '{"type":"turn.completed"}'
 "##;
 
-struct Pair {
-    scratch: Arc<Scratch>,
-    options: Options,
+pub struct Pair {
+    pub scratch: Arc<Scratch>,
+    pub options: Options,
 }
 
 impl Pair {
     /// With the turncoat on the PATH. Not below /tmp, which a run has for itself.
-    fn new(transport: Transport) -> Pair {
+    pub fn new(transport: Transport) -> Pair {
         let scratch = Scratch::within(visible_folder());
         let bin = scratch.path().join("bin");
         std::fs::create_dir_all(&bin).unwrap();
@@ -661,7 +661,71 @@ fn legacy_clients_are_told_of_every_event() {
             assert_eq!(params["_meta"]["threadId"], thread(&message));
             assert!(!params["_meta"]["requestId"].is_null());
         }
-        assert_eq!(client.questions.len(), 1, "it asks all the same");
+    }
+}
+
+/// As the removed server did, so that what runs without a human continues; over the network it did not exist.
+#[test]
+fn without_the_surface_codex_starts_unasked_on_stdio_and_asks_elsewhere() {
+    for cell in eras() {
+        let pair = Pair::new(cell.transport).config("enable_mcp_server_surface = false");
+        let (server, mut asked) = pair.start(cell.version);
+        let is_stdio = cell.transport == Transport::Stdio;
+        let begun =
+            asked.call("codex", json!({"prompt": "echo ran > /etc/x; echo in $PWD", "sandbox": "workspace-write"}));
+        assert!(said(&begun).contains("/etc/x: Read-only"), "it is in the sandbox: {begun:#}");
+        said(&asked.call("codex-reply", json!({"prompt": "true", "threadId": thread(&begun)})));
+        assert_eq!(asked.questions.len(), if is_stdio { 0 } else { 2 }, "{}", asked.at());
+        let expected = if is_stdio { "not_needed" } else { "approved" };
+        assert!(server.stops(2).iter().all(|stop| stop["approval"] == expected), "{:#?}", server.audit());
+
+        // A client that nobody sits at.
+        let mut server = pair.options.clone().spawn();
+        let mut headless = server.client(cell.version);
+        headless.capabilities = json!({});
+        headless.shake_hands();
+        let message = headless.call("codex", json!({"prompt": "echo ran"}));
+        match is_stdio {
+            true => assert_eq!(said(&message), "ran"),
+            false => {
+                let text = message["result"]["content"][0]["text"].as_str().unwrap_or_default();
+                assert!(text.starts_with("approval_denied: "), "{message:#}");
+            }
+        }
+    }
+}
+
+/// Who wants to be asked is asked, and so is everybody where there is no sandbox.
+#[test]
+fn without_the_surface_the_operator_can_still_be_asked() {
+    for lines in ["[approval]\nown_tools = \"always\"", "[sandbox]\nprofile = \"none\""] {
+        let pair = Pair::new(Transport::Stdio).config(&format!("enable_mcp_server_surface = false\n{lines}"));
+        let (server, mut client) = pair.start(SESSIONS);
+        client.approve = Approve::Decline;
+        let message = client.call("codex", json!({"prompt": "touch ran"}));
+        let text = message["result"]["content"][0]["text"].as_str().unwrap_or_default();
+        assert!(text.starts_with("approval_denied: "), "{lines}: {message:#}");
+        assert_eq!(client.questions.len(), 1, "{lines}");
+        assert!(!server.workspace().join("ran").exists());
+    }
+}
+
+/// The legacy list keeps the schema of the removed server, so nothing that does not fit it may be sent.
+#[test]
+fn without_the_surface_every_result_fits_the_legacy_schema() {
+    let pair = Pair::new(Transport::Stdio).config("enable_mcp_server_surface = false");
+    let (_server, mut client) = pair.start(SESSIONS);
+    let listed = client.request("tools/list", json!({}))["result"]["tools"].clone();
+    let validator = jsonschema::draft202012::new(&listed[0]["outputSchema"]).unwrap();
+    let fails = "echo '{\"type\":\"turn.failed\",\"error\":{\"message\":\"no credits\"}}' >&3; kill -9 $$";
+    for (prompt, structured) in [("echo hi", true), (fails, true)] {
+        let result = client.call("codex", json!({"prompt": prompt}))["result"].clone();
+        assert_eq!(result.get("structuredContent").is_some(), structured, "{result:#}");
+        assert!(validator.is_valid(&result["structuredContent"]), "{result:#}");
+    }
+    for arguments in [json!({}), json!({"prompt": "x", "threadId": THREAD}), json!({"prompt": "x", "cwd": "../.."})] {
+        let result = client.call("codex", arguments)["result"].clone();
+        assert!(result["isError"] == true && result.get("structuredContent").is_none(), "{result:#}");
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Map, json};
 
 use super::mcp_capabilities::table;
 use crate::mcp::{Server, codex, legacy, meta};
-use crate::registry::{spells_with_dots, underscored};
+use crate::registry::NameStyle;
 use crate::session::Client;
 
 /// What both eras tell about this server; `initialize` then names the version that was agreed on.
@@ -41,11 +41,10 @@ pub fn info(server: &Server, client: &Client, workspace: Option<&Path>) -> Serve
 /// Codex shows a model nothing but this at first, so it names the tools and what they are for.
 fn instructions(server: &Server, client: &Client, workspace: Option<&Path>) -> String {
     let state = server.pipeline.state();
-    let dots = spells_with_dots(state.config.tool_names, client);
-    let spell = |name: &str| if dots { name.to_owned() } else { underscored(name) };
+    let style = NameStyle::for_client(state.config.tool_names, client);
     let reads = state.registry.get("file.read").is_some();
     let read_on = match reads {
-        true => format!(" Long output is cut: read on with {} path \"output:<id>\".", spell("file.read")),
+        true => format!(" Long output is cut: read on with {} path \"output:<id>\".", style.spell("file.read")),
         false => " Long output is cut in the middle.".to_owned(),
     };
     let paths = if reads { " Paths are relative to the workspace; leaving it is refused." } else { "" };
@@ -55,7 +54,7 @@ fn instructions(server: &Server, client: &Client, workspace: Option<&Path>) -> S
     );
     for (tool, _) in state.registry.listed(workspace) {
         let spec = tool.spec();
-        let line = format!(" {} ({});", spell(&spec.name), spec.title.to_lowercase());
+        let line = format!(" {} ({});", style.spell(&spec.name), spec.title.to_lowercase());
         // Codex reads about one kilobyte.
         if text.len() + line.len() > 1000 {
             break;

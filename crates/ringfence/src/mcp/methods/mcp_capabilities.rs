@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::tools_list::permission;
 use crate::call::{State, asks};
 use crate::mcp::{Server, version};
+use crate::registry::Schemas;
 use crate::session::Session;
 use crate::tools::Tool;
 
@@ -14,7 +15,7 @@ pub async fn capabilities(server: &Server, session: Option<&Session>) -> Value {
     server.pipeline.refresh().await;
     let state = server.pipeline.state();
     let listed = state.registry.listed(session.map(|session| session.workspace.path()));
-    let tools: Vec<Value> = listed.map(|(tool, _)| describe(&state, &**tool, session)).collect();
+    let tools: Vec<Value> = listed.map(|(tool, schemas)| describe(&state, &**tool, schemas, session)).collect();
     let mut all = json!({
         "server": {"name": "ringfence", "version": env!("CARGO_PKG_VERSION")},
         "protocolVersions": version::supported(),
@@ -44,7 +45,7 @@ async fn policy(server: &Server, state: &State, session: &Session) -> Value {
     })
 }
 
-fn describe(state: &State, tool: &dyn Tool, session: Option<&Session>) -> Value {
+fn describe(state: &State, tool: &dyn Tool, schemas: &Schemas, session: Option<&Session>) -> Value {
     let spec = tool.spec();
     let mut about = json!({
         "name": spec.name,
@@ -59,7 +60,7 @@ fn describe(state: &State, tool: &dyn Tool, session: Option<&Session>) -> Value 
         "side_effects": spec.effects,
         "inputSchema": spec.input_schema,
     });
-    if let Some(schema) = &spec.output_schema {
+    if let Some(schema) = &schemas.output {
         about["outputSchema"] = Value::Object(schema.clone());
     }
     if let Some(session) = session {

@@ -17,6 +17,7 @@ use crate::mcp::ask::{Attached, Link, attach};
 use crate::mcp::server::Line;
 use crate::mcp::{Server, legacy, meta, render};
 use crate::mcp::{codex, shaping};
+use crate::registry::NameStyle;
 use crate::session::{Client, Shape, View};
 
 pub struct Incoming<'a> {
@@ -32,6 +33,7 @@ pub async fn call(incoming: Incoming<'_>, params: CallToolRequestParams) -> Resu
     let mut trace_id = TraceId::mint();
     let name = params.name.clone();
     let answer = handle(&incoming, params, &mut trace_id).await;
+    let answer = answer.map_err(|error| respell_hint(&incoming, error));
     match answer {
         Ok(mut response) => {
             if let (true, CallToolResponse::Complete(result)) = (incoming.stateless, &mut response) {
@@ -48,6 +50,20 @@ pub async fn call(incoming: Incoming<'_>, params: CallToolRequestParams) -> Resu
             Err(render::error_data(&error, &trace_id))
         }
         Err(error) => Ok(CallToolResponse::Complete(render::failure(&error, &trace_id))),
+    }
+}
+
+/// The error with the tools in its hint named as in this client's list.
+fn respell_hint(incoming: &Incoming<'_>, error: Error) -> Error {
+    let state = incoming.server.pipeline.state();
+    let style = NameStyle::for_client(state.config.tool_names, &incoming.client);
+    match error.hint_text() {
+        // A hint with the nearest names quotes files, and one of those may be called like a tool.
+        Some(hint) if error.fact("nearest").is_none() => {
+            let hint = state.registry.respell(style, hint);
+            error.hint(hint)
+        }
+        _ => error,
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::call::{State, asks};
 use crate::mcp::{Server, legacy, meta};
-use crate::registry::{Schemas, spells_with_dots, underscored};
+use crate::registry::{NameStyle, Schemas};
 use crate::session::{Client, Session};
 use crate::tools::Tool;
 
@@ -18,11 +18,11 @@ pub async fn list(server: &Server, session: &Session, client: &Client, stateless
     server.pipeline.refresh().await;
     server.pipeline.tidy(session);
     let state = server.pipeline.state();
-    let dots = spells_with_dots(state.config.tool_names, client);
+    let style = NameStyle::for_client(state.config.tool_names, client);
     let listed = state.registry.listed(Some(session.workspace.path()));
     let tools = listed.map(|(tool, schemas)| match legacy::is_spoken(server) {
         true => legacy::wire(tool.spec(), schemas),
-        false => wire(&**tool, schemas, dots, Some((&state, session))),
+        false => wire(&**tool, schemas, style, Some((&state, session))),
     });
     let tools = tools.collect();
     let mut result = ListToolsResult::with_all_items(tools);
@@ -33,16 +33,22 @@ pub async fn list(server: &Server, session: &Session, client: &Client, stateless
     result
 }
 
-pub fn wire(tool: &dyn Tool, schemas: &Schemas, dots: bool, session: Option<(&State, &Session)>) -> WireTool {
+pub fn wire(tool: &dyn Tool, schemas: &Schemas, style: NameStyle, session: Option<(&State, &Session)>) -> WireTool {
     let spec = tool.spec();
-    let name = if dots { spec.name.clone() } else { underscored(&spec.name) };
-    let mut wire = WireTool::new(name, spec.description.clone(), Arc::clone(&schemas.input));
-    wire.title = Some(spec.title.clone());
-    if !spec.can_return_image {
+    let name = style.spell(&spec.name);
+    // Operators and the audit log know a tool by its dotted name, so whoever sees the other one is told of it.
+    let title = match name == spec.name {
+        true => spec.title.clone(),
+        false => format!("{} ({})", spec.title, spec.name),
+    };
+    let wording = schemas.wording(style);
+    let mut wire = WireTool::new(name, wording.description.clone(), Arc::clone(&wording.input));
+    wire.title = Some(title.clone());
+    if spec.lists_output_schema {
         wire.output_schema = schemas.outline.clone();
     }
     wire.annotations = Some(ToolAnnotations::from_raw(
-        Some(spec.title.clone()),
+        Some(title),
         Some(spec.hints.read_only),
         Some(spec.hints.destructive),
         Some(spec.hints.idempotent),
@@ -57,6 +63,7 @@ fn describe(tool: &dyn Tool, schemas: &Schemas, session: Option<(&State, &Sessio
     let spec = tool.spec();
     let mut map = Map::new();
     let mut put = |key: &str, value: Value| map.insert(key.to_owned(), value);
+    put(meta::NAME, json!(spec.name));
     put(meta::VERSION, json!(spec.version));
     put(meta::PERMISSION, permission(tool));
     put(meta::SANDBOX_PROFILE, json!(spec.profile));
@@ -67,7 +74,7 @@ fn describe(tool: &dyn Tool, schemas: &Schemas, session: Option<(&State, &Sessio
         put(meta::REQUIRES_APPROVAL, json!(asks(&state.config, tool)));
         put(meta::SESSION_DEFAULTS, tool.session_defaults(session, &session.shape()));
     }
-    if let (true, Some(schema)) = (spec.can_return_image, &schemas.outline) {
+    if let (true, Some(schema)) = (!spec.lists_output_schema, &schemas.outline) {
         put(meta::OUTPUT_SCHEMA, Value::Object(Map::clone(schema)));
     }
     map

@@ -71,5 +71,5 @@ fn the_schema_names_what_can_be_run_here() {
     for field in ["status", "stdout", "result", "artifacts", "error", "session"] {
         assert!(output["properties"][field].is_object(), "{field}: {output}");
     }
-    assert!(spec.can_return_image && !output.to_string().contains("null"));
+    assert!(!spec.lists_output_schema && !output.to_string().contains("null"));
 }

@@ -11,7 +11,6 @@ use crate::sandbox::{Cell, Ended, Glance, Outcome, Shown, Stop};
 use crate::tools::RunCx;
 use crate::tools::command::{self, millis};
 
-/// Nothing is required of it: an error has nothing but `error`.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Reply {
     /// completed (exit code 0), failed (another), killed (by a signal), running, timed_out or cancelled.

@@ -1,0 +1,259 @@
+//! How tool names are spelled for a client.
+//!
+//! Our names are dotted (`file.read`), which MCP allows and many clients or the model APIs behind them reject. The
+//! dotted name is the tool's identity everywhere on our side: policy, trust and the audit log never use the other
+//! spelling, and a client's name decides nothing but how names are written for it.
+
+use serde_json::{Map, Value};
+
+use crate::config::ToolNames;
+use crate::session::Client;
+
+/// The spelling of tool names in what one client reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameStyle {
+    /// `file.read`
+    Dots,
+    /// `file_read`
+    Underscores,
+}
+
+/// Clients by the name they give themselves, and what becomes of dotted names there.
+pub struct ClientPattern {
+    /// Lower case; `*` stands for any text.
+    pub glob: &'static str,
+    pub style: NameStyle,
+    /// Shown in docs/protocol.md, where a test compares it.
+    pub reason: &'static str,
+}
+
+const fn dots(glob: &'static str, reason: &'static str) -> ClientPattern {
+    ClientPattern { glob, style: NameStyle::Dots, reason }
+}
+
+const fn underscores(glob: &'static str, reason: &'static str) -> ClientPattern {
+    ClientPattern { glob, style: NameStyle::Underscores, reason }
+}
+
+/// The first pattern that matches decides; a client that matches none gets dots.
+pub const CLIENT_PATTERNS: &[ClientPattern] = &[
+    dots("codex-mcp-client*", "Codex shows the model underscores and calls by the dotted name"),
+    underscores(
+        "mcp",
+        "default name of the Python SDK: OpenAI Agents, LangChain, LlamaIndex, FastMCP and Pydantic AI send it and hand names to an API that answers 400",
+    ),
+    underscores("ai-sdk*", "AI SDK (`ai-sdk-mcp-client`): hands names to the model's API"),
+    underscores("*langchain*", "LangChain (`@langchain/mcp-adapters`): hands names to the model's API"),
+    underscores("*langgraph*", "LangGraph, as LangChain"),
+    underscores("*agents*", "agent frameworks by that name, among them OpenAI Agents"),
+    underscores("*openai*", "OpenAI's connectors: the API takes no dot"),
+    underscores("stdio: *", "OpenAI Agents for JavaScript without a name for the server"),
+    underscores("sse: *", "OpenAI Agents for JavaScript without a name for the server"),
+    underscores("streamable-http: *", "OpenAI Agents for JavaScript without a name for the server"),
+    underscores(
+        "ringfence*",
+        "OpenAI Agents for JavaScript and Mastra call themselves what the user called the server",
+    ),
+    underscores("*mastra*", "Mastra: hands names to the model's API"),
+    underscores("qwen*", "Qwen Code (`qwen-cli-mcp-client-…`): hands names to an OpenAI-compatible API"),
+    underscores("claude-ai*", "Claude Desktop drops the whole list over one dot"),
+    underscores("claude-desktop*", "Claude Desktop drops the whole list over one dot"),
+    underscores("*copilot*", "Copilot CLI and SDK: the API answers 400"),
+    underscores("*intellij*", "Copilot in JetBrains IDEs warns about each name"),
+    underscores("*jetbrains*", "Copilot in JetBrains IDEs warns about each name"),
+    underscores("visual studio code*", "VS Code warns about each name"),
+    underscores("cursor*", "Cursor marks each name as invalid"),
+    underscores("zed*", "Zed hands names to an API that answers 400"),
+];
+
+impl NameStyle {
+    /// The style that the operator's setting gives to this client.
+    pub fn for_client(setting: ToolNames, client: &Client) -> NameStyle {
+        match setting {
+            ToolNames::Dot => NameStyle::Dots,
+            ToolNames::Underscore => NameStyle::Underscores,
+            ToolNames::Auto => {
+                let name = client.name.to_ascii_lowercase();
+                let found = CLIENT_PATTERNS.iter().find(|pattern| matches_glob(pattern.glob, &name));
+                found.map_or(NameStyle::Dots, |pattern| pattern.style)
+            }
+        }
+    }
+
+    /// The name of a tool in this style.
+    pub fn spell(self, name: &str) -> String {
+        match self {
+            NameStyle::Dots => name.to_owned(),
+            NameStyle::Underscores => underscored(name),
+        }
+    }
+}
+
+/// A dotted name with underscores.
+pub fn underscored(name: &str) -> String {
+    name.replace('.', "_")
+}
+
+/// Whether the whole text fits a pattern in which `*` stands for any text, slashes included: clients have names such as
+/// `@langchain/mcp-adapters`.
+fn matches_glob(pattern: &str, text: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
+    let Some(mut text) = text.strip_prefix(start) else { return false };
+    let mut parts: Vec<&str> = rest.split('*').collect();
+    let last = parts.pop().unwrap_or_default();
+    for part in parts {
+        match text.find(part) {
+            Some(at) => text = &text[at + part.len()..],
+            None => return false,
+        }
+    }
+    text.ends_with(last)
+}
+
+/// Replaces the dotted names of our own tools in text of ours, such as a description or a hint.
+#[derive(Debug, Default)]
+pub struct Respeller {
+    names: Vec<String>,
+}
+
+impl Respeller {
+    /// For these names. One without a dot has a single spelling.
+    pub fn new(names: impl Iterator<Item = String>) -> Respeller {
+        Respeller { names: names.filter(|name| name.contains('.')).collect() }
+    }
+
+    /// The text in this style. Only whole names are replaced: `src/file.list` and `file.listing` stay.
+    pub fn respell(&self, style: NameStyle, text: &str) -> String {
+        let mut text = text.to_owned();
+        if style == NameStyle::Dots {
+            return text;
+        }
+        for name in self.names.iter() {
+            let mut from = 0;
+            while let Some(at) = text[from..].find(name.as_str()).map(|at| at + from) {
+                let end = at + name.len();
+                if is_whole(&text[..at], &text[end..]) {
+                    // Both spellings have the same length.
+                    text.replace_range(at..end, &underscored(name));
+                }
+                from = end;
+            }
+        }
+        text
+    }
+
+    /// The same for every `description` in a schema.
+    pub fn respell_schema(&self, style: NameStyle, schema: &mut Map<String, Value>) {
+        for (key, value) in schema.iter_mut() {
+            match value {
+                Value::String(text) if key == "description" => *text = self.respell(style, text),
+                Value::Object(inner) => self.respell_schema(style, inner),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn is_whole(before: &str, after: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '/' | '-' | '\\');
+    let mut following = after.chars();
+    let continues = match following.next() {
+        // The end of a sentence is no part of a name.
+        Some('.') => following.next().is_some_and(is_part),
+        next => next.is_some_and(is_part),
+    };
+    !continues && !before.ends_with(|c| is_part(c) || c == '.')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn style_of(name: &str) -> NameStyle {
+        NameStyle::for_client(ToolNames::Auto, &Client { name: name.to_owned(), version: String::new() })
+    }
+
+    #[test]
+    fn names_follow_the_client_unless_forced() {
+        let codex = Client { name: "codex-mcp-client".to_owned(), version: String::new() };
+        let desktop = Client { name: "claude-ai".to_owned(), version: String::new() };
+        assert_eq!(NameStyle::for_client(ToolNames::Dot, &desktop), NameStyle::Dots);
+        assert_eq!(NameStyle::for_client(ToolNames::Underscore, &codex), NameStyle::Underscores);
+        // As the clients were seen to call themselves, or as others report it.
+        for name in [
+            "mcp",
+            "ai-sdk-mcp-client",
+            "@langchain/mcp-adapters",
+            "openai-agents",
+            "openai-mcp",
+            "stdio: /usr/bin/ringfence",
+            "streamable-http: http://127.0.0.1:8931/mcp",
+            "ringfence",
+            "qwen-cli-mcp-client-ringfence",
+            "Qwen-Code",
+            "claude-ai",
+            "GitHub-Copilot-CLI",
+            "github-copilot-developer",
+            "JetBrains-IU/copilot-intellij",
+            "Visual Studio Code - Insiders",
+            "cursor-vscode",
+            "Zed",
+        ] {
+            assert_eq!(style_of(name), NameStyle::Underscores, "{name}");
+        }
+        for name in [
+            "",
+            "codex-mcp-client",
+            "Codex-MCP-Client",
+            "claude-code",
+            "gemini-cli-mcp-client",
+            "opencode",
+            "inspector-client",
+            "mcp-inspector",
+            "my-mcp",
+        ] {
+            assert_eq!(style_of(name), NameStyle::Dots, "{name}");
+        }
+    }
+
+    /// The table that users read is this one.
+    #[test]
+    fn every_pattern_is_documented() {
+        let docs = include_str!("../../../../docs/protocol.md");
+        for ClientPattern { glob, style, reason } in CLIENT_PATTERNS {
+            assert_eq!(*glob, glob.to_lowercase(), "patterns are compared in lower case");
+            let style = if *style == NameStyle::Dots { "dots" } else { "underscores" };
+            let row = format!("| `{glob}` | {style} | {reason} |");
+            assert!(docs.contains(&row), "docs/protocol.md has no row: {row}");
+        }
+    }
+
+    #[test]
+    fn a_star_stands_for_any_text() {
+        for (pattern, text, fits) in [
+            ("mcp", "mcp", true),
+            ("mcp", "mcps", false),
+            ("qwen*", "qwen", true),
+            ("*agents*", "openai-agents/1", true),
+            ("*agents*", "agent", false),
+            ("a*b*c", "a-b-c", true),
+            ("a*b*c", "a-c-b", false),
+            ("ab*ba", "aba", false),
+        ] {
+            assert_eq!(matches_glob(pattern, text), fits, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn only_whole_names_in_text_are_respelled() {
+        let names = ["file.list", "file.read", "shell"].map(str::to_owned);
+        let respeller = Respeller::new(names.into_iter());
+        let text =
+            "Use file.list, `file.read` or shell.exec; see file.read. Not src/file.list, file.listing, file.read.txt.";
+        assert_eq!(respeller.respell(NameStyle::Dots, text), text);
+        assert_eq!(
+            respeller.respell(NameStyle::Underscores, text),
+            "Use file_list, `file_read` or shell.exec; see file_read. Not src/file.list, file.listing, file.read.txt."
+        );
+    }
+}
