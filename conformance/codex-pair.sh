@@ -120,7 +120,6 @@ for gate in on off; do
         {"method": "tools/call", "params": {"name": "nothing", "arguments": {}}}
     ]'
     check "the first turn has a thread and an answer" result 1 "r['isError'] is False and s['content'] == text == 'the first' and $THREAD"
-    check "a human was asked" result 1 "len(heard['questions']) == 1 and 'prompt: --help me' in heard['questions'][0]['message']"
     # What comes within a tenth of a second of the end is left to the result, so a short turn may show none.
     check "progress is for people" result 1 "(not heard['progress'] or any('thread ' + s['threadId'] in line for line in heard['progress'])) and not any('{' in line for line in heard['progress'])"
     check "the reply is in the same thread" result 2 "s['content'] == text == 'the second' and s['threadId'] == json.loads(open(sys.argv[1]).read().splitlines()[1])['answer']['structuredContent']['threadId']"
@@ -135,10 +134,12 @@ for gate in on off; do
     if [ $gate = on ]; then
         check "the pair is listed with everything else" result 0 "{'codex', 'codex-reply', 'file.read'} <= {tool['name'] for tool in r['tools']}"
         check "it says that it asks" result 0 "all(tool['_meta']['dev.ringfence/requires_approval'] for tool in r['tools'] if tool['name'].startswith('codex'))"
+        check "a human was asked" result 1 "len(heard['questions']) == 1 and 'prompt: --help me' in heard['questions'][0]['message']"
         check "an unknown tool is an error of the protocol" result 5 "r['code'] == -32602"
         check "no notification of another server's" result 1 "heard['events'] == []"
     else
         check "the list is exactly the pair" result 0 "[tool['name'] for tool in r['tools']] == ['codex', 'codex-reply']"
+        check "nobody was asked, as before" result 1 "heard['questions'] == []"
         check "in its legacy form" result 0 "all(sorted(tool) == ['description', 'inputSchema', 'name', 'outputSchema', 'title'] for tool in r['tools'])"
         check "an unknown tool is a text" result 5 "r['isError'] and text == \"Unknown tool 'nothing'\" and 'structuredContent' not in r"
         check "every event is told of" result 1 "[event['msg']['type'] for event in heard['events']][0::99] == ['thread.started'] and all(event['_meta'] == {'threadId': s['threadId'], 'requestId': 2} for event in heard['events'])"

@@ -116,12 +116,19 @@ pub fn prepare(turn: &Turn, cx: &PrepareCx<'_>) -> Result<Plan> {
     Ok(Plan {
         cwd: Some(settled.cwd.display().to_string()),
         env: env::merge(turn.environment(None)?, home.into_iter().collect()),
-        asks: Some(why(turn, &settled.held, cx.config.sandbox.profile)),
+        asks: (!starts_unasked(cx)).then(|| why(turn, &settled.held, cx.config.sandbox.profile)),
         extent: Some(settled.extent()),
         command: Some(turn.command_line(&settled.held)),
         command_covers: &["prompt"],
         ..Plan::default()
     })
+}
+
+/// Whether the call behaves as one of the removed server did, which asked nobody before Codex started. It was spoken to
+/// on standard streams alone, by whoever had started it; over the network anybody with access calls. Without a sandbox
+/// of ours a human decides as for every command.
+fn starts_unasked(cx: &PrepareCx<'_>) -> bool {
+    !cx.config.surface.enabled && cx.session.transport == "stdio" && cx.config.sandbox.profile != Profile::None
 }
 
 /// The first line of the question, which is enough to decide in a hurry.
