@@ -1,4 +1,4 @@
-# What a stranger runs. What comes from npm goes under .node/, conformance/node_modules/ and bench/.peers/.
+# What a stranger runs. What comes from npm and PyPI goes under .node/, conformance/node_modules/ and bench/.peers/.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -9,7 +9,7 @@ RELEASE := target/release/ringfence
 step = @printf '\n== %s\n'
 
 # What `make test` runs, in this order; each is a target of its own.
-STEPS := format clippy docs deny unit doctests conformance inspector codex codexpair
+STEPS := format clippy docs deny unit doctests conformance inspector sdk codex codexpair
 
 # The long runs: everything that is too slow for every commit.
 PROOF_STEPS := codex codexpair longtests bwrapescapes rootescapes
@@ -84,6 +84,10 @@ conformance: $(DEBUG) ## The MCP conformance suite, on the debug binary
 inspector: $(DEBUG) ## The MCP Inspector lists and calls over stdio, HTTP and SSE
 	$(step) 'inspector'
 	conformance/inspector.sh $(DEBUG)
+
+sdk: $(DEBUG) ## Every tool by the TypeScript and Python SDKs, whose validators must accept its results
+	$(step) 'sdk'
+	conformance/sdk.sh $(DEBUG)
 
 codex: $(DEBUG) ## A real Codex with a scripted model, on the loopback (installs Codex from npm, some 400 MB)
 	$(step) 'codex'
