@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::header::{HOST, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::header::{CONNECTION, HOST, ORIGIN, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
 
 use super::auth;
-use super::http::{App, Caller, json_error, json_response};
+use super::http::places::{PlaceKind, SlotHandle};
+use super::http::{App, Caller, hold, json_error, json_response};
 use super::peer::Connection;
 use crate::base::{Error, Kind};
 use crate::session::Principal;
@@ -70,9 +72,11 @@ fn is_listed(host: &str, allowed: &[String]) -> bool {
 pub(super) async fn authenticate(
     State(app): State<Arc<App>>,
     ConnectInfo(connection): ConnectInfo<Connection>,
+    Extension(slot): Extension<SlotHandle>,
     mut request: Request,
     next: Next,
 ) -> Response {
+    let in_flight = slot.begin_request();
     let principal = match &app.verifier {
         None => {
             let owned = connection.require_owner(app.server.config.http.insecure_no_auth).await;
@@ -80,13 +84,20 @@ pub(super) async fn authenticate(
         }
         Some(verifier) => {
             let header = request.headers().get(axum::http::header::AUTHORIZATION);
-            verifier.verify(header.map(|value| value.to_str().unwrap_or("")))
+            let verified = verifier.verify(header.map(|value| value.to_str().unwrap_or("")));
+            // For the log alone.
+            verified.map_err(|error| error.source(std::io::Error::other(format!("from {}", connection.remote()))))
         }
     };
     match principal {
         Ok(principal) => {
+            let place = slot.admit().and_then(|()| app.places.take(&principal, PlaceKind::Request));
+            let place = match place {
+                Ok(place) => place,
+                Err(error) => return closing(json_error(None, &error)),
+            };
             request.extensions_mut().insert(Caller { principal });
-            next.run(request).await
+            hold(next.run(request).await, (in_flight, place))
         }
         Err(error) => {
             let mut response = json_error(None, &error);
@@ -99,6 +110,12 @@ pub(super) async fn authenticate(
             response
         }
     }
+}
+
+/// Ends the connection with this answer, so that it does not hold a place.
+fn closing(mut response: Response) -> Response {
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 fn resource_url(headers: &HeaderMap) -> String {

@@ -1,35 +1,38 @@
 //! HTTP: `POST /mcp` (Streamable HTTP with its GET stream and DELETE), `GET /mcp/sse`, and what stands before
 //! them on every route: Host, Origin, token, owner of the connection, envelope, session.
 
+mod held;
+mod listener;
+pub(super) mod places;
+mod sessions;
+mod timed;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{Request, State};
 use axum::http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use axum::{Extension, Router};
-use bytes::Bytes;
-use futures::StreamExt;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{SessionManager, StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::{Map, Value, json};
-use tokio::sync::Semaphore;
 
+pub(super) use self::held::hold;
+pub use self::listener::serve;
+use self::places::{PlaceKind, Places};
+use self::sessions::Sessions;
 use super::auth::Verifier;
 use super::dispatch::Handler;
 use super::door::{authenticate, check_names, resource_metadata};
 use super::edge::{self, Verdict};
 use super::inflight::duplicate_id;
 use super::methods::mcp_capabilities;
-use super::peer::Connection;
 use super::server::Line;
 use super::sse::{self, Streams};
 use super::stdio::too_long;
@@ -39,15 +42,8 @@ use crate::session::Principal;
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-/// At a time; the rest of our descriptors is for runs and the log.
-const CONNECTIONS: usize = 512;
-/// Who has not sent its headers by then is not going to.
-const HEADER_TIME: Duration = Duration::from_secs(10);
-/// A body has to come in, too.
-const BODY_TIME: Duration = Duration::from_secs(60);
-/// Of one principal: each session holds memory, `initialize` costs its sender nothing, and nobody shall be able to take
-/// the places of the others.
-const SESSIONS: usize = 256;
+/// A body has to arrive in this time.
+pub(super) const BODY_TIME: Duration = Duration::from_secs(60);
 /// A 2025 session that nobody uses is ended after this long.
 const SESSION_IDLE: Duration = Duration::from_secs(30 * 60);
 
@@ -63,55 +59,10 @@ pub struct App {
     pub(super) verifier: Option<Verifier>,
     engine: StreamableHttpService<Handler, LocalSessionManager>,
     manager: Arc<LocalSessionManager>,
-    sessions: Mutex<HashMap<String, Held>>,
+    sessions: Arc<Sessions>,
+    pub(super) places: Arc<Places>,
     /// What a 2026-07-28 request without a handle runs in, one per principal.
     ambient: Mutex<HashMap<Principal, Line>>,
-}
-
-struct Held {
-    line: Line,
-    used: Instant,
-    /// Open response streams; counted by its clones.
-    streams: Arc<()>,
-}
-
-/// Serves until shutdown.
-pub async fn serve(app: Arc<App>, listener: tokio::net::TcpListener) -> Result<()> {
-    tokio::spawn(reap(Arc::clone(&app)));
-    let over = app.server.shutdown.clone();
-    let router = router(app);
-    let graceful = GracefulShutdown::new();
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
-        let (stream, remote) = tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!("cannot accept a connection: {error}");
-                    // Out of descriptors, most likely: trying again at once would only burn time.
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
-                }
-            },
-            _ = over.cancelled() => break,
-        };
-        let connection = ConnectInfo(Connection::new(&stream, remote));
-        let service = TowerToHyperService::new(router.clone().layer(Extension(connection)));
-        let talk = hyper::server::conn::http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEADER_TIME)
-            .serve_connection(TokioIo::new(stream), service);
-        let talk = graceful.watch(talk);
-        tokio::spawn(async move {
-            if let Err(error) = talk.await {
-                tracing::debug!("a connection ended: {error}");
-            }
-            drop(place);
-        });
-    }
-    graceful.shutdown().await;
-    Ok(())
 }
 
 fn router(app: Arc<App>) -> Router {
@@ -128,6 +79,7 @@ fn router(app: Arc<App>) -> Router {
         .layer(axum::extract::DefaultBodyLimit::max(app.server.config.limits.message_bytes))
         .layer(Extension(Arc::clone(&app.server)))
         .layer(Extension(Arc::<Streams>::default()))
+        .layer(Extension(Arc::clone(&app.places)))
         .layer(from_fn_with_state(Arc::clone(&app), authenticate))
         .route("/.well-known/oauth-protected-resource", get(resource_metadata))
         .route("/.well-known/oauth-protected-resource/mcp", get(resource_metadata))
@@ -154,7 +106,8 @@ impl App {
             verifier: server.config.auth.as_ref().map(Verifier::new).transpose()?,
             engine: StreamableHttpService::new(move || Ok(handler.clone()), Arc::clone(&manager), config),
             manager,
-            sessions: Mutex::default(),
+            sessions: Arc::default(),
+            places: Arc::default(),
             ambient: Mutex::default(),
             server,
         }))
@@ -170,34 +123,17 @@ impl App {
         Ok(line)
     }
 
-    /// The session of this id, if it is this principal's.
-    fn session(&self, id: &str, principal: &Principal) -> Result<(Line, Arc<()>)> {
-        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        match sessions.get_mut(id).filter(|held| held.line.principal == *principal) {
-            Some(held) => {
-                held.used = Instant::now();
-                Ok((held.line.clone(), Arc::clone(&held.streams)))
+    /// Whether nothing runs in a session.
+    fn is_idle(&self, line: &Line) -> bool {
+        self.server.is_idle(&line.session.id)
+    }
+
+    /// Has the engine forget sessions that have ended.
+    async fn forget(&self, ids: impl IntoIterator<Item = String>) {
+        for id in ids {
+            if let Err(error) = self.manager.close_session(&id.into()).await {
+                tracing::warn!("cannot end an idle session: {error}");
             }
-            // Somebody else's session looks like none at all.
-            None => Err(Error::new(Kind::NotFound, "there is no such session")
-                .reason("unknown_session")
-                .hint("Start a new one with `initialize`.")),
-        }
-    }
-
-    fn has_room(&self, principal: &Principal) -> Result<()> {
-        let sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        if sessions.values().filter(|held| held.line.principal == *principal).count() < SESSIONS {
-            return Ok(());
-        }
-        Err(Error::new(Kind::ResourceExhausted, "too many sessions are open")
-            .hint("End sessions that are not needed with DELETE; idle ones end by themselves."))
-    }
-
-    fn end(&self, id: &str, cause: Cause) {
-        let held = self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
-        if let Some(held) = held {
-            held.line.session.cancel.cancel(cause);
         }
     }
 }
@@ -211,21 +147,8 @@ async fn reap(app: Arc<App>) {
             _ = app.server.shutdown.cancelled() => return,
         }
         app.server.sweep();
-        let idle: Vec<String> = app
-            .sessions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-            .filter(|(_, held)| held.used.elapsed() > SESSION_IDLE && Arc::strong_count(&held.streams) == 1)
-            .filter(|(_, held)| app.server.is_idle(&held.line.session.id))
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in idle {
-            app.end(&id, Cause::SessionEnd);
-            if let Err(error) = app.manager.close_session(&id.into()).await {
-                tracing::warn!("cannot end an idle session: {error}");
-            }
-        }
+        let ended = app.sessions.end_idle(SESSION_IDLE, |line| app.is_idle(line));
+        app.forget(ended).await;
     }
 }
 
@@ -259,6 +182,11 @@ async fn mcp(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, 
     answer.unwrap_or_else(|(id, error)| json_error(id, &error))
 }
 
+/// A body that did not arrive in [`BODY_TIME`].
+pub(super) fn slow_body() -> Error {
+    Error::new(Kind::InvalidRequest, "the body did not arrive in time").reason("slow_body").hint("Send it again.")
+}
+
 type Refused = (Option<Value>, Error);
 
 /// `GET` (the stream of server messages) and `DELETE` (the end) of a 2025 session.
@@ -269,14 +197,20 @@ async fn on_session(app: &Arc<App>, caller: &Caller, mut request: Request) -> st
         let error = error.hint("Send the Mcp-Session-Id that `initialize` gave; 2026-07-28 knows POST alone.");
         return Err((None, if stateless { error.reason("http_method") } else { error.reason("not_initialized") }));
     };
-    let (line, streams) = app.session(&id, &caller.principal).map_err(|error| (None, error))?;
+    let refused = |error: Error| (None, error);
+    let (line, streams) = app.sessions.find(&id, &caller.principal).map_err(refused)?;
     let ends = request.method() == Method::DELETE;
+    let place = match ends {
+        true => None,
+        false => Some(app.places.take(&caller.principal, PlaceKind::Stream).map_err(refused)?),
+    };
     request.extensions_mut().insert(line);
     let response = finish(app.engine.handle(request).await.map(Body::new), None).await;
     if ends && response.status().is_success() {
-        app.end(&id, Cause::SessionEnd);
+        app.sessions.end(&id, Cause::SessionEnd);
+        return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    Ok(counted(response, streams))
+    Ok(hold(response, (streams, place)))
 }
 
 /// `POST`: one message.
@@ -286,7 +220,7 @@ async fn receive(app: &Arc<App>, caller: &Caller, request: Request) -> std::resu
     let limit = app.server.config.limits.message_bytes;
     let bytes = tokio::time::timeout(BODY_TIME, axum::body::to_bytes(body, limit))
         .await
-        .map_err(|_| (None, Error::new(Kind::InvalidRequest, "the body did not arrive").reason("slow_body")))?
+        .map_err(|_| (None, slow_body()))?
         .map_err(|error| (None, too_long(limit).source(error)))?;
     let message = match edge::judge(&bytes) {
         Verdict::Pass(message) => message,
@@ -301,13 +235,23 @@ async fn receive(app: &Arc<App>, caller: &Caller, request: Request) -> std::resu
         let result = mcp_capabilities::capabilities(&app.server, Some(&line.session)).await;
         return Ok(json_response(200, &json!({"jsonrpc": "2.0", "id": id, "result": result})));
     }
+    let place = match (&id, method) {
+        (Some(_), method) if !method.is_empty() => {
+            Some(app.places.take(&caller.principal, PlaceKind::Call).map_err(refused)?)
+        }
+        _ => None,
+    };
     let stateless = is_stateless(&message, &parts.headers).map_err(refused)?;
     let session = header(&parts.headers, &SESSION).filter(|_| !stateless);
+    let mut reservation = None;
     let (line, streams) = match (&session, stateless) {
-        (Some(session), _) => app.session(session, &caller.principal).map_err(refused)?,
+        (Some(session), _) => app.sessions.find(session, &caller.principal).map_err(refused)?,
         (None, true) => (app.ambient(&caller.principal).map_err(refused)?, Arc::default()),
         (None, false) if method == "initialize" => {
-            app.has_room(&caller.principal).map_err(refused)?;
+            let reserved = app.sessions.reserve(&caller.principal, |line| app.is_idle(line));
+            let (place, ended) = reserved.map_err(refused)?;
+            app.forget(ended).await;
+            reservation = Some(place);
             (app.server.connect(caller.principal.clone(), "http").map_err(refused)?, Arc::default())
         }
         (None, false) => {
@@ -345,11 +289,10 @@ async fn receive(app: &Arc<App>, caller: &Caller, request: Request) -> std::resu
     parts.headers.remove(axum::http::header::CONTENT_LENGTH);
     let body = Body::from(Value::Object(message).to_string());
     let response = app.engine.handle(Request::from_parts(parts, body)).await.map(Body::new);
-    if let (None, Some(new)) = (&session, header(response.headers(), &SESSION)) {
-        let held = Held { line, used: Instant::now(), streams: Arc::clone(&streams) };
-        app.sessions.lock().unwrap_or_else(PoisonError::into_inner).insert(new, held);
+    if let (Some(reservation), Some(new)) = (reservation, header(response.headers(), &SESSION)) {
+        reservation.fill(new, line, Arc::clone(&streams));
     }
-    Ok(counted(finish(response, id).await, streams))
+    Ok(hold(finish(response, id).await, (streams, place)))
 }
 
 /// What a client pushes about its sandbox, taken before the message is passed on. Without a session of its own it
@@ -448,14 +391,4 @@ fn plain(status: StatusCode, text: &[u8]) -> Error {
     };
     let text: String = String::from_utf8_lossy(text).chars().take(200).collect();
     Error::new(kind, if text.is_empty() { status.to_string() } else { text })
-}
-
-/// Counts an open answer as use of its session.
-fn counted(response: Response, streams: Arc<()>) -> Response {
-    response.map(|body| {
-        Body::from_stream(body.into_data_stream().map(move |chunk: std::result::Result<Bytes, axum::Error>| {
-            let _open = &streams;
-            chunk
-        }))
-    })
 }

@@ -14,6 +14,7 @@ pub mod fixtures;
 pub mod http;
 mod inflight;
 pub mod legacy;
+mod log_limit;
 pub mod meta;
 mod methods;
 mod peer;

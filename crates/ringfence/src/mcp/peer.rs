@@ -42,6 +42,11 @@ impl Connection {
         Connection { remote, local: stream.local_addr().ok(), verdict: Arc::default() }
     }
 
+    /// The address of the other end.
+    pub fn remote(&self) -> SocketAddr {
+        self.remote
+    }
+
     /// Requires that the other end belongs to this user or to root, and to no sandbox of Ringfence. With
     /// `exempt_other_machines` only connections from this machine are held to that. Looked up once per connection.
     pub async fn require_owner(&self, exempt_other_machines: bool) -> Result<()> {

@@ -1,16 +1,27 @@
 //! From what a tool gave back to what goes over the wire.
 
+use std::time::Instant;
+
 use rmcp::model::{CallToolResult, ContentBlock, ErrorData, MetaObject};
 use serde_json::{Map, Value, json};
 
+use super::log_limit::LogLimit;
 use super::meta;
 use crate::base::call::{Block, Output};
 use crate::base::{Error, Kind, TraceId};
+
+static UNAUTHENTICATED: LogLimit = LogLimit::new();
 
 /// What the log says of a request that was refused: under the id that its caller gets, with what the caller does not get.
 pub fn log_refusal(error: &Error, trace_id: &TraceId) {
     match error.kind() {
         Kind::Internal => tracing::error!(%trace_id, "{}", error.log_line()),
+        // Everybody can cause these, as often as they like.
+        Kind::Unauthenticated => match UNAUTHENTICATED.admit(Instant::now()) {
+            Some(0) => tracing::warn!(%trace_id, "refused: {}", error.log_line()),
+            Some(unlogged) => tracing::warn!(%trace_id, "refused: {} ({unlogged} more before it)", error.log_line()),
+            None => {}
+        },
         _ => tracing::info!(%trace_id, "refused: {}", error.log_line()),
     }
 }

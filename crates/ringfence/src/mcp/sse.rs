@@ -6,8 +6,8 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Extension;
-use axum::extract::Query;
 use axum::extract::rejection::{BytesRejection, QueryRejection};
+use axum::extract::{FromRequest, Query, Request};
 use axum::http::StatusCode;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -21,16 +21,14 @@ use tokio::sync::mpsc;
 
 use super::dispatch::Handler;
 use super::edge::{self, Verdict};
-use super::http::{Caller, json_error};
+use super::http::places::{PlaceKind, Places};
+use super::http::{BODY_TIME, Caller, hold, json_error, slow_body};
 use super::inflight::InFlight;
 use super::server::{Line, Server};
 use super::stdio::{parse, stamped, too_long};
 use crate::base::ids::{hex, random};
 use crate::base::{Cause, Error, Kind};
 use crate::session::Principal;
-
-/// Of one principal: each stream holds a connection and a session.
-const STREAMS: usize = 64;
 
 #[derive(Default)]
 pub struct Streams {
@@ -105,16 +103,17 @@ impl Transport<RoleServer> for Channel {
 pub async fn open(
     Extension(server): Extension<Arc<Server>>,
     Extension(streams): Extension<Arc<Streams>>,
+    Extension(places): Extension<Arc<Places>>,
     Extension(caller): Extension<Caller>,
 ) -> Response {
+    let place = match places.take(&caller.principal, PlaceKind::Stream) {
+        Ok(place) => place,
+        Err(error) => return json_error(None, &error),
+    };
     let line = match server.connect(caller.principal.clone(), "sse") {
         Ok(line) => line,
         Err(error) => return json_error(None, &error),
     };
-    if streams.lock().values().filter(|open| open.principal == caller.principal).count() >= STREAMS {
-        let error = Error::new(Kind::ResourceExhausted, "too many streams are open");
-        return json_error(None, &error.hint("Close streams that are not needed."));
-    }
     let id = hex(&random::<16>());
     let (to_engine, inbox) = mpsc::channel(16);
     let (outbox, from_engine) = mpsc::channel(16);
@@ -137,7 +136,8 @@ pub async fn open(
         server.closed.child_token(),
     );
     tokio::spawn(running.waiting());
-    Sse::new(events(id, from_engine, closing, server)).keep_alive(KeepAlive::default()).into_response()
+    let response = Sse::new(events(id, from_engine, closing, server)).keep_alive(KeepAlive::default());
+    hold(response.into_response(), place)
 }
 
 fn events(
@@ -176,7 +176,7 @@ pub async fn post(
     Extension(streams): Extension<Arc<Streams>>,
     Extension(caller): Extension<Caller>,
     address: Result<Query<Address>, QueryRejection>,
-    body: Result<Bytes, BytesRejection>,
+    request: Request,
 ) -> Response {
     let Ok(Query(address)) = address else {
         let error = Error::new(Kind::InvalidRequest, "there is no session_id")
@@ -191,9 +191,10 @@ pub async fn post(
             .hint("Open `GET /mcp/sse` and post to the address in its first event.");
         return json_error(None, &error);
     };
-    let body = match body {
-        Ok(body) => body,
-        Err(rejection) => return json_error(None, &unread(&rejection, open.limit)),
+    let body = match tokio::time::timeout(BODY_TIME, Bytes::from_request(request, &())).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(rejection)) => return json_error(None, &unread(&rejection, open.limit)),
+        Err(_) => return json_error(None, &slow_body()),
     };
     let delivered = match edge::judge(&body) {
         Verdict::Ignore => return StatusCode::ACCEPTED.into_response(),

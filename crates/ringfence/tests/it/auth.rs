@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::support::client::with_token;
 use crate::support::http::{Answer, Request};
 use crate::support::subset::assert_holds;
-use crate::support::{Approve, MODERN, Options, SESSIONS, Server, Transport, token};
+use crate::support::{Approve, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually, token};
 
 /// A fresh Ed25519 pair: the private key as DER and as PEM, the public one as PEM.
 fn key_pair() -> (Vec<u8>, String, String) {
@@ -92,6 +92,26 @@ fn without_a_token_no_door_opens() {
     let mut request = discover();
     request.path = format!("/mcp?access_token={}", token::of("anna"));
     assert_challenged(&request.fetch(server.address()), false);
+}
+
+/// The operator sees who was refused and why, under the id that the caller was given; a flood does not fill the log.
+#[test]
+fn refused_tokens_are_in_the_log_and_the_token_is_not() {
+    let server = guarded(Transport::Http).spawn();
+    let bad = token::sign(&token::claims("anna"), "another secret of thirty-two bytes and more");
+    let mut answers = Vec::new();
+    for _ in 0..200 {
+        let answer = with_token(discover(), Some(&bad)).fetch(server.address());
+        answers.push(answer.message()["error"]["data"]["trace_id"].as_str().unwrap().to_owned());
+    }
+    let lines = |log: &str| log.lines().filter(|line| line.contains("refused:")).map(str::to_owned).collect::<Vec<_>>();
+    eventually(DEADLINE, "it is in the log", || !lines(&server.log()).is_empty());
+    let log = server.log();
+    let lines = lines(&log);
+    assert!(lines[0].contains(&answers[0]) && lines[0].contains("signature"), "{}", lines[0]);
+    assert!(lines[0].contains("from 127.0.0.1:"), "{}", lines[0]);
+    assert!(lines.len() < 100, "{} lines for {} requests", lines.len(), answers.len());
+    assert!(bad.split('.').all(|part| !log.contains(part)), "the token is in the log");
 }
 
 fn with_algorithm(algorithm: &str, claims: &Value, signature: &[u8]) -> String {

@@ -14,6 +14,7 @@ mod code_exec;
 mod codex_pair;
 mod config;
 mod configured;
+mod crowds;
 mod doctor;
 mod escalate;
 mod escape;

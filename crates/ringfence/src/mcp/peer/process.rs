@@ -199,6 +199,10 @@ mod tests {
         let mut other = Command::new("tail");
         let other = other.args([jail::zygote::ARGUMENT, "-f", "/dev/null"]).stdin(Stdio::null()).stderr(Stdio::null());
         let mut other = other.spawn().unwrap();
+        // The line is empty until the program is in place.
+        while fs::read(format!("/proc/{}/cmdline", other.id())).unwrap().is_empty() {
+            std::thread::yield_now();
+        }
         assert_eq!(is_runner(other.id()), Some(true));
         other.kill().unwrap();
         other.wait().unwrap();

@@ -1,0 +1,87 @@
+//! The sockets: which connections are accepted, and how long they may take.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Extension;
+use axum::extract::ConnectInfo;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+
+use super::super::peer::Connection;
+use super::places::ConnectionPool;
+use super::timed::TimedStream;
+use super::{App, reap, router};
+use crate::base::Result;
+
+/// From the end of one request, or from the beginning, to the headers of the next. A connection that is idle for longer
+/// ends; clients open another.
+const HEADER_TIME: Duration = Duration::from_secs(10);
+/// How long an answer may wait for a client that does not read.
+const WRITE_TIME: Duration = Duration::from_secs(30);
+
+/// Serves until shutdown.
+pub async fn serve(app: Arc<App>, listener: TcpListener) -> Result<()> {
+    tokio::spawn(reap(Arc::clone(&app)));
+    let over = app.server.shutdown.clone();
+    let router = router(app);
+    let graceful = GracefulShutdown::new();
+    let pool = Arc::<ConnectionPool>::default();
+    loop {
+        let (stream, remote) = tokio::select! {
+            accepted = accept(&listener) => match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!("cannot accept a connection: {error}");
+                    // Out of descriptors, most likely: trying again at once would only burn time.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            },
+            _ = over.cancelled() => break,
+        };
+        let slot = pool.enter();
+        let connection = ConnectInfo(Connection::new(&stream, remote));
+        let router = router.clone().layer(Extension(connection)).layer(Extension(slot.handle()));
+        let talk = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADER_TIME)
+            .serve_connection(TokioIo::new(TimedStream::new(stream, WRITE_TIME)), TowerToHyperService::new(router));
+        let talk = graceful.watch(talk);
+        tokio::spawn(async move {
+            tokio::select! {
+                ended = talk => if let Err(error) = ended {
+                    tracing::debug!("a connection ended: {error}");
+                },
+                () = slot.evicted() => tracing::debug!("a connection gave way to others"),
+            }
+        });
+    }
+    graceful.shutdown().await;
+    Ok(())
+}
+
+/// Answers are written in pieces; with Nagle's algorithm each piece would wait for the client's delayed acknowledgement
+/// of the one before.
+async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    let (stream, remote) = listener.accept().await?;
+    stream.set_nodelay(true)?;
+    Ok((stream, remote))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn no_answer_waits_for_an_acknowledgement() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = accept(&listener).await.unwrap();
+        assert!(stream.nodelay().unwrap());
+    }
+}

@@ -1,0 +1,286 @@
+//! How many connections there may be, and how much of the server one principal may hold.
+//!
+//! Whoever can reach the port can open connections, so those that have not authenticated have few places of their own
+//! and give way to newer ones. They can never take the places of those that have.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use rustix::process::{Resource, getrlimit};
+use tokio_util::sync::CancellationToken;
+
+use crate::base::{Error, Kind, Result};
+use crate::session::Principal;
+
+/// Connections that have not authenticated. The oldest one ends when another comes.
+const STRANGERS: usize = 128;
+/// Connections that have authenticated, at most; fewer where there are few descriptors.
+const ADMITTED: u64 = 1024;
+
+/// The connections of a listener.
+pub struct ConnectionPool {
+    table: Mutex<Table>,
+    admitted_limit: usize,
+}
+
+#[derive(Default)]
+struct Table {
+    next: u64,
+    /// In the order in which they were accepted.
+    entries: BTreeMap<u64, Entry>,
+}
+
+struct Entry {
+    is_admitted: bool,
+    /// Requests in flight, their answers included.
+    requests: usize,
+    idle_since: Instant,
+    evicted: CancellationToken,
+}
+
+impl Default for ConnectionPool {
+    fn default() -> Self {
+        // The rest of the descriptors is for runs, their pipes and the log.
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 4;
+        let admitted_limit = usize::try_from(descriptors.clamp(64, ADMITTED)).unwrap_or(64);
+        ConnectionPool { table: Mutex::default(), admitted_limit }
+    }
+}
+
+impl ConnectionPool {
+    /// Makes room for a connection that was just accepted. There is always room: the oldest connection that has not
+    /// authenticated gives way, one that waits for a request before one that is being answered.
+    pub fn enter(self: &Arc<Self>) -> ConnectionSlot {
+        let mut table = self.lock();
+        let strangers = || table.entries.iter().filter(|(_, entry)| !entry.is_admitted);
+        if strangers().count() >= STRANGERS {
+            let oldest = strangers().min_by_key(|(id, entry)| (entry.requests > 0, **id)).map(|(id, _)| *id);
+            table.evict(oldest);
+        }
+        let id = table.next;
+        table.next += 1;
+        let evicted = CancellationToken::new();
+        let entry = Entry { is_admitted: false, requests: 0, idle_since: Instant::now(), evicted: evicted.clone() };
+        table.entries.insert(id, entry);
+        ConnectionSlot { pool: Arc::clone(self), id, evicted }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    fn evict(&mut self, id: Option<u64>) -> bool {
+        let evicted = id.and_then(|id| self.entries.remove(&id));
+        evicted.map(|entry| entry.evicted.cancel()).is_some()
+    }
+}
+
+/// The place of one connection, free again when this is dropped.
+pub struct ConnectionSlot {
+    pool: Arc<ConnectionPool>,
+    id: u64,
+    evicted: CancellationToken,
+}
+
+impl ConnectionSlot {
+    /// Waits until the connection has to give way.
+    pub fn evicted(&self) -> impl Future<Output = ()> + use<> {
+        self.evicted.clone().cancelled_owned()
+    }
+
+    /// What the requests of this connection are given.
+    pub fn handle(&self) -> SlotHandle {
+        SlotHandle { pool: Arc::clone(&self.pool), id: self.id }
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        self.pool.lock().entries.remove(&self.id);
+    }
+}
+
+/// The place of a connection, as its requests see it.
+#[derive(Clone)]
+pub struct SlotHandle {
+    pool: Arc<ConnectionPool>,
+    id: u64,
+}
+
+impl SlotHandle {
+    /// Counts a request until the guard is dropped; a connection that answers one is not idle.
+    pub fn begin_request(&self) -> RequestGuard {
+        if let Some(entry) = self.pool.lock().entries.get_mut(&self.id) {
+            entry.requests += 1;
+        }
+        RequestGuard(self.clone())
+    }
+
+    /// Moves the connection to those that have authenticated. When they are too many, the one that has been idle for
+    /// longest ends; when none is idle, this one is refused.
+    pub fn admit(&self) -> Result<()> {
+        let mut table = self.pool.lock();
+        if table.entries.get(&self.id).is_none_or(|entry| entry.is_admitted) {
+            return Ok(());
+        }
+        if table.entries.values().filter(|entry| entry.is_admitted).count() >= self.pool.admitted_limit {
+            let idle = table.entries.iter().filter(|(_, entry)| entry.is_admitted && entry.requests == 0);
+            let longest = idle.min_by_key(|(_, entry)| entry.idle_since).map(|(id, _)| *id);
+            if !table.evict(longest) {
+                return Err(Error::new(Kind::ResourceExhausted, "too many connections are in use")
+                    .reason("connections")
+                    .hint("Try again when other calls have ended."));
+            }
+        }
+        if let Some(entry) = table.entries.get_mut(&self.id) {
+            entry.is_admitted = true;
+        }
+        Ok(())
+    }
+}
+
+/// A request in flight on a connection.
+pub struct RequestGuard(SlotHandle);
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        if let Some(entry) = self.0.pool.lock().entries.get_mut(&self.0.id) {
+            entry.requests = entry.requests.saturating_sub(1);
+            entry.idle_since = Instant::now();
+        }
+    }
+}
+
+/// What a principal may hold several of at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PlaceKind {
+    /// Any HTTP request until it is answered: the sum of the others, and some for answers to questions, cancellations
+    /// and the ends of sessions, which must get through when everything else is taken.
+    Request,
+    /// A JSON-RPC request that waits for its answer.
+    Call,
+    /// A stream of server messages, which stays open.
+    Stream,
+}
+
+impl PlaceKind {
+    /// Of one principal. One alone cannot take the places of the others.
+    fn limit(self) -> usize {
+        match self {
+            PlaceKind::Request => 224,
+            PlaceKind::Call => 128,
+            PlaceKind::Stream => 64,
+        }
+    }
+
+    fn name(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            PlaceKind::Request => ("requests", "too many requests are open", "Wait until other requests have ended."),
+            PlaceKind::Call => ("calls", "too many calls are running", "Wait until other calls have ended."),
+            PlaceKind::Stream => ("streams", "too many streams are open", "Close streams that are not needed."),
+        }
+    }
+}
+
+/// What each principal holds.
+#[derive(Default)]
+pub struct Places {
+    taken: Mutex<HashMap<(Principal, PlaceKind), usize>>,
+}
+
+impl Places {
+    /// Takes a place for this principal until the guard is dropped.
+    pub fn take(self: &Arc<Self>, principal: &Principal, kind: PlaceKind) -> Result<Place> {
+        let key = (principal.clone(), kind);
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = taken.entry(key.clone()).or_default();
+        if *count >= kind.limit() {
+            let (reason, message, hint) = kind.name();
+            return Err(Error::new(Kind::ResourceExhausted, message).reason(reason).hint(hint));
+        }
+        *count += 1;
+        Ok(Place { places: Arc::clone(self), key })
+    }
+}
+
+/// A place that a principal holds.
+pub struct Place {
+    places: Arc<Places>,
+    key: (Principal, PlaceKind),
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.places.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = taken.get_mut(&self.key) {
+            *count -= 1;
+            if *count == 0 {
+                taken.remove(&self.key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(admitted_limit: usize) -> Arc<ConnectionPool> {
+        Arc::new(ConnectionPool { table: Mutex::default(), admitted_limit })
+    }
+
+    fn is_evicted(slot: &ConnectionSlot) -> bool {
+        slot.evicted.is_cancelled()
+    }
+
+    #[test]
+    fn strangers_give_way_to_newer_ones_and_never_push_out_the_admitted() {
+        let pool = pool(2);
+        let admitted = pool.enter();
+        admitted.handle().admit().unwrap();
+        let answered = pool.enter();
+        let _request = answered.handle().begin_request();
+        let crowd: Vec<ConnectionSlot> = (0..3 * STRANGERS).map(|_| pool.enter()).collect();
+        assert!(!is_evicted(&admitted));
+        assert!(!is_evicted(&answered), "one that is being answered gives way last");
+        assert!(crowd[..2 * STRANGERS].iter().all(is_evicted));
+        assert!(crowd[2 * STRANGERS + 1..].iter().all(|slot| !is_evicted(slot)));
+        drop(crowd);
+        assert_eq!(pool.lock().entries.len(), 2);
+    }
+
+    #[test]
+    fn the_longest_idle_connection_makes_room_and_busy_ones_do_not() {
+        let pool = pool(2);
+        let slots: Vec<ConnectionSlot> = (0..4).map(|_| pool.enter()).collect();
+        let admit = |at: usize| slots[at].handle().admit();
+        admit(0).unwrap();
+        admit(1).unwrap();
+        // It was used again, so the other one is idle for longer.
+        drop(slots[0].handle().begin_request());
+        admit(2).unwrap();
+        assert!(is_evicted(&slots[1]) && !is_evicted(&slots[0]));
+        let _busy = [0, 2].map(|at| slots[at].handle().begin_request());
+        assert_eq!(admit(3).unwrap_err().kind(), Kind::ResourceExhausted);
+        assert!(!is_evicted(&slots[0]) && !is_evicted(&slots[2]));
+        // One that is admitted stays so.
+        admit(2).unwrap();
+    }
+
+    #[test]
+    fn a_principal_holds_its_share_and_takes_nothing_from_others() {
+        let places = Arc::<Places>::default();
+        let (anna, bert) = (Principal::named("anna@"), Principal::named("bert@"));
+        for kind in [PlaceKind::Request, PlaceKind::Call, PlaceKind::Stream] {
+            let mut held: Vec<Place> = (0..kind.limit()).map(|_| places.take(&anna, kind).unwrap()).collect();
+            assert_eq!(places.take(&anna, kind).err().map(|error| error.kind()), Some(Kind::ResourceExhausted));
+            drop(places.take(&bert, kind).unwrap());
+            held.pop();
+            drop(places.take(&anna, kind).unwrap());
+        }
+        assert!(places.taken.lock().unwrap().is_empty());
+    }
+}
