@@ -728,6 +728,36 @@ fn the_terminal_can_trust_a_session() {
     assert_holds(json!([{"by": "terminal", "mode": "session"}, {"by": "trust"}]), &json!(server.events("approval")));
 }
 
+/// The list says how old a question is and when it expires; `--inside` is an answer where the question offers it.
+#[test]
+fn the_terminal_can_keep_a_command_inside() {
+    let options = Options::new(Transport::Http).unfenced().config(TERMINAL).arg("--conformance-fixtures");
+    let mut server = options.spawn();
+    let mut client = server.connect(SESSIONS);
+    client.approve = Approve::Never;
+    let id = client.start_call("test_asks_where_to_run", &json!({}));
+    let question = wait_for_question(&server);
+    let name = question["id"].as_str().unwrap();
+    let (_, listed) = at_terminal(&server, &[]);
+    let header = listed.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{listed}"));
+    assert!(header.contains(", asked ") && header.contains(" ago, expires in "), "{header}");
+    let (done, said) = at_terminal(&server, &["allow", name, "--inside", "--session"]);
+    assert!(!done, "both cannot be: {said}");
+    let (done, said) = at_terminal(&server, &["allow", name, "--inside"]);
+    assert!(done && said.contains("Allowed inside the sandbox:"), "{said}");
+    let message = client.finish(id, "test_asks_where_to_run", &json!({}));
+    let want = json!({"by": "terminal", "for_session": false, "inside": true});
+    assert_holds(want, &message["result"]["structuredContent"]);
+    let id = client.start_call("shell.exec", &json!({"command": "echo seen"}));
+    let question = wait_for_question(&server);
+    let name = question["id"].as_str().unwrap();
+    let (done, said) = at_terminal(&server, &["allow", name, "--inside"]);
+    assert!(!done && said.contains("does not offer `--inside`"), "{said}");
+    assert_eq!(pending(&server).len(), 1, "a mistake at the terminal is no answer");
+    assert!(at_terminal(&server, &["allow", name]).0);
+    assert_ran(&client.finish(id, "shell.exec", &json!({"command": "echo seen"})), "seen");
+}
+
 /// The client is asked too. Whoever is first decides, and the other's dialog is taken back.
 #[test]
 fn the_first_answer_wins() {
