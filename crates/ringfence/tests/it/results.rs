@@ -171,10 +171,10 @@ fn files(bench: &mut Bench) {
 
 fn commands(bench: &mut Bench) {
     bench.succeed("shell.exec", json!({"command": "echo hi; echo no >&2; exit 3"}));
-    let running = bench.succeed("shell.exec", json!({"command": "cat", "yield_ms": 0}));
+    let running = bench.succeed("shell.exec", json!({"command": "sleep 600", "yield_ms": 0}));
     bench.succeed("shell.session", json!({"op": "list"}));
     bench.succeed("shell.session", json!({"op": "close", "id": running["exec_id"]}));
-    assert_eq!(bench.fail("shell.exec", json!({"command": "cat", "timeout_ms": 50}))["kind"], "deadline_exceeded");
+    assert_eq!(bench.fail("shell.exec", json!({"command": "sleep 600", "timeout_ms": 50}))["kind"], "deadline_exceeded");
     bench.succeed("code.exec", json!({"language": "python", "code": "open('made.txt', 'w').write('x')\n6 * 7"}));
     bench.succeed("code.exec", json!({"language": "python", "code": "1 / 0"}));
     let workdir = bench.server.workspace();
