@@ -97,6 +97,27 @@ fn deny_and_allow_take_either_spelling() {
     }
 }
 
+/// An operator who wants to be asked about one tool is asked, however it is written and called.
+#[test]
+fn own_tools_takes_either_spelling() {
+    for spelling in ["file.read", "file_read", "file_*"] {
+        let mut server =
+            Options::new(Transport::Stdio).config(&format!("[approval]\nown_tools = [\"{spelling}\"]")).spawn();
+        std::fs::write(server.workspace().join("a"), "text").unwrap();
+        let (mut client, _) = greet(&mut server, SESSIONS, "mcp");
+        client.approve = Approve::Decline;
+        for (asked, called) in ["file.read", "file_read"].into_iter().enumerate() {
+            let message = client.call(called, json!({"path": "a"}));
+            assert_eq!(message["result"]["structuredContent"]["error"]["kind"], "approval_denied", "{message:#}");
+            assert_eq!(client.questions.len(), asked + 1, "{spelling} {called}");
+        }
+        let message = client.call("shell_exec", json!({"command": "true"}));
+        assert_eq!(message["result"]["isError"], false, "{message:#}");
+        let read = listed(&mut client).into_iter().find(|tool| tool["name"] == "file_read").unwrap();
+        assert_eq!(read["_meta"]["dev.ringfence/requires_approval"], true, "{read:#}");
+    }
+}
+
 /// Trust is for the tool, and the question names it as the operator knows it.
 #[test]
 fn trust_is_for_a_tool_in_either_spelling() {

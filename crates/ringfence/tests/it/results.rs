@@ -58,8 +58,8 @@ fn described(result: &Value) -> Value {
         return structured.clone();
     }
     let texts = result["content"].as_array().unwrap().iter().filter_map(|block| block["text"].as_str());
-    let objects = texts.filter_map(|text| serde_json::from_str::<Value>(text).ok()).filter(Value::is_object);
-    objects.last().unwrap_or_else(|| panic!("no JSON in {result:#}"))
+    let mut objects = texts.filter_map(|text| serde_json::from_str::<Value>(text).ok()).filter(Value::is_object);
+    objects.next_back().unwrap_or_else(|| panic!("no JSON in {result:#}"))
 }
 
 /// Checks a result as a validating client does, and against the full schema.
@@ -174,7 +174,10 @@ fn commands(bench: &mut Bench) {
     let running = bench.succeed("shell.exec", json!({"command": "sleep 600", "yield_ms": 0}));
     bench.succeed("shell.session", json!({"op": "list"}));
     bench.succeed("shell.session", json!({"op": "close", "id": running["exec_id"]}));
-    assert_eq!(bench.fail("shell.exec", json!({"command": "sleep 600", "timeout_ms": 50}))["kind"], "deadline_exceeded");
+    assert_eq!(
+        bench.fail("shell.exec", json!({"command": "sleep 600", "timeout_ms": 50}))["kind"],
+        "deadline_exceeded"
+    );
     bench.succeed("code.exec", json!({"language": "python", "code": "open('made.txt', 'w').write('x')\n6 * 7"}));
     bench.succeed("code.exec", json!({"language": "python", "code": "1 / 0"}));
     let workdir = bench.server.workspace();
