@@ -10,7 +10,7 @@ use super::pending::{Answer, Pending};
 use super::prompt::Prompt;
 use crate::audit::Approvals;
 use crate::base::call::Prepared;
-use crate::base::caller::Caller;
+use crate::base::caller::{Abilities, Caller};
 use crate::base::clock::{Deadline, unix_millis};
 use crate::base::{Cancel, Error, Kind, Result};
 use crate::session::View;
@@ -86,6 +86,12 @@ pub struct Gate {
 impl Gate {
     pub fn new(terminal: bool) -> Self {
         Gate { pending: Arc::default(), terminal }
+    }
+
+    /// Whether anyone can be asked for a client with these abilities: the client itself, or someone at a terminal. A
+    /// client that answers without showing anything to a human is not asked, because its answer would be no one's.
+    pub fn can_ask(&self, abilities: Abilities) -> bool {
+        self.terminal || abilities.elicitation && !abilities.answers_unseen
     }
 
     /// Lets a prepared call through, after asking where one has to.

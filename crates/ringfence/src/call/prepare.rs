@@ -13,6 +13,7 @@ use crate::base::shown::shown;
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Escalate};
+use crate::policy::Leaving;
 use crate::sandbox::{git, profile};
 use crate::session::Shape;
 use crate::tools::{PrepareCx, Tool};
@@ -42,10 +43,19 @@ pub async fn hold(
         return Ok((workspace, about));
     }
     let book = pipeline.policy.current(workspace.path()).await;
-    // git runs what a repository says. Where a rule lets it out, the repository is nobody's to change in here.
-    match book.faults.is_empty() && git::is_let_out(&book.table) {
-        true => Ok((Arc::new(workspace.guarded(git::protect)), about)),
-        false => Ok((workspace, about)),
+    if !git::is_let_out(&book.table) {
+        return Ok((workspace, about));
+    }
+    // git runs what a repository says. Where a rule lets it out, no run may change the repository. Where nothing can
+    // leave, the rule must not take away what runs may do without it.
+    match book.leaving(config, pipeline.gate.can_ask(request.abilities)) {
+        Leaving::Possible => Ok((Arc::new(workspace.guarded(git::protect)), about)),
+        // A file that is being edited is broken for a moment; `git` stays usable after that.
+        Leaving::Prevented(_) if !book.faults.is_empty() => Ok((workspace, about)),
+        Leaving::Off | Leaving::Prevented(_) => {
+            pipeline.policy.note_open_repository(workspace.path());
+            Ok((workspace, about))
+        }
     }
 }
 

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use jail::namespaces::Tier;
 
 use crate::base::{Error, Result};
-use crate::config::{self, Config, Env, Escalate, Flags, PolicyFlags, Profile, SandboxFlags};
+use crate::config::{self, Config, Env, Escalate, EscalateRisky, Flags, PolicyFlags, Profile, SandboxFlags};
+use crate::policy::leaving::{KEPT_BY_SETTING, NO_ONE_TO_ASK};
 use crate::policy::{Places, Policy, Rulebook, lint};
 use crate::sandbox::attached::{self, OnPrompt, Ruling, Terms};
 
@@ -60,6 +61,10 @@ pub struct Args {
     /// Where a command runs that a rule allows; default: off
     #[arg(long)]
     escalate: Option<Escalate>,
+    /// What an `allow` means for programs that do what their arguments say, when the command has more words than the
+    /// rule; default: ask, and inside where no one can be asked
+    #[arg(long, value_name = "ask|inside|outside")]
+    escalate_risky: Option<EscalateRisky>,
     /// Write how it went to this file, as JSON
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -89,7 +94,12 @@ pub fn run(args: Args) -> Result<u8> {
             protect: args.protect,
             hide: args.hide,
         },
-        policy: PolicyFlags { rules: args.rules, escalate: args.escalate, audit_execs: false },
+        policy: PolicyFlags {
+            rules: args.rules,
+            escalate: args.escalate,
+            escalate_risky: args.escalate_risky,
+            audit_execs: false,
+        },
         ..Flags::default()
     };
     let config = config::resolve(&flags, &Env::of_process())?;
@@ -97,10 +107,11 @@ pub fn run(args: Args) -> Result<u8> {
     let terms = Terms { report: args.report.as_deref(), only: args.tier.as_deref().map(parse_tier).transpose()? };
     let book = read_rules(&config)?;
     let ruling = Ruling {
-        broken: !book.faults.is_empty(),
+        obstacle: book.leaving(&config, args.on_prompt == OnPrompt::Allow).obstacle().map(str::to_owned),
         table: book.table,
         on_prompt: args.on_prompt,
         risk: lint::risk,
+        risky_stays: [KEPT_BY_SETTING, NO_ONE_TO_ASK],
         watchers: args.watchers,
     };
     attached::run(&config, &args.command, &terms, ruling)

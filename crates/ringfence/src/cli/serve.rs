@@ -1,5 +1,7 @@
 //! `ringfence serve`.
 
+mod rules;
+
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,7 +17,6 @@ use crate::base::{Cause, Error, Kind, Result, known};
 use crate::config::log::LogFlags;
 use crate::config::{self, Config, Env, Flags};
 use crate::mcp::{Server, http, stdio};
-use crate::policy::lint;
 
 /// Serve MCP on standard input and output (default), or over HTTP
 #[derive(clap::Args)]
@@ -50,6 +51,10 @@ pub struct Args {
     /// Where a command runs that a rule allows; default: off, and outside with `--tools shell`
     #[arg(long)]
     escalate: Option<config::Escalate>,
+    /// What an `allow` means for programs that do what their arguments say, when the command has more words than the
+    /// rule; default: ask, and inside where no one can be asked
+    #[arg(long, value_name = "ask|inside|outside")]
+    escalate_risky: Option<config::EscalateRisky>,
     /// Write every exec into the audit log, not only those that a rule decided
     #[arg(long)]
     audit_execs: bool,
@@ -81,7 +86,12 @@ pub fn run(args: Args) -> Result<u8> {
             conformance_fixtures: args.conformance_fixtures,
             secrets_key_file: args.secrets_key_file,
             sandbox: config::SandboxFlags::default(),
-            policy: config::PolicyFlags { rules: args.rules, escalate: args.escalate, audit_execs: args.audit_execs },
+            policy: config::PolicyFlags {
+                rules: args.rules,
+                escalate: args.escalate,
+                escalate_risky: args.escalate_risky,
+                audit_execs: args.audit_execs,
+            },
             log: LogFlags { level: args.log_level, format: args.log_format, file: args.log_file },
         },
         Env::of_process(),
@@ -103,27 +113,6 @@ pub fn run(args: Args) -> Result<u8> {
     // A read of standard input may never return; it must not keep the process.
     runtime.shutdown_timeout(Duration::from_millis(100));
     result.map(|()| 0)
-}
-
-/// Reads the rules once, so that what is wrong with them is in the log before the first call; nobody waits for it. Where
-/// rules let commands out, they are listed: that is what the operator answers for.
-async fn tell_of_rules(server: Arc<Server>) {
-    let config = &server.config;
-    let Some(workspace) = &config.workspace else { return };
-    let book = server.pipeline.policy.current(workspace).await;
-    if config.policy.escalate == config::Escalate::Off || !book.faults.is_empty() {
-        return;
-    }
-    for rule in book.table.prefixes.iter().filter(|rule| rule.decision < policy::Decision::Forbidden) {
-        let at = format!("{}:{}", rule.origin.file, rule.origin.line);
-        let asks = if rule.decision == policy::Decision::Prompt { " when a human says so" } else { "" };
-        tracing::warn!("rules: `{}` runs {}{asks} ({at})", lint::words(rule), config.policy.escalate.name());
-    }
-    if config.policy.escalate == config::Escalate::Outside
-        && let Err(error) = crate::sandbox::escalate::account(config)
-    {
-        tracing::warn!("nothing leaves the sandbox: {}", error.log_line());
-    }
 }
 
 async fn serve(mut config: Config, made: config::Made, seen: config::Prints) -> Result<()> {
@@ -152,7 +141,7 @@ async fn serve(mut config: Config, made: config::Made, seen: config::Prints) -> 
         None => None,
     };
     server.pipeline.state().log_dropped();
-    tokio::spawn(tell_of_rules(Arc::clone(&server)));
+    tokio::spawn(rules::report(Arc::clone(&server)));
     let watch = server.pipeline.watch();
     let mut hangup = signal(SignalKind::hangup()).map_err(no_signals)?;
     let told = Arc::clone(&server);

@@ -46,7 +46,7 @@ pub use env::Env;
 pub use fault::Fault;
 pub use files::{Made, Prints};
 pub use place::{prepare_root, workspace_for};
-pub use policy::{Escalate, Heuristics, Policy, PolicyFlags};
+pub use policy::{Escalate, EscalateRisky, Heuristics, Policy, PolicyFlags};
 pub use read::entry_key;
 use resolve::config_path;
 pub use resolve::{Flags, Keeping, resolve, resolve_keeping, resolve_root};

@@ -32,6 +32,29 @@ impl Escalate {
     }
 }
 
+/// What an `allow` means for a program that does what its arguments, its input or the workspace say, when the command
+/// has more words than the rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum EscalateRisky {
+    /// Ask whether it runs outside or inside; where no one can be asked it runs inside
+    Ask,
+    /// Run it inside the sandbox
+    Inside,
+    /// Run it where `escalate` says, without asking
+    Outside,
+}
+
+impl EscalateRisky {
+    pub fn name(self) -> &'static str {
+        match self {
+            EscalateRisky::Ask => "ask",
+            EscalateRisky::Inside => "inside",
+            EscalateRisky::Outside => "outside",
+        }
+    }
+}
+
 /// Whether to ask about commands that are known to destroy, where no rule speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -57,6 +80,7 @@ pub struct Policy {
     pub rules_dir: Option<PathBuf>,
     pub rules: Vec<PathBuf>,
     pub escalate: Escalate,
+    pub escalate_risky: EscalateRisky,
     /// The user that commands outside run as, where the server runs as root.
     pub escalate_as: Option<String>,
     /// Variables that a command keeps on its way out.
@@ -75,6 +99,7 @@ pub struct Policy {
 pub struct PolicyFlags {
     pub rules: Vec<PathBuf>,
     pub escalate: Option<Escalate>,
+    pub escalate_risky: Option<EscalateRisky>,
     pub audit_execs: bool,
 }
 
@@ -100,6 +125,11 @@ pub(super) fn resolve(
         ..Layers::file_only(file.escalate, usual)
     };
     let escalate = p.pick("policy.escalate", escalate, |escalate: &Escalate| escalate.name().to_owned())?.0;
+    let risky = Layers {
+        flag: flags.escalate_risky.map(|risky| (risky, "--escalate-risky")),
+        ..Layers::file_only(file.escalate_risky, defaults.escalate_risky)
+    };
+    let escalate_risky = p.pick("policy.escalate_risky", risky, |risky: &EscalateRisky| risky.name().to_owned())?.0;
     let wider = file.wider.as_ref().map(|wider| widen(p, sandbox, wider)).transpose()?;
     if escalate == Escalate::Wider && wider.is_none() {
         return Err(Error::invalid_arguments("`escalate = \"wider\"` does not say how wide")
@@ -117,6 +147,7 @@ pub(super) fn resolve(
         rules_dir: codex_home(env).map(|home| home.join("rules")),
         rules,
         escalate,
+        escalate_risky,
         escalate_as: p.pick_optional("policy.escalate_as", escalate_as, String::clone).map(|(name, _)| name),
         escalate_env: p
             .pick("policy.escalate_env", Layers::file_only(file.escalate_env.clone(), Some(Vec::new())), words)?

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use super::entry::{Effect, EntryStdin};
 use super::log::{LogFormat, LogLevel};
 use super::surface::Names;
-use super::{Escalate, Heuristics, Profile, ToolNames, ToolSet};
+use super::{Escalate, EscalateRisky, Heuristics, Profile, ToolNames, ToolSet};
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -279,6 +279,9 @@ pub struct Policy {
     pub rules: Option<Vec<PathBuf>>,
     /// Where a command runs that a rule allows. "outside" is the default with `tools = "shell"`.
     pub escalate: Option<Escalate>,
+    /// What an `allow` means for a program that does what its arguments say, when the command has more words than the rule.
+    /// "ask" asks whether it runs outside or inside, and runs it inside where no one can be asked.
+    pub escalate_risky: Option<EscalateRisky>,
     /// The user that commands outside run as. A server that runs as root needs it.
     pub escalate_as: Option<String>,
     /// Variables that a command keeps on its way out.

@@ -58,6 +58,11 @@ pub fn risk(prefix: &[String]) -> Option<&'static str> {
     })
 }
 
+/// Whether the rule is about a program that runs what others say.
+pub fn is_risky(rule: &PrefixRule) -> bool {
+    reason(rule).is_some()
+}
+
 /// The reason of the longest line that fits.
 fn reason(rule: &PrefixRule) -> Option<&'static str> {
     let lines = LIST.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once("  "));

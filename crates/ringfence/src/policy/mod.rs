@@ -5,17 +5,19 @@
 
 mod book;
 mod files;
+pub mod leaving;
 pub mod lint;
 mod programs;
 mod project;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use book::{Ignored, Rulebook};
+pub use leaving::Leaving;
 pub use programs::locate;
 
 use crate::config::{Config, Env, env};
@@ -79,6 +81,8 @@ struct Inner {
     launcher: Launcher,
     books: Mutex<HashMap<PathBuf, Shelf>>,
     generation: AtomicU64,
+    /// Workspaces whose whole repository a run could write although a rule is about git.
+    open_repositories: Mutex<HashSet<PathBuf>>,
 }
 
 /// The newest rulebook of a workspace. It is locked while it is made, so that calls that come together make one, and
@@ -99,7 +103,19 @@ impl Policy {
     /// With another binary to read rules in.
     pub fn with(places: Places, launcher: Launcher) -> Policy {
         let books = Mutex::new(HashMap::new());
-        Policy(Arc::new(Inner { places, launcher, books, generation: AtomicU64::new(0) }))
+        let open_repositories = Mutex::default();
+        Policy(Arc::new(Inner { places, launcher, books, generation: AtomicU64::new(0), open_repositories }))
+    }
+
+    /// Notes that a run in this workspace may write all of `.git`, because nothing could leave when it began. git must
+    /// not trust that repository later, for as long as this server lives.
+    pub fn note_open_repository(&self, workspace: &Path) {
+        self.0.open_repositories.lock().unwrap_or_else(PoisonError::into_inner).insert(workspace.to_owned());
+    }
+
+    /// Whether a run in this workspace could write all of `.git`.
+    pub fn has_open_repository(&self, workspace: &Path) -> bool {
+        self.0.open_repositories.lock().unwrap_or_else(PoisonError::into_inner).contains(workspace)
     }
 
     /// The rules as they are now, in this workspace.

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use super::egress::Egress;
 use super::execs::{Desk, Service};
 use super::tier::{self, tiers};
-use super::{env, fault, git, profile};
+use super::{KeptInside, env, fault, git, profile};
 use crate::base::{Error, Result};
 use crate::config::{Config, Profile};
 use crate::net::{self, Allow};
@@ -85,10 +85,16 @@ pub fn run(config: &Config, command: &[String], terms: &Terms<'_>, ruling: Rulin
         return Err(Error::invalid_arguments("there are rules, and execs are not watched")
             .hint("Set `intercept = true` under [policy], or take the rules away."));
     }
-    let desk = (fenced && ruling.is_needed(config)).then(|| ruling.desk(config, &spec.rights));
+    let kept_inside = Arc::new(KeptInside::default());
+    let desk = (fenced && ruling.is_needed(config)).then(|| ruling.desk(config, &spec.rights, &kept_inside));
     let outcome =
         start(&spec, terms.only).and_then(|(control, tier)| watch(control, &spec, allow, desk).map(|end| (end, tier)));
     let (end, tier) = outcome.map_err(|error| Error::internal("the fence was lost").source(error))?;
+    let kept = kept_inside.take();
+    for entry in &kept {
+        // When standard error is gone there is nowhere left to say it.
+        let _ = writeln!(io::stderr(), "ringfence: {}", entry.line());
+    }
     if let (Some(file), End::Exited(exit, refused)) = (&mut report, &end) {
         let seen = exit.denials.iter().filter_map(|denial| serde_json::to_value(denial).ok());
         let denials: Vec<Value> = seen.chain(refused.iter().cloned()).collect();
@@ -96,6 +102,7 @@ pub fn run(config: &Config, command: &[String], terms: &Terms<'_>, ruling: Rulin
             "profile": config.sandbox.profile.name(), "tier": tier.map(Tier::name), "limits": exit.limits,
             "exit_code": exit.code, "signal": exit.signal, "left_behind": exit.left_behind,
             "out_of_memory": exit.out_of_memory, "denials": denials, "execs": exit.execs,
+            "kept_inside": kept,
         });
         writeln!(file, "{text}").map_err(|error| unwritable(&error))?;
     }

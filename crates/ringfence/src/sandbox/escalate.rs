@@ -43,8 +43,9 @@ pub struct Exec {
 }
 
 impl Exec {
-    /// Opens what it is made of, here, and compares. The words of a refusal are for whoever called it.
-    pub fn check(held: &Held, rights: &Rights, table: &Table) -> Result<Exec, String> {
+    /// Opens what it is made of, here, and compares. An error says why the command cannot leave, in words that the
+    /// caller may read. `is_repository_open` says that a run could write all of `.git`, so that git must not trust it.
+    pub fn check(held: &Held, rights: &Rights, table: &Table, is_repository_open: bool) -> Result<Exec, String> {
         if !held.itself {
             return Err("it was not called by its own name".to_owned());
         }
@@ -78,8 +79,10 @@ impl Exec {
             word.clone_from(&script.path);
         }
         let env = match is_git(&argv0) {
+            true if is_repository_open => return Err("an earlier call could write all of `.git`".to_owned()),
             true => git::environment(rights, name, git_command(&argv0, &args))?,
             // Others call it, and shall find the same repository or none.
+            false if is_repository_open => git::without_repository(),
             false => git::environment(rights, name, "").unwrap_or_else(|_| git::without_repository()),
         };
         let writable = rights.writable_roots().map(Path::to_owned).collect();
@@ -87,7 +90,8 @@ impl Exec {
     }
 }
 
-fn is_git(program: &str) -> bool {
+/// Whether this is git, or one of its commands under a name of its own.
+pub fn is_git(program: &str) -> bool {
     let name = program.rsplit('/').next().unwrap_or(program);
     name == "git" || name.starts_with("git-")
 }
@@ -133,11 +137,17 @@ fn open_same(what: &str, place: &Place, flags: OFlags) -> Result<OwnedFd, String
 pub type Risk = fn(&[String]) -> Option<&'static str>;
 
 /// Why a rule that allows it is not enough to let it out: it runs what others say, and the rule does not name all of
-/// it. A rule of one word names nothing: such a program reads its orders from its input or from the workspace.
+/// it.
 pub fn unsaid(held: &Held, risk: Risk) -> Option<&'static str> {
     let verdict = &held.verdict;
-    let all = held.words <= verdict.prefix.len() && verdict.prefix.len() > 1;
-    if all || verdict.decision != Decision::Allow { None } else { risk(&verdict.prefix) }
+    if verdict.decision == Decision::Allow { unnamed_risk(&verdict.prefix, held.words, risk) } else { None }
+}
+
+/// The same for a command of so many words under a rule that names these. A rule of one word names nothing: such a
+/// program reads its orders from its input or from the workspace.
+pub fn unnamed_risk(prefix: &[String], words: usize, risk: Risk) -> Option<&'static str> {
+    let names_all = words <= prefix.len() && prefix.len() > 1;
+    if names_all { None } else { risk(prefix) }
 }
 
 /// The session's sandbox for what a rule lets out into a wider one. A type of its own, since a session keeps one of each.
@@ -149,14 +159,11 @@ pub enum Where<'a> {
     Wider { session: &'a Session, config: &'a Config, wider: &'a Sandbox, launcher: &'a Launcher, table: &'a Table },
 }
 
-/// Runs it to its end, in the place of the process that waits, and says how that ends too.
-pub async fn run(granted: Granted<(Exec, Waiting)>, place: Where<'_>) -> Answer {
+/// Runs it to its end, in the place of the process that waits, and says how that ends too. An error is why it could
+/// not be started: nothing of it has run, and no signal was meant for it.
+pub async fn run(granted: Granted<(Exec, Waiting)>, place: Where<'_>) -> Result<Answer, String> {
     let (exec, waiting) = granted.consume();
-    let path = exec.held.program.path.clone();
-    match start(exec, waiting, place).await {
-        Ok(answer) => answer,
-        Err(error) => refusal(&path, &error.detail()),
-    }
+    start(exec, waiting, place).await.map_err(|error| error.detail())
 }
 
 /// What is said by a process that is not let out.
@@ -165,7 +172,6 @@ pub fn refusal(path: &str, why: &str) -> Answer {
 }
 
 async fn start(exec: Exec, waiting: Waiting, place: Where<'_>) -> Result<Answer> {
-    let failed = |error: std::io::Error| Error::internal("it could not be started").source(error);
     let Waiting { streams, begun, mut signals, .. } = waiting;
     let streams = streams.map(usable);
     let [Ok(stdin), Ok(stdout), Ok(stderr)] = streams else {
@@ -221,15 +227,22 @@ async fn start(exec: Exec, waiting: Waiting, place: Where<'_>) -> Result<Answer>
             cell.start_in(spec, Fds { program: None, ..fds }, rules).await?
         }
     };
+    let refused = |why: &str| Ok(refusal(&exec.held.program.path, why));
+    let mut was_signalled = false;
     loop {
         tokio::select! {
-            report = control.report() => match report.map_err(failed)? {
-                Some(Report::Started(_)) => {}
-                Some(Report::Failed(fault)) => return Ok(refusal(&exec.held.program.path, &fault.to_string())),
-                Some(Report::Exited(exit)) => return Ok(ended(&exit)),
-                None => return Err(Error::internal("its supervisor was lost")),
+            report = control.report() => match report {
+                Ok(Some(Report::Started(_))) => {}
+                // Its supervisor reports this in place of a start, never after one. A signal was for what did not
+                // start: the process that waits must not begin after all as if there had been none.
+                Ok(Some(Report::Failed(fault))) if was_signalled => return refused(&fault.to_string()),
+                Ok(Some(Report::Failed(fault))) => return Err(Error::internal(fault.to_string())),
+                Ok(Some(Report::Exited(exit))) => return Ok(ended(&exit)),
+                // Whether it had begun is not known, so it must not begin a second time.
+                Ok(None) | Err(_) => return refused("its supervisor was lost"),
             },
             Some(signal) = next(&mut signals) => {
+                was_signalled = true;
                 let _ = control.orders.write_all(&encode(&Order::Signal(signal)).unwrap_or_default()).await;
             }
         }
@@ -273,18 +286,20 @@ pub fn account(config: &Config) -> Result<Option<Account>> {
         Some(name) => {
             let account = Account::find(name)?;
             if account.user.uid == 0 {
-                return Err(Error::invalid_arguments("`escalate_as` names root")
+                return Err(Error::invalid_arguments("`escalate_as` under [policy] names root")
                     .hint("What leaves the sandbox runs without privilege: name an ordinary user."));
             }
             match (root, account.user.uid == rustix::process::geteuid().as_raw()) {
                 (true, _) => Ok(Some(account)),
                 (false, true) => Ok(None),
-                (false, false) => Err(Error::invalid_arguments(format!("only root can run commands as `{name}`"))
-                    .hint("Take `escalate_as` out: commands run as you.")),
+                (false, false) => {
+                    Err(Error::invalid_arguments(format!("only root can run commands as `{name}` (`escalate_as`)"))
+                        .hint("Take `escalate_as` out: commands run as you."))
+                }
             }
         }
         None if root => {
-            Err(Error::invalid_arguments("the server runs as root, and nothing leaves the sandbox as root")
+            Err(Error::invalid_arguments("the server runs as root, and `escalate_as` under [policy] names no user")
                 .hint("Set `escalate_as` under [policy] to the user that such commands run as."))
         }
         None => Ok(None),

@@ -61,7 +61,7 @@ fn repository(rights: &Rights, cwd: &Path) -> Result<Vec<(String, String)>, Stri
     let in_writable = |path: &Path| rights.writable_roots().any(|root| path.starts_with(root));
     // Where temporary files have a place of their own there are no mounts, and nothing in the workspace can be closed.
     if rights.scratch.is_some() && in_writable(cwd) {
-        return Err(format!("nothing closes the repository in {} to a sandbox without namespaces", cwd.display()));
+        return Err("nothing closes a repository to a sandbox without namespaces".to_owned());
     }
     let top = cwd.ancestors().find(|place| place.join(".git").symlink_metadata().is_ok());
     match top {

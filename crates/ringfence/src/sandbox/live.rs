@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
+use super::kept_inside::KeptCommand;
 use super::launch::Run;
 use super::ring::Shown;
 use super::stream::drive;
@@ -106,6 +107,8 @@ pub struct Glance {
     /// The handle of the whole output.
     pub output: Option<String>,
     pub warnings: Vec<String>,
+    /// Commands that a rule lets out and that ran in the sandbox since the last look.
+    pub kept_inside: Vec<KeptCommand>,
     pub duration: Duration,
 }
 
@@ -132,6 +135,8 @@ pub struct Ended {
     pub duration: Duration,
     /// What the run was refused.
     pub denials: Vec<Value>,
+    /// As in [`Glance`].
+    pub kept_inside: Vec<KeptCommand>,
     /// How its limits were kept: `cgroup2`, `cgroup1` or `rlimits`.
     pub limits: String,
     /// How many programs it ran that no rule names, and what is put on record about them.

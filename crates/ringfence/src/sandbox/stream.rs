@@ -420,7 +420,8 @@ impl Pump {
         self.spool.flush().await;
         let (output, warning) = self.spool.state();
         let [stdout, stderr] = self.show(output.as_deref());
-        Glance { stdout, stderr, output, warnings: warning.into_iter().collect(), duration }
+        let warnings = warning.into_iter().collect();
+        Glance { stdout, stderr, output, warnings, kept_inside: Vec::new(), duration }
     }
 
     fn show(&mut self, output: Option<&str>) -> [Shown; 2] {
@@ -465,6 +466,7 @@ impl Pump {
             warnings,
             duration,
             denials: exit.denials.iter().filter_map(|denial| serde_json::to_value(denial).ok()).collect(),
+            kept_inside: Vec::new(),
             limits: exit.limits,
             execs: exit.execs,
             summed: None,

@@ -22,7 +22,8 @@ use crate::base::clock::Deadline;
 use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Profile};
 use crate::sandbox::{
-    Cell, Decided, Ended, Keep, Launch, Launcher, Live, Look, Outcome, Reads, Seen, Stdin, Stop, env, network_fields,
+    Cell, Decided, Ended, Keep, KeptInside, Launch, Launcher, Live, Look, Outcome, Reads, Seen, Stdin, Stop, env,
+    network_fields,
 };
 
 /// Decisions of one run's proxy that are written down one by one.
@@ -103,6 +104,8 @@ pub struct Started {
     /// What the client's sandbox wants and the fence does not keep.
     lacking: Option<String>,
     record: Arc<AfterCall>,
+    /// Commands that a rule lets out and that ran inside.
+    kept_inside: Arc<KeptInside>,
     streaming: bool,
     /// How it ended, once it has.
     pub end: Arc<OnceLock<&'static str>>,
@@ -134,10 +137,14 @@ impl Started {
         match &mut seen {
             Seen::Over(outcome) => {
                 outcome.ended.warnings.extend(self.lacking.clone());
+                outcome.ended.kept_inside.extend(self.kept_inside.take());
                 // The call itself tells of the end.
                 std::mem::forget(left);
             }
-            Seen::Running(glance) => glance.warnings.extend(self.lacking.clone()),
+            Seen::Running(glance) => {
+                glance.warnings.extend(self.lacking.clone());
+                glance.kept_inside.extend(self.kept_inside.take());
+            }
         }
         seen
     }
@@ -276,11 +283,12 @@ pub async fn start_on(
     let rules = policed.as_ref().map(|policed| policed.book.generation);
     let denied_hosts = policed.as_ref().map(Policed::denied_hosts).unwrap_or_default();
     let attended = Attended::by(cx, deadline.clone());
+    let kept_inside = Arc::new(KeptInside::default());
     let execs = match policed {
         Some(policed) => {
             let env = env::merge(command.env.clone(), cell.env.clone());
             // What this call may not write another of the session could: nothing of that is let out either.
-            Some(policed.desk(&attended, Arc::new(call), launcher, cell.rights.clone(), env)?)
+            Some(policed.desk(&attended, Arc::new(call), launcher, (cell.rights.clone(), env), &kept_inside)?)
         }
         None => None,
     };
@@ -329,7 +337,8 @@ pub async fn start_on(
         tasks: cx.tasks.clone(),
     };
     let live = cell.start(launch).await?.keep(keep);
-    Ok(Started { cell, live, attended, rights, rules, lacking, record, streaming: command.streaming, end })
+    let streaming = command.streaming;
+    Ok(Started { cell, live, attended, rights, rules, lacking, record, kept_inside, streaming, end })
 }
 
 /// Refuses to use what was started with more rights than a call has now: a client's sandbox may have become narrower

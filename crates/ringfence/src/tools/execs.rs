@@ -2,11 +2,13 @@
 //!
 //! This is the desk at which a run's supervisor asks. A rule that forbids has decided before anything comes here; one
 //! that asks goes through the same gate as every other question; what may leave the sandbox is checked again and run in
-//! the stead of the process that waits.
+//! the stead of the process that waits. What a rule allows and what cannot leave runs inside, as if no rule named it, and
+//! the record and the result say why.
+
+mod quiet;
+mod record;
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Seek};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +17,6 @@ use ::policy::{Decision, Verdict};
 use futures::future::BoxFuture;
 use jail::intercept::exec::wire::{Answer, Held, Ruled, Rules};
 use jail::rights::Rights;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::RunCx;
@@ -25,17 +26,18 @@ use crate::approval::{Granted, Prompt};
 use crate::audit::Approvals;
 use crate::base::call::{Prepared, digest};
 use crate::base::secret::is_sensitive;
-use crate::base::{Error, Result};
-use crate::config::{Escalate, Heuristics, Profile};
-use crate::policy::{Rulebook, lint};
+use crate::base::{Error, Kind, Result};
+use crate::config::{Escalate, EscalateRisky, Heuristics, Profile};
+use crate::policy::leaving::{KEPT_BY_SETTING, NO_ONE_ANSWERED, NO_ONE_TO_ASK};
+use crate::policy::{Leaving, Rulebook, lint};
 use crate::sandbox::escalate::{self, Exec, Where};
-use crate::sandbox::{Desk, Execs, Launcher, Waiting, exec_log, git};
+use crate::sandbox::{Desk, Execs, KeptInside, Launcher, Waiting, exec_log, git};
+use quiet::QuietDesk;
+use record::fields;
+pub use record::sum;
 
 /// Refusals of one run that are written down one by one; its supervisor tells of no more either.
 const AUDITED: usize = 10_000;
-
-/// Bytes of a command's words in one record; of what does not fit there is a hash of all.
-const COMMAND: usize = 4096;
 
 /// Variables that every shell changes by itself.
 const NOISE: [&str; 4] = ["PWD", "OLDPWD", "SHLVL", "_"];
@@ -44,7 +46,7 @@ const NOISE: [&str; 4] = ["PWD", "OLDPWD", "SHLVL", "_"];
 pub struct Policed {
     pub book: Arc<Rulebook>,
     pub rules: Rules,
-    lets_out: bool,
+    leaving: Leaving,
 }
 
 impl Policed {
@@ -62,25 +64,32 @@ impl Policed {
                     .hint("Set `intercept = true` under [policy], or take the rules away; `ringfence doctor` says what this host can do.")),
             };
         }
-        let escalate = cx.config.policy.escalate;
         // Rules may have changed since the call was prepared; what they would have closed then is open in this one.
         let is_guarded = !git::is_let_out(&book.table) || git::is_closed(cx.workspace.rights());
-        let lets_out = escalate != Escalate::Off && book.faults.is_empty() && is_guarded;
+        let leaving = match book.leaving(&cx.config, cx.gate.can_ask(cx.caller.abilities())) {
+            Leaving::Possible if !is_guarded => Leaving::Prevented("the rules changed as the call began".to_owned()),
+            leaving => leaving,
+        };
         let heuristics = cx.config.policy.heuristics == Heuristics::Prompt;
+        let lets_out = leaving == Leaving::Possible;
         let rules = Rules { table: book.table.clone(), heuristics, lets_out, ..Rules::default() };
-        Ok(Some(Policed { book, rules, lets_out }))
+        Ok(Some(Policed { book, rules, leaving }))
     }
 
     /// The same rules for a run that nothing leaves.
     #[must_use]
     pub fn kept_in(self) -> Policed {
-        Policed { rules: Rules { lets_out: false, ..self.rules }, lets_out: false, ..self }
+        let leaving = match self.leaving {
+            Leaving::Possible => Leaving::Prevented("commands of this tool do not leave the sandbox".to_owned()),
+            leaving => leaving,
+        };
+        Policed { rules: Rules { lets_out: false, ..self.rules }, leaving, ..self }
     }
 
     /// The desk for a run that belongs to no call: nothing leaves it, and nobody is asked about it.
     pub fn quiet_desk(self, approvals: Approvals, root: &Path) -> Result<Execs> {
         let rules = Rules { lets_out: false, heuristics: false, ..self.rules };
-        let desk = QuietDesk { approvals, audited: AtomicUsize::new(0) };
+        let desk = QuietDesk::new(approvals);
         Ok(Execs { rules, desk: Arc::new(desk), log: Some(exec_log(root)?) })
     }
 
@@ -94,14 +103,15 @@ impl Policed {
         last.into_iter().filter(|(_, decision)| *decision == Decision::Forbidden).map(|(host, _)| host).collect()
     }
 
-    /// The desk for one run. `env` is what the run starts with, to tell what a command has changed of it.
+    /// The desk for one run. `env` is what the run starts with, to tell what a command has changed of it; `kept_inside`
+    /// takes what the result has to say about commands that did not leave.
     pub fn desk(
         self,
         attended: &Arc<Attended>,
         call: Arc<Prepared>,
         launcher: &Launcher,
-        rights: Rights,
-        env: Vec<(String, String)>,
+        (rights, env): (Rights, Vec<(String, String)>),
+        kept_inside: &Arc<KeptInside>,
     ) -> Result<Execs> {
         let log = exec_log(&attended.cx().config.root)?;
         let desk = RunDesk {
@@ -112,49 +122,12 @@ impl Policed {
             rights,
             env,
             book: self.book,
-            lets_out: self.lets_out,
+            leaving: self.leaving,
+            kept_inside: Arc::clone(kept_inside),
             audited: AtomicUsize::new(0),
             own: Own::of(&attended.cx()),
         };
         Ok(Execs { rules: self.rules, desk: Arc::new(desk), log: Some(log) })
-    }
-}
-
-struct QuietDesk {
-    approvals: Approvals,
-    audited: AtomicUsize,
-}
-
-impl QuietDesk {
-    fn record(&self, pid: i32, path: &str, argv: &[String], verdict: &Verdict, ran: &str) {
-        let mut fields = fields(pid, path, argv, verdict, &Own::default());
-        fields.extend([("by".to_owned(), "rule".into()), ("ran".to_owned(), ran.into())]);
-        if self.audited.fetch_add(1, Ordering::Relaxed) < AUDITED
-            && let Err(error) = self.approvals.exec(fields)
-        {
-            tracing::error!("a decision about an exec could not be recorded: {}", error.log_line());
-        }
-    }
-}
-
-impl Desk for QuietDesk {
-    fn ruled(&self, ruled: Ruled) {
-        let ran = if ruled.verdict.decision == Decision::Forbidden { "refused" } else { "inside" };
-        self.record(ruled.pid, &ruled.path, &ruled.argv, &ruled.verdict, ran);
-    }
-
-    fn held(self: Arc<Self>, exec: Waiting) -> BoxFuture<'static, Answer> {
-        let held = &exec.held;
-        let allowed = held.verdict.decision == Decision::Allow;
-        let ran = if allowed { "inside" } else { "refused" };
-        self.record(held.pid, &held.program.path, &held.argv, &held.verdict, ran);
-        let answer = match allowed {
-            true => Answer::Run,
-            false => {
-                Answer::Refuse(format!("ringfence: {}: a rule asks, and nobody can be asked\n", held.program.path), 1)
-            }
-        };
-        Box::pin(std::future::ready(answer))
     }
 }
 
@@ -166,15 +139,18 @@ struct RunDesk {
     rights: Rights,
     env: Vec<(String, String)>,
     book: Arc<Rulebook>,
-    lets_out: bool,
+    leaving: Leaving,
+    kept_inside: Arc<KeptInside>,
     audited: AtomicUsize,
     own: Own,
 }
 
 /// Where a command runs once it may.
 enum Place {
-    /// Where it is, for this reason.
-    Inside(&'static str),
+    /// Where it is: no rule of the operator's lets it out, for this reason.
+    Here(&'static str),
+    /// Where it is, for this reason, although a rule lets it out.
+    Kept(String),
     Outside(Box<Exec>),
 }
 
@@ -183,6 +159,12 @@ impl Desk for RunDesk {
         let how = if ruled.verdict.decision == Decision::Forbidden { "refused" } else { "inside" };
         let mut fields = fields(ruled.pid, &ruled.path, &ruled.argv, &ruled.verdict, &self.own);
         fields.extend([("by".to_owned(), "rule".into()), ("ran".to_owned(), how.into())]);
+        if ruled.verdict.decision == Decision::Allow
+            && let Some(why) = ruled.kept_inside.as_deref().or(self.leaving.obstacle())
+        {
+            fields.insert("why".to_owned(), why.into());
+            self.kept_inside.add(&ruled.verdict.prefix, why);
+        }
         // What was held is always written: nothing may leave because there was much to write before.
         if self.audited.fetch_add(1, Ordering::Relaxed) < AUDITED {
             self.write(fields);
@@ -197,59 +179,112 @@ impl Desk for RunDesk {
 impl RunDesk {
     async fn answer(&self, waiting: Waiting) -> Answer {
         let held = waiting.held.clone();
-        let place = match self.place(&held) {
-            Ok(place) => place,
-            Err(why) => {
-                self.record(&held, "rule", "refused");
-                return escalate::refusal(&held.program.path, &why);
-            }
-        };
-        let granted = match self.grant(&held, &place, waiting).await {
-            Ok(granted) => granted,
-            Err(error) => {
-                self.record(&held, "approval", "refused");
-                let (why, hint) = (error.detail(), error.hint_text().unwrap_or_default());
-                let line = format!("ringfence: {}: not allowed: {why}. {hint}", held.program.path);
-                return Answer::Refuse(format!("{}\n", line.trim_end()), 1);
-            }
+        let (place, reason) = self.plan(&held);
+        let granted = match reason {
+            None => self.attended.cx().gate.by_rule(waiting),
+            Some(reason) => match self.ask(&held, &place, &reason, waiting).await {
+                Ok(granted) => granted,
+                // An `allow` needs no one's yes to run inside: that is what happens without the rule.
+                Err(error) if held.verdict.decision == Decision::Allow && is_unanswered(&error) => {
+                    let why = if error.kind() == Kind::ApprovalExpired { NO_ONE_ANSWERED } else { NO_ONE_TO_ASK };
+                    return self.run_inside(&held, "rule", Some(why));
+                }
+                Err(error) => {
+                    self.record(&held, "approval", "refused", None);
+                    let (why, hint) = (error.detail(), error.hint_text().unwrap_or_default());
+                    let line = format!("ringfence: {}: not allowed: {why}. {hint}", held.program.path);
+                    return Answer::Refuse(format!("{}\n", line.trim_end()), 1);
+                }
+            },
         };
         let by = granted.grant().by;
-        match place {
-            Place::Inside(_) => match self.record(&held, by, "inside") {
-                true => Answer::Run,
-                false => unrecorded(&held),
-            },
-            Place::Outside(exec) => {
-                let cx = self.attended.cx();
-                let how = cx.config.policy.escalate.name();
-                if !self.record(&held, by, how) {
-                    return unrecorded(&held);
-                }
-                escalate::run(granted.map(|waiting| (*exec, waiting)), self.somewhere(&cx)).await
+        let exec = match place {
+            Place::Here(_) => return self.run_inside(&held, by, None),
+            Place::Kept(why) => return self.run_inside(&held, by, Some(&why)),
+            Place::Outside(exec) => exec,
+        };
+        let cx = self.attended.cx();
+        if !self.record(&held, by, cx.config.policy.escalate.name(), None) {
+            return unrecorded(&held);
+        }
+        match escalate::run(granted.map(|waiting| (*exec, waiting)), self.somewhere(&cx)).await {
+            Ok(answer) => answer,
+            Err(why) if held.verdict.decision == Decision::Allow => {
+                self.run_inside(&held, by, Some(&format!("it could not be started outside: {why}")))
+            }
+            // A human was asked about outside, and about nothing else.
+            Err(why) => escalate::refusal(&held.program.path, &why),
+        }
+    }
+
+    /// Lets it begin where it is; `why` says why it did not leave although a rule lets it.
+    fn run_inside(&self, held: &Held, by: &str, why: Option<&str>) -> Answer {
+        let why = why.map(|why| match escalate::is_git(&held.program.path) && self.is_repository_closed() {
+            true => format!("{why}; `.git` is read-only here while a rule lets git out"),
+            false => why.to_owned(),
+        });
+        if !self.record(held, by, "inside", why.as_deref()) {
+            return unrecorded(held);
+        }
+        if let Some(why) = why {
+            self.kept_inside.add(&held.verdict.prefix, &why);
+        }
+        Answer::Run
+    }
+
+    fn is_repository_closed(&self) -> bool {
+        let cx = self.attended.cx();
+        // Without mounts nothing inside the workspace can be closed.
+        cx.config.sandbox.profile != Profile::Contained && git::is_closed(cx.workspace.rights())
+    }
+
+    /// Where it would run, and why someone is asked first, if anyone is. A rule's word is enough where it names all that
+    /// will happen. Programs that run what their arguments say leave with the rule's words alone.
+    fn plan(&self, held: &Held) -> (Place, Option<String>) {
+        let place = self.place(held);
+        if held.verdict.decision != Decision::Allow {
+            let reason = match &held.verdict.justification {
+                Some(why) => format!("A rule asks for it: {why}"),
+                None => "A rule asks for it.".to_owned(),
+            };
+            return (place, Some(reason));
+        }
+        let risk = match place {
+            Place::Outside(_) => escalate::unsaid(held, lint::risk),
+            Place::Here(_) | Place::Kept(_) => None,
+        };
+        match (risk, self.attended.cx().config.policy.escalate_risky) {
+            (None, _) | (Some(_), EscalateRisky::Outside) => (place, None),
+            (Some(_), EscalateRisky::Inside) => (Place::Kept(KEPT_BY_SETTING.to_owned()), None),
+            (Some(risk), EscalateRisky::Ask) => {
+                (place, Some(format!("It would run outside the sandbox with more than its rule says: {risk}.")))
             }
         }
     }
 
     /// Where it would run, found out before anybody is asked.
-    fn place(&self, held: &Held) -> std::result::Result<Place, String> {
-        if !self.lets_out {
-            return Ok(Place::Inside("nothing leaves the sandbox"));
-        }
-        if !held.itself {
-            return Ok(Place::Inside("it is not the program that the rule's name stands for"));
-        }
-        if held.verdict.origin.file == ::policy::HEURISTICS {
-            return Ok(Place::Inside("no rule lets it out"));
+    fn place(&self, held: &Held) -> Place {
+        match &self.leaving {
+            Leaving::Off => return Place::Here("nothing leaves the sandbox"),
+            _ if !held.itself => return Place::Here("it is not the program that the rule's name stands for"),
+            _ if held.verdict.origin.file == ::policy::HEURISTICS => return Place::Here("no rule lets it out"),
+            Leaving::Prevented(why) => return Place::Kept(why.clone()),
+            Leaving::Possible => {}
         }
         if self.is_denied_reading() {
-            return Ok(Place::Inside("the client's sandbox denies reading, which nothing outside would keep"));
+            return Place::Kept("the client's sandbox denies reading, which nothing outside would keep".to_owned());
         }
         let cx = self.attended.cx();
-        if cx.config.policy.escalate == Escalate::Outside {
-            escalate::account(&cx.config).map_err(|error| error.detail())?;
+        if cx.config.policy.escalate == Escalate::Outside
+            && let Err(error) = escalate::account(&cx.config)
+        {
+            return Place::Kept(error.detail());
         }
-        let exec = Exec::check(held, &self.rights, &self.book.table)?;
-        Ok(Place::Outside(Box::new(exec)))
+        let is_repository_open = cx.policy.has_open_repository(cx.workspace.path());
+        match Exec::check(held, &self.rights, &self.book.table, is_repository_open) {
+            Ok(exec) => Place::Outside(Box::new(exec)),
+            Err(why) => Place::Kept(why),
+        }
     }
 
     /// By the sandbox that it was started under, or by that of whoever looks now.
@@ -267,28 +302,14 @@ impl RunDesk {
         }
     }
 
-    /// A rule's word is enough where it names all that will happen. Programs that run what their arguments say are
-    /// allowed with the rule's words alone; with more, a human is asked.
-    async fn grant(&self, held: &Held, place: &Place, waiting: Waiting) -> Result<Granted<Waiting>> {
+    async fn ask(&self, held: &Held, place: &Place, reason: &str, waiting: Waiting) -> Result<Granted<Waiting>> {
         let verdict = &held.verdict;
-        let risk = match place {
-            Place::Outside(_) => escalate::unsaid(held, lint::risk),
-            Place::Inside(_) => None,
-        };
         let cx = self.attended.cx();
-        if verdict.decision == Decision::Allow && risk.is_none() {
-            return Ok(cx.gate.by_rule(waiting));
-        }
-        let why = match (risk, &verdict.justification) {
-            (Some(risk), _) => format!("It would run outside the sandbox with more than its rule says: {risk}."),
-            (None, Some(why)) => format!("A rule asks for it: {why}"),
-            (None, None) => "A rule asks for it.".to_owned(),
-        };
         // Long commands are shown whole below.
         let words = quoted(&self.own.words(&held.argv));
         let is_cut = words.chars().nth(120).is_some();
         let subject: String = words.chars().take(120).chain(is_cut.then_some('…')).collect();
-        let prompt = Prompt::exec(&self.call, subject, &why, self.shown(held, place), &cx.session);
+        let prompt = Prompt::exec(&self.call, subject, reason, self.shown(held, place), &cx.session);
         // Two scripts of one interpreter may have the same words, and the same words mean another thing elsewhere; and
         // what may run inside may not therefore leave.
         let files = [Some(&held.program), held.script.as_ref(), Some(&held.cwd)];
@@ -314,7 +335,7 @@ impl RunDesk {
         add("command", quoted(&self.own.words(&held.argv)));
         add("in", held.cwd.path.clone());
         let path = match place {
-            Place::Inside(_) => held.env.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone()),
+            Place::Here(_) | Place::Kept(_) => held.env.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone()),
             Place::Outside(exec) => self.search_path(exec),
         };
         add("PATH", path.unwrap_or_default());
@@ -327,7 +348,8 @@ impl RunDesk {
         add(
             "runs",
             match place {
-                Place::Inside(why) => format!("in the sandbox ({why})"),
+                Place::Here(why) => format!("in the sandbox ({why})"),
+                Place::Kept(why) => format!("in the sandbox ({why})"),
                 Place::Outside(_) => match self.attended.cx().config.policy.escalate {
                     Escalate::Wider => "in the wider sandbox".to_owned(),
                     _ => "outside the sandbox, with your rights and without the environment below".to_owned(),
@@ -358,7 +380,7 @@ impl RunDesk {
     }
 
     /// Written before it happens. False when it cannot be: then it does not.
-    fn record(&self, held: &Held, by: &str, ran: &str) -> bool {
+    fn record(&self, held: &Held, by: &str, ran: &str, why: Option<&str>) -> bool {
         if ran == "refused" && self.audited.fetch_add(1, Ordering::Relaxed) >= AUDITED {
             return true;
         }
@@ -367,6 +389,9 @@ impl RunDesk {
             fields.insert("script".to_owned(), script.path.clone().into());
         }
         fields.extend([("by".to_owned(), by.into()), ("ran".to_owned(), ran.into())]);
+        if let Some(why) = why {
+            fields.insert("why".to_owned(), why.into());
+        }
         self.write(fields)
     }
 
@@ -397,35 +422,17 @@ fn unrecorded(held: &Held) -> Answer {
     Answer::Refuse(line, 126)
 }
 
+/// Whether an error means that no one has answered, so that no one has said no either.
+fn is_unanswered(error: &Error) -> bool {
+    matches!(error.kind(), Kind::ApprovalExpired | Kind::ResourceExhausted)
+        || matches!(error.reason_name(), Some("no_asker" | "no_human"))
+}
+
 /// For a client, which need not know where the operator keeps rules.
 fn origin(verdict: &Verdict) -> String {
     let file = Path::new(&verdict.origin.file);
     let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
     format!("{name}:{}", verdict.origin.line)
-}
-
-fn fields(pid: i32, path: &str, argv: &[String], verdict: &Verdict, own: &Own) -> Map<String, Value> {
-    let rule = json!({"file": verdict.origin.file, "line": verdict.origin.line, "prefix": verdict.prefix});
-    let mut shown = own.words(argv);
-    let mut length = 0;
-    let fitting = shown.iter().take_while(|word| {
-        length += word.len();
-        length <= COMMAND
-    });
-    let fitting = fitting.count();
-    shown.truncate(fitting);
-    let mut fields = Map::new();
-    let mut add = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
-    add("pid", pid.into());
-    add("path", path.into());
-    if shown.len() < argv.len() {
-        add("command_hash", digest(&json!(argv)).into());
-    }
-    add("command", shown.into());
-    add("rule", rule);
-    add("verdict", json!(verdict.decision));
-    add("recognised", json!(verdict.seen));
-    fields
 }
 
 /// As one would type it.
@@ -436,42 +443,4 @@ fn quoted(words: &[String]) -> String {
         false => format!("'{}'", word.replace('\'', "'\\''")),
     };
     words.iter().map(quote).collect::<Vec<_>>().join(" ")
-}
-
-/// What is put on record about the execs that no rule named: their number, and a digest of the list, so that a list kept
-/// elsewhere can be checked against it. The list itself goes into the log where the operator wants that.
-pub fn sum(approvals: &Approvals, audit_execs: Option<&Own>, log: File, count: u64) -> Value {
-    let mut hash = blake3::Hasher::new();
-    let mut listed = 0_u64;
-    let mut lines = BufReader::new(log);
-    let mut line = Vec::new();
-    let whole = lines.rewind().is_ok();
-    while whole && matches!(lines.read_until(b'\n', &mut line), Ok(1..)) {
-        hash.update(&line);
-        listed += 1;
-        if let (Some(own), Ok(Seen { pid, path, argv })) = (audit_execs, serde_json::from_slice(&line)) {
-            let fields =
-                json!({"pid": pid, "path": path, "command": own.words(&argv), "by": "nobody", "ran": "inside"});
-            if let Value::Object(fields) = fields
-                && let Err(error) = approvals.exec(fields)
-            {
-                tracing::error!("an exec could not be recorded: {}", error.log_line());
-            }
-        }
-        line.clear();
-    }
-    let mut sum = json!({"count": count, "digest": format!("blake3:{}", hash.finalize().to_hex())});
-    if listed < count {
-        // The disk was full, or there were more than anybody reads.
-        sum["unlisted"] = (count - listed).into();
-    }
-    sum
-}
-
-/// One exec that no rule names.
-#[derive(Deserialize)]
-struct Seen {
-    pid: i32,
-    path: String,
-    argv: Vec<String>,
 }

@@ -18,7 +18,7 @@ use crate::base::call::{Output, Prepared};
 use crate::base::workspace::{Workspace, quoted};
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
-use crate::sandbox::{Launcher, Outcome, Stdin, Stop, env};
+use crate::sandbox::{KeptCommand, Launcher, Outcome, Stdin, Stop, env};
 
 pub const NAME: &str = "shell";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -211,7 +211,7 @@ fn output(outcome: Outcome) -> Output {
         (false, None, signal) => SIGNALLED + signal.unwrap_or_default(),
     };
     let mut text = outcome.stdout.text;
-    for warning in &ended.warnings {
+    for warning in ended.warnings.iter().cloned().chain(ended.kept_inside.iter().map(KeptCommand::line)) {
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
         }

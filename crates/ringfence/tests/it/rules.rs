@@ -115,7 +115,7 @@ fn explain_names_the_rule_that_decides_and_what_would_happen() {
     let (_, out, _) = house.told(&["explain", "--", "/bin/sh", "-c", "id"]);
     assert!(out.starts_with("/bin/sh -c id: forbidden\n"), "another path to the same file: {out}");
     let (_, out, _) = house.told(&["explain", "id"]);
-    assert!(out.contains("no rule") && out.contains("It runs in the fence"), "{out}");
+    assert!(out.contains("no rule") && out.contains("It runs in the sandbox"), "{out}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread;
 
-use policy::Verdict;
+use policy::{Decision, Verdict};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::image::Image;
@@ -28,8 +28,10 @@ const PARENTS: usize = 12;
 /// The most words of a command that is asked about, and of its environment, in bytes.
 const ASKED: usize = 16 << 10;
 const TAKEN: usize = 512 << 10;
-/// What cannot be asked, and what is not the same outside.
+/// What is asked about and cannot be: there are too many words to read, or too many processes that wait.
 const REFUSED: i32 = 126;
+/// What is asked about where no one can be asked, as after a no.
+const DENIED: i32 = 1;
 
 /// One that waits, and what was answered.
 #[derive(Default)]
@@ -48,62 +50,82 @@ struct Kept {
     name: String,
 }
 
+/// What the server is sent about a process that is about to be held.
+struct Prepared {
+    notices: Arc<Channel>,
+    letter: OwnedFd,
+    streams: Vec<OwnedFd>,
+}
+
 impl Watch {
     /// Holds a process until it is answered for. False: this thread was the process's, and another has its place.
     pub(super) fn hold(self: &Arc<Self>, process: i32, image: Image, look: Look, verdict: Verdict) -> bool {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let name = verdict.prefix.join(" ");
-        match self.begin_hold(process, id, &image, &look, verdict) {
+        let prepared = match self.prepare_hold(process, id, &image, &look, &verdict) {
+            Ok(prepared) => prepared,
+            // Nothing was done to the process yet. One that a rule allows begins here: an `allow` must not make a
+            // command worse, and in the sandbox it may do what it may do without a rule.
+            Err(error) if verdict.decision == Decision::Allow => {
+                self.slots().remove(&id);
+                self.tell(process, &look, &image.argv(), &verdict, Some(error.to_string()));
+                release(process, 0);
+                return true;
+            }
+            Err(error) => {
+                self.refuse(process, id, &image, &look, &error);
+                return true;
+            }
+        };
+        match begin_hold(process, id, &image, &prepared) {
             Ok(kept) => {
+                drop(prepared);
                 let kept = Kept { image, code: kept.0, mask: kept.1, name };
                 self.wait_for(process, id, &kept);
                 self.slots().remove(&id);
                 false
             }
             Err(error) => {
-                self.slots().remove(&id);
-                self.denials.add("exec", "a program that nobody could be asked about");
-                let line = format!("ringfence: {}: cannot be asked for: {error}\n", look.program.place.path);
-                match stub::end(process, &image, &line, REFUSED) {
-                    Ok(()) => release(process, 0),
-                    Err(_) => kill(process),
-                }
+                self.refuse(process, id, &image, &look, &error);
                 true
             }
         }
     }
 
-    fn begin_hold(
+    fn refuse(&self, process: i32, id: u64, image: &Image, look: &Look, error: &io::Error) {
+        self.slots().remove(&id);
+        self.denials.add("exec", "a program that nobody could be asked about");
+        let code = if self.notices.is_none() { DENIED } else { REFUSED };
+        let line = format!("ringfence: {}: cannot be asked for: {error}\n", look.program.place.path);
+        match stub::end(process, image, &line, code) {
+            Ok(()) => release(process, 0),
+            Err(_) => kill(process),
+        }
+    }
+
+    /// Everything that holding a process takes and that leaves the process itself alone.
+    fn prepare_hold(
         self: &Arc<Self>,
         process: i32,
         id: u64,
         image: &Image,
         look: &Look,
-        verdict: Verdict,
-    ) -> io::Result<([u8; stub::KEPT], u64)> {
-        let Some(notices) = self.notices.clone() else { return Err(io::Error::other("there is nobody to ask")) };
-        let (held, streams) = describe(process, image, look, verdict)?;
+        verdict: &Verdict,
+    ) -> io::Result<Prepared> {
+        let Some(notices) = self.notices.clone() else { return Err(io::Error::other("there is no one to ask")) };
+        let (held, streams) = describe(process, image, look, verdict.clone())?;
         let letter = enclose(&held)?;
         {
             let mut slots = self.slots();
             if slots.len() >= HELD {
-                return Err(io::Error::other("too many wait already"));
+                return Err(io::Error::other("too many commands wait for an answer already"));
             }
             slots.insert(id, Slot { process, ..Slot::default() });
         }
         self.hear_from(&notices)?;
         // This thread waits for this process from now on.
         self.add_watcher()?;
-        let mask = trace::signal_mask(process)?;
-        trace::set_signal_mask(process, 0)?;
-        let code = stub::wait(process, image)?;
-        trace::resume(process, 0)?;
-        let fds: Vec<_> = [&letter].into_iter().chain(&streams).map(AsFd::as_fd).collect();
-        if notices.send(&Notice::Held(id), &fds).is_err() {
-            // The server is gone; the run ends with it.
-            kill(process);
-        }
-        Ok((code, mask))
+        Ok(Prepared { notices, letter, streams })
     }
 
     fn wait_for(&self, process: i32, id: u64, kept: &Kept) {
@@ -184,6 +206,21 @@ impl Watch {
     }
 }
 
+/// Makes the process wait, and tells the server of it. Returns the code that waiting has overwritten, and the mask.
+fn begin_hold(process: i32, id: u64, image: &Image, prepared: &Prepared) -> io::Result<([u8; stub::KEPT], u64)> {
+    let mask = trace::signal_mask(process)?;
+    trace::set_signal_mask(process, 0)?;
+    let code = stub::wait(process, image)?;
+    trace::resume(process, 0)?;
+    let Prepared { notices, letter, streams } = prepared;
+    let fds: Vec<_> = [letter].into_iter().chain(streams).map(AsFd::as_fd).collect();
+    if notices.send(&Notice::Held(id), &fds).is_err() {
+        // The server is gone; the run ends with it.
+        kill(process);
+    }
+    Ok((code, mask))
+}
+
 /// Does to the process, which stands still, what was answered.
 fn finish(process: i32, kept: &Kept, answer: &Answer, signal: i32) {
     let image = &kept.image;
@@ -212,7 +249,7 @@ fn describe(process: i32, image: &Image, look: &Look, verdict: Verdict) -> io::R
     if argv.iter().map(|word| word.len() + 1).sum::<usize>() > ASKED
         || image.env().map(<[u8]>::len).sum::<usize>() > TAKEN
     {
-        return Err(io::Error::other("it has too many words to be read"));
+        return Err(io::Error::other("it has too many words for a question"));
     }
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let garbled = argv.iter().copied().chain(image.env()).any(|bytes| std::str::from_utf8(bytes).is_err());

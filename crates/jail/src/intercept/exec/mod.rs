@@ -267,13 +267,13 @@ impl Watch {
         };
         match verdict.decision {
             Decision::Forbidden => {
-                self.tell(process, &look, &argv, &verdict);
+                self.tell(process, &look, &argv, &verdict, None);
                 self.forbid(process, &image, &look, &verdict);
             }
             Decision::Prompt => return self.hold(process, image, look, verdict),
             Decision::Allow if self.lets_out => return self.hold(process, image, look, verdict),
             Decision::Allow => {
-                self.tell(process, &look, &argv, &verdict);
+                self.tell(process, &look, &argv, &verdict, None);
                 release(process, 0);
             }
         }
@@ -305,11 +305,11 @@ impl Watch {
         }
     }
 
-    fn tell(&self, pid: i32, look: &Look, argv: &[&[u8]], verdict: &Verdict) {
+    fn tell(&self, pid: i32, look: &Look, argv: &[&[u8]], verdict: &Verdict, kept_inside: Option<String>) {
         let Some(notices) = &self.notices else { return };
         if self.ruled.fetch_add(1, Ordering::Relaxed) < TOLD {
             let path = look.program.place.path.clone();
-            let mut ruled = Ruled { pid, path, argv: log::cut(argv), verdict: verdict.clone() };
+            let mut ruled = Ruled { pid, path, argv: log::cut(argv), verdict: verdict.clone(), kept_inside };
             // A packet is short; what has many words keeps the first.
             ruled.argv.truncate(64);
             // When the server is gone, so is the run.

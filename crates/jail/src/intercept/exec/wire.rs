@@ -45,6 +45,9 @@ pub struct Ruled {
     /// Cut, where it is long.
     pub argv: Vec<String>,
     pub verdict: Verdict,
+    /// Why the command ran in the sandbox although its rule lets it out: the server could not be asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_inside: Option<String>,
 }
 
 /// A process that waits for an answer, whole: this is what is asked about, and what is run elsewhere.

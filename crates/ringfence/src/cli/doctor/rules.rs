@@ -1,12 +1,12 @@
 //! What the rules are worth here: whether they can be read, and what they let out.
 
 use jail::probe::Outcome;
-use policy::{Decision, Table};
+use policy::{Decision, PrefixRule};
 
 use super::health::Health;
-use crate::base::Error;
-use crate::config::{Config, Escalate};
-use crate::policy::{Places, Policy, Rulebook};
+use crate::config::{Config, EscalateRisky};
+use crate::policy::leaving::{Treatment, treatment};
+use crate::policy::{Leaving, Places, Policy, Rulebook};
 use crate::sandbox::escalate;
 
 pub fn look(config: &Config) -> Vec<Health> {
@@ -50,24 +50,32 @@ fn files(book: &Rulebook) -> Health {
 
 fn way_out(config: &Config, book: &Rulebook) -> Health {
     let name = "escalation";
-    let mode = config.policy.escalate;
     let fine = |text: String| Health { name, outcome: Outcome::Ok, text, fix: None };
-    let bad = |error: Error| Health {
-        name,
-        outcome: Outcome::Refused,
-        text: error.detail(),
-        fix: error.hint_text().map(str::to_owned),
-    };
-    match mode {
-        Escalate::Off => fine("off: what rules allow runs in the sandbox".to_owned()),
-        Escalate::Outside if escalate::account(config).is_err() => {
-            escalate::account(config).err().map_or_else(|| fine(String::new()), bad)
+    let policy = &config.policy;
+    match book.leaving(config, true) {
+        Leaving::Off => fine("off: what rules allow runs in the sandbox".to_owned()),
+        Leaving::Possible => {
+            let ways_out = || book.table.prefixes.iter().filter(|rule| rule.decision < Decision::Forbidden);
+            let is_held_back = |rule: &&PrefixRule| {
+                rule.decision == Decision::Allow && treatment(rule, policy.escalate_risky) != Treatment::Leaves
+            };
+            let held_back = match (ways_out().filter(is_held_back).count(), policy.escalate_risky) {
+                (0, _) | (_, EscalateRisky::Outside) => String::new(),
+                (some, EscalateRisky::Ask) => format!(
+                    ", {some} of them after a question where a command has more words than the rule; without anyone to \
+                     ask it runs inside (`escalate_risky`)"
+                ),
+                (some, EscalateRisky::Inside) => {
+                    format!(", {some} of them only the exact words of the rule (`escalate_risky`)")
+                }
+            };
+            fine(format!("{}: {} rules let commands out{held_back}", policy.escalate.name(), ways_out().count()))
         }
-        mode => fine(format!("{}: {} rules let commands out", mode.name(), lets_out(&book.table))),
+        Leaving::Prevented(why) => Health {
+            name,
+            outcome: Outcome::Refused,
+            text: format!("nothing leaves, and what rules allow runs in the sandbox: {why}"),
+            fix: escalate::account(config).err().and_then(|error| error.hint_text().map(str::to_owned)),
+        },
     }
-}
-
-/// How many rules let commands out, some of them after a question.
-fn lets_out(table: &Table) -> usize {
-    table.prefixes.iter().filter(|rule| rule.decision < Decision::Forbidden).count()
 }

@@ -6,8 +6,12 @@ use ::policy::{Decision, File, PrefixRule, Table};
 
 use super::{Files, count, plain, read, report, report_none, unwritable};
 use crate::base::Result;
-use crate::policy::lint::words;
+use crate::policy::lint::{self, words};
 use crate::policy::{Rulebook, locate};
+use crate::sandbox::escalate;
+
+/// What holds for everything that a rule allows.
+const CANNOT_LEAVE: &str = "What cannot leave runs in the sandbox, as without a rule: from a server that is root without `escalate_as`, for instance.";
 
 /// Say in words which rule decides about a command, where it stands, and what would happen
 #[derive(clap::Args)]
@@ -59,12 +63,14 @@ impl Found<'_> {
 
         writeln!(out, "\nAs text: {}", self.about_text(command, text.decision, text.matches.len()))?;
         writeln!(out, "\nAt run time: {}", self.about_file())?;
-        writeln!(out, "  {}", consequence(strictest))?;
+        for line in self.consequence(&at_run_time, strictest) {
+            writeln!(out, "  {line}")?;
+        }
         if is_script(command) {
             writeln!(out, "  The commands of the script are judged one by one, as they are run.")?;
         }
         if broken {
-            writeln!(out, "  Nothing leaves the fence while a rules file is broken.")?;
+            writeln!(out, "  While a rules file is broken nothing leaves: what is allowed runs in the sandbox.")?;
         }
         Ok(())
     }
@@ -87,6 +93,38 @@ impl Found<'_> {
         let mut rules: Vec<&PrefixRule> = rules.filter(|rule| rule.begins(&rule.program, self.rest)).collect();
         rules.sort_by_key(|rule| std::cmp::Reverse(rule.decision));
         rules
+    }
+
+    /// What happens to the command, in sentences.
+    fn consequence(&self, rules: &[&PrefixRule], decision: Option<Decision>) -> Vec<String> {
+        let risk = rules.iter().filter(|rule| rule.decision == Decision::Allow && !rule.project).map(|rule| {
+            let mut prefix = vec![rule.program.clone()];
+            prefix.extend(self.rest.iter().take(rule.rest.len()).cloned());
+            (prefix.len(), escalate::unnamed_risk(&prefix, self.rest.len() + 1, lint::risk))
+        });
+        // The rule that says most decides, as at run time.
+        let risk = risk.max_by_key(|(length, _)| *length).and_then(|(_, risk)| risk);
+        let said: &[&str] = match decision {
+            None => &["It runs in the sandbox, like everything that no rule speaks of."],
+            Some(Decision::Forbidden) => &["It does not run: it ends with exit code 1 and a line that says why."],
+            Some(Decision::Prompt) => &[
+                "Someone is asked first. After a yes it runs: in the sandbox, or outside where the server was told so (--escalate outside or wider).",
+                "A no, silence or no one to ask is exit code 1.",
+            ],
+            Some(Decision::Allow) if risk.is_none() => &[
+                "It runs: in the sandbox, or outside where the server was told so (--escalate outside or wider).",
+                CANNOT_LEAVE,
+            ],
+            Some(Decision::Allow) => &[
+                "It runs in the sandbox. Where the server lets commands out (--escalate outside or wider), someone is asked whether it runs outside or inside; where no one can be asked it runs inside (`escalate_risky = \"ask\"` under [policy]; \"inside\" and \"outside\" decide without a question).",
+                CANNOT_LEAVE,
+            ],
+        };
+        let mut lines: Vec<String> = said.iter().map(|line| (*line).to_owned()).collect();
+        if let Some(risk) = risk.filter(|_| decision == Some(Decision::Allow)) {
+            lines.insert(1, format!("It has more words than its rule names, or the rule is one word: {risk}."));
+        }
+        lines
     }
 
     fn about_text(&self, command: &[String], decision: Option<Decision>, matches: usize) -> String {
@@ -144,19 +182,6 @@ fn summary(decision: Option<Decision>) -> &'static str {
         Some(Decision::Allow) => "allowed",
         Some(Decision::Prompt) => "asked about",
         Some(Decision::Forbidden) => "forbidden",
-    }
-}
-
-fn consequence(decision: Option<Decision>) -> &'static str {
-    match decision {
-        None => "It runs in the fence, like everything that no rule speaks of.",
-        Some(Decision::Allow) => {
-            "It runs: in the fence, or outside where the server was told so (--escalate outside or wider)."
-        }
-        Some(Decision::Prompt) => {
-            "Somebody is asked first. Then it runs: in the fence, or outside where the server was told so (--escalate outside or wider)."
-        }
-        Some(Decision::Forbidden) => "It does not run: it ends with exit code 1 and a line that says why.",
     }
 }
 

@@ -18,7 +18,9 @@ pub fn run(files: &Files, out: &mut impl Write) -> Result<u8> {
     let summary = match warnings.len() {
         0 => format!("{}, nothing to warn about", count(book.table.prefixes.len(), "rule")),
         number => format!(
-            "{}. What is allowed leaves the fence only where the server was told so (--escalate outside or wider).",
+            "{}. What is allowed leaves the sandbox only where the server was told so (--escalate outside or wider); of \
+             these programs with the rule's exact words alone, otherwise after a question, and where no one can be asked \
+             not at all (`escalate_risky` under [policy]).",
             count(number, "warning")
         ),
     };

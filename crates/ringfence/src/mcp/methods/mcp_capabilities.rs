@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 
 use super::tools_list::permission;
 use crate::call::{State, asks};
+use crate::config::Escalate;
 use crate::mcp::{Server, version};
+use crate::policy::Leaving;
 use crate::registry::Schemas;
 use crate::session::Session;
 use crate::tools::Tool;
@@ -37,10 +39,15 @@ async fn policy(server: &Server, state: &State, session: &Session) -> Value {
         .iter()
         .map(|fault| json!({"file": name(&fault.file), "line": fault.line, "message": fault.message}))
         .collect();
+    let escalate = match book.leaving(&state.config, true) {
+        Leaving::Possible => state.config.policy.escalate,
+        Leaving::Off | Leaving::Prevented(_) => Escalate::Off,
+    };
     json!({
         "generation": book.generation,
         "rules": book.table.prefixes.len(),
-        "escalate": if faults.is_empty() { state.config.policy.escalate.name() } else { "off" },
+        "escalate": escalate.name(),
+        "escalate_risky": state.config.policy.escalate_risky.name(),
         "broken": faults,
     })
 }

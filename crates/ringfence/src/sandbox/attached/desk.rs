@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use jail::intercept::exec::wire::{Answer, Ruled, Rules};
+use jail::intercept::exec::wire::{Answer, Held, Ruled, Rules};
 use jail::rights::Rights;
 use policy::{Decision, Table};
 
 use crate::approval::Gate;
-use crate::config::{Config, Escalate, Heuristics};
+use crate::config::{Config, Escalate, EscalateRisky, Heuristics};
 use crate::sandbox::escalate::{self, Exec, Risk, Where};
-use crate::sandbox::{Desk, Launcher, Waiting};
+use crate::sandbox::{Desk, KeptInside, Launcher, Waiting};
 
 /// What becomes of a command that a rule asks about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -25,10 +25,13 @@ pub enum OnPrompt {
 /// The rules for one run.
 pub struct Ruling {
     pub table: Table,
-    /// Some could not be read, so nothing is let out.
-    pub broken: bool,
+    /// Why nothing leaves although the config says so, if nothing can.
+    pub obstacle: Option<String>,
     pub on_prompt: OnPrompt,
     pub risk: Risk,
+    /// Why a command stays that has more words than its rule names: by the operator's setting, and because the caller
+    /// answers no question.
+    pub risky_stays: [&'static str; 2],
     /// How many threads watch; zero leaves it to the supervisor.
     pub watchers: usize,
 }
@@ -50,38 +53,56 @@ impl Ruling {
     }
 
     pub fn lets_out(&self, config: &Config) -> bool {
-        // There is one sandbox here; what would go to a wider one stays in it.
-        config.policy.escalate == Escalate::Outside && !self.broken
+        config.policy.escalate == Escalate::Outside && self.obstacle.is_none()
     }
 
-    pub fn desk(self, config: &Config, rights: &Rights) -> Arc<dyn Desk> {
-        let lets_out = self.lets_out(config);
+    pub fn desk(self, config: &Config, rights: &Rights, kept_inside: &Arc<KeptInside>) -> Arc<dyn Desk> {
+        let stays = match config.policy.escalate {
+            Escalate::Off => None,
+            Escalate::Wider => Some("`ringfence sandbox` has no wider sandbox".to_owned()),
+            Escalate::Outside => self.obstacle.clone(),
+        };
         Arc::new(AttachedDesk {
-            lets_out,
-            table: self.table,
-            on_prompt: self.on_prompt,
-            risk: self.risk,
+            lets_out: self.lets_out(config),
+            stays,
+            ruling: self,
             config: config.clone(),
             rights: rights.clone(),
             launcher: Launcher::new(PathBuf::from("/proc/self/exe")),
             gate: Gate::new(false),
+            kept_inside: Arc::clone(kept_inside),
         })
     }
 }
 
 struct AttachedDesk {
-    table: Table,
-    on_prompt: OnPrompt,
-    risk: Risk,
+    ruling: Ruling,
     lets_out: bool,
+    /// Why nothing leaves although the operator wants it to.
+    stays: Option<String>,
     config: Config,
     rights: Rights,
     launcher: Launcher,
     gate: Gate,
+    kept_inside: Arc<KeptInside>,
+}
+
+/// Where a command runs once it may.
+enum Place {
+    Inside,
+    /// Inside, for this reason, although a rule lets it out.
+    Kept(String),
+    Outside(Box<Exec>),
 }
 
 impl Desk for AttachedDesk {
-    fn ruled(&self, _ruled: Ruled) {}
+    fn ruled(&self, ruled: Ruled) {
+        if ruled.verdict.decision == Decision::Allow
+            && let Some(why) = ruled.kept_inside.as_ref().or(self.stays.as_ref())
+        {
+            self.kept_inside.add(&ruled.verdict.prefix, why);
+        }
+    }
 
     fn held(self: Arc<Self>, waiting: Waiting) -> BoxFuture<'static, Answer> {
         Box::pin(async move { self.answer(waiting).await })
@@ -90,28 +111,52 @@ impl Desk for AttachedDesk {
 
 impl AttachedDesk {
     async fn answer(&self, waiting: Waiting) -> Answer {
-        let held = &waiting.held;
-        let leaves = self.lets_out && held.itself && held.verdict.origin.file != policy::HEURISTICS;
-        let risk = escalate::unsaid(held, self.risk).filter(|_| leaves);
-        if self.on_prompt == OnPrompt::Deny && (held.verdict.decision == Decision::Prompt || risk.is_some()) {
+        let held = waiting.held.clone();
+        let is_allowed = held.verdict.decision == Decision::Allow;
+        if !is_allowed && self.ruling.on_prompt == OnPrompt::Deny {
             let path = &held.program.path;
-            let why = risk.map_or("a rule asks for it".to_owned(), |risk| {
-                format!("it would run outside the sandbox with more than its rule says: {risk}")
-            });
-            return Answer::Refuse(format!("ringfence: {path}: not allowed: {why} (`--on-prompt allow`)\n"), 1);
+            return Answer::Refuse(
+                format!("ringfence: {path}: not allowed: a rule asks for it (`--on-prompt allow`)\n"),
+                1,
+            );
         }
-        if !leaves {
-            return Answer::Run;
-        }
-        let checked = escalate::account(&self.config)
-            .map_err(|error| error.detail())
-            .and_then(|_| Exec::check(held, &self.rights, &self.table));
-        match checked {
-            Ok(exec) => {
-                let granted = self.gate.by_rule((exec, waiting));
-                escalate::run(granted, Where::Outside { launcher: &self.launcher, config: &self.config }).await
-            }
+        let exec = match self.place(&held) {
+            Place::Inside => return Answer::Run,
+            Place::Kept(why) => return self.run_inside(&held, &why),
+            Place::Outside(exec) => exec,
+        };
+        let granted = self.gate.by_rule((*exec, waiting));
+        let outside = Where::Outside { launcher: &self.launcher, config: &self.config };
+        match escalate::run(granted, outside).await {
+            Ok(answer) => answer,
+            Err(why) if is_allowed => self.run_inside(&held, &format!("it could not be started outside: {why}")),
             Err(why) => escalate::refusal(&held.program.path, &why),
         }
+    }
+
+    fn place(&self, held: &Held) -> Place {
+        if !held.itself || held.verdict.origin.file == policy::HEURISTICS {
+            return Place::Inside;
+        }
+        if !self.lets_out {
+            return self.stays.clone().map_or(Place::Inside, Place::Kept);
+        }
+        let [by_setting, unanswered] = self.ruling.risky_stays;
+        let is_risky = escalate::unsaid(held, self.ruling.risk).is_some();
+        match (is_risky, self.config.policy.escalate_risky, self.ruling.on_prompt) {
+            (true, EscalateRisky::Inside, _) => return Place::Kept(by_setting.to_owned()),
+            (true, EscalateRisky::Ask, OnPrompt::Deny) => return Place::Kept(unanswered.to_owned()),
+            _ => {}
+        }
+        // Nothing was open before this run, which is the only one.
+        match Exec::check(held, &self.rights, &self.ruling.table, false) {
+            Ok(exec) => Place::Outside(Box::new(exec)),
+            Err(why) => Place::Kept(why),
+        }
+    }
+
+    fn run_inside(&self, held: &Held, why: &str) -> Answer {
+        self.kept_inside.add(&held.verdict.prefix, why);
+        Answer::Run
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::base::call::{Facts, Output, Status};
 use crate::base::{Error, Kind, Result};
 use crate::config::Profile;
-use crate::sandbox::{Cell, Ended, Glance, Outcome, Shown, Stop};
+use crate::sandbox::{Cell, Ended, Glance, KeptCommand, Outcome, Shown, Stop};
 use crate::tools::RunCx;
 use crate::tools::command::{self, millis};
 
@@ -39,6 +39,9 @@ pub struct Reply {
     pub sandbox: Option<Sandbox>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// Commands that a rule lets out of the sandbox and that ran inside.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kept_inside: Vec<KeptCommand>,
     pub trace_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Map<String, Value>>,
@@ -74,6 +77,7 @@ impl Reply {
                 denials,
             }),
             warnings: ended.warnings,
+            kept_inside: ended.kept_inside,
             error: error.as_ref().and_then(|error| error.body(&cx.trace_id).as_object().cloned()),
             ..Reply::showing(cx, outcome.stdout, outcome.stderr)
         }
@@ -87,6 +91,7 @@ impl Reply {
             duration_ms: millis(glance.duration),
             exec_id: Some(id.to_owned()),
             warnings: glance.warnings,
+            kept_inside: glance.kept_inside,
             ..Reply::showing(cx, glance.stdout, glance.stderr)
         }
     }
@@ -133,6 +138,9 @@ impl Reply {
         fresh_line(&mut text);
         for warning in &self.warnings {
             text.push_str(&format!("warning: {warning}\n"));
+        }
+        for kept in &self.kept_inside {
+            text.push_str(&format!("note: {}\n", kept.line()));
         }
         let how = match (self.status, self.exit_code, self.signal) {
             ("timed_out", ..) => "timed out".to_owned(),

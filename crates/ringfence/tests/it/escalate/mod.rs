@@ -8,9 +8,11 @@ mod apart;
 mod attacks;
 mod ends;
 mod git;
+mod inside;
 mod like_exec;
 mod nested;
 mod record;
+mod table;
 mod wider;
 
 use std::os::unix::fs::PermissionsExt;

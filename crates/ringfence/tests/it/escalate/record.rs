@@ -29,7 +29,7 @@ fn every_decision_of_a_rule_is_a_line_under_the_calls_trace() {
         {"rule": rule(1), "verdict": "allow", "recognised": "itself", "by": "rule", "ran": "outside", "script": out, "trace_id": stop["trace_id"], "pid": "*"},
         {"rule": rule(2), "verdict": "forbidden", "by": "rule", "ran": "refused", "path": "/usr/bin/cksum", "command": ["cksum", "/etc/hostname"], "trace_id": stop["trace_id"]},
         {"rule": rule(3), "verdict": "prompt", "by": "client", "ran": "outside", "path": "/usr/bin/md5sum", "command": ["md5sum", "--password=[redacted]", "/etc/hostname"], "trace_id": stop["trace_id"]},
-        {"rule": rule(1), "verdict": "allow", "by": "rule", "ran": "refused", "trace_id": stop["trace_id"]},
+        {"rule": rule(1), "verdict": "allow", "by": "rule", "ran": "inside", "why": "~directory", "trace_id": stop["trace_id"]},
     ]);
     assert_eq!(events.len(), 4, "{events:#?}");
     assert_holds(expected, &json!(events));

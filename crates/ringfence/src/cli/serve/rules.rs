@@ -1,0 +1,84 @@
+//! What the log says about rules when a server starts: which files hold them, what they let out, and what stays inside.
+
+use std::sync::Arc;
+
+use policy::{Decision, PrefixRule};
+
+use crate::config::{Config, EscalateRisky};
+use crate::mcp::Server;
+use crate::policy::leaving::{Treatment, treatment};
+use crate::policy::{Leaving, Rulebook, lint};
+
+/// Reads the rules once, so that the log holds what is wrong with them before the first call. Nothing waits for it.
+pub async fn report(server: Arc<Server>) {
+    let policy = &server.pipeline.policy;
+    let book = match &server.config.workspace {
+        Some(workspace) => policy.current(workspace).await,
+        // Each caller has a workspace of its own; the operator's rules are the same for all.
+        None => {
+            let book = policy.read_once(None).await;
+            book.log();
+            Arc::new(book)
+        }
+    };
+    for line in escalation_lines(&book, &server.config) {
+        tracing::warn!("rules: {line}");
+    }
+}
+
+/// What rules let out and what stays, one line each. The operator answers for what leaves.
+fn escalation_lines(book: &Rulebook, config: &Config) -> Vec<String> {
+    let of = |decision| book.table.prefixes.iter().filter(move |rule| rule.decision == decision && !rule.project);
+    let allowed = of(Decision::Allow).count();
+    // Whether the client can be asked is known once it is there.
+    match book.leaving(config, true) {
+        Leaving::Off => Vec::new(),
+        Leaving::Prevented(_) if allowed == 0 => Vec::new(),
+        Leaving::Prevented(why) => {
+            vec![format!("nothing leaves the sandbox, and commands of all {allowed} `allow` rules run inside: {why}")]
+        }
+        Leaving::Possible => {
+            let (place, risky) = (config.policy.escalate.name(), config.policy.escalate_risky);
+            let lines = of(Decision::Allow).map(|rule| allow_line(rule, place, risky));
+            let asked = of(Decision::Prompt)
+                .map(|rule| format!("`{}` runs {place} when a human says so ({})", lint::words(rule), origin(rule)));
+            lines.chain(asked).chain(count_line(of(Decision::Allow), risky)).collect()
+        }
+    }
+}
+
+fn allow_line(rule: &PrefixRule, place: &str, risky: EscalateRisky) -> String {
+    let (words, at) = (lint::words(rule), origin(rule));
+    let exact =
+        if rule.rest.is_empty() { String::new() } else { format!("runs {place} as it is; with more words it ") };
+    match treatment(rule, risky) {
+        Treatment::Leaves => format!("`{words}` runs {place} ({at})"),
+        Treatment::AsksFirst => format!("`{words}` {exact}is asked about first ({at})"),
+        Treatment::StaysInside => format!("`{words}` {exact}runs inside the sandbox ({at})"),
+    }
+}
+
+/// How many `allow` rules do not let out all that they match, and which key decides about it.
+fn count_line<'a>(allowed: impl Iterator<Item = &'a PrefixRule>, risky: EscalateRisky) -> Option<String> {
+    let (mut all, mut held_back) = (0, 0);
+    for rule in allowed {
+        all += 1;
+        held_back += usize::from(treatment(rule, risky) != Treatment::Leaves);
+    }
+    let how = match risky {
+        EscalateRisky::Ask => "asked about first, and run inside the sandbox where no one can be asked",
+        EscalateRisky::Inside => "run inside the sandbox",
+        EscalateRisky::Outside => return None,
+    };
+    (held_back > 0).then(|| {
+        format!(
+            "{held_back} of {all} `allow` rules name programs that do what their arguments say: commands with more words \
+             than the rule are {how} (`escalate_risky = {:?}` under [policy]; it is \"ask\", \"inside\" or \"outside\")",
+            risky.name()
+        )
+    })
+}
+
+fn origin(rule: &PrefixRule) -> String {
+    format!("{}:{}", rule.origin.file, rule.origin.line)
+}

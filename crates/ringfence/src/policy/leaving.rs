@@ -1,0 +1,102 @@
+//! Whether anything that rules allow can leave the sandbox, as far as that is known before it runs.
+//!
+//! What cannot leave runs inside, so this decides more than a message: while nothing can leave, no run is told to ask
+//! the server about allowed commands, and `.git` stays as writable as it is without rules.
+
+use ::policy::{Decision, PrefixRule};
+
+use super::Rulebook;
+use super::lint;
+use crate::config::{Config, Escalate, EscalateRisky};
+use crate::sandbox::escalate;
+
+/// Why a command stays that has more words than its rule names, where the operator decided so.
+pub const KEPT_BY_SETTING: &str =
+    "it has more words than its rule names, and `escalate_risky` under [policy] is \"inside\"";
+/// The same, where no one can be asked.
+pub const NO_ONE_TO_ASK: &str = "it has more words than its rule names, and no one can be asked whether it may leave (`escalate_risky` under [policy])";
+
+/// The same, where someone was asked and did not answer in time.
+pub const NO_ONE_ANSWERED: &str =
+    "it has more words than its rule names, and no one answered whether it may leave (`escalate_risky` under [policy])";
+
+/// What becomes of commands that rules let out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Leaving {
+    /// `escalate` is off: no rule lets anything out.
+    Off,
+    /// Rules let commands out, and none can leave, for this reason.
+    Prevented(String),
+    Possible,
+}
+
+impl Leaving {
+    /// Why nothing leaves although the operator wants it to.
+    pub fn obstacle(&self) -> Option<&str> {
+        match self {
+            Leaving::Prevented(why) => Some(why),
+            Leaving::Off | Leaving::Possible => None,
+        }
+    }
+}
+
+/// How an `allow` rule is treated, for those who read a list of rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Treatment {
+    /// What it allows leaves.
+    Leaves,
+    /// A command with more words than the rule is asked about.
+    AsksFirst,
+    /// A command with more words than the rule stays inside.
+    StaysInside,
+}
+
+/// How commands of an `allow` rule are treated where anything can leave.
+pub fn treatment(rule: &PrefixRule, risky: EscalateRisky) -> Treatment {
+    match risky {
+        EscalateRisky::Outside => Treatment::Leaves,
+        _ if !lint::is_risky(rule) => Treatment::Leaves,
+        EscalateRisky::Ask => Treatment::AsksFirst,
+        EscalateRisky::Inside => Treatment::StaysInside,
+    }
+}
+
+impl Rulebook {
+    /// Whether anything can leave under this config; `can_ask` says whether anyone answers questions.
+    pub fn leaving(&self, config: &Config, can_ask: bool) -> Leaving {
+        let policy = &config.policy;
+        if policy.escalate == Escalate::Off {
+            return Leaving::Off;
+        }
+        if !self.faults.is_empty() {
+            return Leaving::Prevented("a rules file is broken; `ringfence rules test` shows where".to_owned());
+        }
+        if policy.escalate == Escalate::Outside
+            && let Err(error) = escalate::account(config)
+        {
+            return Leaving::Prevented(error.detail());
+        }
+        let mut ways_out =
+            self.table.prefixes.iter().filter(|rule| rule.decision < Decision::Forbidden && !rule.project);
+        let is_possible = ways_out.clone().next().is_none() || ways_out.any(|rule| can_leave(rule, config, can_ask));
+        match (is_possible, policy.escalate_risky) {
+            (true, _) => Leaving::Possible,
+            (false, EscalateRisky::Inside) => Leaving::Prevented(KEPT_BY_SETTING.to_owned()),
+            (false, _) => Leaving::Prevented(NO_ONE_TO_ASK.to_owned()),
+        }
+    }
+}
+
+/// Whether some command of this rule can leave.
+fn can_leave(rule: &PrefixRule, config: &Config, can_ask: bool) -> bool {
+    match rule.decision {
+        Decision::Forbidden => false,
+        Decision::Prompt => can_ask,
+        // The exact words of a rule leave unasked where they are more than a name.
+        Decision::Allow => match treatment(rule, config.policy.escalate_risky) {
+            Treatment::Leaves => true,
+            Treatment::AsksFirst => can_ask || !rule.rest.is_empty(),
+            Treatment::StaysInside => !rule.rest.is_empty(),
+        },
+    }
+}

@@ -1,0 +1,96 @@
+//! Commands that a rule lets out of the sandbox and that ran inside instead.
+//!
+//! An `allow` never makes a command worse, so what cannot leave runs as if no rule named it. Whoever reads the result
+//! still has to learn why a command met the sandbox's limits; this list is what the result says about it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// Different entries of one result. A run can start as many commands as it likes.
+const MAX_ENTRIES: usize = 16;
+/// Characters of a command and of a reason.
+const MAX_CHARS: usize = 300;
+
+/// Commands of one rule that stayed for the same reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct KeptCommand {
+    /// The words that its rule names.
+    pub command: String,
+    pub why: String,
+    pub count: u64,
+}
+
+impl KeptCommand {
+    /// Describes the entry in one line.
+    pub fn line(&self) -> String {
+        let times = if self.count > 1 { format!(" ({} times)", self.count) } else { String::new() };
+        format!("`{}` ran inside the sandbox{times}: {}", self.command, self.why)
+    }
+}
+
+/// The list for one run. The server adds to it while the run lives; each look at the run takes what is new.
+#[derive(Debug, Default)]
+pub struct KeptInside(Mutex<KeptList>);
+
+#[derive(Debug, Default)]
+struct KeptList {
+    entries: Vec<KeptCommand>,
+    /// Commands that no entry was left for.
+    unlisted: u64,
+}
+
+impl KeptInside {
+    /// Notes that a command of the rule with these words ran inside.
+    pub fn add(&self, prefix: &[String], why: &str) {
+        // The words come from a file and are shown on terminals too.
+        let plain = |c: char| if c.is_control() { '?' } else { c };
+        let cut = |text: &str| text.chars().take(MAX_CHARS).map(plain).collect::<String>();
+        let (command, why) = (cut(&prefix.join(" ")), cut(why));
+        let mut list = self.list();
+        let KeptList { entries, unlisted } = &mut *list;
+        let known = entries.iter().position(|entry| entry.command == command && entry.why == why);
+        match known {
+            Some(at) => entries[at].count += 1,
+            None if entries.len() < MAX_ENTRIES => entries.push(KeptCommand { command, why, count: 1 }),
+            None => *unlisted += 1,
+        }
+    }
+
+    /// Takes everything that was noted since the last time.
+    pub fn take(&self) -> Vec<KeptCommand> {
+        let KeptList { mut entries, unlisted } = std::mem::take(&mut *self.list());
+        if unlisted > 0 {
+            let why = "the audit log has a line for each".to_owned();
+            entries.push(KeptCommand { command: "other commands".to_owned(), why, count: unlisted });
+        }
+        entries
+    }
+
+    fn list(&self) -> MutexGuard<'_, KeptList> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_is_summed_bounded_and_taken_once() {
+        let kept = KeptInside::default();
+        let mkdir = ["mkdir".to_owned()];
+        kept.add(&mkdir, "no one can be asked");
+        kept.add(&mkdir, "no one can be asked");
+        for at in 0..100 {
+            kept.add(&[format!("tool-{at}"), "x".repeat(5000)], "no one can be asked");
+        }
+        let taken = kept.take();
+        assert_eq!(taken.len(), MAX_ENTRIES + 1);
+        assert_eq!(taken[0].line(), "`mkdir` ran inside the sandbox (2 times): no one can be asked");
+        assert!(taken.iter().all(|entry| entry.command.chars().count() <= MAX_CHARS));
+        assert_eq!((taken[MAX_ENTRIES].command.as_str(), taken[MAX_ENTRIES].count), ("other commands", 85));
+        assert_eq!(kept.take(), []);
+    }
+}
