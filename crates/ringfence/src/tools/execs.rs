@@ -39,6 +39,9 @@ pub use record::sum;
 /// Refusals of one run that are written down one by one; its supervisor tells of no more either.
 const AUDITED: usize = 10_000;
 
+/// Why a command stays that a human was asked about.
+const CHOSEN: &str = "the answer to the question was to run it inside";
+
 /// Variables that every shell changes by itself.
 const NOISE: [&str; 4] = ["PWD", "OLDPWD", "SHLVL", "_"];
 
@@ -198,6 +201,9 @@ impl RunDesk {
             },
         };
         let by = granted.grant().by;
+        if granted.grant().inside {
+            return self.run_inside(&held, by, Some(CHOSEN));
+        }
         let exec = match place {
             Place::Here(_) => return self.run_inside(&held, by, None),
             Place::Kept(why) => return self.run_inside(&held, by, Some(&why)),
@@ -310,6 +316,7 @@ impl RunDesk {
         let is_cut = words.chars().nth(120).is_some();
         let subject: String = words.chars().take(120).chain(is_cut.then_some('…')).collect();
         let prompt = Prompt::exec(&self.call, subject, reason, self.shown(held, place), &cx.session);
+        let prompt = Prompt { offers_inside: matches!(place, Place::Outside(_)), ..prompt };
         // Two scripts of one interpreter may have the same words, and the same words mean another thing elsewhere; and
         // what may run inside may not therefore leave.
         let files = [Some(&held.program), held.script.as_ref(), Some(&held.cwd)];

@@ -66,14 +66,14 @@ fn count_line<'a>(allowed: impl Iterator<Item = &'a PrefixRule>, risky: Escalate
         held_back += usize::from(treatment(rule, risky) != Treatment::Leaves);
     }
     let how = match risky {
-        EscalateRisky::Ask => "asked about first, and run inside the sandbox where no one can be asked",
+        EscalateRisky::Ask => "are asked about first, and run inside the sandbox where no one can be asked",
         EscalateRisky::Inside => "run inside the sandbox",
         EscalateRisky::Outside => return None,
     };
     (held_back > 0).then(|| {
         format!(
             "{held_back} of {all} `allow` rules name programs that do what their arguments say: commands with more words \
-             than the rule are {how} (`escalate_risky = {:?}` under [policy]; it is \"ask\", \"inside\" or \"outside\")",
+             than the rule {how} (`escalate_risky = {:?}` under [policy]; it is \"ask\", \"inside\" or \"outside\")",
             risky.name()
         )
     })

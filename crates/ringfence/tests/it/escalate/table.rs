@@ -21,13 +21,14 @@ use Ran::{Inside, Outside, Refused};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asker {
     SaysOutside,
+    SaysInside,
     SaysNo,
     Silent,
     /// The client declares no elicitation, and there is no terminal.
     NoOne,
 }
 
-const ASKERS: [Asker; 4] = [Asker::SaysOutside, Asker::SaysNo, Asker::Silent, Asker::NoOne];
+const ASKERS: [Asker; 5] = [Asker::SaysOutside, Asker::SaysInside, Asker::SaysNo, Asker::Silent, Asker::NoOne];
 const RISKY: [&str; 3] = ["ask", "inside", "outside"];
 
 /// One kind of rule: its name in the table, the rule's words and decision, and a command that says where it ran by the
@@ -64,6 +65,8 @@ fn expected(kind: &str, asker: Asker, may_leave: bool, risky: &str) -> Ran {
     match (kind, asker, risky) {
         ("forbidden", ..) => Refused,
         ("prompt", Asker::SaysOutside, _) => after_a_yes,
+        // Where the command cannot leave, inside is what a plain yes means, and no other choice is offered.
+        ("prompt", Asker::SaysInside, _) if may_leave => Inside,
         ("prompt", ..) => Refused,
         // Every `allow` of a server that may let nothing out.
         _ if !may_leave => Inside,
@@ -71,6 +74,7 @@ fn expected(kind: &str, asker: Asker, may_leave: bool, risky: &str) -> Ran {
         (_, _, "outside") => Outside,
         (_, _, "inside") => Inside,
         (_, Asker::SaysOutside, _) => Outside,
+        (_, Asker::SaysInside, _) => Inside,
         (_, Asker::SaysNo, _) => Refused,
         (_, Asker::Silent | Asker::NoOne, _) => Inside,
     }
@@ -88,7 +92,8 @@ fn try_column(asker: Asker, may_leave: bool, risky: &str) -> Vec<String> {
         client.capabilities = json!({});
     }
     client.approve = match asker {
-        Asker::SaysOutside => Approve::Once,
+        Asker::SaysOutside => Approve::Choice("once"),
+        Asker::SaysInside => Approve::Choice("inside"),
         Asker::SaysNo => Approve::Decline,
         Asker::Silent | Asker::NoOne => Approve::Never,
     };
