@@ -39,7 +39,7 @@ impl Pipeline {
             spots.extend(reload.seen().files().flat_map(trail));
         }
         spots.extend(config.policy.rules.iter().flat_map(|file| trail(file)));
-        if let Some(rules) = &config.policy.rules_dir {
+        for rules in &config.policy.rules_dirs.used {
             spots.extend(trail(rules));
             spots.insert((rules.clone(), None));
         }

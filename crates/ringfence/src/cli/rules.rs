@@ -15,7 +15,7 @@ use crate::policy::{Places, Policy, Rulebook};
 /// See what your rules say about a command, try their examples, and look for rules that say too much
 ///
 /// Rules are Codex's `.rules` files: `prefix_rule(pattern = ["git", "push"], decision = "prompt")`. Without --rules
-/// they are read from $CODEX_HOME/rules (~/.codex/rules by default), and what the project here forbids or asks about in
+/// they are read from /etc/codex/rules and $CODEX_HOME/rules (~/.codex/rules by default), and what the project here forbids or asks about in
 /// .codex/rules is added to them.
 #[derive(clap::Args)]
 #[command(
@@ -86,8 +86,8 @@ fn report(book: &Rulebook) -> bool {
 /// Where one would put rules when there are none.
 fn report_none(book: &Rulebook, places: &Places) {
     if book.files.is_empty() && book.faults.is_empty() {
-        let dirs: Vec<String> = places.dirs.iter().map(|dir| dir.join("*.rules").display().to_string()).collect();
-        let _ = writeln!(std::io::stderr(), "note: there are no rules in {}", plain(&dirs.join(", ")));
+        let none = || format!("there are no rules in {}", places.shown());
+        let _ = writeln!(std::io::stderr(), "note: {}", plain(&places.overlooked(book).unwrap_or_else(none)));
     }
 }
 

@@ -43,7 +43,7 @@ variables! {
     HOME                    "HOME"                    false "The home directory: base of the defaults, and refused as a workspace.";
     XDG_RUNTIME_DIR         "XDG_RUNTIME_DIR"         false "Holds the socket of the session that the system's keyring belongs to.";
     DBUS_SESSION_BUS_ADDRESS "DBUS_SESSION_BUS_ADDRESS" false "The same, where it is elsewhere.";
-    CODEX_HOME              "CODEX_HOME"              false "Holds the operator's rules, in `rules/`; `~/.codex` by default.";
+    CODEX_HOME              "CODEX_HOME"              false "Holds the operator's rules, in `rules/`; by default the home of the Codex that starts the server, else `~/.codex`.";
     PATH                    "PATH"                    false "Where the browser and the programs that rules name are looked for.";
     RUSTUP_HOME             "RUSTUP_HOME"             false "Where Rust's toolchains are, which commands in the fence may use.";
 }
@@ -54,11 +54,14 @@ pub struct Env {
     variables: Vec<(OsString, OsString)>,
     /// The directory that relative paths start from.
     pub cwd: Option<PathBuf>,
+    /// The home of the Codex that started this process, which does not pass CODEX_HOME on.
+    pub client_codex_home: Option<PathBuf>,
 }
 
 impl Env {
     pub fn of_process() -> Self {
-        Env { variables: std::env::vars_os().collect(), cwd: std::env::current_dir().ok() }
+        let client_codex_home = super::codex_home::of_client(std::env::var_os(PATH).as_deref());
+        Env { variables: std::env::vars_os().collect(), cwd: std::env::current_dir().ok(), client_codex_home }
     }
 
     pub fn new<N: Into<OsString>, V: Into<OsString>>(
@@ -66,7 +69,7 @@ impl Env {
         cwd: impl Into<PathBuf>,
     ) -> Self {
         let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
-        Env { variables, cwd: Some(cwd.into()) }
+        Env { variables, cwd: Some(cwd.into()), client_codex_home: None }
     }
 
     /// An empty value counts as not set, as shells and unit files leave them behind.

@@ -5,6 +5,7 @@
 
 mod bind;
 mod check;
+mod codex_home;
 mod entry;
 pub mod env;
 mod fault;
@@ -41,6 +42,7 @@ use serde::Deserialize;
 
 pub use bind::check_bind;
 pub use check::{Finding, Look, Severity, idle_patterns, look};
+pub use codex_home::{RulesDirs, rules_dirs};
 pub use entry::{Effect, Entry, EntryStdin, OURS, validator};
 pub use env::Env;
 pub use fault::Fault;

@@ -1,11 +1,12 @@
 //! `[policy]`: which rules there are, and what becomes of what they allow.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::env::{self, Env};
+use super::codex_home::{self, RulesDirs};
+use super::env::Env;
 use super::resolve::{Layers, Picker};
 use super::{Sandbox, ToolSet, raw};
 use crate::base::{Error, Result};
@@ -77,7 +78,7 @@ impl Heuristics {
 #[derive(Debug, Clone)]
 pub struct Policy {
     /// Where Codex keeps its rules, and files that were named beside.
-    pub rules_dir: Option<PathBuf>,
+    pub rules_dirs: RulesDirs,
     pub rules: Vec<PathBuf>,
     pub escalate: Escalate,
     pub escalate_risky: EscalateRisky,
@@ -107,7 +108,7 @@ pub(super) fn resolve(
     p: &mut Picker<'_>,
     (flags, env): (&PolicyFlags, &Env),
     (file, defaults): (&raw::Policy, &raw::Policy),
-    (tools, sandbox): (ToolSet, &Sandbox),
+    (tools, sandbox, workspace): (ToolSet, &Sandbox, Option<&Path>),
 ) -> Result<Policy> {
     let named: Vec<PathBuf> = file.rules.iter().flatten().map(|path| p.file_path(path)).collect::<Result<_>>()?;
     let from_here = |path: &PathBuf| super::place::absolute(path, env.cwd.as_deref(), None);
@@ -144,7 +145,7 @@ pub(super) fn resolve(
     let words = |all: &Vec<String>| all.join(", ");
     let escalate_as = Layers::file_only(file.escalate_as.clone(), None);
     Ok(Policy {
-        rules_dir: codex_home(env).map(|home| home.join("rules")),
+        rules_dirs: codex_home::rules_dirs(env, workspace),
         rules,
         escalate,
         escalate_risky,
@@ -159,14 +160,6 @@ pub(super) fn resolve(
         audit_execs: p.pick("policy.audit_execs", audit_execs, bool::to_string)?.0,
         wider: wider.map(Box::new),
     })
-}
-
-/// Where Codex keeps what is its own, rules among it.
-pub fn codex_home(env: &Env) -> Option<PathBuf> {
-    match env.absolute(env::CODEX_HOME) {
-        Some(home) => Some(home.to_owned()),
-        None => env.absolute(env::HOME).map(|home| home.join(".codex")),
-    }
 }
 
 /// The sandbox, with more of what is named and all of the rest.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::bind::{check_bind, parse_listen};
 use super::check::KEY;
+use super::codex_home::codex_home;
 use super::entry::{self, Around};
 use super::env::{self, Env};
 use super::log::{self, LogFlags};
@@ -319,7 +320,7 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env, first: O
     let (entries, dropped) = entries(p, source, (&surface, sandbox.profile));
     let secrets = Secrets::resolve(entries.iter().flat_map(|entry| entry.refs()), &sources);
     let sources = (&flags.policy, env);
-    let policy = policy::resolve(p, sources, (&file.policy, &defaults.policy), (tools, &sandbox));
+    let policy = policy::resolve(p, sources, (&file.policy, &defaults.policy), (tools, &sandbox, workspace.as_deref()));
     let policy = policy.map_err(about("policy"))?;
     let writable = first.map_or(&sandbox.writable, |first| &first.sandbox.writable);
     place::check_steering(&steering, &root, writable)?;
@@ -342,7 +343,7 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env, first: O
         sandbox,
         policy,
         home: env.absolute(env::HOME).map(Path::to_owned),
-        codex_home: policy::codex_home(env),
+        codex_home: codex_home(env, workspace.as_deref()),
         rustup_home: match env.absolute(env::RUSTUP_HOME) {
             Some(path) => Some(path.to_owned()),
             None => env.absolute(env::HOME).map(|home| home.join(".rustup")),

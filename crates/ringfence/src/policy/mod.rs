@@ -20,7 +20,7 @@ pub use book::{Ignored, Rulebook};
 pub use leaving::Leaving;
 pub use programs::locate;
 
-use crate::config::{Config, Env, env};
+use crate::config::{Config, Env, env, rules_dirs};
 use crate::sandbox::Launcher;
 use crate::sandbox::env::DEFAULT_PATH;
 use files::Found;
@@ -33,6 +33,8 @@ const MAX_WORKSPACES: usize = 256;
 pub struct Places {
     /// Every `*.rules` in these.
     pub dirs: Vec<PathBuf>,
+    /// The same of other homes of Codex: what is in there does not count.
+    pub unused_dirs: Vec<PathBuf>,
     /// And these, wherever they are.
     pub files: Vec<PathBuf>,
     /// The operator's PATH.
@@ -40,13 +42,17 @@ pub struct Places {
 }
 
 impl Places {
-    /// `$CODEX_HOME/rules` (`~/.codex/rules` by default), and files that were named.
+    /// Where Codex keeps its rules, and files that were named.
     pub fn of(variables: &Env, files: Vec<PathBuf>) -> Places {
-        let home = || variables.absolute(env::HOME).map(|home| home.join(".codex"));
-        let codex = variables.path(env::CODEX_HOME).map(Path::to_owned).or_else(home);
         let cwd = variables.cwd.clone().unwrap_or_default();
+        let mut dirs = rules_dirs(variables, variables.cwd.as_deref());
+        if let Some(codex) = variables.path(env::CODEX_HOME).filter(|codex| codex.is_relative()) {
+            dirs.used.truncate(1);
+            dirs.used.push(cwd.join(codex).join("rules"));
+        }
         Places {
-            dirs: codex.map(|codex| cwd.join(codex).join("rules")).into_iter().collect(),
+            dirs: dirs.used,
+            unused_dirs: dirs.unused,
             files: files.into_iter().map(|file| cwd.join(file)).collect(),
             search_path: search_path(variables),
         }
@@ -56,7 +62,8 @@ impl Places {
     pub fn of_config(config: &Config) -> Places {
         let policy = &config.policy;
         Places {
-            dirs: policy.rules_dir.iter().cloned().collect(),
+            dirs: policy.rules_dirs.used.clone(),
+            unused_dirs: policy.rules_dirs.unused.clone(),
             files: policy.rules.clone(),
             search_path: search_path(&Env::of_process()),
         }
@@ -64,7 +71,32 @@ impl Places {
 
     /// Only files that were named, by the names that they were given.
     pub fn only(variables: &Env, files: Vec<PathBuf>) -> Places {
-        Places { dirs: Vec::new(), files, search_path: search_path(variables) }
+        Places { files, search_path: search_path(variables), ..Places::default() }
+    }
+}
+
+impl Places {
+    /// Every place where files are looked for, for a reader.
+    pub fn shown(&self) -> String {
+        let dirs = self.dirs.iter().map(|dir| dir.join("*.rules").display().to_string());
+        dirs.chain(self.files.iter().map(|file| file.display().to_string())).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Why there may be no rules although the operator has written some: they are in a home of Codex that is not the one
+    /// that counts. Nothing to say where rules were found.
+    pub fn overlooked(&self, book: &Rulebook) -> Option<String> {
+        let is_rules = |entry: &std::fs::DirEntry| entry.path().extension().is_some_and(|ending| ending == "rules");
+        let count = |dir: &PathBuf| {
+            let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+            entries.filter(is_rules).count()
+        };
+        let dir = self.unused_dirs.iter().find(|dir| book.files.is_empty() && count(dir) > 0)?;
+        Some(format!(
+            "no rules were found in {}, and those in {} do not count: set CODEX_HOME for this server, or name the files \
+             with --rules",
+            self.shown(),
+            dir.display()
+        ))
     }
 }
 
@@ -130,6 +162,11 @@ impl Policy {
         let (book, watched) = book::make(&self.0.launcher, &self.0.places, &found, Some(workspace), generation).await;
         book.log();
         Arc::clone(&kept.insert(Kept { found, watched, book: Arc::new(book) }).book)
+    }
+
+    /// Where rules are looked for.
+    pub fn places(&self) -> &Places {
+        &self.0.places
     }
 
     /// The rules as they are now, read for one question and not kept; without a workspace the operator's alone.

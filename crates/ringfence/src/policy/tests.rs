@@ -17,8 +17,8 @@ impl House {
         let scratch = Scratch::new();
         let places = Places {
             dirs: vec![scratch.dir("home/rules")],
-            files: Vec::new(),
             search_path: scratch.dir("bin").into_os_string(),
+            ..Places::default()
         };
         scratch.dir("ws");
         House { policy: Policy::with(places, launcher()), scratch }
@@ -192,9 +192,10 @@ async fn when_there_is_a_list_only_listed_files_go_by_the_name() {
 #[test]
 fn the_places_are_codex_home_or_the_one_in_the_home_directory() {
     let places = |pairs: &[(&str, &str)]| Places::of(&Env::new(pairs.iter().copied(), "/here"), vec!["x.rules".into()]);
-    assert_eq!(places(&[("HOME", "/h")]).dirs, [Path::new("/h/.codex/rules")]);
-    assert_eq!(places(&[("HOME", "/h"), ("CODEX_HOME", "c")]).dirs, [Path::new("/here/c/rules")]);
-    assert!(places(&[]).dirs.is_empty());
+    let system = Path::new("/etc/codex/rules");
+    assert_eq!(places(&[("HOME", "/h")]).dirs, [system, Path::new("/h/.codex/rules")]);
+    assert_eq!(places(&[("HOME", "/h"), ("CODEX_HOME", "c")]).dirs, [system, Path::new("/here/c/rules")]);
+    assert_eq!(places(&[]).dirs, [system]);
     assert_eq!(places(&[]).files, [Path::new("/here/x.rules")]);
     assert_eq!(places(&[]).search_path, DEFAULT_PATH);
     assert_eq!(places(&[("PATH", "/p")]).search_path, "/p");

@@ -11,6 +11,7 @@ mod auth;
 mod browser;
 mod cancel;
 mod code_exec;
+mod codex_home;
 mod codex_pair;
 mod config;
 mod configured;

@@ -118,6 +118,29 @@ fn explain_names_the_rule_that_decides_and_what_would_happen() {
     assert!(out.contains("no rule") && out.contains("It runs in the sandbox"), "{out}");
 }
 
+/// An `allow` for a program that does what its arguments say is no promise that the command leaves.
+#[test]
+fn explain_and_lint_say_what_an_allow_means_for_a_command_with_more_words() {
+    let house = House::with("prefix_rule(['mkdir'])\nprefix_rule(['id'])\nprefix_rule(['find', '.', '-delete'])\n");
+    let (_, out, _) = house.told(&["explain", "mkdir", "-p", "x"]);
+    for told in
+        ["someone is asked whether it runs outside or inside", "no one can be asked it runs inside", "escalate_risky"]
+    {
+        assert!(out.contains(told), "{told}: {out}");
+    }
+    for plain in [&["explain", "id", "-u"][..], &["explain", "find", ".", "-delete"]] {
+        let (_, out, _) = house.told(plain);
+        assert!(!out.contains("escalate_risky") && out.contains("What cannot leave runs in the sandbox"), "{out}");
+    }
+    let (_, out, _) = house.told(&["explain", "find", ".", "-delete", "-quit"]);
+    assert!(out.contains("more words than its rule names") && out.contains("escalate_risky"), "{out}");
+    let (_, out, _) = house.told(&["lint"]);
+    assert!(out.contains("escalate_risky") && out.contains("where no one can be asked not at all"), "{out}");
+    let house = House::with("prefix_rule(['mkdir'], 'prompt')\n");
+    let (_, out, _) = house.told(&["explain", "mkdir", "x"]);
+    assert!(out.contains("A no, silence or no one to ask is exit code 1."), "{out}");
+}
+
 #[test]
 fn at_run_time_no_allow_on_a_path_hides_what_is_forbidden_on_the_name() {
     let house = House::with("prefix_rule(['/usr/bin/env'])\nprefix_rule(['env'], 'forbidden')\n");

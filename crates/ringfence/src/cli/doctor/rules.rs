@@ -14,7 +14,7 @@ pub fn look(config: &Config) -> Vec<Health> {
     let Ok(runtime) = runtime else { return Vec::new() };
     let policy = Policy::new(Places::of_config(config));
     let book = runtime.block_on(policy.read_once(config.workspace.as_deref()));
-    let mut all = vec![files(&book)];
+    let mut all = vec![files(&book, policy.places())];
     all.extend(book.faults.iter().map(|fault| Health {
         name: "rules",
         outcome: Outcome::Refused,
@@ -39,11 +39,16 @@ pub fn look(config: &Config) -> Vec<Health> {
     all
 }
 
-fn files(book: &Rulebook) -> Health {
+/// Which files count, or where they were looked for.
+fn files(book: &Rulebook, places: &Places) -> Health {
+    if let Some(overlooked) = places.overlooked(book) {
+        return Health { name: "rules", outcome: Outcome::NotTried, text: overlooked, fix: None };
+    }
     let (rules, files) = (book.table.prefixes.len(), book.files.len());
+    let names: Vec<String> = book.files.iter().map(|file| file.display().to_string()).collect();
     let text = match files {
-        0 => "none".to_owned(),
-        _ => format!("{rules} in {files} files"),
+        0 => format!("none in {}", places.shown()),
+        _ => format!("{rules} in {files} files: {}", names.join(", ")),
     };
     Health { name: "rules", outcome: Outcome::Ok, text, fix: None }
 }

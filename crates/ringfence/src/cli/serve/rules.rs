@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use policy::{Decision, PrefixRule};
 
-use crate::config::{Config, EscalateRisky};
+use crate::config::{Config, Escalate, EscalateRisky};
 use crate::mcp::Server;
 use crate::policy::leaving::{Treatment, treatment};
 use crate::policy::{Leaving, Rulebook, lint};
@@ -21,6 +21,18 @@ pub async fn report(server: Arc<Server>) {
             Arc::new(book)
         }
     };
+    let places = policy.places();
+    match places.overlooked(&book) {
+        Some(overlooked) => tracing::warn!("rules: {overlooked}"),
+        None if book.files.is_empty() && server.config.policy.escalate != Escalate::Off => {
+            tracing::warn!("rules: none were found in {}", places.shown());
+        }
+        None if book.files.is_empty() => tracing::info!("rules: none were found in {}", places.shown()),
+        None => {
+            let files: Vec<String> = book.files.iter().map(|file| file.display().to_string()).collect();
+            tracing::info!("rules: these files count: {}", files.join(", "));
+        }
+    }
     for line in escalation_lines(&book, &server.config) {
         tracing::warn!("rules: {line}");
     }

@@ -171,11 +171,19 @@ pub fn ringfence(scratch: &Scratch) -> Command {
     started(&binary(), scratch)
 }
 
+/// The way to other programs, without Codex's own helpers: those would lead a server to the rules of whoever runs the
+/// tests in there.
+fn search_path() -> std::ffi::OsString {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_codex = |dir: &PathBuf| dir.to_string_lossy().contains("codex-arg0");
+    std::env::join_paths(std::env::split_paths(&path).filter(|dir| !is_codex(dir))).unwrap()
+}
+
 fn started(program: &Path, scratch: &Scratch) -> Command {
     let mut command = Command::new(program);
     command
         .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("PATH", search_path())
         .env("HOME", scratch.path().join("home"))
         .env("TMPDIR", scratch.path().join("tmp"))
         .current_dir(scratch.path().join("workspace"));
