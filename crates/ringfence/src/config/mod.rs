@@ -224,6 +224,8 @@ pub struct Http {
     /// Names and `name:port` allowed in Host, beside loopback.
     pub allowed_hosts: Vec<String>,
     pub allowed_origins: Vec<String>,
+    /// Where clients reach the server through a proxy, without `/mcp` and without a slash at its end.
+    pub public_url: Option<String>,
     pub insecure_no_auth: bool,
 }
 

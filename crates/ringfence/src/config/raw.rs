@@ -316,6 +316,8 @@ pub struct Http {
     pub allowed_hosts: Option<Vec<HostName>>,
     /// `scheme://host` or `scheme://host:port` accepted in Origin beside the loopback names.
     pub allowed_origins: Option<Vec<OriginName>>,
+    /// The URL at which clients reach this server through a proxy, without `/mcp`: for OAuth metadata and challenges. Its host is accepted in Host, its origin in Origin.
+    pub public_url: Option<PublicUrl>,
 }
 
 /// The secret itself has no key here on purpose: config files are copied, shown and checked in.
@@ -431,6 +433,32 @@ impl TryFrom<String> for HostName {
             return Err("a host is written `name` or `name:port`, without wildcards");
         }
         Ok(HostName(text.to_ascii_lowercase()))
+    }
+}
+
+/// `https://host[:port][/path]`, without a slash at its end.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(try_from = "String")]
+#[schemars(with = "String")]
+pub struct PublicUrl(pub String);
+
+impl TryFrom<String> for PublicUrl {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let wrong = "a public URL is written `https://host`, `https://host:port` or `https://host/path`";
+        let (scheme, rest) = text.split_once("://").ok_or(wrong)?;
+        let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let host = HostName::try_from(host.to_owned()).map_err(|_| wrong)?.0;
+        let scheme = Some(scheme.to_ascii_lowercase()).filter(|scheme| ["http", "https"].contains(&scheme.as_str()));
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.' | '~');
+        // Who gives the whole address of the endpoint means the same.
+        let path = path.trim_end_matches('/');
+        let path = path.strip_suffix("/mcp").unwrap_or(path);
+        match scheme.filter(|_| path.chars().all(plain)) {
+            Some(scheme) => Ok(PublicUrl(format!("{scheme}://{host}{path}"))),
+            None => Err(wrong),
+        }
     }
 }
 

@@ -563,8 +563,10 @@ fn http(
         flag: flags.insecure_no_auth.then_some((true, "--insecure-no-auth")),
         ..Layers::file_only(None, Some(false))
     };
+    let public_url = Layers::file_only(file.public_url.as_ref().map(|url| url.0.clone()), None);
     Ok(Http {
         listen,
+        public_url: p.pick_optional("http.public_url", public_url, String::clone).map(|(url, _)| url),
         allowed_hosts: p.pick("http.allowed_hosts", hosts, join)?.0,
         allowed_origins: p.pick("http.allowed_origins", origins, join)?.0,
         insecure_no_auth: p.pick("http.insecure_no_auth", insecure, bool::to_string)?.0,

@@ -3,6 +3,8 @@
 //! A key allows exactly one algorithm, so a token cannot choose how it is checked. Only the `Authorization`
 //! header is read; a token in a query string would end up in logs, and is no token to us.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ED25519, ParsedPublicKey};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -16,7 +18,9 @@ use crate::config::{Auth, AuthKey};
 use crate::session::Principal;
 
 /// Clocks of two machines differ; tokens are honoured this long around their times.
-const LEEWAY_S: u64 = 30;
+const LEEWAY_S: f64 = 30.0;
+/// A token that is valid for longer is taken for one that is valid for so long: a year.
+const LONGEST_S: f64 = 365.0 * 86_400.0;
 /// No honest token is longer, and a longer one costs us work before it is refused.
 const TOKEN_BYTES: usize = 16 * 1024;
 const SUBJECT_BYTES: usize = 512;
@@ -29,8 +33,20 @@ pub struct Verifier {
     issuer: Option<String>,
 }
 
+/// Whom a token is for, and for how long.
+#[derive(Debug)]
+pub struct VerifiedToken {
+    pub principal: Principal,
+    /// From now on, the leeway included.
+    pub valid_for: Duration,
+}
+
 #[derive(Deserialize)]
 struct Claims {
+    #[serde(default)]
+    exp: Value,
+    #[serde(default)]
+    nbf: Value,
     #[serde(default)]
     sub: Value,
     #[serde(default)]
@@ -46,8 +62,9 @@ impl Verifier {
             AuthKey::PublicPem(pem) => public_key(pem)?,
         };
         let mut validation = Validation::new(algorithm);
-        validation.leeway = LEEWAY_S;
-        validation.validate_nbf = true;
+        // Times are checked below: RFC 7519 allows fractions of a second, and when a token ends is needed later, too.
+        validation.validate_exp = false;
+        validation.required_spec_claims.clear();
         // Audience and issuer are checked below: when they are wanted, a token without them is refused as well.
         validation.validate_aud = false;
         if auth.audience.is_none() {
@@ -59,10 +76,11 @@ impl Verifier {
     }
 
     /// Who sent a request with this `Authorization` header.
-    pub fn verify(&self, authorization_header: Option<&str>) -> Result<Principal> {
+    pub fn verify(&self, authorization_header: Option<&str>) -> Result<VerifiedToken> {
         let token = bearer(authorization_header)?;
         self.check_header(token)?;
         let claims = jsonwebtoken::decode::<Claims>(token, &self.key, &self.validation).map_err(refusal)?.claims;
+        let valid_for = time_left(&claims, SystemTime::now())?;
         if let Some(issuer) = &self.issuer
             && claims.iss.as_str() != Some(issuer)
         {
@@ -73,7 +91,7 @@ impl Verifier {
         {
             return Err(refused("wrong_audience", "the token is not made for this server"));
         }
-        principal(&claims)
+        Ok(VerifiedToken { principal: principal(&claims)?, valid_for })
     }
 
     /// The algorithm is ours to choose, not the token's; this also refuses `none`, which the library calls malformed.
@@ -181,6 +199,24 @@ fn bearer(header: Option<&str>) -> Result<&str> {
     Ok(token)
 }
 
+/// How long the token is honoured from now on. Times are seconds since 1970 (RFC 7519, NumericDate), whole or not.
+fn time_left(claims: &Claims, now: SystemTime) -> Result<Duration> {
+    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let malformed = |message| refused("malformed_token", message);
+    let number = |claim: &Value| claim.as_f64().filter(|seconds| seconds.is_finite());
+    let expires = number(&claims.exp).ok_or_else(|| malformed("the token does not say when it expires (exp)"))?;
+    if !claims.nbf.is_null() {
+        let begins = number(&claims.nbf).ok_or_else(|| malformed("the token's beginning (nbf) is not a number"))?;
+        if begins > now + LEEWAY_S {
+            return Err(refused("not_yet_valid", "the token is not valid yet"));
+        }
+    }
+    match Duration::try_from_secs_f64((expires + LEEWAY_S - now).min(LONGEST_S)) {
+        Ok(left) if !left.is_zero() => Ok(left),
+        _ => Err(expired()),
+    }
+}
+
 fn names_audience(claim: &Value, audience: &str) -> bool {
     match claim {
         Value::String(one) => one == audience,
@@ -208,6 +244,11 @@ fn is_name(text: &str) -> bool {
     !text.trim().is_empty() && text.len() <= SUBJECT_BYTES && !text.chars().any(char::is_control)
 }
 
+/// A token that was valid when its request came.
+pub fn expired() -> Error {
+    refused("expired", "the token has expired")
+}
+
 fn refused(reason: &'static str, message: &str) -> Error {
     let hint = match reason {
         "missing_token" => "Send `Authorization: Bearer <token>` with a token made for this server.",
@@ -224,14 +265,9 @@ fn refused(reason: &'static str, message: &str) -> Error {
 /// Our words for the library's: its own text may quote the token.
 fn refusal(error: jsonwebtoken::errors::Error) -> Error {
     match error.kind() {
-        ErrorKind::ExpiredSignature => refused("expired", "the token has expired"),
-        ErrorKind::ImmatureSignature => refused("not_yet_valid", "the token is not valid yet"),
         ErrorKind::InvalidSignature => refused("bad_signature", "the token's signature is not from this server's key"),
         ErrorKind::InvalidAlgorithm => {
             refused("wrong_algorithm", "the token is signed with another algorithm than this server's key")
-        }
-        ErrorKind::MissingRequiredClaim(_) => {
-            refused("malformed_token", "the token does not say when it expires (exp)")
         }
         _ => refused("malformed_token", "the token is not a signed JWT"),
     }

@@ -116,7 +116,12 @@ fn every_algorithm_accepts_its_own_and_refuses_the_rest() {
     for (ours, stranger) in PAIRS.iter() {
         let verifier = verifier(&ours.public);
         let now = get_current_timestamp();
-        assert_eq!(verifier.verify(Some(&sign(ours, &good()))).unwrap().name(), "ada@", "{:?}", ours.algorithm);
+        assert_eq!(
+            verifier.verify(Some(&sign(ours, &good()))).unwrap().principal.name(),
+            "ada@",
+            "{:?}",
+            ours.algorithm
+        );
         assert_eq!(reason(&verifier, Some(&sign(stranger, &good()))), "bad_signature", "{:?}", ours.algorithm);
         let table = [
             (json!({"exp": now - 20}), None),
@@ -225,8 +230,8 @@ fn audience_and_issuer_count_when_they_are_set() {
     for (changes, expected) in table {
         let outcome = verifier.verify(Some(&sign(ours, &with(changes.clone()))));
         assert_eq!(outcome.as_ref().err().and_then(|error| error.reason_name()), expected, "{changes}");
-        if let Ok(principal) = outcome {
-            assert_eq!(principal.name(), "ada@https://idp");
+        if let Ok(verified) = outcome {
+            assert_eq!(verified.principal.name(), "ada@https://idp");
         }
     }
 }
@@ -236,8 +241,8 @@ fn subjects_of_different_issuers_never_meet() {
     let ours = &PAIRS[0].0;
     let verifier = verifier(&ours.public);
     let name = |sub: &str, iss: Value| {
-        let principal = verifier.verify(Some(&sign(ours, &with(json!({"sub": sub, "iss": iss}))))).unwrap();
-        principal.name().to_owned()
+        let verified = verifier.verify(Some(&sign(ours, &with(json!({"sub": sub, "iss": iss}))))).unwrap();
+        verified.principal.name().to_owned()
     };
     let names = [
         name("a", json!("b@c")),
@@ -301,4 +306,30 @@ fn the_metadata_names_the_issuer_and_the_resource() {
     assert_eq!(metadata["resource"], "https://rf/mcp");
     assert_eq!(metadata["authorization_servers"], json!(["https://idp"]));
     assert_eq!(metadata["bearer_methods_supported"], json!(["header"]));
+}
+
+#[test]
+fn times_may_have_fractions_and_say_how_long_a_token_is_valid() {
+    let ours = &PAIRS[0].0;
+    let verifier = verifier(&ours.public);
+    let now = get_current_timestamp() as f64;
+    let outcome = |changes: Value| verifier.verify(Some(&sign(ours, &with(changes))));
+    for exp in [json!(now + 600.5), json!(now - 5.25), json!(1e300), json!(4_102_444_800_u64)] {
+        outcome(json!({"exp": exp})).unwrap_or_else(|error| panic!("{exp}: {error}"));
+    }
+    let left = outcome(json!({"exp": now + 600.5, "nbf": now - 0.5})).unwrap().valid_for.as_secs_f64();
+    assert!((500.0..=631.0).contains(&left), "{left}");
+    for (changes, reason) in [
+        (json!({"exp": now - 31.5}), "expired"),
+        (json!({"exp": -1.5}), "expired"),
+        (json!({"exp": 0}), "expired"),
+        (json!({"exp": now + 600.0, "nbf": now + 300.5}), "not_yet_valid"),
+        (json!({"exp": "4102444800"}), "malformed_token"),
+        (json!({"exp": [4_102_444_800_u64]}), "malformed_token"),
+        (json!({"exp": null}), "malformed_token"),
+        (json!({"exp": now + 600.0, "nbf": "0"}), "malformed_token"),
+    ] {
+        let found = outcome(changes.clone()).err().and_then(|error| error.reason_name());
+        assert_eq!(found, Some(reason), "{changes}");
+    }
 }

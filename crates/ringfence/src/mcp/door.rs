@@ -5,18 +5,22 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::header::{CONNECTION, HOST, ORIGIN, WWW_AUTHENTICATE};
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use axum::middleware::Next;
 use axum::response::Response;
 
+use tokio::time::Instant;
+
 use super::auth;
 use super::http::places::{PlaceKind, SlotHandle};
-use super::http::{App, Caller, hold, json_error, json_response};
+use super::http::{App, Caller, hold_until, json_error, json_response};
 use super::peer::Connection;
 use crate::base::{Error, Kind};
 use crate::session::Principal;
 
-/// Host and Origin: a web page must not reach a local server under another name (DNS rebinding).
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// Host, Origin and Sec-Fetch-Site: a web page must not reach a local server under another name (DNS rebinding).
 pub(super) async fn check_names(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let http = &app.server.config.http;
     let refused = |reason, message| {
@@ -28,19 +32,38 @@ pub(super) async fn check_names(State(app): State<Arc<App>>, request: Request, n
         .get(HOST)
         .and_then(|host| host.to_str().ok())
         .or_else(|| request.uri().authority().map(|authority| authority.as_str()));
-    if !host.is_some_and(|host| is_loopback_name(host) || is_listed(host, &http.allowed_hosts)) {
+    let public = http.public_url.as_deref().and_then(origin_of);
+    let is_public = |host: &str| public.is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(host));
+    if !host.is_some_and(|host| is_loopback_name(host) || is_listed(host, &http.allowed_hosts) || is_public(host)) {
         return refused("host", "this Host is not allowed");
+    }
+    let is_listed_origin = |origin: &str| {
+        http.allowed_origins.iter().any(|listed| listed == origin) || public.is_some_and(|(public, _)| public == origin)
+    };
+    // A browser says where a request comes from, also when it sends no Origin. Pages of other sites, and of this site
+    // under another port or name, have no business here unless the operator lists their origin.
+    let listed = request.headers().get(ORIGIN).and_then(|origin| origin.to_str().ok()).is_some_and(is_listed_origin);
+    let own = |site: &HeaderValue| ["none", "same-origin"].iter().any(|own| site.as_bytes() == own.as_bytes());
+    if !listed && !request.headers().get_all(FETCH_SITE).iter().all(own) {
+        return refused("fetch_site", "this request comes from another site");
     }
     if let Some(origin) = request.headers().get(ORIGIN) {
         let allowed = origin.to_str().is_ok_and(|origin| {
             let local = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-            local.is_some_and(is_loopback_name) || http.allowed_origins.iter().any(|listed| listed == origin)
+            local.is_some_and(is_loopback_name) || is_listed_origin(origin)
         });
         if !allowed {
             return refused("origin", "this Origin is not allowed");
         }
     }
     next.run(request).await
+}
+
+/// `scheme://host[:port]` of a URL, and its `host[:port]`.
+fn origin_of(url: &str) -> Option<(&str, &str)> {
+    let (scheme, rest) = url.split_once("://")?;
+    let authority = rest.split('/').next()?;
+    Some((url.get(..scheme.len() + 3 + authority.len())?, authority))
 }
 
 /// `name` or `name:port` with a loopback name.
@@ -77,39 +100,51 @@ pub(super) async fn authenticate(
     next: Next,
 ) -> Response {
     let in_flight = slot.begin_request();
-    let principal = match &app.verifier {
+    let identity = match &app.verifier {
         None => {
             let owned = connection.require_owner(app.server.config.http.insecure_no_auth).await;
-            owned.map(|()| Principal::local())
+            owned.map(|()| (Principal::local(), None))
         }
         Some(verifier) => {
             let header = request.headers().get(axum::http::header::AUTHORIZATION);
             let verified = verifier.verify(header.map(|value| value.to_str().unwrap_or("")));
-            // For the log alone.
-            verified.map_err(|error| error.source(std::io::Error::other(format!("from {}", connection.remote()))))
+            verified.map(|token| (token.principal, Some(Instant::now() + token.valid_for)))
         }
     };
-    match principal {
-        Ok(principal) => {
-            let place = slot.admit().and_then(|()| app.places.take(&principal, PlaceKind::Request));
-            let place = match place {
-                Ok(place) => place,
-                Err(error) => return closing(json_error(None, &error)),
-            };
-            request.extensions_mut().insert(Caller { principal });
-            hold(next.run(request).await, (in_flight, place))
-        }
-        Err(error) => {
-            let mut response = json_error(None, &error);
-            if error.kind() == Kind::Unauthenticated {
-                let metadata = metadata_url(&app, request.headers());
-                if let Ok(challenge) = HeaderValue::from_str(&auth::challenge(&error, metadata.as_deref())) {
-                    response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
-                }
-            }
-            response
+    // For the log alone.
+    let from = |error: Error| error.source(std::io::Error::other(format!("from {}", connection.remote())));
+    let (principal, end) = match identity {
+        Ok(identity) => identity,
+        Err(error) => return refuse(&app, request.headers(), from(error)),
+    };
+    let place = match slot.admit().and_then(|()| app.places.take(&principal, PlaceKind::Request)) {
+        Ok(place) => place,
+        Err(error) => return closing(json_error(None, &error)),
+    };
+    request.extensions_mut().insert(Caller { principal });
+    // What a token opened ends with it: an answer that has not begun, and a stream.
+    let headers = request.headers().clone();
+    let answer = next.run(request);
+    let response = match end {
+        None => answer.await,
+        Some(end) => match tokio::time::timeout_at(end, answer).await {
+            Ok(response) => response,
+            Err(_) => return refuse(&app, &headers, from(auth::expired())),
+        },
+    };
+    hold_until(response, (in_flight, place), end)
+}
+
+/// An error with the challenge that belongs to it.
+fn refuse(app: &App, headers: &HeaderMap, error: Error) -> Response {
+    let mut response = json_error(None, &error);
+    if error.kind() == Kind::Unauthenticated {
+        let metadata = metadata_url(app, headers);
+        if let Ok(challenge) = HeaderValue::from_str(&auth::challenge(&error, metadata.as_deref())) {
+            response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
         }
     }
+    response
 }
 
 /// Ends the connection with this answer, so that it does not hold a place.
@@ -118,22 +153,39 @@ fn closing(mut response: Response) -> Response {
     response
 }
 
-fn resource_url(headers: &HeaderMap) -> String {
-    // Host has been checked against the names we answer to.
+/// Where clients reach this server: as the operator says, since a proxy in front of us may speak another scheme and have
+/// another name; else as the request says, whose Host has been checked against the names we answer to.
+fn public_url(app: &App, headers: &HeaderMap) -> String {
+    if let Some(url) = &app.server.config.http.public_url {
+        return url.clone();
+    }
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or("127.0.0.1");
-    format!("http://{host}/mcp")
+    format!("http://{host}")
 }
 
+const METADATA: &str = "/.well-known/oauth-protected-resource";
+
+/// RFC 9728, 3.1: the well-known part stands between the host and the path of the resource.
 fn metadata_url(app: &App, headers: &HeaderMap) -> Option<String> {
     app.server.config.auth.as_ref()?.issuer.as_ref()?;
-    Some(resource_url(headers).replace("/mcp", "/.well-known/oauth-protected-resource/mcp"))
+    let url = public_url(app, headers);
+    let path_at = url.find("://").and_then(|at| Some(at + 3 + url.get(at + 3..)?.find('/')?)).unwrap_or(url.len());
+    let (origin, prefix) = url.split_at(path_at);
+    Some(format!("{origin}{METADATA}{prefix}/mcp"))
 }
 
 /// RFC 9728, when there is an issuer to name.
-pub(super) async fn resource_metadata(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
-    match app.server.config.auth.as_ref().and_then(|auth| auth.issuer.as_deref()) {
-        Some(issuer) => json_response(200, &auth::protected_resource_metadata(issuer, &resource_url(&headers))),
-        None => json_error(None, &Error::new(Kind::NotFound, "no authorization server is configured")),
+pub(super) async fn resource_metadata(State(app): State<Arc<App>>, uri: Uri, headers: HeaderMap) -> Response {
+    let known =
+        |url: &String| url.ends_with(uri.path()) || [METADATA, &format!("{METADATA}/mcp")].contains(&uri.path());
+    let issuer = app.server.config.auth.as_ref().and_then(|auth| auth.issuer.as_deref());
+    match (issuer, metadata_url(&app, &headers).filter(known)) {
+        (Some(issuer), Some(_)) => {
+            let resource = format!("{}/mcp", public_url(&app, &headers));
+            json_response(200, &auth::protected_resource_metadata(issuer, &resource))
+        }
+        (None, _) => json_error(None, &Error::new(Kind::NotFound, "no authorization server is configured")),
+        (Some(_), None) => json_error(None, &Error::new(Kind::NotFound, "this resource is not served here")),
     }
 }
 

@@ -23,7 +23,7 @@ use rmcp::transport::streamable_http_server::session::local::LocalSessionManager
 use rmcp::transport::streamable_http_server::{SessionManager, StreamableHttpServerConfig, StreamableHttpService};
 use serde_json::{Map, Value, json};
 
-pub(super) use self::held::hold;
+pub(super) use self::held::{hold, hold_until};
 pub use self::listener::serve;
 use self::places::{PlaceKind, Places};
 use self::sessions::Sessions;
@@ -82,7 +82,7 @@ fn router(app: Arc<App>) -> Router {
         .layer(Extension(Arc::clone(&app.places)))
         .layer(from_fn_with_state(Arc::clone(&app), authenticate))
         .route("/.well-known/oauth-protected-resource", get(resource_metadata))
-        .route("/.well-known/oauth-protected-resource/mcp", get(resource_metadata))
+        .route("/.well-known/oauth-protected-resource/{*resource}", get(resource_metadata))
         .fallback(|| async {
             json_error(None, &Error::new(Kind::NotFound, "there is nothing here").hint("The endpoint is POST /mcp."))
         })

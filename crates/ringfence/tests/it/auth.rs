@@ -8,7 +8,7 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use serde_json::{Value, json};
 
 use crate::support::client::with_token;
-use crate::support::http::{Answer, Request};
+use crate::support::http::{Answer, Exchange, Request};
 use crate::support::subset::assert_holds;
 use crate::support::{Approve, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually, token};
 
@@ -342,4 +342,104 @@ fn auth_without_exactly_one_key_refuses_to_start() {
     assert_refuses(on().env(names[1], "no key at all"), &names[1..]);
     assert_refuses(on().env(names[1], &private), &names[1..]);
     assert_refuses(Options::new(Transport::Http).env("MCP_AUTH_ENABLED", "perhaps"), &["MCP_AUTH_ENABLED"]);
+}
+
+/// Behind a proxy that speaks TLS, clients are told the address that they can reach.
+#[test]
+fn metadata_names_the_public_url() {
+    let issuer = "https://issuer.example";
+    for (url, resource, metadata) in [
+        ("https://tools.example.org", "https://tools.example.org/mcp", "/.well-known/oauth-protected-resource/mcp"),
+        (
+            "https://tools.example.org:8443/ring/mcp",
+            "https://tools.example.org:8443/ring/mcp",
+            "/.well-known/oauth-protected-resource/ring/mcp",
+        ),
+    ] {
+        let config = format!("[http]\npublic_url = \"{url}\"");
+        let server = guarded(Transport::Http).config(&config).env("MCP_AUTH_ISSUER", issuer).spawn();
+        let host = resource.split('/').nth(2).unwrap();
+        for host in [host.to_owned(), server.address().to_string()] {
+            let refused = discover().header("Host", &host).fetch(server.address());
+            let challenge = refused.header("www-authenticate").unwrap();
+            let named = format!("resource_metadata=\"https://{}{metadata}\"", resource.split('/').nth(2).unwrap());
+            assert!(challenge.contains(&named), "{challenge}");
+            for path in [metadata, "/.well-known/oauth-protected-resource"] {
+                let answer = Request::new("GET", path).header("Host", &host).fetch(server.address());
+                assert_holds(json!({"resource": resource, "authorization_servers": [issuer]}), &answer.message());
+            }
+        }
+        let elsewhere = "/.well-known/oauth-protected-resource/other";
+        assert_eq!(Request::new("GET", elsewhere).fetch(server.address()).status, 404);
+        assert_eq!(discover().header("Host", "other.example.org").fetch(server.address()).status, 403);
+    }
+    for url in
+        ["tools.example.org", "ftp://tools.example.org", "https://", "https://a.example/?x", "https://a@b.example"]
+    {
+        assert_refuses(guarded(Transport::Http).config(&format!("[http]\npublic_url = \"{url}\"")), &["public URL"]);
+    }
+}
+
+/// What a browser says about the page that sent a request.
+#[test]
+fn requests_from_pages_of_other_sites_are_refused() {
+    let config = "[http]\nallowed_origins = [\"https://listed.example\"]";
+    let server = Options::new(Transport::Http).config(config).spawn();
+    let answer = |site: &str, origin: &str| {
+        let request = discover().header("Sec-Fetch-Site", site).header("Origin", origin);
+        request.fetch(server.address())
+    };
+    let local = "http://localhost:3000";
+    for (site, origin) in [("", ""), ("none", ""), ("same-origin", ""), ("same-origin", local), ("", local)] {
+        assert_eq!(answer(site, origin).status, 200, "{site} {origin}");
+    }
+    assert_eq!(answer("cross-site", "https://listed.example").status, 200, "the operator has listed it");
+    for (site, origin) in
+        [("cross-site", ""), ("same-site", ""), ("same-site", local), ("cross-site", local), ("?", "")]
+    {
+        let refused = answer(site, origin);
+        assert_eq!((refused.status, &refused.message()["error"]["data"]["reason"]), (403, &json!("fetch_site")));
+    }
+    let stream = Request::new("GET", "/mcp/sse").header("Sec-Fetch-Site", "cross-site").fetch(server.address());
+    assert_eq!(stream.status, 403);
+}
+
+/// What a token has opened ends with it, whoever would have to send something first.
+#[test]
+fn open_streams_end_with_their_token() {
+    let server = guarded(Transport::Http).arg("--conformance-fixtures").spawn();
+    let address = server.address();
+    // Tokens are honoured 30 seconds longer than they say.
+    let bearer = token::sign(&json!({"sub": "anna", "exp": token::now() - 20}), token::SECRET);
+    let opened = with_token(initialize(), Some(&bearer)).fetch(address);
+    let session = opened.header("mcp-session-id").expect("a session").to_owned();
+    let meta =
+        json!({"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}});
+    let params = json!({"name": "test_sleep", "arguments": {"ms": 120_000}, "_meta": meta});
+    let call = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}).to_string();
+    let requests = [
+        Request::new("GET", "/mcp/sse"),
+        Request::new("GET", "/mcp").header("Mcp-Session-Id", &session).header("MCP-Protocol-Version", SESSIONS),
+        Request::post("/mcp", call)
+            .header("MCP-Protocol-Version", MODERN)
+            .header("Mcp-Method", "tools/call")
+            .header("Mcp-Name", "test_sleep"),
+    ];
+    let open: Vec<_> = requests
+        .into_iter()
+        .map(|request| {
+            let request = request.header("Accept", "application/json, text/event-stream");
+            let stream = with_token(request, Some(&bearer)).begin(address).unwrap();
+            stream.set_read_timeout(Some(4 * DEADLINE)).unwrap();
+            stream
+        })
+        .collect();
+    let [events, messages, call] = <[_; 3]>::try_from(open).unwrap();
+    for stream in [events, messages] {
+        let exchange = Exchange::read(stream).unwrap();
+        assert_eq!(exchange.status, 200);
+        exchange.whole();
+    }
+    assert_challenged(&Exchange::read(call).unwrap().whole(), true);
+    assert_eq!(server.stops(1)[0]["cause"], "disconnect");
 }
