@@ -41,16 +41,19 @@ fn changed(before: &Tree, after: &Tree) -> Vec<String> {
     names
 }
 
-/// Starts the binary with another folder in the place of `/tmp`, where this user may do that.
-fn with_own_tmp(scratch: &Scratch) -> Option<PathBuf> {
-    let works = Command::new("unshare").args(["-rm", "true"]).output().is_ok_and(|output| output.status.success());
-    if !works {
+/// Starts the binary with another folder in the place of `/tmp`, where this user may do that. An ordinary user needs a
+/// user namespace for it, from which a server on the network cannot identify its clients.
+fn with_own_tmp(scratch: &Scratch, transport: Transport) -> Option<PathBuf> {
+    let is_root = rustix::process::geteuid().is_root();
+    let flags = if is_root { "-m" } else { "-rm" };
+    let works = Command::new("unshare").args([flags, "true"]).output().is_ok_and(|output| output.status.success());
+    if !works || (!is_root && transport != Transport::Stdio) {
         return None;
     }
     let (wrapper, binary) = (scratch.path().join("with-own-tmp"), visible_binary());
     let tmp = scratch.path().join("tmp");
     let text = format!(
-        "#!/bin/sh\nexec unshare -rm sh -c 'mount --bind {} /tmp && exec {} \"$@\"' sh \"$@\"\n",
+        "#!/bin/sh\nexec unshare {flags} sh -c 'mount --bind {} /tmp && exec {} \"$@\"' sh \"$@\"\n",
         tmp.display(),
         binary.display()
     );
@@ -67,7 +70,7 @@ fn only_root_and_what_was_asked_for_has_changed() {
         let terminal = "[approval]\nterminal = true\n[limits]\ngrace_ms = 300";
         let scratch = Scratch::within(folder);
         let mut options = Options::new(cell.transport).config(terminal).on(&scratch);
-        options.through = with_own_tmp(&scratch);
+        options.through = with_own_tmp(&scratch, cell.transport);
         if options.through.is_none() {
             println!(
                 "only_root_and_what_was_asked_for_has_changed: TMPDIR alone is compared, /tmp cannot be replaced here"
