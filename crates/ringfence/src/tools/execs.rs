@@ -188,11 +188,12 @@ impl RunDesk {
             Some(reason) => match self.ask(&held, &place, &reason, waiting).await {
                 Ok(granted) => granted,
                 // An `allow` needs no one's yes to run inside: that is what happens without the rule.
-                Err(error) if held.verdict.decision == Decision::Allow && is_unanswered(&error) => {
-                    let why = if error.kind() == Kind::ApprovalExpired { NO_ONE_ANSWERED } else { NO_ONE_TO_ASK };
-                    return self.run_inside(&held, "rule", Some(why));
-                }
                 Err(error) => {
+                    if held.verdict.decision == Decision::Allow
+                        && let Some(why) = unanswered(&error)
+                    {
+                        return self.run_inside(&held, "rule", Some(why));
+                    }
                     self.record(&held, "approval", "refused", None);
                     let (why, hint) = (error.detail(), error.hint_text().unwrap_or_default());
                     let line = format!("ringfence: {}: not allowed: {why}. {hint}", held.program.path);
@@ -342,7 +343,9 @@ impl RunDesk {
         add("command", quoted(&self.own.words(&held.argv)));
         add("in", held.cwd.path.clone());
         let path = match place {
-            Place::Here(_) | Place::Kept(_) => held.env.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone()),
+            Place::Here(_) | Place::Kept(_) => {
+                held.env.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path.clone())
+            }
             Place::Outside(exec) => self.search_path(exec),
         };
         add("PATH", path.unwrap_or_default());
@@ -429,10 +432,17 @@ fn unrecorded(held: &Held) -> Answer {
     Answer::Refuse(line, 126)
 }
 
-/// Whether an error means that no one has answered, so that no one has said no either.
-fn is_unanswered(error: &Error) -> bool {
-    matches!(error.kind(), Kind::ApprovalExpired | Kind::ResourceExhausted)
-        || matches!(error.reason_name(), Some("no_asker" | "no_human"))
+/// Why no one has answered, where that is what the error means: then no one has said no either.
+fn unanswered(error: &Error) -> Option<&'static str> {
+    match (error.kind(), error.reason_name()) {
+        (Kind::ApprovalExpired, _) => Some(NO_ONE_ANSWERED),
+        (Kind::TooLarge, _) => Some("it has more words than its rule names, and is too long for a question"),
+        (Kind::ResourceExhausted, _) => {
+            Some("it has more words than its rule names, and too many questions wait in this session already")
+        }
+        (_, Some("no_asker" | "no_human")) => Some(NO_ONE_TO_ASK),
+        _ => None,
+    }
 }
 
 /// For a client, which need not know where the operator keeps rules.
