@@ -99,7 +99,6 @@ pub(super) async fn authenticate(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let in_flight = slot.begin_request();
     let identity = match &app.verifier {
         None => {
             let owned = connection.require_owner(app.server.config.http.insecure_no_auth).await;
@@ -132,7 +131,7 @@ pub(super) async fn authenticate(
             Err(_) => return refuse(&app, &headers, from(auth::expired())),
         },
     };
-    hold_until(response, (in_flight, place), end)
+    hold_until(response, place, end)
 }
 
 /// An error with the challenge that belongs to it.

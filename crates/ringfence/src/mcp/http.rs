@@ -6,6 +6,7 @@ mod listener;
 pub(super) mod places;
 mod sessions;
 mod timed;
+mod traffic;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,12 +1,13 @@
 //! What goes over the wire when nothing is wrong: the same everywhere, side by side, and in both directions.
 
 use std::cell::RefCell;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 use std::sync::mpsc::channel;
 
 use serde_json::{Value, json};
 
+use crate::support::http::Request;
 use crate::support::matrix::{eras, on_cell};
 use crate::support::process::status_kb;
 use crate::support::server::ringfence;
@@ -270,4 +271,46 @@ fn a_client_that_only_sends_does_not_fill_our_memory() {
         server.signal(rustix::process::Signal::KILL);
         assert!(grown < 40 * 1024, "{grown} KiB");
     });
+}
+
+/// A client may shut down its side once it has asked. It is answered all the same, early or late, whole or in a stream.
+#[test]
+fn a_client_that_has_said_all_is_answered() {
+    let server = Options::new(Transport::Http).arg("--conformance-fixtures").spawn();
+    let meta =
+        json!({"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}});
+    let post = |method: &str, name: &str, params: Value| {
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        Request::post("/mcp", message.to_string())
+            .header("MCP-Protocol-Version", MODERN)
+            .header("Mcp-Method", method)
+            .header("Mcp-Name", name)
+    };
+    let sleep = json!({"name": "test_sleep", "arguments": {"ms": 700}, "_meta": meta});
+    let read = json!({"name": "file.read", "arguments": {"path": "long.txt"}, "_meta": meta});
+    std::fs::write(server.workspace().join("long.txt"), "line\n".repeat(5000)).unwrap();
+    for (request, word) in [
+        (post("server/discover", "", json!({"_meta": meta})), "result"),
+        (post("tools/call", "test_sleep", sleep), "result"),
+        (post("tools/call", "file.read", read), "line"),
+        (Request::post("/mcp", json!({"jsonrpc": "2.0", "id": 1, "method": "mcp.capabilities"}).to_string()), "result"),
+    ] {
+        let stream = request.begin(server.address()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        let mut text = String::new();
+        (&stream).read_to_string(&mut text).unwrap();
+        // An interim answer may come before, to find out whether anybody is left.
+        assert!(text.contains("HTTP/1.1 200") && text.contains(word), "{text}");
+    }
+    // A body that breaks off is none.
+    let mut stream = std::net::TcpStream::connect(server.address()).unwrap();
+    let head =
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{";
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    let mut text = String::new();
+    let _ = (&stream).read_to_string(&mut text);
+    assert!(!text.contains("HTTP/1.1 200"), "{text}");
 }

@@ -1,20 +1,29 @@
 //! The sockets: which connections are accepted, and how long they may take.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Extension;
+use axum::body::HttpBody;
 use axum::extract::ConnectInfo;
+use axum::http::{Request, Version};
+use axum::response::Response;
+use axum::{Extension, Router};
+use futures::future::BoxFuture;
+use hyper::body::Incoming;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::super::peer::Connection;
-use super::places::ConnectionPool;
+use super::held::{ArrivingBody, hold_and_probe};
+use super::places::{ConnectionPool, SlotHandle};
 use super::timed::TimedStream;
+use super::traffic::Traffic;
 use super::{App, reap, router};
 use crate::base::Result;
 
@@ -47,10 +56,12 @@ pub async fn serve(app: Arc<App>, listener: TcpListener) -> Result<()> {
         let slot = pool.enter();
         let connection = ConnectInfo(Connection::new(&stream, remote));
         let router = router.clone().layer(Extension(connection)).layer(Extension(slot.handle()));
+        let traffic = Arc::<Traffic>::default();
+        let service = answering(TowerToHyperService::new(router), slot.handle(), Arc::clone(&traffic));
         let talk = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEADER_TIME)
-            .serve_connection(TokioIo::new(TimedStream::new(stream, WRITE_TIME)), TowerToHyperService::new(router));
+            .serve_connection(TokioIo::new(TimedStream::new(stream, WRITE_TIME, traffic)), service_fn(service));
         let talk = graceful.watch(talk);
         tokio::spawn(async move {
             tokio::select! {
@@ -63,6 +74,24 @@ pub async fn serve(app: Arc<App>, listener: TcpListener) -> Result<()> {
     }
     graceful.shutdown().await;
     Ok(())
+}
+
+type Answer = std::result::Result<Response, Infallible>;
+
+/// Counts each request as long as it is being answered. Called before the engine looks at the connection again, so that
+/// a request which is the last one is known by then.
+fn answering(
+    router: TowerToHyperService<Router>,
+    slot: SlotHandle,
+    traffic: Arc<Traffic>,
+) -> impl Fn(Request<Incoming>) -> BoxFuture<'static, Answer> {
+    move |request| {
+        let takes_interim = request.version() >= Version::HTTP_11;
+        let guards = (slot.begin_request(), traffic.begin_request(request.body().is_end_stream(), takes_interim));
+        let answer = router.call(request.map(|body| ArrivingBody::new(body, Arc::clone(&traffic))));
+        let traffic = Arc::clone(&traffic);
+        Box::pin(async move { Ok(hold_and_probe(answer.await?, guards, &traffic)) })
+    }
 }
 
 /// Answers are written in pieces; with Nagle's algorithm each piece would wait for the client's delayed acknowledgement

@@ -1,13 +1,17 @@
-//! A socket whose writes must get somewhere: a peer that does not read ends its connection, not our patience.
+//! A socket whose writes must get somewhere: a peer that does not read ends its connection, not our patience. And one
+//! that may have been shut down on the other side, while its last request is still being answered.
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
+
+use super::traffic::Traffic;
 
 /// A connection with a limit on how long a write may wait for the peer.
 pub struct TimedStream {
@@ -15,16 +19,62 @@ pub struct TimedStream {
     write_timeout: Duration,
     /// Runs while a write waits.
     deadline: Option<Pin<Box<Sleep>>>,
+    traffic: Arc<Traffic>,
+    half_close: Option<HalfClose>,
 }
+
+/// The other side sends no more.
+struct HalfClose {
+    since: Instant,
+    next_look: Pin<Box<Sleep>>,
+    is_probed: bool,
+}
+
+/// How often a connection that was shut down on the other side is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+/// Until then a request whose end we have must have been taken in; else there was no end.
+const TAKEN_IN: Duration = Duration::from_secs(1);
+/// Says nothing, and shows whether anybody is there.
+const INTERIM: &[u8] = b"HTTP/1.1 102 Processing\r\n\r\n";
 
 impl TimedStream {
     /// Ends the connection with an error when nothing can be written for so long.
-    pub fn new(stream: TcpStream, write_timeout: Duration) -> Self {
-        TimedStream { stream, write_timeout, deadline: None }
+    pub fn new(stream: TcpStream, write_timeout: Duration, traffic: Arc<Traffic>) -> Self {
+        TimedStream { stream, write_timeout, deadline: None, traffic, half_close: None }
+    }
+
+    /// The end of what the peer sends, kept from the HTTP engine while a request waits for its answer: to the engine it
+    /// would mean that the peer has gone. Whether it has, shows when something is sent to it. Then the connection is
+    /// reset, which is an error of the socket.
+    fn poll_half_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let half_close = self.half_close.get_or_insert_with(|| HalfClose {
+            since: Instant::now(),
+            next_look: Box::pin(tokio::time::sleep(LOOK)),
+            is_probed: false,
+        });
+        loop {
+            if let Some(error) = self.stream.take_error()? {
+                return Poll::Ready(Err(error));
+            }
+            if self.traffic.is_received() && !half_close.is_probed {
+                half_close.is_probed = true;
+                if self.traffic.may_send_interim() {
+                    // When the buffer is full, what is in it shows the same.
+                    let _ = self.stream.try_write(INTERIM);
+                }
+                self.traffic.note_half_closed();
+            }
+            if !self.traffic.is_received() && half_close.since.elapsed() > TAKEN_IN {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(half_close.next_look.as_mut().poll(cx));
+            half_close.next_look.as_mut().reset(Instant::now() + LOOK);
+        }
     }
 
     fn check<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
+            self.traffic.note_written();
             self.deadline = None;
             return written;
         }
@@ -35,7 +85,13 @@ impl TimedStream {
 
 impl AsyncRead for TimedStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        let is_end = buffer.filled().len() == before && buffer.remaining() > 0;
+        if is_end && self.traffic.is_busy() {
+            return self.poll_half_close(cx);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -77,7 +133,7 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
-        (TimedStream::new(stream, write_timeout), client)
+        (TimedStream::new(stream, write_timeout, Arc::default()), client)
     }
 
     /// Far more than the kernel takes in for somebody else.
