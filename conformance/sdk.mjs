@@ -27,7 +27,7 @@ async function check(tool, args, kinds) {
 }
 
 const { tools } = await client.listTools();
-const spelled = new Map(tools.map((tool) => [tool._meta['dev.ringfence/name'], tool.name]));
+const spelled = new Map(tools.map((tool) => [tool._meta['dev.ringfence/name'] ?? tool.name, tool.name]));
 for (const tool of tools) await check(tool.name, { no_such_argument: true }, 'invalid_arguments');
 for (const call of plan) await check(spelled.get(call.tool), call.arguments, call.kind);
 await client.close();

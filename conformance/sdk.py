@@ -36,7 +36,7 @@ async def main(calls, workspace, command, *args):
     with open(os.devnull, "w") as nowhere:
         async with stdio_client(server, errlog=nowhere) as (read, write), ClientSession(read, write) as session:
             await session.initialize()
-            tools = {tool.meta["dev.ringfence/name"]: tool for tool in (await session.list_tools()).tools}
+            tools = {tool.meta.get("dev.ringfence/name", tool.name): tool for tool in (await session.list_tools()).tools}
             every = [{"tool": name, "arguments": {"no_such_argument": True}, "kind": "invalid_arguments"} for name in tools]
             for call in every + plan:
                 count += 1

@@ -25,7 +25,8 @@ pub fn with_error(mut schema: Map<String, Value>) -> Map<String, Value> {
 }
 
 /// The outline of a schema that results are checked by: names and types, no words, nothing of what is inside. Every byte
-/// of a list is paid for by a model.
+/// of a list is paid for by a model. What a schema does not name it accepts, so the outline names no `error` unless the
+/// tool's own schema is closed.
 pub fn outline(mut schema: Map<String, Value>) -> Map<String, Value> {
     fn strip(schema: &mut Value) {
         let Value::Object(schema) = schema else { return };
@@ -34,7 +35,11 @@ pub fn outline(mut schema: Map<String, Value>) -> Map<String, Value> {
             strip(items);
         }
     }
+    let is_open = !schema.contains_key("additionalProperties");
     if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        if is_open {
+            properties.remove("error");
+        }
         properties.values_mut().for_each(strip);
     }
     schema

@@ -35,7 +35,7 @@ fn a_client_is_shown_names_that_it_can_use_and_told_the_others() {
             let tools = listed(&mut client);
             for tool in &tools {
                 let (spelled, own) = (tool["name"].as_str().unwrap(), tool["_meta"]["dev.ringfence/name"].as_str());
-                let own = own.unwrap_or_else(|| panic!("{at}: {tool:#}"));
+                let own = own.unwrap_or(spelled);
                 let expected = if dots { own.to_owned() } else { own.replace('.', "_") };
                 assert_eq!(spelled, expected, "{at}");
                 for title in [&tool["title"], &tool["annotations"]["title"]] {

@@ -37,9 +37,10 @@ pub fn wire(tool: &dyn Tool, schemas: &Schemas, style: NameStyle, session: Optio
     let spec = tool.spec();
     let name = style.spell(&spec.name);
     // Operators and the audit log know a tool by its dotted name, so whoever sees the other one is told of it.
-    let title = match name == spec.name {
-        true => spec.title.clone(),
-        false => format!("{} ({})", spec.title, spec.name),
+    let is_respelled = name != spec.name;
+    let title = match is_respelled {
+        true => format!("{} ({})", spec.title, spec.name),
+        false => spec.title.clone(),
     };
     let wording = schemas.wording(style);
     let mut wire = WireTool::new(name, wording.description.clone(), Arc::clone(&wording.input));
@@ -54,7 +55,11 @@ pub fn wire(tool: &dyn Tool, schemas: &Schemas, style: NameStyle, session: Optio
         Some(spec.hints.idempotent),
         Some(spec.hints.open_world),
     ));
-    wire.meta = Some(MetaObject::from(describe(tool, schemas, session)));
+    let mut about = describe(tool, schemas, session);
+    if is_respelled {
+        about.insert(meta::NAME.to_owned(), json!(spec.name));
+    }
+    wire.meta = Some(MetaObject::from(about));
     wire
 }
 
@@ -63,7 +68,6 @@ fn describe(tool: &dyn Tool, schemas: &Schemas, session: Option<(&State, &Sessio
     let spec = tool.spec();
     let mut map = Map::new();
     let mut put = |key: &str, value: Value| map.insert(key.to_owned(), value);
-    put(meta::NAME, json!(spec.name));
     put(meta::VERSION, json!(spec.version));
     put(meta::PERMISSION, permission(tool));
     put(meta::SANDBOX_PROFILE, json!(spec.profile));
