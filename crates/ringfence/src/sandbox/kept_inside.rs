@@ -5,7 +5,6 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Different entries of one result. A run can start as many commands as it likes.
@@ -14,7 +13,7 @@ const MAX_ENTRIES: usize = 16;
 const MAX_CHARS: usize = 300;
 
 /// Commands of one rule that stayed for the same reason.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct KeptCommand {
     /// The words that its rule names.
     pub command: String,

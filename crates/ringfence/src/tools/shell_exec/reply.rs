@@ -39,8 +39,10 @@ pub struct Reply {
     pub sandbox: Option<Sandbox>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// Commands that a rule lets out of the sandbox and that ran inside.
+    // Commands that a rule lets out of the sandbox and that ran inside. Its names explain themselves: every byte of a
+    // schema is in every list of tools.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<Map<String, Value>>")]
     pub kept_inside: Vec<KeptCommand>,
     pub trace_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
