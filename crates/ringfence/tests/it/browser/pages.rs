@@ -121,7 +121,9 @@ fn a_snapshot_has_refs_that_stay_and_frames_that_are_looked_into() {
     assert_holds(json!({"diff": true, "lines": 0}), &nothing);
     stage.act(json!({"op": "check", "target": "#agree"}));
     let changed = stage.ask("browser.snapshot", json!({"diff": true}))["snapshot"].as_str().unwrap().to_owned();
-    assert!(changed.contains("+ checkbox \"I agree\"") && !changed.contains("Colour"), "{changed}");
+    let is_added =
+        |line: &str| line.strip_prefix('+').is_some_and(|line| line.trim_start().starts_with("checkbox \"I agree\""));
+    assert!(changed.lines().any(is_added) && !changed.contains("Colour"), "{changed}");
     let part = stage.ask("browser.snapshot", json!({"target": "#colour"}))["snapshot"].as_str().unwrap().to_owned();
     assert!(part.contains("Green") && !part.contains("Name"), "{part}");
     let small = stage.ask("browser.snapshot", json!({"mode": "full", "max_bytes": 300}));
@@ -131,9 +133,12 @@ fn a_snapshot_has_refs_that_stay_and_frames_that_are_looked_into() {
     let stale = stage.refuse("browser.act", json!({"op": "click", "target": name}));
     assert_holds(json!({"kind": "conflict", "reason": "stale"}), &stale);
     let frames = stage.look();
-    for words in ["heading \"Outside\"", "iframe \"First\"", "  button \"Deep\"", "    button \"Deeper\""] {
-        assert!(frames.contains(words), "{words} in {frames}");
+    assert!(frames.contains("heading \"Outside\""), "{frames}");
+    // What a frame shows is below the frame; how many levels of its own the browser puts in between is its affair.
+    for (frame, button) in [("iframe \"First\"", "button \"Deep\""), ("iframe \"Second\"", "button \"Deeper\"")] {
+        assert!(depth_of(&frames, frame) < depth_of(&frames, button), "{button} below {frame} in {frames}");
     }
+    assert!(depth_of(&frames, "iframe \"First\"") < depth_of(&frames, "iframe \"Second\""), "{frames}");
     for (words, title) in [("button \"Deep\"", "clicked in the frame"), ("button \"Deeper\"", "clicked twice as deep")]
     {
         stage.act(json!({"op": "click", "target": ref_of(&frames, words)}));
@@ -141,6 +146,12 @@ fn a_snapshot_has_refs_that_stay_and_frames_that_are_looked_into() {
     }
     let text = stage.ask("browser.snapshot", json!({"mode": "text"}))["snapshot"].clone();
     assert_eq!(text, "Outside");
+}
+
+/// How far the first line of a snapshot that holds these words is indented.
+fn depth_of(snapshot: &str, words: &str) -> usize {
+    let line = snapshot.lines().find(|line| line.contains(words)).unwrap_or_else(|| panic!("{words} in {snapshot}"));
+    line.len() - line.trim_start().len()
 }
 
 #[test]
