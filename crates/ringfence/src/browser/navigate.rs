@@ -33,6 +33,9 @@ impl Until {
     }
 }
 
+/// Why a navigation failed that the server answered and the page did not carry out.
+pub const NOT_COMMITTED: &str = "not_committed";
+
 #[derive(Debug, Default)]
 pub struct Arrival {
     pub status: Option<u64>,
@@ -61,10 +64,6 @@ impl Page {
                 return Err(self.failed_since(before, url).unwrap_or_else(|| slow(limit)));
             }
         };
-        if let Some(document) = answer["loaderId"].as_str().filter(|_| answer["errorText"] != "net::ERR_ABORTED") {
-            // Known from now on, so that late words of the one before are not taken for news.
-            self.state().commit(document);
-        }
         if let Some(failed) = self.failed_since(before, url) {
             return Err(failed);
         }
@@ -76,18 +75,36 @@ impl Page {
         }
         // Within the document there is nothing to wait for.
         let Some(document) = answer["loaderId"].as_str() else { return Ok(self.arrival(false)) };
-        let arrived = timeout_at(deadline, self.arrived(document, until)).await;
+        // The browser answers before the page shows the document, and a page that hangs never does.
+        self.state().expect(document);
+        let arrived = timeout_at(deadline, self.arrived(until)).await;
         let timed_out = match arrived {
             Ok(done) => done.map(|()| false)?,
+            Err(_) if self.state().expected.is_some() => return Err(self.give_up(limit)),
             Err(_) => true,
         };
         Ok(self.arrival(timed_out))
     }
 
+    /// Ends a navigation that the page did not carry out in time.
+    fn give_up(&self, limit: Duration) -> Error {
+        self.state().expected = None;
+        self.line.order(Some(&self.session), "Page.stopLoading", json!({}));
+        Error::new(
+            Kind::DeadlineExceeded,
+            format!("the page did not leave its document within {} ms", limit.as_millis()),
+        )
+        .reason(NOT_COMMITTED)
+        .hint("The tab still shows the page from before. Raise `timeout_ms`, or open the address with `page` new.")
+    }
+
     /// Goes back, forward or loads again; false when there is nowhere to go.
     pub async fn travel(&self, how: Travel, until: Until, limit: Duration) -> Result<Option<Arrival>> {
         let deadline = Instant::now() + limit;
-        let before = self.state().document().to_owned();
+        let (before, moves) = {
+            let state = self.state();
+            (state.document().to_owned(), state.moves)
+        };
         match how {
             Travel::Reload => drop(self.call("Page.reload", json!({})).await?),
             Travel::Back | Travel::Forward => {
@@ -99,25 +116,28 @@ impl Page {
             }
         }
         let work = async {
-            // Within one document there is no other one to wait for.
-            let changed = self.wait(|state| (state.document() != before).then_some(()));
-            if tokio::time::timeout(Duration::from_secs(2), changed).await.is_ok() {
-                let document = self.state().document().to_owned();
-                self.arrived(&document, until).await?;
+            let is_other = self.wait(|state| match state.document() != before {
+                true => Some(true),
+                // Within one document there is no other one to wait for.
+                false => (how != Travel::Reload && state.moves != moves).then_some(false),
+            });
+            if is_other.await? {
+                self.arrived(until).await?;
             }
-            Ok(())
+            Ok::<(), Error>(())
         };
         let timed_out = match timeout_at(deadline, work).await {
             Ok(done) => done.map(|()| false)?,
+            Err(_) if self.state().document() == before => return Err(self.give_up(limit)),
             Err(_) => true,
         };
         Ok(Some(self.arrival(timed_out)))
     }
 
-    /// The document is there, or one that it led to by itself, and has come as far as wanted.
-    async fn arrived(&self, document: &str, until: Until) -> Result<()> {
+    /// The expected document is shown, or one that it led to by itself, and has come as far as wanted.
+    async fn arrived(&self, until: Until) -> Result<()> {
         self.wait(|state| {
-            let there = state.committed.iter().any(|known| known == document);
+            let there = state.expected.is_none();
             (there && until.event().is_none_or(|event| state.has_reached(event))).then_some(())
         })
         .await

@@ -21,6 +21,8 @@ pub const WIDTH: u32 = 1280;
 pub const HEIGHT: u32 = 720;
 /// What a browser that works needs to say a title.
 const QUICK: Duration = Duration::from_secs(2);
+/// A page that has not evaluated `1` by then hangs. Long enough for a busy machine.
+pub const RESPONSIVE: Duration = Duration::from_secs(5);
 /// Over the time that a call gives its page.
 const GRACE: Duration = Duration::from_secs(5);
 /// The browser's ids are much shorter.
@@ -29,8 +31,8 @@ const ID: usize = 128;
 const WORLD: &str = "ringfence";
 
 pub struct Page {
-    /// How callers name it: `p3`.
-    pub handle: String,
+    /// How callers name it: `p3`. A page that takes the place of one that hangs takes over its handle.
+    handle: Mutex<String>,
     pub target: String,
     pub session: String,
     pub line: Line,
@@ -43,7 +45,7 @@ pub struct Page {
 impl Page {
     pub fn new(handle: String, line: &Line, session: &str, target: &str, context: Weak<Context>) -> Arc<Page> {
         let page = Arc::new(Page {
-            handle,
+            handle: Mutex::new(handle),
             target: target.to_owned(),
             session: session.to_owned(),
             line: line.clone(),
@@ -88,6 +90,21 @@ impl Page {
             answer = self.line.call_for(Some(&self.session), method, params, patience) => answer,
             () = self.gone.cancelled() => Err(self.lost()),
         }
+    }
+
+    pub fn handle(&self) -> String {
+        self.handle.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn take_over_handle(&self, handle: String) {
+        *self.handle.lock().unwrap_or_else(PoisonError::into_inner) = handle;
+    }
+
+    /// Whether the page hangs: a script that never returns, or one that shows dialogs without end, keeps its main
+    /// thread from everything else. An error is an answer, too.
+    pub async fn is_hung(&self) -> bool {
+        let asked = self.call("Runtime.evaluate", json!({"expression": "1", "returnByValue": true}));
+        tokio::time::timeout(RESPONSIVE, asked).await.is_err()
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {

@@ -62,7 +62,6 @@ const QUIET: &[&str] = &[
     "--disable-popup-blocking",
     "--disable-prompt-on-repost",
     "--disable-hang-monitor",
-    "--disable-ipc-flooding-protection",
     "--disable-back-forward-cache",
     "--disable-backgrounding-occluded-windows",
     "--disable-background-timer-throttling",
@@ -283,7 +282,9 @@ impl Sink for Root {
             "Target.detachedFromTarget" => {
                 let session = params["sessionId"].as_str().unwrap_or_default();
                 line.forget(session);
-                browser.all_contexts().iter().for_each(|context| context.lose(session));
+                for context in browser.all_contexts() {
+                    context.lose(session);
+                }
             }
             "Browser.downloadWillBegin" => {
                 // It names a frame and no context; one that is of no page of ours is nobody's.

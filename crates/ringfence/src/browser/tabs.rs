@@ -185,15 +185,17 @@ impl Context {
         self.changed.send_modify(|count| *count += 1);
     }
 
-    pub fn lose(&self, session: &str) {
+    /// Whether it was one of this context's.
+    pub fn lose(&self, session: &str) -> bool {
         let mut pages = self.lock();
-        let Some(at) = pages.all.iter().position(|page| page.session == session) else { return };
+        let Some(at) = pages.all.iter().position(|page| page.session == session) else { return false };
         let page = pages.all.remove(at);
         page.lose(false);
         if pages.lost.len() == LOST {
             pages.lost.pop_front();
         }
         pages.lost.push_back(page.target.clone());
+        true
     }
 
     pub fn lose_all(&self) {
@@ -230,6 +232,31 @@ impl Context {
             return Err(Error::new(Kind::ResourceExhausted, format!("this session has {PAGES} pages open"))
                 .hint("Close one with browser.tabs, or navigate in one that is there."));
         }
+        let page = self.create_page().await?;
+        self.select(&page);
+        Ok(page)
+    }
+
+    /// Gives the tab of a page that hangs a fresh target under the same handle, and closes the old one. None when
+    /// another call has done so meanwhile, or the page was closed.
+    pub async fn replace_page(&self, hung: &Page) -> Result<Option<Arc<Page>>> {
+        let (handle, was_current) = (hung.handle(), self.is_current(hung));
+        if !self.lose(&hung.session) {
+            return Ok(None);
+        }
+        // A page that hangs runs no handler of its own end. Without a crash it would use a processor until then.
+        self.browser.line.order(Some(&hung.session), "Page.crash", json!({}));
+        self.browser.line.order(None, "Target.closeTarget", json!({"targetId": hung.target}));
+        let page = self.create_page().await?;
+        page.take_over_handle(handle);
+        page.state().log.add(Entry::new(LogKind::Error, "the page hung and was replaced by an empty one"));
+        if was_current {
+            self.select(&page);
+        }
+        Ok(Some(page))
+    }
+
+    async fn create_page(&self) -> Result<Arc<Page>> {
         let mut changed = self.changed.subscribe();
         let wanted = json!({"url": super::address::BLANK, "browserContextId": self.id});
         let made = self.browser.line.call(None, "Target.createTarget", wanted).await?;
@@ -248,7 +275,6 @@ impl Context {
         })?;
         // Everything that was ordered for it has been done once this is.
         page.call("Page.getFrameTree", json!({})).await?;
-        self.select(&page);
         Ok(page)
     }
 
@@ -261,16 +287,17 @@ impl Context {
         let current = self.lock().current.clone();
         let pages = self.pages();
         let wanted = handle.unwrap_or(&current);
-        let found = pages.iter().find(|page| page.handle == wanted);
+        let found = pages.iter().find(|page| page.handle() == wanted);
         found.or_else(|| pages.last().filter(|_| handle.is_none())).cloned()
     }
 
     pub fn select(&self, page: &Page) {
-        self.lock().current = page.handle.clone();
+        let handle = page.handle();
+        self.lock().current = handle;
     }
 
     pub fn is_current(&self, page: &Page) -> bool {
-        self.page(None).is_some_and(|current| current.handle == page.handle)
+        self.page(None).is_some_and(|current| current.handle() == page.handle())
     }
 
     pub async fn close_page(&self, page: &Page) -> Result<()> {

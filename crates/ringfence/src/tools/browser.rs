@@ -11,6 +11,7 @@ use super::own::Own;
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, command};
 use crate::base::{Cause, Error, Kind, Result};
 use crate::browser::find::find;
+use crate::browser::navigate::NOT_COMMITTED;
 use crate::browser::page::Page;
 use crate::browser::tabs::{Context, Tabs};
 use crate::browser::{Busy, log};
@@ -119,6 +120,17 @@ impl Held {
         Ok(Held { context, page, _tabs: tabs, _busy: busy })
     }
 
+    /// Replaces the page if it hangs: an address can then be opened in its tab.
+    pub async fn replace_if_hung(&mut self) -> Result<()> {
+        if self.page.is_hung().await {
+            let replaced = tokio::time::timeout(REPLACE, self.context.replace_page(&self.page)).await;
+            if let Some(page) = replaced.map_err(|_| overdue(REPLACE))?? {
+                self.page = page;
+            }
+        }
+        Ok(())
+    }
+
     /// The page that is meant, which must be there.
     pub async fn existing(cx: &RunCx, page: Option<&str>) -> Result<Held> {
         Held::existing_in(cx, Tabs::of(&cx.view)?, page).await
@@ -174,25 +186,55 @@ fn no_page(cx: &RunCx, tabs: &Tabs, handle: Option<&str>) -> Error {
     }
 }
 
-/// Does the work, unless its time is up or the call is cancelled. After the first the browser is looked at.
+/// Does the work, unless its time is up or the call is cancelled. After the first the browser and the page are
+/// checked, and a page that hangs is replaced, so that the next call works.
 pub async fn within<T>(cx: &RunCx, held: &Held, limit: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::select! {
-        done = work => {
-            if done.as_ref().is_err_and(|error| error.reason_name() == Some("browser_hung")) {
-                held.context.browser.check();
+    let bounded = async {
+        let done = tokio::time::timeout(limit, work).await;
+        match done.unwrap_or_else(|_| Err(overdue(limit))) {
+            Err(error) if error.reason_name().is_some_and(|reason| HANGS.contains(&reason)) => {
+                Err(recover(held, error).await)
             }
-            done
+            done => done,
         }
-        () = tokio::time::sleep(limit) => {
-            held.context.browser.check();
-            Err(Error::new(Kind::DeadlineExceeded, format!("the page did not do it within {} ms", limit.as_millis()))
-                .reason("page_unresponsive")
-                .hint("Raise `timeout_ms`; if the page hangs, close it with browser.tabs and open it again."))
-        }
+    };
+    tokio::select! {
+        done = bounded => done,
         cause = cx.cancel.cancelled() => Err(match cause {
             Cause::Deadline => Error::new(Kind::DeadlineExceeded, "the call took too long"),
             _ => Error::new(Kind::Cancelled, "the call was cancelled").with("cause", cause.name()),
         }),
+    }
+}
+
+/// Reasons of errors that a page may cause by hanging.
+const HANGS: [&str; 3] = ["browser_hung", UNRESPONSIVE, NOT_COMMITTED];
+const UNRESPONSIVE: &str = "page_unresponsive";
+/// To close a page that hangs and open an empty one in its place.
+const REPLACE: Duration = Duration::from_secs(10);
+
+pub fn overdue(limit: Duration) -> Error {
+    Error::new(Kind::DeadlineExceeded, format!("the page did not do it within {} ms", limit.as_millis()))
+        .reason(UNRESPONSIVE)
+        .hint("Raise `timeout_ms`; browser.logs may say what the page waits for.")
+}
+
+/// Replaces the page if it hangs, and then says so instead of the error.
+async fn recover(held: &Held, error: Error) -> Error {
+    held.context.browser.check();
+    if !held.page.is_hung().await {
+        return error;
+    }
+    match tokio::time::timeout(REPLACE, held.context.replace_page(&held.page)).await {
+        Ok(Ok(Some(page))) => {
+            let handle = page.handle();
+            let message = format!("the page hangs, so an empty one has taken its place as {handle}");
+            Error::new(Kind::DeadlineExceeded, message)
+                .reason(UNRESPONSIVE)
+                .hint("Open an address with browser.navigate. What the page had loaded or entered is lost.")
+                .with("replaced", handle)
+        }
+        _ => error,
     }
 }
 

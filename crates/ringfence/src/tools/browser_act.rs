@@ -142,7 +142,7 @@ async fn act(cx: &Arc<RunCx>, args: &Args, held: &Held) -> Result<Output> {
     };
     let answers = Answers { accept: args.accept_dialogs.unwrap_or(false), text: args.prompt_text.clone() };
     let answering = page.answering(answers);
-    let known: Vec<String> = context.pages().iter().map(|page| page.handle.clone()).collect();
+    let known: Vec<String> = context.pages().iter().map(|page| page.handle()).collect();
     let loads = context.downloads.count();
     let done = carry_out(cx, args, held, end).await;
     if done.is_ok() {
@@ -161,11 +161,10 @@ async fn act(cx: &Arc<RunCx>, args: &Args, held: &Held) -> Result<Output> {
     };
     let (url, title) = page.describe().await;
     let downloads = context.downloads.since(loads, false, DOWNLOADS).await;
-    let new_pages =
-        context.pages().iter().map(|page| page.handle.clone()).filter(|handle| !known.contains(handle)).collect();
+    let new_pages = context.pages().iter().map(|page| page.handle()).filter(|handle| !known.contains(handle)).collect();
     let state = page.state();
     let reply = Reply {
-        page: page.handle.clone(),
+        page: page.handle(),
         url,
         title,
         navigated: state.document() != before,

@@ -71,7 +71,7 @@ async fn eval(cx: &RunCx, args: &Args, held: &Held) -> Result<Output> {
     let value = crate::browser::log::cut(&text, most);
     let shown =
         if truncated { format!("{value}\n… [cut: return less, or raise `max_bytes`]") } else { value.clone() };
-    let reply = Reply { page: held.page.handle.clone(), value, kind: found.kind, truncated };
+    let reply = Reply { page: held.page.handle(), value, kind: found.kind, truncated };
     Ok(browser::output(shown, &json!(reply)))
 }
 

@@ -146,7 +146,7 @@ fn read(cx: &RunCx, args: &Args, held: &Held) -> Output {
     let (entries, cut) = newest(wanted.into_iter(), limit, &mut most);
     truncated |= cut;
     let lost = state.log.lost_after(since);
-    let reply = Reply { page: held.page.handle.clone(), last: state.log.last(), entries, blocked, truncated, lost };
+    let reply = Reply { page: held.page.handle(), last: state.log.last(), entries, blocked, truncated, lost };
     drop(state);
     let mut lines: Vec<String> = reply.entries.iter().map(line).collect();
     lines.extend(

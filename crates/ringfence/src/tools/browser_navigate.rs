@@ -17,7 +17,7 @@ use crate::base::{Error, Result};
 use crate::browser::address;
 use crate::browser::downloads::Download;
 use crate::browser::navigate::Until;
-use crate::browser::page::{Counts, Dialog, Redirect};
+use crate::browser::page::{Counts, Dialog, RESPONSIVE, Redirect};
 use crate::browser::snapshot::{Mode, Seen, Wanted};
 use crate::config::Config;
 use crate::sandbox::Launcher;
@@ -113,13 +113,14 @@ impl BrowserNavigate {
             Some(place) => Some(confirm(cx, &call, &url, place).await?.consume()),
             None => None,
         };
-        let held = Held::open(cx, &self.launcher, args.page.as_deref()).await?;
+        let mut held = Held::open(cx, &self.launcher, args.page.as_deref()).await?;
+        held.replace_if_hung().await?;
         if let Some((host, port)) = granted {
             held.context.road.grant(&host, port)?;
         }
         let limit = browser::limit(args.timeout_ms);
         let work = self.go(cx, &args, &url, &held);
-        browser::within(cx, &held, limit + std::time::Duration::from_secs(3), work).await
+        browser::within(cx, &held, limit + std::time::Duration::from_secs(3) + RESPONSIVE, work).await
     }
 
     async fn go(&self, cx: &RunCx, args: &Args, url: &str, held: &Held) -> Result<Output> {
@@ -132,6 +133,9 @@ impl BrowserNavigate {
         };
         let (loads, refused) = (context.downloads.count(), context.traffic.failed().last());
         let arrival = page.navigate(url, args.wait_until.unwrap_or_default(), limit).await?;
+        if arrival.timed_out && page.is_hung().await {
+            return Err(browser::overdue(limit));
+        }
         if let Some(target) = &args.wait_for {
             page.wait_for(target, false, started + limit).await?;
         }
@@ -151,7 +155,7 @@ impl BrowserNavigate {
         let mut requests = state.counts;
         requests.blocked += context.traffic.blocked_after(refused);
         let reply = Reply {
-            page: page.handle.clone(),
+            page: page.handle(),
             url,
             title,
             http_status: arrival.status,

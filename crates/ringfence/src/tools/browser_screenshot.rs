@@ -122,7 +122,7 @@ async fn take(cx: &Arc<RunCx>, args: &Args, held: &Held) -> Result<Output> {
         shown = file.clone();
     }
     let mut reply = about(&region, scale, (file_format, file.as_deref()), (inline_format, shown.as_deref()));
-    reply.page = page.handle.clone();
+    reply.page = page.handle();
     reply.url = page.state().url.clone();
     if let (Some(path), Some(data)) = (&args.path, file) {
         let (path, cx) = (path.clone(), Arc::clone(cx));

@@ -78,7 +78,7 @@ async fn look(cx: &RunCx, args: &Args, held: &Held) -> Result<Output> {
     };
     let (url, title) = held.page.describe().await;
     let (snapshot, truncated) = browser::fit(&lines, browser::budget(cx, args.max_bytes));
-    let reply = Reply { page: held.page.handle.clone(), url, title, snapshot, lines: lines.len(), truncated, diff };
+    let reply = Reply { page: held.page.handle(), url, title, snapshot, lines: lines.len(), truncated, diff };
     let nothing = if diff { "nothing has changed" } else { "there is nothing to see" };
     let body = if reply.snapshot.is_empty() { nothing } else { &reply.snapshot };
     let text = format!("{}: {}\n{}\n\n{body}", reply.page, reply.url, reply.title);

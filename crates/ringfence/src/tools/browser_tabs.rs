@@ -107,7 +107,7 @@ async fn list(context: &Context) -> Reply {
         Reply { downloads: context.downloads.since(0, false, std::time::Duration::ZERO).await, ..Reply::default() };
     for page in context.pages() {
         let (url, title) = page.describe().await;
-        reply.pages.push(Tab { page: page.handle.clone(), url, title, current: context.is_current(&page) });
+        reply.pages.push(Tab { page: page.handle(), url, title, current: context.is_current(&page) });
     }
     reply
 }

@@ -58,6 +58,7 @@ fn take(state: &mut State, method: &str, params: &Value) {
         "Page.frameDetached" if params["reason"] != "swap" => state.drop_frame(text(&params["frameId"])),
         "Page.navigatedWithinDocument" if params["frameId"] == state.main.as_str() => {
             state.url = cut(text(&params["url"]), 4000);
+            state.moves += 1;
         }
         "Page.frameRequestedNavigation" | "Page.frameStartedNavigating" | "Page.frameStartedLoading"
             if params["frameId"] == state.main.as_str() =>

@@ -21,6 +21,11 @@ pub struct State {
     pub url: String,
     /// Document ids of the main frame, the newest last.
     pub committed: VecDeque<String>,
+    /// The document of a navigation of ours that the browser has answered and not yet shown. A page that hangs never
+    /// shows it.
+    pub expected: Option<String>,
+    /// How often the main frame moved within its document, by a fragment or `pushState`.
+    pub moves: u64,
     /// What the newest document has come to: `DOMContentLoaded`, `load`, `networkIdle`.
     pub reached: Vec<String>,
     /// A navigation of the main frame is under way.
@@ -102,6 +107,8 @@ impl State {
             main: main.to_owned(),
             url: String::new(),
             committed: VecDeque::new(),
+            expected: None,
+            moves: 0,
             reached: Vec::new(),
             leaving: false,
             frames: HashMap::new(),
@@ -129,9 +136,18 @@ impl State {
         self.reached.iter().any(|reached| reached == name)
     }
 
+    /// A navigation of ours leads to this document, which may be shown already.
+    pub fn expect(&mut self, document: &str) {
+        let is_shown = self.committed.iter().any(|known| known == document);
+        self.expected = (!is_shown).then(|| document.to_owned());
+    }
+
     /// The main frame shows this document. False for one that it has left already: documents of different processes
     /// speak in no order.
     pub fn commit(&mut self, document: &str) -> bool {
+        if self.expected.as_deref() == Some(document) {
+            self.expected = None;
+        }
         if self.document() == document {
             return true;
         }
@@ -218,6 +234,20 @@ mod tests {
         let new: Vec<String> = state.dialogs_after(seen).into_iter().map(|dialog| dialog.message).collect();
         assert_eq!(new, ["777"]);
         assert_eq!(state.dialogs_after(0).len(), DIALOGS);
+    }
+
+    #[test]
+    fn an_expected_document_is_shown_only_once_it_commits() {
+        let mut state = State::new("main");
+        state.commit("old");
+        state.expect("new");
+        // The old page reloads itself meanwhile, which is not what was asked for.
+        state.commit("old, again");
+        assert_eq!(state.expected.as_deref(), Some("new"));
+        state.commit("new");
+        assert_eq!((state.expected.as_deref(), state.document()), (None, "new"));
+        state.expect("new");
+        assert_eq!(state.expected, None, "it was shown before the browser answered");
     }
 
     #[test]

@@ -104,7 +104,7 @@ fn a_page_that_crashes_or_hangs_takes_nothing_with_it() {
     assert_eq!(left["pages"].as_array().unwrap().len(), 1);
     // What holds a page is killed under it.
     let url = stage.at("/");
-    stage.ask("browser.navigate", json!({"url": url, "page": "new"}));
+    let page = stage.ask("browser.navigate", json!({"url": url, "page": "new"}))["page"].clone();
     let renderers: Vec<u32> =
         processes(&stage).into_iter().filter(|pid| words(*pid).contains("--type=renderer")).collect();
     assert!(!renderers.is_empty());
@@ -112,7 +112,7 @@ fn a_page_that_crashes_or_hangs_takes_nothing_with_it() {
         let _ = kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL);
     }
     eventually(DEADLINE, "the page is known to be gone", || {
-        stage.client.call("browser.eval", json!({"script": "1", "page": "p3", "timeout_ms": 1000}))["result"]["isError"]
+        stage.client.call("browser.eval", json!({"script": "1", "page": page, "timeout_ms": 1000}))["result"]["isError"]
             == true
     });
     assert_eq!(stage.ask("browser.navigate", json!({"url": url, "page": "new"}))["title"], "Home");

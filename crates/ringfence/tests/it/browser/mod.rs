@@ -1,6 +1,7 @@
 //! The browser tools on pages of our own, which a server inside the session has.
 
 mod act;
+mod hang;
 mod life;
 mod network;
 mod pages;

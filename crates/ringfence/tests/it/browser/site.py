@@ -36,6 +36,13 @@ PAGES = {
         s.onmessage = e => { document.title = e.data }; s.onerror = () => { document.title = 'failed' }</script>""",
     "/upload": """<title>Upload</title><input type="file" id="file" multiple onchange="Promise.all([...this.files].map(f => f.text().then(t => f.name + '=' + t))).then(a => { document.title = a.join(';') })">""",
     "/busy": """<title>Busy</title><button onclick="while (true) {}">For ever</button>""",
+    # Pages that never come to rest. Each says what it is before it begins.
+    "/hang/alert": "<title>Alerts</title><script>for (;;) alert('again')</script>",
+    "/hang/loop": "<title>Loop</title><script>for (;;) {}</script>",
+    "/hang/reload": "<title>Reload</title><script>location.reload()</script>",
+    "/hang/push": "<title>Push</title><script>for (let i = 0; ; i++) history.pushState(null, '', '?' + i)</script>",
+    "/hang/pushes": "<title>Pushes</title><script>let i = 0; setInterval(() => history.pushState(null, '', '?' + i++), 0)</script>",
+    "/hang/later": "<title>Later</title><script>onload = () => setTimeout(() => { for (;;) {} }, 0)</script>",
     "/drag": """<title>Drag</title><div id="from" draggable="true" ondragstart="event.dataTransfer.setData('text', 'cargo')" style="width:100px;height:50px;background:red">from</div>
         <div id="to" ondragover="event.preventDefault()" ondrop="document.title = 'dropped ' + event.dataTransfer.getData('text')" style="width:100px;height:50px;margin-top:100px;background:blue">to</div>""",
     "/wander": """<title>Wander</title><script>setTimeout(() => { try { location.href = 'data:text/html,out' } catch (e) {} try { location.href = 'file:///etc/passwd' } catch (e) {} }, 0)</script>""",
