@@ -79,20 +79,21 @@ pub fn make_network() -> Result<OwnedFd, Fault> {
         Fork::Child => {
             drop(ours);
             let made = become_network();
-            let sent = match &made {
-                Ok(network) => theirs.send(&None::<Fault>, &[network.as_fd()]),
-                Err(fault) => theirs.send(&Some(fault), &[]),
-            };
-            sys::leave(i32::from(sent.is_err()));
+            let handed = made.and_then(|network| {
+                theirs.send(&None::<Fault>, &[network.as_fd()]).in_layer(layer, "hand the network over")
+            });
+            // A descriptor can be refused where a message is not: the user's count of descriptors in transit is full.
+            let told = handed.or_else(|fault| theirs.send(&Some(fault), &[]));
+            sys::leave(i32::from(told.is_err()));
         }
         Fork::Parent(child) => {
             drop(theirs);
             let answer = ours.receive::<Option<Fault>>().in_layer(layer, "hear of the network");
-            reap(child);
+            let ended = reap(child);
             match answer? {
                 Some((None, mut fds)) if fds.len() == 1 => Ok(fds.remove(0)),
                 Some((Some(fault), _)) => Err(fault),
-                _ => Err(Fault::other(layer, "make a network", "its maker was lost")),
+                _ => Err(Fault::other(layer, "make a network", format!("the process that makes it was lost: {ended}"))),
             }
         }
     }
@@ -106,8 +107,17 @@ pub fn become_network() -> Result<OwnedFd, Fault> {
     Ok(link.into())
 }
 
-fn reap(child: Pid) {
-    let _ = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(child), WaitOptions::empty()));
+/// Waits for a child to end, and says how it did.
+fn reap(child: Pid) -> String {
+    match rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(child), WaitOptions::empty())) {
+        Ok(Some((_, status))) => match (status.terminating_signal(), status.exit_status()) {
+            (Some(signal), _) => format!("killed by signal {signal}"),
+            (None, Some(code)) => format!("it exited with status {code}"),
+            (None, None) => "it ended for an unknown reason".to_owned(),
+        },
+        Ok(None) => "it has not ended".to_owned(),
+        Err(errno) => format!("it cannot be waited for: {errno}"),
+    }
 }
 
 /// A socket that lives in another network than the process that asked for it, handed over through the channel.

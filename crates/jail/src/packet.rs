@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -38,8 +39,10 @@ impl Channel {
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
             return Err(io::Error::other("no room for the descriptors"));
         }
-        let sent = rustix::io::retry_on_intr(|| {
-            rustix::net::sendmsg(self.0.as_fd(), &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
+        let sent = retry_while_crowded(|| {
+            rustix::io::retry_on_intr(|| {
+                rustix::net::sendmsg(self.0.as_fd(), &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
+            })
         })?;
         if sent == bytes.len() { Ok(()) } else { Err(io::Error::from(io::ErrorKind::WriteZero)) }
     }
@@ -78,6 +81,21 @@ impl Channel {
     }
 }
 
+/// Pauses between attempts to send descriptors while too many are in transit: about half a second in all.
+const PAUSES_MS: [u64; 8] = [1, 2, 4, 8, 16, 64, 128, 256];
+
+/// Repeats what the kernel refuses with `ETOOMANYREFS`. It counts the descriptors that all processes of a user have
+/// sent and no one has received yet, so that other programs can fill the count for a moment.
+fn retry_while_crowded<T>(mut send: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    for pause in PAUSES_MS {
+        match send() {
+            Err(rustix::io::Errno::TOOMANYREFS) => std::thread::sleep(Duration::from_millis(pause)),
+            done => return done,
+        }
+    }
+    send()
+}
+
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
@@ -93,5 +111,32 @@ impl From<OwnedFd> for Channel {
 impl From<Channel> for OwnedFd {
     fn from(channel: Channel) -> OwnedFd {
         channel.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn a_full_count_of_descriptors_is_waited_for_and_not_without_end() {
+        let mut refusals = 3;
+        let sent = retry_while_crowded(|| match refusals {
+            0 => Ok("sent"),
+            _ => {
+                refusals -= 1;
+                Err(Errno::TOOMANYREFS)
+            }
+        });
+        assert_eq!(sent, Ok("sent"));
+        assert_eq!(retry_while_crowded(|| Err::<(), _>(Errno::TOOMANYREFS)), Err(Errno::TOOMANYREFS));
+        let mut tries = 0;
+        let refused = retry_while_crowded(|| {
+            tries += 1;
+            Err::<(), _>(Errno::PIPE)
+        });
+        assert_eq!((refused, tries), (Err(Errno::PIPE), 1));
     }
 }

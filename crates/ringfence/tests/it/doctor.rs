@@ -13,6 +13,7 @@ use crate::support::place::visible_folder;
 use crate::support::server::{Scratch, binary};
 
 const REFUSE: &str = include_str!("doctor/refuse.py");
+const CROWD: &str = include_str!("doctor/crowd.py");
 /// Makes a user namespace in which no other can be made. Whoever runs in it is root there.
 const NO_MORE: &str = "echo 0 > /proc/sys/user/max_user_namespaces; exec \"$@\"";
 
@@ -305,6 +306,20 @@ fn a_call_that_only_one_layer_needs_is_that_layers_refusal() {
     }
     assert_eq!(layer(&found, "pid_namespace")["outcome"], "ok", "{said}");
     assert_eq!(house.sandbox(&[]).status.code(), Some(125));
+}
+
+/// The process that makes a session's network says why it could not hand it over.
+#[test]
+fn a_network_that_cannot_be_handed_over_is_refused_with_the_kernels_reason() {
+    for who in everybody() {
+        let house = House::new(who, &["python3", "-c", CROWD]);
+        let said = house.command("doctor").arg("--json").output().unwrap();
+        let found: Value = serde_json::from_slice(&said.stdout).unwrap_or_else(|_| panic!("{said:?}"));
+        let network = layer(&found, "network_namespace");
+        assert_eq!(network["outcome"], "refused", "{network}");
+        assert_eq!(network["errno"], rustix::io::Errno::TOOMANYREFS.raw_os_error(), "{network}");
+        assert!(network["text"].as_str().unwrap().contains("hand the network over"), "{network}");
+    }
 }
 
 #[test]
