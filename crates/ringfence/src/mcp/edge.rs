@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::bounds::Outline;
 use super::methods::REMOVED_IN_STATELESS;
 use super::version;
 use crate::base::{Error, Kind, Result, TraceId};
@@ -18,6 +19,14 @@ pub enum Verdict {
 }
 
 pub fn judge(bytes: &[u8]) -> Verdict {
+    let outline = Outline::scan(bytes);
+    if let Err(error) = outline.check() {
+        if outline.is_notification() {
+            tracing::warn!("a notification was ignored: {}", error.log_line());
+            return Verdict::Ignore;
+        }
+        return refuse(outline.request_id(bytes).filter(is_id), error);
+    }
     let mut value: Value = match serde_json::from_slice(bytes) {
         Ok(value) => value,
         Err(error) => {

@@ -5,6 +5,7 @@
 
 pub mod ask;
 pub mod auth;
+mod bounds;
 mod channel;
 mod codex;
 pub mod dispatch;

@@ -216,6 +216,29 @@ fn cases() -> Vec<Case> {
             json!({"jsonrpc": "2.0", "id": "x", "method": "tools/list", "params": {"x": "x".repeat(1_100_000)}}),
             refusal(-32600, "too_large", nobody, 413),
         ),
+        // Small as bytes, large as a tree.
+        case(
+            "too many values",
+            Any,
+            json!({"jsonrpc": "2.0", "id": "x", "method": "tools/list", "params": {"x": vec![json!([]); 120_000]}}),
+            refusal(-32600, "too_large", "x", 413),
+        ),
+        case(
+            "too many values in a notification",
+            Any,
+            json!({"jsonrpc": "2.0", "method": "notifications/x", "params": {"x": vec![json!([]); 120_000]}}),
+            Want::Silence,
+        ),
+        case(
+            "too deep",
+            Any,
+            format!(
+                r#"{{"jsonrpc": "2.0", "method": "tools/list", "params": {{"x": {}{}}}, "id": "x"}}"#,
+                "[".repeat(300_000),
+                "]".repeat(300_000)
+            ),
+            refusal(-32600, "too_large", "x", 413),
+        ),
     ]
 }
 
@@ -321,7 +344,7 @@ fn run(server: &Server, client: &mut Client, case: &Case) -> Result<(), String> 
             if stray.is_empty() { Ok(()) } else { Err(format!("answered with {stray:?}")) }
         }
         Want::Refusal { code, kind, id, .. } => {
-            if client.transport == Transport::Sse && *kind == "too_large" {
+            if client.transport == Transport::Sse && *kind == "too_large" && id.is_null() {
                 // Too large to be read at all, so the POST itself says so.
                 let answer = Request::post(client.endpoint(), case.send.clone()).fetch(server.address());
                 return judge_http(&answer, 413, *code, kind, id);
@@ -716,4 +739,25 @@ fn an_id_comes_back_as_it_was_given() {
             assert_eq!(answer["id"], id, "{}", client.at());
         }
     }
+}
+
+/// 15 MB of `[],` take most of a gigabyte as a tree.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_message_of_many_small_values_takes_little_memory() {
+    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut client = server.connect(MODERN);
+    let peak = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+    };
+    let before = peak();
+    let list = "[],".repeat(5_000_000);
+    let message = format!(r#"{{"jsonrpc": "2.0", "id": "x", "method": "tools/list", "params": {{"x": [{list}0]}}}}"#);
+    client.send_bytes(message.as_bytes(), None);
+    judge(&client.wait("x"), -32600, "too_large", &json!("x")).unwrap();
+    let grown = peak() - before;
+    assert!(grown < 150, "{grown} MiB for a message of 15 MB");
+    lives(&mut client).unwrap();
 }

@@ -1,0 +1,173 @@
+//! Bounds on the tree of a message, checked on its bytes before the tree exists.
+//!
+//! A limit on bytes does not limit memory: each `[],` of three bytes becomes a node of more than a hundred. This scan
+//! counts values and nesting without allocating or recursing, whatever the bytes are. It judges no syntax; the parser
+//! does that afterwards.
+
+use std::ops::Range;
+
+use serde_json::Value;
+
+use crate::base::{Error, Kind};
+
+/// Values in one message. Arguments of real calls hold a few hundred.
+const MAX_VALUES: usize = 100_000;
+/// Levels of arrays and objects in one message; the parser itself takes no more.
+const MAX_DEPTH: usize = 127;
+/// Bytes of an id that is read back out of a message that is refused.
+const MAX_ID_BYTES: usize = 1024;
+
+/// The outline of one message.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Outline {
+    values: usize,
+    depth: usize,
+    id: Option<Range<usize>>,
+    has_method: bool,
+    is_answer: bool,
+}
+
+impl Outline {
+    pub(super) fn scan(bytes: &[u8]) -> Outline {
+        let mut outline = Outline { values: 1, ..Outline::default() };
+        let (mut depth, mut at) = (0_usize, 0);
+        // The last string on the top level, which is a key when a colon follows, and where the value of `id` begins.
+        let (mut key, mut id_start) = (0..0, None);
+        while at < bytes.len() {
+            match bytes[at] {
+                b'"' => {
+                    let end = string_end(bytes, at);
+                    if depth == 1 {
+                        key = at + 1..end;
+                    }
+                    at = end;
+                }
+                b':' if depth == 1 => match &bytes[key.clone()] {
+                    b"id" => id_start = Some(at + 1),
+                    b"method" => outline.has_method = true,
+                    b"result" | b"error" => outline.is_answer = true,
+                    _ => {}
+                },
+                b',' => {
+                    outline.values += 1;
+                    if depth == 1 {
+                        outline.id = id_start.take().map(|start| start..at).or(outline.id);
+                    }
+                }
+                b'[' | b'{' => {
+                    depth += 1;
+                    outline.depth = outline.depth.max(depth);
+                    // For the first value in it: the others have a comma. An empty one counts one too many.
+                    outline.values += 1;
+                }
+                b']' | b'}' => {
+                    if depth == 1 {
+                        outline.id = id_start.take().map(|start| start..at).or(outline.id);
+                    }
+                    depth = depth.saturating_sub(1);
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+        outline
+    }
+
+    /// What is too much about the message, if anything is.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        let (what, most) = match self {
+            Outline { values, .. } if *values > MAX_VALUES => ("values", MAX_VALUES),
+            Outline { depth, .. } if *depth > MAX_DEPTH => ("levels of arrays and objects", MAX_DEPTH),
+            _ => return Ok(()),
+        };
+        Err(Error::new(Kind::TooLarge, format!("a message may have at most {most} {what}"))
+            .hint("Send less in one message: split the call, or write the data to a file and pass its path.")
+            .with("limit", most))
+    }
+
+    /// The request's id, so that the refusal reaches the caller that waits for it.
+    pub(super) fn request_id(&self, bytes: &[u8]) -> Option<Value> {
+        let id = self.id.clone().filter(|id| id.len() <= MAX_ID_BYTES && !(self.is_answer && !self.has_method))?;
+        serde_json::from_slice(&bytes[id]).ok()
+    }
+
+    pub(super) fn is_notification(&self) -> bool {
+        self.has_method && self.id.is_none()
+    }
+}
+
+/// The index of the closing quote, or of the last byte.
+fn string_end(bytes: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' => at += 2,
+            b'"' => return at,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn count(value: &Value) -> usize {
+        match value {
+            Value::Array(items) => 1 + items.iter().map(count).sum::<usize>(),
+            Value::Object(members) => 1 + members.values().map(count).sum::<usize>(),
+            _ => 1,
+        }
+    }
+
+    #[test]
+    fn values_and_levels_are_counted_as_the_parser_builds_them() {
+        for value in [
+            json!({"jsonrpc": "2.0", "id": 1, "method": "x", "params": {"a": [1, [2, 3], {"b": "],[{\\\"\""}]}}),
+            json!({"a": {"b": {"c": [[[1]]]}}}),
+            json!("text, with [ and {"),
+        ] {
+            assert_eq!(Outline::scan(value.to_string().as_bytes()).values, count(&value), "{value}");
+        }
+        assert_eq!(Outline::scan(b"[[[]],[[[]]]]").depth, 4);
+    }
+
+    #[test]
+    fn more_than_the_bounds_is_refused_and_the_bounds_themselves_are_not() {
+        let list = |count: usize| format!("[{}0]", "0,".repeat(count - 2));
+        assert!(Outline::scan(list(MAX_VALUES).as_bytes()).check().is_ok());
+        let error = Outline::scan(list(MAX_VALUES + 1).as_bytes()).check().unwrap_err();
+        assert_eq!(error.kind(), Kind::TooLarge);
+        for lean in ["[]", "{}", "[[]]", "\"\"", "{\"\":0}"] {
+            let many = format!("[{}0]", format!("{lean},").repeat(MAX_VALUES));
+            assert!(Outline::scan(many.as_bytes()).check().is_err(), "{lean}");
+        }
+        let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        assert!(Outline::scan(deep(MAX_DEPTH).as_bytes()).check().is_ok());
+        assert!(serde_json::from_str::<Value>(&deep(MAX_DEPTH)).is_ok(), "the parser takes what is let through");
+        assert!(Outline::scan(deep(MAX_DEPTH + 1).as_bytes()).check().is_err());
+    }
+
+    #[test]
+    fn the_id_of_a_request_is_found_wherever_it_is() {
+        let id = |text: &str| Outline::scan(text.as_bytes()).request_id(text.as_bytes());
+        assert_eq!(id(r#"{"id": 7, "method": "x"}"#), Some(json!(7)));
+        assert_eq!(id(r#"{"params": {"id": 8}, "method": "x", "id":"a\"}" }"#), Some(json!("a\"}")));
+        assert_eq!(id(r#"{"params": {"id": 8}, "method": "x"}"#), None);
+        assert_eq!(id(r#"{"a": "id", "method": "x"}"#), None);
+        assert_eq!(id(r#"{"id": 7, "result": {}}"#), None, "the id of a request of ours");
+        assert!(Outline::scan(br#"{"method": "x", "params": {"id": 8}}"#).is_notification());
+    }
+
+    #[test]
+    fn no_bytes_make_it_fail() {
+        for bytes in [&b""[..], b"\"", b"\"\\", b"]]]]", b"{\"id\":", b"{\"id\"", b":::", b"{:}", b"\xff\xfe"] {
+            let outline = Outline::scan(bytes);
+            let _ = outline.request_id(bytes);
+            assert!(outline.check().is_ok());
+        }
+    }
+}
