@@ -87,7 +87,7 @@ impl State {
 
     /// Tells which commands of the operator's are not there, and why.
     pub fn log_dropped(&self) {
-        for fault in &self.config.dropped {
+        for fault in self.config.dropped.iter() {
             let entry = fault.entry.as_deref().unwrap_or_default();
             tracing::warn!("the tool `{entry}` is not there: {}. {}", fault.line(), fault.hint);
         }

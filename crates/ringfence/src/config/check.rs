@@ -4,7 +4,9 @@ mod advice;
 
 pub use advice::idle_patterns;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -79,6 +81,8 @@ pub struct Look {
     pub config: Option<Config>,
     pub findings: Vec<Finding>,
     source: Source,
+    /// The name of each command, by its key.
+    entry_keys: HashMap<String, String>,
 }
 
 impl Look {
@@ -108,10 +112,8 @@ impl Look {
 
     /// The command that a key belongs to.
     fn tool_of(&self, key: &str) -> Option<String> {
-        let holds = |name: &str| {
-            key.strip_prefix(&entry_key(name)).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        };
-        self.source.read.entries.iter().find(|entry| holds(&entry.name)).map(|entry| entry.name.clone())
+        let ends = key.match_indices('.').map(|(at, _)| at).chain([key.len()]);
+        ends.filter_map(|end| self.entry_keys.get(&key[..end])).next().cloned()
     }
 
     /// What somebody refused; the error may name the key.
@@ -136,7 +138,10 @@ pub(super) const KEY: &str = "key";
 
 /// Looks at the config that these flags and this environment name. It fails where there is nothing to look at.
 pub fn look(flags: &Flags, env: &Env) -> Result<Look> {
-    let mut look = Look { config: None, findings: Vec::new(), source: Source::open(flags, env)? };
+    let source = Source::open(flags, env)?;
+    let entries = source.read.entries.iter();
+    let entry_keys = entries.map(|entry| (entry_key(&entry.name), entry.name.clone())).collect();
+    let mut look = Look { config: None, findings: Vec::new(), source, entry_keys };
     look.findings.extend(look.source.read.faults.iter().cloned().map(Finding::from));
     if look.source.read.is_broken {
         look.findings.extend(look.source.read.dropped.iter().cloned().map(Finding::from));
@@ -162,10 +167,10 @@ pub fn look(flags: &Flags, env: &Env) -> Result<Look> {
         }
     }
     let dropped = match &look.config {
-        Some(config) => config.dropped.clone(),
+        Some(config) => Arc::clone(&config.dropped),
         None => entry_faults(&look.source, env),
     };
-    look.findings.extend(dropped.into_iter().map(Finding::from));
+    look.findings.extend(dropped.iter().cloned().map(Finding::from));
     advice::give(&mut look, env);
     look.sort();
     Ok(look)

@@ -1,6 +1,6 @@
 //! `[mcp.<name>]`: one command of the operator's, checked and complete.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::fault::Fault;
-use super::places::{Places, child, item, line_of};
+use super::places::{LineIndex, Places, child, item};
 use super::read::{Written, entry_key};
 use super::resolve::Picker;
 use super::secrets::Ref;
@@ -149,6 +149,7 @@ pub(super) struct Around<'a> {
     pub path: &'a Path,
     pub text: &'a str,
     pub places: &'a Places,
+    pub lines: LineIndex,
     pub picker: &'a Picker<'a>,
     pub surface: &'a Surface,
     /// Of everybody's commands.
@@ -195,13 +196,18 @@ impl Check<'_> {
 /// All that are sound, and what is wrong with the others.
 pub(super) fn resolve(around: &Around<'_>, written: &[Written]) -> (Vec<Entry>, Vec<Fault>) {
     let (mut entries, mut faults): (Vec<Entry>, Vec<Fault>) = (Vec::new(), Vec::new());
+    // The names of the sound entries so far, by their underscored spelling.
+    let mut spellings: HashMap<String, String> = HashMap::new();
     for one in written {
         let mut check = Check { around, written: one, faults: Vec::new() };
-        check.name(&entries);
+        check.name(&spellings);
         let entry = check.entry();
         let found = std::mem::take(&mut check.faults);
         match entry.filter(|_| found.is_empty() && one.unread.is_empty()) {
-            Some(entry) => entries.push(entry),
+            Some(entry) => {
+                spellings.insert(underscored(&entry.name), entry.name.clone());
+                entries.push(entry);
+            }
             None => faults.extend(found.into_iter().filter(|fault| !check.follows(fault))),
         }
     }
@@ -213,7 +219,7 @@ fn underscored(name: &str) -> String {
 }
 
 impl Check<'_> {
-    fn name(&mut self, earlier: &[Entry]) {
+    fn name(&mut self, earlier: &HashMap<String, String>) {
         let name = self.written.name.clone();
         let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         if name.is_empty() || name.len() > 64 || !name.chars().all(fits) {
@@ -223,8 +229,8 @@ impl Check<'_> {
         if OURS.iter().any(|ours| underscored(ours) == underscored(&name)) {
             self.fault("", format!("`{name}` is a tool of ours already"), "Choose another name.");
         }
-        if let Some(same) = earlier.iter().find(|entry| underscored(&entry.name) == underscored(&name)) {
-            let message = format!("`{name}` and `{}` are one name to clients that have no dots", same.name);
+        if let Some(same) = earlier.get(&underscored(&name)) {
+            let message = format!("`{name}` and `{same}` are one name to clients that have no dots");
             self.fault("", message, "Choose another name.");
         }
     }
@@ -297,7 +303,7 @@ impl Check<'_> {
             streaming: raw.streaming.unwrap_or(false),
             input_schema,
             hidden,
-            line: line_of(self.around.text, self.written.span.start),
+            line: self.around.lines.line_of(self.written.span.start),
         })
     }
 

@@ -130,9 +130,9 @@ pub struct Config {
     /// What a client may set for its session.
     pub shaping: Shaping,
     /// The operator's commands, in the order of the file.
-    pub entries: Vec<Arc<Entry>>,
+    pub entries: Arc<[Arc<Entry>]>,
     /// What is wrong with the commands that are not among them.
-    pub dropped: Vec<Fault>,
+    pub dropped: Arc<[Fault]>,
     pub secrets: Arc<Secrets>,
     /// Files outside the workspace that hold secrets or keys. No run sees them.
     pub private: Vec<PathBuf>,

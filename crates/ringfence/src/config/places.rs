@@ -77,7 +77,36 @@ pub fn item(path: &str, at: usize) -> String {
     format!("{path}[{at}]")
 }
 
+/// The places of all line ends of a text. For many lookups: [`line_of`] counts from the start of the text each time.
+pub struct LineIndex(Vec<usize>);
+
+impl LineIndex {
+    pub fn new(text: &str) -> LineIndex {
+        LineIndex(text.match_indices('\n').map(|(at, _)| at).collect())
+    }
+
+    /// The number of the line that holds the byte `at`, from 1.
+    pub fn line_of(&self, at: usize) -> usize {
+        self.0.partition_point(|end| *end < at) + 1
+    }
+}
+
 /// The number of a line, from a place in the text.
 pub fn line_of(text: &str, at: usize) -> usize {
     text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count() + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_gives_the_lines_that_counting_gives() {
+        for text in ["", "\n", "a\n\nb\r\n\u{e4}\n", "no end"] {
+            let index = LineIndex::new(text);
+            for at in 0..=text.len() + 1 {
+                assert_eq!(index.line_of(at), line_of(text, at), "{text:?} at {at}");
+            }
+        }
+    }
 }

@@ -16,6 +16,7 @@ use super::entry::{self, Around};
 use super::env::{self, Env};
 use super::log::{self, LogFlags};
 use super::place::{self, Keepers, Place};
+use super::places::LineIndex;
 use super::read::{self, Parsed};
 use super::secrets::{self, Keyring, Ref, Sources, Store};
 use super::{
@@ -376,9 +377,14 @@ fn about(key: &'static str) -> impl Fn(Error) -> Error {
 }
 
 /// The commands that can be used, and what is wrong with the others.
-fn entries(p: &Picker<'_>, source: &Source, (surface, profile): (&Surface, Profile)) -> (Vec<Arc<Entry>>, Vec<Fault>) {
-    let Some(path) = &source.path else { return (Vec::new(), Vec::new()) };
-    let around = Around { path, text: &source.text, places: &source.read.places, picker: p, surface, profile };
+fn entries(
+    p: &Picker<'_>,
+    source: &Source,
+    (surface, profile): (&Surface, Profile),
+) -> (Arc<[Arc<Entry>]>, Arc<[Fault]>) {
+    let Some(path) = &source.path else { return (Arc::default(), Arc::default()) };
+    let lines = LineIndex::new(&source.text);
+    let around = Around { path, text: &source.text, places: &source.read.places, lines, picker: p, surface, profile };
     let (entries, faults) = entry::resolve(&around, &source.read.entries);
     let dropped = source.read.dropped.iter().cloned().chain(faults).collect();
     (entries.into_iter().map(Arc::new).collect(), dropped)
@@ -390,15 +396,15 @@ fn picker<'a>(source: &'a Source, env: &Env) -> Picker<'a> {
 }
 
 /// What is wrong with the commands, where the rest of the file cannot be resolved.
-pub(super) fn entry_faults(source: &Source, env: &Env) -> Vec<Fault> {
-    let Ok(defaults) = read::parse_file(DEFAULTS, Path::new("defaults.toml")) else { return Vec::new() };
+pub(super) fn entry_faults(source: &Source, env: &Env) -> Arc<[Fault]> {
+    let Ok(defaults) = read::parse_file(DEFAULTS, Path::new("defaults.toml")) else { return Arc::default() };
     let (file, mut picker) = (&source.read.file, picker(source, env));
     match surface::resolve(&mut picker, true, &file.surface, &defaults.surface) {
         Ok(surface) => {
             let profile = file.sandbox.profile.or(defaults.sandbox.profile).unwrap_or(Profile::Default);
             entries(&picker, source, (&surface, profile)).1
         }
-        Err(_) => source.read.dropped.clone(),
+        Err(_) => source.read.dropped.as_slice().into(),
     }
 }
 

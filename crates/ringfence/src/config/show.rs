@@ -73,7 +73,7 @@ pub fn show(flags: &Flags, env: &Env) -> Result<Show> {
         };
         keys.insert(after.map_or(keys.len(), |at| at + 1), shown);
     }
-    for entry in &config.entries {
+    for entry in config.entries.iter() {
         let path = entry_key(&entry.name);
         for key in schema::entry_keys() {
             let line = source.read.line(&source.text, &format!("{path}.{}", key.path));
@@ -118,7 +118,7 @@ fn typed(text: &str, schema: &Map<String, Value>) -> Value {
 
 fn needed(config: &Config) -> Vec<Needed> {
     let mut all: Vec<(&Ref, Vec<String>)> = Vec::new();
-    for entry in &config.entries {
+    for entry in config.entries.iter() {
         for wanted in entry.refs() {
             match all.iter_mut().find(|(known, _)| *known == wanted) {
                 Some((_, tools)) if tools.contains(&entry.name) => {}

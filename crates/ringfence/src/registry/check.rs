@@ -1,5 +1,7 @@
 //! Everything that is wrong with a config: what it shows by itself, and what only those know who work with it.
 
+use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::path::Path;
 
 use super::Registry;
@@ -15,21 +17,28 @@ pub fn check(flags: &Flags, env: &Env) -> Result<Look> {
     let mut errors = lists(config);
     let mut warnings = Vec::new();
     // A profile refuses the first of its lists, and we have them all.
-    let told = |errors: &[(String, Error)], home: &str| errors.iter().any(|(key, _)| key.starts_with(home));
+    let reported: BTreeSet<String> = errors.iter().map(|(key, _)| key.clone()).collect();
+    // In order, the keys below `home` follow it: one look finds them, where a scan for each entry would be quadratic.
+    let is_reported = |home: &str| {
+        reported
+            .range::<str, _>((Bound::Included(home), Bound::Unbounded))
+            .next()
+            .is_some_and(|key| key.starts_with(home))
+    };
     if let Err(error) = profile::check(config)
-        && !told(&errors, "sandbox.")
+        && !is_reported("sandbox.")
     {
         errors.push((key_of(&error, "sandbox"), error));
     }
-    let registry = Registry::new(config);
-    for (entry, error) in registry.dropped {
+    let mut registry = Registry::new(config);
+    for (entry, error) in std::mem::take(&mut registry.dropped) {
         let home = entry_key(&entry.name);
-        if !told(&errors, &format!("{home}.")) {
+        if !is_reported(&format!("{home}.")) {
             errors.push((of_entry(&key_of(&error, ""), &home), error));
         }
     }
-    for entry in &config.entries {
-        warnings.extend(registry.tools.iter().find(|tool| tool.spec().name == entry.name).and_then(|tool| {
+    for entry in config.entries.iter() {
+        warnings.extend(registry.get(&entry.name).filter(|tool| tool.spec().name == entry.name).and_then(|tool| {
             let workspace = known_workspace(config, entry)?;
             (!tool.is_shown_in(workspace)).then(|| format!("{}.cwd", entry_key(&entry.name)))
         }));
@@ -85,7 +94,7 @@ fn lists(config: &Config) -> Vec<(String, Error)> {
         let skip = [sandbox.allow_domains.len(), sandbox.allow_addresses.len()];
         add("policy.wider", skip, Allow::faults(&wider.allow_domains, &[], &wider.allow_addresses));
     }
-    for entry in &config.entries {
+    for entry in config.entries.iter() {
         add(&entry_key(&entry.name), [0, 0], Allow::faults(&entry.allow_domains, &[], &entry.allow_addresses));
     }
     wrong

@@ -203,6 +203,13 @@ mod tests {
         }
     }
 
+    /// With a copy for each entry, 10,000 entries take 800 MB.
+    #[test]
+    fn entries_are_shared_with_the_config() {
+        let place = Place::new();
+        assert!(Arc::ptr_eq(&place.ground("one").config.entries, &place.config.entries));
+    }
+
     #[test]
     fn a_home_is_for_one_definition_and_one_caller() {
         let place = Place::new();

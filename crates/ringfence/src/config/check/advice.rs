@@ -29,7 +29,7 @@ pub(super) fn give(look: &mut Look, env: &Env) {
         all.extend(ceiling(key, config, config.surface.default_timeout));
     }
     all.extend(exposed(config));
-    for entry in &config.entries {
+    for entry in config.entries.iter() {
         all.extend(of_entry(config, entry, env));
     }
     for Advice { key, message, hint } in all {
