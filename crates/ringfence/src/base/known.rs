@@ -4,6 +4,7 @@
 //! stands in ordinary text by chance and cannot be searched for.
 
 mod forms;
+mod wide;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -144,8 +145,8 @@ pub(super) fn current() -> Option<Arc<Known>> {
     KNOWN.read().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Adds these values. Each is also found as it stands in JSON, which is how logs and many programs write it, and its
-/// lines are found one by one.
+/// Adds these values. Each is also found as it stands in JSON, which is how logs and many programs write it, in a URL
+/// and in base64, and its lines are found one by one.
 pub fn learn<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a Secret)>) {
     // Those who learn wait for each other; those who look do not wait for them.
     let mut learnt = LEARNT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -220,6 +221,28 @@ pub fn mask(bytes: &[u8]) -> Cow<'_, [u8]> {
     masked
 }
 
+/// Puts stars in place of every value in this part of the bytes, values in UTF-16 and those that reach beyond the part
+/// included. For bytes that are given out in an encoding, where no later search finds a value. `read` gives the bytes
+/// from a place on. True when there was a value.
+pub fn mask_part<E>(at: u64, part: &mut [u8], read: impl FnOnce(u64, usize) -> Result<Vec<u8>, E>) -> Result<bool, E> {
+    let Some(known) = current().filter(|_| !part.is_empty()) else { return Ok(false) };
+    // A character of UTF-16 has two bytes.
+    let reach = 2 * known.longest;
+    let before = usize::try_from(at).unwrap_or(usize::MAX).min(reach);
+    let around = read(at - before as u64, before + part.len() + reach)?;
+    let mut finds = wide::finds(&known, &around);
+    known.scan(known.start(), &around, |end, length, _| finds.push(end - length..end));
+    let mut is_masked = false;
+    for find in finds {
+        let inside = find.start.max(before) - before..find.end.min(before + part.len()).saturating_sub(before);
+        if let Some(hidden) = part.get_mut(inside).filter(|hidden| !hidden.is_empty()) {
+            hidden.fill(b'*');
+            is_masked = true;
+        }
+    }
+    Ok(is_masked)
+}
+
 /// The text with `[secret:NAME]` in place of every value.
 pub fn redact(text: &str) -> Cow<'_, str> {
     match redact_bytes(text.as_bytes()) {
@@ -271,6 +294,8 @@ pub fn redact_text(text: &mut String) {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
     use serde_json::json;
 
     use super::*;
@@ -291,6 +316,23 @@ mod tests {
         let clean = "a [secret:FIRST], [secret:FIRST].";
         assert_eq!(value, json!({"a": [clean, 1, null], "[secret:FIRST]": {"b": clean}}));
         assert!(is_searchable(&Secret::new("8 bytes!")) && !is_searchable(&Secret::new("7 bytes")));
+    }
+
+    #[test]
+    fn a_value_in_a_url_and_in_basic_authentication_is_found() {
+        learn([("WEB", &Secret::new("w\u{e4}b p/ss:w+rd?"))]);
+        for written in ["w%C3%A4b%20p%2Fss%3Aw%2Brd%3F", "w%c3%a4b%20p%2fss%3aw%2brd%3f", "w%C3%A4b+p%2Fss%3Aw%2Brd%3F"]
+        {
+            assert_eq!(redact(&format!("https://h/?k={written}&x=1")), "https://h/?k=[secret:WEB]&x=1");
+        }
+        for user in ["", "a", "me", "bob", "token", "x-access-token"] {
+            let header = STANDARD.encode(format!("{user}:w\u{e4}b p/ss:w+rd?"));
+            let shown = redact(&format!("Authorization: Basic {header}")).into_owned();
+            let (before, after) = shown.split_once("[secret:WEB]").unwrap_or_else(|| panic!("{user}: {shown}"));
+            let kept = before.trim_start_matches("Authorization: Basic ").len();
+            // Of the user, of the colon, and of one character at either end.
+            assert!(kept <= (user.len() + 1) * 4 / 3 + 1 && after.trim_end_matches('=').len() <= 1, "{user}: {shown}");
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments, image, 
 use crate::approval::Granted;
 use crate::base::call::{Block, Output, Prepared};
 use crate::base::clock::format_utc;
-use crate::base::{Cancel, Error, Kind, Result};
+use crate::base::{Cancel, Error, Kind, Result, known};
 use excerpt::{Excerpt, Window};
 
 /// Where a result's `_meta` holds what is known about the file.
@@ -310,7 +310,7 @@ impl Answer {
         } else if binary && magic.is_some_and(mime::is_shown_as_image) && survey.size <= MAX_IMAGE_BYTES {
             answer.take_image(content)?;
         } else if binary {
-            answer.describe_binary(&survey);
+            answer.describe_binary(content, &survey)?;
         } else {
             answer.take_text(content, args, &survey, max, cancel)?;
         }
@@ -335,8 +335,9 @@ impl Answer {
         let from = args.byte_offset.unwrap_or(0);
         let most = max / 4 * 3;
         let wanted = args.byte_length.map_or(usize::MAX, |length| usize::try_from(length).unwrap_or(usize::MAX));
-        let bytes = content.read(from, most.min(wanted))?;
+        let mut bytes = content.read(from, most.min(wanted))?;
         let end = from + bytes.len() as u64;
+        self.mask(content, from, &mut bytes)?;
         self.text = STANDARD.encode(&bytes);
         self.reply.encoding = Some("base64".to_owned());
         self.reply.byte_offset = Some(from);
@@ -348,8 +349,17 @@ impl Answer {
         Ok(())
     }
 
+    /// Takes values of secrets out of bytes that leave in base64 or hex, where later searches do not find all of them.
+    fn mask(&mut self, content: &Content, from: u64, bytes: &mut [u8]) -> Result<()> {
+        if known::mask_part(from, bytes, |at, length| content.read(at, length))? {
+            self.notes.push("values of secrets show as `*`".to_owned());
+        }
+        Ok(())
+    }
+
     fn take_image(&mut self, content: &Content) -> Result<()> {
-        let bytes = content.read(0, usize::try_from(MAX_IMAGE_BYTES).unwrap_or(usize::MAX))?;
+        let mut bytes = content.read(0, usize::try_from(MAX_IMAGE_BYTES).unwrap_or(usize::MAX))?;
+        self.mask(content, 0, &mut bytes)?;
         self.reply.kind = "image";
         self.image = Some(STANDARD.encode(bytes));
         if self.reply.width.max(self.reply.height).is_some_and(|side| side > MAX_IMAGE_SIDE) {
@@ -370,7 +380,7 @@ impl Answer {
         format!("shell.exec `magick {from} {how} small.png` (or ffmpeg, or Python with Pillow), then file.read it.")
     }
 
-    fn describe_binary(&mut self, survey: &Survey) {
+    fn describe_binary(&mut self, content: &Content, survey: &Survey) -> Result<()> {
         if mime::is_shown_as_image(&self.reply.mime) {
             let size = match (self.reply.width, self.reply.height) {
                 (Some(width), Some(height)) => format!("{width}x{height} pixels, "),
@@ -382,13 +392,16 @@ impl Answer {
                 self.reply.mime, survey.size
             ));
             self.reply.hint = Some(hint);
-            return;
+            return Ok(());
         }
-        let first = crate::base::ids::hex(&survey.head[..survey.head.len().min(64)]);
+        let mut first = survey.head[..survey.head.len().min(64)].to_vec();
+        self.mask(content, 0, &mut first)?;
+        let first = crate::base::ids::hex(&first);
         self.notes.push(format!(
             "binary file, {}, {} bytes; first bytes {first}; use encoding \"base64\" for its bytes",
             self.reply.mime, survey.size
         ));
+        Ok(())
     }
 
     fn take_text(

@@ -1,11 +1,14 @@
 //! The ways in which programs write one value.
 
+mod base64_text;
+mod url_encoding;
+
 use std::collections::BTreeSet;
 
 /// Bytes of a line of a value that is looked for by itself: programs number, indent and wrap lines.
 const LINE: usize = 16;
 
-/// As it is, as it stands in JSON of one kind or another, and line by line.
+/// As it is, as it stands in JSON of one kind or another, in a URL and in base64, and line by line.
 pub(super) fn of(value: &[u8]) -> BTreeSet<Vec<u8>> {
     let mut forms = BTreeSet::from([value.to_vec()]);
     let lines = value.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
@@ -16,6 +19,8 @@ pub(super) fn of(value: &[u8]) -> BTreeSet<Vec<u8>> {
         if let Ok(text) = std::str::from_utf8(part) {
             forms.extend(KINDS.iter().map(|kind| kind.write(text).into_bytes()));
         }
+        forms.extend(url_encoding::forms(part));
+        forms.extend(base64_text::forms(part));
     }
     forms
 }
@@ -104,8 +109,8 @@ mod tests {
         ] {
             assert!(has(value, form), "{form}");
         }
-        assert_eq!(of(b"plain-value").len(), 1);
-        assert_eq!(of(b"\xff no text").len(), 1);
+        let in_base64: BTreeSet<Vec<u8>> = base64_text::forms(b"plain-value").collect();
+        assert_eq!(of(b"plain-value").difference(&in_base64).count(), 1);
     }
 
     #[test]

@@ -52,9 +52,13 @@ pub fn take(content: &Content, survey: &Survey, window: Window, max: usize, canc
 
 /// Leaves nothing of values of secrets that are only partly in what is shown: halves are not found later, and two of
 /// them make a whole. One that is all there keeps its place and gets its name. Whether there was anything.
-fn hide_halves(content: &Content, at: u64, shown: &mut [u8]) -> Result<bool> {
+fn hide_halves(content: &Content, survey: &Survey, at: u64, shown: &mut [u8]) -> Result<bool> {
     if !known::any() || shown.is_empty() {
         return Ok(false);
+    }
+    // Read as UTF-16, a value in ASCII becomes other characters, which give it away and are not found later.
+    if !survey.found.encoding.is_ascii_compatible() {
+        return hide_bytes(content, at, shown);
     }
     let reach = known::reach();
     let before = usize::try_from(at).unwrap_or(usize::MAX).min(reach);
@@ -67,6 +71,20 @@ fn hide_halves(content: &Content, at: u64, shown: &mut [u8]) -> Result<bool> {
         }
     }
     Ok(!cut.is_empty())
+}
+
+/// Hides values that stand in the file byte by byte. Those in the file's own encoding are found in its text later.
+fn hide_bytes(content: &Content, at: u64, shown: &mut [u8]) -> Result<bool> {
+    let reach = known::reach();
+    let before = usize::try_from(at).unwrap_or(usize::MAX).min(reach);
+    let around = content.read(at - before as u64, before + shown.len() + reach)?;
+    let masked = known::mask(&around);
+    let hidden = &masked[before..around.len().min(before + shown.len())];
+    let is_hidden = shown.get(..hidden.len()).is_some_and(|plain| plain != hidden);
+    if is_hidden {
+        shown[..hidden.len()].copy_from_slice(hidden);
+    }
+    Ok(is_hidden)
 }
 
 /// No encoding needs more bytes than this for `max` bytes of text (UTF-16 has two for one of ASCII).
@@ -94,7 +112,7 @@ fn take_bytes(content: &Content, survey: &Survey, from: u64, length: Option<u64>
     let more = at + (raw.len() as u64) < survey.size;
     let mut decoded = text::decode(encoding, &raw, max, more);
     raw.truncate(decoded.used);
-    if hide_halves(content, at, &mut raw)? {
+    if hide_halves(content, survey, at, &mut raw)? {
         decoded = text::decode(encoding, &raw, max, false);
     }
     let end = at + decoded.used as u64;
@@ -143,7 +161,7 @@ impl Lines {
         let to_end = start + raw.len() as u64 >= survey.size;
         let (mut excerpt, at, count) = self.fill(survey, &raw, to_end, max);
         raw.truncate(at);
-        if hide_halves(content, start, &mut raw)? {
+        if hide_halves(content, survey, start, &mut raw)? {
             let truncated = excerpt.truncated;
             (excerpt, ..) = self.fill(survey, &raw, to_end, max);
             excerpt.truncated |= truncated;

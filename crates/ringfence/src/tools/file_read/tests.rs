@@ -318,3 +318,59 @@ fn no_read_shows_a_part_of_a_secret() {
     let (text, _) = read_text(&scratch, json!({"path": "f"}));
     assert_eq!(text, long);
 }
+
+/// Base64, hex and a wrong encoding are other ways of writing the same bytes.
+#[test]
+fn no_encoding_gives_out_what_text_hides() {
+    const VALUE: &str = "given-out-encoded-0123456789";
+    crate::base::known::learn([("ENCODED", &crate::base::secret::Secret::new(VALUE))]);
+    let decoded = |scratch: &Scratch, arguments: Value| {
+        let (text, _) = read_text(scratch, arguments);
+        let base64 = text.lines().next().unwrap().to_owned();
+        (STANDARD.decode(base64).unwrap(), text)
+    };
+    let holds = |bytes: &[u8], part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
+
+    let plain = format!("before {VALUE} after, and some more.\n");
+    let scratch = with_file(plain.as_bytes());
+    let (bytes, text) = decoded(&scratch, json!({"path": "f", "encoding": "base64"}));
+    assert_eq!(String::from_utf8(bytes).unwrap(), plain.replace(VALUE, &"*".repeat(VALUE.len())));
+    assert!(text.contains("values of secrets show as `*`"), "{text}");
+    // Byte by byte, as a caller would who puts the pieces together.
+    for at in 0..plain.len() {
+        let (bytes, _) =
+            decoded(&scratch, json!({"path": "f", "encoding": "base64", "byte_offset": at, "byte_length": 1}));
+        let is_secret = (7..7 + VALUE.len()).contains(&at);
+        assert_eq!(bytes, if is_secret { b"*".as_slice() } else { &plain.as_bytes()[at..=at] }, "byte {at}");
+    }
+
+    // As UTF-16, which text mode reads as text.
+    for big in [false, true] {
+        let unit = |unit: u16| if big { unit.to_be_bytes() } else { unit.to_le_bytes() };
+        let wide = |text: &str| text.encode_utf16().flat_map(unit).collect::<Vec<u8>>();
+        let scratch = with_file(&wide(&format!("\u{feff}{plain}")));
+        let (bytes, _) = decoded(&scratch, json!({"path": "f", "encoding": "base64"}));
+        assert!(!holds(&bytes, &wide(&VALUE[..4])) && holds(&bytes, &wide("after")), "big endian: {big}");
+    }
+
+    // ASCII that is read as UTF-16 comes out as other characters, which hold the same bytes.
+    for label in ["utf-16le", "utf-16be"] {
+        for padding in ["", "x"] {
+            let scratch = with_file(format!("{padding}{plain}").as_bytes());
+            let (text, _) = read_text(&scratch, json!({"path": "f", "encoding": label}));
+            let bytes: Vec<u8> = text.encode_utf16().flat_map(u16::to_be_bytes).collect();
+            let swapped: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
+            assert!(!holds(&bytes, &VALUE.as_bytes()[..6]) && !holds(&swapped, &VALUE.as_bytes()[..6]), "{label}");
+        }
+    }
+
+    // The first bytes of a binary file are shown in hex.
+    let scratch = with_file(&[[0, 1, 2, 3].as_slice(), VALUE.as_bytes(), &[0; 80]].concat());
+    let (text, _) = read_text(&scratch, json!({"path": "f"}));
+    assert!(text.contains("00010203") && !text.contains(&crate::base::ids::hex(&VALUE.as_bytes()[..4])), "{text}");
+    // What is taken for an image is sent whole.
+    let scratch = with_file(&[b"GIF89a\x01\0\x01\0\0\0\0".as_slice(), VALUE.as_bytes(), &[0; 80]].concat());
+    let output = try_read(&scratch, json!({"path": "f"}), 24_000).unwrap();
+    let Some(Block::Image { data, .. }) = output.content.get(1) else { panic!("{output:?}") };
+    assert!(!holds(&STANDARD.decode(data).unwrap(), &VALUE.as_bytes()[..4]));
+}

@@ -3,6 +3,7 @@
 
 mod command;
 mod cores;
+mod forms;
 mod keyring;
 mod later;
 mod proof;
