@@ -124,6 +124,15 @@ pub(super) fn begins_record(bytes: &[u8], seq: u64) -> bool {
     bytes[..shared] == start[..shared]
 }
 
+/// Whether these bytes can be the beginning of record `seq` while its process writes it: a process that lives leaves
+/// nothing else. A disk that lost power may leave other bytes.
+pub(super) fn is_being_written(bytes: &[u8], seq: u64) -> bool {
+    let start = format!("{{\"seq\":{seq},\"ts\":\"");
+    let shared = start.len().min(bytes.len());
+    // JSON escapes control characters.
+    bytes[..shared] == start.as_bytes()[..shared] && bytes.iter().all(|byte| *byte >= b' ')
+}
+
 /// A record of another file, as headers name it. Without `seq` and `mac` it says only that the file was there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Link {
@@ -187,5 +196,11 @@ mod tests {
         }
         assert!(!begins_record(b"{\"seq\":13,", 12));
         assert!(!begins_record(b"x", 12));
+        for cut in [&b"{"[..], b"{\"seq\":12,\"ts", b"{\"seq\":12,\"ts\":\"2026"] {
+            assert!(is_being_written(cut, 12));
+        }
+        for other in [&b"{\"seq\":12,\"x"[..], b"{\"seq\":12,\"ts\":\"2\0", b"{\"seq\":13", b"x", b"\0"] {
+            assert!(!is_being_written(other, 12));
+        }
     }
 }

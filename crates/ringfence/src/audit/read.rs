@@ -5,12 +5,12 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
+use std::io::{self, BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::store::{LOG, names};
+use super::store::{LOG, MAX_LINE, names, open_regular, read_line};
 
 /// One line of the log.
 #[derive(Debug)]
@@ -98,7 +98,11 @@ impl Reader {
 
     fn open(&self, name: &str) -> io::Result<Option<Source>> {
         let mut place = self.places.get(name).copied().unwrap_or_default();
-        let mut file = BufReader::new(File::open(self.dir.join(name))?);
+        let mut file = match open_regular(&self.dir.join(name)) {
+            // `verify` names it.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(None),
+            file => BufReader::new(file?),
+        };
         file.seek(SeekFrom::Start(place.offset))?;
         let next = next_line(&mut file, &mut place, name)?;
         Ok(next.map(|next| Source { name: name.to_owned(), file, place, next }))
@@ -126,12 +130,24 @@ impl Source {
 /// A line without its newline is still being written, or torn: not yet, or never, a record.
 fn next_line(file: &mut BufReader<File>, place: &mut Place, name: &str) -> io::Result<Option<Event>> {
     let mut raw = Vec::new();
-    let count = file.read_until(b'\n', &mut raw)?;
+    let mut count = read_line(file, &mut raw)?;
+    // What is too long for a record is passed over, in pieces that fit into memory, and shown as unreadable: its last
+    // piece may look like a record.
+    let mut is_too_long = false;
+    while raw.len() == MAX_LINE && raw.last() != Some(&b'\n') {
+        is_too_long = true;
+        raw.clear();
+        count += read_line(file, &mut raw)?;
+    }
     if raw.pop_if(|end| *end == b'\n').is_none() {
         return Ok(None);
     }
+    if is_too_long {
+        raw.clear();
+    }
     place.offset += count as u64;
     place.line += 1;
+    // Of one that was too long nothing is left, which is no JSON.
     let value = serde_json::from_slice(&raw).ok();
     Ok(Some(Event { file: name.to_owned(), line: place.line, raw, value }))
 }

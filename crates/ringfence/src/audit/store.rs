@@ -10,7 +10,7 @@
 //! ```
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -100,7 +100,7 @@ impl Store {
     /// What is in the directory. Under the lock where there is one to take, so that no file is seen
     /// half made.
     pub(super) fn snapshot(&self) -> io::Result<Snapshot> {
-        let lock = File::open(self.path("lock")).ok();
+        let lock = open_regular(&self.path("lock")).ok();
         if let Some(lock) = &lock {
             lock.lock_shared()?;
         }
@@ -134,7 +134,7 @@ impl Store {
 
     /// What `latest` names, or what is wrong with it. `None` when there is none.
     pub(super) fn latest(&self) -> Option<Result<String, String>> {
-        let bytes = match fs::read(self.path(LATEST)) {
+        let bytes = match read_small(&self.path(LATEST)) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Err(error) => return Some(Err(error.to_string())),
@@ -163,7 +163,7 @@ impl Store {
         let path = self.path(&head_of(file));
         // A reader may look in the middle of a rewrite; a damaged head stays damaged.
         for _ in 0..10 {
-            let bytes = match fs::read(&path) {
+            let bytes = match read_small(&path) {
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Err("it is missing".into()),
                 Err(error) => return Err(error.to_string()),
@@ -206,6 +206,33 @@ pub(super) fn names(dir: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
+/// Bytes of one line, its newline included. Far more than any record has, and little enough to hold in memory.
+pub(super) const MAX_LINE: usize = 16 << 20;
+
+/// Reads up to and including a newline, but not more than [`MAX_LINE`] bytes.
+pub(super) fn read_line(file: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<usize> {
+    file.take(MAX_LINE as u64).read_until(b'\n', line)
+}
+
+/// Opens a file of the log for reading. Whoever can write the directory can put anything there: a pipe that blocks
+/// whoever opens it, or a device without an end.
+pub(super) fn open_regular(path: &Path) -> io::Result<File> {
+    let irregular = || io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file");
+    if !fs::metadata(path)?.is_file() {
+        return Err(irregular());
+    }
+    // Something else may be there by now. Then this does not block, and the second look finds it.
+    let file = OpenOptions::new().read(true).custom_flags(flags(rustix::fs::OFlags::NONBLOCK)).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(irregular()) }
+}
+
+/// Reads `latest` or a head, which are a few hundred bytes.
+fn read_small(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.take(1 << 16).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// A new file that only we may read, never one that is there, never through a link.
 pub(super) fn create_new(path: &Path, append: bool) -> io::Result<File> {
     OpenOptions::new().write(true).append(append).create_new(true).mode(0o600).open(path)
@@ -235,9 +262,14 @@ fn open_lock(dir: &Path) -> io::Result<File> {
         .open(dir.join("lock"))
 }
 
-#[expect(clippy::cast_possible_wrap, reason = "the flags fit, and this is the type that open(2) takes")]
+/// Neither through a link, nor blocked by a pipe.
 fn no_follow() -> i32 {
-    rustix::fs::OFlags::NOFOLLOW.bits() as i32
+    flags(rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK)
+}
+
+#[expect(clippy::cast_possible_wrap, reason = "the flags fit, and this is the type that open(2) takes")]
+fn flags(flags: rustix::fs::OFlags) -> i32 {
+    flags.bits() as i32
 }
 
 /// Whole before it has its name, and the first of several stays: `link` does not replace.

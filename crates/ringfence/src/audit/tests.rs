@@ -679,3 +679,87 @@ fn figures() {
     println!("verified {} records in {} files in {:?}", report.records, report.files.len(), begin.elapsed());
     assert!(report.records > u64::from(count));
 }
+
+#[test]
+fn garbage_on_a_file_in_use_is_found_and_a_record_being_written_is_not() {
+    let garbage = [
+        &b"x"[..],
+        b"no record at all",
+        b"\0\0\0\0",
+        b"{\"seq\":9,\"ts\":\"",
+        b"{\"seq\":3,\"event\":\"",
+        b"{\"seq\":3,\"ts\":\"2026\0\0",
+    ];
+    let begun = [&b"{"[..], b"{\"seq\":3,\"ts\":\"2026"];
+    for added in garbage.into_iter().chain(begun) {
+        let is_garbage = garbage.contains(&added);
+        let root = Dir::new();
+        let audit = Audit::open(root.path(), LARGE).unwrap();
+        audit.event("test", json!({"n": 1})).unwrap();
+        let name = root.logs().remove(0);
+        let mut file = fs::OpenOptions::new().append(true).open(root.audit(&name)).unwrap();
+        file.write_all(added).unwrap();
+        let report = verify(root.path()).unwrap();
+        let shown = String::from_utf8_lossy(added);
+        assert_eq!(!report.problems.is_empty(), is_garbage, "{shown}: {:#?}", report.problems);
+        if is_garbage {
+            assert_eq!((report.problems[0].file.as_str(), report.problems[0].line), (name.as_str(), 3), "{shown}");
+            assert_eq!(report.files[0].state, State::Broken, "{shown}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_regular_file_is_named_and_neither_blocks_nor_ends_a_check() {
+    let fifo = |path: &Path| assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    let root = Dir::new();
+    let audit = Audit::open(root.path(), LARGE).unwrap();
+    fifo(&root.audit("a-pipe.jsonl"));
+    fs::create_dir(root.audit("b-directory.jsonl")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", root.audit("c-device.jsonl")).unwrap();
+    fifo(&root.audit("e-head.head"));
+    let report = verify(root.path()).unwrap();
+    let named: Vec<&str> = report.problems.iter().map(|problem| problem.file.as_str()).collect();
+    let irregular = ["a-pipe.jsonl", "b-directory.jsonl", "c-device.jsonl", "e-head.head"];
+    assert_eq!(named, irregular);
+    assert!(report.problems.iter().all(|problem| problem.what.contains("not a regular file")), "{report:#?}");
+    assert_eq!(records(root.path()).len(), 1, "what is a record is still shown");
+    drop(audit);
+
+    fs::remove_file(root.audit("latest")).unwrap();
+    fifo(&root.audit("latest"));
+    assert!(verify(root.path()).unwrap().problems.iter().any(|problem| problem.file == "latest"));
+    fs::remove_file(root.audit("key")).unwrap();
+    fifo(&root.audit("key"));
+    assert!(verify(root.path()).is_err());
+}
+
+/// It has holes, so it takes no room; a reader that wants the whole line does.
+#[test]
+fn a_line_of_gigabytes_is_broken_and_not_read_whole() {
+    let root = Dir::new();
+    let audit = Audit::open(root.path(), LARGE).unwrap();
+    let name = root.logs().remove(0);
+    let file = fs::OpenOptions::new().write(true).open(root.audit(&name)).unwrap();
+    file.set_len(64 << 30).unwrap();
+    let report = verify(root.path()).unwrap();
+    assert_eq!((report.problems[0].line, report.records), (2, 1));
+    assert!(report.problems[0].what.contains("more than 16777216 bytes"), "{report:#?}");
+    drop(audit);
+}
+
+/// The end of a line that is too long may look like a record.
+#[test]
+fn a_line_that_is_too_long_is_shown_as_unreadable() {
+    let root = Dir::new();
+    fs::create_dir(root.path().join("audit")).unwrap();
+    let line = [&vec![b' '; super::store::MAX_LINE][..], b"{\"n\":1}\n{\"n\":2}\n"].concat();
+    fs::write(root.audit("a.jsonl"), line).unwrap();
+    let mut seen = Vec::new();
+    let read = read::Reader::new(root.path()).read(|event| {
+        seen.push((event.line, event.value.map(|value| value["n"].clone())));
+        Ok(())
+    });
+    read.unwrap();
+    assert_eq!(seen, [(1, None), (2, Some(json!(2)))]);
+}

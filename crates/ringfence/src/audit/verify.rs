@@ -1,14 +1,14 @@
 //! Walks every file of the log and says which record is the first that is not as it was written.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
 use serde_json::Value;
 
 use super::chain::{self, Link, Mac, START};
-use super::store::{HEAD, LATEST, LOG, Snapshot, Store, head_of};
+use super::store::{HEAD, LATEST, LOG, MAX_LINE, Snapshot, Store, head_of, open_regular, read_line};
 use crate::base::ids::hex;
 use crate::base::{Error, Kind, Result};
 
@@ -111,7 +111,7 @@ fn unreadable(error: io::Error) -> Error {
 
 fn first_line(store: &Store, name: &str) -> Option<Value> {
     let mut line = Vec::new();
-    BufReader::new(File::open(store.path(name)).ok()?).read_until(b'\n', &mut line).ok()?;
+    read_line(&mut BufReader::new(open_regular(&store.path(name)).ok()?), &mut line).ok()?;
     serde_json::from_slice(&line).ok()
 }
 
@@ -133,14 +133,8 @@ struct Scan {
 }
 
 impl Scan {
-    fn run(store: &Store, name: &str, mut wanted: BTreeSet<u64>) -> io::Result<Scan> {
-        let file = File::open(store.path(name))?;
-        // Before the records are read: a file in use may grow, but what the head says now must be in it.
-        let head = store.head(name);
-        wanted.extend(head.as_ref().ok().map(|(seq, _)| *seq));
-        let in_use = matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock));
-
-        let mut scan = Scan {
+    fn new() -> Scan {
+        Scan {
             records: 0,
             state: State::Broken,
             problem: None,
@@ -148,7 +142,24 @@ impl Scan {
             header: None,
             last: Value::Null,
             last_mac: START,
+        }
+    }
+
+    fn run(store: &Store, name: &str, mut wanted: BTreeSet<u64>) -> io::Result<Scan> {
+        let file = match open_regular(&store.path(name)) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                let what = error.to_string();
+                let problem = Problem { file: name.into(), line: 1, seq: None, what };
+                return Ok(Scan { problem: Some(problem), ..Scan::new() });
+            }
+            file => file?,
         };
+        // Before the records are read: a file in use may grow, but what the head says now must be in it.
+        let head = store.head(name);
+        wanted.extend(head.as_ref().ok().map(|(seq, _)| *seq));
+        let in_use = matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock));
+
+        let mut scan = Scan::new();
         let torn = scan.read_records(store, name, &wanted, BufReader::new(file))?;
         if scan.problem.is_none() {
             let ended = scan.check_end(store, name, head, in_use, &torn);
@@ -171,12 +182,17 @@ impl Scan {
         let (mut line, mut whole) = (Vec::new(), Vec::new());
         loop {
             line.clear();
-            file.read_until(b'\n', &mut line)?;
+            read_line(&mut file, &mut line)?;
+            let seq = self.records + 1;
+            if line.len() == MAX_LINE && line.last() != Some(&b'\n') {
+                let what = format!("this line is no record: it has more than {MAX_LINE} bytes");
+                self.problem = Some(Problem { file: name.into(), line: seq, seq: Some(seq), what });
+                return Ok(Vec::new());
+            }
             if line.pop_if(|end| *end == b'\n').is_none() {
                 self.last = serde_json::from_slice(&whole).unwrap_or_default();
                 return Ok(line);
             }
-            let seq = self.records + 1;
             match chain::check(&store.key, &self.last_mac, seq, &line) {
                 Ok(mac) => self.last_mac = mac,
                 Err(what) => {
@@ -231,7 +247,12 @@ impl Scan {
             )));
         }
         let closed = self.last["event"] == "close";
-        if !torn.is_empty() && !in_use && (closed || seq != self.records || !chain::begins_record(torn, next)) {
+        // In a file in use, the next record may be half written at this moment, and its head is written after it.
+        let is_record = match in_use {
+            true => !closed && chain::is_being_written(torn, next),
+            false => !closed && seq == self.records && chain::begins_record(torn, next),
+        };
+        if !torn.is_empty() && !is_record {
             return Err(broken("something that is not a record was added".into()));
         }
         Ok(match (closed, in_use) {
@@ -344,7 +365,7 @@ fn check_lone_heads(
         if scans.contains_key(file.as_str()) {
             continue;
         }
-        let empty = fs::metadata(store.path(head)).is_ok_and(|found| found.len() == 0);
+        let empty = fs::metadata(store.path(head)).is_ok_and(|found| found.is_file() && found.len() == 0);
         match store.head(&file) {
             _ if empty => notes.push(format!("crash: {file} was never opened")),
             Ok((1, _)) => notes.push(format!("crash: {file} was never opened")),

@@ -268,3 +268,30 @@ fn nothing_runs_when_the_disk_is_full() {
     assert!(!server.workspace().join("written").exists(), "it ran off the record");
     assert!(client.request("tools/list", json!({}))["result"]["tools"].is_array(), "the server lives on");
 }
+
+#[test]
+fn garbage_pipes_and_endless_lines_are_found_while_a_server_writes() {
+    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut client = server.connect(SESSIONS);
+    client.call("file.list", json!({}));
+    assert_eq!(verify(&server.scratch).0, 0);
+    let live = logs(&server.scratch).remove(0);
+    let folder = live.parent().unwrap();
+    let pipe = folder.join("pipe.jsonl");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let (code, text) = verify(&server.scratch);
+    assert!(code == 1 && text.contains("pipe.jsonl line 1: it is not a regular file"), "{text}");
+    std::fs::remove_file(pipe).unwrap();
+    assert_eq!(verify(&server.scratch).0, 0);
+
+    let size = std::fs::metadata(&live).unwrap().len();
+    let file = std::fs::OpenOptions::new().append(true).open(&live).unwrap();
+    std::io::Write::write_all(&mut &file, b"garbage").unwrap();
+    let (code, text) = verify(&server.scratch);
+    assert!(code == 1 && text.contains("something that is not a record was added"), "{text}");
+    file.set_len(64 << 30).unwrap();
+    let (code, text) = verify(&server.scratch);
+    assert!(code == 1 && text.contains("it has more than 16777216 bytes"), "{text}");
+    file.set_len(size).unwrap();
+    assert_eq!(verify(&server.scratch).0, 0);
+}
