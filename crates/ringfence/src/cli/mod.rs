@@ -19,6 +19,7 @@ use clap::{Parser, Subcommand};
 
 use crate::base::{Error, Result, visible};
 use crate::config::{Env, Flags, resolve_root};
+use crate::mcp::failed_start;
 
 /// Tools that coding agents can be trusted with.
 ///
@@ -59,7 +60,10 @@ enum Command {
 /// Runs the command line and turns its end into an exit code.
 pub fn run() -> ExitCode {
     leave_no_core();
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse_arguments(&error),
+    };
     // `doctor` and `sandbox` try namespaces in processes of their own, and may stand in a fence themselves: neither can
     // be done by whom nobody can look at.
     if !matches!(cli.command, Command::Doctor(_) | Command::Sandbox(_))
@@ -88,6 +92,25 @@ pub fn run() -> ExitCode {
             ExitCode::from(error.kind().row().exit)
         }
     }
+}
+
+/// Shows what clap says, help and version too. A client that starts the server with a wrong flag is told as well.
+fn refuse_arguments(error: &clap::Error) -> ExitCode {
+    // When standard error is gone there is nowhere left to say it.
+    let _ = error.print();
+    let mut args = std::env::args_os().skip(1);
+    if error.use_stderr()
+        && hide().is_ok()
+        && args.next().is_some_and(|word| word == "serve")
+        && !args.any(|arg| arg.to_string_lossy().starts_with("--http"))
+    {
+        let text = error.render().to_string();
+        let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        failed_start::answer(&Error::invalid_arguments(first).reason("bad_flag").hint(
+            "Correct the arguments that the client starts the server with; `ringfence serve --help` lists them.",
+        ));
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
 /// A command runs as the same user. It shall not find our environment, our pipes or our memory through /proc.

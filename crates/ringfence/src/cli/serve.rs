@@ -2,7 +2,7 @@
 
 mod rules;
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use crate::approval::terminal;
 use crate::base::{Cause, Error, Kind, Result, known};
 use crate::config::log::LogFlags;
 use crate::config::{self, Config, Env, Flags};
-use crate::mcp::{Server, http, stdio};
+use crate::mcp::{Server, failed_start, http, stdio};
+use crate::sandbox;
 
 /// Serve MCP on standard input and output (default), or over HTTP
 #[derive(clap::Args)]
@@ -75,6 +76,26 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<u8> {
+    let mut stage = Stage { is_stdio: args.http.is_none(), is_serving: false };
+    match start(args, &mut stage) {
+        Ok(()) => Ok(0),
+        Err(error) if stage.is_stdio && !stage.is_serving => {
+            super::report(&error);
+            failed_start::answer(&error);
+            Ok(error.kind().row().exit)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// How far the server has come, for the one who has to tell about a failure.
+struct Stage {
+    is_stdio: bool,
+    /// The client's messages are read from here on.
+    is_serving: bool,
+}
+
+fn start(args: Args, stage: &mut Stage) -> Result<()> {
     let made = config::Made::new(
         Flags {
             root: args.root,
@@ -98,10 +119,11 @@ pub fn run(args: Args) -> Result<u8> {
     );
     let ((config, seen), said) = log::hold(|| made.first());
     let config = config?;
+    stage.is_stdio = config.http.listen.is_none();
     log::start(&config.log, known::redact)?;
     said.say();
     config::prepare_root(&config)?;
-    crate::sandbox::profile::check(&config)?;
+    sandbox::profile::check(&config)?;
     // One client needs one thread, and a call that never changes threads is quicker; what blocks has its own anyway.
     let mut runtime = match config.http.listen {
         Some(_) => tokio::runtime::Builder::new_multi_thread(),
@@ -109,13 +131,13 @@ pub fn run(args: Args) -> Result<u8> {
     };
     let runtime =
         runtime.enable_all().build().map_err(|error| Error::internal("cannot start the runtime").source(error))?;
-    let result = runtime.block_on(serve(config, made, seen));
+    let result = runtime.block_on(serve(config, made, seen, stage));
     // A read of standard input may never return; it must not keep the process.
     runtime.shutdown_timeout(Duration::from_millis(100));
-    result.map(|()| 0)
+    result
 }
 
-async fn serve(mut config: Config, made: config::Made, seen: config::Prints) -> Result<()> {
+async fn serve(mut config: Config, made: config::Made, seen: config::Prints, stage: &mut Stage) -> Result<()> {
     // A limit on file sizes must refuse a call, not kill the server.
     let _too_large = signal(SignalKind::from_raw(SIGXFSZ)).map_err(no_signals)?;
     let listener = match config.http.listen {
@@ -170,7 +192,12 @@ async fn serve(mut config: Config, made: config::Made, seen: config::Prints) -> 
     });
     let result = match door {
         Some((app, listener)) => within_grace(&server, http::serve(app, listener)).await,
-        None => within_grace(&server, stdio::serve(Arc::clone(&server))).await,
+        None => {
+            let line = stdio::connect(&server)?;
+            stage.is_serving = true;
+            greet_terminal();
+            within_grace(&server, stdio::serve(Arc::clone(&server), line)).await
+        }
     };
     server.shutdown.cancel(Cause::Eof);
     drop(watch);
@@ -179,6 +206,17 @@ async fn serve(mut config: Config, made: config::Made, seen: config::Prints) -> 
     audit.event("server.stop", json!({"cause": reason}))?;
     audit.close()?;
     result
+}
+
+/// Tells a person who started the server by hand what it waits for.
+fn greet_terminal() {
+    if std::io::stdin().is_terminal() {
+        let _ = writeln!(
+            std::io::stderr(),
+            "ringfence waits for an MCP client on standard input. Clients start it themselves; to add it to Codex:\n  \
+codex mcp add ringfence -- ringfence serve\nPress Ctrl-C to stop. `ringfence try` shows what it does."
+        );
+    }
 }
 
 /// After a signal, open connections have the grace to end; then we go.

@@ -20,8 +20,24 @@ pub struct Fault {
     pub entry: Option<String>,
     pub message: String,
     pub hint: String,
+    /// Message and hint without any value of the file, for readers other than its owner.
+    pub without_value: ValueFreeText,
     /// The line with a caret under it.
     pub picture: String,
+}
+
+/// What is wrong, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ValueFreeText {
+    pub message: String,
+    pub hint: String,
+}
+
+impl ValueFreeText {
+    /// For a fault whose own words may quote the file.
+    fn generic() -> Self {
+        ValueFreeText { message: "this is not valid".to_owned(), hint: "Fix the config file.".to_owned() }
+    }
 }
 
 impl Fault {
@@ -53,6 +69,7 @@ impl Fault {
             entry: None,
             message: message.into(),
             hint: hint.into(),
+            without_value: ValueFreeText::generic(),
             picture: place.picture,
         }
     }
@@ -60,7 +77,11 @@ impl Fault {
     /// What the TOML reader found at a key.
     pub fn of(key: &str, (path, text): (&Path, &str), span: Range<usize>, error: &toml::de::Error) -> Self {
         let (message, hint) = words(key, error.message(), Place::of(text, span.clone(), key).is_secret);
-        Fault::about(key, (path, text), span, message, hint)
+        let without_value = words(key, error.message(), true);
+        Fault {
+            without_value: ValueFreeText { message: without_value.0, hint: without_value.1 },
+            ..Fault::about(key, (path, text), span, message, hint)
+        }
     }
 
     /// Where it is and what it is, on one line.
@@ -69,8 +90,12 @@ impl Fault {
     }
 
     pub fn into_error(self) -> Error {
-        Error::new(Kind::InvalidArguments, format!("{}\n{}", self.line(), self.picture))
+        let error = Error::new(Kind::InvalidArguments, format!("{}\n{}", self.line(), self.picture));
+        let error = if self.key.is_empty() { error } else { error.with("key", self.key) };
+        error
             .reason("bad_config")
+            .with("summary", self.without_value.message)
+            .with("remedy", self.without_value.hint)
             .with("file", self.file.display().to_string())
             .with("line", self.line)
             .with("column", self.column)

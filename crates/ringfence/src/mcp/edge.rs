@@ -4,6 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::bounds::Outline;
+use super::codex;
 use super::methods::REMOVED_IN_STATELESS;
 use super::version;
 use crate::base::{Error, Kind, Result, TraceId};
@@ -36,9 +37,13 @@ pub fn judge(bytes: &[u8]) -> Verdict {
     if !settle(&mut value) {
         return refuse(None, Error::new(Kind::ParseError, "this is not JSON: a number is out of range"));
     }
-    let Value::Object(message) = value else {
+    let Value::Object(mut message) = value else {
         return refuse(None, not_an_object(&value));
     };
+    // The README of Codex's shell server prints this one request without `jsonrpc`, and some clients send it so.
+    if !message.contains_key("jsonrpc") && message.get("method").is_some_and(|method| method == codex::UPDATE) {
+        message.insert("jsonrpc".to_owned(), json!("2.0"));
+    }
     if message.get("id").is_some_and(Value::is_null) && message.contains_key("method") {
         tracing::warn!("a request with a null id was ignored");
         return Verdict::Ignore;

@@ -11,6 +11,7 @@ mod codex;
 pub mod dispatch;
 mod door;
 pub mod edge;
+pub mod failed_start;
 pub mod fixtures;
 pub mod http;
 mod inflight;

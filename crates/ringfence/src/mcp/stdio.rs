@@ -2,8 +2,9 @@
 //! its end.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use rmcp::model::{ClientJsonRpcMessage, GetExtensions, JsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::model::{ClientJsonRpcMessage, GetExtensions, JsonRpcMessage, ServerJsonRpcMessage, ServerResult};
 use rmcp::service::{RoleServer, serve_directly_with_ct};
 use rmcp::transport::Transport;
 use serde_json::Value;
@@ -19,9 +20,13 @@ use super::server::{Line, Server};
 use crate::base::{Cause, Error, Kind, Result};
 use crate::session::Principal;
 
+/// The session of the client on standard input and output.
+pub fn connect(server: &Server) -> Result<Line> {
+    server.connect(Principal::local(), "stdio")
+}
+
 /// Serves one client on this process's own standard input and output until either side ends.
-pub async fn serve(server: Arc<Server>) -> Result<()> {
-    let line = server.connect(Principal::local(), "stdio")?;
+pub async fn serve(server: Arc<Server>, line: Line) -> Result<()> {
     let session = Arc::clone(&line.session);
     let pipe = Pipe {
         input: BufReader::with_capacity(64 * 1024, channel::input()),
@@ -32,6 +37,7 @@ pub async fn serve(server: Arc<Server>) -> Result<()> {
         buffer: Vec::new(),
         refusing: None,
         in_flight: Arc::default(),
+        has_ended: Arc::default(),
     };
     // `serve_directly` skips the engine's own handshake loop, which would end at the first unexpected message.
     let running = serve_directly_with_ct(
@@ -58,6 +64,8 @@ struct Pipe<R, W> {
     /// A refusal on its way out. No further line is read before the client has taken it.
     refusing: Option<tokio::task::JoinHandle<std::io::Result<()>>>,
     in_flight: Arc<InFlight>,
+    /// Whether standard input has ended.
+    has_ended: Arc<AtomicBool>,
 }
 
 enum Input {
@@ -105,6 +113,21 @@ async fn write_line<W: AsyncWrite + Unpin>(output: &Mutex<W>, mut bytes: Vec<u8>
     let mut output = output.lock().await;
     output.write_all(&bytes).await?;
     output.flush().await
+}
+
+/// Whether a message is still written when standard input has ended. The end cancels every call, so that what is left of
+/// calls (results, progress, questions) has no reader; a batch of requests from a file still gets its answers.
+fn outlives_input(message: &ServerJsonRpcMessage) -> bool {
+    match message {
+        JsonRpcMessage::Response(response) => {
+            !matches!(response.result, ServerResult::CallToolResult(_) | ServerResult::InputRequiredResult(_))
+        }
+        JsonRpcMessage::Error(error) => {
+            let kind = error.error.data.as_ref().and_then(|data| data.get("kind"));
+            kind.is_none_or(|kind| kind != Kind::Cancelled.name())
+        }
+        JsonRpcMessage::Request(_) | JsonRpcMessage::Notification(_) => false,
+    }
 }
 
 /// A sound message as the engine reads it, with who sent it.
@@ -161,7 +184,11 @@ where
         let output = Arc::clone(&self.output);
         self.in_flight.sent(&message);
         let unread = self.in_flight.unread();
+        let has_ended = Arc::clone(&self.has_ended);
         async move {
+            if has_ended.load(Ordering::Acquire) && !outlives_input(&message) {
+                return Ok(());
+            }
             let written = write_line(&output, stamped(&message)?).await;
             drop(unread);
             written
@@ -200,6 +227,7 @@ where
             self.refusing =
                 Some(tokio::spawn(async move { write_line(&output, refusal.to_string().into_bytes()).await }));
         }
+        self.has_ended.store(true, Ordering::Release);
         // The engine waits for calls in flight before it tells them; their children must not live so long.
         self.line.session.cancel.cancel(Cause::Eof);
         None
@@ -230,6 +258,7 @@ mod tests {
             buffer: Vec::new(),
             refusing: None,
             in_flight: Arc::default(),
+            has_ended: Arc::default(),
         };
         let mut seen = Vec::new();
         loop {

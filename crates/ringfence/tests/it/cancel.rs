@@ -131,9 +131,10 @@ fn the_end_of_input_ends_everything() {
     for version in [SESSIONS, MODERN] {
         let mut server = graceful(Options::new(Transport::Stdio)).spawn();
         let mut client = server.connect(version);
-        let (_, marker) = start_tree(&mut client);
+        let (id, marker) = start_tree(&mut client);
         client.hang_up();
         wait_for_death(&marker, DEAD_WITHIN);
+        assert_eq!(client.try_wait(&id), None, "nothing is written after the end of input");
         assert!(server.ended().success(), "{}", server.log());
         assert_cause(&server, "cancelled", "eof");
         assert_holds(json!([{"cause": "eof"}]), &json!(server.events("server.stop")));

@@ -44,6 +44,7 @@ mod shaping;
 mod shell;
 mod shell_session;
 mod soak;
+mod starts;
 mod support;
 mod tidy;
 mod traffic;

@@ -93,6 +93,44 @@ fn tell(client: &mut Client, fixture: &Value, state: &Value) -> Value {
     }
 }
 
+/// As the README of Codex's shell server prints it: without `jsonrpc`.
+#[test]
+fn a_pushed_state_needs_no_jsonrpc_member() {
+    let printed = json!({
+        "type": "workspace-write",
+        "writable_roots": ["/home/user/code/codex"],
+        "network_access": false,
+        "exclude_tmpdir_env_var": false,
+        "exclude_slash_tmp": false
+    });
+    for cell in eras() {
+        on_cell(
+            cell,
+            |options| options,
+            |server, client| {
+                let mut params = json!({});
+                for (id, policy) in [("req-42", &printed), ("req-43", &json!({"type": "read-only"}))] {
+                    params = client.dressed(UPDATE, with_handle(client, &json!({"sandboxPolicy": policy})));
+                    client.send(&json!({"id": id, "method": UPDATE, "params": params}));
+                    assert_eq!(client.wait(id), json!({"jsonrpc": "2.0", "id": id, "result": {}}));
+                }
+                let refused = call(client, &json!({}), "file.write", json!({"path": "x", "content": "x"}));
+                assert_reason(&refused, "client_read_only");
+                assert!(!server.workspace().join("x").exists());
+                // No other method, and no other version.
+                for message in [
+                    json!({"id": "a", "method": "tools/list", "params": client.dressed("tools/list", json!({}))}),
+                    json!({"jsonrpc": "1.0", "id": "b", "method": UPDATE, "params": params}),
+                ] {
+                    client.send(&message);
+                    let id = message["id"].as_str().unwrap();
+                    assert_eq!(client.wait(id)["error"]["data"]["kind"], "invalid_request");
+                }
+            },
+        );
+    }
+}
+
 #[test]
 fn every_generation_of_the_state_narrows_on_every_transport() {
     assert_eq!(GENERATIONS.len(), 8);

@@ -238,7 +238,7 @@ impl Client {
     }
 
     /// Adds what 2026-07-28 wants in every request.
-    fn dressed(&self, method: &str, mut params: Value) -> Value {
+    pub fn dressed(&self, method: &str, mut params: Value) -> Value {
         if !self.is_modern() {
             return params;
         }

@@ -1,0 +1,115 @@
+//! Answers the first request of a client whose server could not start. Without it the client sees a closed pipe, and the
+//! reason stays in a log that most clients do not show.
+//!
+//! It serves standard input and output only, answers one request, and never lists a tool.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+
+use super::{channel, edge};
+use crate::base::Error;
+
+/// How long to wait for the first request. Clients send it at once; a start script with an idle pipe must not hang.
+const WAIT: Duration = Duration::from_secs(5);
+/// All that is read. The first request of a client is far smaller.
+const MOST_BYTES: u64 = 1024 * 1024;
+
+/// Waits a short time for a request on standard input and answers it with the reason of the failed start.
+/// A person at a terminal has read the reason on standard error, and is not waited for.
+pub fn answer(error: &Error) {
+    if std::io::stdin().is_terminal() {
+        return;
+    }
+    // The reason is on standard error already; without a runtime the pipe closes as it would for any other program.
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+    runtime.block_on(async {
+        let _ = tokio::time::timeout(WAIT, answer_first(error)).await;
+    });
+    // A read of standard input may never return; it must not keep the process.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+}
+
+async fn answer_first(error: &Error) -> std::io::Result<()> {
+    let mut input = BufReader::new(channel::input().take(MOST_BYTES));
+    let Some(id) = first_request(&mut input).await? else { return Ok(()) };
+    let mut line = edge::refusal(Some(id), &for_client(error)).to_string().into_bytes();
+    line.push(b'\n');
+    let mut output = channel::output();
+    output.write_all(&line).await?;
+    output.flush().await
+}
+
+/// The id of the first request. Notifications and what is no message have no id to answer under.
+async fn first_request(input: &mut (impl AsyncBufRead + Unpin)) -> std::io::Result<Option<Value>> {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if input.read_until(b'\n', &mut line).await? == 0 {
+            return Ok(None);
+        }
+        let Ok(message) = serde_json::from_slice::<Map<String, Value>>(&line) else { continue };
+        if message.contains_key("method")
+            && let Some(id) = edge::request_id(&message)
+        {
+            return Ok(Some(id));
+        }
+    }
+}
+
+/// The error as a client may see it. For a mistake in the config file that is its place and its key: the line with its
+/// value may hold anything, and is on standard error only.
+fn for_client(error: &Error) -> Error {
+    let fact = |name: &str| error.fact(name).and_then(Value::as_str);
+    let mut told = match (fact("file"), fact("summary"), fact("remedy")) {
+        (Some(file), Some(summary), Some(remedy)) => {
+            let position = |name: &str| error.fact(name).and_then(Value::as_u64).unwrap_or_default();
+            let key = fact("key").map(|key| format!(", key `{key}`")).unwrap_or_default();
+            let (line, column) = (position("line"), position("column"));
+            let mut told = Error::new(
+                error.kind(),
+                format!("ringfence cannot start: {file}, line {line}, column {column}{key}: {summary}"),
+            )
+            .hint(format!("{remedy} `ringfence config check {file}` shows the line. Then start the server again."))
+            .with("file", file)
+            .with("line", line)
+            .with("column", column);
+            if let Some(key) = fact("key") {
+                told = told.with("key", key);
+            }
+            told
+        }
+        _ => {
+            let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint());
+            Error::new(error.kind(), format!("ringfence cannot start: {}", error.message())).hint(hint)
+        }
+    };
+    if let Some(reason) = error.reason_name() {
+        told = told.reason(reason);
+    }
+    told.redacted()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_first_request_is_found_behind_notifications_and_noise() {
+        let cases: [(&[u8], Option<Value>); 6] = [
+            (b"", None),
+            (b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}\n", None),
+            (b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n", None),
+            (b"\nnoise\n[1]\n{\"id\":null,\"method\":\"x\"}\n{\"id\":\"a\",\"method\":\"x\"}\n", Some(json!("a"))),
+            (b"{\"id\":7,\"method\":\"x\"}", Some(json!(7))),
+            (b"{\"id\":7,\"meth", None),
+        ];
+        for (input, id) in cases {
+            assert_eq!(first_request(&mut &*input).await.unwrap(), id, "{}", String::from_utf8_lossy(input));
+        }
+    }
+}
