@@ -5,11 +5,12 @@
 
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use crate::base::held_dir::HeldDir;
 use crate::base::ids::short;
 use crate::base::narrowing::Narrowing;
 use crate::base::workspace::Workspace;
@@ -188,17 +189,23 @@ pub struct View {
 /// Whole outputs, kept under root while the session lives so that `file.read output:<id>` can read on.
 pub struct Outputs {
     dir: PathBuf,
+    /// Made with the first output.
+    held: Mutex<Option<HeldDir>>,
 }
 
 impl Outputs {
     pub fn new(dir: PathBuf) -> Self {
-        Outputs { dir }
+        Outputs { dir, held: Mutex::default() }
     }
 
     /// A new, empty output and the handle to read it by (`output:o-…`).
     pub fn create(&self) -> Result<(String, File)> {
         let failed = |error: std::io::Error| Error::internal("cannot store the output").source(error);
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).map_err(failed)?;
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.is_none() {
+            *held = Some(HeldDir::create(self.dir.clone()).map_err(failed)?);
+        }
+        drop(held);
         let id = short("o");
         let file = OpenOptions::new()
             .read(true)
@@ -224,15 +231,5 @@ impl Outputs {
             return Err(not_found());
         }
         File::open(self.dir.join(id)).map_err(|error| not_found().source(error))
-    }
-}
-
-impl Drop for Outputs {
-    fn drop(&mut self) {
-        match std::fs::remove_dir_all(&self.dir) {
-            Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => tracing::warn!("cannot remove stored outputs: {error}"),
-        }
     }
 }

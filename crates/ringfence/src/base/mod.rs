@@ -7,6 +7,7 @@ pub mod change;
 pub mod clock;
 pub mod error;
 pub mod glob;
+pub mod held_dir;
 pub mod ids;
 pub mod known;
 pub mod narrowing;

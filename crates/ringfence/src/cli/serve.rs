@@ -124,6 +124,9 @@ fn start(args: Args, stage: &mut Stage) -> Result<()> {
     said.say();
     config::prepare_root(&config)?;
     sandbox::profile::check(&config)?;
+    let root = config.root.clone();
+    // What killed servers have left may be large, and no client waits for its removal.
+    std::thread::spawn(move || sandbox::sweep_abandoned(&root));
     // One client needs one thread, and a call that never changes threads is quicker; what blocks has its own anyway.
     let mut runtime = match config.http.listen {
         Some(_) => tokio::runtime::Builder::new_multi_thread(),
@@ -202,6 +205,7 @@ async fn serve(mut config: Config, made: config::Made, seen: config::Prints, sta
     server.shutdown.cancel(Cause::Eof);
     drop(watch);
     server.pipeline.idle(server.config.limits.grace * 2 + Duration::from_secs(1)).await;
+    sandbox::end_zygotes(ZYGOTES_END).await;
     let reason = server.shutdown.cause().map_or("eof", Cause::name);
     audit.event("server.stop", json!({"cause": reason}))?;
     audit.close()?;
@@ -238,6 +242,9 @@ async fn bind(address: SocketAddr) -> Result<tokio::net::TcpListener> {
             .source(error)
     })
 }
+
+/// For zygotes whose runs have ended already: they have nothing left to do.
+const ZYGOTES_END: Duration = Duration::from_secs(2);
 
 /// The same number on every Linux architecture but MIPS, and on macOS.
 const SIGXFSZ: i32 = 25;

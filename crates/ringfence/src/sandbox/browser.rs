@@ -30,6 +30,7 @@ use crate::config::{Config, Profile};
 use crate::net::{Allow, Decided, Dial, Switch};
 use crate::session::{Outputs, Session};
 use room::Room;
+pub use room::sweep_abandoned;
 
 /// The one that is sure to know all numbers of descriptors, where it is there.
 fn shell() -> &'static str {

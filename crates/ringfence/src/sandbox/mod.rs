@@ -35,6 +35,9 @@ mod zygote;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use std::path::Path;
+
+use crate::base::held_dir;
 pub use crate::net::Decided;
 pub use cell::Cell;
 pub use egress::fields as network_fields;
@@ -46,6 +49,17 @@ pub use line::Line;
 pub use live::{Ended, Glance, Keep, Live, Look, Outcome, Reads, Seen, Stop};
 pub use own::{OwnServer, own_server};
 pub use ring::Shown;
+pub use zygote::end_all as end_zygotes;
+
+/// Removes the files that killed servers have left below this root: outputs, temporary files, browsers.
+pub fn sweep_abandoned(root: &Path) {
+    for parent in ["outputs", "tmp"] {
+        held_dir::sweep_abandoned(&root.join(parent));
+    }
+    if let Err(error) = browser::sweep_abandoned(root) {
+        tracing::warn!("what browsers have left cannot be removed: {error}");
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stream {

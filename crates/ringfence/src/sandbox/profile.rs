@@ -10,6 +10,7 @@ use jail::rights::{Network, Protected, Rights, STEERING, StandIn};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 
 use crate::base::call::digest;
+use crate::base::held_dir::HeldDir;
 use crate::base::ids::short;
 use crate::base::workspace::{Place, Workspace};
 use crate::base::{Error, Result};
@@ -131,7 +132,9 @@ fn inside(workspace: &Path, path: &Path) -> PathBuf {
 }
 
 /// Temporary files of a session that has no /tmp of its own. They go with this value.
-pub struct Scratch(PathBuf);
+pub struct Scratch {
+    _held: HeldDir,
+}
 
 impl Scratch {
     /// Made where the profile needs one, and put into the rights.
@@ -139,22 +142,10 @@ impl Scratch {
         if config.sandbox.profile != Profile::Contained {
             return Ok(None);
         }
-        let path = config.root.join("tmp").join(short("t"));
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&path)
+        let held = HeldDir::create(config.root.join("tmp").join(short("t")))
             .map_err(|error| Error::internal("the directory for temporary files cannot be made").source(error))?;
-        rights.scratch = Some(path.clone());
-        Ok(Some(Scratch(path)))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            tracing::warn!("temporary files of a session cannot be removed: {error}");
-        }
+        rights.scratch = Some(held.path().to_owned());
+        Ok(Some(Scratch { _held: held }))
     }
 }
 

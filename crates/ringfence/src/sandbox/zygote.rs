@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use jail::fault::{Fault, Layer};
@@ -12,6 +12,7 @@ use jail::rights::Rights;
 use jail::zygote::{Ground, Laid, Order};
 use tokio::process::Child;
 use tokio::sync::Mutex;
+use tokio_util::task::TaskTracker;
 
 use super::fault;
 use super::launch::Launcher;
@@ -25,7 +26,7 @@ const START: Duration = Duration::from_secs(10);
 pub struct Zygote {
     launcher: Launcher,
     rights: Rights,
-    live: Mutex<Option<Live>>,
+    live: Arc<Mutex<Option<Live>>>,
 }
 
 struct Live {
@@ -35,9 +36,65 @@ struct Live {
     child: Child,
 }
 
+/// Those of all sessions, so that the end of the server can wait for them.
+static ALL: std::sync::Mutex<Vec<Weak<Mutex<Option<Live>>>>> = std::sync::Mutex::new(Vec::new());
+/// Zygotes whose channel is closed, until they are reaped.
+static ENDING: LazyLock<TaskTracker> = LazyLock::new(TaskTracker::new);
+
+/// Ends every zygote and waits until it is gone, and everything of its session with it: whoever waits for the server to
+/// end finds nothing of it afterwards.
+pub async fn end_all(at_most: Duration) {
+    let all = std::mem::take(&mut *lock(&ALL));
+    let ended = tokio::time::timeout(at_most, async {
+        for live in all.iter().filter_map(Weak::upgrade) {
+            if let Some(live) = live.lock().await.take() {
+                live.end();
+            }
+        }
+        ENDING.close();
+        ENDING.wait().await;
+    });
+    if ended.await.is_err() {
+        tracing::error!("{} zygotes did not end in time", ENDING.len());
+    }
+}
+
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Live {
+    /// Closes the channel, which ends the zygote, and reaps it.
+    fn end(self) {
+        let Live { channel, mut child, .. } = self;
+        drop(channel);
+        ENDING.spawn(async move {
+            if let Err(error) = child.wait().await {
+                tracing::warn!("the end of a zygote cannot be seen: {error}");
+            }
+        });
+    }
+}
+
+impl Drop for Zygote {
+    fn drop(&mut self) {
+        // Outside of the runtime the process is ending, and no one waits for it any more.
+        if let Ok(mut live) = self.live.try_lock()
+            && let Some(live) = live.take()
+            && tokio::runtime::Handle::try_current().is_ok()
+        {
+            live.end();
+        }
+    }
+}
+
 impl Zygote {
     pub fn new(launcher: Launcher, rights: Rights) -> Zygote {
-        Zygote { launcher, rights, live: Mutex::new(None) }
+        let live = Arc::new(Mutex::new(None));
+        let mut all = lock(&ALL);
+        all.retain(|known| known.strong_count() > 0);
+        all.push(Arc::downgrade(&live));
+        Zygote { launcher, rights, live }
     }
 
     /// Has a supervisor made that takes `control` as its socket, in the network of this number.

@@ -1,14 +1,19 @@
-//! Starts: a server that cannot start tells its client why, and one that was started by hand tells what it waits for.
+//! Starts and ends: a server that cannot start tells its client why, one that was started by hand tells what it waits
+//! for, and none leaves processes or files behind.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::channel;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::support::matrix::{eras, on_cell};
+use crate::support::process::{parent, with_argument};
 use crate::support::server::Scratch;
 use crate::support::subset::assert_holds;
-use crate::support::{DEADLINE, Options, Transport};
+use crate::support::{Client, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually};
 
 /// Starts the command, writes to its standard input, and waits for its end. The input stays open, so that the server
 /// ends by itself or not at all.
@@ -165,4 +170,65 @@ fn a_failed_start_on_a_terminal_waits_for_nothing() {
     let (code, stdout, stderr) = on_a_terminal(&Options::new(Transport::Stdio).config("tools = 3"));
     assert_eq!((code, stdout.as_str()), (Some(64), ""), "{stderr}");
     assert!(stderr.contains("config.toml:1:9") && !stderr.contains("MCP client"), "{stderr}");
+}
+
+/// Runs a command whose output is stored, and gives back the handle of the output.
+fn store_output(client: &mut Client) -> String {
+    let result = client.call("shell.exec", json!({"command": "seq 1 100000"}))["result"].clone();
+    result["structuredContent"]["output"].as_str().unwrap_or_else(|| panic!("{result:#}")).to_owned()
+}
+
+#[test]
+fn outputs_of_a_killed_server_are_removed_at_the_next_start() {
+    let scratch = Scratch::new();
+    let start = || Options::new(Transport::Stdio).on(&scratch).spawn();
+    let stored = || {
+        let entries = std::fs::read_dir(scratch.path().join("root/outputs")).into_iter().flatten();
+        entries.filter(|entry| entry.as_ref().unwrap().file_type().unwrap().is_dir()).count()
+    };
+    let (mut alive, mut killed) = (start(), start());
+    let mut client = alive.connect(SESSIONS);
+    let output = store_output(&mut client);
+    let mut other = killed.connect(SESSIONS);
+    store_output(&mut other);
+    assert_eq!(stored(), 2);
+    killed.signal(Signal::KILL);
+    killed.ended();
+    assert_eq!(stored(), 2);
+    let mut next = start();
+    let _client = next.connect(SESSIONS);
+    eventually(DEADLINE, "the outputs of the killed server are gone", || stored() == 1);
+    let read = client.call("file.read", json!({"path": output}))["result"].clone();
+    assert_ne!(read["isError"], true, "a live server's outputs are not touched: {read:#}");
+}
+
+/// The zygotes of a server, whatever stands between.
+fn zygotes(server: &Server) -> Vec<u32> {
+    let is_below = |pid: &u32| {
+        let ancestors = std::iter::successors(Some(*pid), |pid| Some(parent(*pid)).filter(|pid| *pid > 1));
+        ancestors.skip(1).any(|ancestor| ancestor == server.pid())
+    };
+    with_argument("__zygote").into_iter().filter(is_below).collect()
+}
+
+#[test]
+fn no_zygote_outlives_its_server() {
+    // On 2026-07-28 a request without a handle has no session that could keep one.
+    for cell in eras().filter(|cell| cell.version != MODERN) {
+        for signal in [Signal::TERM, Signal::INT] {
+            on_cell(
+                cell,
+                |options| options,
+                |server, client| {
+                    client.call("shell.exec", json!({"command": "true"}));
+                    let zygotes = zygotes(server);
+                    assert!(!zygotes.is_empty(), "{:?} {}", cell.transport, cell.version);
+                    server.signal(signal);
+                    assert!(server.ended().success(), "{}", server.log());
+                    let left = zygotes.iter().filter(|pid| Path::new(&format!("/proc/{pid}")).exists());
+                    assert_eq!(left.count(), 0, "{:?} {}", cell.transport, cell.version);
+                },
+            );
+        }
+    }
 }

@@ -24,6 +24,18 @@ pub struct Room {
     _held: File,
 }
 
+/// Removes what browsers of killed servers have left.
+pub fn sweep_abandoned(root: &Path) -> io::Result<()> {
+    let all = root.join(FOLDER);
+    if !all.exists() {
+        return Ok(());
+    }
+    let gate = lock_file(&root.join(format!("{FOLDER}.{LOCK}")))?;
+    flock(&gate, FlockOperation::LockExclusive)?;
+    sweep(root, &all);
+    Ok(())
+}
+
 impl Room {
     /// A new one. What nobody lives in any more is removed first.
     pub fn open(root: &Path) -> io::Result<Room> {

@@ -1,0 +1,141 @@
+//! Directories that belong to a running server. Each has a lock file next to it that its owner holds as long as it lives,
+//! so that the next server can remove what a killed one has left, and never touches what is in use.
+//!
+//! The lock exists and is held before the directory exists, so a directory without a held lock is abandoned.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+
+const LOCK: &str = ".lock";
+
+/// A directory of this process. It is removed with this value.
+pub struct HeldDir {
+    path: PathBuf,
+    lock: PathBuf,
+    /// Never read: the kernel releases the lock when the process ends, however it ends.
+    _held: File,
+}
+
+impl HeldDir {
+    /// Creates the directory, and its parents where they are missing. Its name must never have been used before.
+    pub fn create(path: PathBuf) -> io::Result<HeldDir> {
+        let parent = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+        let lock = with_suffix(&path, LOCK);
+        // Under its final name the file is never without its lock: another server's sweep would take it.
+        let unpublished = with_suffix(&lock, ".new");
+        let held = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unpublished)?;
+        flock(&held, FlockOperation::NonBlockingLockExclusive)?;
+        std::fs::rename(&unpublished, &lock)?;
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(HeldDir { path, lock, _held: held })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for HeldDir {
+    fn drop(&mut self) {
+        remove(&self.path, &self.lock);
+    }
+}
+
+/// Removes every directory below `parent` whose owner is gone.
+pub fn sweep_abandoned(parent: &Path) {
+    let Ok(entries) = std::fs::read_dir(parent) else { return };
+    for entry in entries.filter_map(io::Result::ok) {
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let id = match name.strip_suffix(LOCK) {
+            Some(id) if !is_dir => id,
+            None if is_dir => name,
+            _ => continue,
+        };
+        // Names that we never give are not ours to remove; `...lock` would even name the parent's parent.
+        if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+            continue;
+        }
+        let path = parent.join(id);
+        let lock = with_suffix(&path, LOCK);
+        let nofollow = i32::try_from((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits()).unwrap_or_default();
+        let held = match OpenOptions::new().write(true).custom_flags(nofollow).open(&lock) {
+            Ok(file) => match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => Some(file),
+                Err(_) => continue,
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                tracing::warn!("the lock of a directory that may be abandoned cannot be opened: {error}");
+                continue;
+            }
+        };
+        remove(&path, &lock);
+        drop(held);
+    }
+}
+
+fn remove(path: &Path, lock: &Path) {
+    // The directory first: it must never exist without its lock.
+    for removed in [std::fs::remove_dir_all(path), std::fs::remove_file(lock)] {
+        match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!("the files of a session cannot be removed: {error}");
+                return;
+            }
+            _ => {}
+        }
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut text = path.as_os_str().to_owned();
+    text.push(suffix);
+    text.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::scratch::Scratch;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(dir).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn only_abandoned_directories_are_swept() {
+        let scratch = Scratch::new();
+        let parent = scratch.path().join("outputs");
+        let held = HeldDir::create(parent.join("s-1")).unwrap();
+        std::fs::write(held.path().join("o-1"), "in use").unwrap();
+        for (left, file) in [("s-2", "s-2.lock"), ("s-3", "unrelated"), ("s-4", "s-5.lock")] {
+            std::fs::create_dir(parent.join(left)).unwrap();
+            std::fs::write(parent.join(left).join("o-1"), "left").unwrap();
+            std::fs::write(parent.join(file), "").unwrap();
+        }
+        for odd in [".lock", "..lock", "...lock"] {
+            std::fs::write(parent.join(odd), "").unwrap();
+        }
+        let elsewhere = scratch.path().join("elsewhere");
+        std::fs::create_dir(&elsewhere).unwrap();
+        std::fs::write(elsewhere.join("kept"), "").unwrap();
+        std::os::unix::fs::symlink(&elsewhere, parent.join("s-6")).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, parent.join("s-2/link")).unwrap();
+        sweep_abandoned(&parent);
+        assert_eq!(names(&parent), ["...lock", "..lock", ".lock", "s-1", "s-1.lock", "s-6", "unrelated"]);
+        assert_eq!(std::fs::read_to_string(held.path().join("o-1")).unwrap(), "in use");
+        assert!(elsewhere.join("kept").exists());
+        drop(held);
+        assert_eq!(names(&parent), ["...lock", "..lock", ".lock", "s-6", "unrelated"]);
+    }
+}
