@@ -65,8 +65,9 @@ pub fn run() -> ExitCode {
         Err(error) => return refuse_arguments(&error),
     };
     // `doctor` and `sandbox` try namespaces in processes of their own, and may stand in a fence themselves: neither can
-    // be done by whom nobody can look at.
-    if !matches!(cli.command, Command::Doctor(_) | Command::Sandbox(_))
+    // be done by whom nobody can look at. The server looks at whoever answers a question, and `approvals` holds nothing
+    // that its user must not see.
+    if !matches!(cli.command, Command::Doctor(_) | Command::Sandbox(_) | Command::Approvals(_))
         && let Err(error) = hide()
     {
         report(&error);

@@ -269,7 +269,7 @@ fn a_directory_of_secrets_is_hidden_whole_where_nothing_else_is_needed_of_it() {
     let scratch = Scratch::new();
     let at = scratch.path().canonicalize().unwrap();
     let of = |folder: &str, more: &str| {
-        scratch.file(&format!("{folder}/env"), "A=1\n");
+        scratch.file(format!("{folder}/env").trim_start_matches('/'), "A=1\n");
         let file =
             scratch.file("etc/config.toml", &format!("secrets.env_file = '{}/{folder}/env'\n{more}", at.display()));
         let flags = Flags { config: Some(file), root: Some(at.join("state/root")), ..Flags::default() };
