@@ -18,7 +18,7 @@ pub fn visible_folder() -> &'static Path {
         let home = std::env::var_os("HOME").map(|home| own(PathBuf::from(home).join(".cache")));
         let places = [Some(env!("CARGO_TARGET_TMPDIR").into()), Some(own("/var/lib".into())), home];
         let mut places = places.into_iter().flatten();
-        let found = places.find(|place| std::fs::create_dir_all(place).is_ok() && is_visible(place) && is_open(place));
+        let found = places.find(|place| can_write(place) && is_visible(place) && is_open(place));
         found.expect("these tests need a directory outside of /tmp: a clone, or a home, that lies elsewhere")
     })
 }
@@ -46,6 +46,12 @@ pub fn visible_binary() -> &'static Path {
         }
         copy
     })
+}
+
+/// Whether this user can put something there: it may be left from another one's run.
+fn can_write(folder: &Path) -> bool {
+    let probe = folder.join(format!("probe-{}", std::process::id()));
+    std::fs::create_dir_all(&probe).and_then(|()| std::fs::remove_dir(&probe)).is_ok()
 }
 
 fn is_visible(path: &Path) -> bool {
