@@ -39,6 +39,7 @@ fn search(socket: PeerSocket) -> Holder {
     let processes = list_processes();
     let mut is_sandboxed = false;
     let mut is_unseen = false;
+    let mut is_hidden_server = false;
     for pid in &processes {
         match descriptor_of(*pid, &wanted) {
             Ok(Some(path)) => {
@@ -50,8 +51,9 @@ fn search(socket: PeerSocket) -> Holder {
                     None => {}
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                is_unseen |= has_user(*pid, socket.uid);
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && has_user(*pid, socket.uid) => {
+                is_unseen = true;
+                is_hidden_server |= is_named_like_us(*pid);
             }
             Ok(None) | Err(_) => {}
         }
@@ -61,8 +63,9 @@ fn search(socket: PeerSocket) -> Holder {
     }
     // Some programs hide their descriptors (`sshd` does), and root's are hidden from everybody. One of those holds it,
     // unless a sandbox has hidden it: in a thread with descriptors of its own, or on its way through a unix socket. So
-    // there must be no sandbox that could.
-    if is_unseen && !processes.iter().any(|pid| could_hide_it(*pid, &own)) {
+    // there must be no sandbox that could. Nor may there be another server: they hide as well, and hold the connections
+    // that their proxies make for runs.
+    if is_unseen && !is_hidden_server && !processes.iter().any(|pid| could_hide_it(*pid, &own)) {
         return Holder::Independent;
     }
     Holder::Unknown
@@ -148,6 +151,14 @@ fn is_ringfence(pid: u32) -> bool {
     let name = name.as_ref().and_then(|path| path.file_name()?.to_str());
     let name = name.map(|name| name.strip_suffix(" (deleted)").unwrap_or(name));
     name == Some("ringfence") || file(&link).is_some_and(|theirs| file("/proc/self/exe") == Some(theirs))
+}
+
+/// Whether a process that hides from us goes by the name of our program. Everybody can read that, and no run can change
+/// it.
+fn is_named_like_us(pid: u32) -> bool {
+    let name = |pid: u32| fs::read_to_string(format!("/proc/{pid}/comm")).ok();
+    let theirs = name(pid);
+    theirs.as_deref().map(str::trim_end) == Some("ringfence") || theirs == name(std::process::id())
 }
 
 /// A process of a sandbox on our network, as far as can be seen. A filter on system calls is never taken off, and only
