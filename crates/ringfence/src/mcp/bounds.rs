@@ -87,7 +87,8 @@ impl Outline {
 
     /// The request's id, so that the refusal reaches the caller that waits for it.
     pub(super) fn request_id(&self, bytes: &[u8]) -> Option<Value> {
-        let id = self.id.clone().filter(|id| id.len() <= MAX_ID_BYTES && !(self.is_answer && !self.has_method))?;
+        let is_request = self.has_method || !self.is_answer;
+        let id = self.id.clone().filter(|id| is_request && id.len() <= MAX_ID_BYTES)?;
         serde_json::from_slice(&bytes[id]).ok()
     }
 
