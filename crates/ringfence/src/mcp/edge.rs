@@ -40,7 +40,7 @@ pub fn judge(bytes: &[u8]) -> Verdict {
     let Value::Object(mut message) = value else {
         return refuse(None, not_an_object(&value));
     };
-    // The README of Codex's shell server prints this one request without `jsonrpc`, and some clients send it so.
+    // The README of Codex's shell server prints this one request without `jsonrpc`.
     if !message.contains_key("jsonrpc") && message.get("method").is_some_and(|method| method == codex::UPDATE) {
         message.insert("jsonrpc".to_owned(), json!("2.0"));
     }

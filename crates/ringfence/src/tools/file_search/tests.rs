@@ -338,7 +338,8 @@ fn a_slow_pattern_ends_when_its_time_is_up() {
         let reply =
             searched(&scratch, json!({"pattern": pattern, "timeout_ms": 200, "multiline": multiline, "path": "f"}));
         assert!(reply.timed_out && reply.truncated, "{reply:?}");
-        assert!(begun.elapsed() < Duration::from_secs(5), "{line} {multiline}: {:?}", begun.elapsed());
+        // Without the limit it takes minutes.
+        assert!(begun.elapsed() < Duration::from_secs(60), "{line} {multiline}: {:?}", begun.elapsed());
     }
     let error = job(json!({"pattern": "[ab]*a[ab]{900}{90}c"})).err().unwrap();
     assert_eq!(error.reason_name(), Some("bad_pattern"));

@@ -122,8 +122,9 @@ fn try_column(asker: Asker, may_leave: bool, risky: &str) -> Vec<String> {
         if is_listed != (expected == Inside) {
             wrong.push(format!("{cell}: in `kept_inside`: {is_listed}: {message}"));
         }
-        let audited = server.events("exec").into_iter().filter(|event| event["rule"]["prefix"][0] == first_word(kind));
-        let audited = audited.last().map(|event| (event["ran"].clone(), event["why"].is_string()));
+        let mut audited = server.events("exec").into_iter().rev();
+        let audited = audited.find(|event| event["rule"]["prefix"][0] == first_word(kind));
+        let audited = audited.map(|event| (event["ran"].clone(), event["why"].is_string()));
         let ran = match expected {
             Outside => "outside",
             Inside => "inside",
