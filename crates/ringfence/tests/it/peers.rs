@@ -187,7 +187,9 @@ fn a_process_that_hides_its_descriptors_is_told_apart_by_its_sandbox() {
     let server = Options::new(Transport::Http).spawn();
     let port = server.address().port().to_string();
     let command: Vec<String> = ["python3", "-I", "-c", HIDDEN, "127.0.0.1", &port, BODY].map(str::to_owned).into();
-    assert_eq!(printed(&[], &command), "200");
+    // An ordinary user's server cannot tell it from other servers of that user, such as those of tests beside this one.
+    let outside = printed(&[], &command);
+    assert!(outside == "200" || outside == "403" && !is_root(), "{outside}");
     let (status, result) = printed_in_a_sandbox("[sandbox]\nallow_network = true", json!({"argv": command}));
     assert_eq!(status, "403", "{result}");
 }
