@@ -17,6 +17,11 @@ scratch=$(mktemp -d -p "${PAIR_SCRATCH:-/var/tmp}")
 model=
 trap 'kill $model 2>/dev/null; rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM
+# A clone may be below /tmp. Codex comes with its helpers next to it.
+if [[ $codex == /tmp/*/bin/codex ]]; then
+    cp -a "${codex%/bin/codex}" "$scratch/codex" || exit 2
+    codex=$scratch/codex/bin/codex
+fi
 
 # converse NAME PLAN SCRIPT: one server, one client, one model. Afterwards $at/result has what the client heard, one
 # line per step, $at/requests what the model was asked, $at/audit what is on record. $rules and $config are the
@@ -134,7 +139,7 @@ for gate in on off; do
     if [ $gate = on ]; then
         check "the pair is listed with everything else" result 0 "{'codex', 'codex-reply', 'file.read'} <= {tool['name'] for tool in r['tools']}"
         check "it says that it asks" result 0 "all(tool['_meta']['dev.ringfence/requires_approval'] for tool in r['tools'] if tool['name'].startswith('codex'))"
-        check "a human was asked" result 1 "len(heard['questions']) == 1 and 'prompt: --help me' in heard['questions'][0]['message']"
+        check "a human was asked" result 1 "len(heard['questions']) == 1 and '| --help me' in heard['questions'][0]['message']"
         check "an unknown tool is an error of the protocol" result 5 "r['code'] == -32602"
         check "no notification of another server's" result 1 "heard['events'] == []"
     else

@@ -1,6 +1,7 @@
 //! The envelope: what a message must look like before anything else is done with it. The same rules on every
 //! transport, since a client that sends nonsense must learn what is wrong wherever it sends it.
 
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use super::bounds::Outline;
@@ -22,6 +23,10 @@ pub enum Verdict {
 pub fn judge(bytes: &[u8]) -> Verdict {
     let outline = Outline::scan(bytes);
     if let Err(error) = outline.check() {
+        // Syntax is checked without building anything.
+        if let Err(error) = serde_json::from_slice::<IgnoredAny>(bytes) {
+            return refuse(None, not_json(&error));
+        }
         if outline.is_notification() {
             tracing::warn!("a notification was ignored: {}", error.log_line());
             return Verdict::Ignore;
@@ -31,7 +36,7 @@ pub fn judge(bytes: &[u8]) -> Verdict {
     let mut value: Value = match serde_json::from_slice(bytes) {
         Ok(value) => value,
         Err(error) => {
-            return refuse(None, Error::new(Kind::ParseError, format!("this is not JSON: {error}")));
+            return refuse(None, not_json(&error));
         }
     };
     if !settle(&mut value) {
@@ -101,6 +106,10 @@ pub fn refusal(id: Option<Value>, error: &Error) -> Value {
         "data": error.body(&trace_id),
     });
     message
+}
+
+fn not_json(error: &serde_json::Error) -> Error {
+    Error::new(Kind::ParseError, format!("this is not JSON: {error}"))
 }
 
 pub fn refuse(id: Option<Value>, error: Error) -> Verdict {

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use jail::intercept::exec::wire::{Answer, Held, Notice, Reply, Ruled, Rules, disclose};
@@ -54,7 +55,17 @@ impl Drop for Service {
     }
 }
 
+/// A supervisor that has ended has closed its end; nothing else may hold up a result for longer.
+const LAST_NOTICES: Duration = Duration::from_secs(1);
+
 impl Service {
+    /// Hears everything that a supervisor said before it ended, so that no decision is missing from the record.
+    pub async fn finish(mut self) {
+        if tokio::time::timeout(LAST_NOTICES, &mut self.0).await.is_err() {
+            tracing::warn!("the end of a run's execs was not heard of in time");
+        }
+    }
+
     pub fn start(channel: Channel, desk: Arc<dyn Desk>) -> io::Result<Service> {
         rustix::io::ioctl_fionbio(&channel, true)?;
         let watched = std::os::unix::net::UnixDatagram::from(channel.as_fd().try_clone_to_owned()?);

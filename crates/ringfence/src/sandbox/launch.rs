@@ -95,8 +95,8 @@ pub struct Run {
     pub(super) egress: Option<Egress>,
     /// The proxy of a run that acts for several, and its port in there.
     pub(super) shared: Option<(Proxy, u16)>,
-    /// Held so that it goes with the run.
-    pub(super) _service: Option<Service>,
+    /// Answers for the run's execs until it ends.
+    pub(super) service: Option<Service>,
 }
 
 /// A supervisor that was told what to run.
@@ -258,7 +258,7 @@ impl Cell {
             main: None,
             egress: None,
             shared: None,
-            _service: service,
+            service,
         };
         Ok((run, handout.map(|(ours, _)| ours)))
     }

@@ -233,6 +233,9 @@ pub(super) async fn drive(mut run: Run, mut keep: Keep, mut inbox: mpsc::Unbound
     let mut ended = pump.end(state, held, run.started.elapsed()).await;
     ended.denials.extend(refused);
     drop(passed);
+    if let Some(service) = run.service.take() {
+        service.finish().await;
+    }
     drop(run);
     (keep.ended)(&mut ended);
     let first = looking.map(|Looking { look, reply, .. }| (look, reply));
