@@ -17,7 +17,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{self, DumpableBehavior};
+use rustix::process::{self, DumpableBehavior, Signal};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::{Fault, InLayer, Layer};
@@ -153,6 +153,7 @@ impl Run {
         listen(&control, events.clone());
         self.tree.listen(events);
         let mut state = State::Running;
+        let (mut is_over_limit, mut has_told) = (false, false);
         loop {
             let event = match state {
                 State::Running => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -167,6 +168,7 @@ impl Run {
                         drop(std::mem::take(&mut self.guard));
                     }
                     tell(&mut control, &Report::Exited(self.exit(code, signal, left)));
+                    has_told = true;
                     match alone {
                         true => farewell(&control),
                         false => self.end(&mut state),
@@ -176,11 +178,17 @@ impl Run {
                 Ok(Event::Signal(signal)) => self.tree.signal(signal),
                 // Who uses too much gets no time to use more.
                 Ok(Event::Exceeded) => {
+                    is_over_limit = true;
                     self.tree.kill();
                     state = State::Killing(ROUND);
                 }
                 Ok(Event::Empty) => {
                     drop(std::mem::take(&mut self.guard));
+                    // With the first process of its namespace went the one that would have told how it ended.
+                    if is_over_limit && !has_told {
+                        let killed = Some(Signal::KILL.as_raw());
+                        tell(&mut control, &Report::Exited(self.exit(None, killed, Left::Nothing)));
+                    }
                     return farewell(&control);
                 }
                 Err(RecvTimeoutError::Timeout) => {
