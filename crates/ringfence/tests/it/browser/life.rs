@@ -65,8 +65,11 @@ fn a_call_in_flight_ends_with_its_browser() {
     let mut stage = Stage::new();
     stage.go("/");
     let pid = browser(&stage);
-    let script = json!({"script": "new Promise(() => {})"});
+    let script = json!({"script": "document.title = 'Begun'; new Promise(() => {})"});
     let id = stage.client.start_call("browser.eval", &script);
+    eventually(DEADLINE, "the script runs", || {
+        stage.ask("browser.tabs", json!({"op": "list"})).to_string().contains("Begun")
+    });
     let begun = Instant::now();
     kill_process(pid, Signal::KILL).unwrap();
     let answer = stage.client.finish(id, "browser.eval", &script);
