@@ -23,6 +23,8 @@ pub enum Layer {
     Exec,
     Canary,
     Program,
+    /// The program is a script, and what should run it does not exist; the fault's text names it.
+    Interpreter,
 }
 
 impl Layer {
@@ -42,6 +44,7 @@ impl Layer {
             Layer::Exec => "exec watching",
             Layer::Canary => "canary",
             Layer::Program => "program",
+            Layer::Interpreter => "interpreter",
         }
     }
 }

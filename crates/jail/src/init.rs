@@ -18,6 +18,7 @@ use crate::limits::{Door, Means};
 use crate::mounts;
 use crate::namespaces;
 use crate::packet::Channel;
+use crate::resolver;
 use crate::supervisor::{Fds, Left, Spec, tree};
 use crate::sys::{self, Fork};
 
@@ -37,7 +38,8 @@ pub enum Word {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum News {
-    /// With the run's mount namespace, its network namespace when it has one, and the proxy's listener when it has one.
+    /// With the run's mount namespace; its network namespace and the socket of its resolver when the network is its
+    /// own; and the proxy's listener when it has one.
     Ready {
         network: bool,
         listener: bool,
@@ -141,14 +143,16 @@ fn prepare(
     fds: &Fds<OwnedFd>,
     talk: &Channel,
 ) -> Result<(OwnedFd, Option<u16>), Fault> {
-    let mut proxy = None;
+    let (mut proxy, mut names) = (None, None);
     if let Some(network) = network {
         namespaces::join_network(network)?;
+        names = Some(resolver::bind().in_layer(Layer::Network, "open the resolver's port")?);
         if !spec.proxy_env.is_empty() {
             proxy = Some(namespaces::listen()?);
         }
     }
-    mounts::build_run(&spec.rights, covers)?;
+    let resolv_conf = names.as_ref().map(|(_, address)| resolver::settings(*address));
+    mounts::build_run(&spec.rights, covers, resolv_conf.as_deref())?;
     let directory = mounts::open_directory(&spec.cwd).in_layer(Layer::Directory, "open the working directory")?;
     // The descriptor leads through the host's mounts and must not be used; it only says which directory was meant.
     if !mounts::is_same(directory.as_fd(), fds.cwd.as_fd())
@@ -161,6 +165,7 @@ fn prepare(
     if network.is_some() {
         handed.push(own("net")?.into());
     }
+    handed.extend(names.map(|(socket, _)| OwnedFd::from(socket)));
     let port = proxy.as_ref().map(|(_, port)| *port);
     let listener = proxy.is_some();
     handed.extend(proxy.map(|(listener, _)| OwnedFd::from(listener)));

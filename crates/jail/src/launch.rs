@@ -19,6 +19,7 @@ use crate::landlock;
 use crate::limits;
 use crate::packet::Channel;
 use crate::rights::Rights;
+use crate::script;
 use crate::seccomp;
 use crate::supervisor::{Fds, Spec};
 use crate::sys;
@@ -75,13 +76,25 @@ pub enum Said {
 /// Becomes the program, or says why not and ends.
 pub fn become_program(step: Step<'_>, fds: Fds<OwnedFd>) -> ! {
     let fault = match enter(&step, fds) {
-        Ok((mut command, None)) => Fault::new(Layer::Program, "start the program", &command.exec()),
+        Ok((mut command, None)) => explain_start(&step.spec.program, &command.exec()),
         Ok((_, Some(file))) => Fault::new(Layer::Program, "start the program", &start_file(step.spec, &file)),
         Err(fault) => fault,
     };
     // When nobody hears it, the lost run is what tells.
     let _ = step.talk.send(&Said::Failed(fault), &[]);
     sys::leave(125)
+}
+
+/// Why the program did not start. The kernel says of a missing interpreter only that a file was not found.
+fn explain_start(program: &str, error: &io::Error) -> Fault {
+    let fault = Fault::new(Layer::Program, "start the program", error);
+    let line = script::read_first_line(Path::new(program));
+    match line.as_deref().and_then(<[String]>::first) {
+        Some(interpreter) if fault.errno == Some(libc::ENOENT) && program.contains('/') => {
+            Fault { layer: Layer::Interpreter, text: interpreter.clone(), ..fault }
+        }
+        _ => fault,
+    }
 }
 
 fn enter(step: &Step<'_>, mut fds: Fds<OwnedFd>) -> Result<(Command, Option<OwnedFd>), Fault> {

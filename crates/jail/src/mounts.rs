@@ -7,7 +7,8 @@
 mod narrowed;
 
 use std::ffi::OsStr;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -32,9 +33,12 @@ const SHM_SIZE: &str = "512m";
 /// Enough for names and links, far too little for a file.
 const EMPTY_SIZE: &str = "64k";
 
-/// In /dev: what hidden places are covered with.
+/// In /dev: where a run's own `resolv.conf` comes from, and what hidden places are covered with.
+const RESOLVER_DIRECTORY: &str = ".resolver";
 const HIDDEN_DIRECTORY: &str = ".hidden";
 const HIDDEN_FILE: &str = ".hidden-file";
+
+const RESOLV_CONF: &str = "/etc/resolv.conf";
 
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
 const DEVICE_LINKS: &[(&str, &str)] = &[
@@ -101,10 +105,13 @@ pub fn holds_writable(rights: &Rights, path: &Path) -> bool {
 }
 
 /// Adds what belongs to one run. The process is alone in its mount and pid namespaces.
-pub fn build_run(rights: &Rights, covers: &[PathBuf]) -> Result<(), Fault> {
+pub fn build_run(rights: &Rights, covers: &[PathBuf], resolv_conf: Option<&str>) -> Result<(), Fault> {
     let root = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).mounts("open /")?;
     let tree = Tree { root };
     proc(&tree)?;
+    if let Some(text) = resolv_conf {
+        put_resolv_conf(&tree, text).mounts("/etc/resolv.conf")?;
+    }
     narrowed::veil(&tree, rights)?;
     let mut opened = narrowed::opened(&tree, rights, covers)?;
     narrowed::close(&tree, rights)?;
@@ -315,7 +322,7 @@ fn writable_sources(outer: &OwnedFd, rights: &Rights) -> Result<Vec<(PathBuf, Ow
 
 /// Single files of private directories that programs look for: where names are resolved.
 fn kept_sources(outer: &OwnedFd) -> Vec<(PathBuf, OwnedFd)> {
-    let Ok(target) = std::fs::canonicalize("/etc/resolv.conf") else { return Vec::new() };
+    let Ok(target) = std::fs::canonicalize(RESOLV_CONF) else { return Vec::new() };
     if !PRIVATE.iter().any(|(path, ..)| target.starts_with(path)) {
         return Vec::new();
     }
@@ -330,7 +337,7 @@ fn devices(tree: &Tree, outer: &OwnedFd) -> Result<(), Fault> {
     for name in DEVICES {
         make_file(&dev, OsStr::new(name)).mounts(format!("/dev/{name}"))?;
     }
-    for (name, mode) in [("pts", 0o755), ("shm", 0o755), (HIDDEN_DIRECTORY, 0o000)] {
+    for (name, mode) in [("pts", 0o755), ("shm", 0o755), (RESOLVER_DIRECTORY, 0o755), (HIDDEN_DIRECTORY, 0o000)] {
         mkdirat(&dev, name, Mode::from_raw_mode(mode)).mounts(format!("/dev/{name}"))?;
     }
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -391,6 +398,22 @@ fn proc(tree: &Tree) -> Result<(), Fault> {
         attach(&copy, &place).in_layer(Layer::Proc, *name)?;
     }
     Ok(())
+}
+
+/// Points programs that look names up to the run's own resolver. Where the host has no `resolv.conf`, there is nothing to
+/// put it over, and names are looked up as without one.
+fn put_resolv_conf(tree: &Tree, text: &str) -> io::Result<()> {
+    let Some(at) = tree.open(Path::new(RESOLV_CONF))? else { return Ok(()) };
+    let directory = tree.open_exactly(&Path::new("/dev").join(RESOLVER_DIRECTORY))?;
+    let files = tmpfs("0755", EMPTY_SIZE, NOSUID | NODEV | NOEXEC)?;
+    // A file of a tree that is not in place cannot be copied.
+    attach(&files, &directory)?;
+    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = openat(&files, "resolv.conf", flags, Mode::from_raw_mode(0o644))?;
+    File::from(file).write_all(text.as_bytes())?;
+    sys::mount_setattr(files.as_fd(), RDONLY, false)?;
+    let file = openat(&files, "resolv.conf", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    Ok(attach(&clone_tree(file.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC)?, &at)?)
 }
 
 /// Makes every directory between the writable place and a protected path a mount point: none can be renamed, so the

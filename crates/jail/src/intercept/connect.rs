@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -14,7 +14,7 @@ use rustix::net::AddressFamily;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
-use super::diag;
+use super::{Denials, diag};
 use crate::sys::{self, Notification};
 
 /// The largest address there is, `sockaddr_storage`.
@@ -64,6 +64,16 @@ pub struct Refusal {
     pub denied: Option<(&'static str, String)>,
 }
 
+impl Refusal {
+    /// Records what was denied, if it was; the error is for the caller.
+    pub fn note(self, denials: &Denials) -> i32 {
+        if let Some((kind, name)) = self.denied {
+            denials.add(kind, &name);
+        }
+        self.errno
+    }
+}
+
 impl From<io::Error> for Refusal {
     fn from(error: io::Error) -> Refusal {
         Refusal { errno: error.raw_os_error().unwrap_or(libc::EACCES), denied: None }
@@ -111,11 +121,18 @@ pub struct Ready {
     address: Vec<u8>,
     /// What the address names by its number.
     _held: Option<OwnedFd>,
+    /// Where it leads, in a network that has no way out.
+    wanted: Option<SocketAddr>,
 }
 
 impl Ready {
-    pub fn connect(&self) -> Result<(), i32> {
-        sys::connect(self.socket.as_fd(), &self.address).map_err(|error| error.raw_os_error().unwrap_or(libc::EACCES))
+    pub fn connect(&self) -> Result<(), Refusal> {
+        sys::connect(self.socket.as_fd(), &self.address).map_err(|error| {
+            let errno = error.raw_os_error().unwrap_or(libc::EACCES);
+            let is_outside = matches!(errno, libc::ENETUNREACH | libc::EHOSTUNREACH);
+            let wanted = self.wanted.filter(|_| is_outside);
+            Refusal { errno, denied: wanted.map(|address| ("network", address.to_string())) }
+        })
     }
 }
 
@@ -142,7 +159,7 @@ impl Place {
         if !sys::still_waits(listener.as_fd(), call.id) {
             return Err(Refusal { errno: libc::ESRCH, denied: None });
         }
-        let ready = Ready { socket, address, _held: None };
+        let ready = Ready { socket, address, _held: None, wanted: None };
         match rustix::net::sockopt::socket_domain(&ready.socket)? {
             AddressFamily::UNIX => self.unix(ready, &base),
             AddressFamily::INET | AddressFamily::INET6 => self.inet(ready),
@@ -166,9 +183,11 @@ impl Place {
 
     fn inet(&self, ready: Ready) -> Result<Ready, Refusal> {
         match target(&ready.address) {
-            Some((ip, port)) if !self.own_network && self.is_shut(ip, port) => {
-                Err(denied("network", format!("{ip}:{port}")))
+            // Port 0 only asks for the way there: resolvers sort addresses by it.
+            Some(address) if self.own_network => {
+                Ok(Ready { wanted: Some(address).filter(|address| address.port() != 0), ..ready })
             }
+            Some(address) if self.is_shut(address.ip(), address.port()) => Err(denied("network", address.to_string())),
             _ => Ok(ready),
         }
     }
@@ -245,17 +264,17 @@ fn is_local(ip: IpAddr) -> bool {
 }
 
 /// Where an internet address leads; `None` for one that the kernel will not take.
-fn target(address: &[u8]) -> Option<(IpAddr, u16)> {
+fn target(address: &[u8]) -> Option<SocketAddr> {
     let family = i32::from(u16::from_ne_bytes([*address.first()?, *address.get(1)?]));
     let port = u16::from_be_bytes([*address.get(2)?, *address.get(3)?]);
     match family {
         libc::AF_INET => {
             let octets: [u8; 4] = address.get(4..8)?.try_into().ok()?;
-            Some((IpAddr::from(octets), port))
+            Some(SocketAddr::from((octets, port)))
         }
         libc::AF_INET6 => {
             let octets: [u8; 16] = address.get(8..24)?.try_into().ok()?;
-            Some((IpAddr::from(octets), port))
+            Some(SocketAddr::from((octets, port)))
         }
         _ => None,
     }

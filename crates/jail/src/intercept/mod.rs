@@ -208,9 +208,10 @@ impl Gate {
                 // It may take long, and whether it does is not for a flag to say that the caller can change meanwhile:
                 // the caller waits, and nobody else does.
                 let spawned = thread::Builder::new().stack_size(STACK).spawn(move || {
-                    let result = ready.connect();
+                    let result = ready.connect().map(|()| 0);
                     pending.fetch_sub(1, Ordering::Relaxed);
-                    sys::answer(listener.as_fd(), id, result.map(|()| 0));
+                    let result = result.map_err(|refusal| refusal.note(&denials));
+                    sys::answer(listener.as_fd(), id, result);
                 });
                 if spawned.is_err() {
                     self.pending.fetch_sub(1, Ordering::Relaxed);
@@ -222,10 +223,8 @@ impl Gate {
                 sys::answer(listener.as_fd(), call.id, Err(libc::EAGAIN));
             }
             Err(refusal) => {
-                if let Some((kind, name)) = refusal.denied {
-                    denials.add(kind, &name);
-                }
-                sys::answer(listener.as_fd(), call.id, Err(refusal.errno));
+                let errno = refusal.note(&denials);
+                sys::answer(listener.as_fd(), call.id, Err(errno));
             }
         }
     }

@@ -16,6 +16,7 @@ use crate::launch::{self, Fence, Said, Step};
 use crate::limits::Cage;
 use crate::packet::Channel;
 use crate::protect::Guard;
+use crate::resolver;
 use crate::sys::{self, Fork};
 use crate::zygote::Session;
 
@@ -58,7 +59,7 @@ pub(super) fn in_namespaces(spec: &Spec, mut fds: Fds<OwnedFd>, session: &Sessio
     let mut run = Run { tree, grace: Duration::from_millis(spec.grace_ms), denials, cage, guard, watch: None };
     let Tree::Namespace { talk, .. } = &run.tree else { return Err(lost()) };
     talk.send(&Word::Go, &[]).in_layer(Layer::Namespaces, "let the run begin")?;
-    let reach = hear_ready(talk, handout, spec)?;
+    let reach = hear_ready(talk, handout, spec, &run.denials)?;
     let keeper = Keeper::new(&spec.rights, &run.guard.covers);
     accompany(&child, Post { reach, keeper, exec }, &mut run)?;
     Ok((run, first.as_raw_nonzero().get()))
@@ -69,7 +70,7 @@ fn lost() -> Fault {
 }
 
 /// Waits for the first process to have put up what belongs to the run.
-fn hear_ready(talk: &Channel, handout: Option<OwnedFd>, spec: &Spec) -> Result<Reach, Fault> {
+fn hear_ready(talk: &Channel, handout: Option<OwnedFd>, spec: &Spec, denials: &Denials) -> Result<Reach, Fault> {
     let news = talk.receive::<News>().in_layer(Layer::Namespaces, "hear of the run")?;
     let (network, listener, fds) = match news {
         Some((News::Ready { network, listener }, fds)) => (network, listener, fds),
@@ -78,7 +79,10 @@ fn hear_ready(talk: &Channel, handout: Option<OwnedFd>, spec: &Spec) -> Result<R
     };
     let mut fds = fds.into_iter();
     let mounts = fds.next();
-    let network = if network { fds.next() } else { None };
+    let (network, names) = if network { (fds.next(), fds.next()) } else { (None, None) };
+    if let Some(socket) = names {
+        resolver::serve(socket.into(), denials.clone()).in_layer(Layer::Network, "serve the resolver")?;
+    }
     if let (true, Some(listener), Some(handout)) = (listener, fds.next(), handout) {
         let handout = Channel::from(handout);
         handout.send(&(), &[listener.as_fd()]).in_layer(Layer::Network, "hand the proxy's port out")?;

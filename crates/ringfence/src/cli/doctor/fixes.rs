@@ -17,7 +17,7 @@ pub fn part_of(layer: Layer) -> Option<Part> {
         Layer::Seccomp => Some(Part::Seccomp),
         Layer::Limits => Some(Part::Limits),
         Layer::Exec => Some(Part::Trace),
-        Layer::Protected | Layer::Directory | Layer::Canary | Layer::Program => None,
+        Layer::Protected | Layer::Directory | Layer::Canary | Layer::Program | Layer::Interpreter => None,
     }
 }
 

@@ -1,0 +1,55 @@
+//! The first line of a script, as the kernel reads it.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use rustix::fs::{FileType, Mode, OFlags, fstat};
+
+/// The number of bytes that the kernel reads of a file to find out what it is.
+pub const FIRST_BYTES: usize = 256;
+
+/// The interpreter's absolute path, and all that follows as one word. A line that is longer than what the kernel reads
+/// is none.
+pub fn first_line(text: &[u8]) -> Option<Vec<&str>> {
+    let line = text.strip_prefix(b"#!")?;
+    let end = line.iter().position(|byte| *byte == b'\n')?;
+    let line = std::str::from_utf8(&line[..end]).ok()?.trim_matches([' ', '\t']);
+    let (path, rest) = line.split_once([' ', '\t']).unwrap_or((line, ""));
+    let rest = rest.trim_start_matches([' ', '\t']);
+    path.starts_with('/').then(|| [path, rest].into_iter().filter(|word| !word.is_empty()).collect())
+}
+
+/// The words of a file's first line, if it is a script that can be read. It may be anything: a pipe does not hold us up.
+pub fn read_first_line(path: &Path) -> Option<Vec<String>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    if FileType::from_raw_mode(fstat(&file).ok()?.st_mode) != FileType::RegularFile {
+        return None;
+    }
+    let mut text = Vec::new();
+    File::from(file).take(FIRST_BYTES as u64).read_to_end(&mut text).ok()?;
+    first_line(&text).map(|words| words.into_iter().map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_first_line_is_read_as_the_kernel_reads_it() {
+        let words = |text: &'static str| first_line(text.as_bytes());
+        assert_eq!(words("#!/bin/sh\nx"), Some(vec!["/bin/sh"]));
+        assert_eq!(words("#! /usr/bin/env  -S a b \t\n"), Some(vec!["/usr/bin/env", "-S a b"]));
+        for none in ["", "#!", "#!/bin/sh", "#!sh\n", "# !/bin/sh\n", "\u{7f}ELF\n", "#!\n", "#! \n"] {
+            assert_eq!(words(none), None, "{none:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_regular_file_has_a_first_line() {
+        assert_eq!(read_first_line(Path::new("/dev/zero")), None);
+        assert_eq!(read_first_line(Path::new("/nowhere")), None);
+        assert_eq!(read_first_line(Path::new("/usr")), None);
+    }
+}
