@@ -69,8 +69,8 @@ work! {
     ").says("1000").says("100001");
 
     background_jobs: Work::script("
-        for n in 1 2 3 4; do (sleep 0.0$n; exit $n) & done; sum=0
-        for job in $(jobs -p); do code=0; wait $job || code=$?; sum=$((sum + code)); done; echo sum $sum
+        jobs=; for n in 1 2 3 4; do (sleep 0.0$n; exit $n) & jobs=\"$jobs $!\"; done; sum=0
+        for job in $jobs; do code=0; wait $job || code=$?; sum=$((sum + code)); done; echo sum $sum
     ").says("sum 10");
 
     timeout: Work::script("timeout 0.2 sleep 5").ends(124);
