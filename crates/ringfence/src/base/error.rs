@@ -155,6 +155,13 @@ impl Error {
         self
     }
 
+    /// The same hint, unless the place that failed had a better one.
+    #[must_use]
+    pub fn or_hint(mut self, hint: &str) -> Self {
+        self.0.hint.get_or_insert_with(|| hint.to_owned());
+        self
+    }
+
     /// Facts a program can act on, beside the words: `supported`, `nearest`, `partial` …
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
@@ -262,7 +269,7 @@ impl Kind {
             Kind::NotFound => "Check the name.",
             Kind::Conflict => "Read the current state and try again.",
             Kind::TooLarge => "Ask for less at a time.",
-            Kind::DeadlineExceeded => "Raise timeout_ms or do less in one call.",
+            Kind::DeadlineExceeded => "Do less in one call.",
             Kind::Cancelled => "The call was stopped before it ended.",
             Kind::Unavailable => "Try again later, or ask the operator.",
             Kind::ResourceExhausted => "Wait for running calls to end.",

@@ -77,6 +77,8 @@ pub struct Narrowed {
     /// Hidden by name whenever they come to be.
     pub denied: Vec<Glob>,
     pub ignored: Vec<String>,
+    /// Directories that the client lets be written and the operator does not.
+    pub refused_roots: Vec<PathBuf>,
 }
 
 /// System directories that a command cannot do without, so that no client can hide them.
@@ -107,8 +109,13 @@ impl Narrowing {
 
     /// The operator's rights, less what the client's sandbox does not allow.
     pub fn apply(&self, rights: &Rights) -> Result<Narrowed> {
-        let mut narrowed =
-            Narrowed { rights: rights.clone(), hidden: vec![], denied: vec![], ignored: self.ignored.clone() };
+        let mut narrowed = Narrowed {
+            rights: rights.clone(),
+            hidden: vec![],
+            denied: vec![],
+            ignored: self.ignored.clone(),
+            refused_roots: vec![],
+        };
         if !self.network {
             narrowed.rights.network = Network::Off;
         }

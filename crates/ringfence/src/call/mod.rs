@@ -30,7 +30,7 @@ use crate::registry::Registry;
 use crate::sandbox::Ground;
 use crate::session::{Session, Shape, View};
 
-pub use prepare::asks;
+pub use prepare::{TIMEOUT_META, asks};
 pub use reload::Reload;
 pub use run::{Run, request_digest};
 

@@ -123,6 +123,32 @@ fn limit(config: &Config, tool: Duration, asked: Option<Duration>, client: Optio
     asked.unwrap_or(tool).min(client.unwrap_or(ceiling)).min(ceiling)
 }
 
+/// The key of `_meta` with the time that a client will wait.
+pub const TIMEOUT_META: &str = "dev.ringfence/timeout_ms";
+
+/// What raises the time of a call that took too long, for whoever can do so.
+pub fn timeout_hint(config: &Config, tool: &dyn Tool, client: Option<Duration>, limit: Duration) -> String {
+    let ceiling = config.limits.timeout_ceiling;
+    let most = ceiling.as_millis();
+    let takes_timeout = tool.spec().input_schema.get("properties").is_some_and(|all| all.get("timeout_ms").is_some());
+    match tool.ground() {
+        _ if client == Some(limit) && limit < ceiling => {
+            format!("Raise `{}` in `_meta` (at most {most}) or do less in one call.", TIMEOUT_META)
+        }
+        Some(ground) if limit < ceiling => format!(
+            "Do less in one call, or ask the operator to raise `timeout_ms` (at most {most}) under {}.",
+            ground.section()
+        ),
+        None if takes_timeout && limit < ceiling => {
+            format!("Raise `timeout_ms` (at most {most}) or do less in one call.")
+        }
+        _ if limit >= ceiling => {
+            "Do less in one call, or ask the operator to raise `timeout_ms` under [limits].".to_owned()
+        }
+        _ => "Do less in one call: fewer files, a smaller range or a narrower pattern.".to_owned(),
+    }
+}
+
 /// Whether every call of it asks, by its own nature or by the operator's word.
 pub fn asks(config: &Config, tool: &dyn Tool) -> bool {
     // What the operator wants of our own tools is not about theirs.

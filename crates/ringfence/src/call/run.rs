@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument;
 
-use super::prepare::{find, hold, prepare};
+use super::prepare::{find, hold, prepare, timeout_hint};
 use super::{CallRequest, Pipeline, State, shape};
 use crate::approval::{AskCx, Granted};
 use crate::audit::Record;
@@ -148,6 +148,7 @@ impl Pipeline {
         let limit = prepared.limit;
         let approvals = record.approvals();
         let patience = request.patience;
+        let timeout_hint = timeout_hint(&config, &*tool, request.timeout, limit);
         let ask = AskCx {
             view: &request.view,
             caller: &caller,
@@ -178,6 +179,7 @@ impl Pipeline {
             budget: request.budget,
             approvals,
             patience,
+            timeout_hint,
             tasks: self.runs.clone(),
         });
         let work = std::panic::AssertUnwindSafe(tool.run(Arc::clone(&cx), granted)).catch_unwind();
@@ -193,14 +195,20 @@ impl Pipeline {
             None => tokio::time::timeout(state.config.limits.grace * 2 + Run::SLACK, work).await.ok(),
         };
         match ended {
-            Some(Ok(result)) => result.map(|mut output| {
-                output.meta.extend(client_sandbox.map(|about| (narrowing::META.to_owned(), about)));
-                output.meta.extend(overrides.map(|about| (shape::META.to_owned(), about)));
-                output
-            }),
+            Some(Ok(result)) => result
+                .map(|mut output| {
+                    output.meta.extend(client_sandbox.map(|about| (narrowing::META.to_owned(), about)));
+                    output.meta.extend(overrides.map(|about| (shape::META.to_owned(), about)));
+                    output
+                })
+                .map_err(|error| match error.kind() {
+                    Kind::DeadlineExceeded => error.or_hint(&cx.timeout_hint),
+                    _ => error,
+                }),
             Some(Err(_)) => Err(Error::internal("the tool failed unexpectedly")),
             None if cancel.cause() == Some(Cause::Deadline) => {
-                Err(Error::new(Kind::DeadlineExceeded, format!("no result within {} ms", limit.as_millis())))
+                Err(Error::new(Kind::DeadlineExceeded, format!("no result within {} ms", limit.as_millis()))
+                    .hint(cx.timeout_hint.as_str()))
             }
             None => Err(Error::new(Kind::Cancelled, "the call was cancelled")),
         }

@@ -243,9 +243,9 @@ fn what_may_not_be_meant_is_a_warning() {
     finds(
         "[mcp.a]\ncommand = \"no-such-program\"\n[mcp.b]\ncommand = \"/nonexistent/b\"\n[mcp.c]\ncommand = \"/etc/passwd\"\n",
         &[
-            (W, "2:11: `no-such-program` is not found on PATH", "Install it"),
-            (W, "4:11: `/nonexistent/b` is not there", "Correct the path"),
-            (W, "6:11: `/etc/passwd` cannot be run", "Run `chmod +x /etc/passwd`."),
+            (W, "2:11: `no-such-program` was not found", "Install it"),
+            (W, "4:11: `/nonexistent/b` was not found", "Correct the path"),
+            (W, "6:11: `/etc/passwd` is not an executable file", "Run `chmod +x /etc/passwd`."),
         ],
     );
 }

@@ -24,10 +24,10 @@ pub const SESSION: &str = "dev.ringfence/session";
 /// On a `tools/call` request: what it chooses for its command, where the operator lets it.
 pub const CWD_OVERRIDE: &str = "dev.ringfence/cwd_override";
 pub const ENV_OVERRIDES: &str = "dev.ringfence/env_overrides";
+/// On a `tools/call` request: the time the client will wait.
+pub use crate::call::TIMEOUT_META as TIMEOUT_MS;
 /// On results of calls that something was chosen for.
 pub use crate::call::shape::META as OVERRIDES;
-/// On a `tools/call` request: the time the client will wait.
-pub const TIMEOUT_MS: &str = "dev.ringfence/timeout_ms";
 /// The same handle as an argument, for models whose client cannot set `_meta`.
 pub const SESSION_ARGUMENT: &str = "ringfence_session";
 

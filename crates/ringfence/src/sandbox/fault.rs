@@ -1,17 +1,21 @@
 //! What a caller is told when the fence or its program could not be started.
 
+use std::path::Path;
+
 use jail::fault::{Fault, Layer};
 use rustix::io::Errno;
 
 use crate::base::{Error, Kind};
+use crate::config::REPLACED_DIRECTORIES;
 
 /// Whoever asked for a program that cannot be run is told so; a layer that refused is named with the way out.
 pub fn explain(program: &str, fault: &Fault) -> Error {
-    if fault.layer != Layer::Program {
+    if !matches!(fault.layer, Layer::Program | Layer::Interpreter) {
         tracing::warn!("the sandbox cannot be put up: {fault}");
     }
     match fault.layer {
         Layer::Program => spawn_failed(program, fault),
+        Layer::Interpreter => no_interpreter(program, fault),
         Layer::Protected => Error::permission_denied("sandbox", format!("the sandbox cannot {}", fault.what))
             .hint(match fault.errno.map(Errno::from_raw_os_error) {
                 Some(Errno::ROFS | Errno::ACCESS | Errno::PERM) => {
@@ -61,6 +65,17 @@ fn is_fenced() -> bool {
     has("NoNewPrivs:", "1") && has("Seccomp:", "2")
 }
 
+/// Its interpreter is the script's own word, as its name is the caller's.
+fn no_interpreter(program: &str, fault: &Fault) -> Error {
+    let shown = |text: &str| text.escape_debug().take(200).collect::<String>();
+    let interpreter = shown(&fault.text);
+    Error::new(Kind::NotFound, format!("`{}` is a script for `{interpreter}`, which was not found", shown(program)))
+        .reason("spawn_failed")
+        .hint("Install the interpreter, correct the first line of the script, or run the script through another one.")
+        .with("interpreter", interpreter)
+        .source(fault.clone())
+}
+
 /// The program was looked for and could not be run. Its name is the caller's own word.
 fn spawn_failed(program: &str, fault: &Fault) -> Error {
     let shown: String = program.chars().take(200).collect();
@@ -69,7 +84,12 @@ fn spawn_failed(program: &str, fault: &Fault) -> Error {
         Some(Errno::NOENT) => (
             Kind::NotFound,
             format!("there is no program `{shown}`"),
-            "Check the name; a path is relative to `cwd`, a bare name is looked up in PATH. A script may name an interpreter that is missing.",
+            match REPLACED_DIRECTORIES.iter().any(|directory| Path::new(program).starts_with(directory)) {
+                true => {
+                    "The sandbox has directories of its own in place of the host's /tmp, /var/tmp and /run. Put the program into the workspace."
+                }
+                false => "Check the name; a path is relative to `cwd`, a bare name is looked up in PATH.",
+            },
         ),
         Some(Errno::ACCESS | Errno::ISDIR | Errno::NOTDIR | Errno::LOOP) => (
             Kind::InvalidArguments,

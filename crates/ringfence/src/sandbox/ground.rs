@@ -109,6 +109,16 @@ impl Ground {
         Ok(())
     }
 
+    /// The table of the config that it comes from.
+    pub fn section(&self) -> String {
+        format!("[mcp.{}]", self.name)
+    }
+
+    /// Whether its entry declares no writing, which makes the workspace read-only for it.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
     /// Those of its values that cannot be searched for in what it says.
     pub fn short_secrets(&self) -> Vec<(String, Secret)> {
         self.config.secrets.short(&self.refs)

@@ -11,9 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 use jail::intercept::exec::wire::Place;
-
-/// What the kernel reads of a file to find out what it is.
-const FIRST_LINE: u64 = 256;
+use jail::script::{FIRST_BYTES, first_line};
 
 pub fn check(script: &OwnedFd, before: &[String], program: &Place) -> Result<(), String> {
     let text = first_bytes(script).map_err(|error| format!("the script cannot be read: {error}"))?;
@@ -30,34 +28,13 @@ fn first_bytes(script: &OwnedFd) -> std::io::Result<Vec<u8>> {
     // It was opened to be looked at; to be read it is opened again, from itself.
     let file = File::open(format!("/proc/self/fd/{}", script.as_raw_fd()))?;
     let mut text = Vec::new();
-    file.take(FIRST_LINE).read_to_end(&mut text)?;
+    file.take(FIRST_BYTES as u64).read_to_end(&mut text)?;
     Ok(text)
-}
-
-/// The interpreter's absolute path, and all that follows as one word. A line that is longer than what the kernel reads
-/// is none.
-fn first_line(text: &[u8]) -> Option<Vec<&str>> {
-    let line = text.strip_prefix(b"#!")?;
-    let end = line.iter().position(|byte| *byte == b'\n')?;
-    let line = std::str::from_utf8(&line[..end]).ok()?.trim_matches([' ', '\t']);
-    let (path, rest) = line.split_once([' ', '\t']).unwrap_or((line, ""));
-    let rest = rest.trim_start_matches([' ', '\t']);
-    path.starts_with('/').then(|| [path, rest].into_iter().filter(|word| !word.is_empty()).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_first_line_is_read_as_the_kernel_reads_it() {
-        let words = |text: &'static str| first_line(text.as_bytes());
-        assert_eq!(words("#!/bin/sh\nx"), Some(vec!["/bin/sh"]));
-        assert_eq!(words("#! /usr/bin/env  -S a b \t\n"), Some(vec!["/usr/bin/env", "-S a b"]));
-        for none in ["", "#!", "#!/bin/sh", "#!sh\n", "# !/bin/sh\n", "\u{7f}ELF\n", "#!\n", "#! \n"] {
-            assert_eq!(words(none), None, "{none:?}");
-        }
-    }
 
     #[test]
     fn only_the_words_of_the_script_itself_will_do() {

@@ -24,7 +24,7 @@ use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared, digest};
 use crate::base::{Error, Kind, Result, known, visible};
-use crate::config::{Config, Effect, Entry, EntryStdin, Profile, validator};
+use crate::config::{Config, Effect, Entry, EntryStdin, Profile, ProgramFault, validator};
 use crate::sandbox::{Ground, Launcher, Stdin, env};
 use crate::session::{Session, Shape};
 use filter::Filter;
@@ -167,9 +167,10 @@ impl Configured {
         // Before it is cut: half of a value is not found any more.
         let said: String = known::redact(&said).chars().take(1024).collect();
         tracing::warn!("the command of `{}` cannot be started: {}", self.spec.name, error.log_line());
-        Error::new(Kind::Internal, format!("the command of `{}` could not be started", self.spec.name))
+        let why = self.unavailable().unwrap_or_else(|| format!("its program `{}` failed", program::name(&self.entry)));
+        Error::new(Kind::Internal, format!("the command of `{}` could not be started: {why}", self.spec.name))
             .reason("spawn_failed")
-            .hint("Ask the operator to look at `ringfence config check`.")
+            .hint("Ask the operator to run `ringfence config check`, which names the reason and the fix.")
             .with("stderr", said.replace(&self.entry.command, &self.spec.name))
     }
 }
@@ -221,6 +222,12 @@ impl Tool for Configured {
         self.definition.clone()
     }
 
+    /// Looked up each time: a program that is installed later needs no reload.
+    fn unavailable(&self) -> Option<String> {
+        let told = |fault: ProgramFault| format!("its program `{}` {}", program::name(&self.entry), fault.describe());
+        self.spec.unavailable.clone().or_else(|| program::fault(&self.entry, &self.ground.config).map(told))
+    }
+
     fn ground(&self) -> Option<&Arc<Ground>> {
         Some(&self.ground)
     }
@@ -247,6 +254,10 @@ impl Tool for Configured {
         let cwd: PathBuf = cx.workspace.path().join(below).components().collect();
         self.filter.check(cx.workspace.path(), &cwd, &arguments)?;
         let program = program::find(&self.entry, &cx.session.workspace).map_err(|error| self.explain(error))?;
+        if self.spec.unavailable.is_none() && program::fault(&self.entry, cx.config).is_some() {
+            let missing = Error::internal("it cannot be started").reason("spawn_failed");
+            return Err(self.explain(missing.source(self.entry.command.clone())));
+        }
         let words = words::expand(&self.entry.args, &arguments, &self.about())?;
         // A secret that is not there is told before anybody is asked, too.
         for one in self.entry.refs() {

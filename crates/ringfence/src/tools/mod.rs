@@ -28,6 +28,7 @@ pub mod file_search;
 pub mod file_write;
 pub mod fixtures;
 mod image;
+mod likely_limit;
 pub mod limits;
 pub mod mime;
 mod own;
@@ -181,6 +182,8 @@ pub struct RunCx {
     pub view: View,
     pub approvals: Approvals,
     pub patience: Option<Duration>,
+    /// What gives a call like this one more time, for an error that says it took too long.
+    pub timeout_hint: String,
     /// Where work goes that may outlive the call; a server that stops waits for it.
     pub tasks: TaskTracker,
 }

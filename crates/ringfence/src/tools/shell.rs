@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::command::{self, About, Command};
 use super::limits::Limit;
-use super::{Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use super::{Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments, likely_limit};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
 use crate::base::workspace::{Workspace, quoted};
@@ -101,8 +101,12 @@ impl Shell {
             merged: true,
             max_bytes: None,
         };
-        let (_, outcome) = command::run(cx, call, &self.launcher, command).await?;
-        Ok(output(outcome))
+        let (cell, outcome) = command::run(cx, call, &self.launcher, command).await?;
+        let has_failed = outcome.ended.stop.is_none() && outcome.ended.exit_code != Some(0);
+        let denials: Vec<_> = outcome.ended.denials.iter().filter_map(|denial| denial.as_object().cloned()).collect();
+        let said = [outcome.stdout.text.as_str()];
+        let hint = has_failed.then(|| likely_limit::hint(cx, cell.profile, &said, &denials)).flatten();
+        Ok(output(outcome, hint))
     }
 }
 
@@ -201,7 +205,7 @@ fn output_schema() -> Map<String, Value> {
 }
 
 /// One text block that holds JSON, and nothing structured. A command that fails or runs out of time is a result.
-fn output(outcome: Outcome) -> Output {
+fn output(outcome: Outcome, hint: Option<String>) -> Output {
     let ended = &outcome.ended;
     let facts = command::facts(ended);
     let timed_out = ended.stop == Some(Stop::Deadline);
@@ -211,11 +215,12 @@ fn output(outcome: Outcome) -> Output {
         (false, None, signal) => SIGNALLED + signal.unwrap_or_default(),
     };
     let mut text = outcome.stdout.text;
-    for warning in ended.warnings.iter().cloned().chain(ended.kept_inside.iter().map(KeptCommand::line)) {
+    let notes = ended.warnings.iter().cloned().chain(ended.kept_inside.iter().map(KeptCommand::line));
+    for note in notes.chain(hint) {
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
         }
-        text.push_str(&format!("[ringfence] {warning}\n"));
+        text.push_str(&format!("[ringfence] {note}\n"));
     }
     let duration = json!({"secs": ended.duration.as_secs(), "nanos": ended.duration.subsec_nanos()});
     let reply = json!({"exit_code": exit_code, "output": text, "duration": duration, "timed_out": timed_out});

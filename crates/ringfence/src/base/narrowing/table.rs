@@ -116,6 +116,7 @@ impl Table {
             Access::Write if !reaches && !row.skip_missing => {
                 to.ignored
                     .push(format!("{} is outside the workspace, so it is not opened for writing", row.path.display()));
+                to.refused_roots.push(row.path.clone());
             }
             // What is not mounted into these cannot be seen there.
             Access::Deny if row.path.parent().is_some() && (reaches || !in_own) => self.hide(&row.path, rights, to),

@@ -27,6 +27,9 @@ pub(super) struct Client {
     network: bool,
     /// What a caller can do about it.
     hint: String,
+    mode: String,
+    /// Directories that it lets be written and the operator does not.
+    refused_roots: Vec<PathBuf>,
 }
 
 impl Client {
@@ -81,7 +84,7 @@ impl Workspace {
     pub fn narrowed(&self, narrowing: &Narrowing) -> Result<(Workspace, Vec<String>)> {
         // Rights know the workspace by its path only where an operator has set some.
         let rights = Rights { workspace: self.path.clone(), ..self.rights.clone() };
-        let Narrowed { rights, hidden, denied, ignored } = narrowing.apply(&rights)?;
+        let Narrowed { rights, hidden, denied, ignored, refused_roots } = narrowing.apply(&rights)?;
         let closed = hidden.iter().filter_map(|hidden| Closed::in_workspace(&self.path, hidden));
         let client = Client {
             before: self.rights.clone(),
@@ -89,6 +92,8 @@ impl Workspace {
             denied,
             network: narrowing.network,
             hint: narrowing.hint(),
+            mode: narrowing.mode.clone(),
+            refused_roots,
         };
         let workspace = Workspace {
             base: Arc::clone(&self.base),
@@ -110,6 +115,16 @@ impl Workspace {
     /// Whether a client's sandbox takes the network away, from what has one whatever the session has as well.
     pub fn denies_network(&self) -> bool {
         self.client.as_ref().is_some_and(|client| !client.network)
+    }
+
+    /// The mode of the client's sandbox, if it has a say.
+    pub fn client_mode(&self) -> Option<&str> {
+        self.client.as_ref().map(|client| client.mode.as_str())
+    }
+
+    /// Directories that the client's sandbox lets be written and the operator does not.
+    pub fn refused_roots(&self) -> &[PathBuf] {
+        self.client.as_ref().map_or(&[], |client| &client.refused_roots)
     }
 
     /// Why nobody gets to this name, whether it exists or not.

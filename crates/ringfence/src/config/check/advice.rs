@@ -1,9 +1,8 @@
 //! What works, and perhaps not as it was meant.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustix::fs::Access;
 use serde_json::Value;
 
 use super::{Look, Severity};
@@ -12,7 +11,7 @@ use crate::base::secret::is_sensitive;
 use crate::config::places::{child, item};
 use crate::config::read::entry_key;
 use crate::config::show::written_as;
-use crate::config::{Config, Effect, Entry, Env, Names, OURS, OwnToolsAsk, Part, Profile, Template, env};
+use crate::config::{Config, Effect, Entry, Env, Names, OURS, OwnToolsAsk, Part, Profile, ProgramFault, Template, env};
 
 /// A warning that is still to be put at its place.
 struct Advice {
@@ -92,10 +91,8 @@ fn ceiling(key: &str, config: &Config, timeout: std::time::Duration) -> Option<A
 
 fn of_entry(config: &Config, entry: &Arc<Entry>, env: &Env) -> Vec<Advice> {
     let key = |name: &str| format!("{}.{name}", entry_key(&entry.name));
-    let mut all: Vec<Advice> = command(&entry.command, config, env)
-        .map(|(message, hint)| advice(key("command"), message, hint))
-        .into_iter()
-        .collect();
+    let mut all: Vec<Advice> =
+        command(entry, config, env).map(|(message, hint)| advice(key("command"), message, hint)).into_iter().collect();
     all.extend(
         ceiling(&key("timeout_ms"), config, entry.timeout).filter(|_| entry.timeout != config.surface.default_timeout),
     );
@@ -157,24 +154,27 @@ fn lone_options(entry: &Entry) -> impl Iterator<Item = (usize, &str, &str)> {
 }
 
 /// What is wrong with the program, if anything is.
-fn command(command: &str, config: &Config, env: &Env) -> Option<(String, String)> {
-    let runs = |path: &Path| path.is_file() && rustix::fs::access(path, Access::EXEC_OK).is_ok();
-    if command.contains('/') {
-        let path = Path::new(command);
-        let hint = || "Correct the path; one that is relative starts from the directory of this file.".to_owned();
-        return match (runs(path), path.exists()) {
-            (true, _) => None,
-            (false, true) => Some((format!("`{command}` cannot be run"), format!("Run `chmod +x {command}`."))),
-            (false, false) => Some((format!("`{command}` is not there"), hint())),
-        };
-    }
-    let folders: Vec<PathBuf> = config.browser.path.iter().filter(|folder| folder.is_absolute()).cloned().collect();
-    if folders.iter().any(|folder| runs(&folder.join(command))) {
-        return None;
-    }
-    let hint = match env.get(env::PATH) {
-        Some(_) => "Install it, or name it with its whole path.".to_owned(),
-        None => "PATH is not set here; name it with its whole path.".to_owned(),
+fn command(entry: &Entry, config: &Config, env: &Env) -> Option<(String, String)> {
+    let command = &entry.command;
+    let own = entry.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.text.as_str());
+    let folders: Vec<PathBuf> = match own {
+        Some(path) => std::env::split_paths(path).filter(|folder| folder.is_absolute()).collect(),
+        None => config.browser.path.iter().filter(|folder| folder.is_absolute()).cloned().collect(),
     };
-    Some((format!("`{command}` is not found on PATH"), hint))
+    let fault = config.program_search(entry, &folders).fault(command)?;
+    let hint = match &fault {
+        ProgramFault::Missing if command.contains('/') => {
+            "Correct the path; one that is relative starts from the directory of this file.".to_owned()
+        }
+        ProgramFault::Missing if env.get(env::PATH).is_none() => {
+            "PATH is not set here; name it with its whole path.".to_owned()
+        }
+        ProgramFault::Missing => "Install it, or name it with its whole path.".to_owned(),
+        ProgramFault::NotExecutable => format!("Run `chmod +x {command}`."),
+        ProgramFault::NoInterpreter(_) => {
+            "Install the interpreter, or correct the first line of the script.".to_owned()
+        }
+        ProgramFault::Replaced(_) => "Move it to a directory that runs see, such as the one of this file.".to_owned(),
+    };
+    Some((format!("`{command}` {}", fault.describe()), hint))
 }

@@ -98,6 +98,11 @@ pub fn output(cx: &RunCx, place: &Place<'_>, seen: Seen, heard: Heard, made: Mad
         plain.output = None;
     }
     let is_error = plain.error.is_some();
+    if facts.status == Some(Status::Failed) {
+        let thrown =
+            report.error.as_ref().map_or(String::new(), |thrown| format!("{}: {}", thrown.name, thrown.message));
+        plain.explain_failure(cx, place.cell.profile, &thrown);
+    }
     if let Some(thrown) = report.error {
         tell(&mut plain.error, thrown);
     }
@@ -138,12 +143,8 @@ fn tell(error: &mut Option<Map<String, Value>>, thrown: Thrown) {
 
 fn interrupted(cx: &RunCx, stop: Stop, language: &str) -> Option<Map<String, Value>> {
     let error = match stop {
-        Stop::Deadline => {
-            let ceiling = millis(cx.config.limits.timeout_ceiling);
-            Error::new(Kind::DeadlineExceeded, "the code was interrupted: its time was up").hint(format!(
-                "The {language} session lives on with what it had. Raise `timeout_ms` (at most {ceiling}) or do less in one call."
-            ))
-        }
+        Stop::Deadline => Error::new(Kind::DeadlineExceeded, "the code was interrupted: its time was up")
+            .hint(format!("The {language} session keeps its state. {}", cx.timeout_hint)),
         Stop::Cancelled(cause) => Error::new(Kind::Cancelled, "the code was interrupted").with("cause", cause.name()),
     };
     error.body(&cx.trace_id).as_object().cloned()

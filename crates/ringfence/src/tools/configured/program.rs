@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
-use crate::config::{Entry, Profile};
+use crate::config::{Config, Entry, Profile, ProgramFault};
 use crate::sandbox::env;
-use crate::tools::code_exec::runtimes::on_path;
+use crate::tools::code_exec::runtimes::{on_path, search_path};
 
 /// The program, by its absolute path.
 pub fn find(entry: &Entry, workspace: &Workspace) -> Result<PathBuf> {
@@ -21,8 +21,7 @@ pub fn find(entry: &Entry, workspace: &Workspace) -> Result<PathBuf> {
                 .hint("Have the operator move it out of the workspace, or take `sandbox_profile = \"none\"` and the secrets away.")),
         };
     }
-    let own = entry.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.text.clone());
-    let path = match own {
+    let path = match own_path(entry) {
         Some(path) => path,
         None => variable(&baseline(workspace)?, "PATH"),
     };
@@ -31,6 +30,23 @@ pub fn find(entry: &Entry, workspace: &Workspace) -> Result<PathBuf> {
             .reason("spawn_failed")
             .source(format!("{}: not found in the directories of PATH that no agent can write to", entry.command))
     })
+}
+
+/// Why the entry's program cannot be started on this host, as far as one look tells.
+pub fn fault(entry: &Entry, config: &Config) -> Option<ProgramFault> {
+    let path = own_path(entry).unwrap_or_else(search_path);
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).filter(|folder| folder.is_absolute()).collect();
+    config.program_search(entry, &folders).fault(&entry.command)
+}
+
+/// The program's name, which a caller may know; where it lies is the operator's matter.
+pub fn name(entry: &Entry) -> String {
+    let file = Path::new(&entry.command).file_name();
+    file.map_or_else(|| entry.command.clone(), |name| name.to_string_lossy().into_owned())
+}
+
+fn own_path(entry: &Entry) -> Option<String> {
+    entry.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.text.clone())
 }
 
 /// What every entry's environment starts from: programs are looked for where no agent can put any.

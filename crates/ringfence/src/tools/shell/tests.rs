@@ -25,16 +25,16 @@ fn reply(output: &Output) -> Value {
 
 #[test]
 fn a_result_is_one_text_of_json_in_the_form_that_is_known() {
-    let done = output(outcome(Some(3), None, None));
+    let done = output(outcome(Some(3), None, None), None);
     let duration = json!({"secs": 1, "nanos": 34_422_531});
     assert_eq!(reply(&done), json!({"exit_code": 3, "output": "said\n", "duration": duration, "timed_out": false}));
     assert!(done.structured.is_none() && !done.is_error);
-    let late = output(outcome(None, Some(15), Some(Stop::Deadline)));
+    let late = output(outcome(None, Some(15), Some(Stop::Deadline)), None);
     assert_eq!(reply(&late), json!({"exit_code": 124, "output": "said\n", "duration": duration, "timed_out": true}));
     assert!(!late.is_error);
     assert_eq!(late.facts.status, Some(Status::TimedOut));
-    assert_eq!(reply(&output(outcome(None, Some(9), None)))["exit_code"], 137);
-    assert!(output(outcome(None, Some(15), Some(Stop::Cancelled(Cause::Shutdown)))).is_error);
+    assert_eq!(reply(&output(outcome(None, Some(9), None), None))["exit_code"], 137);
+    assert!(output(outcome(None, Some(15), Some(Stop::Cancelled(Cause::Shutdown))), None).is_error);
 }
 
 #[test]

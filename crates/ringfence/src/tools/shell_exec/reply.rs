@@ -8,8 +8,8 @@ use crate::base::call::{Facts, Output, Status};
 use crate::base::{Error, Kind, Result};
 use crate::config::Profile;
 use crate::sandbox::{Cell, Ended, Glance, KeptCommand, Outcome, Shown, Stop};
-use crate::tools::RunCx;
 use crate::tools::command::{self, millis};
+use crate::tools::{RunCx, likely_limit};
 
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Reply {
@@ -44,6 +44,9 @@ pub struct Reply {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<Map<String, Value>>")]
     pub kept_inside: Vec<KeptCommand>,
+    /// The likely reason of a failure, and what to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
     pub trace_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Map<String, Value>>,
@@ -66,7 +69,8 @@ impl Reply {
         let ended = outcome.ended;
         let error = stopped(cx, &ended);
         let denials = ended.denials.iter().filter_map(|denial| denial.as_object().cloned()).collect();
-        Reply {
+        let has_failed = ended.stop.is_none() && ended.exit_code != Some(0);
+        let mut reply = Reply {
             status: command::status(&ended),
             exit_code: ended.exit_code,
             signal: ended.signal,
@@ -82,7 +86,11 @@ impl Reply {
             kept_inside: ended.kept_inside,
             error: error.as_ref().and_then(|error| error.body(&cx.trace_id).as_object().cloned()),
             ..Reply::showing(cx, outcome.stdout, outcome.stderr)
+        };
+        if has_failed {
+            reply.explain_failure(cx, cell.profile, "");
         }
+        reply
     }
 
     /// One that goes on.
@@ -110,9 +118,16 @@ impl Reply {
         }
     }
 
+    /// Adds the likely reason of a failure. `thrown` is what was reported elsewhere than on the standard streams. While
+    /// a run continues, its denials are not known yet.
+    pub fn explain_failure(&mut self, cx: &RunCx, profile: Profile, thrown: &str) {
+        let denials = self.sandbox.as_ref().map_or(&[][..], |sandbox| &sandbox.denials);
+        self.hint = likely_limit::hint(cx, profile, &[&self.stdout, &self.stderr, thrown], denials);
+    }
+
     /// Leaves out what was said, for this reason.
     pub fn withhold(&mut self, why: &str) {
-        (self.stdout, self.stderr, self.output) = (String::new(), String::new(), None);
+        (self.stdout, self.stderr, self.output, self.hint) = (String::new(), String::new(), None, None);
         self.truncated = true;
         self.warnings.push(format!("its output is not shown: {why}"));
     }
@@ -144,6 +159,9 @@ impl Reply {
         for kept in &self.kept_inside {
             text.push_str(&format!("note: {}\n", kept.line()));
         }
+        if let Some(hint) = &self.hint {
+            text.push_str(&format!("hint: {hint}\n"));
+        }
         let how = match (self.status, self.exit_code, self.signal) {
             ("timed_out", ..) => "timed out".to_owned(),
             ("running", ..) => match &self.exec_id {
@@ -168,10 +186,8 @@ fn stopped(cx: &RunCx, ended: &Ended) -> Option<Error> {
     match ended.stop? {
         Stop::Deadline => {
             let message = format!("the command was ended after {} ms", millis(ended.duration));
-            let ceiling = millis(cx.config.limits.timeout_ceiling);
-            Some(Error::new(Kind::DeadlineExceeded, message).hint(format!(
-                "What it said until then is here. Raise `timeout_ms` (at most {ceiling}) or do less in one call."
-            )))
+            let hint = format!("What it said until then is here. {}", cx.timeout_hint);
+            Some(Error::new(Kind::DeadlineExceeded, message).hint(hint))
         }
         Stop::Cancelled(cause) => {
             Some(Error::new(Kind::Cancelled, "the command was stopped before it ended").with("cause", cause.name()))

@@ -215,7 +215,7 @@ fn ended(
         (Some(0), _) => (Status::Completed, None),
         (_, Some(Stop::Deadline)) => {
             let error = Error::new(Kind::DeadlineExceeded, "the command was interrupted: its time was up");
-            (Status::TimedOut, Some(error.hint("The shell lives on. Raise `timeout_ms` or do less in one call.")))
+            (Status::TimedOut, Some(error.hint(format!("The shell keeps its state. {}", cx.timeout_hint))))
         }
         (_, Some(Stop::Cancelled(cause))) => {
             let error = Error::new(Kind::Cancelled, "the command was interrupted");
@@ -224,6 +224,9 @@ fn ended(
         (_, None) => (Status::Failed, None),
     };
     reply.status = status.name();
+    if status == Status::Failed {
+        reply.explain_failure(cx, kept.started.cell.profile, "");
+    }
     reply.error = error.and_then(|error| error.body(&cx.trace_id).as_object().cloned());
     let facts = Facts {
         status: Some(status),

@@ -38,6 +38,7 @@ fn cx(place: &Place, limit: Duration) -> Arc<RunCx> {
         changes: crate::base::change::Changes::default(),
         budget: 2000,
         patience: None,
+        timeout_hint: "Raise `timeout_ms`.".to_owned(),
         tasks: tokio_util::task::TaskTracker::new(),
     })
 }
