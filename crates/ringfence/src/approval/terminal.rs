@@ -77,10 +77,10 @@ async fn serve_with(pending: Arc<Pending>, root: &Path, server: Server, table: A
     }
     .map_err(failed)?;
     fs::set_permissions(&socket.path, Permissions::from_mode(0o600)).map_err(failed)?;
-    let inode = fs::symlink_metadata(&socket.path).map_err(failed)?.ino();
+    let identity = identify(&socket.path).map_err(failed)?;
     let door = Arc::new(Door { pending, server, uid: rustix::process::geteuid().as_raw(), table });
     let task = tokio::spawn(accept(listener, door));
-    Ok(Guard { path: socket.path, inode, task })
+    Ok(Guard { path: socket.path, identity, task })
 }
 
 /// A socket's path, and an address for it that fits into the 108 bytes the kernel allows.
@@ -114,7 +114,8 @@ impl Socket {
 /// Keeps the socket open; dropping it closes and removes it.
 pub struct Guard {
     path: PathBuf,
-    inode: u64,
+    /// Device and inode of the socket.
+    identity: (u64, u64),
     task: JoinHandle<()>,
 }
 
@@ -124,11 +125,15 @@ impl Guard {
     }
 }
 
+fn identify(path: &Path) -> std::io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|facts| (facts.dev(), facts.ino()))
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         self.task.abort();
         // Another server may have taken the name since; its socket stays.
-        if fs::symlink_metadata(&self.path).is_ok_and(|facts| facts.ino() == self.inode)
+        if identify(&self.path).is_ok_and(|found| found == self.identity)
             && let Err(error) = fs::remove_file(&self.path)
         {
             tracing::warn!("cannot remove the approvals socket: {error}");

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use jail::Fence;
-use jail::intercept::exec::wire::{Answer, Held, Place, Rules};
+use jail::intercept::exec::wire::{Answer, FileIdentity, HeldExec, Rules};
 use jail::rights::Rights;
 use jail::supervisor::{Exit, Fds, Order, Report, Spec, encode};
 use policy::{Decision, Table};
@@ -31,7 +31,7 @@ const NOT_LET_OUT: i32 = 126;
 
 /// A command on its way out, looked at and held fast.
 pub struct Exec {
-    held: Held,
+    held: HeldExec,
     program: OwnedFd,
     cwd: OwnedFd,
     argv0: String,
@@ -45,7 +45,7 @@ pub struct Exec {
 impl Exec {
     /// Opens what it is made of, here, and compares. An error says why the command cannot leave, in words that the
     /// caller may read. `is_repository_open` says that a run could write all of `.git`, so that git must not trust it.
-    pub fn check(held: &Held, rights: &Rights, table: &Table, is_repository_open: bool) -> Result<Exec, String> {
+    pub fn check(held: &HeldExec, rights: &Rights, table: &Table, is_repository_open: bool) -> Result<Exec, String> {
         if !held.itself {
             return Err("it was not called by its own name".to_owned());
         }
@@ -60,8 +60,8 @@ impl Exec {
             return Err("it is not the file that the rule stands for".to_owned());
         }
         let program = same("the program", &held.program, OFlags::empty(), rights)?;
-        if let Some(place) = &held.script {
-            let file = same("the script", place, OFlags::empty(), rights)?;
+        if let Some(script) = &held.script {
+            let file = same("the script", script, OFlags::empty(), rights)?;
             script::check(&file, held.argv.get(..held.script_at).unwrap_or_default(), &held.program)?;
         }
         let (name, cwd) = (Path::new(&held.cwd.path), &held.cwd);
@@ -103,7 +103,7 @@ fn git_command<'a>(program: &'a str, args: &'a [String]) -> &'a str {
 }
 
 /// What a program of many names goes by is the rule's word for it.
-fn own_name(held: &Held, rights: &Rights, table: &Table) -> String {
+fn own_name(held: &HeldExec, rights: &Rights, table: &Table) -> String {
     let word = held.verdict.out.as_deref().unwrap_or_default();
     if word.starts_with('/') {
         return word.to_owned();
@@ -115,19 +115,19 @@ fn own_name(held: &Held, rights: &Rights, table: &Table) -> String {
 }
 
 /// The same file as the run sees, by the same name, where the run cannot write.
-fn same(what: &str, place: &Place, flags: OFlags, rights: &Rights) -> Result<OwnedFd, String> {
-    if rights.writable_roots().any(|root| Path::new(&place.path).starts_with(root)) {
+fn same(what: &str, file: &FileIdentity, flags: OFlags, rights: &Rights) -> Result<OwnedFd, String> {
+    if rights.writable_roots().any(|root| Path::new(&file.path).starts_with(root)) {
         return Err(format!("{what} lies where the sandbox can write"));
     }
-    open_same(what, place, flags)
+    open_same(what, file, flags)
 }
 
-fn open_same(what: &str, place: &Place, flags: OFlags) -> Result<OwnedFd, String> {
+fn open_same(what: &str, file: &FileIdentity, flags: OFlags) -> Result<OwnedFd, String> {
     let differs = || format!("{what} is not the same outside");
     let flags = flags | OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened = open(&place.path, flags, Mode::empty()).map_err(|_| differs())?;
+    let opened = open(&file.path, flags, Mode::empty()).map_err(|_| differs())?;
     let found = fstat(&opened).map_err(|_| differs())?;
-    match (found.st_dev, found.st_ino) == (place.device, place.inode) {
+    match (found.st_dev, found.st_ino) == (file.device, file.inode) {
         true => Ok(opened),
         false => Err(differs()),
     }
@@ -138,7 +138,7 @@ pub type Risk = fn(&[String]) -> Option<&'static str>;
 
 /// Why a rule that allows it is not enough to let it out: it runs what others say, and the rule does not name all of
 /// it.
-pub fn unsaid(held: &Held, risk: Risk) -> Option<&'static str> {
+pub fn unsaid(held: &HeldExec, risk: Risk) -> Option<&'static str> {
     let verdict = &held.verdict;
     if verdict.decision == Decision::Allow { unnamed_risk(&verdict.prefix, held.words, risk) } else { None }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use jail::intercept::exec::wire::{Answer, Held, Notice, Reply, Ruled, Rules, disclose};
+use jail::intercept::exec::wire::{Answer, HeldExec, Notice, Reply, Ruled, Rules, disclose};
 use jail::packet::Channel;
 use rustix::fs::{Mode, OFlags};
 use tokio::io::Interest;
@@ -39,7 +39,7 @@ pub trait Desk: Send + Sync + 'static {
 
 /// A process that waits for an answer, with its standard streams.
 pub struct Waiting {
-    pub held: Held,
+    pub held: HeldExec,
     pub streams: [Option<OwnedFd>; 3],
     /// Says that something runs in its stead; from then on its signals come.
     pub begun: Box<dyn FnOnce() + Send>,
@@ -152,7 +152,7 @@ async fn answer(
     desk: Arc<dyn Desk>,
 ) -> Answer {
     let mut fds = fds.into_iter();
-    let held = fds.next().map(disclose::<Held>);
+    let held = fds.next().map(disclose::<HeldExec>);
     let Some(Ok(held)) = held else {
         tracing::error!("an exec came without what there is to know of it");
         return Answer::Refuse("ringfence: the command could not be looked at\n".to_owned(), 126);

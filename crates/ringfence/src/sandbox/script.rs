@@ -10,10 +10,10 @@ use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-use jail::intercept::exec::wire::Place;
+use jail::intercept::exec::wire::FileIdentity;
 use jail::script::{FIRST_BYTES, first_line};
 
-pub fn check(script: &OwnedFd, before: &[String], program: &Place) -> Result<(), String> {
+pub fn check(script: &OwnedFd, before: &[String], program: &FileIdentity) -> Result<(), String> {
     let text = first_bytes(script).map_err(|error| format!("the script cannot be read: {error}"))?;
     let words = first_line(&text).ok_or("the script does not say what runs it")?;
     let named = words.first().and_then(|path| fs::metadata(path).ok());
@@ -44,7 +44,7 @@ mod tests {
         fs::remove_file(path).unwrap();
         let place = |path: &str| {
             let found = fs::metadata(path).unwrap();
-            Place { path: path.to_owned(), device: found.dev(), inode: found.ino() }
+            FileIdentity { path: path.to_owned(), device: found.dev(), inode: found.ino() }
         };
         let told = |words: &[&str], program: &str| {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ::policy::{Decision, Verdict};
 use futures::future::BoxFuture;
-use jail::intercept::exec::wire::{Answer, Held, Ruled, Rules};
+use jail::intercept::exec::wire::{Answer, HeldExec, Ruled, Rules};
 use jail::rights::Rights;
 use serde_json::{Map, Value, json};
 
@@ -225,7 +225,7 @@ impl RunDesk {
     }
 
     /// Lets it begin where it is; `why` says why it did not leave although a rule lets it.
-    fn run_inside(&self, held: &Held, by: &str, why: Option<&str>) -> Answer {
+    fn run_inside(&self, held: &HeldExec, by: &str, why: Option<&str>) -> Answer {
         let why = why.map(|why| match escalate::is_git(&held.program.path) && self.is_repository_closed() {
             true => format!("{why}; `.git` is read-only here while a rule lets git out"),
             false => why.to_owned(),
@@ -247,7 +247,7 @@ impl RunDesk {
 
     /// Where it would run, and why someone is asked first, if anyone is. A rule's word is enough where it names all that
     /// will happen. Programs that run what their arguments say leave with the rule's words alone.
-    fn plan(&self, held: &Held) -> (Place, Option<String>) {
+    fn plan(&self, held: &HeldExec) -> (Place, Option<String>) {
         let place = self.place(held);
         if held.verdict.decision != Decision::Allow {
             let reason = match &held.verdict.justification {
@@ -270,7 +270,7 @@ impl RunDesk {
     }
 
     /// Where it would run, found out before anybody is asked.
-    fn place(&self, held: &Held) -> Place {
+    fn place(&self, held: &HeldExec) -> Place {
         match &self.leaving {
             Leaving::Off => return Place::Here("nothing leaves the sandbox"),
             _ if !held.itself => return Place::Here("it is not the program that the rule's name stands for"),
@@ -309,7 +309,7 @@ impl RunDesk {
         }
     }
 
-    async fn ask(&self, held: &Held, place: &Place, reason: &str, waiting: Waiting) -> Result<Granted<Waiting>> {
+    async fn ask(&self, held: &HeldExec, place: &Place, reason: &str, waiting: Waiting) -> Result<Granted<Waiting>> {
         let verdict = &held.verdict;
         let cx = self.attended.cx();
         // Long commands are shown whole below.
@@ -333,7 +333,7 @@ impl RunDesk {
     }
 
     /// Everything that decides, for a human.
-    fn shown(&self, held: &Held, place: &Place) -> Value {
+    fn shown(&self, held: &HeldExec, place: &Place) -> Value {
         let mut shown = Map::new();
         let mut add = |name: &str, value: String| drop(shown.insert(name.to_owned(), value.into()));
         add("program", held.program.path.clone());
@@ -390,7 +390,7 @@ impl RunDesk {
     }
 
     /// Written before it happens. False when it cannot be: then it does not.
-    fn record(&self, held: &Held, by: &str, ran: &str, why: Option<&str>) -> bool {
+    fn record(&self, held: &HeldExec, by: &str, ran: &str, why: Option<&str>) -> bool {
         if ran == "refused" && self.audited.fetch_add(1, Ordering::Relaxed) >= AUDITED {
             return true;
         }
@@ -427,7 +427,7 @@ fn denies_reading(cx: &RunCx) -> bool {
     !now.hidden.iter().all(is_ours) || !now.veils.is_empty()
 }
 
-fn unrecorded(held: &Held) -> Answer {
+fn unrecorded(held: &HeldExec) -> Answer {
     let line = format!("ringfence: {}: refused: it could not be recorded\n", held.program.path);
     Answer::Refuse(line, 126)
 }

@@ -6,7 +6,6 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread;
@@ -14,10 +13,10 @@ use std::thread;
 use policy::{Decision, Verdict};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
+use super::files::ExecFiles;
 use super::image::Image;
-use super::look::{Look, Seen};
-use super::wire::{Answer, Held, Notice, Place, Reply, enclose};
-use super::{HELD, STACK, Watch, kill, release, stub};
+use super::wire::{Answer, HeldExec, Notice, Reply, enclose};
+use super::{MAX_HELD, STACK, Watch, kill, release, resolve, stub};
 use crate::packet::Channel;
 use crate::sys::trace::{self, Change};
 
@@ -33,7 +32,7 @@ const REFUSED: i32 = 126;
 /// What is asked about where no one can be asked, as after a no.
 const DENIED: i32 = 1;
 
-/// One that waits, and what was answered.
+/// One held process, and what was answered.
 #[derive(Default)]
 pub struct Slot {
     process: i32,
@@ -59,21 +58,21 @@ struct Prepared {
 
 impl Watch {
     /// Holds a process until it is answered for. False: this thread was the process's, and another has its place.
-    pub(super) fn hold(self: &Arc<Self>, process: i32, image: Image, look: Look, verdict: Verdict) -> bool {
+    pub(super) fn hold(self: &Arc<Self>, process: i32, image: Image, files: ExecFiles, verdict: Verdict) -> bool {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let name = verdict.prefix.join(" ");
-        let prepared = match self.prepare_hold(process, id, &image, &look, &verdict) {
+        let prepared = match self.prepare_hold(process, id, &image, &files, &verdict) {
             Ok(prepared) => prepared,
             // Nothing was done to the process yet. One that a rule allows begins here: an `allow` must not make a
             // command worse, and in the sandbox it may do what it may do without a rule.
             Err(error) if verdict.decision == Decision::Allow => {
                 self.slots().remove(&id);
-                self.tell(process, &look, &image.argv(), &verdict, Some(error.to_string()));
+                self.tell(process, &files, &image.argv(), &verdict, Some(error.to_string()));
                 release(process, 0);
                 return true;
             }
             Err(error) => {
-                self.refuse(process, id, &image, &look, &error);
+                self.refuse(process, id, &image, &files, &error);
                 return true;
             }
         };
@@ -86,18 +85,18 @@ impl Watch {
                 false
             }
             Err(error) => {
-                self.refuse(process, id, &image, &look, &error);
+                self.refuse(process, id, &image, &files, &error);
                 true
             }
         }
     }
 
-    fn refuse(&self, process: i32, id: u64, image: &Image, look: &Look, error: &io::Error) {
+    fn refuse(&self, process: i32, id: u64, image: &Image, files: &ExecFiles, error: &io::Error) {
         self.slots().remove(&id);
         self.denials.add("exec", "a program that nobody could be asked about");
         let code = if self.notices.is_none() { DENIED } else { REFUSED };
-        let line = format!("ringfence: {}: cannot be asked for: {error}\n", look.program.place.path);
-        match stub::end(process, image, &line, code) {
+        let message = format!("ringfence: {}: cannot be asked for: {error}\n", files.program.identity.path);
+        match stub::end(process, image, &message, code) {
             Ok(()) => release(process, 0),
             Err(_) => kill(process),
         }
@@ -109,15 +108,15 @@ impl Watch {
         process: i32,
         id: u64,
         image: &Image,
-        look: &Look,
+        files: &ExecFiles,
         verdict: &Verdict,
     ) -> io::Result<Prepared> {
         let Some(notices) = self.notices.clone() else { return Err(io::Error::other("there is no one to ask")) };
-        let (held, streams) = describe(process, image, look, verdict.clone())?;
+        let (held, streams) = describe(process, image, files, verdict.clone())?;
         let letter = enclose(&held)?;
         {
             let mut slots = self.slots();
-            if slots.len() >= HELD {
+            if slots.len() >= MAX_HELD {
                 return Err(io::Error::other("too many commands wait for an answer already"));
             }
             slots.insert(id, Slot { process, ..Slot::default() });
@@ -229,7 +228,7 @@ fn finish(process: i32, kept: &Kept, answer: &Answer, signal: i32) {
             let begun = stub::begin(process, image, &kept.code);
             (begun.and_then(|()| trace::set_signal_mask(process, kept.mask)), signal)
         }
-        Answer::Refuse(line, code) => (stub::end(process, image, line, *code), 0),
+        Answer::Refuse(message, code) => (stub::end(process, image, message, *code), 0),
         Answer::Ended { signal: Some(libc::SIGKILL), .. } => return kill(process),
         // It dies of the same signal, or, where it was started to ignore it, with the code that shells use.
         Answer::Ended { signal: Some(signal), .. } => (stub::end(process, image, "", 128 + signal), *signal),
@@ -243,7 +242,7 @@ fn finish(process: i32, kept: &Kept, answer: &Answer, signal: i32) {
 }
 
 /// Everything that decides, copied: nothing of it is looked at again.
-fn describe(process: i32, image: &Image, look: &Look, verdict: Verdict) -> io::Result<(Held, Vec<OwnedFd>)> {
+fn describe(process: i32, image: &Image, files: &ExecFiles, verdict: Verdict) -> io::Result<(HeldExec, Vec<OwnedFd>)> {
     let argv = image.argv();
     // A question is read by a human, whole, and what is read is what runs.
     if argv.iter().map(|word| word.len() + 1).sum::<usize>() > ASKED
@@ -257,22 +256,20 @@ fn describe(process: i32, image: &Image, look: &Look, verdict: Verdict) -> io::R
         let entry = text(entry);
         entry.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
     };
-    let found = fs::metadata(format!("/proc/{process}/cwd"))?;
-    let cwd = fs::read_link(format!("/proc/{process}/cwd"))?;
-    let cwd = Place { path: cwd.to_string_lossy().into_owned(), device: found.dev(), inode: found.ino() };
+    let cwd = resolve::describe(process, &resolve::open_link(process, "cwd")?)?;
     let number = Pid::from_raw(process).ok_or_else(|| io::Error::other("no process"))?;
     let handle = pidfd_open(number, PidfdFlags::empty())?;
     let streams = [0, 1, 2].map(|fd| pidfd_getfd(&handle, fd, PidfdGetfdFlags::empty()).ok());
     let itself = verdict.out.is_some();
-    let held = Held {
+    let held = HeldExec {
         pid: process,
-        program: look.program.place.clone(),
-        script: look.script.as_ref().map(|script: &Seen| script.place.clone()),
-        script_at: look.script.as_ref().map_or(0, |script| script.from),
+        program: files.program.identity.clone(),
+        script: files.script.as_ref().map(|script| script.identity.clone()),
+        script_at: files.script.as_ref().map_or(0, |script| script.argv_start),
         argv: argv.iter().map(|word| text(word)).collect(),
         env: image.env().filter_map(pair).collect(),
         cwd,
-        words: argv.len().saturating_sub(look.views().nth(verdict.view).map_or(0, |seen| seen.from)),
+        words: argv.len().saturating_sub(files.iter().nth(verdict.view).map_or(0, |file| file.argv_start)),
         parents: parents(process),
         garbled,
         itself,
@@ -290,8 +287,8 @@ fn parents(process: i32) -> Vec<String> {
     while found.len() < PARENTS {
         let Ok(status) = fs::read_to_string(format!("/proc/{at}/status")) else { break };
         let field = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            line.map(|value| value.trim().to_owned())
+            let value = status.lines().find_map(|line| line.strip_prefix(name));
+            value.map(|value| value.trim().to_owned())
         };
         if at != process {
             found.push(format!("{}({at})", field("Name:").unwrap_or_default()));

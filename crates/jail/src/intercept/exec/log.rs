@@ -27,7 +27,7 @@ struct State {
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct ExecRecord<'a> {
     pid: i32,
     path: &'a str,
     argv: &'a [String],
@@ -44,9 +44,9 @@ impl Log {
         if state.file.is_none() || state.written > MOST {
             return;
         }
-        let line = Line { pid, path, argv: &cut(argv) };
+        let record = ExecRecord { pid, path, argv: &cut(argv) };
         // Into memory: nothing there can fail but for a number that is no number.
-        let _ = serde_json::to_writer(&mut state.buffer, &line);
+        let _ = serde_json::to_writer(&mut state.buffer, &record);
         state.buffer.push(b'\n');
         if state.buffer.len() > PIECE {
             state.flush();
@@ -66,7 +66,7 @@ impl State {
         let Some(file) = &mut self.file else { return };
         self.written += self.buffer.len() as u64;
         if file.write_all(&self.buffer).is_err() {
-            // A full disk. The count goes on, and the server sees by it that lines are missing.
+            // A full disk. The count goes on, and the server sees by it that records are missing.
             self.file = None;
         }
         self.buffer.clear();

@@ -3,13 +3,15 @@
 //! The filter stops each `execve` and `execveat` before it begins. A watcher seizes the calling thread and lets the
 //! call go on; the kernel then stops the process again, after the new program is in place and before its first
 //! instruction. What is there is judged, not what was asked for: names, files and arguments can be exchanged while a
-//! call is under way, but not any more when it is done. Then the process is let go, made to say a line and end, or
-//! held until the server has an answer.
+//! call is under way, but not any more when it is done. Then the process is let go, made to write a message and end,
+//! or held: it waits until the server has an answer.
 
+mod files;
 mod hold;
 mod image;
 mod log;
-mod look;
+mod mapping;
+mod resolve;
 mod stub;
 pub mod wire;
 
@@ -28,10 +30,10 @@ use super::Denials;
 use crate::packet::Channel;
 use crate::sys::trace::{self, Change};
 use crate::sys::{self, Notification};
+use files::{ExecFile, ExecFiles};
 use hold::Slot;
 use image::Image;
 use log::Log;
-use look::{Look, Seen};
 use wire::{Notice, Ruled, Rules};
 
 /// Whether execs can be watched on this machine: a stopped program is given instructions, which are the machine's own.
@@ -42,8 +44,8 @@ pub const UNWATCHABLE: &str = "a program that cannot be watched";
 
 /// Watchers at the same time, where nobody says otherwise. Waiting ones cost next to nothing.
 const WATCHERS: usize = 16;
-/// Processes of a run that wait for an answer.
-const HELD: usize = 64;
+/// Processes of a run that are held at the same time.
+const MAX_HELD: usize = 64;
 /// Decisions that are told one by one. A run can cause as many as it likes.
 const TOLD: u64 = 10_000;
 const STACK: usize = 256 << 10;
@@ -76,7 +78,7 @@ pub struct Watch {
     most: usize,
     watchers: AtomicUsize,
     idle: AtomicUsize,
-    /// Held by the one that waits for the next call. For each call the kernel wakes everyone who waits for it, to find
+    /// Locked by the one that waits for the next call. For each call the kernel wakes everyone who waits for it, to find
     /// that all but one were woken for nothing.
     turn: Mutex<()>,
     /// Threads that are seized and have not got to their exec, by how many watchers: one may be about to seize a thread
@@ -176,7 +178,7 @@ impl Watch {
         if !self.seize(thread, call.id) {
             return true;
         }
-        // When the caller does not wait any more it was killed or interrupted; the interruption below ends our hold.
+        // When the caller does not wait any more it was killed or interrupted; the interruption below ends the tracing.
         let _ = trace::let_through(self.listener.as_fd(), call.id);
         let _ = trace::interrupt(thread);
         // Not before: to wake the next one takes time, which the caller would have to wait.
@@ -239,76 +241,76 @@ impl Watch {
             release(process, 0);
             return true;
         }
-        let seen = Image::read(process).and_then(|image| Ok((Look::take(process, &image)?, image)));
-        let Ok((mut look, image)) = seen else {
+        let identified = Image::read(process).and_then(|image| Ok((ExecFiles::identify(process, &image)?, image)));
+        let Ok((mut files, image)) = identified else {
             // A program that may be run and not read. It would have run unseen.
             self.denials.add("exec", "a program that cannot be read");
             kill(process);
             return true;
         };
         if !self.judge.is_empty() {
-            look.look_at_first(process, image.registers.pc());
+            files.identify_entry(process, image.registers.pc());
         }
         let argv = image.argv();
-        let verdict = self.judge(&look, &argv);
+        let verdict = self.judge(&files, &argv);
         let is_forbidden = verdict.as_ref().is_some_and(|verdict| verdict.decision == Decision::Forbidden);
-        if let Some(name) = look.unseen.as_deref().filter(|_| !is_forbidden && !self.judge.is_empty()) {
+        if let Some(name) = files.unidentified.as_deref().filter(|_| !is_forbidden && !self.judge.is_empty()) {
             self.denials.add("exec", "a file that cannot be seen");
             let name = one_line(name);
-            let line =
+            let message =
                 format!("ringfence: {name}: forbidden: what it stands for cannot be seen; call it by its own path\n");
-            self.end(process, &image, &line);
+            self.end(process, &image, &message);
             return true;
         }
         let Some(verdict) = verdict else {
-            self.log.add(process, &look.program.place.path, &argv);
+            self.log.add(process, &files.program.identity.path, &argv);
             release(process, 0);
             return true;
         };
         match verdict.decision {
             Decision::Forbidden => {
-                self.tell(process, &look, &argv, &verdict, None);
-                self.forbid(process, &image, &look, &verdict);
+                self.tell(process, &files, &argv, &verdict, None);
+                self.forbid(process, &image, &files, &verdict);
             }
-            Decision::Prompt => return self.hold(process, image, look, verdict),
-            Decision::Allow if self.lets_out => return self.hold(process, image, look, verdict),
+            Decision::Prompt => return self.hold(process, image, files, verdict),
+            Decision::Allow if self.lets_out => return self.hold(process, image, files, verdict),
             Decision::Allow => {
-                self.tell(process, &look, &argv, &verdict, None);
+                self.tell(process, &files, &argv, &verdict, None);
                 release(process, 0);
             }
         }
         true
     }
 
-    fn judge(&self, look: &Look, argv: &[&[u8]]) -> Option<Verdict> {
+    fn judge(&self, files: &ExecFiles, argv: &[&[u8]]) -> Option<Verdict> {
         if self.judge.is_empty() {
             return None;
         }
-        let seen: Vec<&Seen> = look.views().collect();
-        let views: Vec<View<'_>> = seen.iter().map(|seen| view(look, seen, argv)).collect();
-        self.judge.judge(&views, |at, file| seen.get(at).is_some_and(|seen| seen.is_copy_of(Path::new(&file.path))))
+        let judged: Vec<&ExecFile> = files.iter().collect();
+        let views: Vec<View<'_>> = judged.iter().map(|file| view(files, file, argv)).collect();
+        self.judge.judge(&views, |at, other| judged.get(at).is_some_and(|file| file.is_copy_of(Path::new(&other.path))))
     }
 
-    fn forbid(&self, process: i32, image: &Image, look: &Look, verdict: &Verdict) {
+    fn forbid(&self, process: i32, image: &Image, files: &ExecFiles, verdict: &Verdict) {
         let name = verdict.prefix.join(" ");
         self.denials.add("exec", &name);
         let why = verdict.justification.as_deref().unwrap_or("a rule forbids it");
-        let path = look.views().nth(verdict.view).map_or("", |seen| &seen.place.path);
-        let line = format!("ringfence: {}: forbidden: {}\n", one_line(path), one_line(why));
-        self.end(process, image, &line);
+        let path = files.iter().nth(verdict.view).map_or("", |file| &file.identity.path);
+        let message = format!("ringfence: {}: forbidden: {}\n", one_line(path), one_line(why));
+        self.end(process, image, &message);
     }
 
-    fn end(&self, process: i32, image: &Image, line: &str) {
-        match stub::end(process, image, line, 1) {
+    fn end(&self, process: i32, image: &Image, message: &str) {
+        match stub::end(process, image, message, 1) {
             Ok(()) => release(process, 0),
             Err(_) => kill(process),
         }
     }
 
-    fn tell(&self, pid: i32, look: &Look, argv: &[&[u8]], verdict: &Verdict, kept_inside: Option<String>) {
+    fn tell(&self, pid: i32, files: &ExecFiles, argv: &[&[u8]], verdict: &Verdict, kept_inside: Option<String>) {
         let Some(notices) = &self.notices else { return };
         if self.ruled.fetch_add(1, Ordering::Relaxed) < TOLD {
-            let path = look.program.place.path.clone();
+            let path = files.program.identity.path.clone();
             let mut ruled = Ruled { pid, path, argv: log::cut(argv), verdict: verdict.clone(), kept_inside };
             // A packet is short; what has many words keeps the first.
             ruled.argv.truncate(64);
@@ -322,15 +324,15 @@ fn is_exec(call: &Notification) -> bool {
     [libc::SYS_execve, libc::SYS_execveat].contains(&call.call)
 }
 
-fn view<'a>(look: &Look, seen: &'a Seen, argv: &'a [&'a [u8]]) -> View<'a> {
+fn view<'a>(files: &ExecFiles, file: &'a ExecFile, argv: &'a [&'a [u8]]) -> View<'a> {
     View {
-        path: &seen.place.path,
-        called: &seen.called,
-        device: seen.place.device,
-        inode: seen.place.inode,
-        size: seen.size,
-        argv: argv.get(seen.from..).unwrap_or_default(),
-        is_started: look.is_started(seen),
+        path: &file.identity.path,
+        called: &file.called,
+        device: file.identity.device,
+        inode: file.identity.inode,
+        size: file.size,
+        argv: argv.get(file.argv_start..).unwrap_or_default(),
+        is_started: files.is_started(file),
     }
 }
 

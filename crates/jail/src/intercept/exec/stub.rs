@@ -1,4 +1,4 @@
-//! A few instructions in the place of a program: to say a line and end, or to wait.
+//! A few instructions in the place of a program: to write a message and end, or to wait.
 //!
 //! They are written over its first instructions, in the process's own copy of them, while it stands still.
 
@@ -9,22 +9,22 @@ use crate::sys::trace;
 
 /// Far enough below the stack to disturb nothing, near enough to be stack: the kernel makes room for more than that.
 const BELOW_STACK: u64 = 8192;
-/// The longest line.
-const LINE: usize = 4000;
+/// The longest message.
+const MAX_MESSAGE: usize = 4000;
 /// What waiting takes; so much is to be kept of what was there.
 pub const KEPT: usize = 16;
 
-/// `exit_group(code)`, after `write(2, line)` if there is one.
-pub fn end(process: i32, image: &Image, line: &str, code: i32) -> io::Result<()> {
-    let line = &line.as_bytes()[..line.len().min(LINE)];
+/// `exit_group(code)`, after `write(2, message)` if there is one.
+pub fn end(process: i32, image: &Image, message: &str, code: i32) -> io::Result<()> {
+    let message = &message.as_bytes()[..message.len().min(MAX_MESSAGE)];
     // Over its arguments, which nobody will read any more: below them there may be no stack, if it is small or they are
     // many. Only where they are few is there not enough of them.
     let stack = image.registers.stack();
-    let at = if image.size() >= line.len() { stack } else { stack.saturating_sub(BELOW_STACK) & !7 };
+    let at = if image.size() >= message.len() { stack } else { stack.saturating_sub(BELOW_STACK) & !7 };
     let mut code_bytes = Vec::new();
-    if !line.is_empty() {
-        trace::write_memory(process, at, line)?;
-        code_bytes.extend(say(at, line.len() as u32));
+    if !message.is_empty() {
+        trace::write_memory(process, at, message)?;
+        code_bytes.extend(say(at, message.len() as u32));
     }
     code_bytes.extend(exit(code));
     trace::write_code(process, image.registers.pc(), &code_bytes)?;

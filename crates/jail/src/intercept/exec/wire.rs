@@ -29,9 +29,9 @@ pub struct Rules {
     pub watchers: usize,
 }
 
-/// One file, as the run sees it.
+/// One file, as the run sees it. Device and inode identify it; the path is what rules and messages call it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct FileIdentity {
     pub path: String,
     pub device: u64,
     pub inode: u64,
@@ -50,20 +50,20 @@ pub struct Ruled {
     pub kept_inside: Option<String>,
 }
 
-/// A process that waits for an answer, whole: this is what is asked about, and what is run elsewhere.
+/// All about the exec of a held process: this is what is asked about, and what is run elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct HeldExec {
     pub pid: i32,
-    pub program: Place,
+    pub program: FileIdentity,
     /// The script that it is the interpreter of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub script: Option<Place>,
+    pub script: Option<FileIdentity>,
     /// Which of the arguments names the script.
     #[serde(default)]
     pub script_at: usize,
     pub argv: Vec<String>,
     pub env: Vec<(String, String)>,
-    pub cwd: Place,
+    pub cwd: FileIdentity,
     /// How many words the command has in the form that was judged.
     pub words: usize,
     /// Its ancestors within the run, the nearest first, as `name(pid)`.
@@ -82,11 +82,11 @@ pub struct Held {
 #[serde(rename_all = "snake_case")]
 pub enum Notice {
     Ruled(Ruled),
-    /// A process waits. A descriptor with what there is to know of it comes along, then its standard streams.
+    /// A process is held. A descriptor with what there is to know of it comes along, then its standard streams.
     Held(u64),
     /// A signal for it, since it began elsewhere.
     Signal(u64, i32),
-    /// It does not wait any more.
+    /// It is not held any more.
     Gone(u64),
 }
 
@@ -98,7 +98,7 @@ pub enum Answer {
     Begun,
     /// It runs where it is.
     Run,
-    /// It ends with this line on its standard error, and this code.
+    /// It ends with this message on its standard error, and this code.
     Refuse(String, i32),
     /// It has ended elsewhere, and ends here alike.
     Ended { code: Option<i32>, signal: Option<i32> },

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use jail::intercept::exec::wire::{Answer, Held, Ruled, Rules};
+use jail::intercept::exec::wire::{Answer, HeldExec, Ruled, Rules};
 use jail::rights::Rights;
 use policy::{Decision, Table};
 
@@ -134,7 +134,7 @@ impl AttachedDesk {
         }
     }
 
-    fn place(&self, held: &Held) -> Place {
+    fn place(&self, held: &HeldExec) -> Place {
         if !held.itself || held.verdict.origin.file == policy::HEURISTICS {
             return Place::Inside;
         }
@@ -155,7 +155,7 @@ impl AttachedDesk {
         }
     }
 
-    fn run_inside(&self, held: &Held, why: &str) -> Answer {
+    fn run_inside(&self, held: &HeldExec, why: &str) -> Answer {
         self.kept_inside.add(&held.verdict.prefix, why);
         Answer::Run
     }

@@ -22,4 +22,10 @@ ways! { Program:
     by_a_copy_of_the_loader_in_memory "$HOW memfd /lib64/ld-linux-x86-64.so.2 $1 --version";
     by_a_copy_of_the_loader_with_a_copy "cp /lib64/ld-linux-x86-64.so.2 l; cp $1 x; ./l ./x --version";
     by_ld_so "ld.so $1 --version";
+
+    // A directory that is gone has a name that is only text: `d (deleted)`. Anyone can give that name to another one.
+    by_the_loader_from_a_folder_that_is_gone "cp $1 x; mkdir d; cd d; rmdir ../d; /lib64/ld-linux-x86-64.so.2 ../x --version";
+    by_the_loader_from_a_folder_whose_text_leads_elsewhere "cp $1 x; mkdir -p d other/sub; cp /usr/bin/true other/x; ln -s other/sub 'd (deleted)'; cd d; rmdir ../d; /lib64/ld-linux-x86-64.so.2 ../x --version";
+    by_the_loader_from_a_descriptor_whose_text_leads_elsewhere "cp $1 x; mkdir -p d other/sub; cp /usr/bin/true other/x; ln -s other/sub 'd (deleted)'; exec 7<d; rmdir d; /lib64/ld-linux-x86-64.so.2 /proc/self/fd/7/../x --version";
+    by_the_loader_with_a_link_of_another_process "sleep 10 <$1 & /lib64/ld-linux-x86-64.so.2 /proc/$!/fd/0 --version; code=$?; kill $!; exit $code";
 }

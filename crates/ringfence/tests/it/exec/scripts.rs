@@ -25,4 +25,6 @@ ways! { Script:
     a_script_by_xargs (123) "echo word | xargs $1";
     a_script_under_another_argument_zero "exec -a true $1";
     a_script_in_the_form_of_a_file_in_memory "$HOW memfd-named $1";
+    from_a_folder_that_is_gone "ln -s $1 l; mkdir d; cd d; rmdir ../d; ../l";
+    from_a_folder_whose_text_leads_elsewhere "ln -s $1 l; mkdir -p d other/sub; ln -s /usr/bin/true other/l; ln -s other/sub 'd (deleted)'; cd d; rmdir ../d; ../l";
 }

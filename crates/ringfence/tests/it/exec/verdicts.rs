@@ -140,3 +140,48 @@ done"#;
     assert_eq!(run.stdout.matches("it runs").count(), 2, "{run:?}");
     assert_eq!(run.stderr.matches("forbidden-script: forbidden: not in this house").count(), 2, "{run:?}");
 }
+
+/// Inode numbers of two file systems in memory are soon the same. What is mapped is known by its device as well.
+#[test]
+fn a_loader_with_the_inode_number_of_the_program() {
+    let cx = Cx::new(*modes().last().unwrap());
+    for name in ["forbidden-script", "harmless"] {
+        let own = std::path::PathBuf::from(cx.path(&format!("outside/bin/{name}")));
+        cx.folder(&cx.path("outside/bin"));
+        std::fs::copy(program("alone", &["-nostdlib", "-static-pie"]), &own).unwrap();
+        std::fs::OpenOptions::new().append(true).open(&own).unwrap().write_all(name.as_bytes()).unwrap();
+    }
+    let script = r#"
+echo 'int main(void) { return 0; }' >x.c
+cat >match.py <<E
+import os, shutil, sys
+def number(path): return os.stat(path).st_ino
+while number(sys.argv[1]) != number(sys.argv[2]):
+    lower = min(sys.argv[1:], key=number)
+    shutil.copy(lower, lower + '.new')
+    os.rename(lower + '.new', lower)
+print('same number' if os.stat(sys.argv[1]).st_dev != os.stat(sys.argv[2]).st_dev else 'one device')
+E
+for name in harmless forbidden-script; do
+    cp $(command -v $name) /dev/shm/l-$name
+    cc -o /tmp/p-$name x.c -Wl,--dynamic-linker=/dev/shm/l-$name
+    python3 match.py /dev/shm/l-$name /tmp/p-$name
+    /tmp/p-$name
+done"#;
+    let run = bash(&cx, &[], script);
+    assert_eq!(run.stdout.matches("same number").count(), 2, "{run:?}");
+    assert_eq!(run.stdout.matches("it runs").count(), 1, "{run:?}");
+    assert!(run.stderr.contains("l-forbidden-script: forbidden: not in this house"), "{run:?}");
+}
+
+/// A loader may look for a name without a slash in directories that only it knows; a file of that name at hand says
+/// nothing.
+#[test]
+fn a_name_that_the_loader_looks_for_is_refused() {
+    let script = "mkdir lib; cp /usr/bin/uname lib/x; cp /usr/bin/true x
+        /lib64/ld-linux-x86-64.so.2 --library-path $PWD/lib:/lib/x86_64-linux-gnu x -s";
+    let (said, errors) = uname(&rule(r#"["uname"]"#, "forbidden"), &[], script);
+    assert_eq!(said, "code 1", "{errors}");
+    assert!(errors.contains("x: forbidden: what it stands for cannot be seen"), "{errors}");
+    runs(&rule(r#"["cksum"]"#, "prompt"), &[], "/lib64/ld-linux-x86-64.so.2 /usr/bin/uname -s");
+}

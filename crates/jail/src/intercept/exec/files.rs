@@ -1,0 +1,305 @@
+//! The files that a process was started from: its program, the script it interprets, the program that it, being a
+//! dynamic loader, was asked to load, and the file that holds its first instruction.
+//!
+//! Each is an open descriptor, known by device and inode ([`resolve`]). What is not identified is not guessed at: with
+//! rules such an exec is refused, whatever kept us from identifying it.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::image::Image;
+use super::mapping::Mapping;
+use super::resolve;
+use super::wire::FileIdentity;
+
+/// A script is named this near the beginning of the arguments: behind its interpreter, and at most one word from its
+/// first line. Interpreters that are scripts themselves add to that, up to four times.
+const SCRIPT_WITHIN: usize = 12;
+
+/// One file that a process was started from.
+pub struct ExecFile {
+    pub identity: FileIdentity,
+    /// The path it was called by, made absolute. It is the caller's choice, and good for names only.
+    pub called: String,
+    pub size: u64,
+    /// Which argument names it; its own arguments begin there.
+    pub argv_start: usize,
+    descriptor: OwnedFd,
+}
+
+/// All files that a process was started from.
+pub struct ExecFiles {
+    pub program: ExecFile,
+    pub script: Option<ExecFile>,
+    pub loaded: Option<ExecFile>,
+    /// Scripts that are interpreters of the script.
+    interpreters: Vec<ExecFile>,
+    /// What the program names as its loader, where that is none of the host's: it is what runs.
+    entry: Option<ExecFile>,
+    /// The name of something that will run and that was not identified.
+    pub unidentified: Option<String>,
+}
+
+impl ExecFiles {
+    pub fn identify(process: i32, image: &Image) -> io::Result<ExecFiles> {
+        let argv = image.argv();
+        let program = ExecFile::open_program(process, image)?;
+        let mut files = ExecFiles {
+            program,
+            script: None,
+            loaded: None,
+            interpreters: Vec::new(),
+            entry: None,
+            unidentified: None,
+        };
+        // The kernel puts the script's name behind its interpreter's, and keeps the name it was asked for.
+        if let Some(at) = argv.iter().skip(1).take(SCRIPT_WITHIN).position(|word| *word == image.execfn()) {
+            files.script = files.identify_named(process, image.execfn(), at + 1);
+            // Interpreters that are scripts stand before it, with the words of their first lines. Those are options
+            // mostly, so one that names no file is a word.
+            files.interpreters = (1..=at).filter_map(|at| ExecFile::open_named(process, argv[at], at).ok()).collect();
+        }
+        if files.script.is_some() {
+            // It was the script that was called by that name.
+            files.program.called.clone_from(&files.program.identity.path);
+        }
+        if let Some(at) = files.program.is_loader().then(|| find_loaded(&argv)).flatten() {
+            match argv[at].contains(&b'/') {
+                true => files.loaded = files.identify_named(process, argv[at], at),
+                // The loader looks for such a name in directories that only it knows.
+                false => files.unidentified = Some(shown(argv[at])),
+            }
+        }
+        Ok(files)
+    }
+
+    /// Identifies the file that holds the first instruction. It is the program itself, or its loader; but any program
+    /// can be named as the loader of another.
+    pub fn identify_entry(&mut self, process: i32, pc: u64) {
+        if let Err(name) = self.find_entry(process, pc) {
+            self.unidentified = Some(name);
+        }
+    }
+
+    fn find_entry(&mut self, process: i32, pc: u64) -> Result<(), String> {
+        let unknown = |_| self.program.identity.path.clone();
+        let mapping = Mapping::find(process, pc).map_err(unknown)?;
+        let own = self.program.open_content().map_err(unknown)?;
+        let loaders: Vec<File> = LOADERS.iter().filter_map(|path| open_regular(Path::new(path)).ok()).collect();
+        let usual = || [&own].into_iter().chain(&loaders);
+        if usual().any(|file| mapping.is_of(file)) || usual().any(|file| mapping.has_code_of(process, file)) {
+            return Ok(());
+        }
+        // The text only says where to look: the file there has to be the one that is mapped.
+        let is_mapped = |file: &ExecFile| {
+            file.open_content().is_ok_and(|content| mapping.is_of(&content) || mapping.has_code_of(process, &content))
+        };
+        let entry = ExecFile::open_named(process, &mapping.path, 0).ok().filter(is_mapped);
+        self.entry = Some(entry.ok_or_else(|| shown(&mapping.path))?);
+        Ok(())
+    }
+
+    /// All of them, the program first.
+    pub fn iter(&self) -> impl Iterator<Item = &ExecFile> {
+        let one = [Some(&self.program), self.script.as_ref(), self.loaded.as_ref()];
+        one.into_iter().flatten().chain(&self.interpreters).chain(&self.entry)
+    }
+
+    /// Whether this is what was started: the script, where there is one, else the program, unless a loader stands
+    /// between.
+    pub fn is_started(&self, file: &ExecFile) -> bool {
+        let started = self.script.as_ref().unwrap_or(&self.program);
+        std::ptr::eq(file, started) && self.loaded.is_none() && self.entry.is_none()
+    }
+
+    /// What a name leads to, unless that is the program itself. Without an answer the exec is not judged as harmless.
+    fn identify_named(&mut self, process: i32, name: &[u8], argv_start: usize) -> Option<ExecFile> {
+        let Ok(file) = ExecFile::open_named(process, name, argv_start) else {
+            self.unidentified = Some(shown(name));
+            return None;
+        };
+        Some(file).filter(|file| !file.is(&self.program))
+    }
+}
+
+impl ExecFile {
+    fn open_program(process: i32, image: &Image) -> io::Result<ExecFile> {
+        ExecFile::new(process, resolve::open_link(process, "exe")?, image.execfn(), 0)
+    }
+
+    /// Opens what a name leads to now. Whoever can change the file or a link on the way can change that too, which is why
+    /// nothing from such a place is ever let out.
+    fn open_named(process: i32, name: &[u8], argv_start: usize) -> io::Result<ExecFile> {
+        ExecFile::new(process, resolve::open_name(process, name)?, name, argv_start)
+    }
+
+    fn new(process: i32, descriptor: OwnedFd, name: &[u8], argv_start: usize) -> io::Result<ExecFile> {
+        let found = rustix::fs::fstat(&descriptor)?;
+        if !rustix::fs::FileType::from_raw_mode(found.st_mode).is_file() {
+            return Err(io::Error::other("it is no regular file"));
+        }
+        let size = u64::try_from(found.st_size).map_err(io::Error::other)?;
+        let identity = resolve::describe(process, &descriptor)?;
+        Ok(ExecFile { identity, called: spell_path(process, name), size, argv_start, descriptor })
+    }
+
+    fn is(&self, other: &ExecFile) -> bool {
+        (self.identity.device, self.identity.inode) == (other.identity.device, other.identity.inode)
+    }
+
+    /// A dynamic loader, by its name or, under another, by its bytes.
+    fn is_loader(&self) -> bool {
+        let has_size = |path: &str| fs::metadata(path).is_ok_and(|found| found.size() == self.size);
+        is_loader_name(&self.identity.path)
+            || LOADERS.iter().any(|path| has_size(path) && self.is_copy_of(Path::new(path)))
+    }
+
+    /// Whether it holds the same bytes as a file of the host. One that cannot be read counts as a copy: this only ever
+    /// makes a verdict stricter.
+    pub fn is_copy_of(&self, host_path: &Path) -> bool {
+        // The host's file may be gone since the rules were read; then there is nothing to be a copy of.
+        let Ok(host_file) = open_regular(host_path) else { return false };
+        let is_same = self.open_content().and_then(|own| has_same_bytes(own, &host_file));
+        is_same.unwrap_or(true)
+    }
+
+    fn open_content(&self) -> io::Result<File> {
+        open_regular(&PathBuf::from(format!("/proc/self/fd/{}", self.descriptor.as_raw_fd())))
+    }
+}
+
+/// Opens a file to read it, and nothing that would make us wait.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is no regular file")),
+    }
+}
+
+fn has_same_bytes(mut one: File, other: &File) -> io::Result<bool> {
+    const PIECE: usize = 64 << 10;
+    let (mut left, mut right) = (vec![0; PIECE], vec![0; PIECE]);
+    let mut at = 0;
+    loop {
+        let got = one.read(&mut left)?;
+        if got == 0 {
+            return Ok(other.read_at(&mut right[..1], at)? == 0);
+        }
+        match other.read_exact_at(&mut right[..got], at) {
+            Ok(()) if left[..got] == right[..got] => at += got as u64,
+            Ok(()) => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A name as a path from the root, by its text.
+fn spell_path(process: i32, name: &[u8]) -> String {
+    let name = Path::new(std::ffi::OsStr::from_bytes(name));
+    let directory = match name.is_absolute() {
+        true => PathBuf::new(),
+        false => fs::read_link(format!("/proc/{process}/cwd")).unwrap_or_default(),
+    };
+    make_plain(&directory.join(name))
+}
+
+fn shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
+/// Options of the dynamic loader that take a word more.
+const WITH_WORD: [&[u8]; 7] = [
+    b"--library-path",
+    b"--preload",
+    b"--audit",
+    b"--inhibit-rpath",
+    b"--argv0",
+    b"--glibc-hwcaps-prepend",
+    b"--glibc-hwcaps-mask",
+];
+
+/// What dynamic loaders are called, and where they are.
+const LOADER_NAMES: [&str; 5] = ["ld-linux", "ld-musl", "ld.so", "ld64.so", "ld-2."];
+const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-musl-x86_64.so.1"];
+
+fn is_loader_name(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    LOADER_NAMES.iter().any(|start| name.starts_with(start))
+}
+
+/// Which of its arguments a dynamic loader is asked to load.
+fn find_loaded(argv: &[&[u8]]) -> Option<usize> {
+    let mut at = 1;
+    while let Some(word) = argv.get(at).filter(|word| word.starts_with(b"--")) {
+        at += if WITH_WORD.contains(word) { 2 } else { 1 };
+    }
+    argv.get(at).map(|_| at)
+}
+
+/// Without `.`, `..` and doubled slashes, by its text.
+fn make_plain(path: &Path) -> String {
+    let mut plain = PathBuf::from("/");
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => plain.push(name),
+            Component::ParentDir => drop(plain.pop()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    plain.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loader_is_known_with_what_it_loads() {
+        let at = |words: &[&str]| {
+            let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+            find_loaded(&words)
+        };
+        assert_eq!(at(&["ld", "/bin/ls"]), Some(1));
+        assert_eq!(at(&["ld", "--argv0", "x", "--inhibit-cache", "/bin/ls"]), Some(4));
+        assert_eq!(at(&["ld", "--list"]), None);
+    }
+
+    #[test]
+    fn a_path_is_made_plain_by_its_text() {
+        assert_eq!(make_plain(Path::new("/usr/bin/./..//bin/git")), "/usr/bin/git");
+        assert_eq!(make_plain(Path::new("/../x")), "/x");
+    }
+
+    /// A pipe that was put in the place of a file makes nobody wait.
+    #[test]
+    fn only_a_regular_file_is_read() {
+        let pipe = std::env::temp_dir().join(format!("jail-files-{}", std::process::id()));
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, Mode::RWXU).unwrap();
+        let opened = open_regular(&pipe);
+        fs::remove_file(pipe).unwrap();
+        assert!(opened.is_err());
+        assert!(open_regular(Path::new("/dev/null")).is_err());
+        assert!(open_regular(Path::new("/bin/sh")).is_ok());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_counts_as_a_copy() {
+        let process = rustix::process::getpid().as_raw_nonzero().get();
+        let open = |name: &[u8]| ExecFile::open_named(process, name, 0).unwrap();
+        assert!(open(b"/bin/sh").is_copy_of(Path::new("/bin/sh")));
+        assert!(!open(b"/bin/sh").is_copy_of(Path::new("/bin/cat")));
+        assert!(!open(b"/bin/sh").is_copy_of(Path::new("/nonexistent")));
+        let mut lost = open(b"/bin/sh");
+        lost.descriptor = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        assert!(lost.is_copy_of(Path::new("/bin/sh")));
+    }
+}

@@ -1,0 +1,117 @@
+//! The file that holds an address of a process.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use super::resolve::{Identity, identify};
+use crate::sys::trace;
+
+/// What is compared at a time, and at most.
+const PIECE: usize = 64 << 10;
+const MAX_CODE: u64 = 256 << 20;
+
+/// One line of `/proc/PID/maps`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Mapping {
+    start: u64,
+    end: u64,
+    offset: u64,
+    identity: Identity,
+    /// Where the file may be found. It identifies nothing: the text of a file that is gone ends in ` (deleted)`.
+    pub path: Vec<u8>,
+}
+
+impl Mapping {
+    /// Finds what is mapped at an address.
+    pub fn find(process: i32, address: u64) -> io::Result<Mapping> {
+        let maps = fs::read(format!("/proc/{process}/maps"))?;
+        let mut mappings = maps.split(|byte| *byte == b'\n').filter_map(parse);
+        mappings
+            .find(|mapping| (mapping.start..mapping.end).contains(&address))
+            .ok_or_else(|| io::Error::other("nothing is mapped there"))
+    }
+
+    /// Whether it is this very file.
+    pub fn is_of(&self, file: &File) -> bool {
+        self.identity.1 != 0 && identify(file).is_ok_and(|identity| identity == self.identity)
+    }
+
+    /// Whether its bytes are those of the file. Some file systems (btrfs, overlayfs) give one device to `fstat` and
+    /// another to `maps`, so there the code itself has to say what it is. None of it has run.
+    pub fn has_code_of(&self, process: i32, file: &File) -> bool {
+        self.end - self.start <= MAX_CODE && matches!(self.compare_code(process, file), Ok(true))
+    }
+
+    fn compare_code(&self, process: i32, file: &File) -> io::Result<bool> {
+        let (mut mapped, mut stored) = (vec![0; PIECE], vec![0; PIECE]);
+        let mut at = self.start;
+        while at < self.end {
+            let length = PIECE.min(usize::try_from(self.end - at).unwrap_or(PIECE));
+            let got = trace::read_memory(process, at, &mut mapped[..length])?;
+            // Behind the end of a file its last page is zeroes.
+            stored.fill(0);
+            read_up_to(file, &mut stored[..length], self.offset + (at - self.start))?;
+            if got < length || mapped[..length] != stored[..length] {
+                return Ok(false);
+            }
+            at += length as u64;
+        }
+        Ok(true)
+    }
+}
+
+fn read_up_to(file: &File, into: &mut [u8], offset: u64) -> io::Result<()> {
+    let mut got = 0;
+    while got < into.len() {
+        match file.read_at(&mut into[got..], offset + got as u64)? {
+            0 => break,
+            read => got += read,
+        }
+    }
+    Ok(())
+}
+
+/// `from-to mode offset major:minor inode   path`
+fn parse(line: &[u8]) -> Option<Mapping> {
+    let mut fields = line.splitn(6, |byte| *byte == b' ');
+    let mut text = || std::str::from_utf8(fields.next()?).ok();
+    let number = |text: &str| u64::from_str_radix(text, 16).ok();
+    let (start, end) = text()?.split_once('-')?;
+    let _mode = text()?;
+    let offset = number(text()?)?;
+    let (major, minor) = text()?.split_once(':')?;
+    let device = rustix::fs::makedev(u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
+    let inode = text()?.parse().ok()?;
+    let path = fields.next().unwrap_or_default().trim_ascii_start().to_vec();
+    Some(Mapping { start: number(start)?, end: number(end)?, offset, identity: (device, inode), path })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_with_device_and_inode() {
+        let line = b"7f10-7f20 r-xp 00001000 fd:01 1234                       /usr/lib/a b (deleted)";
+        let mapping = parse(line).unwrap();
+        assert_eq!((mapping.start, mapping.end, mapping.offset), (0x7f10, 0x7f20, 0x1000));
+        assert_eq!(mapping.identity, (rustix::fs::makedev(0xfd, 1), 1234));
+        assert_eq!(mapping.path, b"/usr/lib/a b (deleted)");
+        assert_eq!(parse(b"7f10-7f20 rw-p 00000000 00:00 0 ").unwrap().path, b"");
+        assert_eq!(parse(b"7f10-7f20 rw-p 00000000"), None);
+    }
+
+    /// Our own code, which is mapped from our own file.
+    #[test]
+    fn a_mapping_is_of_its_own_file_and_of_no_other() {
+        let process = rustix::process::getpid().as_raw_nonzero().get();
+        let code = a_mapping_is_of_its_own_file_and_of_no_other as fn() as usize as u64;
+        let mapping = Mapping::find(process, code).unwrap();
+        let (own, other) = (File::open("/proc/self/exe").unwrap(), File::open("/bin/sh").unwrap());
+        assert!(mapping.has_code_of(process, &own));
+        assert!(!mapping.is_of(&other) && !mapping.has_code_of(process, &other));
+        let number = Mapping { identity: (mapping.identity.0 + 1, mapping.identity.1), ..mapping };
+        assert!(!number.is_of(&own), "the same inode number on another device is another file");
+    }
+}
