@@ -211,15 +211,20 @@ fn watch(
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let _inside = runtime.enter();
-    let _service = questions.map(|(desk, ours, _)| Service::start(ours, desk)).transpose()?;
+    let service = questions.map(|(desk, ours, _)| Service::start(ours, desk)).transpose()?;
     let way_out = way_out.map(|(allow, ours, _)| (allow, ours));
     let mut egress = None;
-    hear(control, |report| {
+    let end = hear(control, |report| {
         if let (Report::Started(_), Some((allow, handout))) = (report, &way_out) {
             egress = Some(Egress::start(handout, allow, None)?);
         }
         Ok(egress.as_ref().map(Egress::denials).unwrap_or_default())
-    })
+    });
+    if let Some(service) = service {
+        // The last decisions may still be on their way, and what stayed inside is reported from them.
+        runtime.block_on(service.finish());
+    }
+    end
 }
 
 /// Hears how it goes until nothing of the run is left, which is when the stream ends. `each` says what the proxy has
