@@ -80,7 +80,11 @@ impl Exec {
         }
         let env = match is_git(&argv0) {
             true if is_repository_open => return Err("an earlier call could write all of `.git`".to_owned()),
-            true => git::environment(rights, name, git_command(&argv0, &args))?,
+            true => {
+                let command = git_command(&argv0, &args);
+                git::check_command(command)?;
+                git::environment(rights, name, command)?
+            }
             // Others call it, and shall find the same repository or none.
             false if is_repository_open => git::without_repository(),
             false => git::environment(rights, name, "").unwrap_or_else(|_| git::without_repository()),

@@ -4,10 +4,14 @@
 //! called in. A run can make one in any directory that it may write. So git is told which repository is meant, and it is
 //! one whose every file was closed to the run.
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use jail::rights::{Protected, Rights, StandIn};
 use policy::{Decision, Table};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use super::gitlinks;
 
@@ -37,6 +41,27 @@ pub fn protect(rights: &mut Rights) {
 pub fn is_closed(rights: &Rights) -> bool {
     let own = rights.workspace.join(".git");
     rights.closed.contains(&own) || rights.protected.iter().any(|known| known.path == own)
+}
+
+/// Commands that work on a repository of their own whichever one git is told of, or on the one it is told of in its
+/// stead: with `GIT_DIR` set, `git init DIR` initialises that repository again and reports success.
+const OTHER_REPOSITORY: [(&str, &str); 4] = [
+    ("init", "makes a repository"),
+    ("init-db", "makes a repository"),
+    ("clone", "makes a repository"),
+    ("submodule", "works on the repositories of submodules"),
+];
+
+/// Checks that git works on the repository that it is told of; `command` is the first word behind its name. What an
+/// option before the subcommand means only git knows: `-C` and `--git-dir` choose a repository.
+pub fn check_command(command: &str) -> Result<(), String> {
+    if command.starts_with('-') {
+        return Err("an option before the subcommand of git can choose another repository".to_owned());
+    }
+    match OTHER_REPOSITORY.iter().find(|(name, _)| *name == command) {
+        Some((name, does)) => Err(format!("`git {name}` {does}, and git outside works on that of the workspace alone")),
+        None => Ok(()),
+    }
 }
 
 /// Commands that look into no submodule when they are told not to. All others do, whatever they are told.
@@ -103,22 +128,55 @@ pub fn without_repository() -> Vec<(String, String)> {
     quiet().chain([("GIT_DIR".to_owned(), "/dev/null".to_owned())]).collect()
 }
 
-/// Whether its settings include other files.
+/// Far longer than any path, and than any settings that a person writes.
+const MAX_SETTINGS: u64 = 1 << 20;
+
+/// Whether its settings include other files. True also where that cannot be told.
 fn takes_in_others(own: &Path) -> bool {
-    let common = std::fs::read_to_string(own.join("commondir"));
-    let common = common.map_or_else(|_| own.to_owned(), |text| own.join(text.trim()));
-    let mut files = [own, &common].into_iter().flat_map(|at| ["config", "config.worktree"].map(|name| at.join(name)));
-    files.any(|file| {
-        let text = std::fs::read(file).unwrap_or_default().to_ascii_lowercase();
+    settings_include(own).unwrap_or(true)
+}
+
+fn settings_include(own: &Path) -> io::Result<bool> {
+    let common = match read_bounded(&own.join("commondir"), MAX_SETTINGS)? {
+        Some(text) => own.join(String::from_utf8_lossy(&text).trim()),
+        None => own.to_owned(),
+    };
+    for file in [own, &common].into_iter().flat_map(|at| ["config", "config.worktree"].map(|name| at.join(name))) {
+        let text = read_bounded(&file, MAX_SETTINGS)?.unwrap_or_default().to_ascii_lowercase();
         // `[include]` and `[includeIf "…"]`: nothing may stand before the name.
-        text.windows(b"[include".len()).any(|part| part == b"[include")
-    })
+        if text.windows(b"[include".len()).any(|part| part == b"[include") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The directory that a work tree's `.git` names.
 fn elsewhere(pointer: &Path) -> Option<PathBuf> {
-    let text = std::fs::read_to_string(pointer).ok()?;
+    let text = String::from_utf8(read_bounded(pointer, MAX_SETTINGS).ok()??).ok()?;
     pointer.parent()?.join(text.strip_prefix("gitdir:")?.trim()).canonicalize().ok()
+}
+
+/// Reads a file that the run may have put there: a pipe is not waited for, no link is followed, and what is longer than
+/// `limit` is an error rather than a part of it. `None` where there is no such file.
+pub fn read_bounded(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(file) => File::from(file),
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let found = file.metadata()?;
+    if !found.is_file() || found.len() > limit {
+        return Err(io::Error::other("it is no regular file, or too long"));
+    }
+    let mut bytes = Vec::new();
+    // It may grow while it is read.
+    file.take(limit + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > limit {
+        true => Err(io::Error::other("it is too long")),
+        false => Ok(Some(bytes)),
+    }
 }
 
 /// Hooks and the file watcher are programs, and those of a repository are mostly scripts that run what is in the work
@@ -144,6 +202,38 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_command_that_is_about_another_repository_is_known() {
+        for command in ["init", "init-db", "clone", "submodule", "-C", "--git-dir=x", "-c"] {
+            assert!(check_command(command).is_err(), "{command}");
+        }
+        for command in ["", "push", "commit", "worktree", "status"] {
+            assert!(check_command(command).is_ok(), "{command}");
+        }
+    }
+
+    #[test]
+    fn a_pipe_a_link_and_a_long_file_are_not_read() {
+        let base = std::env::temp_dir().join(format!("ringfence-bounded-{}", std::process::id()));
+        std::fs::create_dir_all(&base).unwrap();
+        let (pipe, link, long, short) = (base.join("pipe"), base.join("link"), base.join("long"), base.join("short"));
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, Mode::RWXU).unwrap();
+        std::fs::write(&short, "x").unwrap();
+        std::os::unix::fs::symlink(&short, &link).unwrap();
+        File::create(&long).unwrap().set_len(1 << 40).unwrap();
+        for path in [&pipe, &link, &long, &base] {
+            assert!(read_bounded(path, 10).is_err(), "{}", path.display());
+        }
+        assert_eq!(read_bounded(&short, 1).unwrap(), Some(b"x".to_vec()));
+        assert!(read_bounded(&short, 0).is_err());
+        assert_eq!(read_bounded(&base.join("absent"), 10).unwrap(), None);
+        // Settings that cannot be read may include others.
+        assert!(!takes_in_others(&base));
+        std::fs::rename(&pipe, base.join("config.worktree")).unwrap();
+        assert!(takes_in_others(&base));
+        std::fs::remove_dir_all(base).unwrap();
+    }
+
+    #[test]
     fn only_a_repository_that_is_closed_to_the_run_is_used() {
         let base = std::env::temp_dir().join(format!("ringfence-git-{}", std::process::id()));
         let (ws, sub, plain) = (base.join("ws"), base.join("ws/sub"), base.join("ws/plain"));
@@ -155,7 +245,7 @@ mod tests {
         assert!(told.contains(&("GIT_DIR".to_owned(), ws.join(".git").display().to_string())), "{told:?}");
         assert!(environment(&rights, &sub, "push").unwrap_err().contains("sub"));
         std::fs::remove_dir(ws.join(".git")).unwrap();
-        let told = environment(&rights, &ws, "clone").unwrap();
+        let told = environment(&rights, &ws, "fetch").unwrap();
         assert!(!told.iter().any(|(name, _)| name == "GIT_WORK_TREE"), "{told:?}");
         assert!(environment(&rights, &plain, "push").unwrap_err().contains("no repository"));
         std::fs::remove_dir_all(base).unwrap();

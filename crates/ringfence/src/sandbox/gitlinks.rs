@@ -3,8 +3,10 @@
 //! A submodule's directory lies in the work tree, where the run can put another repository with settings of its own;
 //! and what `.gitmodules` says is the run's word too. The index is neither: it is closed to the run.
 
-use std::fs;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use super::git;
 
 /// Modes of what an index holds: files, links, directories of a sparse one, and submodules.
 const KNOWN: [u32; 5] = [0o100644, 0o100755, 0o120000, 0o040000, SUBMODULE];
@@ -15,11 +17,18 @@ const MODE_AT: usize = 24;
 /// Lengths of names of objects.
 const NAMES: [usize; 2] = [20, 32];
 
+/// An index of half a million files is shorter.
+const MAX_INDEX: u64 = 64 << 20;
+/// Taken while an index is in memory, so that many commands at once do not hold many of them.
+static READING: Mutex<()> = Mutex::new(());
+
 /// True also where that cannot be told.
 pub fn may_have(repository: &Path) -> bool {
-    match fs::read(repository.join("index")) {
-        Ok(index) => NAMES.into_iter().find_map(|name| has(&index, name)).unwrap_or(true),
-        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+    let _one_at_a_time = READING.lock().unwrap_or_else(PoisonError::into_inner);
+    match git::read_bounded(&repository.join("index"), MAX_INDEX) {
+        Ok(Some(index)) => NAMES.into_iter().find_map(|name| has(&index, name)).unwrap_or(true),
+        Ok(None) => false,
+        Err(_) => true,
     }
 }
 
