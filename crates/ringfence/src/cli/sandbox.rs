@@ -8,7 +8,7 @@ use jail::namespaces::Tier;
 use crate::base::{Error, Result};
 use crate::config::{self, Config, Env, Escalate, EscalateRisky, Flags, PolicyFlags, Profile, SandboxFlags};
 use crate::policy::leaving::{KEPT_BY_SETTING, NO_ONE_TO_ASK};
-use crate::policy::{Places, Policy, Rulebook, lint};
+use crate::policy::{Places, Policy, Rulebook, unasked};
 use crate::sandbox::attached::{self, OnPrompt, Ruling, Terms};
 
 /// Run a command in the fence: its input, output and exit code are yours
@@ -61,8 +61,8 @@ pub struct Args {
     /// Where a command runs that a rule allows; default: off
     #[arg(long)]
     escalate: Option<Escalate>,
-    /// What an `allow` means for programs that do what their arguments say, when the command has more words than the
-    /// rule; default: ask, and inside where no one can be asked
+    /// What an `allow` means for a command with more words than the rule, unless the program is known to be harmless;
+    /// default: ask, and inside where no one can be asked
     #[arg(long, value_name = "ask|inside|outside")]
     escalate_risky: Option<EscalateRisky>,
     /// Write how it went to this file, as JSON
@@ -110,7 +110,7 @@ pub fn run(args: Args) -> Result<u8> {
         obstacle: book.leaving(&config, args.on_prompt == OnPrompt::Allow).obstacle().map(str::to_owned),
         table: book.table,
         on_prompt: args.on_prompt,
-        risk: lint::risk,
+        reason_to_ask: unasked::reason_to_ask,
         risky_stays: [KEPT_BY_SETTING, NO_ONE_TO_ASK],
         watchers: args.watchers,
     };

@@ -52,8 +52,8 @@ pub struct Args {
     /// Where a command runs that a rule allows; default: off, and outside with `--tools shell`
     #[arg(long)]
     escalate: Option<config::Escalate>,
-    /// What an `allow` means for programs that do what their arguments say, when the command has more words than the
-    /// rule; default: ask, and inside where no one can be asked
+    /// What an `allow` means for a command with more words than the rule, unless the program is known to be harmless;
+    /// default: ask, and inside where no one can be asked
     #[arg(long, value_name = "ask|inside|outside")]
     escalate_risky: Option<config::EscalateRisky>,
     /// Write every exec into the audit log, not only those that a rule decided

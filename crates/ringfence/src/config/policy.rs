@@ -33,8 +33,8 @@ impl Escalate {
     }
 }
 
-/// What an `allow` means for a program that does what its arguments, its input or the workspace say, when the command
-/// has more words than the rule.
+/// What an `allow` means for a command with more words than the rule, unless the program is known to be harmless with any
+/// arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum EscalateRisky {

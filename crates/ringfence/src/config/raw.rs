@@ -279,7 +279,7 @@ pub struct Policy {
     pub rules: Option<Vec<PathBuf>>,
     /// Where a command runs that a rule allows. "outside" is the default with `tools = "shell"`.
     pub escalate: Option<Escalate>,
-    /// What an `allow` means for a program that does what its arguments say, when the command has more words than the rule.
+    /// What an `allow` means for a command with more words than the rule, unless the program is known to be harmless.
     /// "ask" asks whether it runs outside or inside, and runs it inside where no one can be asked.
     pub escalate_risky: Option<EscalateRisky>,
     /// The user that commands outside run as. A server that runs as root needs it.

@@ -6,19 +6,16 @@
 use ::policy::{Decision, PrefixRule};
 
 use super::Rulebook;
-use super::lint;
+use super::unasked;
 use crate::config::{Config, Escalate, EscalateRisky};
 use crate::sandbox::escalate;
 
-/// Why a command stays that has more words than its rule names, where the operator decided so.
-pub const KEPT_BY_SETTING: &str =
-    "it has more words than its rule names, and `escalate_risky` under [policy] is \"inside\"";
+/// Why a command stays whose rule is not enough, where the operator decided so.
+pub const KEPT_BY_SETTING: &str = "its rule does not name the whole command, and `escalate_risky` under [policy] is \"inside\"; a rule with every word of the command lets it leave";
 /// The same, where no one can be asked.
-pub const NO_ONE_TO_ASK: &str = "it has more words than its rule names, and no one can be asked whether it may leave (`escalate_risky` under [policy])";
-
+pub const NO_ONE_TO_ASK: &str = "its rule does not name the whole command, and no one can be asked whether it may leave (`escalate_risky` under [policy]); a rule with every word of the command lets it leave unasked";
 /// The same, where someone was asked and did not answer in time.
-pub const NO_ONE_ANSWERED: &str =
-    "it has more words than its rule names, and no one answered whether it may leave (`escalate_risky` under [policy])";
+pub const NO_ONE_ANSWERED: &str = "its rule does not name the whole command, and no one answered whether it may leave (`escalate_risky` under [policy]); a rule with every word of the command lets it leave unasked";
 
 /// What becomes of commands that rules let out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +52,7 @@ pub enum Treatment {
 pub fn treatment(rule: &PrefixRule, risky: EscalateRisky) -> Treatment {
     match risky {
         EscalateRisky::Outside => Treatment::Leaves,
-        _ if !lint::is_risky(rule) => Treatment::Leaves,
+        _ if unasked::is_harmless(&rule.program) => Treatment::Leaves,
         EscalateRisky::Ask => Treatment::AsksFirst,
         EscalateRisky::Inside => Treatment::StaysInside,
     }
@@ -92,11 +89,10 @@ fn can_leave(rule: &PrefixRule, config: &Config, can_ask: bool) -> bool {
     match rule.decision {
         Decision::Forbidden => false,
         Decision::Prompt => can_ask,
-        // The exact words of a rule leave unasked where they are more than a name.
         Decision::Allow => match treatment(rule, config.policy.escalate_risky) {
             Treatment::Leaves => true,
-            Treatment::AsksFirst => can_ask || !rule.rest.is_empty(),
-            Treatment::StaysInside => !rule.rest.is_empty(),
+            Treatment::AsksFirst => can_ask || unasked::lets_exact_words_out(rule),
+            Treatment::StaysInside => unasked::lets_exact_words_out(rule),
         },
     }
 }

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use ::policy::{Decision, Origin, PrefixRule, Table, Token};
 
-/// Programs that run what others say, with a reason each.
+use super::unasked;
+
+/// Programs that run what others say, with a reason each. It explains, and decides nothing that leaves.
 const LIST: &str = include_str!("lint.list");
 
 /// One thing to look at.
@@ -25,6 +27,26 @@ pub fn lint(table: &Table) -> Vec<Warning> {
     warnings
 }
 
+/// The other `allow` rules that do not let out every command they match, in their order: nothing is wrong with them.
+pub fn notes(table: &Table) -> Vec<Warning> {
+    let asks = |rule: &PrefixRule| {
+        rule.decision == Decision::Allow
+            && reason(rule).is_none()
+            && !unasked::is_harmless(&rule.program)
+            && leads_nowhere(table, rule).is_none()
+    };
+    let rules = table.prefixes.iter().enumerate().filter(|(_, rule)| asks(rule));
+    rules.map(|(at, rule)| Warning { rule: at, what: format!("`{}` {}", words(rule), unasked_words(rule)) }).collect()
+}
+
+/// Which commands of an `allow` rule leave unasked, and what to write so that others do.
+fn unasked_words(rule: &PrefixRule) -> &'static str {
+    match unasked::lets_exact_words_out(rule) {
+        true => "leaves unasked with exactly these words; for a longer command, name every word of it in a rule",
+        false => "never leaves unasked; name every word of a command in a rule to let that one out",
+    }
+}
+
 /// A rule as one would say it: `git push|fetch`.
 pub fn words(rule: &PrefixRule) -> String {
     let mut text = rule.program.clone();
@@ -42,11 +64,12 @@ fn name(program: &str) -> &str {
 /// What is allowed may run outside the fence, and some programs run whatever they are told to.
 fn lets_out(rule: &PrefixRule) -> Option<String> {
     let reason = reason(rule).filter(|_| rule.decision == Decision::Allow)?;
-    Some(format!("`{}` is allowed, and with it what others tell it to do: {reason}", words(rule)))
+    let (words, unasked) = (words(rule), unasked_words(rule));
+    Some(format!("`{words}` is allowed, and with it what others tell it to do: {reason}. It {unasked}"))
 }
 
 /// Why a command that begins with these words may run what others say, if it may.
-pub fn risk(prefix: &[String]) -> Option<&'static str> {
+pub fn reason_for_words(prefix: &[String]) -> Option<&'static str> {
     let (program, rest) = prefix.split_first()?;
     reason(&PrefixRule {
         program: program.clone(),
@@ -58,13 +81,8 @@ pub fn risk(prefix: &[String]) -> Option<&'static str> {
     })
 }
 
-/// Whether the rule is about a program that runs what others say.
-pub fn is_risky(rule: &PrefixRule) -> bool {
-    reason(rule).is_some()
-}
-
 /// The reason of the longest line that fits.
-fn reason(rule: &PrefixRule) -> Option<&'static str> {
+pub fn reason(rule: &PrefixRule) -> Option<&'static str> {
     let lines = LIST.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once("  "));
     let fitting = lines.filter(|(words, _)| fits(words, rule));
     // The first of the longest: `max_by_key` would take the last.
@@ -182,6 +200,21 @@ mod tests {
             assert!(warnings(&format!("prefix_rule([{program:?}], 'forbidden')")).is_empty(), "{program}");
         }
         assert!(warnings("prefix_rule(['ls', '-l'])\nprefix_rule(['uname'])").is_empty());
+    }
+
+    #[test]
+    fn every_allow_that_asks_says_how_to_write_it_in_full() {
+        let text = "prefix_rule(['ls', '-l'])\nprefix_rule(['uname'])\nprefix_rule(['deploy'])\nprefix_rule(['cat'], 'prompt')";
+        let table = parse(&[Source { name: "a.rules".into(), text: text.into() }]).unwrap();
+        let notes: Vec<(usize, String)> = notes(&table).into_iter().map(|note| (note.rule, note.what)).collect();
+        let says = |words: &str| {
+            format!(
+                "`{words}` leaves unasked with exactly these words; for a longer command, name every word of it in a rule"
+            )
+        };
+        assert_eq!(notes, [(0, says("ls -l")), (2, says("deploy"))]);
+        assert!(warnings("prefix_rule(['make'])")[0].contains("It never leaves unasked; name every word"));
+        assert!(warnings("prefix_rule(['make', 'all'])")[0].contains("It leaves unasked with exactly these words"));
     }
 
     #[test]

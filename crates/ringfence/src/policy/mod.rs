@@ -9,6 +9,7 @@ pub mod leaving;
 pub mod lint;
 mod programs;
 mod project;
+pub mod unasked;
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;

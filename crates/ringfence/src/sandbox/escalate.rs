@@ -44,7 +44,7 @@ pub struct Exec {
 
 impl Exec {
     /// Opens what it is made of, here, and compares. An error says why the command cannot leave, in words that the
-    /// caller may read. `is_repository_open` says that a run could write all of `.git`, so that git must not trust it.
+    /// caller may read. It reads files, so not on a thread that others wait for. `is_repository_open` says that a run could write all of `.git`, so that git must not trust it.
     pub fn check(held: &HeldExec, rights: &Rights, table: &Table, is_repository_open: bool) -> Result<Exec, String> {
         if !held.itself {
             return Err("it was not called by its own name".to_owned());
@@ -137,21 +137,13 @@ fn open_same(what: &str, file: &FileIdentity, flags: OFlags) -> Result<OwnedFd, 
     }
 }
 
-/// Why a command that begins with these words may run what others say, if it may.
-pub type Risk = fn(&[String]) -> Option<&'static str>;
+/// Says why someone is asked before a command of so many words leaves under an `allow` rule that names these words.
+pub type ReasonToAsk = fn(&[String], usize) -> Option<&'static str>;
 
-/// Why a rule that allows it is not enough to let it out: it runs what others say, and the rule does not name all of
-/// it.
-pub fn unsaid(held: &HeldExec, risk: Risk) -> Option<&'static str> {
+/// Why a rule that allows it is not enough to let it out unasked.
+pub fn reason_to_ask(held: &HeldExec, decide: ReasonToAsk) -> Option<&'static str> {
     let verdict = &held.verdict;
-    if verdict.decision == Decision::Allow { unnamed_risk(&verdict.prefix, held.words, risk) } else { None }
-}
-
-/// The same for a command of so many words under a rule that names these. A rule of one word names nothing: such a
-/// program reads its orders from its input or from the workspace.
-pub fn unnamed_risk(prefix: &[String], words: usize, risk: Risk) -> Option<&'static str> {
-    let names_all = words <= prefix.len() && prefix.len() > 1;
-    if names_all { None } else { risk(prefix) }
+    if verdict.decision == Decision::Allow { decide(&verdict.prefix, held.words) } else { None }
 }
 
 /// The session's sandbox for what a rule lets out into a wider one. A type of its own, since a session keeps one of each.

@@ -29,7 +29,7 @@ use crate::base::secret::is_sensitive;
 use crate::base::{Error, Kind, Result};
 use crate::config::{Escalate, EscalateRisky, Heuristics, Profile};
 use crate::policy::leaving::{KEPT_BY_SETTING, NO_ONE_ANSWERED, NO_ONE_TO_ASK};
-use crate::policy::{Leaving, Rulebook, lint};
+use crate::policy::{Leaving, Rulebook, unasked};
 use crate::sandbox::escalate::{self, Exec, Where};
 use crate::sandbox::{Desk, Execs, KeptInside, Launcher, Waiting, exec_log, git};
 use quiet::QuietDesk;
@@ -182,7 +182,7 @@ impl Desk for RunDesk {
 impl RunDesk {
     async fn answer(&self, waiting: Waiting) -> Answer {
         let held = waiting.held.clone();
-        let (place, reason) = self.plan(&held);
+        let (place, reason) = self.plan(&held).await;
         let granted = match reason {
             None => self.attended.cx().gate.by_rule(waiting),
             Some(reason) => match self.ask(&held, &place, &reason, waiting).await {
@@ -245,10 +245,10 @@ impl RunDesk {
         cx.config.sandbox.profile != Profile::Contained && git::is_closed(cx.workspace.rights())
     }
 
-    /// Where it would run, and why someone is asked first, if anyone is. A rule's word is enough where it names all that
-    /// will happen. Programs that run what their arguments say leave with the rule's words alone.
-    fn plan(&self, held: &HeldExec) -> (Place, Option<String>) {
-        let place = self.place(held);
+    /// Where it would run, and why someone is asked first, if anyone is. A rule is enough where it names every word of the
+    /// command, or where the program is harmless with any.
+    async fn plan(&self, held: &HeldExec) -> (Place, Option<String>) {
+        let place = self.place(held).await;
         if held.verdict.decision != Decision::Allow {
             let reason = match &held.verdict.justification {
                 Some(why) => format!("A rule asks for it: {why}"),
@@ -256,21 +256,21 @@ impl RunDesk {
             };
             return (place, Some(reason));
         }
-        let risk = match place {
-            Place::Outside(_) => escalate::unsaid(held, lint::risk),
+        let asked = match place {
+            Place::Outside(_) => escalate::reason_to_ask(held, unasked::reason_to_ask),
             Place::Here(_) | Place::Kept(_) => None,
         };
-        match (risk, self.attended.cx().config.policy.escalate_risky) {
+        match (asked, self.attended.cx().config.policy.escalate_risky) {
             (None, _) | (Some(_), EscalateRisky::Outside) => (place, None),
             (Some(_), EscalateRisky::Inside) => (Place::Kept(KEPT_BY_SETTING.to_owned()), None),
-            (Some(risk), EscalateRisky::Ask) => {
-                (place, Some(format!("It would run outside the sandbox with more than its rule says: {risk}.")))
+            (Some(reason), EscalateRisky::Ask) => {
+                (place, Some(format!("It would run outside the sandbox with more than its rule says: {reason}.")))
             }
         }
     }
 
     /// Where it would run, found out before anybody is asked.
-    fn place(&self, held: &HeldExec) -> Place {
+    async fn place(&self, held: &HeldExec) -> Place {
         match &self.leaving {
             Leaving::Off => return Place::Here("nothing leaves the sandbox"),
             _ if !held.itself => return Place::Here("it is not the program that the rule's name stands for"),
@@ -288,9 +288,12 @@ impl RunDesk {
             return Place::Kept(error.detail());
         }
         let is_repository_open = cx.policy.has_open_repository(cx.workspace.path());
-        match Exec::check(held, &self.rights, &self.book.table, is_repository_open) {
-            Ok(exec) => Place::Outside(Box::new(exec)),
-            Err(why) => Place::Kept(why),
+        let (held, rights, book) = (held.clone(), self.rights.clone(), Arc::clone(&self.book));
+        let check = move || Exec::check(&held, &rights, &book.table, is_repository_open);
+        match tokio::task::spawn_blocking(check).await {
+            Ok(Ok(exec)) => Place::Outside(Box::new(exec)),
+            Ok(Err(why)) => Place::Kept(why),
+            Err(error) => Place::Kept(format!("it could not be checked: {error}")),
         }
     }
 
@@ -436,9 +439,9 @@ fn unrecorded(held: &HeldExec) -> Answer {
 fn unanswered(error: &Error) -> Option<&'static str> {
     match (error.kind(), error.reason_name()) {
         (Kind::ApprovalExpired, _) => Some(NO_ONE_ANSWERED),
-        (Kind::TooLarge, _) => Some("it has more words than its rule names, and is too long for a question"),
+        (Kind::TooLarge, _) => Some("its rule does not name the whole command, and it is too long for a question"),
         (Kind::ResourceExhausted, _) => {
-            Some("it has more words than its rule names, and too many questions wait in this session already")
+            Some("its rule does not name the whole command, and too many questions wait in this session already")
         }
         (_, Some("no_asker" | "no_human")) => Some(NO_ONE_TO_ASK),
         _ => None,

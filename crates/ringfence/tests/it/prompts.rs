@@ -389,22 +389,24 @@ fn a_question_is_asked_though_nothing_leaves() {
     );
 }
 
-/// What is allowed with fewer words than it has is asked about, where it runs what its words say.
+/// What is allowed with fewer words than it has is asked about, unless it is harmless with any.
 #[test]
 fn more_than_a_rule_says_is_asked_about() {
     let serving = Serving::new(Transport::Stdio).outside();
-    let serving = serving.rules(&[("[\"touch\"]", "allow"), ("[\"cat\"]", "allow")]);
+    let serving = serving.rules(&[("[\"touch\"]", "allow"), ("[\"cat\"]", "allow"), ("[\"basename\"]", "allow")]);
     let (_server, mut client) = start(&serving, SESSIONS);
     client.approve = Approve::Decline;
-    let message =
-        client.call("shell.exec", serving.script("touch $M; echo $?; cat /etc/hostname > /dev/null; echo $?"));
-    assert_eq!(result(&message)["stdout"], "1\n0\n", "{message}");
-    assert_eq!(client.questions.len(), 1);
-    assert!(
-        text(&client.questions[0]).contains("outside the sandbox with more than its rule says"),
-        "{:?}",
-        client.questions
-    );
+    let script = "touch $M; echo $?; cat /etc/hostname > /dev/null; echo $?; basename /a/b; echo $?";
+    let message = client.call("shell.exec", serving.script(script));
+    assert_eq!(result(&message)["stdout"], "1\n1\nb\n0\n", "{message}");
+    assert_eq!(client.questions.len(), 2);
+    for (question, reason) in client.questions.iter().zip(["writes, replaces", "not known to be harmless"]) {
+        let text = text(question);
+        assert!(
+            text.contains("outside the sandbox with more than its rule says") && text.contains(reason),
+            "{question}"
+        );
+    }
     assert!(!serving.marker().exists());
     client.approve = Approve::Once;
     let message = client.call("shell.exec", serving.script("touch $M; echo $?"));

@@ -121,7 +121,9 @@ fn explain_names_the_rule_that_decides_and_what_would_happen() {
 /// An `allow` for a program that does what its arguments say is no promise that the command leaves.
 #[test]
 fn explain_and_lint_say_what_an_allow_means_for_a_command_with_more_words() {
-    let house = House::with("prefix_rule(['mkdir'])\nprefix_rule(['id'])\nprefix_rule(['find', '.', '-delete'])\n");
+    let house = House::with(
+        "prefix_rule(['mkdir'])\nprefix_rule(['id'])\nprefix_rule(['find', '.', '-delete'])\nprefix_rule(['ls', '-l'])\n",
+    );
     let (_, out, _) = house.told(&["explain", "mkdir", "-p", "x"]);
     for told in
         ["someone is asked whether it runs outside or inside", "no one can be asked it runs inside", "escalate_risky"]
@@ -136,6 +138,18 @@ fn explain_and_lint_say_what_an_allow_means_for_a_command_with_more_words() {
     assert!(out.contains("more words than its rule names") && out.contains("escalate_risky"), "{out}");
     let (_, out, _) = house.told(&["lint"]);
     assert!(out.contains("escalate_risky") && out.contains("where no one can be asked not at all"), "{out}");
+    for told in [
+        ":1: `mkdir` is allowed",
+        "It never leaves unasked; name every word of a command in a rule to let that one out",
+        "It leaves unasked with exactly these words; for a longer command, name every word of it in a rule",
+        ":4: note: `ls -l` leaves unasked with exactly these words",
+        "2 warnings",
+    ] {
+        assert!(out.contains(told), "{told}: {out}");
+    }
+    assert!(!out.contains("`id`"), "{out}");
+    let (_, out, _) = house.told(&["explain", "ls", "-l", "/etc"]);
+    assert!(out.contains("not known to be harmless") && out.contains("A rule with every word of the command"), "{out}");
     let house = House::with("prefix_rule(['mkdir'], 'prompt')\n");
     let (_, out, _) = house.told(&["explain", "mkdir", "x"]);
     assert!(out.contains("A no, silence or no one to ask is exit code 1."), "{out}");
@@ -159,9 +173,12 @@ fn lint_warns_about_rules_that_let_out_what_others_say() {
         "{out}"
     );
     assert!(out.contains("my.rules:3: `nosuchprogram` leads nowhere"), "{out}");
-    assert!(!out.contains("`ls`") && out.contains("2 warnings"), "{out}");
-    let house = House::with("prefix_rule(['ls'])\nprefix_rule(['env'], 'prompt')\n");
+    assert!(out.contains("my.rules:2: note: `ls` leaves unasked") && out.contains("2 warnings"), "{out}");
+    assert_eq!(out.matches("nosuchprogram").count(), 1, "what leads nowhere does not leave: {out}");
+    let house = House::with("prefix_rule(['uname'])\nprefix_rule(['env'], 'prompt')\n");
     assert_eq!(house.told(&["lint"]), (0, "2 rules, nothing to warn about\n".to_owned(), String::new()));
+    let (code, out, _) = House::with("prefix_rule(['ls', '-l'])\n").told(&["lint"]);
+    assert!(code == 0 && out.contains("note: `ls -l`"), "a note is no warning: {out}");
 }
 
 #[test]

@@ -6,9 +6,8 @@ use ::policy::{Decision, File, PrefixRule, Table};
 
 use super::{Files, count, plain, read, report, report_none, unwritable};
 use crate::base::Result;
-use crate::policy::lint::{self, words};
-use crate::policy::{Rulebook, locate};
-use crate::sandbox::escalate;
+use crate::policy::lint::words;
+use crate::policy::{Rulebook, locate, unasked};
 
 /// What holds for everything that a rule allows.
 const CANNOT_LEAVE: &str = "What cannot leave runs in the sandbox, as without a rule: from a server that is root without `escalate_as`, for instance.";
@@ -97,13 +96,13 @@ impl Found<'_> {
 
     /// What happens to the command, in sentences.
     fn consequence(&self, rules: &[&PrefixRule], decision: Option<Decision>) -> Vec<String> {
-        let risk = rules.iter().filter(|rule| rule.decision == Decision::Allow && !rule.project).map(|rule| {
+        let asked = rules.iter().filter(|rule| rule.decision == Decision::Allow && !rule.project).map(|rule| {
             let mut prefix = vec![rule.program.clone()];
             prefix.extend(self.rest.iter().take(rule.rest.len()).cloned());
-            (prefix.len(), escalate::unnamed_risk(&prefix, self.rest.len() + 1, lint::risk))
+            (prefix.len(), unasked::reason_to_ask(&prefix, self.rest.len() + 1))
         });
         // The rule that says most decides, as at run time.
-        let risk = risk.max_by_key(|(length, _)| *length).and_then(|(_, risk)| risk);
+        let asked = asked.max_by_key(|(length, _)| *length).and_then(|(_, reason)| reason);
         let said: &[&str] = match decision {
             None => &["It runs in the sandbox, like everything that no rule speaks of."],
             Some(Decision::Forbidden) => &["It does not run: it ends with exit code 1 and a line that says why."],
@@ -111,7 +110,7 @@ impl Found<'_> {
                 "Someone is asked first. After a yes it runs: in the sandbox, or outside where the server was told so (--escalate outside or wider).",
                 "A no, silence or no one to ask is exit code 1.",
             ],
-            Some(Decision::Allow) if risk.is_none() => &[
+            Some(Decision::Allow) if asked.is_none() => &[
                 "It runs: in the sandbox, or outside where the server was told so (--escalate outside or wider).",
                 CANNOT_LEAVE,
             ],
@@ -121,8 +120,14 @@ impl Found<'_> {
             ],
         };
         let mut lines: Vec<String> = said.iter().map(|line| (*line).to_owned()).collect();
-        if let Some(risk) = risk.filter(|_| decision == Some(Decision::Allow)) {
-            lines.insert(1, format!("It has more words than its rule names, or the rule is one word: {risk}."));
+        if let Some(reason) = asked.filter(|_| decision == Some(Decision::Allow)) {
+            lines.insert(
+                1,
+                format!(
+                    "It has more words than its rule names, or the rule is one word: {reason}. A rule with every word of \
+                     the command lets it leave unasked."
+                ),
+            );
         }
         lines
     }

@@ -7,7 +7,7 @@ use policy::{Decision, PrefixRule};
 use crate::config::{Config, Escalate, EscalateRisky};
 use crate::mcp::Server;
 use crate::policy::leaving::{Treatment, treatment};
-use crate::policy::{Leaving, Rulebook, lint};
+use crate::policy::{Leaving, Rulebook, lint, unasked};
 
 /// Reads the rules once, so that the log holds what is wrong with them before the first call. Nothing waits for it.
 pub async fn report(server: Arc<Server>) {
@@ -61,8 +61,10 @@ fn escalation_lines(book: &Rulebook, config: &Config) -> Vec<String> {
 
 fn allow_line(rule: &PrefixRule, place: &str, risky: EscalateRisky) -> String {
     let (words, at) = (lint::words(rule), origin(rule));
-    let exact =
-        if rule.rest.is_empty() { String::new() } else { format!("runs {place} as it is; with more words it ") };
+    let exact = match unasked::lets_exact_words_out(rule) {
+        true => format!("runs {place} as it is; with more words it "),
+        false => String::new(),
+    };
     match treatment(rule, risky) {
         Treatment::Leaves => format!("`{words}` runs {place} ({at})"),
         Treatment::AsksFirst => format!("`{words}` {exact}is asked about first ({at})"),
@@ -84,8 +86,9 @@ fn count_line<'a>(allowed: impl Iterator<Item = &'a PrefixRule>, risky: Escalate
     };
     (held_back > 0).then(|| {
         format!(
-            "{held_back} of {all} `allow` rules name programs that do what their arguments say: commands with more words \
-             than the rule {how} (`escalate_risky = {:?}` under [policy]; it is \"ask\", \"inside\" or \"outside\")",
+            "{held_back} of {all} `allow` rules let out the words that they name and no others: commands with more words \
+             than the rule {how} (`escalate_risky = {:?}` under [policy]; it is \"ask\", \"inside\" or \"outside\"). \
+             Name every word of a command in its rule to let it leave unasked",
             risky.name()
         )
     })

@@ -10,7 +10,7 @@ use policy::{Decision, Table};
 
 use crate::approval::Gate;
 use crate::config::{Config, Escalate, EscalateRisky, Heuristics};
-use crate::sandbox::escalate::{self, Exec, Risk, Where};
+use crate::sandbox::escalate::{self, Exec, ReasonToAsk, Where};
 use crate::sandbox::{Desk, KeptInside, Launcher, Waiting};
 
 /// What becomes of a command that a rule asks about.
@@ -28,8 +28,8 @@ pub struct Ruling {
     /// Why nothing leaves although the config says so, if nothing can.
     pub obstacle: Option<String>,
     pub on_prompt: OnPrompt,
-    pub risk: Risk,
-    /// Why a command stays that has more words than its rule names: by the operator's setting, and because the caller
+    pub reason_to_ask: ReasonToAsk,
+    /// Why a command stays whose rule is not enough: by the operator's setting, and because the caller
     /// answers no question.
     pub risky_stays: [&'static str; 2],
     /// How many threads watch; zero leaves it to the supervisor.
@@ -110,7 +110,7 @@ impl Desk for AttachedDesk {
 }
 
 impl AttachedDesk {
-    async fn answer(&self, waiting: Waiting) -> Answer {
+    async fn answer(self: &Arc<Self>, waiting: Waiting) -> Answer {
         let held = waiting.held.clone();
         let is_allowed = held.verdict.decision == Decision::Allow;
         if !is_allowed && self.ruling.on_prompt == OnPrompt::Deny {
@@ -120,7 +120,7 @@ impl AttachedDesk {
                 1,
             );
         }
-        let exec = match self.place(&held) {
+        let exec = match self.place(&held).await {
             Place::Inside => return Answer::Run,
             Place::Kept(why) => return self.run_inside(&held, &why),
             Place::Outside(exec) => exec,
@@ -134,24 +134,27 @@ impl AttachedDesk {
         }
     }
 
-    fn place(&self, held: &HeldExec) -> Place {
+    async fn place(self: &Arc<Self>, held: &HeldExec) -> Place {
         if !held.itself || held.verdict.origin.file == policy::HEURISTICS {
             return Place::Inside;
         }
         if !self.lets_out {
             return self.stays.clone().map_or(Place::Inside, Place::Kept);
         }
-        let [by_setting, unanswered] = self.ruling.risky_stays;
-        let is_risky = escalate::unsaid(held, self.ruling.risk).is_some();
-        match (is_risky, self.config.policy.escalate_risky, self.ruling.on_prompt) {
-            (true, EscalateRisky::Inside, _) => return Place::Kept(by_setting.to_owned()),
-            (true, EscalateRisky::Ask, OnPrompt::Deny) => return Place::Kept(unanswered.to_owned()),
-            _ => {}
-        }
+        let (desk, checked) = (Arc::clone(self), held.clone());
         // Nothing was open before this run, which is the only one.
-        match Exec::check(held, &self.rights, &self.ruling.table, false) {
-            Ok(exec) => Place::Outside(Box::new(exec)),
-            Err(why) => Place::Kept(why),
+        let check = move || Exec::check(&checked, &desk.rights, &desk.ruling.table, false);
+        let exec = match tokio::task::spawn_blocking(check).await {
+            Ok(Ok(exec)) => exec,
+            Ok(Err(why)) => return Place::Kept(why),
+            Err(error) => return Place::Kept(format!("it could not be checked: {error}")),
+        };
+        let [by_setting, unanswered] = self.ruling.risky_stays;
+        let is_asked = escalate::reason_to_ask(held, self.ruling.reason_to_ask).is_some();
+        match (is_asked, self.config.policy.escalate_risky, self.ruling.on_prompt) {
+            (true, EscalateRisky::Inside, _) => Place::Kept(by_setting.to_owned()),
+            (true, EscalateRisky::Ask, OnPrompt::Deny) => Place::Kept(unanswered.to_owned()),
+            _ => Place::Outside(Box::new(exec)),
         }
     }
 

@@ -284,14 +284,60 @@ fn arguments_and_input_that_are_commands() {
         ("python3", "echo \"open('$M', 'w')\" | python3"),
         ("make", "printf 'all:\\n\\ttouch %s\\n' $M > Makefile; make"),
         ("touch", "touch $M"),
+        // Programs that no list of dangerous ones would name.
+        (
+            "sort",
+            "printf '#!/bin/sh\\ntouch %s\\ncat\\n' $M > c; chmod +x c; seq 50000 | sort -S 50k --compress-program=$PWD/c > /dev/null",
+        ),
+        ("split", "echo x | split --filter=\"touch $M\" -"),
+        ("uniq", "echo x | uniq - $M"),
+        ("shuf", "seq 3 | shuf -o $M"),
     ];
     for (program, script) in ways {
         by_default().holds(|cx| {
-            let place = place(cx).allow(&format!("[{program:?}]"));
+            let place = place(cx).asking().allow(&format!("[{program:?}]"));
             place.bash(script);
             absent(place.marker()).map_err(|effect| format!("{program}: {effect}"))
         });
     }
+}
+
+/// What the sandbox hides is not read outside instead: an `allow` on a program that reads is for its exact words.
+#[test]
+fn programs_that_read_what_their_arguments_say() {
+    by_default().holds(|cx| {
+        let secret = cx.outside("secret", "hidden-words\n");
+        let programs = ["cat", "grep", "head", "date", "sort", "od", "cut", "ls"];
+        let place = programs.iter().fold(place(cx).asking(), |place, program| place.allow(&format!("[{program:?}]")));
+        let place = place.args(&["--hide", &secret]);
+        let run = place.bash(&format!(
+            "S={secret}; cat $S; grep . $S; head -n 1 $S; date -f $S; sort $S; od -c -An $S | tr -d ' '; cut -c 1- $S; true"
+        ));
+        let told = format!("{}{}", run.stdout, run.stderr);
+        held(!told.contains("hidden-words") && !told.contains("hidden-words\\n"), "a hidden file was read outside")
+    });
+}
+
+/// A tool that is on nobody's list: alone it is what its rule says, with words it is not.
+#[test]
+fn a_tool_of_the_operators_leaves_unasked_with_the_words_of_its_rule() {
+    super::as_everybody(|place| {
+        let tool = place.tool("where", "#!/bin/sh\nreadlink /proc/self/ns/mnt\n");
+        let place = place
+            .asking()
+            .allow(&format!("[{tool:?}]"))
+            .allow(&format!("[{tool:?}, \"a\", \"b\"]"))
+            .allow("[\"make\"]");
+        let run = place.bash(
+            "printf 'all:\\n\\t@readlink /proc/self/ns/mnt\\n' > Makefile
+             $TOOLS/where; $TOOLS/where a; $TOOLS/where a b; $TOOLS/where a b c; make -s; make; true",
+        );
+        let own = std::fs::read_link("/proc/self/ns/mnt").unwrap().to_str().unwrap().to_owned();
+        let said = super::said(&run);
+        let outside: Vec<bool> = said.lines().map(|line| line == own).collect();
+        assert_eq!(outside, [true, false, true, false, false, false], "{run:?}");
+        assert!(run.stderr.contains("every word of the command"), "the note says what to do: {run:?}");
+    });
 }
 
 /// The words of a rule that end before the command does say nothing about the rest; a rule that has them all does.
@@ -299,7 +345,7 @@ fn arguments_and_input_that_are_commands() {
 fn a_rule_that_says_it_all_is_enough() {
     super::as_everybody(|place| {
         let marker = place.marker();
-        let place = place.allow(&format!("[\"touch\", {marker:?}]"));
+        let place = place.asking().allow(&format!("[\"touch\", {marker:?}]"));
         let run = place.bash("touch $M; echo $?; touch $M $M.more 2>/dev/null; echo $?; ls $OUTSIDE");
         assert_eq!(super::said(&run), "0\n1\nmarker\n", "{run:?}");
     });

@@ -26,7 +26,7 @@ fn running(serving: &Serving, more: &str) -> (Server, Client, String, String) {
 }
 
 fn serving(transport: Transport) -> Serving {
-    let serving = Serving::new(transport).config("limits.grace_ms = 200").outside();
+    let serving = Serving::new(transport).config("limits.grace_ms = 200").outside_unasked();
     let pattern = serving.pattern("out");
     serving.rules(&[(&pattern, "allow")])
 }

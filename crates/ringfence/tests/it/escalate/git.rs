@@ -33,7 +33,7 @@ pub fn prepare(place: &Place<'_>, script: &str) {
 
 /// A workspace whose rules let `git push` out, and no more than the given ones beside.
 pub fn place<'a>(cx: &'a Cx, patterns: &[&str]) -> Place<'a> {
-    let place = Place { rules: String::new(), ..Place::new(cx) };
+    let place = Place { rules: String::new(), ..Place::new(cx) }.asking();
     patterns.iter().fold(place.allow("[\"git\", \"push\"]"), |place, pattern| place.allow(pattern))
 }
 
@@ -60,7 +60,10 @@ fn an_ordinary_push_reaches_a_remote_outside() {
              mkdir -p sub; cd sub; git push origin main 2>/dev/null; echo $?; git push origin main:other 2>/dev/null || echo inside",
         );
         assert_eq!(said(&run), "0\ntwo\none\n0\ninside\n", "{run:?}");
-        assert!(run.stderr.contains("`git push` ran inside the sandbox: it has more words"), "{run:?}");
+        assert!(
+            run.stderr.contains("`git push` ran inside the sandbox: its rule does not name the whole command"),
+            "{run:?}"
+        );
     });
 }
 
@@ -71,6 +74,47 @@ fn a_push_that_is_asked_about_runs_when_it_is_allowed() {
         prepare(&place, REPOSITORY);
         let run = place.bash("git push -q origin main:other; echo $?; git --git-dir=$OUTSIDE/remote.git -c safe.directory='*' branch --format='%(refname:short)'");
         assert_eq!(said(&run), "0\nmain\nother\n", "{run:?}");
+    });
+}
+
+/// git is told which repository it works on. A command that makes one, or that chooses one by an option, would work on
+/// that one instead of its own, and succeed. It stays inside, and works on its own there.
+#[test]
+fn a_command_for_another_repository_never_works_on_the_workspaces() {
+    let patterns = [
+        "[\"git\", \"init\", \"sub\"]",
+        "[\"git\", \"init\"]",
+        "[\"git\", \"-C\", \"two\", \"init\"]",
+        "[\"git\", \"--git-dir=four\", \"init\"]",
+        "[\"git\", \"clone\", \"-q\", \".\", \"five\"]",
+        "[\"git\", \"-C\", \"nested\", \"log\", \"--format=%s\"]",
+    ];
+    let nested = "mkdir two three; git init -q nested
+        git -C nested -c user.name=it -c user.email=it@example.invalid commit -q --allow-empty -m nested";
+    as_everybody(|before| {
+        let place = place(before.cx, &patterns);
+        prepare(&place, &format!("{REPOSITORY}{nested}"));
+        let run = place.bash(
+            "git init sub; git -C two init; (cd three; git init); git --git-dir=four init; git clone -q . five; git -C nested log --format=%s
+             for d in sub two three five; do [ -f $d/.git/HEAD ] && echo made $d; done; [ -f four/HEAD ] && echo made four",
+        );
+        let said = said(&run);
+        assert!(!said.contains("Reinitialized"), "{run:?}");
+        assert!(said.ends_with("\nnested\nmade sub\nmade two\nmade three\nmade five\nmade four\n"), "{run:?}");
+        assert!(run.stderr.contains("`git init sub` ran inside the sandbox: `git init`"), "{run:?}");
+        assert!(run.stderr.contains("`git -C two init` ran inside the sandbox: "), "{run:?}");
+    });
+}
+
+/// A work tree belongs to the repository that git is told of.
+#[test]
+fn a_work_tree_is_added_to_the_repository_that_git_is_told_of() {
+    as_everybody(|before| {
+        let place = place(before.cx, &["[\"git\", \"worktree\", \"add\", \"tree\"]"]);
+        prepare(&place, REPOSITORY);
+        let run = place.bash("git worktree add tree 2>/dev/null; echo $?; cat tree/file; ls .git/worktrees");
+        assert!(said(&run).starts_with("0\n") || said(&run).contains("\n0\n"), "{run:?}");
+        assert!(said(&run).ends_with("one\ntree\n"), "{run:?}");
     });
 }
 

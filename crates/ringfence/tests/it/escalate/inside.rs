@@ -100,7 +100,7 @@ fn a_shell_session_lists_what_stayed_since_the_last_command() {
 /// A question is read whole, so a command of many words is not asked about. It is not refused for that either.
 #[test]
 fn an_allowed_command_that_is_too_long_for_a_question_runs_inside() {
-    let serving = Serving::new(Transport::Stdio).outside();
+    let serving = Serving::new(Transport::Stdio).outside_unasked();
     let out = serving.pattern("out");
     let serving = serving.rules(&[(&out, "allow"), ("[\"stat\"]", "prompt")]);
     let mut server = serving.options.clone().spawn();
@@ -119,7 +119,7 @@ fn an_allowed_command_that_is_too_long_for_a_question_runs_inside() {
 /// So many processes of a run wait at a time; the next that is allowed does not wait.
 #[test]
 fn an_allowed_command_beyond_the_most_that_wait_runs_inside() {
-    let serving = Serving::new(Transport::Stdio).outside();
+    let serving = Serving::new(Transport::Stdio).outside_unasked();
     let (out, slow) = (serving.pattern("out"), serving.pattern("slow"));
     // Only outside, and until the marker is there, which no one inside can make.
     serving.tool("slow", "#!/bin/sh\ntouch \"$1/up-$2\"; until [ -e \"$1/go\" ]; do sleep 0.05; done\n");
@@ -185,6 +185,32 @@ fn a_rule_on_git_closes_no_repository_where_nothing_can_leave() {
     }
 }
 
+/// Where no rule lets git out, the run writes what the server reads to find the repository: a pipe makes it wait for
+/// nobody, and a file without end fills no memory.
+#[test]
+fn files_of_a_repository_that_are_pipes_or_endless_hold_nothing_up() {
+    let serving = Serving::new(Transport::Stdio).outside_unasked();
+    let out = serving.pattern("out");
+    let serving = serving.rules(&[(&out, "allow")]);
+    let workspace = serving.scratch.path().join("workspace");
+    let made = std::process::Command::new("git").args(["init", "-q"]).arg(&workspace).status();
+    assert!(made.unwrap().success());
+    let mut server = serving.options.clone().spawn();
+    let mut client = server.connect(SESSIONS);
+    for made in
+        ["mkfifo .git/index", "mkfifo .git/commondir", "truncate -s 3G .git/index", "ln -s /dev/zero .git/index"]
+    {
+        let script =
+            format!("rm -f .git/index .git/commondir; {made}; $OUT echo ran; echo $?; rm -f .git/index .git/commondir");
+        let message = client.call("shell.exec", serving.script(&script));
+        assert_eq!(result(&message)["stdout"], "ran\n0\n", "{made}: {message}");
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(peak < 1 << 20, "{peak} KiB");
+}
+
 /// Once a call could write all of a repository, git does not trust it outside for as long as the server lives.
 #[test]
 fn git_does_not_leave_from_a_repository_that_an_earlier_call_could_write() {
@@ -212,8 +238,12 @@ fn git_does_not_leave_from_a_repository_that_an_earlier_call_could_write() {
 fn the_log_counts_at_start_up_what_asks_or_stays_inside() {
     let log = |policy: &str, args: &[&str]| {
         let serving = Serving::new(Transport::Stdio).config(policy);
-        let serving =
-            serving.rules(&[("[\"mkdir\"]", "allow"), ("[\"id\"]", "allow"), ("[\"git\", \"push\"]", "allow")]);
+        let serving = serving.rules(&[
+            ("[\"mkdir\"]", "allow"),
+            ("[\"id\"]", "allow"),
+            ("[\"git\", \"push\"]", "allow"),
+            ("[\"ls\"]", "allow"),
+        ]);
         let mut server = serving.options.clone().args(&["--tools", "shell"]).args(args).spawn();
         let client = server.connect(SESSIONS);
         eventually(DEADLINE, "the log counts the rules", || {
@@ -224,21 +254,23 @@ fn the_log_counts_at_start_up_what_asks_or_stays_inside() {
     };
     let told = log(able_to_leave(), &[]);
     for part in [
-        "2 of 3 `allow` rules",
+        "3 of 4 `allow` rules",
+        "Name every word of a command in its rule",
         "asked about first, and run inside the sandbox where no one can be asked",
         "escalate_risky",
         "`mkdir` is asked about first",
         "`id` runs outside",
         "`git push` runs outside as it is; with more words it is asked about first",
+        "`ls` runs outside as it is; with more words it is asked about first",
     ] {
         assert!(told.contains(part), "{part}: {told}");
     }
     let told = log(able_to_leave(), &["--escalate-risky", "inside"]);
     assert!(told.contains("than the rule run inside the sandbox") && told.contains("`mkdir` runs inside"), "{told}");
     let told = log(able_to_leave(), &["--escalate-risky", "outside"]);
-    assert!(told.contains("`mkdir` runs outside") && !told.contains("2 of 3"), "{told}");
+    assert!(told.contains("`mkdir` runs outside") && !told.contains("3 of 4"), "{told}");
     let told = log(unable_to_leave(), &[]);
-    assert!(told.contains("commands of all 3 `allow` rules run inside") && told.contains("escalate_as"), "{told}");
+    assert!(told.contains("commands of all 4 `allow` rules run inside") && told.contains("escalate_as"), "{told}");
     assert_eq!(told.matches("escalate_as").count(), 1, "once: {told}");
     assert!(!told.contains("runs outside"), "{told}");
 }

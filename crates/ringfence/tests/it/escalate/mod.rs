@@ -43,11 +43,11 @@ pub struct Place<'a> {
 const TOOL: &str = "#!/bin/sh\nexec \"$@\"\n";
 
 impl<'a> Place<'a> {
-    /// A place where the operator's `out` is let out.
+    /// A place where the operator's `out` is let out, whatever it is told to run: the operator answers for its arguments.
     pub fn new(cx: &'a Cx) -> Self {
         let place = Place {
             cx,
-            config: escalating(is_root() && cx.mode.user == User::Root),
+            config: format!("{}{UNASKED}", escalating(is_root() && cx.mode.user == User::Root)),
             rules: String::new(),
             args: vec![],
             env: vec![],
@@ -70,6 +70,12 @@ impl<'a> Place<'a> {
 
     pub fn rule(mut self, pattern: &str, decision: &str) -> Self {
         self.rules.push_str(&format!("prefix_rule(pattern = {pattern}, decision = {decision:?})\n"));
+        self
+    }
+
+    /// The same with the default of `escalate_risky`: a rule answers for the words that it names.
+    pub fn asking(mut self) -> Self {
+        self.config = self.config.replace(UNASKED, "");
         self
     }
 
@@ -126,6 +132,9 @@ impl<'a> Place<'a> {
         self.cx.path("outside/marker")
     }
 }
+
+/// A line of `[policy]` by which an `allow` covers every argument.
+const UNASKED: &str = "escalate_risky = \"outside\"\n";
 
 /// `[policy]` for a server or a sandbox of root, or of anybody else.
 pub fn escalating(root: bool) -> String {
@@ -211,6 +220,11 @@ impl Serving {
 
     pub fn outside(self) -> Serving {
         self.config(&escalating(is_root()))
+    }
+
+    /// The same, and an `allow` covers every argument.
+    pub fn outside_unasked(self) -> Serving {
+        self.config(&format!("{}{UNASKED}", escalating(is_root())))
     }
 
     pub fn names(&self) -> String {

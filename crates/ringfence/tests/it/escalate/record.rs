@@ -8,7 +8,7 @@ use crate::support::subset::assert_holds;
 use crate::support::{Approve, DEADLINE, MODERN, SESSIONS, Transport, eventually, server};
 
 fn serving() -> Serving {
-    let serving = Serving::new(Transport::Stdio).outside();
+    let serving = Serving::new(Transport::Stdio).outside_unasked();
     let out = serving.pattern("out");
     serving.rules(&[(&out, "allow"), ("[\"cksum\"]", "forbidden"), ("[\"md5sum\"]", "prompt")])
 }
@@ -202,8 +202,9 @@ fn a_question_of_the_project_is_no_way_out() {
 fn the_one_shell_lets_out_by_default() {
     let serving = Serving::new(Transport::Stdio);
     let out = serving.pattern("out");
-    let who = if is_root() { "policy.escalate_as = \"nobody\"" } else { "" };
-    let serving = serving.config(who).rules(&[(&out, "allow")]);
+    let who = if is_root() { "escalate_as = \"nobody\"\n" } else { "" };
+    let policy = format!("[policy]\n{who}escalate_risky = \"outside\"\n");
+    let serving = serving.config(&policy).rules(&[(&out, "allow")]);
     for version in [SESSIONS, MODERN] {
         let mut server = serving.options.clone().arg("--tools").arg("shell").spawn();
         let mut client = server.connect(version);

@@ -40,10 +40,11 @@ struct Kind {
 }
 
 const KINDS: &[Kind] = &[
+    // Inside it has the variable that the command sets; outside it has the operator's environment.
     Kind {
-        name: "allow, plain program",
-        rule: ("[\"readlink\"]", "allow"),
-        command: "readlink /proc/self/ns/mnt | tr -dc 0-9",
+        name: "allow, harmless program",
+        rule: ("[\"nproc\"]", "allow"),
+        command: "n=$(OMP_NUM_THREADS=1234 nproc) || exit 1; [ $n = 1234 ] && echo 1 || echo OWN",
     },
     Kind {
         name: "allow, the whole command",
@@ -52,6 +53,11 @@ const KINDS: &[Kind] = &[
     },
     Kind {
         name: "allow, more words than the rule",
+        rule: ("[\"readlink\"]", "allow"),
+        command: "readlink /proc/self/ns/mnt | tr -dc 0-9",
+    },
+    Kind {
+        name: "allow, more words than the rule, of a program that runs others",
         rule: ("[\"env\"]", "allow"),
         command: "env ls -Ldi /proc/self/ns/mnt | tr -dc '0-9 ' | cut -d' ' -f1",
     },
@@ -70,7 +76,7 @@ fn expected(kind: &str, asker: Asker, may_leave: bool, risky: &str) -> Ran {
         ("prompt", ..) => Refused,
         // Every `allow` of a server that may let nothing out.
         _ if !may_leave => Inside,
-        ("allow, plain program" | "allow, the whole command", ..) => Outside,
+        ("allow, harmless program" | "allow, the whole command", ..) => Outside,
         (_, _, "outside") => Outside,
         (_, _, "inside") => Inside,
         (_, Asker::SaysOutside, _) => Outside,
@@ -102,7 +108,7 @@ fn try_column(asker: Asker, may_leave: bool, risky: &str) -> Vec<String> {
     let own: String = own.chars().filter(char::is_ascii_digit).collect();
     let mut wrong = Vec::new();
     for kind in KINDS {
-        let script = format!("set -o pipefail; {}", kind.command);
+        let script = format!("set -o pipefail; {}", kind.command.replace("OWN", &own));
         let message = client.call("shell.exec", json!({"command": script}));
         let result = &message["result"]["structuredContent"];
         let said = result["stdout"].as_str().unwrap_or_default().trim();

@@ -12,7 +12,8 @@ fn serving(wider: &str) -> Serving {
     let serving = Serving::new(Transport::Stdio);
     let (out, net) = (serving.pattern("out"), serving.pattern("net"));
     serving.tool("net", "#!/bin/sh\nexec \"$@\"\n");
-    let serving = serving.config(&format!("[policy]\nescalate = \"wider\"\n[policy.wider]\n{wider}"));
+    let serving = serving
+        .config(&format!("[policy]\nescalate = \"wider\"\nescalate_risky = \"outside\"\n[policy.wider]\n{wider}"));
     serving.rules(&[(&out, "allow"), (&net, "allow"), ("[\"cksum\"]", "forbidden"), ("[\"md5sum\"]", "prompt")])
 }
 
