@@ -28,12 +28,14 @@
 //! # Nothing runs unrecorded
 //!
 //! [`Record::start`] and [`Approvals::write`] fail when their record cannot be written, and then the call must
-//! not run. A `call.stop` that cannot be written is kept in memory and written before anything else.
+//! not run. A `call.stop` that cannot be written is kept in memory and written before anything else. Calls that are
+//! refused too often to be written one by one are counted (see `refusals`).
 
 mod chain;
 pub mod read;
 mod record;
 mod redact;
+mod refusals;
 mod sink;
 mod store;
 #[cfg(test)]
@@ -44,11 +46,13 @@ pub mod verify;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
 use self::chain::Entry;
 pub use self::record::{Approvals, Record};
+use self::refusals::{RefusalCount, RefusalLimits};
 use self::sink::Sink;
 use crate::base::clock::now_utc;
 use crate::base::{Error, Kind, Result};
@@ -57,13 +61,16 @@ use crate::base::{Error, Kind, Result};
 #[derive(Clone)]
 pub struct Audit(Arc<Inner>);
 
-struct Inner(Mutex<Sink>);
+struct Inner {
+    sink: Mutex<Sink>,
+    refusals: Mutex<RefusalLimits>,
+}
 
 impl Audit {
     /// Opens a new file under `root`. It is rotated when it has grown past `rotate_bytes`.
     pub fn open(root: &Path, rotate_bytes: u64) -> Result<Audit> {
         let sink = Sink::open(root, rotate_bytes).map_err(unwritable)?;
-        Ok(Audit(Arc::new(Inner(Mutex::new(sink)))))
+        Ok(Audit(Arc::new(Inner { sink: Mutex::new(sink), refusals: Mutex::default() })))
     }
 
     /// Writes one event: names, hashes and counts. Takes microseconds, so it may be called from async code.
@@ -77,7 +84,30 @@ impl Audit {
 
     /// Writes the closing record and syncs. Later events fail; it is not an error to call it twice.
     pub fn close(&self) -> Result<()> {
-        self.0.lock().close().map_err(unwritable)
+        self.0.close().map_err(unwritable)
+    }
+
+    /// Writes how many calls of this principal were refused without a record of their own, if there were any.
+    pub fn write_refusal_count(&self, principal: &str) {
+        let counted = self.0.refusals().take_count(principal);
+        self.0.write_counts(counted);
+    }
+
+    /// The same for every principal.
+    pub fn write_refusal_counts(&self) {
+        let counted = self.0.refusals().take_all();
+        self.0.write_counts(counted);
+    }
+
+    /// Whether one more refused call of this principal is on record by itself, or the time until one is.
+    fn admit_refusal(&self, principal: &str) -> std::result::Result<(), Duration> {
+        let (admitted, forgotten) = self.0.refusals().admit(principal, Instant::now());
+        self.0.write_counts(forgotten);
+        admitted
+    }
+
+    fn count_refusal(&self, principal: &str, error: &'static str) -> bool {
+        self.0.refusals().count(principal, error, (Instant::now(), now_utc()))
     }
 
     /// The end of a call cannot be refused any more: what cannot be written now is kept.
@@ -94,13 +124,36 @@ impl Audit {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, Sink> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sink.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, RefusalLimits> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is counted has happened, so it is kept until it can be written.
+    fn write_counts(&self, counts: impl IntoIterator<Item = RefusalCount>) {
+        for counted in counts {
+            tracing::warn!(principal = counted.principal, "{} refused calls were counted, not recorded", counted.count);
+            let fields = redact::redact(counted.to_fields());
+            let mut sink = self.lock();
+            let entry = Entry { ts: now_utc(), event: refusals::EVENT.to_owned(), fields };
+            if let Err(error) = sink.write_or_keep(entry) {
+                tracing::error!("the count of refused calls could not be recorded yet: {error}");
+            }
+        }
+    }
+
+    fn close(&self) -> std::io::Result<()> {
+        let counted = self.refusals().take_all();
+        self.write_counts(counted);
+        self.lock().close()
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Err(error) = self.lock().close() {
+        if let Err(error) = self.close() {
             tracing::error!("the audit log could not be closed: {error}");
         }
     }

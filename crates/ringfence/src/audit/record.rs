@@ -1,6 +1,8 @@
 //! The record of one call, as a guard: whatever becomes of the call, there is one `call.stop`.
 
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
@@ -25,6 +27,9 @@ const ORDER: [&str; 12] = [
     "timeout_ms",
 ];
 
+/// The one outcome after which a call runs.
+const APPROVED: &str = "approved";
+
 /// What an approval repeats of its call.
 const APPROVAL: [&str; 5] = ["trace_id", "session", "principal", "tool", "arguments_hash"];
 
@@ -35,14 +40,43 @@ pub struct Record {
     opened: Instant,
     started: Option<(String, Instant)>,
     finished: bool,
+    refusal: Arc<CallRefusal>,
+}
+
+/// Whether a call that never runs is on record by itself. Decided once, so that its `approval` and its `call.stop` are
+/// both there or both left out.
+#[derive(Default)]
+struct CallRefusal {
+    has_started: AtomicBool,
+    admitted: OnceLock<std::result::Result<(), Duration>>,
+}
+
+impl CallRefusal {
+    /// A call that runs is always on record.
+    fn admit(&self, audit: &Audit, fields: &Map<String, Value>) -> std::result::Result<(), Duration> {
+        if self.has_started.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        *self.admitted.get_or_init(|| audit.admit_refusal(principal_of(fields)))
+    }
+}
+
+fn principal_of(fields: &Map<String, Value>) -> &str {
+    fields.get("principal").and_then(Value::as_str).unwrap_or_default()
 }
 
 impl Record {
     /// Writes nothing yet: what is not known is given with `set`.
     pub fn open(audit: &Audit, trace_id: &TraceId, fields: Value) -> Record {
         let known = Map::from_iter([("trace_id".to_owned(), Value::from(trace_id.as_str()))]);
-        let mut record =
-            Record { audit: audit.clone(), fields: known, opened: Instant::now(), started: None, finished: false };
+        let mut record = Record {
+            audit: audit.clone(),
+            fields: known,
+            opened: Instant::now(),
+            started: None,
+            finished: false,
+            refusal: Arc::default(),
+        };
         record.set(fields);
         record
     }
@@ -60,14 +94,33 @@ impl Record {
     pub fn approvals(&self) -> Approvals {
         let fields =
             APPROVAL.iter().filter_map(|name| Some(((*name).to_owned(), self.fields.get(*name)?.clone()))).collect();
-        Approvals { audit: self.audit.clone(), fields }
+        Approvals { audit: self.audit.clone(), fields, refusal: Arc::clone(&self.refusal) }
     }
 
     /// Before the run. An error means that the call must not run.
     pub fn start(&mut self) -> Result<()> {
         self.audit.event("call.start", Value::Object(self.ordered()))?;
         self.started = Some((now_utc(), Instant::now()));
+        self.refusal.has_started.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Who made the call.
+    pub fn principal(&self) -> &str {
+        principal_of(&self.fields)
+    }
+
+    /// Whether a call that ends without having run may be on record by itself. Otherwise the time until its principal's
+    /// next refused call may, and the record is to be ended with [`Record::count_refusal`].
+    pub fn admit_refusal(&self) -> std::result::Result<(), Duration> {
+        self.refusal.admit(&self.audit, &self.fields)
+    }
+
+    /// Ends the record of a refused call as one more in its principal's count. True for the first of a count, which
+    /// then has to be written: see [`Audit::write_refusal_count`].
+    pub fn count_refusal(mut self, error: &Error) -> bool {
+        self.finished = true;
+        self.audit.count_refusal(principal_of(&self.fields), error.kind().name())
     }
 
     pub fn finish(mut self, facts: &Facts, error: Option<&Error>, cause: Option<Cause>) {
@@ -111,11 +164,16 @@ impl Record {
 pub struct Approvals {
     audit: Audit,
     fields: Map<String, Value>,
+    refusal: Arc<CallRefusal>,
 }
 
 impl Approvals {
     /// What was decided: `approved`, `denied` or `expired`, by whom, and for how long (`mode`).
     pub fn write(&self, outcome: &str, by: &str, mode: &str) -> Result<()> {
+        // The call ends with this, and is counted then.
+        if outcome != APPROVED && self.refusal.admit(&self.audit, &self.fields).is_err() {
+            return Ok(());
+        }
         let mut fields = self.fields.clone();
         for (name, value) in [("outcome", outcome), ("by", by), ("mode", mode)] {
             fields.insert(name.to_owned(), value.into());

@@ -142,6 +142,48 @@ fn a_dropped_record_is_aborted_even_in_a_panic() {
     intact(root.path());
 }
 
+/// Whether they are on record by themselves or counted, the log accounts for all of them, whoever ends it.
+#[test]
+fn refused_calls_are_recorded_or_counted_until_the_end() {
+    let root = Dir::new();
+    let audit = Audit::open(root.path(), LARGE).unwrap();
+    let error = Error::new(Kind::ApprovalDenied, "x");
+    let refuse = |principal: &str| {
+        let mut record = Record::open(&audit, &TraceId::mint(), call_fields());
+        record.set(json!({"principal": principal}));
+        record.approvals().write("denied", "nobody", "once").unwrap();
+        match record.admit_refusal() {
+            Ok(()) => record.finish(&Facts::default(), Some(&error), None),
+            Err(_) => drop(record.count_refusal(&error)),
+        }
+    };
+    for _ in 0..500 {
+        refuse("alice");
+        refuse("bob");
+    }
+    // One that runs is on record with all its answers, however many were refused.
+    let mut running = Record::open(&audit, &TraceId::mint(), call_fields());
+    running.approvals().write("approved", "client", "once").unwrap();
+    running.start().unwrap();
+    running.approvals().write("denied", "client", "once").unwrap();
+    assert!(running.admit_refusal().is_ok());
+    running.finish(&Facts::default(), Some(&error), None);
+    refuse("alice");
+    drop(audit);
+
+    let records = records(root.path());
+    let of_whom = |event: &str, who: &str| of(&records, event).into_iter().filter(|r| r["principal"] == who).count();
+    for (who, calls) in [("alice", 501), ("bob", 500)] {
+        let counts = of(&records, "call.refused").into_iter().filter(|record| record["principal"] == who);
+        let counted: u64 = counts.map(|record| record["count"].as_u64().unwrap()).sum();
+        let stops = of_whom("call.stop", who) - usize::from(who == "alice");
+        assert_eq!(stops as u64 + counted, calls, "{who}");
+        assert!((100..200).contains(&stops), "{who}: {stops}");
+        assert_eq!(of_whom("approval", who), stops + if who == "alice" { 2 } else { 0 });
+    }
+    intact(root.path());
+}
+
 #[test]
 fn files_are_private_and_begin_with_a_header_that_links_the_one_before() {
     let root = Dir::new();

@@ -16,6 +16,7 @@ pub mod seal;
 pub mod secret;
 pub mod shown;
 pub mod sieve;
+pub mod token_bucket;
 pub mod visible;
 pub mod workspace;
 

@@ -5,6 +5,7 @@
 
 pub mod park;
 mod prepare;
+mod refused;
 mod reload;
 mod run;
 pub mod shape;

@@ -99,6 +99,9 @@ impl Pipeline {
         match &result {
             Ok(output) => record.finish(&output.facts, None, cancel.cause()),
             Err(error) => {
+                if let Err(wait) = record.admit_refusal() {
+                    return Err(self.count_refusal(record, error, wait));
+                }
                 let facts = Facts { status: Some(status_of(error)), ..Facts::default() };
                 // What stands behind the words that the caller gets is here, under the same trace id.
                 match error.kind() {

@@ -211,9 +211,18 @@ fn details(value: &Value) -> String {
         Value::Number(number) => Some(format!("{before}{number}")),
         _ => None,
     });
+    let amounts = sum_up(value);
     let denials = value["denials"].as_array().into_iter().flatten();
     let denials = denials.filter_map(|denial| Some(format!("refused {}", clean(denial.get("name")?.as_str()?))));
-    exec(value).into_iter().chain(shown).chain(denials).collect::<Vec<_>>().join(", ")
+    exec(value).into_iter().chain(amounts).chain(shown).chain(denials).collect::<Vec<_>>().join(", ")
+}
+
+/// How many calls were refused, and with which kinds of error.
+fn sum_up(value: &Value) -> Vec<String> {
+    let calls = value["count"].as_u64().map(|calls| count(calls, "call"));
+    let errors = value["errors"].as_object().into_iter().flatten();
+    let errors = errors.map(|(kind, calls)| format!("{} {calls}", clean(kind)));
+    calls.into_iter().chain(errors).collect()
 }
 
 /// The words of a command, and the rule that decided about it.

@@ -207,6 +207,7 @@ async fn serve(mut config: Config, made: config::Made, seen: config::Prints, sta
     server.pipeline.idle(server.config.limits.grace * 2 + Duration::from_secs(1)).await;
     sandbox::end_zygotes(ZYGOTES_END).await;
     let reason = server.shutdown.cause().map_or("eof", Cause::name);
+    audit.write_refusal_counts();
     audit.event("server.stop", json!({"cause": reason}))?;
     audit.close()?;
     result

@@ -3,6 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::base::token_bucket::TokenBucket;
+
 /// Lines that may follow one another without a pause.
 const BURST: u32 = 10;
 /// After that, one line in this time.
@@ -14,31 +16,23 @@ pub struct LogLimit {
 }
 
 struct State {
-    left: u32,
-    refilled: Option<Instant>,
+    bucket: TokenBucket,
     unlogged: u64,
 }
 
 impl LogLimit {
     /// A limit that nothing has been counted against.
     pub const fn new() -> Self {
-        LogLimit { state: Mutex::new(State { left: BURST, refilled: None, unlogged: 0 }) }
+        LogLimit { state: Mutex::new(State { bucket: TokenBucket::new(BURST, INTERVAL), unlogged: 0 }) }
     }
 
     /// Whether a line may be written now, and how many were left out since the last one.
     pub fn admit(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let refilled = *state.refilled.get_or_insert(now);
-        let earned = u32::try_from(now.duration_since(refilled).as_secs() / INTERVAL.as_secs()).unwrap_or(u32::MAX);
-        if earned > 0 {
-            state.left = state.left.saturating_add(earned).min(BURST);
-            state.refilled = Some(now);
-        }
-        if state.left == 0 {
+        if state.bucket.take(now).is_err() {
             state.unlogged += 1;
             return None;
         }
-        state.left -= 1;
         Some(std::mem::take(&mut state.unlogged))
     }
 }

@@ -34,6 +34,7 @@ mod names;
 mod peers;
 mod prepared;
 mod prompts;
+mod refused_calls;
 mod reload;
 mod results;
 mod rules;

@@ -1,0 +1,88 @@
+//! A token bucket: so many at once, then one per interval.
+
+use std::time::{Duration, Instant};
+
+/// Tokens that come back with time. The caller passes the time in, so that a test needs no clock.
+#[derive(Debug, Clone)]
+pub struct TokenBucket {
+    burst: u32,
+    interval: Duration,
+    left: u32,
+    /// Up to when returned tokens are included in `left`. None before the first use.
+    refilled: Option<Instant>,
+}
+
+impl TokenBucket {
+    /// A full bucket of `burst` tokens, to which one returns per `interval`.
+    pub const fn new(burst: u32, interval: Duration) -> Self {
+        TokenBucket { burst, interval, left: burst, refilled: None }
+    }
+
+    /// Takes a token, or returns the time until the next one.
+    pub fn take(&mut self, now: Instant) -> Result<(), Duration> {
+        let refilled = self.refill(now);
+        if self.left == 0 {
+            return Err(self.interval.saturating_sub(now.saturating_duration_since(refilled)));
+        }
+        self.left -= 1;
+        Ok(())
+    }
+
+    /// Whether nothing of it is in use: then a new bucket is the same.
+    pub fn is_full(&mut self, now: Instant) -> bool {
+        self.refill(now);
+        self.left == self.burst
+    }
+
+    /// Adds the tokens that have come back, and returns up to when they are counted.
+    fn refill(&mut self, now: Instant) -> Instant {
+        let since = *self.refilled.get_or_insert(now);
+        let elapsed = now.saturating_duration_since(since);
+        let earned = u32::try_from(elapsed.as_nanos() / self.interval.as_nanos().max(1)).unwrap_or(u32::MAX);
+        let refilled = match self.left.saturating_add(earned) {
+            left if left >= self.burst => {
+                self.left = self.burst;
+                now
+            }
+            left => {
+                self.left = left;
+                // The rest of the elapsed time belongs to the next token.
+                since + self.interval * earned
+            }
+        };
+        self.refilled = Some(refilled);
+        refilled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_burst_and_then_one_per_interval() {
+        let mut bucket = TokenBucket::new(3, SECOND);
+        let start = Instant::now();
+        assert_eq!((0..10).filter(|_| bucket.take(start).is_ok()).count(), 3);
+        assert_eq!(bucket.take(start + SECOND / 4), Err(SECOND * 3 / 4));
+        assert!(bucket.take(start + SECOND).is_ok());
+        assert!(bucket.take(start + SECOND).is_err());
+        // Time between two tokens is not lost.
+        assert!(bucket.take(start + SECOND * 5 / 2).is_ok());
+        assert!(bucket.take(start + SECOND * 3).is_ok());
+    }
+
+    #[test]
+    fn it_never_holds_more_than_its_burst() {
+        let mut bucket = TokenBucket::new(3, SECOND);
+        let start = Instant::now();
+        assert!(bucket.is_full(start));
+        assert!(bucket.take(start).is_ok());
+        assert!(!bucket.is_full(start));
+        let later = start + 1000 * SECOND;
+        assert!(bucket.is_full(later));
+        assert_eq!((0..10).filter(|_| bucket.take(later).is_ok()).count(), 3);
+    }
+}

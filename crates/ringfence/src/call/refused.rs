@@ -1,0 +1,51 @@
+//! Calls that are refused more often than they can be on record one by one.
+
+use std::time::Duration;
+
+use super::Pipeline;
+use crate::audit::Record;
+use crate::base::{Error, Kind};
+
+/// A count is on record this long after its first call at the latest, so that a server that is killed loses little.
+const COUNT_DELAY: Duration = Duration::from_secs(5);
+
+impl Pipeline {
+    /// Ends a refused call without a record of its own, and returns the answer to it.
+    pub(super) fn count_refusal(&self, record: Record, error: &Error, wait: Duration) -> Error {
+        let principal = record.principal().to_owned();
+        if record.count_refusal(error) {
+            let audit = self.audit.clone();
+            // Not among the calls in flight: the end of the server does not wait for it, but writes the count itself.
+            tokio::spawn(async move {
+                tokio::time::sleep(COUNT_DELAY).await;
+                audit.write_refusal_count(&principal);
+            });
+        }
+        answer(error, wait)
+    }
+}
+
+/// Says what was wrong all the same, so that whoever makes mistakes can stop making them.
+fn answer(error: &Error, wait: Duration) -> Error {
+    let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
+    let message = format!("too many calls were refused, and so was this one ({}): {}", error.kind().name(), error);
+    Error::new(Kind::ResourceExhausted, message)
+        .reason("refused_calls")
+        .hint(format!("Correct the call. Valid calls still run; wait {wait_ms} ms after one that is refused."))
+        .with("retry_after_ms", wait_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_says_what_was_wrong_and_when_to_try_again() {
+        let refused = Error::new(Kind::UnknownTool, "there is no tool `x`");
+        let error = answer(&refused, Duration::from_millis(150));
+        assert_eq!((error.kind(), error.reason_name()), (Kind::ResourceExhausted, Some("refused_calls")));
+        assert!(error.message().contains("(unknown_tool): there is no tool `x`"), "{error}");
+        assert!(error.hint_text().unwrap().contains("wait 151 ms"), "{error:?}");
+        assert_eq!(error.fact("retry_after_ms"), Some(&151.into()));
+    }
+}
