@@ -134,7 +134,7 @@ pub(super) fn is_being_written(bytes: &[u8], seq: u64) -> bool {
 }
 
 /// A record of another file, as headers name it. Without `seq` and `mac` it says only that the file was there.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Link {
     pub(super) file: String,
     pub(super) at: Option<(u64, String)>,

@@ -18,7 +18,9 @@
 //! Nor against an older state put back whole. Who kept a copy of the newest file *and* its head can put both
 //! back; only the link of a file that was opened in the meantime shows the records that are gone. Who removes the
 //! newest file with its head and puts the `latest` from before it back leaves no trace, unless a rotation names it.
-//! A retention job that removes old files is reported like anybody else who removes them.
+//!
+//! Old files are removed by [`prune`] alone, which leaves a sealed record of what it removed. A file that such a record
+//! does not name is missing, whoever removed it.
 //!
 //! A process killed in mid-write leaves a last line without its newline (a torn tail). That is a crash and is
 //! called so, as long as the head agrees with the last whole record; the next process opens a new file. Records
@@ -32,12 +34,15 @@
 //! refused too often to be written one by one are counted (see `refusals`).
 
 mod chain;
+pub mod prune;
 pub mod read;
 mod record;
 mod redact;
 mod refusals;
+mod scan;
 mod sink;
 mod store;
+mod survey;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -85,6 +90,11 @@ impl Audit {
     /// Writes the closing record and syncs. Later events fail; it is not an error to call it twice.
     pub fn close(&self) -> Result<()> {
         self.0.close().map_err(unwritable)
+    }
+
+    /// Begins the next file when the current one was begun that long ago.
+    pub fn rotate_older_than(&self, age: Duration) {
+        self.0.lock().rotate_older_than(age);
     }
 
     /// Writes how many calls of this principal were refused without a record of their own, if there were any.

@@ -99,8 +99,10 @@ impl Reader {
     fn open(&self, name: &str) -> io::Result<Option<Source>> {
         let mut place = self.places.get(name).copied().unwrap_or_default();
         let mut file = match open_regular(&self.dir.join(name)) {
-            // `verify` names it.
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => return Ok(None),
+            // `verify` names the one; the other was pruned since the directory was read.
+            Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::NotFound) => {
+                return Ok(None);
+            }
             file => BufReader::new(file?),
         };
         file.seek(SeekFrom::Start(place.offset))?;
@@ -154,7 +156,7 @@ fn next_line(file: &mut BufReader<File>, place: &mut Place, name: &str) -> io::R
 
 /// `20261115T214003.123456Z-…` as the time stamps in the log are written. Empty, which is before everything,
 /// for a name that is not ours.
-fn opened_at(name: &str) -> String {
+pub(super) fn opened_at(name: &str) -> String {
     match (name.get(..4), name.get(4..6), name.get(6..11), name.get(11..13), name.get(13..23)) {
         (Some(year), Some(month), Some(day), Some(minute), Some(rest)) => {
             let (day, hour) = day.split_at(2);

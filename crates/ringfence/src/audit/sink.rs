@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value, json};
 
@@ -57,8 +58,7 @@ impl Sink {
         }
         self.write_backlog()?;
         if let Some(file) = &mut self.current {
-            let line = file.seal(&self.store, &entry("close", json!({"reason": "end"})));
-            file.append(&self.store, &line)?;
+            file.write(&self.store, &closing_entry())?;
         }
         self.closed = true;
         match self.current.take() {
@@ -92,8 +92,16 @@ impl Sink {
                 none.insert(LogFile::open(&self.store)?)
             }
         };
-        let line = file.seal(&self.store, entry);
-        file.append(&self.store, &line)
+        file.write(&self.store, entry)
+    }
+
+    /// Begins the next file when the current one was begun that long ago, so that a server that runs for months leaves
+    /// files that can be pruned.
+    pub(super) fn rotate_older_than(&mut self, age: Duration) {
+        let is_old = |file: &LogFile| file.opened.elapsed().is_ok_and(|elapsed| elapsed >= age);
+        if let Some(file) = self.current.take_if(|file| file.seq > 1 && is_old(file)) {
+            self.current = self.rotate(file);
+        }
     }
 
     /// The file to go on with: the next one, or the same when it was not closed, or none when it was and the
@@ -137,7 +145,13 @@ fn entry(event: &str, fields: Value) -> Entry {
     Entry { ts: now_utc(), event: event.to_owned(), fields }
 }
 
-struct LogFile {
+/// The end of a file in order.
+fn closing_entry() -> Entry {
+    entry("close", json!({"reason": "end"}))
+}
+
+/// A file that this process writes.
+pub(super) struct LogFile {
     name: String,
     path: PathBuf,
     /// Locked as long as the process lives: that is how a reader knows a file in use from a crashed one.
@@ -149,12 +163,32 @@ struct LogFile {
     mac: Mac,
     /// Bytes of a failed write may stand behind the last record.
     torn: bool,
+    opened: SystemTime,
 }
 
 impl LogFile {
     /// The caller holds the directory's lock.
-    fn open(store: &Store) -> io::Result<LogFile> {
+    pub(super) fn open(store: &Store) -> io::Result<LogFile> {
         NewFile::prepare(store, &new_name(), None)?.publish()
+    }
+
+    /// All or nothing, as [`LogFile::append`].
+    pub(super) fn write(&mut self, store: &Store, entry: &Entry) -> io::Result<()> {
+        let line = self.seal(store, entry);
+        self.append(store, &line)
+    }
+
+    /// Returns when records, head and names are on the disk.
+    pub(super) fn sync(&self, store: &Store) -> io::Result<()> {
+        self.file.sync_all()?;
+        self.head.sync_all()?;
+        store.sync()
+    }
+
+    /// Ends the file in order.
+    pub(super) fn close(mut self, store: &Store) -> io::Result<()> {
+        self.write(store, &closing_entry())?;
+        self.sync(store)
     }
 
     fn seal(&self, store: &Store, entry: &Entry) -> Line {
@@ -270,6 +304,7 @@ impl NewFile {
             seq: line.seq,
             mac: line.mac,
             torn: false,
+            opened: SystemTime::now(),
         };
         Ok(NewFile { log, written_as, latest: (latest_path, store.path(LATEST)), head_path })
     }

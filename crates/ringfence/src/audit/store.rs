@@ -11,7 +11,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, BufRead, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ impl Store {
         lock.lock()?;
         // Whoever made one of these held the lock, so what is left is a dead process's.
         for name in TEMPORARIES {
-            sweep(&dir.join(name))?;
+            remove_if_there(&dir.join(name))?;
         }
         let key = match read_key(&dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -104,7 +104,28 @@ impl Store {
         if let Some(lock) = &lock {
             lock.lock_shared()?;
         }
+        self.contents()
+    }
+
+    /// The same for a caller that holds the lock, or that only wants to know what is there by now.
+    pub(super) fn contents(&self) -> io::Result<Snapshot> {
         Ok(Snapshot { names: names(&self.dir)?, latest: self.latest() })
+    }
+
+    /// Whether a log file of these names is gone by now. Pruning removes files while others read them.
+    pub(super) fn has_lost(&self, names: &[String]) -> io::Result<bool> {
+        let now = self.contents()?.names;
+        Ok(names.iter().any(|name| name.ends_with(LOG) && now.binary_search(name).is_err()))
+    }
+
+    /// Whether the directory belongs to the user of this process.
+    pub(super) fn is_owned_by_us(&self) -> io::Result<bool> {
+        Ok(fs::metadata(&self.dir)?.uid() == rustix::process::geteuid().as_raw())
+    }
+
+    /// Makes names that were added and removed last through a power cut.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        File::open(&self.dir)?.sync_all()
     }
 
     /// The newest record of the file opened last, which the next header links, and what was wrong with `latest`,
@@ -240,12 +261,13 @@ pub(super) fn create_new(path: &Path, append: bool) -> io::Result<File> {
 
 fn temporary(dir: &Path, name: &str) -> io::Result<(PathBuf, File)> {
     let path = dir.join(name);
-    sweep(&path)?;
+    remove_if_there(&path)?;
     let file = create_new(&path, true)?;
     Ok((path, file))
 }
 
-fn sweep(path: &Path) -> io::Result<()> {
+/// Removes a file. It is not an error when there is none.
+pub(super) fn remove_if_there(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

@@ -1,15 +1,16 @@
 //! Walks every file of the log and says which record is the first that is not as it was written.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, BufRead, BufReader};
+use std::io;
 use std::path::Path;
 
-use serde_json::Value;
-
-use super::chain::{self, Link, Mac, START};
-use super::store::{HEAD, LATEST, LOG, MAX_LINE, Snapshot, Store, head_of, open_regular, read_line};
-use crate::base::ids::hex;
+use super::prune::record::PruneHistory;
+pub use super::prune::record::{PruneSummary, PruneTotal};
+pub use super::scan::{Problem, State};
+use super::scan::{Scan, links};
+use super::store::{HEAD, LATEST, LOG, Snapshot, Store};
+use super::survey::LogSurvey;
 use crate::base::{Error, Kind, Result};
 
 /// What [`verify`] found.
@@ -22,6 +23,8 @@ pub struct Report {
     pub problems: Vec<Problem>,
     /// What a crash left behind, beside the files that end with one.
     pub notes: Vec<String>,
+    /// Files that sealed records account for.
+    pub pruned: Option<PruneSummary>,
 }
 
 #[derive(Debug)]
@@ -31,74 +34,55 @@ pub struct FileReport {
     pub state: State,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// Ends with its closing record.
-    Closed,
-    /// A process is writing it.
-    Open,
-    /// Its process ended without closing it; `torn` bytes of an unfinished record follow the last whole one.
-    Crashed {
-        torn: u64,
-    },
-    Broken,
-}
+/// How often the log is read again because files went away meanwhile.
+const ATTEMPTS: usize = 5;
 
-/// One thing that is not as it was written.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Problem {
-    pub file: String,
-    /// Counted from 1; where something is missing, the line it would have.
-    pub line: u64,
-    pub seq: Option<u64>,
-    pub what: String,
-}
-
-impl std::fmt::Display for Problem {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} line {}", self.file, self.line)?;
-        if let Some(seq) = self.seq {
-            write!(f, " (seq {seq})")?;
-        }
-        write!(f, ": {}", self.what)
-    }
-}
-
+/// Checks every record, head and link of the log below `root`.
 pub fn verify(root: &Path) -> Result<Report> {
     let store = Store::existing(root).map_err(unreadable)?;
-    let Snapshot { names, latest } = store.snapshot().map_err(unreadable)?;
-    let logs: Vec<&String> = names.iter().filter(|name| name.ends_with(LOG)).collect();
-
-    // Which records of which file the headers of other files link. Not believed yet, only looked for.
-    let mut wanted: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
-    for name in &logs {
-        for link in first_line(&store, name).iter().flat_map(links) {
-            wanted.entry(link.file).or_default().extend(link.at.map(|(seq, _)| seq));
+    for _ in 1..ATTEMPTS {
+        // A prune may remove files between the look at the directory and the look into them.
+        let names = store.contents().map_err(unreadable)?.names;
+        let report = verify_once(&store)?;
+        if report.problems.is_empty() || !store.has_lost(&names).map_err(unreadable)? {
+            return Ok(report);
         }
     }
+    verify_once(&store)
+}
+
+fn verify_once(store: &Store) -> Result<Report> {
+    let Snapshot { names, latest } = store.snapshot().map_err(unreadable)?;
+    let survey = LogSurvey::read(store, &names);
+    let mut wanted = survey.wanted_records();
     let mut scans = BTreeMap::new();
-    for name in &logs {
-        let wanted = wanted.remove(name.as_str()).unwrap_or_default();
-        scans.insert(name.as_str(), Scan::run(&store, name, wanted).map_err(unreadable)?);
+    for name in survey.headers.keys() {
+        let wanted = wanted.remove(name).unwrap_or_default();
+        scans.insert(name.as_str(), Scan::run(store, name, wanted).map_err(unreadable)?);
     }
 
     let mut problems: Vec<Problem> = scans.values().flat_map(|scan| scan.problem.clone()).collect();
     let mut notes = Vec::new();
-    check_links(&scans, &mut problems);
+    check_links(&scans, &survey.pruned, &mut problems);
     check_order(&scans, &mut problems);
     check_rotations(&scans, &mut notes);
     check_latest(&scans, latest, &mut problems, &mut notes);
-    check_lone_heads(&store, &names, &scans, &mut problems, &mut notes);
+    check_lone_heads(store, &names, &survey, &mut problems, &mut notes);
+    let leftovers = survey.pruned.leftovers(&names).len();
+    if leftovers > 0 {
+        notes.push(format!("crash: pruned files that are not removed yet: {leftovers}; the next prune removes them"));
+    }
     problems.sort();
     problems.dedup_by(|later, first| later.file == first.file && later.line == first.line);
     let files: Vec<_> = scans
         .iter()
         .map(|(name, scan)| FileReport { name: (*name).to_owned(), records: scan.records, state: scan.state })
         .collect();
-    Ok(Report { records: files.iter().map(|file| file.records).sum(), files, problems, notes })
+    let records = files.iter().map(|file| file.records).sum();
+    Ok(Report { records, files, problems, notes, pruned: survey.pruned.summary().cloned() })
 }
 
-fn unreadable(error: io::Error) -> Error {
+pub(super) fn unreadable(error: io::Error) -> Error {
     if error.kind() == io::ErrorKind::NotFound {
         return Error::new(Kind::NotFound, "there is no audit log, or its key is missing")
             .hint("Check --root; the log and its key are in the directory `audit` below it.")
@@ -109,176 +93,24 @@ fn unreadable(error: io::Error) -> Error {
         .source(error)
 }
 
-fn first_line(store: &Store, name: &str) -> Option<Value> {
-    let mut line = Vec::new();
-    read_line(&mut BufReader::new(open_regular(&store.path(name)).ok()?), &mut line).ok()?;
-    serde_json::from_slice(&line).ok()
-}
-
-fn links(header: &Value) -> Vec<Link> {
-    ["predecessor", "continues"].iter().filter_map(|name| Link::from_json(&header[name])).collect()
-}
-
-/// One file, read through once.
-struct Scan {
-    records: u64,
-    state: State,
-    problem: Option<Problem>,
-    /// Proven records that others ask about, and their macs.
-    macs: BTreeMap<u64, Mac>,
-    /// The first and the last proven record.
-    header: Option<Value>,
-    last: Value,
-    last_mac: Mac,
-}
-
-impl Scan {
-    fn new() -> Scan {
-        Scan {
-            records: 0,
-            state: State::Broken,
-            problem: None,
-            macs: BTreeMap::new(),
-            header: None,
-            last: Value::Null,
-            last_mac: START,
-        }
-    }
-
-    fn run(store: &Store, name: &str, mut wanted: BTreeSet<u64>) -> io::Result<Scan> {
-        let file = match open_regular(&store.path(name)) {
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                let what = error.to_string();
-                let problem = Problem { file: name.into(), line: 1, seq: None, what };
-                return Ok(Scan { problem: Some(problem), ..Scan::new() });
-            }
-            file => file?,
-        };
-        // Before the records are read: a file in use may grow, but what the head says now must be in it.
-        let head = store.head(name);
-        wanted.extend(head.as_ref().ok().map(|(seq, _)| *seq));
-        let in_use = matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock));
-
-        let mut scan = Scan::new();
-        let torn = scan.read_records(store, name, &wanted, BufReader::new(file))?;
-        if scan.problem.is_none() {
-            let ended = scan.check_end(store, name, head, in_use, &torn);
-            match ended {
-                Ok(state) => scan.state = state,
-                Err(problem) => scan.problem = Some(problem),
-            }
-        }
-        Ok(scan)
-    }
-
-    /// Up to the first record that does not fit. Returns what follows the last newline.
-    fn read_records(
-        &mut self,
-        store: &Store,
-        name: &str,
-        wanted: &BTreeSet<u64>,
-        mut file: impl BufRead,
-    ) -> io::Result<Vec<u8>> {
-        let (mut line, mut whole) = (Vec::new(), Vec::new());
-        loop {
-            line.clear();
-            read_line(&mut file, &mut line)?;
-            let seq = self.records + 1;
-            if line.len() == MAX_LINE && line.last() != Some(&b'\n') {
-                let what = format!("this line is no record: it has more than {MAX_LINE} bytes");
-                self.problem = Some(Problem { file: name.into(), line: seq, seq: Some(seq), what });
-                return Ok(Vec::new());
-            }
-            if line.pop_if(|end| *end == b'\n').is_none() {
-                self.last = serde_json::from_slice(&whole).unwrap_or_default();
-                return Ok(line);
-            }
-            match chain::check(&store.key, &self.last_mac, seq, &line) {
-                Ok(mac) => self.last_mac = mac,
-                Err(what) => {
-                    self.problem = Some(Problem { file: name.into(), line: seq, seq: Some(seq), what });
-                    return Ok(Vec::new());
-                }
-            }
-            self.records = seq;
-            if wanted.contains(&seq) {
-                self.macs.insert(seq, self.last_mac);
-            }
-            if seq == 1 {
-                let header: Value = serde_json::from_slice(&line).unwrap_or_default();
-                if header["file"] != name {
-                    let what = format!("this is the file {}, under another name", header["file"]);
-                    self.problem = Some(Problem { file: name.into(), line: 1, seq: Some(1), what });
-                    return Ok(Vec::new());
-                }
-                self.header = Some(header);
-            }
-            std::mem::swap(&mut line, &mut whole);
-        }
-    }
-
-    /// Does the file end where its head says it does?
-    fn check_end(
-        &self,
-        store: &Store,
-        name: &str,
-        head: std::result::Result<(u64, Mac), String>,
-        in_use: bool,
-        torn: &[u8],
-    ) -> std::result::Result<State, Problem> {
-        let next = self.records + 1;
-        let broken = |what: String| Problem { file: name.into(), line: next, seq: Some(next), what };
-        let damaged = |what: String| Problem { file: head_of(name), line: 1, seq: None, what };
-        let (seq, mac) = head.map_err(|what| damaged(format!("the head of this file: {what}")))?;
-        if seq > self.records {
-            let part = if torn.is_empty() { "" } else { ", and a part of the next one" };
-            return Err(broken(format!(
-                "the tail was cut: {seq} records were written, {} are there{part}",
-                self.records
-            )));
-        }
-        // One record may be newer than the head, when the process died between the two; more, and the head is old.
-        if self.macs.get(&seq) != Some(&mac)
-            || (seq + 1 < self.records && !store.head(name).is_ok_and(|(now, _)| now + 1 >= self.records))
-        {
-            return Err(damaged(format!(
-                "the head of this file is not its own newest: it says {seq} of {}",
-                self.records
-            )));
-        }
-        let closed = self.last["event"] == "close";
-        // In a file in use, the next record may be half written at this moment, and its head is written after it.
-        let is_record = match in_use {
-            true => !closed && chain::is_being_written(torn, next),
-            false => !closed && seq == self.records && chain::begins_record(torn, next),
-        };
-        if !torn.is_empty() && !is_record {
-            return Err(broken("something that is not a record was added".into()));
-        }
-        Ok(match (closed, in_use) {
-            (true, _) => State::Closed,
-            (false, true) => State::Open,
-            (false, false) => State::Crashed { torn: torn.len() as u64 },
-        })
-    }
-}
-
-fn missing(file: &str, what: String) -> Problem {
+pub(super) fn missing(file: &str, what: String) -> Problem {
     Problem { file: file.to_owned(), line: 1, seq: Some(1), what: format!("the file is missing: {what}") }
 }
 
-/// Every record that a header links must be there.
-fn check_links(scans: &BTreeMap<&str, Scan>, problems: &mut Vec<Problem>) {
+/// Every record that a header links must be there, or a sealed record must say that exactly this one was pruned.
+fn check_links(scans: &BTreeMap<&str, Scan>, pruned: &PruneHistory, problems: &mut Vec<Problem>) {
     for (name, scan) in scans {
         for link in scan.header.iter().flat_map(links) {
             let Some(linked) = scans.get(link.file.as_str()) else {
-                problems.push(missing(&link.file, format!("{name} line 1 links it")));
+                if !pruned.covers(&link) {
+                    problems.push(missing(&link.file, format!("{name} line 1 links it")));
+                }
                 continue;
             };
-            let Some((seq, mac)) = link.at else { continue };
-            if linked.macs.get(&seq).is_some_and(|found| hex(found) == mac) {
+            if linked.holds(&link) {
                 continue;
             }
+            let Some((seq, _)) = link.at else { continue };
             // Where the linked file is broken before that record, this says nothing new.
             if linked.problem.is_none() || linked.records >= seq {
                 let what = format!("the record that {name} line 1 links is not there");
@@ -352,17 +184,17 @@ fn check_latest(
     }
 }
 
-/// A head outlives its file only where a process died while it opened the file.
+/// A head outlives its file only where a process died while it opened the file, or while it pruned it.
 fn check_lone_heads(
     store: &Store,
     names: &[String],
-    scans: &BTreeMap<&str, Scan>,
+    survey: &LogSurvey,
     problems: &mut Vec<Problem>,
     notes: &mut Vec<String>,
 ) {
     for head in names.iter().filter(|name| name.ends_with(HEAD)) {
         let file = format!("{}{LOG}", head.trim_end_matches(HEAD));
-        if scans.contains_key(file.as_str()) {
+        if survey.headers.contains_key(&file) || survey.pruned.names(&file) {
             continue;
         }
         let empty = fs::metadata(store.path(head)).is_ok_and(|found| found.is_file() && found.len() == 0);

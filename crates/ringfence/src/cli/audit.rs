@@ -1,4 +1,6 @@
-//! `ringfence audit`: read the log, follow it, check it.
+//! `ringfence audit`: read the log, follow it, check it, prune it.
+
+mod prune;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -9,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
 use crate::audit::read::{Event, Reader};
-use crate::audit::verify::{FileReport, State, verify};
+use crate::audit::verify::{FileReport, PruneSummary, State, verify};
 use crate::base::clock::{format_utc, parse_span};
 use crate::base::{Error, Kind, Result, visible};
 use crate::registry::underscored;
@@ -21,7 +23,7 @@ use crate::registry::underscored;
 /// only their hash.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  ringfence audit --since 10m               the last ten minutes\n  ringfence audit --follow --tool shell.exec  calls of one tool as they happen\n  ringfence audit --trace 3f9a01c2          everything about one call\n  ringfence audit --json > audit.jsonl      export\n  ringfence audit verify                    was the log changed?"
+    after_help = "Examples:\n  ringfence audit --since 10m               the last ten minutes\n  ringfence audit --follow --tool shell.exec  calls of one tool as they happen\n  ringfence audit --trace 3f9a01c2          everything about one call\n  ringfence audit --json > audit.jsonl      export\n  ringfence audit verify                    was the log changed?\n  ringfence audit prune --before 90d        remove what is older"
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -49,7 +51,7 @@ pub struct Args {
     pub root: Option<PathBuf>,
 }
 
-#[derive(Debug, Clone, Copy, Subcommand)]
+#[derive(Debug, Clone, Subcommand)]
 pub enum Command {
     /// Check that no record was changed, added, moved or removed.
     ///
@@ -58,6 +60,22 @@ pub enum Command {
     /// is not an error. This proves nothing against somebody who can read audit/key: the user who runs the
     /// server, and root.
     Verify,
+    /// Remove old files of the log, and leave a sealed record of them.
+    ///
+    /// Removes whole files whose records were all written before WHEN, oldest first, up to the first that is in use or
+    /// holds a newer record. They are verified first; a broken file stops the command, and nothing is removed. The
+    /// record names each file with its number of records and its last mac, so that `ringfence audit verify` accepts
+    /// exactly these as missing.
+    Prune(prune::PruneArgs),
+}
+
+impl Command {
+    fn name_and_scope(&self) -> (&'static str, &'static str) {
+        match self {
+            Command::Verify => ("verify", "it checks the whole log"),
+            Command::Prune(_) => ("prune", "it removes whole files"),
+        }
+    }
 }
 
 impl Args {
@@ -68,12 +86,16 @@ impl Args {
 
 /// The exit code: 1 when `verify` found something.
 pub fn run(args: Args, root: &Path, out: &mut dyn Write) -> Result<u8> {
-    let done = match args.command {
-        Some(Command::Verify) if args.follow || args.json || args.narrows() => {
-            return Err(Error::invalid_arguments("`ringfence audit verify` takes no filters: it checks the whole log")
-                .hint("Leave out everything but --root."));
-        }
+    if let Some(command) = &args.command
+        && (args.follow || args.json || args.narrows())
+    {
+        let (name, why) = command.name_and_scope();
+        return Err(Error::invalid_arguments(format!("`ringfence audit {name}` takes no filters: {why}"))
+            .hint(format!("Leave out what stands before `{name}`, but for --root.")));
+    }
+    let done = match &args.command {
         Some(Command::Verify) => print_verified(root, out)?,
+        Some(Command::Prune(wanted)) => prune::run(wanted, root, out)?,
         None => print_events(&args, root, out).map(|()| 0),
     };
     match done {
@@ -97,6 +119,9 @@ fn print_verified(root: &Path, out: &mut dyn Write) -> Result<io::Result<u8>> {
         }
         for note in &report.notes {
             writeln!(out, "{}", clean(note))?;
+        }
+        if let Some(pruned) = &report.pruned {
+            writeln!(out, "{}", format_pruned(pruned))?;
         }
         let total = format!("{} in {}", count(report.records, "record"), count(report.files.len() as u64, "file"));
         match &report.problems[..] {
@@ -123,6 +148,23 @@ fn state(file: &FileReport) -> String {
         State::Crashed { torn } => format!("crash: torn tail, {} of an unfinished record", count(torn, "byte")),
         State::Broken => "BROKEN".into(),
     }
+}
+
+fn format_pruned(pruned: &PruneSummary) -> String {
+    let total = &pruned.total;
+    let amount = files_and_records(total.files, total.records);
+    let (before, on, by) = (format_time(&total.before), format_time(&pruned.ts), clean(&pruned.by));
+    let were = if total.files == 1 { "was" } else { "were" };
+    format!("{amount} before {before} {were} pruned, the last on {on} by `{by}`")
+}
+
+fn files_and_records(files: u64, records: u64) -> String {
+    format!("{} ({})", count(files, "file"), count(records, "record"))
+}
+
+/// A time stamp to the second, or the day that someone named.
+fn format_time(ts: &str) -> String {
+    clean(ts.get(..19).unwrap_or(ts)).replacen('T', " ", 1)
 }
 
 fn count(number: u64, what: &str) -> String {
@@ -217,11 +259,17 @@ fn details(value: &Value) -> String {
     exec(value).into_iter().chain(amounts).chain(shown).chain(denials).collect::<Vec<_>>().join(", ")
 }
 
-/// How many calls were refused, and with which kinds of error.
+/// What a record sums up: files that were pruned, calls that were refused.
 fn sum_up(value: &Value) -> Vec<String> {
+    let number = |value: &Value| value.as_u64().unwrap_or_default();
+    if let Some(removed) = value["removed"].as_array().filter(|_| value["event"] == "prune") {
+        let records = removed.iter().map(|file| number(&file["records"])).sum();
+        let before = format_time(value["before"].as_str().unwrap_or_default());
+        return vec![format!("{} before {before}", files_and_records(removed.len() as u64, records))];
+    }
     let calls = value["count"].as_u64().map(|calls| count(calls, "call"));
     let errors = value["errors"].as_object().into_iter().flatten();
-    let errors = errors.map(|(kind, calls)| format!("{} {calls}", clean(kind)));
+    let errors = errors.map(|(kind, calls)| format!("{} {}", clean(kind), number(calls)));
     calls.into_iter().chain(errors).collect()
 }
 

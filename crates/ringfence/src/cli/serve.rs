@@ -1,5 +1,6 @@
 //! `ringfence serve`.
 
+mod retention;
 mod rules;
 
 use std::io::{IsTerminal, Write};
@@ -180,6 +181,7 @@ async fn serve(mut config: Config, made: config::Made, seen: config::Prints, sta
         "server.start",
         json!({"version": env!("CARGO_PKG_VERSION"), "transport": if door.is_some() { "http" } else { "stdio" }}),
     )?;
+    tokio::spawn(retention::keep_pruned(Arc::clone(&server)));
     let _terminal = match server.config.approval.terminal {
         true => {
             let who = if door.is_some() { terminal::Server::alone() } else { terminal::Server::of_client() };

@@ -142,6 +142,8 @@ pub struct Config {
     pub tool_names: ToolNames,
     pub approval: Approval,
     pub limits: Limits,
+    /// Audit files whose records are all older are pruned; None keeps them all.
+    pub audit_keep: Option<Duration>,
     pub browser: Browser,
     pub log: log::Log,
     pub sandbox: Sandbox,

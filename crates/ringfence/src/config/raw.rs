@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Error as _, SeqAccess, Visitor};
@@ -16,6 +17,7 @@ use super::entry::{Effect, EntryStdin};
 use super::log::{LogFormat, LogLevel};
 use super::surface::Names;
 use super::{Escalate, EscalateRisky, Heuristics, Profile, ToolNames, ToolSet};
+use crate::base::clock::parse_span;
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -37,6 +39,8 @@ pub struct File {
     pub approval: Approval,
     /// How much and how long.
     pub limits: Limits,
+    /// How long the audit log is kept.
+    pub audit: AuditSection,
     /// The browser of the browser tools.
     pub browser: Browser,
     /// What every run may touch and use.
@@ -230,6 +234,47 @@ pub struct Limits {
     pub message_mb: Option<Within<1, 1024>>,
     /// The size at which an audit file is closed and the next begun, in MiB.
     pub audit_rotate_mb: Option<Within<1, 1_048_576>>,
+}
+
+/// `[audit]`: how long the audit log is kept.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AuditSection {
+    /// Audit files whose records are all older than this are pruned, at the start of a server and then daily: `90d`,
+    /// `12w`, at least a day. Without it everything is kept.
+    pub keep: Option<KeepSpan>,
+}
+
+/// A span of time of at least a day, and how it was written.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct KeepSpan {
+    pub span: Duration,
+    pub text: String,
+}
+
+impl JsonSchema for KeepSpan {
+    fn schema_name() -> Cow<'static, str> {
+        "KeepSpan".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "pattern": "^[0-9]+[smhdw]$"})
+    }
+}
+
+impl TryFrom<String> for KeepSpan {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        const DAY: Duration = Duration::from_secs(86_400);
+        match parse_span(&text) {
+            // Less would remove what happened before anyone could look at it.
+            Some(span) if span < DAY => Err("records are kept for at least a day: `1d`, `24h`"),
+            Some(span) => Ok(KeepSpan { span, text }),
+            None => Err("a span of time is a whole number and a unit: `90d`, `12w`, `48h`"),
+        }
+    }
 }
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]

@@ -339,6 +339,7 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env, first: O
         tool_names: p.pick("tool_names", names, |names: &ToolNames| names.name().to_owned())?.0,
         approval: approval(p, &file.approval, &defaults.approval)?,
         limits: limits(p, &file.limits, &defaults.limits)?,
+        audit_keep: audit_keep(p, &file.audit),
         log,
         browser: browser(p, env, &file.browser, &defaults.browser)?,
         sandbox,
@@ -535,6 +536,11 @@ fn limits(p: &mut Picker<'_>, file: &raw::Limits, defaults: &raw::Limits) -> Res
         message_bytes: usize::try_from(number!(message_mb) * MIB).unwrap_or(usize::MAX),
         audit_rotate_bytes: number!(audit_rotate_mb) * MIB,
     })
+}
+
+fn audit_keep(p: &mut Picker<'_>, file: &raw::AuditSection) -> Option<Duration> {
+    let layers = Layers::file_only(file.keep.clone(), None);
+    p.pick_optional("audit.keep", layers, |keep: &raw::KeepSpan| keep.text.clone()).map(|(keep, _)| keep.span)
 }
 
 fn browser(p: &mut Picker<'_>, env: &Env, file: &raw::Browser, defaults: &raw::Browser) -> Result<Browser> {

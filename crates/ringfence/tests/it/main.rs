@@ -37,6 +37,7 @@ mod prompts;
 mod refused_calls;
 mod reload;
 mod results;
+mod retention;
 mod rules;
 mod rules_like_codex;
 mod sandbox_state;

@@ -1,6 +1,7 @@
 //! What every test here stands on: the real binary on a root of its own, and clients that speak to it as real
 //! ones do. Nothing here sleeps in place of an event, and nothing waits for ever.
 
+pub mod aged_log;
 pub mod approve;
 pub mod client;
 pub mod http;

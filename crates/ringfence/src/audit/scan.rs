@@ -1,0 +1,212 @@
+//! One file of the log, read through once: which of its records are proven, and how it ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
+
+use serde_json::Value;
+
+use super::chain::{self, Link, Mac, START};
+use super::store::{MAX_LINE, Store, head_of, open_regular, read_line};
+use crate::base::ids::hex;
+
+/// How a file of the log ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Ends with its closing record.
+    Closed,
+    /// A process is writing it.
+    Open,
+    /// Its process ended without closing it; `torn` bytes of an unfinished record follow the last whole one.
+    Crashed {
+        torn: u64,
+    },
+    Broken,
+}
+
+/// One thing that is not as it was written.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Problem {
+    pub file: String,
+    /// Counted from 1; where something is missing, the line it would have.
+    pub line: u64,
+    pub seq: Option<u64>,
+    pub what: String,
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} line {}", self.file, self.line)?;
+        if let Some(seq) = self.seq {
+            write!(f, " (seq {seq})")?;
+        }
+        write!(f, ": {}", self.what)
+    }
+}
+
+/// The records of other files that a header names.
+pub(super) fn links(header: &Value) -> Vec<Link> {
+    ["predecessor", "continues"].iter().filter_map(|name| Link::from_json(&header[name])).collect()
+}
+
+/// Whether a process is writing this file: it holds a lock on it as long as it lives.
+pub(super) fn is_in_use(file: &File) -> bool {
+    matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock))
+}
+
+/// One file, read through once.
+pub(super) struct Scan {
+    pub(super) records: u64,
+    pub(super) state: State,
+    pub(super) problem: Option<Problem>,
+    /// Proven records that others ask about, and their macs.
+    macs: BTreeMap<u64, Mac>,
+    /// The first and the last proven record.
+    pub(super) header: Option<Value>,
+    pub(super) last: Value,
+    pub(super) last_mac: Mac,
+    /// The head as it was when reading began.
+    pub(super) head: Option<(u64, Mac)>,
+}
+
+impl Scan {
+    fn new() -> Scan {
+        Scan {
+            records: 0,
+            state: State::Broken,
+            problem: None,
+            macs: BTreeMap::new(),
+            header: None,
+            last: Value::Null,
+            last_mac: START,
+            head: None,
+        }
+    }
+
+    /// Whether the record that a link names is there and proven. Only those are known that were `wanted`.
+    pub(super) fn holds(&self, link: &Link) -> bool {
+        let fits = |(seq, mac): &(u64, String)| self.macs.get(seq).is_some_and(|found| hex(found) == *mac);
+        link.at.as_ref().is_none_or(fits)
+    }
+
+    /// Reads a file and keeps the macs of the records with a `wanted` number.
+    pub(super) fn run(store: &Store, name: &str, mut wanted: BTreeSet<u64>) -> io::Result<Scan> {
+        let file = match open_regular(&store.path(name)) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::NotFound) => {
+                let what = match error.kind() {
+                    io::ErrorKind::NotFound => "it was removed while the log was read".to_owned(),
+                    _ => error.to_string(),
+                };
+                let problem = Problem { file: name.into(), line: 1, seq: None, what };
+                return Ok(Scan { problem: Some(problem), ..Scan::new() });
+            }
+            file => file?,
+        };
+        // Before the records are read: a file in use may grow, but what the head says now must be in it.
+        let head = store.head(name);
+        wanted.extend(head.as_ref().ok().map(|(seq, _)| *seq));
+        let in_use = is_in_use(&file);
+
+        let mut scan = Scan { head: head.as_ref().ok().copied(), ..Scan::new() };
+        let torn = scan.read_records(store, name, &wanted, BufReader::new(file))?;
+        if scan.problem.is_none() {
+            let ended = scan.check_end(store, name, head, in_use, &torn);
+            match ended {
+                Ok(state) => scan.state = state,
+                Err(problem) => scan.problem = Some(problem),
+            }
+        }
+        Ok(scan)
+    }
+
+    /// Up to the first record that does not fit. Returns what follows the last newline.
+    fn read_records(
+        &mut self,
+        store: &Store,
+        name: &str,
+        wanted: &BTreeSet<u64>,
+        mut file: impl BufRead,
+    ) -> io::Result<Vec<u8>> {
+        let (mut line, mut whole) = (Vec::new(), Vec::new());
+        loop {
+            line.clear();
+            read_line(&mut file, &mut line)?;
+            let seq = self.records + 1;
+            if line.len() == MAX_LINE && line.last() != Some(&b'\n') {
+                let what = format!("this line is no record: it has more than {MAX_LINE} bytes");
+                self.problem = Some(Problem { file: name.into(), line: seq, seq: Some(seq), what });
+                return Ok(Vec::new());
+            }
+            if line.pop_if(|end| *end == b'\n').is_none() {
+                self.last = serde_json::from_slice(&whole).unwrap_or_default();
+                return Ok(line);
+            }
+            match chain::check(&store.key, &self.last_mac, seq, &line) {
+                Ok(mac) => self.last_mac = mac,
+                Err(what) => {
+                    self.problem = Some(Problem { file: name.into(), line: seq, seq: Some(seq), what });
+                    return Ok(Vec::new());
+                }
+            }
+            self.records = seq;
+            if wanted.contains(&seq) {
+                self.macs.insert(seq, self.last_mac);
+            }
+            if seq == 1 {
+                let header: Value = serde_json::from_slice(&line).unwrap_or_default();
+                if header["file"] != name {
+                    let what = format!("this is the file {}, under another name", header["file"]);
+                    self.problem = Some(Problem { file: name.into(), line: 1, seq: Some(1), what });
+                    return Ok(Vec::new());
+                }
+                self.header = Some(header);
+            }
+            std::mem::swap(&mut line, &mut whole);
+        }
+    }
+
+    /// Does the file end where its head says it does?
+    fn check_end(
+        &self,
+        store: &Store,
+        name: &str,
+        head: std::result::Result<(u64, Mac), String>,
+        in_use: bool,
+        torn: &[u8],
+    ) -> std::result::Result<State, Problem> {
+        let next = self.records + 1;
+        let broken = |what: String| Problem { file: name.into(), line: next, seq: Some(next), what };
+        let damaged = |what: String| Problem { file: head_of(name), line: 1, seq: None, what };
+        let (seq, mac) = head.map_err(|what| damaged(format!("the head of this file: {what}")))?;
+        if seq > self.records {
+            let part = if torn.is_empty() { "" } else { ", and a part of the next one" };
+            return Err(broken(format!(
+                "the tail was cut: {seq} records were written, {} are there{part}",
+                self.records
+            )));
+        }
+        // One record may be newer than the head, when the process died between the two; more, and the head is old.
+        if self.macs.get(&seq) != Some(&mac)
+            || (seq + 1 < self.records && !store.head(name).is_ok_and(|(now, _)| now + 1 >= self.records))
+        {
+            return Err(damaged(format!(
+                "the head of this file is not its own newest: it says {seq} of {}",
+                self.records
+            )));
+        }
+        let closed = self.last["event"] == "close";
+        // In a file in use, the next record may be half written at this moment, and its head is written after it.
+        let is_record = match in_use {
+            true => !closed && chain::is_being_written(torn, next),
+            false => !closed && seq == self.records && chain::begins_record(torn, next),
+        };
+        if !torn.is_empty() && !is_record {
+            return Err(broken("something that is not a record was added".into()));
+        }
+        Ok(match (closed, in_use) {
+            (true, _) => State::Closed,
+            (false, true) => State::Open,
+            (false, false) => State::Crashed { torn: torn.len() as u64 },
+        })
+    }
+}

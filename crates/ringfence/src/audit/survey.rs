@@ -1,0 +1,80 @@
+//! The beginnings of all files: enough to know how they are linked and what was pruned, without reading them through.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::BufReader;
+
+use serde_json::Value;
+
+use super::chain::{self, START};
+use super::prune::record::{PruneHistory, PruneRecord};
+use super::scan::links;
+use super::store::{LOG, Store, open_regular, read_line};
+
+/// What the first records of every file say.
+pub(super) struct LogSurvey {
+    /// The header of each file; null where it is not proven. Whoever reads the file through learns why.
+    pub(super) headers: BTreeMap<String, Value>,
+    pub(super) pruned: PruneHistory,
+}
+
+impl LogSurvey {
+    pub(super) fn read(store: &Store, names: &[String]) -> LogSurvey {
+        let mut survey = LogSurvey { headers: BTreeMap::new(), pruned: PruneHistory::default() };
+        for name in names.iter().filter(|name| name.ends_with(LOG)) {
+            let (header, record) = read_beginning(store, name).unwrap_or_default();
+            survey.headers.insert(name.clone(), header);
+            if let Some(record) = record {
+                survey.pruned.add(record);
+            }
+        }
+        survey
+    }
+
+    /// Which records of which file the headers of others link.
+    pub(super) fn wanted_records(&self) -> BTreeMap<String, BTreeSet<u64>> {
+        let mut wanted: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
+        for link in self.headers.values().flat_map(links) {
+            wanted.entry(link.file).or_default().extend(link.at.map(|(seq, _)| seq));
+        }
+        wanted
+    }
+
+    /// The files in the order in which they were opened: each after the one that it links, and by name where that
+    /// leaves a choice.
+    pub(super) fn in_order(&self) -> Vec<&str> {
+        let mut successors: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        let mut ready = BTreeSet::new();
+        for (name, header) in &self.headers {
+            match header["predecessor"]["file"].as_str().filter(|file| self.headers.contains_key(*file)) {
+                Some(predecessor) => successors.entry(predecessor).or_default().push(name),
+                None => drop(ready.insert(name.as_str())),
+            }
+        }
+        let mut order = Vec::new();
+        while let Some(name) = ready.pop_first() {
+            order.push(name);
+            ready.extend(successors.remove(name).into_iter().flatten());
+        }
+        order
+    }
+}
+
+/// The proven header of a file, and the record of a pruning where one follows it. A pruning has a file of its own, so
+/// it is nowhere else.
+fn read_beginning(store: &Store, name: &str) -> Option<(Value, Option<PruneRecord>)> {
+    let mut file = BufReader::new(open_regular(&store.path(name)).ok()?);
+    let mut next = |previous, seq| {
+        let mut line = Vec::new();
+        read_line(&mut file, &mut line).ok()?;
+        line.pop_if(|end| *end == b'\n')?;
+        let mac = chain::check(&store.key, previous, seq, &line).ok()?;
+        Some((line, mac))
+    };
+    let (line, mac) = next(&START, 1)?;
+    let header: Value = serde_json::from_slice(&line).ok()?;
+    if header["file"] != name {
+        return None;
+    }
+    let record = next(&mac, 2).and_then(|(line, _)| PruneRecord::from_line(&line));
+    Some((header, record))
+}

@@ -1,0 +1,65 @@
+//! `ringfence audit prune`.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::{clean, count, files_and_records, format_time, parse_since};
+use crate::audit::prune::{KeptBecause, PruneReport, plan_prune, prune};
+use crate::base::Result;
+
+/// What asked for a pruning, in its record.
+const BY: &str = "ringfence audit prune";
+
+/// What to remove.
+#[derive(Debug, Clone, clap::Args)]
+pub struct PruneArgs {
+    /// Remove files whose records are all older: an age (90d, 12w) or a UTC time (2026-11-15, 2026-11-15T21:40:03Z).
+    #[arg(long, value_name = "WHEN", value_parser = parse_since)]
+    before: String,
+    /// Show what would be removed, and remove nothing.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub(super) fn run(args: &PruneArgs, root: &Path, out: &mut dyn Write) -> Result<io::Result<u8>> {
+    let report = match args.dry_run {
+        true => plan_prune(root, &args.before)?,
+        false => prune(root, &args.before, BY)?,
+    };
+    Ok(print(args, &report, out).map(|()| 0))
+}
+
+fn print(args: &PruneArgs, report: &PruneReport, out: &mut dyn Write) -> io::Result<()> {
+    for file in &report.removed {
+        let (first, last) = (format_time(&file.first), format_time(&file.last));
+        writeln!(out, "{}  {:>8}  {first} to {last}", clean(&file.file), file.records)?;
+    }
+    let (would, done) = match args.dry_run {
+        true => ("would be ", "; nothing was removed"),
+        false => ("", ""),
+    };
+    if report.leftovers > 0 {
+        let left = count(report.leftovers as u64, "file");
+        writeln!(out, "{left} of an interrupted prune {would}removed{done}")?;
+    }
+    let before = format_time(&args.before);
+    match report.removed.len() as u64 {
+        0 => writeln!(out, "nothing to prune before {before}")?,
+        files => {
+            let records = report.removed.iter().map(|file| file.records).sum();
+            writeln!(out, "{} before {before} {would}pruned{done}", files_and_records(files, records))?;
+        }
+    }
+    if let Some((file, why)) = &report.kept_from {
+        writeln!(out, "kept: {}, {}", clean(file), describe_reason(*why))?;
+    }
+    out.flush()
+}
+
+fn describe_reason(why: KeptBecause) -> &'static str {
+    match why {
+        KeptBecause::Newest => "the newest file",
+        KeptBecause::InUse => "which is in use, and what was opened after it",
+        KeptBecause::NotOldEnough => "which has newer records, and what was opened after it",
+    }
+}

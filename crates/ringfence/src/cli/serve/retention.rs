@@ -1,0 +1,73 @@
+//! Applies `[audit] keep` while a server runs: at its start and then once a day.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::audit::Audit;
+use crate::audit::prune::{has_files_before, prune};
+use crate::base::clock::format_utc;
+use crate::base::visible;
+use crate::mcp::Server;
+
+const DAY: Duration = Duration::from_secs(86_400);
+/// Timers stand still while a machine sleeps, so the day is measured by the clock.
+const LOOK: Duration = Duration::from_secs(3600);
+
+/// What asked for a pruning, in its record.
+const BY: &str = "audit.keep";
+
+/// Prunes when it is due. What goes wrong is a warning: a server that cannot remove old records can still serve.
+pub async fn keep_pruned(server: Arc<Server>) {
+    let mut last: Option<(Duration, SystemTime)> = None;
+    loop {
+        // Read again each time, since a reload may have changed it.
+        if let Some(keep) = server.pipeline.state().config.audit_keep
+            && is_due(last, keep)
+        {
+            last = Some((keep, SystemTime::now()));
+            let (audit, root) = (server.pipeline.audit.clone(), server.config.root.clone());
+            let work = tokio::task::spawn_blocking(move || prune_older_than(&audit, &root, keep));
+            if let Err(error) = work.await {
+                tracing::warn!("the audit log was not pruned: {error}");
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+fn is_due(last: Option<(Duration, SystemTime)>, keep: Duration) -> bool {
+    // A clock that was turned back counts as a day: pruning twice does no harm.
+    last.is_none_or(|(kept, at)| kept != keep || at.elapsed().map_or(true, |elapsed| elapsed >= DAY))
+}
+
+fn prune_older_than(audit: &Audit, root: &std::path::Path, keep: Duration) {
+    audit.rotate_older_than(DAY);
+    // Nothing is older than time itself.
+    let Some(before) = SystemTime::now().checked_sub(keep).map(format_utc) else { return };
+    if !has_files_before(root, &before) {
+        return;
+    }
+    match prune(root, &before, BY) {
+        Ok(report) if report.removed.is_empty() => {}
+        Ok(report) => tracing::info!("{} audit files from before {before} were pruned", report.removed.len()),
+        Err(error) => {
+            let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint());
+            tracing::warn!("`[audit] keep`: {}. {}", error.log_line(), visible::one_line(hint));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_due_at_the_start_once_a_day_and_when_the_config_changes() {
+        let now = SystemTime::now();
+        assert!(is_due(None, 90 * DAY));
+        assert!(!is_due(Some((90 * DAY, now)), 90 * DAY));
+        assert!(is_due(Some((90 * DAY, now)), 30 * DAY));
+        assert!(is_due(Some((90 * DAY, now - DAY)), 90 * DAY));
+        assert!(is_due(Some((90 * DAY, now + DAY)), 90 * DAY), "the clock was turned back");
+    }
+}
