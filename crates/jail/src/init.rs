@@ -1,9 +1,11 @@
 //! The first process of a run's own pid namespace. It puts up what belongs to the run, starts the program, reaps
 //! every orphan and tells how it went. When it dies, for whatever reason, the kernel kills everything in there.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
     DumpableBehavior, Pid, Signal, WaitOptions, WaitStatus, getpid, set_child_subreaper, set_dumpable_behavior,
@@ -28,8 +30,8 @@ use crate::sys::{self, Fork};
 pub enum Word {
     /// It is where it shall be; now it may begin.
     Go,
-    /// Everything is asked to end.
-    Terminate,
+    /// Everything is asked to end, by this signal.
+    Terminate(i32),
     /// A signal for the main process and its group.
     Signal(i32),
 }
@@ -175,36 +177,58 @@ fn prepare(
     Ok((directory, port))
 }
 
-/// Reaps until nobody is left, and passes on what the supervisor says meanwhile.
+/// Reaps until no one is left, and passes on what the supervisor says meanwhile.
+///
+/// This process has one thread and no handler of a signal, so that its number is its only name: in a namespace of its
+/// own, what is refused for the number 1 is refused for this process ([`crate::seccomp`]). A second thread would be
+/// another way to name it, with a number that no filter knows.
 fn reap(main: Pid, talk: Channel, around: Around) -> ! {
-    // Nobody inside shall read or trace this process, which the kernel lets do more than any other in here.
-    let hidden = set_dumpable_behavior(DumpableBehavior::NotDumpable);
-    let none = CapabilitySet::empty();
-    let weak =
-        rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none });
-    if hidden.is_err() || weak.is_err() {
-        sys::leave(125);
-    }
-    let ours = talk.as_fd().try_clone_to_owned().map(Channel::from);
-    let Ok(ours) = ours else { sys::leave(125) };
-    // What the supervisor had open is open here as well, and is none of this process's business.
-    if sys::close_all_but(&[talk.as_fd(), ours.as_fd()]).is_err() {
-        sys::leave(125);
-    }
-    if std::thread::Builder::new().spawn(move || listen(main, &talk, around)).is_err() {
-        sys::leave(125);
-    }
+    let Ok(children) = isolate(&talk) else { sys::leave(125) };
     let mut ended: Option<WaitStatus> = None;
     loop {
-        // With the end of the main process in hand, one look decides whether anything else lives: every process in
-        // here has a living ancestor that is our child, or is our child itself.
-        let options = if ended.is_some() { WaitOptions::NOHANG } else { WaitOptions::empty() };
-        match wait(options) {
-            Ok(Some((pid, status))) if pid == main => ended = Some(status),
+        collect(main, &talk, around, &mut ended);
+        let mut watched = [PollFd::new(&talk, PollFlags::IN), PollFd::new(&children, PollFlags::IN)];
+        match poll(&mut watched, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            // What cannot hear the supervisor must not outlive it.
+            Err(_) => leave_with_all(around),
+        }
+        if !watched[1].revents().is_empty() {
+            // Only that something ended matters; what did is asked below.
+            let _ = rustix::io::read(&children, &mut [0; 4096]);
+        }
+        if !watched[0].revents().is_empty() {
+            match talk.receive::<Word>() {
+                Ok(Some((word, _))) => obey(word, main, around),
+                Ok(None) | Err(_) => leave_with_all(around),
+            }
+        }
+    }
+}
+
+/// Gives up everything that a process inside could use this one for, and returns what tells of ended children.
+fn isolate(talk: &Channel) -> io::Result<OwnedFd> {
+    // No one inside shall read or trace this process, which the kernel lets do more than any other in here.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    let none = CapabilitySet::empty();
+    rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    sys::signals::drop_handlers()?;
+    let children = sys::signals::watch_children()?;
+    // What the supervisor had open is open here as well, and is none of this process's business.
+    sys::close_all_but(&[talk.as_fd(), children.as_fd()])?;
+    Ok(children)
+}
+
+/// Reaps whatever has ended. Once the main process has, the supervisor is told, and told whether anything else lives:
+/// every process in here has a living ancestor that is our child, or is our child itself.
+fn collect(main: Pid, talk: &Channel, around: Around, ended: &mut Option<WaitStatus>) {
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, status))) if pid == main => *ended = Some(status),
             Ok(Some(_)) | Err(Errno::INTR) => {}
-            Ok(None) => tell(&ours, ended.take(), Some(around)),
+            Ok(None) => return tell(talk, ended.take(), Some(around)),
             Err(_) => {
-                tell(&ours, ended.take(), None);
+                tell(talk, ended.take(), None);
                 sys::leave(0)
             }
         }
@@ -223,19 +247,20 @@ fn tell(talk: &Channel, ended: Option<WaitStatus>, around: Option<Around>) {
     let _ = talk.send(&news, &[]);
 }
 
-fn listen(main: Pid, talk: &Channel, around: Around) {
-    while let Ok(Some((word, _))) = talk.receive::<Word>() {
-        match word {
-            Word::Terminate if around == Around::Everything => {
-                // A stopped process is woken, so that it can end.
-                let _ = sys::kill_everything(libc::SIGTERM);
-                let _ = sys::kill_everything(libc::SIGCONT);
-            }
-            Word::Signal(signal) => drop(sys::trace::signal(-main.as_raw_nonzero().get(), signal)),
-            Word::Go | Word::Terminate => {}
+fn obey(word: Word, main: Pid, around: Around) {
+    match word {
+        Word::Terminate(signal) if around == Around::Everything => {
+            // A stopped process is woken, so that it can end.
+            let _ = sys::kill_everything(signal);
+            let _ = sys::kill_everything(libc::SIGCONT);
         }
+        Word::Signal(signal) => drop(sys::trace::signal(-main.as_raw_nonzero().get(), signal)),
+        Word::Go | Word::Terminate(_) => {}
     }
-    // The supervisor is gone, and in a namespace everything goes with this process.
+}
+
+/// The supervisor is gone. In a namespace everything goes with this process.
+fn leave_with_all(around: Around) -> ! {
     if around == Around::Below {
         tree::kill(getpid());
     }

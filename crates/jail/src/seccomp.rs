@@ -57,6 +57,10 @@ const NETLINK: u32 = libc::AF_NETLINK as u32;
 const TYPE: u32 = 0xf;
 const STREAMS: &[u32] = &[libc::SOCK_STREAM as u32, libc::SOCK_SEQPACKET as u32];
 
+/// Whom a priority is for: every process of a user.
+const PRIO_USER: u32 = 2;
+const IOPRIO_WHO_USER: u32 = 3;
+
 macro_rules! rules {
     ($($call:ident $([$($test:expr),*])? => $then:expr),* $(,)?) => {
         &[$(Rule { call: libc::$call, name: name(stringify!($call)), tests: &[$($($test),*)?], then: $then }),*]
@@ -172,6 +176,24 @@ const OTHERS: &[Rule] = rules![
     SYS_process_madvise => Then::Fail(libc::EPERM),
 ];
 
+/// In a pid namespace of one's own, what would disturb its first process, which is ours and reports how the run went.
+///
+/// The kernel lets one process of a user do these to another: it asks for the same user and for nothing else, so that
+/// neither a process that cannot be read nor Landlock is in the way. (Memory, tracing and files in /proc are closed by
+/// those two, and signals by the kernel itself.) The first process has one thread, so that 1 is its only number; by its
+/// user it is meant together with all others, which no program needs.
+const FIRST: &[Rule] = rules![
+    SYS_prlimit64 [Test::Among { arg: 0, mask: ALL, values: &[1] }] => Then::Fail(libc::EPERM),
+    SYS_setpriority [Test::Among { arg: 1, mask: ALL, values: &[1] }] => Then::Fail(libc::EPERM),
+    SYS_setpriority [Test::Among { arg: 0, mask: ALL, values: &[PRIO_USER] }] => Then::Fail(libc::EPERM),
+    SYS_ioprio_set [Test::Among { arg: 1, mask: ALL, values: &[1] }] => Then::Fail(libc::EPERM),
+    SYS_ioprio_set [Test::Among { arg: 0, mask: ALL, values: &[IOPRIO_WHO_USER] }] => Then::Fail(libc::EPERM),
+    SYS_sched_setscheduler [Test::Among { arg: 0, mask: ALL, values: &[1] }] => Then::Fail(libc::EPERM),
+    SYS_sched_setparam [Test::Among { arg: 0, mask: ALL, values: &[1] }] => Then::Fail(libc::EPERM),
+    SYS_sched_setattr [Test::Among { arg: 0, mask: ALL, values: &[1] }] => Then::Fail(libc::EPERM),
+    SYS_sched_setaffinity [Test::Among { arg: 0, mask: ALL, values: &[1] }] => Then::Fail(libc::EPERM),
+];
+
 #[cfg(target_arch = "x86_64")]
 const OF_THIS_MACHINE: &[Rule] = rules![
     SYS_chmod [Test::AnyBit { arg: 1, bits: SET_ID }] => Then::Fail(libc::EPERM),
@@ -237,7 +259,7 @@ pub fn rules(case: Case) -> impl Iterator<Item = &'static Rule> {
         (Network::All, _) | (_, true) => FAMILIES,
         (_, false) => FAMILIES_WITHOUT_NETWORK,
     };
-    let others: &[Rule] = if namespaces { &[] } else { OTHERS };
+    let others: &[Rule] = if namespaces { FIRST } else { OTHERS };
     let execs: &[Rule] = if watched { EXECS } else { &[] };
     let kept = move |rule: &&Rule| !(nested && NESTING.contains(&rule.call));
     let nesting: &[Rule] = if nested { NESTED } else { &[] };

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
+pub mod signals;
 pub mod trace;
 
 /// Which side of a fork one is on.

@@ -83,6 +83,39 @@ fn every_rule_fits_what_it_is_about_and_nothing_else() {
     );
 }
 
+/// Where a run has a pid namespace, its first process is refused by number and by user, and every other is open.
+#[test]
+fn the_first_process_is_refused_by_its_number() {
+    let case = Case { namespaces: true, ..Case::default() };
+    for program in [program(rules(case)), program(rules(Case { nested: true, watched: true, ..case }))] {
+        let call = |call, args: [u64; 2]| run(&program, ARCHITECTURE, call, [args[0], args[1], 0, 0, 0, 0]);
+        let by_number = [
+            libc::SYS_prlimit64,
+            libc::SYS_sched_setscheduler,
+            libc::SYS_sched_setparam,
+            libc::SYS_sched_setattr,
+            libc::SYS_sched_setaffinity,
+        ];
+        for number in by_number {
+            for first in [1, 1 | 7 << 32] {
+                assert_eq!(call(number, [first, 0]), fails(libc::EPERM), "{number}");
+            }
+            for other in [0, 2, 1 << 32, 4_194_304] {
+                assert_eq!(call(number, [other, 0]), ALLOW, "{number} {other}");
+            }
+        }
+        for (number, process, group, user) in [(libc::SYS_setpriority, 0, 1, 2), (libc::SYS_ioprio_set, 1, 2, 3)] {
+            assert_eq!(call(number, [process, 1]), fails(libc::EPERM));
+            assert_eq!(call(number, [user, 0]), fails(libc::EPERM));
+            assert_eq!(call(number, [user, 1000]), fails(libc::EPERM));
+            assert_eq!(
+                (call(number, [process, 0]), call(number, [process, 7]), call(number, [group, 7])),
+                (ALLOW, ALLOW, ALLOW)
+            );
+        }
+    }
+}
+
 #[test]
 fn another_architecture_is_killed_and_x32_does_not_exist() {
     let program = program(rules(Case { network: Network::All, namespaces: false, ..Case::default() }));

@@ -44,7 +44,7 @@ impl Tree {
             Tree::Walked { .. } => terminate(getpid()),
             Tree::Beneath { first, .. } => terminate(*first),
             // If it does not hear, it is dead, and with it everything else.
-            Tree::Namespace { talk, .. } => drop(talk.send(&Word::Terminate, &[])),
+            Tree::Namespace { talk, .. } => drop(talk.send(&Word::Terminate(libc::SIGTERM), &[])),
         }
     }
 

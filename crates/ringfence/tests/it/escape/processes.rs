@@ -305,6 +305,72 @@ tried('trace', lambda: syscall('ptrace', 0x4206, 1, 0, 0))
     });
 }
 
+/// Everything that acts on another process of the same user by its number, and by its user. All threads of the first
+/// process count: the kernel takes the number of any of them for the process.
+#[test]
+fn the_first_process_is_not_touched() {
+    let script = r"
+import resource
+threads = sorted({1, *map(int, os.listdir('/proc/1/task'))})
+for pid in threads:
+    for name, limit in [('cpu', resource.RLIMIT_CPU), ('files', resource.RLIMIT_NOFILE), ('memory', resource.RLIMIT_AS)]:
+        tried(f'{pid} {name}', lambda: resource.prlimit(pid, limit, resource.prlimit(0, limit)))
+    tried(f'{pid} nice', lambda: os.setpriority(os.PRIO_PROCESS, pid, 19))
+    tried(f'{pid} affinity', lambda: os.sched_setaffinity(pid, [min(os.sched_getaffinity(0))]))
+    tried(f'{pid} policy', lambda: os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0)))
+    tried(f'{pid} parameters', lambda: os.sched_setparam(pid, os.sched_param(0)))
+    tried(f'{pid} attributes', lambda: syscall('sched_setattr', pid, struct.pack('IIQiIQQQ', 48, 5, 0, 0, 0, 0, 0, 0), 0))
+    tried(f'{pid} input and output', lambda: syscall('ioprio_set', 1, pid, 3 << 13))
+    tried(f'{pid} high half', lambda: syscall('prlimit64', pid | 7 << 32, 0, struct.pack('QQ', 1, 1), 0))
+    for name in ['oom_score_adj', 'oom_adj', 'autogroup', 'coredump_filter', 'timerslack_ns', 'clear_refs', 'comm']:
+        tried(f'{pid} {name}', lambda: put(f'/proc/{pid}/' + name, '1'))
+    tried(f'{pid} memory read', lambda: syscall('process_vm_readv', pid, b'x' * 16, 1, b'x' * 16, 1, 0))
+    tried(f'{pid} memory written', lambda: syscall('process_vm_writev', pid, b'x' * 16, 1, b'x' * 16, 1, 0))
+    tried(f'{pid} trace', lambda: syscall('ptrace', 0x4206, pid, 0, 0))
+    tried(f'{pid} pages', lambda: syscall('move_pages', pid, 1, struct.pack('Q', 4096), struct.pack('i', 0), struct.pack('i', 0), 2))
+    tried(f'{pid} scheduling group', lambda: syscall('prctl', 62, 3, pid, 0, 0))
+tried('user', lambda: os.setpriority(os.PRIO_USER, os.getuid(), 19))
+tried('own user', lambda: os.setpriority(os.PRIO_USER, 0, 19))
+tried('group', lambda: os.setpriority(os.PRIO_PGRP, 1, 19))
+tried('input and output of the user', lambda: syscall('ioprio_set', 3, os.getuid(), 3 << 13))
+tried('limits', lambda: put('/sys/fs/cgroup/cgroup.kill', '1'))
+";
+    by_default().never_bare().holds(|cx| {
+        let run = cx.python(script, &[]);
+        held(run.code == Some(0), format!("the run was cut short: {run:?}"))?;
+        run.refused()
+    });
+}
+
+/// The kernel drops a signal to the first process only where it has no handler for it.
+#[test]
+fn no_signal_reaches_the_first_process() {
+    let script = r"
+def facts():
+    with open('/proc/1/status') as file:
+        lines = dict(line.split(':', 1) for line in file)
+    return lines['SigCgt'].strip(), lines['State'].split()[0], lines['Threads'].strip()
+say('before', *facts())
+for number in range(1, 65):
+    try:
+        os.kill(1, number)
+    except OSError:
+        pass
+    # With the address of a fault that never was, as only a handler would read it.
+    try:
+        syscall('rt_sigqueueinfo', 1, number, struct.pack('iiiiQ', number, 0, -1, 0, 4096) + bytes(104))
+    except OSError:
+        pass
+say('after', *facts())
+";
+    by_default().never_bare().holds(|cx| {
+        let run = cx.python(script, &[]);
+        held(run.code == Some(0), format!("the run was cut short: {run:?}"))?;
+        held(run.word("before") == "0000000000000000 S 1", format!("handlers or threads: {}", run.word("before")))?;
+        held(run.word("after") == run.word("before"), format!("it changed: {}", run.word("after")))
+    });
+}
+
 #[test]
 fn the_own_processes_are_seen_and_signalled() {
     everywhere().never_bare().holds(|cx| {

@@ -36,7 +36,7 @@ NUMBERS = dict(
     clock_settime=(227, 112), sethostname=(170, 161), setdomainname=(171, 162), iopl=(172, None), ioperm=(173, None),
     fanotify_init=(300, 262), kcmp=(312, 272), renameat2=(316, 276), linkat=(265, 37), mq_open=(240, 180),
     tgkill=(234, 131), rt_sigqueueinfo=(129, 138), ioprio_set=(251, 30), prctl=(157, 167), memfd_create=(319, 279),
-    connect=(42, 203), vhangup=(153, 58),
+    connect=(42, 203), vhangup=(153, 58), prlimit64=(302, 261), sched_setattr=(314, 274), move_pages=(279, 239),
 )
 
 
