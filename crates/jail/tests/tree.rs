@@ -101,13 +101,13 @@ impl Run {
         let started = self.report();
         assert!(matches!(started, Some(Report::Started(_))), "{started:?}");
         match self.report() {
-            Some(Report::Exited(exit)) => exit,
+            Some(Report::Exited(exit) | Report::Over(exit)) => exit,
             other => panic!("not an exit: {other:?}"),
         }
     }
 
     fn order_kill(&mut self) {
-        self.control.as_mut().unwrap().get_mut().write_all(&encode(&Order::Kill).unwrap()).unwrap();
+        self.control.as_mut().unwrap().get_mut().write_all(&encode(&Order::End(15)).unwrap()).unwrap();
     }
 
     fn line(&mut self) -> String {

@@ -4,7 +4,11 @@
 //! [`ARGUMENT`], an empty environment and a control socket as its standard input. It ends the tree when the server
 //! asks, when the server is gone (however it went) and when the main process is; it ends itself when nothing of the
 //! tree is left. Nothing here needs the thread that started it to live on.
+//!
+//! Which end of a run reports what is one state machine, with its table in `lifecycle.rs`: every way to the end sends one
+//! final report.
 
+mod lifecycle;
 mod start;
 pub(crate) mod tree;
 mod wire;
@@ -17,7 +21,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{self, DumpableBehavior, Signal};
+use rustix::process::{self, DumpableBehavior};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::{Fault, InLayer, Layer};
@@ -25,6 +29,7 @@ use crate::intercept::{Denials, exec};
 use crate::limits::Cage;
 use crate::protect::Guard;
 use crate::zygote::Session;
+use lifecycle::{Event, Lifecycle, MainEnd, Step};
 pub use wire::{Exit, Fds, Order, Report, Spec, User, encode, send_spec};
 
 /// The first argument that makes our binary a supervisor.
@@ -32,10 +37,6 @@ pub const ARGUMENT: &str = "__supervise";
 
 /// How many names a report of processes left behind gives.
 const NAMES: usize = 5;
-/// Between two rounds of killing: short at first, longer while something cannot be killed.
-const ROUND: Duration = Duration::from_millis(5);
-const LONGEST_ROUND: Duration = Duration::from_millis(500);
-
 /// Supervises one run without a session, from the spec on standard input to the death of its last process.
 pub fn run() -> ExitCode {
     crate::close_on_exec();
@@ -109,19 +110,6 @@ fn prepare(control: &UnixStream, session: Option<Session<'_>>) -> Result<Option<
     Ok(Some(started))
 }
 
-pub(crate) enum Event {
-    /// The main process has ended.
-    Ended { code: Option<i32>, signal: Option<i32>, left: Left },
-    /// No process of the tree is left.
-    Empty,
-    /// The server wants it to end, or is gone.
-    Stop,
-    /// It uses more than it may.
-    Exceeded,
-    /// The server has a signal for the main process.
-    Signal(i32),
-}
-
 /// What a main process leaves behind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -137,82 +125,56 @@ impl Left {
     }
 }
 
-enum State {
-    Running,
-    /// Everything was asked to end, and may take until then.
-    Ending(Instant),
-    Killing(Duration),
-}
-
 impl Run {
+    /// Feeds what happens to the run's [`Lifecycle`], and does what that says, until the run is over.
     fn watch(mut self, mut control: UnixStream) {
         let (events, inbox) = mpsc::channel();
         let exceeded = events.clone();
         // Where nothing stronger holds the totals. A run that cannot be watched goes on without, as its means say.
         let _ = self.cage.watch(self.tree.lister(), move || drop(exceeded.send(Event::Exceeded)));
         listen(&control, events.clone());
-        self.tree.listen(events);
-        let mut state = State::Running;
-        let (mut is_over_limit, mut has_told) = (false, false);
-        loop {
-            let event = match state {
-                State::Running => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                State::Ending(until) => inbox.recv_timeout(until.saturating_duration_since(Instant::now())),
-                State::Killing(round) => inbox.recv_timeout(round),
+        if self.tree.listen(events.clone()).is_err() {
+            let _ = events.send(Event::Unheard);
+        }
+        // With the last listener goes the last sender.
+        drop(events);
+        let mut lifecycle = Lifecycle::new(self.grace);
+        while !lifecycle.is_over() {
+            let event = match lifecycle.patience(Instant::now()) {
+                None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(patience) => inbox.recv_timeout(patience),
             };
-            match event {
-                Ok(Event::Ended { code, signal, left }) => {
-                    let alone = left == Left::Nothing;
-                    if alone {
-                        // What stood in for missing paths goes before the end is told.
-                        drop(std::mem::take(&mut self.guard));
-                    }
-                    tell(&mut control, &Report::Exited(self.exit(code, signal, left)));
-                    has_told = true;
-                    match alone {
-                        true => farewell(&control),
-                        false => self.end(&mut state),
-                    }
-                }
-                Ok(Event::Stop) => self.end(&mut state),
-                Ok(Event::Signal(signal)) => self.tree.signal(signal),
-                // Who uses too much gets no time to use more.
-                Ok(Event::Exceeded) => {
-                    is_over_limit = true;
-                    self.tree.kill();
-                    state = State::Killing(ROUND);
-                }
-                Ok(Event::Empty) => {
-                    drop(std::mem::take(&mut self.guard));
-                    // With the first process of its namespace went the one that would have told how it ended.
-                    if is_over_limit && !has_told {
-                        let killed = Some(Signal::KILL.as_raw());
-                        tell(&mut control, &Report::Exited(self.exit(None, killed, Left::Nothing)));
-                    }
-                    return farewell(&control);
-                }
-                Err(RecvTimeoutError::Timeout) => {
-                    self.tree.kill();
-                    self.cage.kill();
-                    state = match state {
-                        State::Killing(round) => State::Killing((round * 2).min(LONGEST_ROUND)),
-                        _ => State::Killing(ROUND),
-                    };
-                }
-                // Both listeners have ended without a word of the tree's end, which only a fault of ours explains.
-                Err(RecvTimeoutError::Disconnected) => return self.tree.kill(),
+            let event = event.unwrap_or_else(|error| match error {
+                RecvTimeoutError::Timeout => Event::Timeout,
+                RecvTimeoutError::Disconnected => Event::Unheard,
+            });
+            for step in lifecycle.advance(event, Instant::now()) {
+                self.carry_out(step, &mut control);
+            }
+        }
+        farewell(&control);
+    }
+
+    fn carry_out(&mut self, step: Step, control: &mut UnixStream) {
+        match step {
+            Step::Terminate(signal) => self.tree.terminate(signal),
+            Step::Signal(signal) => self.tree.signal(signal),
+            Step::Kill => {
+                self.tree.kill();
+                self.cage.kill();
+            }
+            Step::ReportInterim(end) => tell(control, &Report::Exited(self.exit(end))),
+            Step::ReportFinal(end) => {
+                // What stood in for missing paths goes before the end is told.
+                drop(std::mem::take(&mut self.guard));
+                tell(control, &Report::Over(self.exit(end)));
+                farewell(control);
             }
         }
     }
 
-    fn end(&self, state: &mut State) {
-        if matches!(state, State::Running) {
-            self.tree.terminate();
-            *state = State::Ending(Instant::now() + self.grace);
-        }
-    }
-
-    fn exit(&self, code: Option<i32>, signal: Option<i32>, left: Left) -> Exit {
+    fn exit(&self, end: MainEnd) -> Exit {
+        let MainEnd { code, signal, left } = end;
         let (left_behind, names) = match left {
             Left::Nothing => (0, Vec::new()),
             // One that was not seen is still there.
@@ -244,17 +206,20 @@ fn listen(control: &UnixStream, events: Sender<Event>) {
             thread::spawn(move || hear(control, &events));
         }
         // Deaf to the server is no way to go on.
-        Err(_) => drop(events.send(Event::Stop)),
+        Err(_) => drop(events.send(Event::Stop(libc::SIGTERM))),
     }
 }
 
 /// Anything that is not understood ends the run, as the end of the stream does.
 fn hear(control: UnixStream, events: &Sender<Event>) {
     for line in BufReader::new(control).lines() {
-        match line.ok().and_then(|line| serde_json::from_str(&line).ok()) {
-            Some(Order::Signal(signal)) => drop(events.send(Event::Signal(signal))),
-            Some(Order::Kill) | None => break,
-        }
+        let event = match line.ok().and_then(|line| serde_json::from_str(&line).ok()) {
+            Some(Order::Signal(signal)) => Event::Signal(signal),
+            Some(Order::End(signal)) => Event::Stop(signal),
+            None => break,
+        };
+        // One that is over takes none any more.
+        let _ = events.send(event);
     }
-    let _ = events.send(Event::Stop);
+    let _ = events.send(Event::Stop(libc::SIGTERM));
 }

@@ -8,6 +8,8 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
+use std::io;
+use std::os::fd::AsFd;
 use std::sync::mpsc::Sender;
 use std::thread;
 
@@ -17,7 +19,8 @@ use rustix::process::{
     pidfd_send_signal, wait,
 };
 
-use super::{Event, Left};
+use super::Left;
+use super::lifecycle::Event;
 use crate::init::{News, Word};
 use crate::packet::Channel;
 use crate::sys;
@@ -38,13 +41,13 @@ pub(super) enum Tree {
 }
 
 impl Tree {
-    /// Asks everything to end.
-    pub(super) fn terminate(&self) {
+    /// Asks everything to end, by this signal.
+    pub(super) fn terminate(&self, signal: i32) {
         match self {
-            Tree::Walked { .. } => terminate(getpid()),
-            Tree::Beneath { first, .. } => terminate(*first),
+            Tree::Walked { .. } => terminate(getpid(), signal),
+            Tree::Beneath { first, .. } => terminate(*first, signal),
             // If it does not hear, it is dead, and with it everything else.
-            Tree::Namespace { talk, .. } => drop(talk.send(&Word::Terminate(libc::SIGTERM), &[])),
+            Tree::Namespace { talk, .. } => drop(talk.send(&Word::Terminate(signal), &[])),
         }
     }
 
@@ -76,18 +79,19 @@ impl Tree {
     }
 
     /// Tells of the end of the main process and of the last one, from a thread that blocks.
-    pub(super) fn listen(&self, events: Sender<Event>) {
+    pub(super) fn listen(&self, events: Sender<Event>) -> io::Result<()> {
+        let listener = thread::Builder::new();
         match self {
             Tree::Walked { main } => {
                 let main = *main;
-                thread::spawn(move || reap(main, &events));
+                listener.spawn(move || reap(main, &events))?;
             }
             Tree::Beneath { first, talk } | Tree::Namespace { first, talk } => {
-                let first = *first;
-                let Ok(talk) = rustix::io::dup(talk) else { return };
-                thread::spawn(move || hear(first, &Channel::from(talk), &events));
+                let (first, talk) = (*first, Channel::from(talk.as_fd().try_clone_to_owned()?));
+                listener.spawn(move || hear(first, &talk, &events))?;
             }
         }
+        Ok(())
     }
 }
 
@@ -203,9 +207,10 @@ fn parse(stat: &[u8]) -> Option<Process> {
 }
 
 /// Asks everything to end. A stopped process is woken, so that it can.
-fn terminate(top: Pid) {
+fn terminate(top: Pid, by: i32) {
+    let by = Signal::from_named_raw(by).unwrap_or(Signal::TERM);
     for process in below(top) {
-        signal(&process, Signal::TERM);
+        signal(&process, by);
         signal(&process, Signal::CONT);
     }
 }

@@ -89,25 +89,30 @@ struct Received {
     with: Vec<Extra>,
 }
 
-/// What the server may ask for after the spec. Closing the socket asks for the same.
+/// What the server may ask for after the spec. Closing the socket asks for the end by SIGTERM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    Kill,
+    /// Everything gets this signal, and after the grace SIGKILL.
+    End(i32),
     /// A signal for the main process and its group.
     Signal(i32),
 }
 
-/// What the supervisor tells. The end of the stream means that nothing of the run is left.
+/// What the supervisor tells. The end of the stream means that nothing of the run is left; when no [`Report::Over`] came
+/// before it, the supervisor was lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
     Started(i32),
     Failed(Fault),
+    /// The main process has ended and others have not: what is known until then. The rest follows with `Over`.
     Exited(Exit),
+    /// The final report: one for each run that was started, whatever ended it.
+    Over(Exit),
 }
 
-/// How the main process ended, and what it left running.
+/// How the main process ended, what it left running, and what was seen of the run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
     #[serde(default, skip_serializing_if = "Option::is_none")]

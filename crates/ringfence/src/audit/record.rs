@@ -145,6 +145,7 @@ impl Record {
         add("stderr_bytes", facts.stderr_bytes.map(Into::into));
         add("denials", (!facts.denials.is_empty()).then(|| facts.denials.clone().into()));
         add("execs", facts.execs.clone());
+        add("report", facts.report.map(Into::into));
         let since = self.started.as_ref().map_or(self.opened, |(_, since)| *since);
         add("started", self.started.take().map(|(at, _)| at.into()));
         add("stopped", Some(now_utc().into()));

@@ -63,6 +63,7 @@ fn a_call_gives_start_approval_and_stop_with_every_field() {
         stderr_bytes: Some(20),
         denials: vec![json!({"kind": "syscall", "name": "mount", "count": 1})],
         execs: Some(json!({"count": 2, "digest": "blake3:00"})),
+        report: None,
     };
     let error = Error::new(Kind::DeadlineExceeded, "hunter2").reason("slow");
     record.finish(&facts, Some(&error), Some(Cause::Deadline));

@@ -100,6 +100,8 @@ pub struct Facts {
     pub denials: Vec<Value>,
     /// The programs that it ran and no rule names: how many, and a digest of all their names and arguments.
     pub execs: Option<Value>,
+    /// That the report about a run is not whole, and how.
+    pub report: Option<&'static str>,
 }
 
 impl Output {

@@ -17,6 +17,7 @@ use crate::base::caller::{Caller, Event};
 use crate::base::clock::Deadline;
 use crate::base::narrowing;
 use crate::base::{Cancel, Cause, Error, Kind, Result, TraceId};
+use crate::sandbox::{self, Reported};
 use crate::tools::RunCx;
 
 /// A call that has been started. Dropping it does not end the call; `cancel` does.
@@ -102,7 +103,9 @@ impl Pipeline {
                 if let Err(wait) = record.admit_refusal() {
                     return Err(self.count_refusal(record, error, wait));
                 }
-                let facts = Facts { status: Some(status_of(error)), ..Facts::default() };
+                let is_unknown = error.reason_name() == Some(sandbox::SUPERVISOR_LOST);
+                let report = is_unknown.then_some(Reported::Missing).and_then(Reported::name);
+                let facts = Facts { status: Some(status_of(error)), report, ..Facts::default() };
                 // What stands behind the words that the caller gets is here, under the same trace id.
                 match error.kind() {
                     Kind::Internal => tracing::error!("{}", error.log_line()),
@@ -195,7 +198,7 @@ impl Pipeline {
         // A tool has the grace to end its children and to hand over what it has; then it is dropped.
         let ended = match ended {
             Some(result) => Some(result),
-            None => tokio::time::timeout(state.config.limits.grace * 2 + Run::SLACK, work).await.ok(),
+            None => tokio::time::timeout(sandbox::longest_end(state.config.limits.grace), work).await.ok(),
         };
         match ended {
             Some(Ok(result)) => result
@@ -216,11 +219,6 @@ impl Pipeline {
             None => Err(Error::new(Kind::Cancelled, "the call was cancelled")),
         }
     }
-}
-
-impl Run {
-    /// For a tool to hand over its partial result after its children are dead.
-    const SLACK: Duration = Duration::from_secs(1);
 }
 
 pub fn request_digest(tool: &str, arguments: &serde_json::Map<String, serde_json::Value>) -> String {

@@ -193,7 +193,7 @@ async fn serve(mut config: Config, made: config::Made, seen: config::Prints, sta
     let mut stop = StopSignals::new()?;
     tokio::spawn(async move {
         stop.received().await;
-        stopped.stop(stopped.config.limits.grace * 2 + Duration::from_secs(1)).await;
+        stopped.stop(sandbox::longest_end(stopped.config.limits.grace)).await;
     });
     let result = match door {
         Some((app, listener)) => within_grace(&server, http::serve(app, listener)).await,
@@ -206,7 +206,7 @@ async fn serve(mut config: Config, made: config::Made, seen: config::Prints, sta
     };
     server.shutdown.cancel(Cause::Eof);
     drop(watch);
-    server.pipeline.idle(server.config.limits.grace * 2 + Duration::from_secs(1)).await;
+    server.pipeline.idle(sandbox::longest_end(server.config.limits.grace)).await;
     sandbox::end_zygotes(ZYGOTES_END).await;
     let reason = server.shutdown.cause().map_or("eof", Cause::name);
     audit.write_refusal_counts();
@@ -228,7 +228,7 @@ codex mcp add ringfence -- ringfence serve\nPress Ctrl-C to stop. `ringfence try
 
 /// After a signal, open connections have the grace to end; then we go.
 async fn within_grace(server: &Server, serving: impl Future<Output = Result<()>>) -> Result<()> {
-    let grace = server.config.limits.grace * 2 + Duration::from_secs(1);
+    let grace = sandbox::longest_end(server.config.limits.grace);
     tokio::select! {
         result = serving => result,
         () = async {

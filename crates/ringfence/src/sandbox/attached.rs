@@ -211,7 +211,7 @@ fn watch(
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let _inside = runtime.enter();
-    let service = questions.map(|(desk, ours, _)| Service::start(ours, desk)).transpose()?;
+    let service = questions.map(|(desk, ours, _)| Service::start(ours, desk, Arc::default())).transpose()?;
     let way_out = way_out.map(|(allow, ours, _)| (allow, ours));
     let mut egress = None;
     let end = hear(control, |report| {
@@ -237,7 +237,7 @@ fn hear(control: UnixStream, mut each: impl FnMut(&Report) -> io::Result<Vec<Val
         match report {
             Report::Started(_) => {}
             Report::Failed(fault) => end = Some(End::Failed(fault)),
-            Report::Exited(exit) => end = Some(End::Exited(exit, refused)),
+            Report::Exited(exit) | Report::Over(exit) => end = Some(End::Exited(exit, refused)),
         }
     }
     end.ok_or_else(|| io::Error::other("the supervisor was lost"))

@@ -126,6 +126,8 @@ pub async fn start(
             drop(cell);
             drop(room);
         }),
+        // No one waits for a result, so that the end of its last process can be waited for.
+        late: None,
         forgotten: Box::new(|| {}),
         tasks: terms.tasks,
     };

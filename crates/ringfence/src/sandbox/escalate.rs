@@ -4,26 +4,27 @@
 //! that: the file that was judged is the file that is run, in the directory that it was called in. Nothing of it may
 //! lie where the run can write.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use jail::Fence;
-use jail::intercept::exec::wire::{Answer, FileIdentity, HeldExec, Rules};
+use jail::intercept::exec::wire::{Answer, FileIdentity, HeldExec};
 use jail::rights::Rights;
-use jail::supervisor::{Exit, Fds, Order, Report, Spec, encode};
+use jail::supervisor::{Exit, Fds, Order, Report, Spec};
 use policy::{Decision, Table};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
-use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 
 use super::cell::Cell;
 use super::execs::Waiting;
 use super::launch::{Control, Launcher};
 use super::user::Account;
+use super::wider::WiderTerms;
 use super::{env, git, script};
 use crate::approval::Granted;
 use crate::base::{Error, Result};
-use crate::config::{Config, Sandbox};
+use crate::config::{Config, Escalate, Sandbox};
 use crate::session::Session;
 
 /// The exit code of what may run and cannot be let out.
@@ -94,6 +95,41 @@ impl Exec {
     }
 }
 
+impl Exec {
+    /// What to run, without a sandbox and with nothing in its environment.
+    fn spec(&self, config: &Config) -> Spec {
+        Spec {
+            program: self.held.program.path.clone(),
+            args: self.args.clone(),
+            argv0: Some(self.argv0.clone()),
+            env: Vec::new(),
+            cwd: PathBuf::from(&self.held.cwd.path),
+            grace_ms: u64::try_from(config.limits.grace.as_millis()).unwrap_or(u64::MAX),
+            fence: Fence::None,
+            rights: Rights::default(),
+            limits: Default::default(),
+            proxy_env: Vec::new(),
+            shut_ports: Vec::new(),
+            exec: None,
+            user: None,
+        }
+    }
+
+    fn fds<'a>(&'a self, [stdin, stdout, stderr]: &'a [OwnedFd; 3]) -> Fds<BorrowedFd<'a>> {
+        Fds {
+            stdin: stdin.as_fd(),
+            stdout: stdout.as_fd(),
+            stderr: stderr.as_fd(),
+            cwd: self.cwd.as_fd(),
+            handout: None,
+            notices: None,
+            log: None,
+            program: Some(self.program.as_fd()),
+            line: None,
+        }
+    }
+}
+
 /// Whether this is git, or one of its commands under a name of its own.
 pub fn is_git(program: &str) -> bool {
     let name = program.rsplit('/').next().unwrap_or(program);
@@ -152,7 +188,17 @@ pub struct Wider(pub Cell);
 /// Where it runs.
 pub enum Where<'a> {
     Outside { launcher: &'a Launcher, config: &'a Config },
-    Wider { session: &'a Session, config: &'a Config, wider: &'a Sandbox, launcher: &'a Launcher, table: &'a Table },
+    Wider(Box<WiderPlace>),
+}
+
+/// The wider sandbox of a session, for one run in it. It owns what it needs: such a run is followed to its report also
+/// when nobody waits for it any more.
+pub struct WiderPlace {
+    pub session: Arc<Session>,
+    pub config: Arc<Config>,
+    pub sandbox: Box<Sandbox>,
+    pub launcher: Launcher,
+    pub terms: WiderTerms,
 }
 
 /// Runs it to its end, in the place of the process that waits, and says how that ends too. An error is why it could
@@ -168,93 +214,90 @@ pub fn refusal(path: &str, why: &str) -> Answer {
 }
 
 async fn start(exec: Exec, waiting: Waiting, place: Where<'_>) -> Result<Answer> {
-    let Waiting { streams, begun, mut signals, .. } = waiting;
-    let streams = streams.map(usable);
-    let [Ok(stdin), Ok(stdout), Ok(stderr)] = streams else {
+    let Waiting { streams, begun, signals, .. } = waiting;
+    let [Ok(stdin), Ok(stdout), Ok(stderr)] = streams.map(usable) else {
         return Err(Error::internal("its standard streams are lost"));
     };
-    let fds = Fds {
-        stdin: stdin.as_fd(),
-        stdout: stdout.as_fd(),
-        stderr: stderr.as_fd(),
-        cwd: exec.cwd.as_fd(),
-        handout: None,
-        notices: None,
-        log: None,
-        program: Some(exec.program.as_fd()),
-        line: None,
-    };
-    let cwd = PathBuf::from(&exec.held.cwd.path);
-    let mut spec = Spec {
-        program: exec.held.program.path.clone(),
-        args: exec.args.clone(),
-        argv0: Some(exec.argv0.clone()),
-        env: Vec::new(),
-        cwd,
-        grace_ms: 0,
-        fence: Fence::None,
-        rights: Rights::default(),
-        limits: Default::default(),
-        proxy_env: Vec::new(),
-        shut_ports: Vec::new(),
-        exec: None,
-        user: None,
-    };
+    let streams = [stdin, stdout, stderr];
+    let path = exec.held.program.path.clone();
     // Before it starts: a signal that comes when it has just begun is for it already, and waits here until it has.
     begun();
-    let mut control = match place {
+    match place {
         Where::Outside { launcher, config } => {
-            let account = account(config)?;
-            spec.env = outside_env(&exec, config, account.as_ref());
-            spec.user = account.map(|account| account.user);
-            spec.limits = config.sandbox.limits.clone();
-            spec.grace_ms = millis(config);
-            Control::open(launcher.supervisor(), &spec, &fds).await?
+            let control = start_outside(&exec, &streams, launcher, config).await?;
+            follow(control, &path, signals).await
         }
-        Where::Wider { session, config, wider, launcher, table } => {
-            let make = || Cell::wider(session, config, wider, launcher.clone()).map(Wider);
-            let cell = session.keep_while(|Wider(cell)| cell.hides(config), make)?;
-            let Wider(cell) = &*cell;
-            spec.env = env::merge(env::merge(env::build(&[])?, cell.env.clone()), kept(&exec, config));
-            spec.env = env::merge(spec.env, exec.env.clone());
-            spec.grace_ms = millis(config);
-            // What it starts is judged as everything is; it has been.
-            let rules = Rules { table: table.clone(), granted: true, ..Rules::default() };
-            cell.start_in(spec, Fds { program: None, ..fds }, rules).await?
+        Where::Wider(place) => {
+            let (runs, grace) = (Arc::clone(&place.terms.runs), place.config.limits.grace);
+            runs.follow(start_wider(exec, streams, *place), grace, path, signals).await
         }
+    }
+}
+
+async fn start_outside(exec: &Exec, streams: &[OwnedFd; 3], launcher: &Launcher, config: &Config) -> Result<Control> {
+    let account = account(config)?;
+    let spec = Spec {
+        env: outside_env(exec, config, account.as_ref()),
+        user: account.map(|account| account.user),
+        limits: config.sandbox.limits.clone(),
+        ..exec.spec(config)
     };
-    let refused = |why: &str| Ok(refusal(&exec.held.program.path, why));
+    Control::open(launcher.supervisor(), &spec, &exec.fds(streams)).await
+}
+
+async fn start_wider(exec: Exec, streams: [OwnedFd; 3], place: WiderPlace) -> Result<Control> {
+    let WiderPlace { session, config, sandbox, launcher, terms } = place;
+    let make = || Cell::wider(&session, &config, &sandbox, launcher.clone()).map(Wider);
+    let cell = session.keep_while(|Wider(cell)| cell.hides(&config), make)?;
+    let Wider(cell) = &*cell;
+    let env = env::merge(env::merge(env::build(&[])?, cell.env.clone()), kept(&exec, &config));
+    let spec = Spec { env: env::merge(env, exec.env.clone()), ..exec.spec(&config) };
+    // By its name: the mounts there are others.
+    cell.start_in(spec, Fds { program: None, ..exec.fds(&streams) }, terms).await
+}
+
+/// Waits for the end of what runs outside.
+async fn follow(mut control: Control, path: &str, mut signals: mpsc::UnboundedReceiver<i32>) -> Result<Answer> {
     let mut was_signalled = false;
     loop {
         tokio::select! {
-            report = control.report() => match report {
-                Ok(Some(Report::Started(_))) => {}
-                // Its supervisor reports this in place of a start, never after one. A signal was for what did not
-                // start: the process that waits must not begin after all as if there had been none.
-                Ok(Some(Report::Failed(fault))) if was_signalled => return refused(&fault.to_string()),
-                Ok(Some(Report::Failed(fault))) => return Err(Error::internal(fault.to_string())),
-                Ok(Some(Report::Exited(exit))) => return Ok(ended(&exit)),
-                // Whether it had begun is not known, so it must not begin a second time.
-                Ok(None) | Err(_) => return refused("its supervisor was lost"),
-            },
-            Some(signal) = next(&mut signals) => {
+            report = control.report() => {
+                if let Some(answer) = answer_to(report, was_signalled, path) {
+                    return answer;
+                }
+            }
+            Some(signal) = next_signal(&mut signals) => {
                 was_signalled = true;
-                let _ = control.orders.write_all(&encode(&Order::Signal(signal)).unwrap_or_default()).await;
+                control.order(Order::Signal(signal)).await;
             }
         }
     }
 }
 
+/// What a report means for the process that waits, if it means anything.
+pub(super) fn answer_to(
+    report: std::io::Result<Option<Report>>,
+    was_signalled: bool,
+    path: &str,
+) -> Option<Result<Answer>> {
+    Some(match report {
+        Ok(Some(Report::Started(_))) => return None,
+        // Its supervisor reports this in place of a start, never after one. A signal was for what did not start: the
+        // process that waits must not begin after all as if there had been none.
+        Ok(Some(Report::Failed(fault))) if was_signalled => Ok(refusal(path, &fault.to_string())),
+        Ok(Some(Report::Failed(fault))) => Err(Error::internal(fault.to_string())),
+        Ok(Some(Report::Exited(exit) | Report::Over(exit))) => Ok(ended(&exit)),
+        // Whether it had begun is not known, so it must not begin a second time.
+        Ok(None) | Err(_) => Ok(refusal(path, "its supervisor was lost")),
+    })
+}
+
 /// `None` for ever once nobody can send any more.
-async fn next(signals: &mut mpsc::UnboundedReceiver<i32>) -> Option<i32> {
+pub(super) async fn next_signal(signals: &mut mpsc::UnboundedReceiver<i32>) -> Option<i32> {
     match signals.recv().await {
         Some(signal) => Some(signal),
         None => std::future::pending().await,
     }
-}
-
-fn millis(config: &Config) -> u64 {
-    u64::try_from(config.limits.grace.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn ended(exit: &Exit) -> Answer {
@@ -303,12 +346,10 @@ pub fn account(config: &Config) -> Result<Option<Account>> {
 }
 
 /// `PATH` of a command that runs outside: it decides which programs the command's own words stand for.
-pub fn search_path(exec: &Exec, place: &Where<'_>) -> Option<String> {
-    let env = match place {
-        Where::Outside { config, .. } => outside_env(exec, config, account(config).ok()?.as_ref()),
-        Where::Wider { config, .. } => {
-            env::merge(env::merge(env::build(&[]).ok()?, kept(exec, config)), exec.env.clone())
-        }
+pub fn search_path(exec: &Exec, config: &Config) -> Option<String> {
+    let env = match config.policy.escalate {
+        Escalate::Wider => env::merge(env::merge(env::build(&[]).ok()?, kept(exec, config)), exec.env.clone()),
+        Escalate::Off | Escalate::Outside => outside_env(exec, config, account(config).ok()?.as_ref()),
     };
     env.into_iter().find_map(|(name, value)| (name == "PATH").then_some(value))
 }

@@ -16,8 +16,10 @@ use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use super::wider::WiderRuns;
 use crate::base::{Error, Result};
 
 /// What a run's execs are judged by, and by whom where a rule is not enough.
@@ -26,6 +28,8 @@ pub struct Execs {
     pub desk: Arc<dyn Desk>,
     /// Where those go that no rule names.
     pub log: Option<File>,
+    /// What the desk runs in the wider sandbox.
+    pub wider: Arc<WiderRuns>,
 }
 
 /// Who answers for the execs of one run.
@@ -47,11 +51,16 @@ pub struct Waiting {
 }
 
 /// Serves until dropped.
-pub struct Service(JoinHandle<()>);
+pub struct Service {
+    task: JoinHandle<()>,
+    /// No exec is answered any more.
+    over: CancellationToken,
+    wider: Arc<WiderRuns>,
+}
 
 impl Drop for Service {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 
@@ -59,18 +68,28 @@ impl Drop for Service {
 const LAST_NOTICES: Duration = Duration::from_secs(1);
 
 impl Service {
-    /// Hears everything that a supervisor said before it ended, so that no decision is missing from the record.
-    pub async fn finish(mut self) {
-        if tokio::time::timeout(LAST_NOTICES, &mut self.0).await.is_err() {
+    /// Hears everything that a supervisor said before it ended, so that no decision is missing from the record. What ran
+    /// elsewhere in the run's stead is ended with it; the wider runs among that are the caller's to wait for.
+    pub async fn finish(mut self) -> Arc<WiderRuns> {
+        if tokio::time::timeout(LAST_NOTICES, &mut self.task).await.is_err() {
             tracing::warn!("the end of a run's execs was not heard of in time");
         }
+        self.task.abort();
+        Arc::clone(&self.wider)
     }
 
-    pub fn start(channel: Channel, desk: Arc<dyn Desk>) -> io::Result<Service> {
+    /// Ends what runs elsewhere in the run's stead, and refuses all that comes. Decisions of rules are still heard of.
+    pub fn stop_answering(&self) {
+        self.over.cancel();
+    }
+
+    pub fn start(channel: Channel, desk: Arc<dyn Desk>, wider: Arc<WiderRuns>) -> io::Result<Service> {
         rustix::io::ioctl_fionbio(&channel, true)?;
         let watched = std::os::unix::net::UnixDatagram::from(channel.as_fd().try_clone_to_owned()?);
         let line = Arc::new(Line { channel, watched: UnixDatagram::from_std(watched)? });
-        Ok(Service(tokio::spawn(serve(line, desk).in_current_span())))
+        let over = CancellationToken::new();
+        let task = tokio::spawn(serve(line, desk, over.clone()).in_current_span());
+        Ok(Service { task, over, wider })
     }
 }
 
@@ -97,12 +116,19 @@ struct Open {
     task: AbortHandle,
 }
 
-async fn serve(line: Arc<Line>, desk: Arc<dyn Desk>) {
+async fn serve(line: Arc<Line>, desk: Arc<dyn Desk>, over: CancellationToken) {
     let mut answering = JoinSet::new();
     let mut open: HashMap<u64, Open> = HashMap::new();
+    let mut is_over = false;
     loop {
         let notice = tokio::select! {
             notice = line.next() => notice,
+            () = over.cancelled(), if !is_over => {
+                is_over = true;
+                answering.abort_all();
+                open.clear();
+                continue;
+            }
             Some(done) = answering.join_next() => {
                 if let Ok(id) = done {
                     open.remove(&id);
@@ -112,6 +138,11 @@ async fn serve(line: Arc<Line>, desk: Arc<dyn Desk>) {
         };
         match notice {
             Ok(Some((Notice::Ruled(ruled), _))) => desk.ruled(ruled),
+            Ok(Some((Notice::Held(id), _))) if is_over => {
+                let answer = Answer::Refuse("ringfence: not started: its run has ended\n".to_owned(), 126);
+                // A supervisor that cannot be told is gone, and the run with it.
+                let _ = line.reply(&Reply { id, answer }).await;
+            }
             Ok(Some((Notice::Held(id), fds))) => {
                 let (signals, inbox) = mpsc::unbounded_channel();
                 let (line, desk) = (Arc::clone(&line), Arc::clone(&desk));
@@ -171,8 +202,12 @@ async fn answer(
 pub fn exec_log(root: &Path) -> Result<File> {
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::APPEND | OFlags::CLOEXEC;
     let opened = rustix::fs::open(root, flags, Mode::from_raw_mode(0o600)).or_else(|_| {
-        // Not every file system has such files; memory will do.
-        rustix::fs::memfd_create("execs", rustix::fs::MemfdFlags::CLOEXEC)
+        // Not every file system has such files; memory will do. Several supervisors write to it, each at its end.
+        let memory = rustix::fs::memfd_create("execs", rustix::fs::MemfdFlags::CLOEXEC)?;
+        rustix::fs::fcntl_setfl(&memory, OFlags::APPEND)?;
+        Ok(memory)
     });
-    opened.map(File::from).map_err(|error| Error::internal("there is no place for the list of execs").source(error))
+    opened
+        .map(File::from)
+        .map_err(|error: rustix::io::Errno| Error::internal("there is no place for the list of execs").source(error))
 }

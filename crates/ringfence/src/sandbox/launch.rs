@@ -9,10 +9,9 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jail::intercept::exec::wire::Rules;
 use jail::packet::Channel;
 use jail::rights::{Network, Rights};
-use jail::supervisor::{self, Fds, Report, Spec};
+use jail::supervisor::{self, Fds, Order, Report, Spec, encode};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -25,6 +24,9 @@ use tokio::time::Instant;
 use super::cell::Cell;
 use super::egress::Egress;
 use super::execs::{Execs, Service};
+use super::live::Ended;
+use super::stream::KILLING;
+use super::wider::WiderTerms;
 use super::{env, fault};
 use crate::base::{Error, Result};
 use crate::net::{Decided, Proxy, Switch, environment};
@@ -106,6 +108,8 @@ pub(super) struct Control {
     /// As in [`Run`].
     pub supervisor: Option<Child>,
     pub egress: Option<Egress>,
+    /// Answers for the run's execs until it ends.
+    pub service: Option<Service>,
     /// What was heard already.
     pub told: Option<Report>,
 }
@@ -128,7 +132,19 @@ impl Control {
         let rest = supervisor::send_spec(ours.as_fd(), spec, fds).map_err(failed)?;
         let (reports, mut orders) = UnixStream::from_std(ours).map_err(failed)?.into_split();
         orders.write_all(&rest).await.map_err(failed)?;
-        Ok(Control { reports: BufReader::new(reports).lines(), orders, supervisor, egress: None, told: None })
+        Ok(Control {
+            reports: BufReader::new(reports).lines(),
+            orders,
+            supervisor,
+            egress: None,
+            service: None,
+            told: None,
+        })
+    }
+
+    /// A supervisor that cannot be told is one that has ended, and that is told by its end of the socket.
+    pub async fn order(&mut self, order: Order) {
+        let _ = self.orders.write_all(&encode(&order).unwrap_or_default()).await;
     }
 
     /// The next thing the supervisor tells; `None` once it has ended, and everything it ran with it.
@@ -206,15 +222,9 @@ impl Cell {
         let program = launch.program.clone();
         let failed = |error: io::Error| cannot_start(&program, &error);
         let rights = self.rights_of(launch.rights);
-        let network = rights.network;
         let piped = Piped::new(launch.stdin, launch.merged).map_err(failed)?;
-        let is_proxied = network == Network::Proxied && (self.allow.is_some() || launch.switch.is_some());
-        let proxied = is_proxied.then_some(());
-        let handout = proxied.map(|()| Channel::pair()).transpose().map_err(failed)?;
-        let proxy_env = proxied.map(|()| environment(jail::PORT)).unwrap_or_default();
-        let notices = launch.execs.as_ref().map(|_| Channel::pair()).transpose().map_err(failed)?;
-        let log = launch.execs.as_ref().and_then(|execs| execs.log.as_ref());
-        let spec = Spec {
+        let has_way_out = self.allow.is_some() || launch.switch.is_some();
+        let spec = self.specified(Spec {
             program: launch.program,
             args: launch.args,
             argv0: None,
@@ -223,28 +233,24 @@ impl Cell {
             grace_ms: u64::try_from(launch.grace.as_millis()).unwrap_or(u64::MAX),
             fence: self.fence(),
             rights,
-            limits: self.limits.clone(),
-            proxy_env,
-            shut_ports: self.shut_ports.clone(),
-            exec: launch.execs.as_ref().map(|execs| execs.rules.clone()),
+            limits: Default::default(),
+            proxy_env: Vec::new(),
+            shut_ports: Vec::new(),
+            exec: None,
             user: None,
-        };
+        });
         let fds = Fds {
             stdin: piped.theirs[0].as_fd(),
             stdout: piped.theirs[1].as_fd(),
             stderr: piped.theirs[2].as_fd(),
             cwd: launch.cwd.as_fd(),
-            handout: handout.as_ref().map(|(_, theirs)| theirs.as_fd()),
-            notices: notices.as_ref().map(|(_, theirs)| theirs.as_fd()),
-            log: log.map(AsFd::as_fd),
+            handout: None,
+            notices: None,
+            log: None,
             program: None,
             line: launch.line.as_ref().map(AsFd::as_fd),
         };
-        let control = Control::open(|socket| self.supervisor(network, socket), &spec, &fds).await?;
-        let service = match (notices, launch.execs) {
-            (Some((ours, _)), Some(execs)) => Some(Service::start(ours, execs.desk).map_err(failed)?),
-            _ => None,
-        };
+        let (control, handout) = self.begin(spec, fds, launch.execs, has_way_out).await?;
         let run = Run {
             started,
             grace: launch.grace,
@@ -258,32 +264,60 @@ impl Cell {
             main: None,
             egress: None,
             shared: None,
-            service,
+            service: control.service,
         };
-        Ok((run, handout.map(|(ours, _)| ours)))
+        Ok((run, handout))
     }
 
-    /// Starts what was let in from elsewhere, on the streams that it brings.
-    pub(super) async fn start_in(&self, mut spec: Spec, fds: Fds<BorrowedFd<'_>>, rules: Rules) -> Result<Control> {
+    /// Starts what was let in from elsewhere, on the streams that it brings. But for those it is a run like any other.
+    pub(super) async fn start_in(&self, spec: Spec, fds: Fds<BorrowedFd<'_>>, terms: WiderTerms) -> Result<Control> {
         let failed = |error: io::Error| cannot_start("the command", &error);
-        let handout = self.allow.as_ref().map(|_| Channel::pair()).transpose().map_err(failed)?;
-        spec.fence = self.fence();
-        spec.rights = self.rights.clone();
-        spec.limits = self.limits.clone();
-        spec.proxy_env = self.allow.as_ref().map(|_| environment(jail::PORT)).unwrap_or_default();
-        spec.shut_ports = self.shut_ports.clone();
-        spec.exec = Some(rules);
-        let fds = Fds { handout: handout.as_ref().map(|(_, theirs)| theirs.as_fd()), ..fds };
-        let network = self.rights.network;
-        let mut control = Control::open(|socket| self.supervisor(network, socket), &spec, &fds).await?;
-        if let (Some((ours, _)), Some(allow)) = (handout, &self.allow) {
+        let spec = Spec { rights: self.rights.clone(), ..self.specified(spec) };
+        let (mut control, handout) = self.begin(spec, fds, Some(terms.execs), self.allow.is_some()).await?;
+        if let (Some(handout), Some(allow)) = (handout, &self.allow) {
             let first = control.report().await.map_err(failed)?;
             if matches!(first, Some(Report::Started(_))) {
-                control.egress = Some(Egress::start(&ours, allow, None).map_err(failed)?);
+                let less = Arc::new(allow.denying(&terms.denied_hosts)?);
+                control.egress = Some(Egress::start(&handout, &less, Some(terms.decided)).map_err(failed)?);
             }
             control.told = first;
         }
         Ok(control)
+    }
+
+    /// What every run of this cell is told, whatever it runs.
+    fn specified(&self, spec: Spec) -> Spec {
+        Spec { fence: self.fence(), limits: self.limits.clone(), shut_ports: self.shut_ports.clone(), ..spec }
+    }
+
+    /// Hands a run to a supervisor, with its proxy's listener to be handed out and somebody who answers for its execs.
+    async fn begin(
+        &self,
+        mut spec: Spec,
+        fds: Fds<BorrowedFd<'_>>,
+        execs: Option<Execs>,
+        has_way_out: bool,
+    ) -> Result<(Control, Option<Channel>)> {
+        let program = spec.program.clone();
+        let failed = |error: io::Error| cannot_start(&program, &error);
+        let network = spec.rights.network;
+        let is_proxied = network == Network::Proxied && has_way_out;
+        let handout = is_proxied.then(Channel::pair).transpose().map_err(failed)?;
+        let notices = execs.as_ref().map(|_| Channel::pair()).transpose().map_err(failed)?;
+        let log = execs.as_ref().and_then(|execs| execs.log.as_ref());
+        spec.proxy_env = if is_proxied { environment(jail::PORT) } else { Vec::new() };
+        spec.exec = execs.as_ref().map(|execs| execs.rules.clone());
+        let fds = Fds {
+            handout: handout.as_ref().map(|(_, theirs)| theirs.as_fd()),
+            notices: notices.as_ref().map(|(_, theirs)| theirs.as_fd()),
+            log: log.map(AsFd::as_fd),
+            ..fds
+        };
+        let mut control = Control::open(|socket| self.supervisor(network, socket), &spec, &fds).await?;
+        if let (Some((ours, _)), Some(execs)) = (notices, execs) {
+            control.service = Some(Service::start(ours, execs.desk, execs.wider).map_err(failed)?);
+        }
+        Ok((control, handout.map(|(ours, _)| ours)))
     }
 
     /// A supervisor that waits for its spec on the socket: the session's zygote forks it, or it is our own child.
@@ -346,6 +380,13 @@ impl Run {
             && error != Errno::SRCH
         {
             tracing::warn!("a run cannot be killed: {error}");
+        }
+    }
+
+    /// Hears the last of its execs, and of what ran in the wider sandbox in its stead.
+    pub(super) async fn finish(&mut self, ended: &mut Ended) {
+        if let Some(service) = self.service.take() {
+            service.finish().await.finish(self.grace + KILLING, ended).await;
         }
     }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use jail::supervisor::Exit;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::TaskTracker;
@@ -26,6 +27,9 @@ use crate::session::Outputs;
 /// What becomes of a piece of output. Pieces come in their order and end anywhere.
 pub type Reads = Box<dyn FnMut(&[u8]) -> Vec<u8> + Send + Sync>;
 
+/// Hears of the end of a run once more.
+pub type Late = Box<dyn FnOnce(&mut Ended) + Send + Sync>;
+
 /// What a run is kept with.
 pub struct Keep {
     pub outputs: Arc<Outputs>,
@@ -40,6 +44,9 @@ pub struct Keep {
     pub reads: Option<Reads>,
     /// Hears of the end before anybody else does.
     pub ended: Box<dyn FnOnce(&mut Ended) + Send + Sync>,
+    /// Hears of the end of what the main process left behind, where the result was made before. Without it the result
+    /// waits for that.
+    pub late: Option<Late>,
     /// Hears that nobody can look any more.
     pub forgotten: Box<dyn FnOnce() + Send + Sync>,
     /// Where it runs, so that a server that stops can wait for it.
@@ -120,10 +127,34 @@ pub struct Outcome {
     pub ended: Ended,
 }
 
+/// How much of a run its supervisor has reported.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Reported {
+    /// Nothing, or not all that there was: a supervisor was lost, or did not report in time.
+    #[default]
+    Missing,
+    /// What was seen until the end of the main process, which has left others behind.
+    Interim,
+    /// Everything.
+    Whole,
+}
+
+impl Reported {
+    /// The word of a record. A whole report goes without saying.
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Reported::Missing => Some("missing"),
+            Reported::Interim => Some("interim"),
+            Reported::Whole => None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Default)]
 pub struct Ended {
     /// Nobody knows how: its supervisor was lost.
     pub is_lost: bool,
+    pub reported: Reported,
     pub stop: Option<Stop>,
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
@@ -142,6 +173,30 @@ pub struct Ended {
     /// How many programs it ran that no rule names, and what is put on record about them.
     pub execs: Option<u64>,
     pub summed: Option<Value>,
+}
+
+impl Ended {
+    /// Takes over what a supervisor has reported, in place of what it reported before.
+    pub(super) fn set_report(&mut self, exit: &Exit, reported: Reported) {
+        (self.exit_code, self.signal, self.reported) = (exit.code, exit.signal, reported);
+        self.denials = exit.denials.iter().filter_map(|denial| serde_json::to_value(denial).ok()).collect();
+        self.limits.clone_from(&exit.limits);
+        self.execs = exit.execs;
+    }
+
+    /// Adds denials that were seen elsewhere. What was denied before only counts more often.
+    pub(super) fn add_denials(&mut self, more: Vec<Value>) {
+        let is_same = |one: &Value, other: &Value| ["kind", "name", "reason"].iter().all(|key| one[key] == other[key]);
+        for denial in more {
+            match self.denials.iter_mut().find(|known| is_same(known, &denial)) {
+                Some(known) => {
+                    let counts = [&known["count"], &denial["count"]].map(|count| count.as_u64().unwrap_or_default());
+                    known["count"] = counts[0].saturating_add(counts[1]).into();
+                }
+                None => self.denials.push(denial),
+            }
+        }
+    }
 }
 
 /// A hold on a run. With the last one it ends.

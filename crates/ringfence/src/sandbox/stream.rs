@@ -2,8 +2,11 @@
 //!
 //! A run is over when its main process is, not when its pipes are: a background process can hold those for ever.
 //! It is driven by a task of its own, which goes on when nobody looks; whoever wants to see it asks ([`super::live`]).
+//!
+//! Whatever ends it, its supervisor's final report is waited for, in bounds: the record says what the run was denied and
+//! what it ran, or that this is not known ([`Reported`]). The end of the main process alone makes a result; what it left
+//! behind is heard of to its end by [`super::aftermath`].
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::future::pending;
 use std::io;
@@ -12,25 +15,26 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use jail::supervisor::{Exit, Order, Report, encode};
+use rustix::process::Signal;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
+use tracing::Instrument;
 
 use super::Stream;
+use super::aftermath;
 use super::egress::Egress;
 use super::launch::Run;
-use super::live::{Ask, Asked, Ended, Glance, Keep, Outcome, Reads, Reply, Seen, Stop};
+use super::live::{Ask, Asked, Ended, Keep, Reply, Reported, Seen, Stop};
 use super::progress::Progress;
-use super::ring::{Ring, Shown};
-use super::spool::Spool;
-use crate::base::sieve::Sieve;
+use super::pump::Pump;
 use crate::base::{Cancel, Cause, Error, Kind};
 
 /// What is still in the pipes when the main process has ended is read for at most this long.
 const DRAIN: Duration = Duration::from_millis(150);
-/// Beyond the grace: for the killing itself.
-const KILLING: Duration = Duration::from_secs(1);
+/// Beyond the grace: for the killing itself, and for the report about it.
+pub(super) const KILLING: Duration = Duration::from_secs(1);
 /// A client that has taken the last progress message this late will not miss it.
 const LAST_MESSAGE: Duration = Duration::from_secs(1);
 /// What has ended can be looked at this long.
@@ -41,11 +45,12 @@ const INPUT_BYTES: usize = 1 << 20;
 
 /// How far a run has come.
 #[derive(Default)]
-struct State {
-    stop: Option<Stop>,
-    exit: Option<Exit>,
-    /// The supervisor has ended: nothing of the run is left.
-    gone: bool,
+pub(super) struct State {
+    pub(super) stop: Option<Stop>,
+    pub(super) exit: Option<Exit>,
+    pub(super) reported: Reported,
+    /// The supervisor has ended, or said that nothing of the run is left.
+    pub(super) gone: bool,
     /// No waiting beyond this.
     until: Option<Instant>,
 }
@@ -55,17 +60,25 @@ impl State {
         let late = self.until.is_some_and(|until| Instant::now() >= until);
         match (&self.stop, &self.exit) {
             (Some(_), _) => self.gone || late,
-            (None, Some(_)) => late || pipes.iter().all(Option::is_none),
+            (None, Some(_)) => late || self.gone && pipes.iter().all(Option::is_none),
             (None, None) => self.gone,
         }
     }
 
-    fn hear(&mut self, line: io::Result<Option<String>>) {
+    /// `patience` is how long what the main process left behind is waited for.
+    fn hear(&mut self, line: io::Result<Option<String>>, patience: Duration) {
         let report = line.ok().flatten().and_then(|line| serde_json::from_str(&line).ok());
+        let now = Instant::now();
         match report {
             Some(Report::Exited(exit)) => {
-                self.exit = Some(exit);
-                self.until.get_or_insert(Instant::now() + DRAIN);
+                (self.exit, self.reported) = (Some(exit), Reported::Interim);
+                self.until.get_or_insert(now + patience);
+            }
+            Some(Report::Over(exit)) => {
+                (self.exit, self.reported, self.gone) = (Some(exit), Reported::Whole, true);
+                let drained = now + DRAIN;
+                let until = self.until.get_or_insert(drained);
+                *until = drained.min(*until);
             }
             // Nothing else is told of a run that was started; what cannot be read is as good as no supervisor.
             _ => self.gone = true,
@@ -74,11 +87,11 @@ impl State {
 }
 
 /// Somebody who looks at the run, until they have seen enough or have gone.
-struct Looking {
+pub(super) struct Looking {
     look: Asked,
     reply: Reply,
     /// Only for a client that asked.
-    progress: Option<Progress>,
+    pub(super) progress: Option<Progress>,
     /// A message on its way to the client. While it is, the pipes are not read, so a run is never faster than the one
     /// who watches it; once the run is over there is nothing left to slow down.
     sending: Option<BoxFuture<'static, ()>>,
@@ -150,6 +163,8 @@ pub(super) async fn drive(mut run: Run, mut keep: Keep, mut inbox: mpsc::Unbound
         None => Input { pipe: None, waiting: VecDeque::new(), stays_open: false },
     };
     let deadline = keep.deadline.clone();
+    // Where someone waits for the result, what was left behind does not hold it up.
+    let patience = if keep.late.is_some() { DRAIN } else { run.grace + KILLING };
     let mut is_held = true;
     let mut passed: BoxFuture<'_, ()> = match &deadline {
         Some(deadline) => Box::pin(deadline.passed()),
@@ -184,7 +199,7 @@ pub(super) async fn drive(mut run: Run, mut keep: Keep, mut inbox: mpsc::Unbound
         tokio::select! {
             cause = keep.cancel.cancelled(), if !ending => state.stop = Some(Stop::by(cause)),
             () = &mut passed, if !ending => state.stop = Some(Stop::Deadline),
-            line = run.reports.next_line(), if !state.gone => state.hear(line),
+            line = run.reports.next_line(), if !state.gone => state.hear(line, patience),
             count = read_from(out, out_buffer), if read => pump.take(Stream::Stdout, out, out_buffer, count, &mut looking).await,
             count = read_from(err, err_buffer), if read => pump.take(Stream::Stderr, err, err_buffer, count, &mut looking).await,
             () = input.feed() => {}
@@ -210,7 +225,11 @@ pub(super) async fn drive(mut run: Run, mut keep: Keep, mut inbox: mpsc::Unbound
         }
         if state.stop.is_some() && !ending {
             state.until = Some(Instant::now() + run.grace + KILLING);
-            order = Some(Order::Kill);
+            order = Some(Order::End(Signal::TERM.as_raw()));
+            // What runs elsewhere in its stead has its grace at the same time.
+            if let Some(service) = &run.service {
+                service.stop_answering();
+            }
         }
         if let Some(order) = order {
             // A supervisor that cannot be told is one that has ended, and that is told by its end of the socket.
@@ -229,15 +248,28 @@ pub(super) async fn drive(mut run: Run, mut keep: Keep, mut inbox: mpsc::Unbound
     let held = pipes.iter().any(Option::is_some);
     pump.drain(&mut pipes, &mut buffers[0]).await;
     drop(pipes);
-    let refused = run.egress.as_ref().map(Egress::denials).unwrap_or_default();
+    let refused = run.egress.take().as_ref().map(Egress::denials).unwrap_or_default();
+    let has_rest = state.reported == Reported::Interim && state.stop.is_none();
+    let late = keep.late.take().filter(|_| has_rest);
     let mut ended = pump.end(state, held, run.started.elapsed()).await;
-    ended.denials.extend(refused);
     drop(passed);
-    if let Some(service) = run.service.take() {
-        service.finish().await;
+    match late {
+        Some(late) => {
+            if let Some(service) = &run.service {
+                service.stop_answering();
+            }
+            let rest = aftermath::follow(run, ended.clone(), refused.clone(), late);
+            ended.add_denials(refused);
+            (keep.ended)(&mut ended);
+            keep.tasks.spawn(rest.in_current_span());
+        }
+        None => {
+            ended.add_denials(refused);
+            run.finish(&mut ended).await;
+            drop(run);
+            (keep.ended)(&mut ended);
+        }
     }
-    drop(run);
-    (keep.ended)(&mut ended);
     let first = looking.map(|Looking { look, reply, .. }| (look, reply));
     for (look, reply) in first.into_iter().chain(next) {
         pump.answer(&mut ended, &look, reply).await;
@@ -304,250 +336,5 @@ async fn read_from(pipe: &mut Option<Receiver>, buffer: &mut [u8]) -> io::Result
     match pipe {
         Some(pipe) => pipe.read(buffer).await,
         None => pending().await,
-    }
-}
-
-/// Where output goes: what has come since the last look, and the whole of it.
-struct Pump {
-    rings: [Ring; 2],
-    /// Take out secrets, before anything is kept or shown.
-    sieves: [Sieve; 2],
-    /// What the program wrote to each stream, from its beginning and since the last look.
-    totals: [u64; 2],
-    fresh: [u64; 2],
-    spool: Spool,
-    budget: usize,
-    reads: Option<Reads>,
-}
-
-impl Pump {
-    fn new(keep: &mut Keep) -> Self {
-        Pump {
-            reads: keep.reads.take(),
-            rings: [Ring::new(keep.budget), Ring::new(keep.budget)],
-            sieves: [Sieve::new(), Sieve::new()],
-            totals: [0; 2],
-            fresh: [0; 2],
-            spool: Spool::new(keep.outputs.clone(), keep.file_bytes),
-            budget: keep.budget,
-        }
-    }
-
-    /// Makes room for what this one wants to see of what is to come.
-    fn widen(&mut self, budget: usize) {
-        self.budget = budget;
-        if self.rings.iter().all(Ring::is_empty) {
-            self.rings = [Ring::new(budget), Ring::new(budget)];
-        }
-    }
-
-    /// What came before somebody looked is news to them.
-    fn catch_up(&self, progress: Option<&mut Progress>) {
-        let Some(progress) = progress else { return };
-        for (stream, ring) in [Stream::Stdout, Stream::Stderr].into_iter().zip(&self.rings) {
-            for piece in ring.pieces().iter().filter(|piece| !piece.is_empty()) {
-                progress.push(stream, piece);
-            }
-        }
-    }
-
-    /// One piece of output, on its one way to ring, file and progress.
-    async fn take(
-        &mut self,
-        stream: Stream,
-        pipe: &mut Option<Receiver>,
-        buffer: &[u8],
-        count: io::Result<usize>,
-        looking: &mut Option<Looking>,
-    ) {
-        let progress = looking.as_mut().and_then(|looking| looking.progress.as_mut());
-        match count {
-            Ok(count) if count > 0 => self.keep(stream, &buffer[..count], progress).await,
-            _ => {
-                *pipe = None;
-                self.finish(stream, progress).await;
-            }
-        }
-    }
-
-    async fn keep(&mut self, stream: Stream, bytes: &[u8], progress: Option<&mut Progress>) {
-        self.totals[stream as usize] += bytes.len() as u64;
-        self.fresh[stream as usize] += bytes.len() as u64;
-        let shown = self.sieves[stream as usize].push(bytes);
-        self.pass_on(stream, &shown, progress).await;
-    }
-
-    /// What was held back because more could have come.
-    async fn finish(&mut self, stream: Stream, progress: Option<&mut Progress>) {
-        let rest = self.sieves[stream as usize].finish();
-        self.pass_on(stream, &rest, progress).await;
-    }
-
-    async fn pass_on(&mut self, stream: Stream, bytes: &[u8], progress: Option<&mut Progress>) {
-        if bytes.is_empty() {
-            return;
-        }
-        let bytes = match (&mut self.reads, stream) {
-            (Some(reads), Stream::Stdout) => Cow::Owned(reads(bytes)),
-            _ => Cow::Borrowed(bytes),
-        };
-        let ring = &mut self.rings[stream as usize];
-        ring.push(&bytes);
-        self.spool.push(&bytes, ring.overflowed()).await;
-        if let Some(progress) = progress {
-            progress.push(stream, &bytes);
-        }
-    }
-
-    /// What the pipes still hold, without waiting. A pipe holds little, and one that is written to all the time is
-    /// left after that.
-    async fn drain(&mut self, pipes: &mut [Option<Receiver>; 2], buffer: &mut [u8]) {
-        for (stream, pipe) in [Stream::Stdout, Stream::Stderr].into_iter().zip(pipes) {
-            for _ in 0..4 {
-                match pipe.as_mut().map(|pipe| pipe.try_read(buffer)) {
-                    Some(Ok(0)) => {
-                        *pipe = None;
-                        self.finish(stream, None).await;
-                    }
-                    Some(Ok(count)) => self.keep(stream, &buffer[..count], None).await,
-                    _ => break,
-                }
-            }
-        }
-    }
-
-    /// What has come since the last look. From the first one on the whole is kept, so that nothing is lost with an
-    /// answer that does not arrive.
-    async fn glance(&mut self, duration: Duration) -> Glance {
-        self.spool.store().await;
-        self.spool.flush().await;
-        let (output, warning) = self.spool.state();
-        let [stdout, stderr] = self.show(output.as_deref());
-        let warnings = warning.into_iter().collect();
-        Glance { stdout, stderr, output, warnings, kept_inside: Vec::new(), duration }
-    }
-
-    fn show(&mut self, output: Option<&str>) -> [Shown; 2] {
-        let fresh = [Ring::new(self.budget), Ring::new(self.budget)];
-        let [stdout, stderr] = std::mem::replace(&mut self.rings, fresh);
-        let (out_limit, err_limit) = share(self.budget, stdout.need(), stderr.need());
-        let [out_bytes, err_bytes] = std::mem::take(&mut self.fresh);
-        [
-            Shown { bytes: out_bytes, ..stdout.show(out_limit, output) },
-            Shown { bytes: err_bytes, ..stderr.show(err_limit, output) },
-        ]
-    }
-
-    async fn end(&mut self, state: State, held: bool, duration: Duration) -> Ended {
-        for stream in [Stream::Stdout, Stream::Stderr] {
-            self.finish(stream, None).await;
-        }
-        let [stdout, stderr] = &self.rings;
-        let (out_limit, err_limit) = share(self.budget, stdout.need(), stderr.need());
-        if !(stdout.fits(out_limit) && stderr.fits(err_limit)) {
-            self.spool.store().await;
-        }
-        self.spool.flush().await;
-        let (output, stored) = self.spool.state();
-        let is_lost = state.exit.is_none() && state.stop.is_none();
-        let exit = state.exit.unwrap_or_default();
-        let mut warnings: Vec<String> = left_behind(&exit, held).filter(|_| state.stop.is_none()).into_iter().collect();
-        if state.stop.is_some() && !state.gone {
-            warnings.push("not everything the command started has ended yet; it is still being killed".to_owned());
-        }
-        if exit.out_of_memory {
-            warnings.push("the command used more memory than it may, and was ended for it".to_owned());
-        }
-        warnings.extend(stored);
-        Ended {
-            is_lost,
-            stop: state.stop,
-            exit_code: exit.code,
-            signal: exit.signal,
-            bytes: self.totals,
-            output,
-            warnings,
-            duration,
-            denials: exit.denials.iter().filter_map(|denial| serde_json::to_value(denial).ok()).collect(),
-            kept_inside: Vec::new(),
-            limits: exit.limits,
-            execs: exit.execs,
-            summed: None,
-        }
-    }
-
-    /// Tells how it ended. Nothing is taken for one that has gone.
-    async fn answer(&mut self, ended: &mut Ended, look: &Asked, reply: Reply) {
-        if reply.is_closed() {
-            return;
-        }
-        self.budget = look.budget;
-        let [stdout, stderr] = &self.rings;
-        let (out_limit, err_limit) = share(self.budget, stdout.need(), stderr.need());
-        if ended.output.is_none() && !(stdout.fits(out_limit) && stderr.fits(err_limit)) {
-            self.spool.store().await;
-            self.spool.flush().await;
-            ended.output = self.spool.state().0;
-        }
-        let _ = reply.send(self.seen(ended));
-    }
-
-    /// How it ended, with what nobody has seen yet.
-    fn seen(&mut self, ended: &Ended) -> crate::base::Result<Seen> {
-        let [stdout, stderr] = self.show(ended.output.as_deref());
-        if ended.is_lost {
-            let said: String = stderr.text.chars().take(1024).collect();
-            return Err(Error::internal("the supervisor of the command was lost").with("stderr", said));
-        }
-        Ok(Seen::Over(Outcome { stdout, stderr, ended: ended.clone() }))
-    }
-}
-
-/// Both streams get what they need while there is enough; then a quarter is kept for the errors.
-fn share(budget: usize, stdout: u64, stderr: u64) -> (usize, usize) {
-    let stdout = usize::try_from(stdout).unwrap_or(usize::MAX);
-    let stderr = usize::try_from(stderr).unwrap_or(usize::MAX);
-    if stdout.saturating_add(stderr) <= budget {
-        return (budget - stderr, budget - stdout);
-    }
-    let errors = stderr.min((budget / 4).max(budget.saturating_sub(stdout)));
-    (budget - errors, errors)
-}
-
-fn left_behind(exit: &Exit, held: bool) -> Option<String> {
-    // Names are chosen by the processes themselves.
-    let plain = |name: &String| name.chars().map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect::<String>();
-    let holding = if held { " and still held the output" } else { "" };
-    match exit.left_behind {
-        0 if held => {
-            Some("a process outside the command's reach still holds the output; the rest of it is not shown".to_owned())
-        }
-        0 => None,
-        count => {
-            let names = exit.names.iter().map(plain).collect::<Vec<_>>().join(", ");
-            let noun = if count == 1 { "background process" } else { "background processes" };
-            Some(format!("{count} {noun} ({names}) outlived the command{holding}; ended"))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_budget_is_shared_by_need() {
-        assert_eq!(share(100, 10, 20), (80, 90));
-        assert_eq!(share(100, 1000, 10), (90, 10));
-        assert_eq!(share(100, 1000, 1000), (75, 25));
-        assert_eq!(share(100, 10, 1000), (10, 90));
-        assert_eq!(share(100, u64::MAX, u64::MAX), (75, 25));
-    }
-
-    #[test]
-    fn a_name_cannot_break_the_line() {
-        let exit = Exit { left_behind: 2, names: vec!["a\nb".into(), "ü".into()], ..Exit::default() };
-        let warning = left_behind(&exit, true).unwrap();
-        assert_eq!(warning, "2 background processes (a?b, ?) outlived the command and still held the output; ended");
     }
 }

@@ -119,6 +119,7 @@ impl Test {
             file_bytes: self.file_bytes,
             reads: None,
             ended: Box::new(|_| {}),
+            late: Some(Box::new(|_| {})),
             forgotten: Box::new(|| {}),
             tasks: TaskTracker::new(),
         };

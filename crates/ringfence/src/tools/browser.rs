@@ -6,7 +6,7 @@ use std::time::Duration;
 use jail::rights::Network;
 use serde_json::{Map, Value};
 
-use super::execs::{self, Policed};
+use super::execs::{ExecList, Policed};
 use super::own::Own;
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, command};
 use crate::base::{Cause, Error, Kind, Result};
@@ -160,11 +160,10 @@ async fn terms(cx: &RunCx) -> Result<Terms> {
     let policed = Policed::of(cx).await?;
     let execs = policed.map(|policed| policed.quiet_desk(cx.approvals.clone(), &cx.config.root)).transpose()?;
     let log = execs.as_ref().and_then(|execs| execs.log.as_ref()?.try_clone().ok());
-    let (approvals, audit_execs) = (cx.approvals.clone(), cx.config.policy.audit_execs.then(Own::default));
+    let (approvals, own) = (cx.approvals.clone(), cx.config.policy.audit_execs.then(Own::default));
     let ended = Box::new(move |ended: &mut Ended| {
-        if let (Some(log), Some(count)) = (log, ended.execs.take()) {
-            ended.summed = Some(execs::sum(&approvals, audit_execs.as_ref(), log, count));
-        }
+        let count = ended.execs.take();
+        ended.summed = log.map(|log| ExecList::new(approvals.clone(), own, log).sum(count));
         command::record_end(&approvals, ended);
     });
     Ok(Terms { execs, ended, cancel: cx.cancel.root(), tasks: cx.tasks.clone() })

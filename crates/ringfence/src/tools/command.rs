@@ -3,7 +3,6 @@
 use std::future::pending;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use jail::rights::{Network, Rights};
 use serde_json::{Map, Value};
 
 use super::attended::Attended;
-use super::execs::{self, Policed};
+use super::execs::{self, ExecList, Policed};
 use super::own::Own;
 use super::runs::Runs;
 use super::{Hints, PrepareCx, RunCx};
@@ -22,12 +21,9 @@ use crate::base::clock::Deadline;
 use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Profile};
 use crate::sandbox::{
-    Cell, Decided, Ended, Keep, KeptInside, Launch, Launcher, Live, Look, Outcome, Reads, Seen, Stdin, Stop, env,
-    network_fields,
+    Cell, Ended, Keep, KeptInside, Launch, Launcher, Live, Look, Outcome, Reads, Seen, Stdin, Stop, env,
 };
 
-/// Decisions of one run's proxy that are written down one by one.
-const AUDITED: usize = 10_000;
 pub const MAX_BYTES: usize = 256 << 10;
 /// Below this a cut says nothing any more.
 const MIN_BYTES: usize = 256;
@@ -208,6 +204,7 @@ fn end(ended: &Ended) -> Map<String, Value> {
     add("stderr_bytes", facts.stderr_bytes.map(Into::into));
     add("denials", (!facts.denials.is_empty()).then(|| facts.denials.into()));
     add("execs", facts.execs);
+    add("report", facts.report.map(Into::into));
     add("duration_ms", Some(millis(ended.duration).into()));
     fields
 }
@@ -303,7 +300,7 @@ pub async fn start_on(
         merged: command.merged,
         rights: Some(rights.clone()),
         grace: cx.config.limits.grace,
-        decided: Some(audited(cx)),
+        decided: Some(execs::audit_network(&cx.approvals)),
         execs,
         denied_hosts,
         line: command.line,
@@ -311,7 +308,10 @@ pub async fn start_on(
     };
     let record = Arc::new(AfterCall { approvals: cx.approvals.clone(), state: Mutex::default() });
     let (after, approvals) = (Arc::clone(&record), cx.approvals.clone());
-    let audit_execs = cx.config.policy.audit_execs.then(|| Own::of(cx));
+    let own = cx.config.policy.audit_execs.then(|| Own::of(cx));
+    let list = log.map(|log| ExecList::new(approvals.clone(), own, log));
+    let list = Arc::new(Mutex::new(list));
+    let late_list = Arc::clone(&list);
     let end = Arc::new(OnceLock::new());
     let (ending, runs) = (Arc::clone(&end), Arc::downgrade(&Runs::of(&cx.session)?));
     let session = cx.session.cancel.clone();
@@ -323,12 +323,14 @@ pub async fn start_on(
         file_bytes: cx.config.limits.output_file_bytes,
         reads,
         ended: Box::new(move |ended| {
-            if let (Some(log), Some(count)) = (log, ended.execs.take()) {
-                ended.summed = Some(execs::sum(&approvals, audit_execs.as_ref(), log, count));
-            }
+            sum_execs(&list, ended);
             let _ = ending.set(status(ended));
             after.run_has_ended(ended);
         }),
+        late: Some(Box::new(move |ended| {
+            sum_execs(&late_list, ended);
+            record_end(&approvals, ended);
+        })),
         forgotten: Box::new(move || {
             if let Some(runs) = runs.upgrade().filter(|_| session.is_cancelled()) {
                 runs.clear();
@@ -339,6 +341,11 @@ pub async fn start_on(
     let live = cell.start(launch).await?.keep(keep);
     let streaming = command.streaming;
     Ok(Started { cell, live, attended, rights, rules, lacking, record, kept_inside, streaming, end })
+}
+
+fn sum_execs(list: &Mutex<Option<ExecList>>, ended: &mut Ended) {
+    let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+    ended.summed = list.as_mut().map(|list| list.sum(ended.execs.take()));
 }
 
 /// Refuses to use what was started with more rights than a call has now: a client's sandbox may have become narrower
@@ -375,18 +382,6 @@ fn unkept(cx: &RunCx, profile: Profile) -> Result<Option<String>> {
     Ok((now.protected.len() > before.protected.len()).then(|| told.to_owned()))
 }
 
-/// Every decision of the run's proxy is on record, up to a point: a run can cause as many as it likes.
-fn audited(cx: &RunCx) -> Decided {
-    let (approvals, count) = (cx.approvals.clone(), AtomicUsize::new(0));
-    Arc::new(move |decision| {
-        if count.fetch_add(1, Ordering::Relaxed) < AUDITED
-            && let Err(error) = approvals.network(network_fields(decision))
-        {
-            tracing::error!("a decision of the proxy could not be recorded: {}", error.log_line());
-        }
-    })
-}
-
 /// How it went, in the one word of a result.
 pub fn status(ended: &Ended) -> &'static str {
     match (ended.stop, ended.exit_code) {
@@ -414,6 +409,7 @@ pub fn facts(ended: &Ended) -> Facts {
         stderr_bytes: Some(stderr),
         denials: ended.denials.clone(),
         execs: ended.summed.clone(),
+        report: ended.reported.name(),
     }
 }
 

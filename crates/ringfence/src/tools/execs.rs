@@ -7,6 +7,7 @@
 
 mod quiet;
 mod record;
+mod wider;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,11 +31,12 @@ use crate::base::{Error, Kind, Result};
 use crate::config::{Escalate, EscalateRisky, Heuristics, Profile};
 use crate::policy::leaving::{KEPT_BY_SETTING, NO_ONE_ANSWERED, NO_ONE_TO_ASK};
 use crate::policy::{Leaving, Rulebook, unasked};
-use crate::sandbox::escalate::{self, Exec, Where};
+use crate::sandbox::escalate::{self, Exec};
 use crate::sandbox::{Desk, Execs, KeptInside, Launcher, Waiting, exec_log, git};
 use quiet::QuietDesk;
 use record::fields;
-pub use record::sum;
+pub use record::{ExecList, audit_network};
+use wider::{Stands, WiderShare};
 
 /// Refusals of one run that are written down one by one; its supervisor tells of no more either.
 const AUDITED: usize = 10_000;
@@ -93,7 +95,7 @@ impl Policed {
     pub fn quiet_desk(self, approvals: Approvals, root: &Path) -> Result<Execs> {
         let rules = Rules { lets_out: false, heuristics: false, ..self.rules };
         let desk = QuietDesk::new(approvals);
-        Ok(Execs { rules, desk: Arc::new(desk), log: Some(exec_log(root)?) })
+        Ok(Execs { rules, desk: Arc::new(desk), log: Some(exec_log(root)?), wider: Arc::default() })
     }
 
     /// Hosts that a rule denies. Of several rules about one host the last that decides counts, as for Codex. What such
@@ -116,9 +118,12 @@ impl Policed {
         (rights, env): (Rights, Vec<(String, String)>),
         kept_inside: &Arc<KeptInside>,
     ) -> Result<Execs> {
-        let log = exec_log(&attended.cx().config.root)?;
+        let cx = attended.cx();
+        let log = exec_log(&cx.config.root)?;
+        let shared = WiderShare::new(cx.approvals.clone(), &self, &log)?;
+        let wider = Arc::clone(&shared.runs);
         let desk = RunDesk {
-            began_denied: denies_reading(&attended.cx()),
+            began_denied: denies_reading(&cx),
             attended: Arc::clone(attended),
             call,
             launcher: launcher.clone(),
@@ -128,9 +133,10 @@ impl Policed {
             leaving: self.leaving,
             kept_inside: Arc::clone(kept_inside),
             audited: AtomicUsize::new(0),
-            own: Own::of(&attended.cx()),
+            own: Own::of(&cx),
+            stands: Stands::Inside(shared),
         };
-        Ok(Execs { rules: self.rules, desk: Arc::new(desk), log: Some(log) })
+        Ok(Execs { rules: self.rules, desk: Arc::new(desk), log: Some(log), wider })
     }
 }
 
@@ -146,6 +152,7 @@ struct RunDesk {
     kept_inside: Arc<KeptInside>,
     audited: AtomicUsize,
     own: Own,
+    stands: Stands,
 }
 
 /// Where a command runs once it may.
@@ -159,7 +166,7 @@ enum Place {
 
 impl Desk for RunDesk {
     fn ruled(&self, ruled: Ruled) {
-        let how = if ruled.verdict.decision == Decision::Forbidden { "refused" } else { "inside" };
+        let how = if ruled.verdict.decision == Decision::Forbidden { "refused" } else { self.stands.name() };
         let mut fields = fields(ruled.pid, &ruled.path, &ruled.argv, &ruled.verdict, &self.own);
         fields.extend([("by".to_owned(), "rule".into()), ("ran".to_owned(), how.into())]);
         if ruled.verdict.decision == Decision::Allow
@@ -214,7 +221,11 @@ impl RunDesk {
         if !self.record(&held, by, cx.config.policy.escalate.name(), None) {
             return unrecorded(&held);
         }
-        match escalate::run(granted.map(|waiting| (*exec, waiting)), self.somewhere(&cx)).await {
+        let ran = match self.somewhere(&cx) {
+            Ok(place) => escalate::run(granted.map(|waiting| (*exec, waiting)), place).await,
+            Err(error) => Err(error.detail()),
+        };
+        match ran {
             Ok(answer) => answer,
             Err(why) if held.verdict.decision == Decision::Allow => {
                 self.run_inside(&held, by, Some(&format!("it could not be started outside: {why}")))
@@ -230,7 +241,7 @@ impl RunDesk {
             true => format!("{why}; `.git` is read-only here while a rule lets git out"),
             false => why.to_owned(),
         });
-        if !self.record(held, by, "inside", why.as_deref()) {
+        if !self.record(held, by, self.stands.name(), why.as_deref()) {
             return unrecorded(held);
         }
         if let Some(why) = why {
@@ -302,16 +313,6 @@ impl RunDesk {
         self.began_denied || denies_reading(&self.attended.cx())
     }
 
-    fn somewhere<'a>(&'a self, cx: &'a RunCx) -> Where<'a> {
-        let (config, launcher) = (&*cx.config, &self.launcher);
-        match (config.policy.escalate, &config.policy.wider) {
-            (Escalate::Wider, Some(wider)) => {
-                Where::Wider { session: &cx.session, config, wider, launcher, table: &self.book.table }
-            }
-            _ => Where::Outside { launcher, config },
-        }
-    }
-
     async fn ask(&self, held: &HeldExec, place: &Place, reason: &str, waiting: Waiting) -> Result<Granted<Waiting>> {
         let verdict = &held.verdict;
         let cx = self.attended.cx();
@@ -361,6 +362,7 @@ impl RunDesk {
         add(
             "runs",
             match place {
+                Place::Here(_) if matches!(self.stands, Stands::Wider) => "in the wider sandbox".to_owned(),
                 Place::Here(why) => format!("in the sandbox ({why})"),
                 Place::Kept(why) => format!("in the sandbox ({why})"),
                 Place::Outside(_) => match self.attended.cx().config.policy.escalate {
@@ -374,8 +376,7 @@ impl RunDesk {
 
     /// `PATH` as the command gets it outside.
     fn search_path(&self, exec: &Exec) -> Option<String> {
-        let cx = self.attended.cx();
-        escalate::search_path(exec, &self.somewhere(&cx))
+        escalate::search_path(exec, &self.attended.cx().config)
     }
 
     /// What a command has changed of the environment that the run began with.

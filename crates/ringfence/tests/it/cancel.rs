@@ -176,6 +176,8 @@ fn the_tree_dies_with_a_server_that_is_killed() {
         let (_, marker) = start_tree(&mut client);
         server.signal(Signal::KILL);
         wait_for_death(&marker, DEAD_WITHIN);
+        // Its log is locked until the kernel has closed the last of its files.
+        server.ended();
         assert_eq!(server.events("call.stop").len(), 1);
         let (code, text) = server::verify(&server.scratch);
         assert_eq!(code, 0, "{text}");

@@ -40,6 +40,7 @@ mod results;
 mod retention;
 mod rules;
 mod rules_like_codex;
+mod run_record;
 mod sandbox_state;
 mod scenarios;
 mod secrets;

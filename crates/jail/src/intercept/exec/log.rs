@@ -21,6 +21,8 @@ pub struct Log(Mutex<State>);
 #[derive(Default)]
 struct State {
     file: Option<File>,
+    /// Where they ran, if not in the sandbox itself.
+    ran: Option<&'static str>,
     buffer: Vec<u8>,
     written: u64,
     count: u64,
@@ -31,11 +33,13 @@ struct ExecRecord<'a> {
     pid: i32,
     path: &'a str,
     argv: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ran: Option<&'static str>,
 }
 
 impl Log {
-    pub fn new(file: Option<OwnedFd>) -> Log {
-        Log(Mutex::new(State { file: file.map(File::from), ..State::default() }))
+    pub fn new(file: Option<OwnedFd>, ran: Option<&'static str>) -> Log {
+        Log(Mutex::new(State { file: file.map(File::from), ran, ..State::default() }))
     }
 
     pub fn add(&self, pid: i32, path: &str, argv: &[&[u8]]) {
@@ -44,7 +48,7 @@ impl Log {
         if state.file.is_none() || state.written > MOST {
             return;
         }
-        let record = ExecRecord { pid, path, argv: &cut(argv) };
+        let record = ExecRecord { pid, path, argv: &cut(argv), ran: state.ran };
         // Into memory: nothing there can fail but for a number that is no number.
         let _ = serde_json::to_writer(&mut state.buffer, &record);
         state.buffer.push(b'\n');

@@ -99,7 +99,8 @@ impl Watch {
             judge: Judge::new(rules.table, rules.heuristics),
             lets_out: rules.lets_out,
             notices: notices.map(Arc::new),
-            log: Log::new(log),
+            // Only what is let into the wider sandbox was judged before.
+            log: Log::new(log, rules.granted.then_some("wider")),
             denials,
             others,
             granted: AtomicBool::new(rules.granted),

@@ -1,7 +1,10 @@
-//! What the audit log holds about the execs of a run.
+//! What the audit log holds about the execs of a run, and about the decisions of its proxy.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Seek};
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ::policy::Verdict;
 use serde::Deserialize;
@@ -9,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::audit::Approvals;
 use crate::base::call::digest;
+use crate::sandbox::{Decided, network_fields};
 use crate::tools::own::Own;
 
 /// Bytes of a command's words in one record; of what does not fit there is a hash of all.
@@ -39,34 +43,76 @@ pub fn fields(pid: i32, path: &str, argv: &[String], verdict: &Verdict, own: &Ow
     fields
 }
 
-/// What is put on record about the execs that no rule named: their number, and a digest of the list, so that a list kept
-/// elsewhere can be checked against it. The list itself goes into the log where the operator wants that.
-pub fn sum(approvals: &Approvals, audit_execs: Option<&Own>, log: File, count: u64) -> Value {
-    let mut hash = blake3::Hasher::new();
-    let mut listed = 0_u64;
-    let mut lines = BufReader::new(log);
-    let mut line = Vec::new();
-    let whole = lines.rewind().is_ok();
-    while whole && matches!(lines.read_until(b'\n', &mut line), Ok(1..)) {
-        hash.update(&line);
-        listed += 1;
-        if let (Some(own), Ok(Seen { pid, path, argv })) = (audit_execs, serde_json::from_slice(&line)) {
-            let fields =
-                json!({"pid": pid, "path": path, "command": own.words(&argv), "by": "nobody", "ran": "inside"});
-            if let Value::Object(fields) = fields
-                && let Err(error) = approvals.exec(fields)
-            {
-                tracing::error!("an exec could not be recorded: {}", error.log_line());
+/// The execs of a run that no rule named, as its supervisors write them down. What is put on record is their number, and
+/// a digest of the list, so that a list kept elsewhere can be checked against it. The list itself goes into the log
+/// where the operator wants that.
+pub struct ExecList {
+    approvals: Approvals,
+    /// Where the operator wants the list.
+    own: Option<Own>,
+    log: File,
+    /// How far it was read, and what was in there.
+    at: u64,
+    hash: blake3::Hasher,
+    listed: u64,
+}
+
+impl ExecList {
+    pub fn new(approvals: Approvals, own: Option<Own>, log: File) -> ExecList {
+        ExecList { approvals, own, log, at: 0, hash: blake3::Hasher::new(), listed: 0 }
+    }
+
+    /// Puts on record what is new in the list, and sums up all of it. `count` is how many there were, where that was
+    /// reported.
+    pub fn sum(&mut self, count: Option<u64>) -> Value {
+        // Read by position: the descriptor is shared with those who write, and so is the place where it stands.
+        let mut lines = BufReader::new(ReadFrom { file: &self.log, at: self.at });
+        let mut line = Vec::new();
+        while matches!(lines.read_until(b'\n', &mut line), Ok(1..)) && line.ends_with(b"\n") {
+            self.at += line.len() as u64;
+            self.hash.update(&line);
+            self.listed += 1;
+            if let (Some(own), Ok(seen)) = (&self.own, serde_json::from_slice(&line)) {
+                write_down(&self.approvals, own, seen);
             }
+            line.clear();
         }
-        line.clear();
+        let digest = format!("blake3:{}", self.hash.finalize().to_hex());
+        let mut sum = json!({"count": count.unwrap_or(self.listed), "digest": digest});
+        match count {
+            // The disk was full, or there were more than anybody reads.
+            Some(count) if self.listed < count => sum["unlisted"] = (count - self.listed).into(),
+            Some(_) => {}
+            // No one has reported how many there were: these are the least.
+            None => sum["partial"] = true.into(),
+        }
+        sum
     }
-    let mut sum = json!({"count": count, "digest": format!("blake3:{}", hash.finalize().to_hex())});
-    if listed < count {
-        // The disk was full, or there were more than anybody reads.
-        sum["unlisted"] = (count - listed).into();
+}
+
+fn write_down(approvals: &Approvals, own: &Own, seen: Seen) {
+    let Seen { pid, path, argv, ran } = seen;
+    let ran = ran.unwrap_or_else(|| "inside".to_owned());
+    let fields = json!({"pid": pid, "path": path, "command": own.words(&argv), "by": "nobody", "ran": ran});
+    if let Value::Object(fields) = fields
+        && let Err(error) = approvals.exec(fields)
+    {
+        tracing::error!("an exec could not be recorded: {}", error.log_line());
     }
-    sum
+}
+
+/// Reads a file from a position of its own.
+struct ReadFrom<'a> {
+    file: &'a File,
+    at: u64,
+}
+
+impl Read for ReadFrom<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read_at(buffer, self.at)?;
+        self.at += count as u64;
+        Ok(count)
+    }
 }
 
 /// One exec that no rule names.
@@ -75,4 +121,22 @@ struct Seen {
     pid: i32,
     path: String,
     argv: Vec<String>,
+    /// Where, if not in the sandbox itself.
+    #[serde(default)]
+    ran: Option<String>,
+}
+
+/// Decisions of one run's proxy that are written down one by one.
+const DECISIONS: usize = 10_000;
+
+/// Puts every decision of a run's proxy on record, up to a point: a run can cause as many as it likes.
+pub fn audit_network(approvals: &Approvals) -> Decided {
+    let (approvals, count) = (approvals.clone(), AtomicUsize::new(0));
+    Arc::new(move |decision| {
+        if count.fetch_add(1, Ordering::Relaxed) < DECISIONS
+            && let Err(error) = approvals.network(network_fields(decision))
+        {
+            tracing::error!("a decision of the proxy could not be recorded: {}", error.log_line());
+        }
+    })
 }

@@ -1,0 +1,172 @@
+//! Runs in the wider sandbox (`[policy.wider]`): ordinary runs with another profile, in place of a process that
+//! waits. What they are denied and what they run belongs to the run that caused them, and to its record.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jail::intercept::exec::wire::Answer;
+use jail::supervisor::{Exit, Order, Report};
+use rustix::process::Signal;
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument;
+
+use super::egress::Egress;
+use super::escalate::{answer_to, next_signal};
+use super::execs::Execs;
+use super::launch::Control;
+use super::live::{Ended, Reported};
+use super::stream::KILLING;
+use crate::base::{Error, Result};
+use crate::net::Decided;
+
+/// What a run in the wider sandbox is judged by, and where its record goes.
+pub struct WiderTerms {
+    pub execs: Execs,
+    /// Hears of everything that its proxy decides.
+    pub decided: Decided,
+    /// Names that it may not reach, whatever its sandbox allows.
+    pub denied_hosts: Vec<String>,
+    /// The run that it belongs to.
+    pub runs: Arc<WiderRuns>,
+}
+
+/// The wider runs that one run has caused, and what was seen of those that have ended.
+#[derive(Default)]
+pub struct WiderRuns {
+    tasks: TaskTracker,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    denials: Vec<Value>,
+    execs: u64,
+    out_of_memory: bool,
+    /// One of them has ended without its final report.
+    is_unreported: bool,
+}
+
+/// One of them, until its final report.
+struct WiderRun {
+    control: Control,
+    grace: Duration,
+    /// For what is said of the process that it runs in place of.
+    path: String,
+    signals: mpsc::UnboundedReceiver<i32>,
+    /// No one waits for it any more.
+    ended: CancellationToken,
+}
+
+impl WiderRuns {
+    /// Starts one of them and waits for what it comes to. Dropping the future ends the run, be it just starting; its
+    /// report is heard all the same.
+    pub(super) async fn follow(
+        self: &Arc<Self>,
+        start: impl Future<Output = Result<Control>> + Send + 'static,
+        grace: Duration,
+        path: String,
+        signals: mpsc::UnboundedReceiver<i32>,
+    ) -> Result<Answer> {
+        let ended = CancellationToken::new();
+        let _ends_with_this = ended.clone().drop_guard();
+        let (answer, answered) = oneshot::channel();
+        let runs = Arc::clone(self);
+        let driven = async move {
+            match start.await {
+                Ok(control) => WiderRun { control, grace, path, signals, ended }.drive(&runs, answer).await,
+                // The process that waited may be gone.
+                Err(error) => drop(answer.send(Err(error))),
+            }
+        };
+        self.tasks.spawn(driven.in_current_span());
+        answered.await.unwrap_or_else(|_| Err(Error::internal("the command in the wider sandbox was lost")))
+    }
+
+    /// Waits until all of them have reported, and adds what they did to the end of their run.
+    pub(super) async fn finish(&self, at_most: Duration, ended: &mut Ended) {
+        self.tasks.close();
+        let in_time = timeout(at_most, self.tasks.wait()).await.is_ok();
+        let Seen { denials, execs, out_of_memory, is_unreported } = std::mem::take(&mut *self.seen());
+        ended.add_denials(denials);
+        if execs > 0 {
+            *ended.execs.get_or_insert_default() += execs;
+        }
+        if out_of_memory {
+            ended.warnings.push("a command in the wider sandbox used more memory than it may".to_owned());
+        }
+        if is_unreported || !in_time {
+            ended.reported = Reported::Missing;
+        }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl WiderRun {
+    async fn drive(mut self, runs: &WiderRuns, answer: oneshot::Sender<Result<Answer>>) {
+        let (mut answer, mut until) = (Some(answer), None);
+        let (mut was_signalled, mut has_started, mut last) = (false, false, None);
+        loop {
+            let report = tokio::select! {
+                report = self.control.report() => report,
+                Some(signal) = next_signal(&mut self.signals) => {
+                    was_signalled = true;
+                    self.control.order(Order::Signal(signal)).await;
+                    continue;
+                }
+                () = self.ended.cancelled(), if until.is_none() => {
+                    self.control.order(Order::End(Signal::TERM.as_raw())).await;
+                    until = Some(Instant::now() + self.grace + KILLING);
+                    continue;
+                }
+                () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => break,
+            };
+            let is_last = match &report {
+                Ok(Some(Report::Started(_))) => {
+                    has_started = true;
+                    false
+                }
+                Ok(Some(Report::Exited(_))) => false,
+                Ok(Some(Report::Over(exit))) => {
+                    last = Some(exit.clone());
+                    true
+                }
+                Ok(Some(Report::Failed(_)) | None) | Err(_) => true,
+            };
+            if let Some(said) = answer_to(report, was_signalled, &self.path)
+                && let Some(answer) = answer.take()
+            {
+                // The process that waited may be gone.
+                let _ = answer.send(said);
+            }
+            if is_last {
+                break;
+            }
+        }
+        self.settle(runs, last, has_started).await;
+    }
+
+    /// Adds what was seen of it to that of the others.
+    async fn settle(mut self, runs: &WiderRuns, last: Option<Exit>, has_started: bool) {
+        if let Some(service) = self.control.service.take() {
+            service.finish().await;
+        }
+        let refused = self.control.egress.as_ref().map(Egress::denials).unwrap_or_default();
+        let mut seen = runs.seen();
+        seen.denials.extend(refused);
+        match last {
+            Some(exit) => {
+                seen.denials.extend(exit.denials.iter().filter_map(|denial| serde_json::to_value(denial).ok()));
+                seen.execs += exit.execs.unwrap_or_default();
+                seen.out_of_memory |= exit.out_of_memory;
+            }
+            None => seen.is_unreported |= has_started,
+        }
+    }
+}
