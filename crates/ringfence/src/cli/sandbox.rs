@@ -15,7 +15,8 @@ use crate::sandbox::attached::{self, OnPrompt, Ruling, Terms};
 #[derive(clap::Args)]
 #[command(
     after_help = "Exit codes: the command's own; 128 and the signal's number when a signal ended it; 125 when the fence could not be put up;\n\
-126 when the command cannot be run and 127 when there is none of that name.\n\n\
+126 when the command cannot be run and 127 when there is none of that name.\n\
+Signals: SIGTERM, SIGINT and SIGHUP go to the command, which is killed after the grace ([limits] grace_ms).\n\n\
 Try:  ringfence sandbox -- sh -c 'touch /etc/x; curl https://example.com; cat ~/.ssh/*'"
 )]
 pub struct Args {

@@ -1,24 +1,28 @@
 //! A run whose standard input, output and error are those of this process: `ringfence sandbox`.
 
 mod desk;
+mod signals;
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jail::Fence;
 use jail::fault::{Fault, Layer};
 use jail::namespaces::Tier;
 use jail::packet::Channel;
 use jail::rights::{Network, Rights};
-use jail::supervisor::{self, Exit, Fds, Report, Spec};
-use jail::zygote::{self, Ground, Laid, Order};
+use jail::supervisor::{self, Exit, Fds, Order, Report, Spec};
+use jail::zygote::{self, Ground, Laid};
 use rustix::fs::{Mode, OFlags};
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
+use tokio::time::{Instant, sleep_until};
 
 use super::egress::Egress;
 use super::execs::{Desk, Service};
@@ -33,7 +37,11 @@ const NO_FENCE: u8 = 125;
 const CANNOT_RUN: u8 = 126;
 const NO_PROGRAM: u8 = 127;
 
+/// Beyond the grace. Only a process that hangs in the kernel takes longer.
+const KILLED_WITHIN: Duration = Duration::from_secs(10);
+
 pub use desk::{OnPrompt, Ruling};
+use signals::StopSignals;
 
 /// What is asked for beside the command.
 pub struct Terms<'a> {
@@ -147,7 +155,7 @@ fn start(spec: &Spec, only: Option<Tier>) -> io::Result<(std::result::Result<Uni
         match lay(&channel, &spec.rights, tier) {
             Ok(()) => {
                 let network = (spec.rights.network != Network::All).then_some(0);
-                channel.send(&Order { network, last: true, socket: None }, &[theirs.as_fd()])?;
+                channel.send(&zygote::Order { network, last: true, socket: None }, &[theirs.as_fd()])?;
                 // The zygote goes when this process does, and takes the run with it.
                 std::mem::forget(channel);
                 return Ok((Ok(ours), Some(tier)));
@@ -189,55 +197,78 @@ fn watch(
         Ok(control) => control,
         Err(fault) => return Ok(End::Failed(fault)),
     };
-    let cwd = File::open(&spec.cwd)?;
-    let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
-    let way_out = allow.map(|allow| Channel::pair().map(|(ours, theirs)| (allow, ours, theirs))).transpose()?;
-    let questions = desk.map(|desk| Channel::pair().map(|(ours, theirs)| (desk, ours, theirs))).transpose()?;
-    let fds = Fds {
-        stdin: stdin.as_fd(),
-        stdout: stdout.as_fd(),
-        stderr: stderr.as_fd(),
-        cwd: cwd.as_fd(),
-        handout: way_out.as_ref().map(|(_, _, theirs)| theirs.as_fd()),
-        notices: questions.as_ref().map(|(_, _, theirs)| theirs.as_fd()),
-        log: None,
-        program: None,
-        line: None,
-    };
-    let rest = supervisor::send_spec(control.as_fd(), spec, &fds)?;
-    (&control).write_all(&rest)?;
-    if way_out.is_none() && questions.is_none() {
-        return hear(control, |_| Ok(Vec::new()));
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let _inside = runtime.enter();
-    let service = questions.map(|(desk, ours, _)| Service::start(ours, desk, Arc::default())).transpose()?;
-    let way_out = way_out.map(|(allow, ours, _)| (allow, ours));
-    let mut egress = None;
-    let end = hear(control, |report| {
-        if let (Report::Started(_), Some((allow, handout))) = (report, &way_out) {
-            egress = Some(Egress::start(handout, allow, None)?);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        // Before there is a run that a signal would leave behind, and after everything of it was forked off that would
+        // have inherited the handlers.
+        let signals = StopSignals::listen()?;
+        let cwd = File::open(&spec.cwd)?;
+        let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
+        let way_out = allow.map(|allow| Channel::pair().map(|(ours, theirs)| (allow, ours, theirs))).transpose()?;
+        let questions = desk.map(|desk| Channel::pair().map(|(ours, theirs)| (desk, ours, theirs))).transpose()?;
+        let fds = Fds {
+            stdin: stdin.as_fd(),
+            stdout: stdout.as_fd(),
+            stderr: stderr.as_fd(),
+            cwd: cwd.as_fd(),
+            handout: way_out.as_ref().map(|(_, _, theirs)| theirs.as_fd()),
+            notices: questions.as_ref().map(|(_, _, theirs)| theirs.as_fd()),
+            log: None,
+            program: None,
+            line: None,
+        };
+        let rest = supervisor::send_spec(control.as_fd(), spec, &fds)?;
+        (&control).write_all(&rest)?;
+        let service = questions.map(|(desk, ours, _)| Service::start(ours, desk, Arc::default())).transpose()?;
+        let way_out = way_out.map(|(allow, ours, _)| (allow, ours));
+        let end = follow(control, signals, spec.grace_ms, way_out).await;
+        if let Some(service) = service {
+            // The last decisions may still be on their way, and what stayed inside is reported from them.
+            service.finish().await;
         }
-        Ok(egress.as_ref().map(Egress::denials).unwrap_or_default())
-    });
-    if let Some(service) = service {
-        // The last decisions may still be on their way, and what stayed inside is reported from them.
-        runtime.block_on(service.finish());
-    }
-    end
+        end
+    })
 }
 
-/// Hears how it goes until nothing of the run is left, which is when the stream ends. `each` says what the proxy has
-/// refused so far.
-fn hear(control: UnixStream, mut each: impl FnMut(&Report) -> io::Result<Vec<Value>>) -> io::Result<End> {
-    let mut end = None;
-    for line in BufReader::new(control).lines() {
-        let report = serde_json::from_str(&line?)?;
-        let refused = each(&report)?;
-        match report {
-            Report::Started(_) => {}
+/// Hears how it goes until nothing of the run is left, which is when the stream ends. A signal that we get is for the
+/// run: all of it gets the signal, and after the grace SIGKILL, and its end is waited for.
+async fn follow(
+    control: UnixStream,
+    mut signals: StopSignals,
+    grace_ms: u64,
+    way_out: Option<(Arc<Allow>, Channel)>,
+) -> io::Result<End> {
+    control.set_nonblocking(true)?;
+    let (reports, mut orders) = tokio::net::UnixStream::from_std(control)?.into_split();
+    let mut reports = tokio::io::BufReader::new(reports).lines();
+    let (mut end, mut egress, mut until) = (None, None, None);
+    loop {
+        let line = tokio::select! {
+            line = reports.next_line() => line?,
+            signal = signals.next() => {
+                let order = if until.is_none() { Order::End(signal) } else { Order::Signal(signal) };
+                // A supervisor that cannot be told has ended, and that is seen by the end of its reports.
+                let _ = orders.write_all(&supervisor::encode(&order)?).await;
+                until.get_or_insert(Instant::now() + Duration::from_millis(grace_ms) + KILLED_WITHIN);
+                continue;
+            }
+            () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "not everything of the run could be killed"));
+            }
+        };
+        let Some(line) = line else { break };
+        match serde_json::from_str(&line)? {
+            Report::Started(_) => {
+                if let Some((allow, handout)) = &way_out {
+                    egress = Some(Egress::start(handout, allow, None)?);
+                }
+            }
             Report::Failed(fault) => end = Some(End::Failed(fault)),
-            Report::Exited(exit) | Report::Over(exit) => end = Some(End::Exited(exit, refused)),
+            // The second comes last, and knows more.
+            Report::Exited(exit) | Report::Over(exit) => {
+                let refused = egress.as_ref().map(Egress::denials).unwrap_or_default();
+                end = Some(End::Exited(exit, refused));
+            }
         }
     }
     end.ok_or_else(|| io::Error::other("the supervisor was lost"))

@@ -41,6 +41,7 @@ mod retention;
 mod rules;
 mod rules_like_codex;
 mod run_record;
+mod sandbox_command;
 mod sandbox_state;
 mod scenarios;
 mod secrets;

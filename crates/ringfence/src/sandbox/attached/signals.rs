@@ -1,0 +1,59 @@
+//! Signals that ask `ringfence sandbox` to end: they are meant for its run.
+
+use std::io;
+
+use futures::future::select_all;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// What a person, a service manager or a closed terminal sends.
+const STOPPING: [SignalKind; 3] = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+
+/// Listens for them, in place of ending by them.
+pub(super) struct StopSignals(Vec<(i32, Signal)>);
+
+impl StopSignals {
+    /// Leaves those alone that were ignored when we were started (`nohup`, a job in the background of a script): a
+    /// handler would make them count again.
+    pub(super) fn listen() -> io::Result<StopSignals> {
+        let ignored = ignored_signals(&std::fs::read_to_string("/proc/self/status")?);
+        let wanted = STOPPING.into_iter().filter(|kind| ignored & bit(kind.as_raw_value()) == 0);
+        let listen = |kind: SignalKind| Ok((kind.as_raw_value(), signal(kind)?));
+        wanted.map(listen).collect::<io::Result<_>>().map(StopSignals)
+    }
+
+    /// The number of the next one.
+    pub(super) async fn next(&mut self) -> i32 {
+        if self.0.is_empty() {
+            return std::future::pending().await;
+        }
+        let received = self.0.iter_mut().map(|(number, signal)| {
+            Box::pin(async move {
+                signal.recv().await;
+                *number
+            })
+        });
+        select_all(received).await.0
+    }
+}
+
+fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}
+
+/// The set of ignored signals in the text of `/proc/PID/status`.
+fn ignored_signals(status: &str) -> u64 {
+    let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_from_the_status() {
+        let status = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000440\n";
+        assert_eq!(ignored_signals(status), bit(1) | bit(13));
+        assert_eq!(ignored_signals("Name:\tx\n"), 0);
+    }
+}
