@@ -91,7 +91,15 @@ pub fn run(birth: Birth<'_>, fds: Fds<OwnedFd>) -> ! {
     match started {
         Ok((directory, port, Fork::Child)) => {
             drop(talk);
-            let step = Step { spec: birth.spec, means: birth.means, door: None, directory, port, talk: &birth.child };
+            let step = Step {
+                spec: birth.spec,
+                means: birth.means,
+                door: None,
+                directory,
+                covers: birth.covers,
+                port,
+                talk: &birth.child,
+            };
             launch::become_program(step, fds)
         }
         Ok((directory, _, Fork::Parent(main))) => {
@@ -116,7 +124,7 @@ pub fn reap_on_the_host(spec: &Spec, means: Means, door: Door, talk: Channel, ch
     match forked {
         Ok((directory, Fork::Child)) => {
             drop(talk);
-            launch::become_program(Step { spec, means, door: Some(door), directory, port: None, talk: &child }, fds)
+            launch::become_program(Step { spec, means, door: Some(door), directory, covers: &[], port: None, talk: &child }, fds)
         }
         Ok((directory, Fork::Parent(main))) => {
             drop((fds, child, directory, door));

@@ -59,6 +59,8 @@ pub struct Step<'a> {
     pub door: Option<limits::Door>,
     /// Where the run starts, as the run sees it.
     pub directory: OwnedFd,
+    /// What is protected in it.
+    pub covers: &'a [PathBuf],
     pub port: Option<u16>,
     /// Closed by the exec: its end without a word means that all went well.
     pub talk: &'a Channel,
@@ -120,7 +122,7 @@ fn enter(step: &Step<'_>, mut fds: Fds<OwnedFd>) -> Result<(Command, Option<Owne
         drop_capabilities().in_layer(Layer::Capabilities, "give up every capability")?;
         restrict(spec.fence, rights)?;
         filter(step)?;
-        canary(spec.fence, rights)?;
+        canary(spec.fence, rights, step.covers)?;
     } else if let Some(user) = &spec.user {
         sys::become_user(user.uid, user.gid, &user.groups).in_layer(Layer::Program, "become another user")?;
     }
@@ -200,7 +202,7 @@ fn filter(step: &Step<'_>) -> Result<(), Fault> {
 }
 
 /// Tries what each layer must refuse. A layer that lets it pass is one that does not hold, whatever it said.
-fn canary(fence: Fence, rights: &Rights) -> Result<(), Fault> {
+fn canary(fence: Fence, rights: &Rights, covers: &[PathBuf]) -> Result<(), Fault> {
     let broken = |what: &str| Err(Fault::other(Layer::Canary, what, "it was not refused"));
     if !rustix::thread::no_new_privs().unwrap_or(false) {
         return broken("gain privileges");
@@ -219,6 +221,9 @@ fn canary(fence: Fence, rights: &Rights) -> Result<(), Fault> {
             return broken("write outside");
         }
     }
+    if covers.iter().any(|cover| writes_into(cover)) {
+        return broken("write to a protected path");
+    }
     if rustix::net::socket(rustix::net::AddressFamily::VSOCK, rustix::net::SocketType::STREAM, None).is_ok() {
         return broken("reach the hypervisor");
     }
@@ -230,6 +235,20 @@ fn canary(fence: Fence, rights: &Rights) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+/// Whether a protected file can be opened for writing, or a file made in a protected directory.
+fn writes_into(cover: &Path) -> bool {
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    if !cover.is_dir() {
+        return rustix::fs::open(cover, flags, Mode::empty()).is_ok();
+    }
+    let file = cover.join(".ringfence-canary");
+    let made = rustix::fs::open(&file, flags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(0o600)).is_ok();
+    if made {
+        let _ = std::fs::remove_file(&file);
+    }
+    made
 }
 
 fn command(spec: &Spec, port: Option<u16>) -> Command {

@@ -225,13 +225,14 @@ impl Tree {
 
     /// Opens a place to mount on. Where a cover has hidden the way to it, the way is made in the cover.
     fn make_place(&self, path: &Path, file: bool) -> io::Result<OwnedFd> {
-        let in_private = PRIVATE.iter().any(|(private, ..)| path.starts_with(private));
         if let Ok(fd) = self.open_exactly(path) {
             return Ok(fd);
         }
         let mut names = path.iter().skip(1).peekable();
+        let mut way = PathBuf::from("/");
         let mut here = openat(&self.root, ".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         while let Some(name) = names.next() {
+            way.push(name);
             match names.peek() {
                 None if file => make_file(&here, name)?,
                 _ => match mkdirat(&here, name, Mode::from_raw_mode(0o755)) {
@@ -244,7 +245,7 @@ impl Tree {
             here = match names.peek() {
                 // In a place that the run may write it could be renamed, and another tree put there for the next run to
                 // be fenced by. A mount point cannot.
-                Some(_) if in_private && !is_mount_point(&next)? => {
+                Some(_) if is_in_private(&way) && !is_mount_point(&next)? => {
                     attach(&clone_tree(next.as_fd(), false, NOSUID | NODEV)?, &next)?;
                     openat(&here, name, flags, Mode::empty())?
                 }
@@ -261,6 +262,12 @@ impl Tree {
         unmount(".", UnmountFlags::DETACH)?;
         rustix::process::chdir("/")
     }
+}
+
+/// Whether it lies in a directory that the session has for itself. What leads there is the host's: a copy of it would
+/// bring back what the session's own directory covers.
+fn is_in_private(path: &Path) -> bool {
+    PRIVATE.iter().any(|(private, ..)| path.starts_with(private) && path != Path::new(private))
 }
 
 fn open_in(root: &OwnedFd, path: &Path, more: ResolveFlags) -> rustix::io::Result<OwnedFd> {

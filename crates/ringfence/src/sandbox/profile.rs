@@ -19,6 +19,8 @@ use crate::net::Allow;
 
 /// Where git looks for what it shall ignore everywhere.
 const IGNORE: &str = ".config/git/ignore";
+/// Files of the root that open what is kept in it.
+const ROOT_KEYS: &[&str] = &["audit/key", "secrets/key"];
 const HIDDEN: &str = include_str!("hidden.list");
 
 /// What a run in this workspace may touch: one value that the file tools and the fence are both held to.
@@ -160,8 +162,10 @@ pub(super) fn hidden(config: &Config, workspace: &Path) -> Vec<PathBuf> {
     // Where it is said to be elsewhere. In the workspace it would hide a part of that, and is the operator's own choice.
     let codex = config.codex_home.iter().filter(|home| !home.starts_with(workspace) && !workspace.starts_with(home));
     let steering = config.file.iter().chain(&config.log.file).chain(&config.private).chain(codex).cloned();
-    // The log, the sockets and other callers' files are in the root; what a run needs of it is opened on top.
-    let mut hidden: Vec<PathBuf> = listed.chain(named).chain(steering).chain([config.root.clone()]).collect();
+    // The log, the sockets and other callers' files are in the root; what a run needs of it is opened on top. The keys
+    // are named one by one, so that the canary of every run tries to read them wherever the root lies.
+    let root = [config.root.clone()].into_iter().chain(ROOT_KEYS.iter().map(|key| config.root.join(key)));
+    let mut hidden: Vec<PathBuf> = listed.chain(named).chain(steering).chain(root).collect();
     hidden.sort();
     hidden.dedup();
     hidden

@@ -351,3 +351,41 @@ fn wrong_settings_refuse_to_start() {
         assert!(!output.status.success() && said.contains(word), "{lines}: {said}");
     }
 }
+
+/// A directory of the host that the sandbox replaces must not come back with a root or a workspace that lies in it.
+#[test]
+fn a_root_and_a_workspace_below_a_replaced_directory_show_nothing_else_of_it() {
+    for base in ["/tmp", "/var/tmp"] {
+        let place = Path::new(base).join(format!("ringfence-{}", marker()));
+        let sibling = place.with_extension("sibling");
+        std::fs::write(&sibling, "").unwrap();
+        let (root, workspace) = (place.join("deep/root"), place.join("deep/workspace"));
+        for (file, text) in [
+            (root.join("audit/key"), "key of the log"),
+            (root.join("secrets/key"), "key of the store"),
+            (place.join("neighbour"), "next to them"),
+            (workspace.join("own"), "in the workspace"),
+        ] {
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        }
+        let script = "find \"$1\" -type f -not -path '*/homes/*' -exec cat {} + 2>/dev/null; ls -a \"$2\"; echo made > made; cat own";
+        let output = std::process::Command::new(server::binary())
+            .args(["sandbox", "--root"])
+            .arg(&root)
+            .arg("--workspace")
+            .arg(&workspace)
+            .args(["--", "sh", "-c", script, "sh"])
+            .args([place.as_os_str(), base.as_ref()])
+            .current_dir(&workspace)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{base}: {output:?}");
+        assert!(said.contains("in the workspace") && workspace.join("made").exists(), "{base}: {said}");
+        assert!(!said.contains("key of") && !said.contains("next to"), "{base}: {said}");
+        assert!(!said.contains(".sibling"), "{base}: {said}");
+        std::fs::remove_dir_all(&place).unwrap();
+        std::fs::remove_file(&sibling).unwrap();
+    }
+}
