@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Read;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
@@ -12,15 +12,12 @@ use crate::rights::{Protected, Rights, StandIn};
 const POINTER_BYTES: u64 = 64 << 10;
 
 impl Rights {
-    /// Takes the workspace's repository in: what makes git run programs is protected, and a worktree's repository,
-    /// which lies elsewhere, may be written, or nothing could be committed.
+    /// Takes the workspace's repository in. A worktree's repository, which lies elsewhere, may be written, or nothing
+    /// could be committed.
     pub fn take_in_repository(&mut self) {
         let pointer = self.workspace.join(".git");
         let is_file = fs::symlink_metadata(&pointer).is_ok_and(|found| found.is_file());
         if !is_file {
-            if let Some(path) = hooks_elsewhere(&pointer, &self.workspace) {
-                self.protected.push(Protected { path, stand_in: StandIn::Directory });
-            }
             return self.repositories.push(pointer);
         }
         if let Some(common) = worktree_of(&self.workspace) {
@@ -53,22 +50,6 @@ fn pointer(path: &Path) -> Option<String> {
     let regular = file.metadata().ok()?.is_file();
     regular.then_some(file)?.take(POINTER_BYTES).read_to_string(&mut text).ok()?;
     Some(text)
-}
-
-/// Where a repository's config has its hooks, when that is inside the workspace.
-fn hooks_elsewhere(repository: &Path, workspace: &Path) -> Option<PathBuf> {
-    let config = pointer(&repository.join("config"))?;
-    let line = config.lines().map(str::trim).rfind(|line| line.to_ascii_lowercase().starts_with("hookspath"))?;
-    let value = line.split_once('=')?.1.trim().trim_matches('"');
-    let mut settled = PathBuf::new();
-    for part in workspace.join(value).components() {
-        match part {
-            Component::ParentDir => drop(settled.pop()),
-            Component::CurDir => {}
-            part => settled.push(part),
-        }
-    }
-    (settled.starts_with(workspace) && settled != workspace).then_some(settled)
 }
 
 #[cfg(test)]

@@ -124,7 +124,10 @@ pub fn reap_on_the_host(spec: &Spec, means: Means, door: Door, talk: Channel, ch
     match forked {
         Ok((directory, Fork::Child)) => {
             drop(talk);
-            launch::become_program(Step { spec, means, door: Some(door), directory, covers: &[], port: None, talk: &child }, fds)
+            launch::become_program(
+                Step { spec, means, door: Some(door), directory, covers: &[], port: None, talk: &child },
+                fds,
+            )
         }
         Ok((directory, Fork::Parent(main))) => {
             drop((fds, child, directory, door));

@@ -12,20 +12,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, XattrFlags, fgetxattr, flock, fsetxattr, fstat, getxattr,
-    mkdirat, openat, statat, unlinkat,
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, XattrFlags, fgetxattr, flock, fsetxattr, fstat, mkdirat,
+    openat, statat, unlinkat,
 };
 use rustix::io::Errno;
 
-use crate::rights::{Protected, Rights, StandIn, Text, git_names};
+use crate::rights::{Protected, Rights, StandIn, Text};
 
-/// Nested repositories beyond this many are not looked at one by one; then all of them can only be read.
-const NESTED: usize = 64;
-const NEST_DEPTH: usize = 6;
-/// Entries that are looked at for that.
-const VISITED: usize = 2000;
-const MODULES: &str = "modules";
-const WORKTREES: &str = "worktrees";
 /// Somebody removes it while we take hold of it; each time it is made anew.
 const ATTEMPTS: usize = 50;
 const PAUSE: Duration = Duration::from_millis(1);
@@ -58,11 +51,7 @@ pub struct Unprotected {
 impl Guard {
     pub fn take(rights: &Rights) -> Result<Guard, Unprotected> {
         let mut guard = Guard::default();
-        let mut wanted = rights.protected.clone();
-        for repository in &rights.repositories {
-            wanted.extend(in_repository(repository));
-        }
-        for protected in wanted {
+        for protected in wanted(rights) {
             let roots = rights.writable_roots().filter(|root| protected.path.starts_with(root));
             // The nearest one: what lies above it is not ours to look at.
             let Some(root) = roots.max_by_key(|root| root.as_os_str().len()) else { continue };
@@ -110,85 +99,15 @@ enum Found {
     Gone,
 }
 
-/// What a repository's directory has to protect. Where there is none, none can be made.
-fn in_repository(repository: &Path) -> Vec<Protected> {
-    if !repository.is_dir() || is_stand_in(repository) {
-        return vec![Protected { path: repository.to_owned(), stand_in: StandIn::Directory }];
-    }
-    let mut wanted = named(repository);
-    let mut nested = Nested::default();
-    let worktrees = repository.join(WORKTREES);
-    match nested.collect(&repository.join(MODULES), NEST_DEPTH) {
-        true => wanted.extend(nested.found.iter().flat_map(|inner| named(inner))),
-        false => wanted.push(Protected { path: repository.join(MODULES), stand_in: StandIn::Directory }),
-    }
-    let own: Vec<PathBuf> =
-        std::fs::read_dir(&worktrees).into_iter().flatten().flatten().take(NESTED + 1).map(|own| own.path()).collect();
-    match own.len() <= NESTED {
-        true => wanted.extend(own.iter().flat_map(|own| in_worktree(own))),
-        // A run may have made most of them, to hide the others behind.
-        false => wanted.push(Protected { path: worktrees, stand_in: StandIn::Directory }),
-    }
-    wanted
-}
-
-/// Whether it only stands in for a repository. The mark alone says nothing, since a run may set it too.
-fn is_stand_in(repository: &Path) -> bool {
-    let empty = || std::fs::read_dir(repository).is_ok_and(|mut entries| entries.next().is_none());
-    getxattr(repository, MARK, &mut [0; 8]).is_ok() && empty()
-}
-
-/// A worktree's own directory in its repository. What makes it one is where it lies, never what is in it: that may be
-/// a run's own doing.
-fn in_worktree(own: &Path) -> Vec<Protected> {
-    let names = ["commondir", "gitdir", "config.worktree", "config"];
-    let stand_in = StandIn::File(Text::Empty);
-    let mut wanted: Vec<_> = names.iter().map(|name| Protected { path: own.join(name), stand_in }).collect();
-    wanted.push(Protected { path: own.join("hooks"), stand_in: StandIn::Directory });
-    wanted
-}
-
-fn named(repository: &Path) -> Vec<Protected> {
-    let protect = |(name, stand_in): &(&str, StandIn)| Protected { path: repository.join(name), stand_in: *stand_in };
-    git_names().iter().map(protect).collect()
-}
-
-/// Any of these makes a directory a repository, as far as protecting it goes. The first two are covered in every run,
-/// so no run can take them away to be left out of the next.
-const SIGNS: &[&str] = &["config", "hooks", "HEAD", "objects", "refs", "index", "commondir", "gitdir"];
-
-/// The repositories of submodules.
-#[derive(Default)]
-struct Nested {
-    found: Vec<PathBuf>,
-    visited: usize,
-}
-
-impl Nested {
-    /// Looks below `directory`; false when there is too much to look at.
-    fn collect(&mut self, directory: &Path, depth: usize) -> bool {
-        // A run may have put a link here, and what it leads to is not looked at.
-        let is_real = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
-        if !is_real(directory) {
-            return directory.symlink_metadata().is_err();
-        }
-        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-            let path = entry.path();
-            self.visited += 1;
-            if self.visited > VISITED || self.found.len() > NESTED {
-                return false;
-            }
-            if !is_real(&path) {
-                continue;
-            }
-            if SIGNS.iter().any(|sign| path.join(sign).symlink_metadata().is_ok()) {
-                self.found.push(path);
-            } else if depth == 0 || !self.collect(&path, depth - 1) {
-                return false;
-            }
-        }
-        true
-    }
+/// Everything that has to be protected. Where the server has not found out what git would execute, the repositories are
+/// closed as a whole.
+fn wanted(rights: &Rights) -> Vec<Protected> {
+    let whole = |path: &PathBuf| Protected { path: path.clone(), stand_in: StandIn::Directory };
+    let for_git = match &rights.for_git {
+        Some(known) => known.clone(),
+        None => rights.repositories.iter().map(whole).collect(),
+    };
+    rights.protected.iter().cloned().chain(for_git).collect()
 }
 
 /// Walks from the writable place to the protected path, without following anything, and makes what is missing.

@@ -30,6 +30,10 @@ pub struct Rights {
     /// Directories that git takes for a repository (`.git`): what makes git run a program there is protected.
     #[serde(default)]
     pub repositories: Vec<PathBuf>,
+    /// What git would execute or include, as the server has found out. Without it, nothing of a repository may be
+    /// written: whoever forgets to ask gets less, not more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_git: Option<Vec<Protected>>,
     /// Places that may not even be read.
     #[serde(default)]
     pub hidden: Vec<PathBuf>,
@@ -117,6 +121,16 @@ const GIT: &[(&str, StandIn)] = &[
     ("commondir", StandIn::File(Text::Dot)),
 ];
 
+/// What makes git run a program in a work tree's own directory of its repository. What makes it one is where it lies,
+/// never what is in it: that may be a run's own doing.
+const GIT_WORKTREE: &[(&str, StandIn)] = &[
+    ("commondir", StandIn::File(Text::Empty)),
+    ("gitdir", StandIn::File(Text::Empty)),
+    ("config.worktree", StandIn::File(Text::Empty)),
+    ("config", StandIn::File(Text::Empty)),
+    ("hooks", StandIn::Directory),
+];
+
 /// Directories of git whose subdirectories are repositories, or parts of one.
 const GIT_NESTS: &[&str] = &["modules", "worktrees"];
 
@@ -138,13 +152,39 @@ impl Rights {
     /// Whether a path may be changed by nobody inside. Names are compared without regard to case, since some file
     /// systems do not regard it either.
     pub fn protects(&self, path: &Path) -> bool {
-        self.protected.iter().any(|protected| below(path, &protected.path).is_some())
-            || self
-                .repositories
-                .iter()
-                .filter_map(|repository| below(path, repository))
-                .any(|rest| makes_git_run(&rest))
+        let listed = self.protected.iter().chain(self.for_git.iter().flatten());
+        let mut in_repositories = self.repositories.iter().filter_map(|repository| below(path, repository));
+        listed.map(|protected| &protected.path).any(|known| below(path, known).is_some())
+            || in_repositories.any(|rest| makes_git_run(&rest))
+            || below(path, &self.workspace).is_some_and(|names| is_in_nested_repository(&names))
     }
+
+    /// The same rights but for what is protected for git, which changes with the repositories and not with who asks.
+    #[must_use]
+    pub fn apart_from_git(&self) -> Rights {
+        Rights { for_git: None, ..self.clone() }
+    }
+}
+
+/// What makes git run programs in the repository in this directory.
+pub fn repository_names(repository: &Path) -> Vec<Protected> {
+    names_in(repository, GIT)
+}
+
+/// The same for a work tree's own directory in its repository.
+pub fn worktree_names(own: &Path) -> Vec<Protected> {
+    names_in(own, GIT_WORKTREE)
+}
+
+fn names_in(directory: &Path, names: &[(&str, StandIn)]) -> Vec<Protected> {
+    let protect = |(name, stand_in): &(&str, StandIn)| Protected { path: directory.join(name), stand_in: *stand_in };
+    names.iter().map(protect).collect()
+}
+
+/// Whether a path makes git run programs in a repository at any depth, of which there may be none yet.
+fn is_in_nested_repository(names: &[&OsStr]) -> bool {
+    let mut starts = names.iter().enumerate().filter(|(_, name)| name.eq_ignore_ascii_case(".git"));
+    starts.any(|(at, _)| makes_git_run(&names[at + 1..]))
 }
 
 /// Whether a path in a repository's directory makes git run programs. A submodule's or worktree's own directory in
@@ -173,11 +213,6 @@ fn below<'p>(path: &'p Path, start: &Path) -> Option<Vec<&'p OsStr>> {
     start.components().all(same).then(|| parts.as_path().iter().collect())
 }
 
-/// The names in a repository's directory that are protected, with what stands in for them.
-pub(crate) fn git_names() -> &'static [(&'static str, StandIn)] {
-    GIT
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,6 +235,8 @@ mod tests {
             "/w/.git/modules/deep/sub/hooks/x",
             "/w/.git/worktrees/one/config.worktree",
             "/w/.git/worktrees/one/gitdir",
+            "/w/a/b/.git/hooks/pre-commit",
+            "/w/a/.git/config",
         ] {
             assert!(rights.protects(Path::new(path)), "{path}");
         }

@@ -162,7 +162,10 @@ pub(super) fn on_the_host(spec: &Spec, mut fds: Fds<OwnedFd>) -> Result<(Run, i3
                 init::reap_on_the_host(spec, means, door, theirs, childs, fds)
             }
             let Ok(directory) = fds.cwd.try_clone() else { sys::leave(125) };
-            launch::become_program(Step { spec, means, door: Some(door), directory, covers: &[], port: None, talk: &childs }, fds)
+            launch::become_program(
+                Step { spec, means, door: Some(door), directory, covers: &[], port: None, talk: &childs },
+                fds,
+            )
         }
         Fork::Parent(first) => first,
     };

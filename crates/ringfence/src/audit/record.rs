@@ -144,6 +144,7 @@ impl Record {
         add("stdout_bytes", facts.stdout_bytes.map(Into::into));
         add("stderr_bytes", facts.stderr_bytes.map(Into::into));
         add("denials", (!facts.denials.is_empty()).then(|| facts.denials.clone().into()));
+        add("git_changed", (!facts.git_changed.is_empty()).then(|| facts.git_changed.clone().into()));
         add("execs", facts.execs.clone());
         add("report", facts.report.map(Into::into));
         let since = self.started.as_ref().map_or(self.opened, |(_, since)| *since);

@@ -56,6 +56,7 @@ fn a_call_gives_start_approval_and_stop_with_every_field() {
     record.approvals().write("approved", "client", "session").unwrap();
     record.start().unwrap();
     let facts = Facts {
+        git_changed: vec!["a repository was made: sub/.git".to_owned()],
         status: Some(Status::TimedOut),
         exit_code: Some(3),
         signal: Some(15),

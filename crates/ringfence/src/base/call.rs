@@ -102,6 +102,8 @@ pub struct Facts {
     pub execs: Option<Value>,
     /// That the report about a run is not whole, and how.
     pub report: Option<&'static str>,
+    /// What git on the host would execute otherwise than before.
+    pub git_changed: Vec<String>,
 }
 
 impl Output {

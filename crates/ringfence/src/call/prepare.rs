@@ -14,7 +14,8 @@ use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Escalate};
 use crate::policy::Leaving;
-use crate::sandbox::{git, profile};
+use crate::sandbox::repositories::Repositories;
+use crate::sandbox::{Cell, Launcher, git, profile};
 use crate::session::Shape;
 use crate::tools::{PrepareCx, Tool};
 
@@ -39,6 +40,7 @@ pub async fn hold(
         None => profile::hiding(&request.view.session.workspace, config),
     };
     let (workspace, about) = narrow(request, whole).await?;
+    let workspace = guard_repositories(tool, config, request, workspace).await?;
     if config.policy.escalate == Escalate::Off {
         return Ok((workspace, about));
     }
@@ -56,6 +58,36 @@ pub async fn hold(
             pipeline.policy.note_open_repository(workspace.path());
             Ok((workspace, about))
         }
+    }
+}
+
+/// Protects what git on the host would execute, for tools that change files or run commands.
+async fn guard_repositories(
+    tool: &dyn Tool,
+    config: &Config,
+    request: &CallRequest,
+    workspace: Arc<Workspace>,
+) -> Result<Arc<Workspace>> {
+    let effects = &tool.spec().effects;
+    let runs = effects.contains(&"exec");
+    if !runs && !effects.contains(&"filesystem_write") {
+        return Ok(workspace);
+    }
+    let (session, launcher) = (&request.view.session, Launcher::own());
+    let cell = match tool.ground() {
+        Some(ground) => ground.cell(session, &launcher),
+        None => Cell::of(session, config, &launcher),
+    };
+    let known = match cell {
+        Ok(cell) => Repositories::of(session)?.look(&cell, config.home.as_deref()).await,
+        Err(error) => Err(error),
+    };
+    match known {
+        Ok(Some(known)) => Ok(Arc::new(workspace.guarded(|rights| rights.for_git = Some(known.covered.clone())))),
+        Ok(None) => Ok(workspace),
+        // Files can be written where no sandbox can be put up; the names of what git executes are refused all the same.
+        Err(_) if !runs => Ok(workspace),
+        Err(error) => Err(error),
     }
 }
 

@@ -26,8 +26,9 @@ use tokio::time::{Instant, sleep_until};
 
 use super::egress::Egress;
 use super::execs::{Desk, Service};
+use super::repositories::{Known, MADE, Repositories};
 use super::tier::{self, tiers};
-use super::{KeptInside, env, fault, git, profile};
+use super::{Cell, KeptInside, Launcher, env, fault, git, profile};
 use crate::base::{Error, Result};
 use crate::config::{Config, Profile};
 use crate::net::{self, Allow};
@@ -60,6 +61,7 @@ pub fn run(config: &Config, command: &[String], terms: &Terms<'_>, ruling: Rulin
         // Nothing was open before that would have to be closed.
         rights.closed.clear();
     }
+    let repositories = GitWatch::begin(config, &mut rights);
     let _scratch = profile::Scratch::make(config, &mut rights)?;
     // Opened before the run, which could put a link in its place.
     let mut report = terms.report.map(open_report).transpose()?;
@@ -99,6 +101,11 @@ pub fn run(config: &Config, command: &[String], terms: &Terms<'_>, ruling: Rulin
         start(&spec, terms.only).and_then(|(control, tier)| watch(control, &spec, allow, desk).map(|end| (end, tier)));
     let (end, tier) = outcome.map_err(|error| Error::internal("the fence was lost").source(error))?;
     let kept = kept_inside.take();
+    let git_changed = repositories.changes();
+    // Whoever runs `git clone` expects a repository; the report lists it all the same.
+    for change in git_changed.iter().filter(|change| !change.starts_with(MADE)) {
+        let _ = writeln!(io::stderr(), "ringfence: git: {change}");
+    }
     for entry in &kept {
         // When standard error is gone there is nowhere left to say it.
         let _ = writeln!(io::stderr(), "ringfence: {}", entry.line());
@@ -110,7 +117,7 @@ pub fn run(config: &Config, command: &[String], terms: &Terms<'_>, ruling: Rulin
             "profile": config.sandbox.profile.name(), "tier": tier.map(Tier::name), "limits": exit.limits,
             "exit_code": exit.code, "signal": exit.signal, "left_behind": exit.left_behind,
             "out_of_memory": exit.out_of_memory, "denials": denials, "execs": exit.execs,
-            "kept_inside": kept,
+            "kept_inside": kept, "git_changed": git_changed,
         });
         writeln!(file, "{text}").map_err(|error| unwritable(&error))?;
     }
@@ -122,6 +129,49 @@ pub fn run(config: &Config, command: &[String], terms: &Terms<'_>, ruling: Rulin
         End::Exited(exit, _) => code(&exit),
         End::Failed(fault) => tell(program, &fault),
     })
+}
+
+/// What git would execute before the run, for a command that has no session.
+struct GitWatch<'a> {
+    config: &'a Config,
+    rights: Rights,
+    repositories: Repositories,
+    before: Option<Arc<Known>>,
+}
+
+impl<'a> GitWatch<'a> {
+    /// Protects it in these rights.
+    fn begin(config: &'a Config, rights: &mut Rights) -> GitWatch<'a> {
+        let mut watch =
+            GitWatch { config, rights: rights.clone(), repositories: Repositories::default(), before: None };
+        // Where no sandbox can be put up, the run itself says why; and without an answer nothing of a repository can
+        // be written.
+        watch.before = watch.look().ok().flatten();
+        rights.for_git = watch.before.as_ref().map(|known| known.covered.clone());
+        watch
+    }
+
+    fn changes(&self) -> Vec<String> {
+        let Some(before) = &self.before else { return Vec::new() };
+        match self.look() {
+            Ok(Some(now)) => now.changes_since(before),
+            Ok(None) => Vec::new(),
+            Err(error) => vec![format!("what git would execute could not be compared: {error}")],
+        }
+    }
+
+    /// In a runtime that is gone again afterwards: this process forks, so it must have one thread.
+    fn look(&self) -> Result<Option<Arc<Known>>> {
+        if self.config.sandbox.profile != Profile::Default {
+            return Ok(None);
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Error::internal("git cannot be asked").source(error))?;
+        runtime.block_on(async {
+            let cell = Cell::with(self.rights.clone(), self.config, Launcher::own())?;
+            self.repositories.look(&cell, self.config.home.as_deref()).await
+        })
+    }
 }
 
 enum End {

@@ -125,6 +125,7 @@ pub async fn start(
             // Its namespaces go with it, and then its files.
             drop(cell);
             drop(room);
+            Box::pin(async {})
         }),
         // No one waits for a result, so that the end of its last process can be waited for.
         late: None,

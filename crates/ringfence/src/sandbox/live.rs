@@ -42,8 +42,8 @@ pub struct Keep {
     pub file_bytes: u64,
     /// Makes what is kept and shown of standard output, for a program whose output is not for people.
     pub reads: Option<Reads>,
-    /// Hears of the end before anybody else does.
-    pub ended: Box<dyn FnOnce(&mut Ended) + Send + Sync>,
+    /// Hears of the end before anybody else does, and completes what is known about it.
+    pub ended: Box<dyn for<'e> FnOnce(&'e mut Ended) -> BoxFuture<'e, ()> + Send + Sync>,
     /// Hears of the end of what the main process left behind, where the result was made before. Without it the result
     /// waits for that.
     pub late: Option<Late>,
@@ -168,6 +168,8 @@ pub struct Ended {
     pub denials: Vec<Value>,
     /// As in [`Glance`].
     pub kept_inside: Vec<KeptCommand>,
+    /// What git on the host would execute otherwise than before the run.
+    pub git_changed: Vec<String>,
     /// How its limits were kept: `cgroup2`, `cgroup1` or `rlimits`.
     pub limits: String,
     /// How many programs it ran that no rule names, and what is put on record about them.

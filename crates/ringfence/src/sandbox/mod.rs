@@ -25,6 +25,7 @@ mod own;
 pub mod profile;
 mod progress;
 mod pump;
+pub mod repositories;
 mod ring;
 mod script;
 mod spool;

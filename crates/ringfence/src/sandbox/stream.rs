@@ -260,14 +260,14 @@ pub(super) async fn drive(mut run: Run, mut keep: Keep, mut inbox: mpsc::Unbound
             }
             let rest = aftermath::follow(run, ended.clone(), refused.clone(), late);
             ended.add_denials(refused);
-            (keep.ended)(&mut ended);
+            (keep.ended)(&mut ended).await;
             keep.tasks.spawn(rest.in_current_span());
         }
         None => {
             ended.add_denials(refused);
             run.finish(&mut ended).await;
             drop(run);
-            (keep.ended)(&mut ended);
+            (keep.ended)(&mut ended).await;
         }
     }
     let first = looking.map(|Looking { look, reply, .. }| (look, reply));

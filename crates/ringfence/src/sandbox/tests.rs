@@ -118,7 +118,7 @@ impl Test {
             budget: self.budget,
             file_bytes: self.file_bytes,
             reads: None,
-            ended: Box::new(|_| {}),
+            ended: Box::new(|_| Box::pin(async {})),
             late: Some(Box::new(|_| {})),
             forgotten: Box::new(|| {}),
             tasks: TaskTracker::new(),

@@ -2,7 +2,7 @@
 
 use std::future::pending;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use crate::base::call::{Facts, Prepared, Status};
 use crate::base::clock::Deadline;
 use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Profile};
+use crate::sandbox::repositories::{Known, Repositories};
 use crate::sandbox::{
     Cell, Ended, Keep, KeptInside, Launch, Launcher, Live, Look, Outcome, Reads, Seen, Stdin, Stop, env,
 };
@@ -27,7 +28,7 @@ use crate::sandbox::{
 pub const MAX_BYTES: usize = 256 << 10;
 /// Below this a cut says nothing any more.
 const MIN_BYTES: usize = 256;
-const FENCED: &str = " It runs in a sandbox: only the workspace, HOME and /tmp can be written, .git/config, .git/hooks \
+const FENCED: &str = " It runs in a sandbox: only the workspace, HOME and /tmp can be written, .git/hooks \
     and .codex cannot";
 const UNFENCED: &str = " There is no sandbox, so the user is asked first.";
 
@@ -205,6 +206,7 @@ fn end(ended: &Ended) -> Map<String, Value> {
     add("denials", (!facts.denials.is_empty()).then(|| facts.denials.into()));
     add("execs", facts.execs);
     add("report", facts.report.map(Into::into));
+    add("git_changed", (!facts.git_changed.is_empty()).then(|| facts.git_changed.into()));
     add("duration_ms", Some(millis(ended.duration).into()));
     fields
 }
@@ -312,6 +314,7 @@ pub async fn start_on(
     let list = log.map(|log| ExecList::new(approvals.clone(), own, log));
     let list = Arc::new(Mutex::new(list));
     let late_list = Arc::clone(&list);
+    let git = GitBefore::of(cx, &cell).await?;
     let end = Arc::new(OnceLock::new());
     let (ending, runs) = (Arc::clone(&end), Arc::downgrade(&Runs::of(&cx.session)?));
     let session = cx.session.cancel.clone();
@@ -323,9 +326,12 @@ pub async fn start_on(
         file_bytes: cx.config.limits.output_file_bytes,
         reads,
         ended: Box::new(move |ended| {
-            sum_execs(&list, ended);
-            let _ = ending.set(status(ended));
-            after.run_has_ended(ended);
+            Box::pin(async move {
+                sum_execs(&list, ended);
+                ended.git_changed = git.changes().await;
+                let _ = ending.set(status(ended));
+                after.run_has_ended(ended);
+            })
         }),
         late: Some(Box::new(move |ended| {
             sum_execs(&late_list, ended);
@@ -348,11 +354,39 @@ fn sum_execs(list: &Mutex<Option<ExecList>>, ended: &mut Ended) {
     ended.summed = list.as_mut().map(|list| list.sum(ended.execs.take()));
 }
 
+/// What git would execute when a run began.
+struct GitBefore {
+    repositories: Arc<Repositories>,
+    cell: Arc<Cell>,
+    home: Option<PathBuf>,
+    known: Option<Arc<Known>>,
+}
+
+impl GitBefore {
+    async fn of(cx: &RunCx, cell: &Arc<Cell>) -> Result<GitBefore> {
+        let repositories = Repositories::of(&cx.session)?;
+        let home = cx.config.home.clone();
+        let known = repositories.look(cell, home.as_deref()).await?;
+        Ok(GitBefore { repositories, cell: Arc::clone(cell), home, known })
+    }
+
+    /// What git would execute otherwise by now.
+    async fn changes(self) -> Vec<String> {
+        let Some(before) = self.known else { return Vec::new() };
+        match self.repositories.look(&self.cell, self.home.as_deref()).await {
+            Ok(Some(now)) if !Arc::ptr_eq(&now, &before) => now.changes_since(&before),
+            Ok(_) => Vec::new(),
+            Err(error) => vec![format!("what git would execute could not be compared: {error}")],
+        }
+    }
+}
+
 /// Refuses to use what was started with more rights than a call has now: a client's sandbox may have become narrower
 /// since, and the rules others.
 pub async fn check_still_allowed(cx: &RunCx, rights: &Rights, rules: Option<u64>) -> Result<()> {
     let again = "Close it with shell.session and start it again.";
     let (now, whole) = (cx.workspace.rights(), cx.session.workspace.rights());
+    let (now, whole, rights) = (now.apart_from_git(), whole.apart_from_git(), rights.apart_from_git());
     if now != rights && now != whole {
         let message = "it was started with other rights than this call has";
         return Err(Error::permission_denied("client_sandbox", message).hint(again));
@@ -410,6 +444,7 @@ pub fn facts(ended: &Ended) -> Facts {
         denials: ended.denials.clone(),
         execs: ended.summed.clone(),
         report: ended.reported.name(),
+        git_changed: ended.git_changed.clone(),
     }
 }
 

@@ -215,7 +215,8 @@ fn output(outcome: Outcome, hint: Option<String>) -> Output {
         (false, None, signal) => SIGNALLED + signal.unwrap_or_default(),
     };
     let mut text = outcome.stdout.text;
-    let notes = ended.warnings.iter().cloned().chain(ended.kept_inside.iter().map(KeptCommand::line));
+    let git = ended.git_changed.iter().map(|change| format!("git: {change}"));
+    let notes = ended.warnings.iter().cloned().chain(ended.kept_inside.iter().map(KeptCommand::line)).chain(git);
     for note in notes.chain(hint) {
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');

@@ -34,8 +34,8 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Clients give up on a call after a minute or so.
 const DEFAULT_YIELD: Duration = Duration::from_secs(60);
 const DESCRIPTION: &str = "Run a command in the workspace. Returns stdout, stderr and the exit code. After `yield_ms` it \
-    goes on in the background (status `running`, exec_id for shell.session). Output is cut in the middle: the rest is in \
-    file.read of the `output:` handle. Background processes end with the command; start servers with yield_ms 0.";
+    continues (status `running`, exec_id for shell.session). Output is cut in the middle: the rest is in file.read of \
+    the `output:` handle. Background processes end with the command; start servers with yield_ms 0.";
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

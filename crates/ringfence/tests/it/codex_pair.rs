@@ -466,7 +466,13 @@ fn what_runs_in_a_nested_sandbox_nests_no_further() {
     std::fs::create_dir_all(upper.join(".ssh")).unwrap();
     std::fs::write(upper.join(".ssh/id"), "key\n").unwrap();
     let (server, mut client) = pair.start(SESSIONS);
-    std::fs::create_dir_all(server.workspace().join(".git/hooks")).unwrap();
+    let make_repository = || {
+        let made =
+            std::process::Command::new("git").args(["init", "-q"]).current_dir(server.workspace()).status().unwrap();
+        assert!(made.success());
+        std::fs::create_dir_all(server.workspace().join(".git/hooks")).unwrap();
+    };
+    make_repository();
     let prepare = format!("export UPPER={}; cat > /tmp/leave.py <<'END'{LEAVE}END\n", upper.display());
     for (depth, before, left) in [(0, "", true), (2, "unshare -Ur unshare -Ur", false)] {
         let script = format!("{prepare}{before} python3 /tmp/leave.py");
@@ -482,7 +488,7 @@ fn what_runs_in_a_nested_sandbox_nests_no_further() {
             assert_holds(json!([{"kind": "protected", "name": hooks.display().to_string()}]), &structured["denials"]);
             assert!(server.log().contains("protected paths are not what they were"));
             std::fs::remove_dir_all(server.workspace().join(".git")).unwrap();
-            std::fs::create_dir_all(&hooks).unwrap();
+            make_repository();
         }
         if !left {
             assert!(said.contains("unshare: Operation not permitted") && !said.contains("DONE"), "{said}");

@@ -26,6 +26,7 @@ mod file_list;
 mod file_replace;
 mod file_search;
 mod footprint;
+mod git_covers;
 mod hints;
 mod journey;
 mod logs;

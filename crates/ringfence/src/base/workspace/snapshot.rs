@@ -81,7 +81,15 @@ impl Snapshot {
         if cancel.is_cancelled() {
             return Err(Error::new(Kind::Cancelled, "cancelled"));
         }
-        Ok(taker.found.into_inner().unwrap_or_else(PoisonError::into_inner))
+        let mut found = taker.found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        // No run changes what is protected, and what stands in for a missing file comes and goes with runs.
+        let rights = workspace.rights();
+        for protected in rights.protected.iter().chain(rights.for_git.iter().flatten()) {
+            if let Ok(below) = protected.path.strip_prefix(workspace.path()) {
+                found.files.remove(below);
+            }
+        }
+        Ok(found)
     }
 }
 

@@ -44,7 +44,10 @@ pub struct Reply {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<Map<String, Value>>")]
     pub kept_inside: Vec<KeptCommand>,
-    /// The likely reason of a failure, and what to do.
+    // What git on the host would execute otherwise than before.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub git_changed: Vec<String>,
+    // The likely reason of a failure, and what to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     pub trace_id: String,
@@ -84,6 +87,7 @@ impl Reply {
             }),
             warnings: ended.warnings,
             kept_inside: ended.kept_inside,
+            git_changed: ended.git_changed,
             error: error.as_ref().and_then(|error| error.body(&cx.trace_id).as_object().cloned()),
             ..Reply::showing(cx, outcome.stdout, outcome.stderr)
         };
@@ -158,6 +162,9 @@ impl Reply {
         }
         for kept in &self.kept_inside {
             text.push_str(&format!("note: {}\n", kept.line()));
+        }
+        for change in &self.git_changed {
+            text.push_str(&format!("git: {change}\n"));
         }
         if let Some(hint) = &self.hint {
             text.push_str(&format!("hint: {hint}\n"));

@@ -1,0 +1,263 @@
+//! Asks the host's own git, in a run that can write nothing and reach nothing.
+//!
+//! A hostile repository must gain nothing by being asked: hooks, file watchers, pagers and prompts are off, only plumbing
+//! is called, and what comes back is bounded in time and size and cut into parts by a word that nobody can guess.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jail::rights::{Network, Protected, Rights, StandIn};
+use rustix::fs::{Mode, OFlags};
+use tokio::io::AsyncReadExt;
+
+use super::super::cell::Cell;
+use super::super::env;
+use super::super::launch::{Launch, Stdin};
+use crate::base::ids::{hex, random};
+use crate::base::{Error, Result};
+
+const TIME: Duration = Duration::from_secs(2);
+const BYTES: u64 = 4 << 20;
+/// Parts of the answer about one repository.
+const PARTS: usize = 4;
+
+/// After each part comes the word, with the status of its command.
+const SCRIPT: &str = r#"
+exec 2>/dev/null
+word=$1 home=$2; shift 2
+unset GIT_CONFIG_GLOBAL GIT_DIR GIT_WORK_TREE XDG_CONFIG_HOME
+[ -z "$home" ] || export HOME="$home"
+export GIT_OPTIONAL_LOCKS=0 GIT_TERMINAL_PROMPT=0 GIT_PAGER=cat PAGER=cat
+part() { "$@"; printf '\000%s %s\000' "$word" "$?"; }
+call() { git -c 'safe.directory=*' -c core.fsmonitor=false -c core.hooksPath= --no-pager "$@"; }
+links() { call "$@" ls-files -s -z | grep -z '^160000 '; }
+for place; do
+    dir=${place#?}
+    case $place in
+    W*) set -- -C "$dir"; export GIT_CEILING_DIRECTORIES="${dir%/*}" ;;
+    *) set -- "--git-dir=$dir" ;;
+    esac
+    part git -c 'safe.directory=*' -c core.fsmonitor=false "$@" config -z --show-origin --includes --list
+    part git -c 'safe.directory=*' -c core.fsmonitor=false "$@" rev-parse --path-format=absolute --git-dir --git-common-dir --git-path hooks
+    part links "$@"
+    part call "$@" worktree list --porcelain -z
+done
+"#;
+
+/// A place that git is asked about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Question {
+    /// A directory with a `.git` in it.
+    WorkTree(PathBuf),
+    /// A directory that is, or may be, a repository itself.
+    GitDir(PathBuf),
+}
+
+impl Question {
+    pub fn place(&self) -> &Path {
+        match self {
+            Question::WorkTree(path) | Question::GitDir(path) => path,
+        }
+    }
+
+    /// Its repository, read-only as a whole: for one that is not asked about, or has no answer.
+    pub fn closed(&self) -> Protected {
+        let path = match self {
+            Question::WorkTree(path) => path.join(".git"),
+            Question::GitDir(path) => path.clone(),
+        };
+        Protected { path, stand_in: StandIn::Directory }
+    }
+
+    fn word(&self) -> OsString {
+        let mut word = OsString::from(if matches!(self, Question::WorkTree(_)) { "W" } else { "G" });
+        word.push(self.place());
+        word
+    }
+}
+
+/// What git said about one place.
+#[derive(Debug)]
+pub struct Answer {
+    pub question: Question,
+    /// Absent when git could not be asked: then nothing of the repository may be written.
+    pub settings: Option<Settings>,
+    /// Submodules in the index, from the top of the work tree.
+    pub links: Vec<PathBuf>,
+    /// Directories of its other work trees.
+    pub work_trees: Vec<PathBuf>,
+}
+
+#[derive(Debug)]
+pub struct Settings {
+    pub git_dir: PathBuf,
+    pub common_dir: PathBuf,
+    /// Where git looks for hooks by all that is configured now.
+    pub hooks: PathBuf,
+    /// File, key and value, in the order in which git reads them.
+    pub entries: Vec<(PathBuf, String, Vec<u8>)>,
+}
+
+impl Answer {
+    fn unknown(question: Question) -> Answer {
+        Answer { question, settings: None, links: Vec::new(), work_trees: Vec::new() }
+    }
+
+    pub fn place(&self) -> &Path {
+        self.question.place()
+    }
+
+    /// Whether it answers this question as well: a repository is reached in several ways.
+    pub fn is_about(&self, question: &Question) -> bool {
+        let by_dir = self.settings.as_ref().is_some_and(|settings| settings.git_dir == question.place());
+        self.question == *question || matches!(question, Question::GitDir(_)) && by_dir
+    }
+}
+
+/// Asks about all of these in one run. A failure of git, or its absence, is an answer too.
+pub async fn ask(cell: &Cell, home: Option<&Path>, questions: &[Question]) -> Result<Vec<Answer>> {
+    let word = hex(&random::<16>());
+    let said = tokio::time::timeout(TIME, run(cell, home, &word, questions)).await;
+    let said = match said {
+        Ok(said) => said?,
+        Err(_) => Vec::new(),
+    };
+    let mut parts = split(&said, &word);
+    Ok(questions.iter().map(|question| read(question, &mut parts)).collect())
+}
+
+async fn run(cell: &Cell, home: Option<&Path>, word: &str, questions: &[Question]) -> Result<Vec<u8>> {
+    let failed = |error: io::Error| Error::internal("git could not be asked about the repositories").source(error);
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let cwd = rustix::fs::open(cell.workspace(), flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
+    let home = home.map(Path::as_os_str).unwrap_or_default().to_owned();
+    let words = ["-c".into(), SCRIPT.into(), "sh".into(), word.into(), home];
+    let places = questions.iter().map(Question::word);
+    // A path that is no text cannot be handed over, and its repository stays without an answer.
+    let args = words.into_iter().chain(places).map(|word: OsString| word.into_string().unwrap_or_default());
+    let launch = Launch {
+        program: "/bin/sh".to_owned(),
+        args: args.collect(),
+        cwd,
+        cwd_path: cell.workspace().to_owned(),
+        env: env::build(&[])?,
+        stdin: Stdin::Empty,
+        merged: false,
+        rights: Some(read_only(&cell.rights)),
+        grace: Duration::ZERO,
+        decided: None,
+        execs: None,
+        denied_hosts: Vec::new(),
+        line: None,
+        switch: None,
+    };
+    let mut run = cell.start(launch).await?;
+    let mut said = Vec::new();
+    if let Some(stdout) = run.stdout.take() {
+        stdout.take(BYTES).read_to_end(&mut said).await.map_err(failed)?;
+    }
+    Ok(said)
+}
+
+/// The session's rights without a single place that can be written.
+fn read_only(rights: &Rights) -> Rights {
+    let mut less = rights.clone();
+    less.closed.extend(rights.home.iter().chain(&rights.writable).cloned());
+    (less.read_only, less.home, less.writable) = (true, None, Vec::new());
+    (less.protected, less.for_git, less.repositories) = (Vec::new(), Some(Vec::new()), Vec::new());
+    less.network = Network::Off;
+    less
+}
+
+/// The parts of what was said, with the status of the command that said each. An unfinished one is not among them.
+fn split<'s>(said: &'s [u8], word: &str) -> std::vec::IntoIter<(&'s [u8], bool)> {
+    let mark = format!("\0{word} ").into_bytes();
+    let (mut parts, mut rest) = (Vec::new(), said);
+    while let Some(at) = find(rest, &mark) {
+        let after = &rest[at + mark.len()..];
+        let Some(end) = after.iter().position(|byte| *byte == 0) else { break };
+        parts.push((&rest[..at], &after[..end] == b"0"));
+        rest = &after[end + 1..];
+    }
+    parts.into_iter()
+}
+
+fn find(text: &[u8], mark: &[u8]) -> Option<usize> {
+    text.windows(mark.len()).position(|part| part == mark)
+}
+
+fn read<'s>(question: &Question, parts: &mut impl Iterator<Item = (&'s [u8], bool)>) -> Answer {
+    let own: Vec<(&[u8], bool)> = parts.by_ref().take(PARTS).collect();
+    let [settings, places, links, trees] = own[..] else { return Answer::unknown(question.clone()) };
+    let base = question.place();
+    let known = (settings.1 && places.1).then(|| read_settings(base, settings.0, places.0)).flatten();
+    let nul = |text: &'s [u8]| text.split(|byte| *byte == 0).filter(|part| !part.is_empty());
+    let link = |entry: &'s [u8]| entry.splitn(2, |byte| *byte == b'\t').nth(1).map(path);
+    let tree = |line: &'s [u8]| line.strip_prefix(b"worktree ").map(path);
+    Answer {
+        question: question.clone(),
+        settings: known,
+        links: nul(links.0).filter_map(link).collect(),
+        work_trees: if trees.1 { nul(trees.0).filter_map(tree).collect() } else { Vec::new() },
+    }
+}
+
+/// `None` where something cannot be read with certainty.
+fn read_settings(base: &Path, list: &[u8], places: &[u8]) -> Option<Settings> {
+    let places: Vec<&[u8]> = places.strip_suffix(b"\n")?.split(|byte| *byte == b'\n').collect();
+    // A line break in a path would make more of them.
+    let [git_dir, common_dir, hooks] = places[..] else { return None };
+    let mut entries = Vec::new();
+    // Every field ends with a zero.
+    let list = if list.is_empty() { list } else { list.strip_suffix(&[0])? };
+    let mut fields = list.split(|byte| *byte == 0);
+    while let Some(origin) = fields.next().filter(|origin| !origin.is_empty()) {
+        let entry = fields.next()?;
+        let at = entry.iter().position(|byte| *byte == b'\n').unwrap_or(entry.len());
+        let key = String::from_utf8_lossy(&entry[..at]).into_owned();
+        let value = entry.get(at + 1..).unwrap_or_default().to_vec();
+        // Our own options have no file.
+        if let Some(file) = origin.strip_prefix(b"file:") {
+            entries.push((super::settled(base, &path(file)), key, value));
+        }
+    }
+    Some(Settings { git_dir: path(git_dir), common_dir: path(common_dir), hooks: path(hooks), entries })
+}
+
+fn path(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(OsString::from_vec(bytes.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_git_says_is_cut_where_nobody_can_forge_it() {
+        let said = b"file:.git/config\0core.x\nfile:/etc/passwd\0\0WORD 0\0/w/.git\n/w/.git\n/w/.git/hooks\n\0WORD 0\0\
+            160000 abc 0\tsub\0\0WORD 0\0worktree /w\0HEAD abc\0\0worktree /w/wt\0\0\0WORD 0\0cut off";
+        let question = Question::WorkTree("/w".into());
+        let mut parts = split(said, "WORD");
+        let answer = read(&question, &mut parts);
+        let settings = answer.settings.as_ref().unwrap();
+        assert_eq!(settings.entries, [("/w/.git/config".into(), "core.x".to_owned(), b"file:/etc/passwd".to_vec())]);
+        assert_eq!(
+            (settings.hooks.as_path(), answer.links.as_slice()),
+            (Path::new("/w/.git/hooks"), &["sub".into()][..])
+        );
+        assert_eq!(answer.work_trees, [PathBuf::from("/w"), PathBuf::from("/w/wt")]);
+        assert!(answer.is_about(&Question::GitDir("/w/.git".into())));
+        // Nothing is left for the next one.
+        assert!(read(&question, &mut parts).settings.is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_read_with_certainty_is_no_answer() {
+        assert!(read_settings(Path::new("/w"), b"", b"/w/.git\n/w/.git\n").is_none());
+        assert!(read_settings(Path::new("/w"), b"", b"/a\nb/.git\n/w/.git\n/w/.git/hooks\n").is_none());
+        assert!(read_settings(Path::new("/w"), b"file:x\0", b"/w/.git\n/w/.git\n/w/.git/hooks\n").is_none());
+    }
+}

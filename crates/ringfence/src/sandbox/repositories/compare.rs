@@ -1,0 +1,191 @@
+//! What git would execute, before and after a run.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use jail::rights::Rights;
+
+use super::ask::{Answer, Settings};
+use super::{cover, is_writable, shown};
+
+/// Of one hook. A longer one is compared by its beginning and its size.
+const HOOK_BYTES: u64 = 1 << 20;
+const HOOKS: usize = 256;
+/// Names in one line.
+const NAMES: usize = 8;
+/// Settings that git writes in ordinary work and that make it execute nothing.
+const HARMLESS: &[(&str, &[&str])] = &[
+    ("branch.", &[".remote", ".merge", ".rebase", ".description", ".pushremote"]),
+    ("submodule.", &[".active"]),
+    ("user.", &[".name", ".email"]),
+];
+
+/// How a line about a new repository begins.
+pub const MADE: &str = "a repository was made: ";
+
+/// Settings and hooks of every repository.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Picture(BTreeMap<String, Repository>);
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Repository {
+    readable: bool,
+    /// Every value of a setting, in their order.
+    settings: BTreeMap<String, Vec<Vec<u8>>>,
+    hooks: BTreeMap<PathBuf, String>,
+}
+
+impl Picture {
+    pub fn of(rights: &Rights, answers: &[Answer]) -> Picture {
+        let mut all = BTreeMap::new();
+        for answer in answers {
+            let place = match &answer.settings {
+                Some(settings) => settings.git_dir.clone(),
+                None => answer.question.closed().path,
+            };
+            all.insert(shown(rights, &place), Repository::of(rights, answer));
+        }
+        Picture(all)
+    }
+
+    /// One line for each repository that is not as it was.
+    pub fn changes_since(&self, before: &Picture) -> Vec<String> {
+        let made = self.0.iter().filter(|(place, _)| !before.0.contains_key(*place));
+        let mut lines: Vec<String> = made.map(|(place, _)| format!("{MADE}{place}")).collect();
+        for (place, then) in &before.0 {
+            match self.0.get(place) {
+                None => lines.push(format!("a repository was removed: {place}")),
+                Some(now) => lines.extend(now.changes_since(then).map(|what| format!("{what} of {place} changed"))),
+            }
+        }
+        lines
+    }
+}
+
+impl Repository {
+    fn of(rights: &Rights, answer: &Answer) -> Repository {
+        let Some(settings) = &answer.settings else { return Repository::default() };
+        let mut repository = Repository { readable: true, ..Repository::default() };
+        for (file, key, value) in settings.entries.iter().filter(|(_, key, _)| !is_harmless(key)) {
+            // What lies outside a run cannot have changed.
+            if is_writable(rights, file) {
+                repository.settings.entry(key.clone()).or_default().push(value.clone());
+            }
+        }
+        let hooks = hook_files(settings).into_iter().filter(|file| is_writable(rights, file));
+        repository.hooks = hooks.map(|file| (content(&file), file)).map(|(content, file)| (file, content)).collect();
+        repository
+    }
+
+    fn changes_since(&self, before: &Repository) -> impl Iterator<Item = String> {
+        let settings = differing(&self.settings, &before.settings).map(|key| key.to_owned());
+        let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let hooks = differing(&self.hooks, &before.hooks).map(name);
+        let line = |what: &str, names: Vec<String>| {
+            let more = if names.len() > NAMES { ", …" } else { "" };
+            let names =
+                names.iter().take(NAMES).map(|name| name.escape_debug().to_string()).collect::<Vec<_>>().join(", ");
+            (!names.is_empty()).then(|| format!("{what} ({names}{more})"))
+        };
+        let unreadable = (self.readable != before.readable).then(|| "readability".to_owned());
+        let lines = [line("settings", settings.collect()), line("hooks", hooks.collect()), unreadable];
+        lines.into_iter().flatten()
+    }
+}
+
+/// The keys of what is in one of them only, or not the same in both.
+fn differing<'a, K: Ord, V: PartialEq>(
+    one: &'a BTreeMap<K, V>,
+    other: &'a BTreeMap<K, V>,
+) -> impl Iterator<Item = &'a K> {
+    let changed = one.iter().filter(|(key, value)| other.get(key) != Some(value)).map(|(key, _)| key);
+    changed.chain(other.keys().filter(|key| !one.contains_key(key)))
+}
+
+fn is_harmless(key: &str) -> bool {
+    let key = key.to_ascii_lowercase();
+    HARMLESS.iter().any(|(start, ends)| key.starts_with(start) && ends.iter().any(|end| key.ends_with(end)))
+}
+
+/// The files in every directory of hooks.
+pub fn hook_files(settings: &Settings) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for directory in cover::hooks(settings) {
+        let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
+        files.extend(entries.take(HOOKS).map(|entry| entry.path()));
+    }
+    files.sort();
+    files.dedup();
+    files
+}
+
+/// What a hook is: its kind, mode and content. It may be anything, a pipe too.
+fn content(path: &Path) -> String {
+    let Ok(found) = path.symlink_metadata() else { return String::new() };
+    if found.is_symlink() {
+        return format!("link {:?}", std::fs::read_link(path).ok());
+    }
+    let mut hash = blake3::Hasher::new();
+    let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits() as i32;
+    let file = File::options().read(true).custom_flags(flags).open(path);
+    if let Some(mut file) = file.ok().filter(|_| found.is_file()).map(|file| file.take(HOOK_BYTES)) {
+        let mut text = Vec::new();
+        // What cannot be read has its size and mode compared all the same.
+        let _ = file.read_to_end(&mut text);
+        hash.update(&text);
+    }
+    format!("{:o} {} {}", found.mode(), found.len(), hash.finalize().to_hex())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn repository(settings: &[(&str, &str)], hooks: &[(&str, &str)]) -> Repository {
+        let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), vec![value.as_bytes().to_vec()]));
+        let hooks = hooks.iter().map(|(name, text)| (PathBuf::from("/w/.git/hooks").join(name), (*text).to_owned()));
+        Repository { readable: true, settings: settings.collect(), hooks: hooks.collect() }
+    }
+
+    fn picture(repositories: Vec<(&str, Repository)>) -> Picture {
+        Picture(repositories.into_iter().map(|(place, repository)| (place.to_owned(), repository)).collect())
+    }
+
+    #[test]
+    fn what_git_would_execute_otherwise_is_named() {
+        let before = picture(vec![
+            (".git", repository(&[("core.editor", "vi")], &[("pre-commit", "a")])),
+            ("old", repository(&[], &[])),
+        ]);
+        let after = picture(vec![
+            (
+                ".git",
+                repository(&[("core.editor", "evil"), ("alias.x", "!sh")], &[("pre-commit", "b"), ("pre-push", "c")]),
+            ),
+            ("sub/.git", repository(&[], &[])),
+        ]);
+        assert_eq!(
+            after.changes_since(&before),
+            [
+                "a repository was made: sub/.git",
+                "settings (alias.x, core.editor) of .git changed",
+                "hooks (pre-commit, pre-push) of .git changed",
+                "a repository was removed: old",
+            ]
+        );
+        assert_eq!(after.changes_since(&after), Vec::<String>::new());
+    }
+
+    #[test]
+    fn ordinary_work_of_git_is_no_change() {
+        for key in ["branch.main.remote", "branch.feature.x.merge", "user.email", "submodule.libs.active"] {
+            assert!(is_harmless(key), "{key}");
+        }
+        for key in ["core.fsmonitor", "branch.x", "user.signingkey", "submodule.x.update", "remote.o.url"] {
+            assert!(!is_harmless(key), "{key}");
+        }
+    }
+}

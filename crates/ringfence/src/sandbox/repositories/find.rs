@@ -1,0 +1,285 @@
+//! Finds the repositories in what a run can write, by where they lie: `.git` in a directory, the shape of a bare
+//! repository, and the directories in which a repository keeps those of its submodules and work trees.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use jail::rights::Rights;
+
+use super::ask::{Answer, Question};
+use super::is_writable;
+
+/// Directories of the work tree that are looked at, from the top down. People call git near the top of what they work on.
+const DIRECTORIES: usize = 256;
+const DEPTH: usize = 4;
+/// Directories below `.git/modules` that are looked at.
+const MODULE_DIRECTORIES: usize = 4000;
+/// Full of directories of other people's code, in which nobody calls git.
+const SKIPPED: &[&str] = &["node_modules", "target", ".venv", "__pycache__"];
+
+/// What makes a directory a repository for git.
+const BARE: &[&str] = &["HEAD", "objects", "refs"];
+
+/// What lies in the writable places.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    work_trees: Vec<PathBuf>,
+    /// Directories with the shape of a repository.
+    bare: Vec<PathBuf>,
+}
+
+/// Looks through directories, and reads again only those that have changed.
+#[derive(Default)]
+pub struct Scanner {
+    known: HashMap<PathBuf, Looked>,
+}
+
+/// What one directory was when it was last read.
+struct Looked {
+    stamp: Stamp,
+    is_work_tree: bool,
+    is_bare: bool,
+    below: Vec<PathBuf>,
+}
+
+impl Scanner {
+    /// Looks through the upper directories of every writable place but HOME, which only runs use.
+    pub fn scan(&mut self, rights: &Rights) -> Found {
+        let roots = rights.writable_roots().filter(|root| Some(*root) != rights.home.as_deref());
+        let roots = roots.filter(|root| Some(*root) != rights.scratch.as_deref());
+        let mut waiting: VecDeque<(PathBuf, usize)> = roots.map(|root| (root.to_owned(), 0)).collect();
+        let (mut found, mut looked) = (Found::default(), HashMap::new());
+        for _ in 0..DIRECTORIES {
+            let Some((directory, depth)) = waiting.pop_front() else { break };
+            let now = stamp(&directory);
+            let known = self.known.remove(&directory).filter(|known| known.stamp == now);
+            let known = known.unwrap_or_else(|| look_at(&directory, now));
+            found
+                .work_trees
+                .extend((known.is_work_tree && !is_vacant(&directory.join(".git"))).then(|| directory.clone()));
+            found.bare.extend(known.is_bare.then(|| directory.clone()));
+            if depth < DEPTH && !known.is_bare {
+                waiting.extend(known.below.iter().map(|path| (path.clone(), depth + 1)));
+            }
+            looked.insert(directory, known);
+        }
+        self.known = looked;
+        found
+    }
+}
+
+/// Reads one directory.
+fn look_at(directory: &Path, stamp: Stamp) -> Looked {
+    let (mut below, mut names) = (Vec::new(), Vec::new());
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if is_dir && name != ".git" && !SKIPPED.iter().any(|skipped| name == *skipped) {
+            below.push(entry.path());
+        }
+        if name == ".git" || BARE.iter().any(|part| name == *part) {
+            names.push(name);
+        }
+    }
+    below.sort();
+    // More than are ever looked at need not be remembered.
+    below.truncate(DIRECTORIES);
+    let has = |part: &str| names.iter().any(|name| name == part);
+    Looked { stamp, is_work_tree: has(".git"), is_bare: BARE.iter().all(|part| has(part)), below }
+}
+
+/// Whether nothing is there, or something empty, as what stands in for a missing path is while runs live.
+pub fn is_vacant(path: &Path) -> bool {
+    match path.symlink_metadata() {
+        Err(_) => true,
+        Ok(found) if found.is_dir() => fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none()),
+        Ok(found) => found.is_file() && found.len() == 0,
+    }
+}
+
+impl Found {
+    pub fn questions(&self, rights: &Rights) -> Vec<Question> {
+        let trees = self.work_trees.iter().cloned().map(Question::WorkTree);
+        let bare = self.bare.iter().cloned().map(Question::GitDir);
+        let mut all: Vec<Question> = trees.chain(bare).collect();
+        // A repository elsewhere, of which the workspace is a work tree.
+        let known = rights
+            .repositories
+            .iter()
+            .filter(|path| path.is_dir() && path.file_name().is_none_or(|name| name != ".git"));
+        all.extend(known.cloned().map(Question::GitDir));
+        all
+    }
+}
+
+/// Other repositories that an answer leads to: submodules, and other work trees.
+pub fn lead_on(rights: &Rights, answer: &Answer) -> Vec<Question> {
+    let Some(settings) = &answer.settings else { return Vec::new() };
+    let has_git = |path: &Path| path.join(".git").symlink_metadata().is_ok();
+    let mut next: Vec<Question> = Vec::new();
+    if let Question::WorkTree(top) = &answer.question {
+        let links = answer.links.iter().map(|link| super::settled(top, link));
+        next.extend(links.filter(|path| has_git(path)).map(Question::WorkTree));
+    }
+    let trees = answer.work_trees.iter().filter(|path| has_git(path)).cloned();
+    next.extend(trees.map(Question::WorkTree));
+    next.extend(modules(&settings.common_dir).into_iter().flatten().map(Question::GitDir));
+    next.retain(|question| is_writable(rights, question.place()));
+    next
+}
+
+/// The repositories of submodules, at any depth; `None` when there is too much to look at. A sign of one repository
+/// hides no other: a run can plant it in every directory that has not been one until now.
+pub fn modules(repository: &Path) -> Option<Vec<PathBuf>> {
+    let (mut found, mut waiting) = (Vec::new(), vec![repository.join("modules")]);
+    let mut looked_at = 0;
+    while let Some(directory) = waiting.pop() {
+        looked_at += 1;
+        if looked_at > MODULE_DIRECTORIES {
+            return None;
+        }
+        for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+            // What a link leads to is not a part of it.
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            let path = entry.path();
+            if may_be_repository(&path) {
+                found.push(path.clone());
+            }
+            if !is_object_directory(&path) {
+                waiting.push(path);
+            }
+        }
+    }
+    found.sort();
+    Some(found)
+}
+
+/// Any of the first makes it one, as far as protecting it goes: they are covered in every run, so no run can take them
+/// away to be left out of the next.
+fn may_be_repository(path: &Path) -> bool {
+    let has = |name: &&str| path.join(name).symlink_metadata().is_ok();
+    ["config", "hooks", "commondir"].iter().any(has) || BARE.iter().all(has)
+}
+
+/// `objects/00` to `objects/ff`, of which there are many: no submodule lies in them, since git makes none there.
+fn is_object_directory(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let in_objects = path.parent().and_then(Path::file_name).is_some_and(|above| above == "objects");
+    in_objects && name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// How a file looked. A time of change cannot be set back by whoever changes the file; but clocks of file systems are
+/// coarse, and a change at nearly the same time would go unseen. What has changed just now is equal to nothing.
+#[derive(Debug, Clone, Copy)]
+enum Stamp {
+    Absent,
+    Fresh,
+    Seen { device: u64, inode: u64, size: u64, changed: (i64, i64) },
+}
+
+impl PartialEq for Stamp {
+    fn eq(&self, other: &Stamp) -> bool {
+        match (self, other) {
+            (Stamp::Absent, Stamp::Absent) => true,
+            (
+                Stamp::Seen { device, inode, size, changed },
+                Stamp::Seen { device: device2, inode: inode2, size: size2, changed: changed2 },
+            ) => (device, inode, size, changed) == (device2, inode2, size2, changed2),
+            _ => false,
+        }
+    }
+}
+
+/// Coarser than any clock of a local file system.
+const SETTLED: Duration = Duration::from_millis(50);
+
+fn stamp(path: &Path) -> Stamp {
+    let Ok(found) = path.symlink_metadata() else { return Stamp::Absent };
+    // What stands in for a missing file comes and goes with runs, and is empty.
+    if found.is_file() && found.len() == 0 {
+        return Stamp::Absent;
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let changed = Duration::new(found.ctime().unsigned_abs(), u32::try_from(found.ctime_nsec()).unwrap_or(0));
+    if now.saturating_sub(changed) < SETTLED {
+        return Stamp::Fresh;
+    }
+    Stamp::Seen {
+        device: found.dev(),
+        inode: found.ino(),
+        size: found.len(),
+        changed: (found.ctime(), found.ctime_nsec()),
+    }
+}
+
+/// Everything that an answer depends on, as it was before git was asked.
+#[derive(Debug, Default)]
+pub struct Stamps {
+    found: Found,
+    files: Vec<(PathBuf, Stamp)>,
+}
+
+impl Stamps {
+    pub fn of(found: &Found) -> Stamps {
+        let found = Found { work_trees: found.work_trees.clone(), bare: found.bare.clone() };
+        Stamps { found, files: Vec::new() }
+    }
+
+    pub fn add(&mut self, answer: &Answer) {
+        let own = answer.question.closed().path;
+        // A directory changes whenever something stands in for a file in it, and those that matter are listed below.
+        let mut files: Vec<PathBuf> =
+            Some(own).filter(|own| answer.settings.is_none() || !own.is_dir()).into_iter().collect();
+        if let Some(settings) = &answer.settings {
+            files.extend(settings.entries.iter().map(|(file, ..)| file.clone()));
+            for directory in [&settings.git_dir, &settings.common_dir] {
+                let names = ["config", "config.worktree", "index", "modules", "worktrees", "commondir", "gitdir"];
+                files.extend(names.iter().map(|name| directory.join(name)));
+            }
+            files.extend(super::cover::hooks(settings));
+            files.extend(super::compare::hook_files(settings));
+        } else {
+            files.push(answer.place().join("config"));
+            files.push(answer.place().join(".git/config"));
+        }
+        files.sort();
+        files.dedup();
+        self.files.extend(files.into_iter().map(|file| (stamp(&file), file)).map(|(stamp, file)| (file, stamp)));
+    }
+
+    /// Whether everything is as it was.
+    pub fn hold(&self, found: &Found) -> bool {
+        self.found == *found && self.files.iter().all(|(file, known)| stamp(file) == *known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::scratch::Scratch;
+
+    #[test]
+    fn a_planted_sign_hides_no_submodule_below_it() {
+        let scratch = Scratch::new();
+        let top = scratch.file("repo/HEAD", "").parent().unwrap().to_owned();
+        for file in [
+            "modules/libs/config",
+            "modules/libs/one/config",
+            "modules/libs/one/modules/two/config",
+            "modules/a/hooks/x",
+            "modules/a/objects/ab/x",
+            "modules/a/logs/HEAD",
+        ] {
+            scratch.file(&format!("repo/{file}"), "x");
+        }
+        let found = modules(&top).unwrap();
+        let below: Vec<String> =
+            found.iter().map(|path| path.strip_prefix(&top).unwrap().display().to_string()).collect();
+        assert_eq!(below, ["modules/a", "modules/libs", "modules/libs/one", "modules/libs/one/modules/two"]);
+    }
+}

@@ -1,0 +1,143 @@
+//! What git on the host would execute or include, as far as a run can write it.
+//!
+//! Whoever calls git outside the sandbox runs what a repository says: its hooks, and the programs that its settings name.
+//! So every repository in the writable places is found (`find`), the host's own git is asked what it would read there,
+//! in a read-only sandbox (`ask`), and all of it is protected (`cover`). This is the only place that decides what is
+//! covered for git. What git would execute is compared before and after a run (`compare`): a run may make repositories
+//! of its own, and the host may change one meanwhile. We never read git's files ourselves.
+
+mod ask;
+mod compare;
+mod cover;
+mod find;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use jail::rights::{Protected, Rights};
+
+use super::cell::Cell;
+use crate::base::Result;
+use crate::config::Profile;
+use crate::session::Session;
+use ask::{Answer, Question};
+pub use compare::MADE;
+use compare::Picture;
+use find::Stamps;
+
+/// Submodules of submodules are asked about one level at a time.
+const ROUNDS: usize = 5;
+/// Repositories beyond this many are not asked about; the directories that they lie in can only be read.
+const REPOSITORIES: usize = 64;
+
+/// What a session knows about the repositories that its runs can write.
+#[derive(Default)]
+pub struct Repositories(tokio::sync::Mutex<Knowledge>);
+
+#[derive(Default)]
+struct Knowledge {
+    scanner: find::Scanner,
+    last: Option<Arc<Known>>,
+}
+
+/// What was found at one moment.
+pub struct Known {
+    /// What has to be protected in every run.
+    pub covered: Vec<Protected>,
+    /// What could not be found out, for the log and the result.
+    pub warnings: Vec<String>,
+    picture: Picture,
+    stamps: Stamps,
+}
+
+impl Repositories {
+    /// The session's own.
+    pub fn of(session: &Session) -> Result<Arc<Repositories>> {
+        session.keep(|| Ok(Repositories::default()))
+    }
+
+    /// What is known now. Nothing is asked while nothing has changed that an answer depends on.
+    pub async fn look(&self, cell: &Cell, home: Option<&Path>) -> Result<Option<Arc<Known>>> {
+        if cell.profile != Profile::Default {
+            return Ok(None);
+        }
+        // One look at a time: calls that start together would ask the same.
+        let mut knowledge = self.0.lock().await;
+        let found = knowledge.scanner.scan(&cell.rights);
+        if let Some(known) = knowledge.last.as_ref().filter(|known| known.stamps.hold(&found)) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        let fresh = Arc::new(learn(cell, home, found).await?);
+        for warning in &fresh.warnings {
+            tracing::warn!("{warning}");
+        }
+        knowledge.last = Some(Arc::clone(&fresh));
+        Ok(Some(fresh))
+    }
+}
+
+impl Known {
+    /// What git would execute otherwise than before, in a line each.
+    pub fn changes_since(&self, before: &Known) -> Vec<String> {
+        self.picture.changes_since(&before.picture)
+    }
+}
+
+/// Asks about everything that was found, and about what the answers lead to.
+async fn learn(cell: &Cell, home: Option<&Path>, found: find::Found) -> Result<Known> {
+    let rights = &cell.rights;
+    let (mut answers, mut warnings) = (Vec::<Answer>::new(), Vec::new());
+    let mut stamps = Stamps::of(&found);
+    let mut next: Vec<Question> = found.questions(rights);
+    for _ in 0..ROUNDS {
+        next.retain(|question| !answers.iter().any(|answer| answer.is_about(question)));
+        next.truncate(REPOSITORIES.saturating_sub(answers.len()));
+        if next.is_empty() {
+            break;
+        }
+        let told = ask::ask(cell, home, &next).await?;
+        next = told.iter().flat_map(|answer| find::lead_on(rights, answer)).collect();
+        answers.extend(told);
+    }
+    if !next.is_empty() {
+        warnings.push("there are more repositories than can be asked about; the rest can only be read".to_owned());
+    }
+    let mut covered = cover::without_repository(rights);
+    for answer in &answers {
+        if answer.settings.is_none() && matches!(answer.question, Question::WorkTree(_)) {
+            warnings
+                .push(format!("git could not be asked about {}; it can only be read", shown(rights, answer.place())));
+        }
+        covered.extend(cover::covered(rights, home, answer)?);
+        stamps.add(answer);
+    }
+    covered.extend(next.iter().map(Question::closed));
+    covered.sort_by(|one, other| one.path.cmp(&other.path));
+    covered.dedup_by(|one, other| one.path == other.path);
+    let picture = Picture::of(rights, &answers);
+    Ok(Known { covered, warnings, picture, stamps })
+}
+
+/// A path as the caller knows it.
+fn shown(rights: &Rights, path: &Path) -> String {
+    path.strip_prefix(&rights.workspace).unwrap_or(path).display().to_string()
+}
+
+/// Whether a run could write it.
+fn is_writable(rights: &Rights, path: &Path) -> bool {
+    rights.writable_roots().any(|root| path.starts_with(root))
+}
+
+/// A path without `.` and `..`, by its names alone: nothing in it needs to exist.
+fn settled(base: &Path, path: &Path) -> PathBuf {
+    use std::path::Component;
+    let mut settled = PathBuf::new();
+    for part in base.join(path).components() {
+        match part {
+            Component::ParentDir => drop(settled.pop()),
+            Component::CurDir => {}
+            part => settled.push(part),
+        }
+    }
+    settled
+}
