@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use super::cell::Cell;
 use super::execs::Waiting;
 use super::launch::{Control, Launcher};
+use super::repositories::Repositories;
 use super::user::Account;
 use super::wider::WiderTerms;
 use super::{env, git, script};
@@ -251,7 +252,9 @@ async fn start_wider(exec: Exec, streams: [OwnedFd; 3], place: WiderPlace) -> Re
     let cell = session.keep_while(|Wider(cell)| cell.hides(&config), make)?;
     let Wider(cell) = &*cell;
     let env = env::merge(env::merge(env::build(&[])?, cell.env.clone()), kept(&exec, &config));
-    let spec = Spec { env: env::merge(env, exec.env.clone()), ..exec.spec(&config) };
+    let known = Repositories::of(&session)?.look(cell, config.home.as_deref()).await?;
+    let rights = Rights { for_git: known.map(|known| known.covered.clone()), ..cell.rights.clone() };
+    let spec = Spec { env: env::merge(env, exec.env.clone()), rights, ..exec.spec(&config) };
     // By its name: the mounts there are others.
     cell.start_in(spec, Fds { program: None, ..exec.fds(&streams) }, terms).await
 }

@@ -272,7 +272,7 @@ impl Cell {
     /// Starts what was let in from elsewhere, on the streams that it brings. But for those it is a run like any other.
     pub(super) async fn start_in(&self, spec: Spec, fds: Fds<BorrowedFd<'_>>, terms: WiderTerms) -> Result<Control> {
         let failed = |error: io::Error| cannot_start("the command", &error);
-        let spec = Spec { rights: self.rights.clone(), ..self.specified(spec) };
+        let spec = self.specified(spec);
         let (mut control, handout) = self.begin(spec, fds, Some(terms.execs), self.allow.is_some()).await?;
         if let (Some(handout), Some(allow)) = (handout, &self.allow) {
             let first = control.report().await.map_err(failed)?;

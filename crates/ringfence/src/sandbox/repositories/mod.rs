@@ -11,8 +11,9 @@ mod compare;
 mod cover;
 mod find;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jail::rights::{Protected, Rights};
 
@@ -30,9 +31,10 @@ const ROUNDS: usize = 5;
 /// Repositories beyond this many are not asked about; the directories that they lie in can only be read.
 const REPOSITORIES: usize = 64;
 
-/// What a session knows about the repositories that its runs can write.
+/// What a session knows about the repositories that its runs can write, for each set of places that some can: a tool of
+/// the operator's may write less than a command, and a wider sandbox more.
 #[derive(Default)]
-pub struct Repositories(tokio::sync::Mutex<Knowledge>);
+pub struct Repositories(Mutex<HashMap<Vec<PathBuf>, Arc<tokio::sync::Mutex<Knowledge>>>>);
 
 #[derive(Default)]
 struct Knowledge {
@@ -61,8 +63,10 @@ impl Repositories {
         if cell.profile != Profile::Default {
             return Ok(None);
         }
+        let places = cell.rights.writable_roots().map(Path::to_owned).collect();
+        let knowledge = Arc::clone(self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(places).or_default());
         // One look at a time: calls that start together would ask the same.
-        let mut knowledge = self.0.lock().await;
+        let mut knowledge = knowledge.lock().await;
         let found = knowledge.scanner.scan(&cell.rights);
         if let Some(known) = knowledge.last.as_ref().filter(|known| known.stamps.hold(&found)) {
             return Ok(Some(Arc::clone(known)));
