@@ -82,7 +82,7 @@ fn a_call_gives_start_approval_and_stop_with_every_field() {
     assert_eq!(
         keys(stop),
         format!(
-            "{call} status error reason cause exit_code signal stdout_bytes stderr_bytes denials execs started stopped duration_ms mac"
+            "{call} status error reason cause exit_code signal stdout_bytes stderr_bytes denials git_changed execs started stopped duration_ms mac"
         )
     );
     assert_eq!(stop["status"], "timed_out");
