@@ -30,6 +30,9 @@ pub type Reads = Box<dyn FnMut(&[u8]) -> Vec<u8> + Send + Sync>;
 /// Hears of the end of a run once more.
 pub type Late = Box<dyn FnOnce(&mut Ended) + Send + Sync>;
 
+/// Completes what is known about the end of a run.
+pub type OnEnd = Box<dyn for<'e> FnOnce(&'e mut Ended) -> BoxFuture<'e, ()> + Send + Sync>;
+
 /// What a run is kept with.
 pub struct Keep {
     pub outputs: Arc<Outputs>,
@@ -43,7 +46,7 @@ pub struct Keep {
     /// Makes what is kept and shown of standard output, for a program whose output is not for people.
     pub reads: Option<Reads>,
     /// Hears of the end before anybody else does, and completes what is known about it.
-    pub ended: Box<dyn for<'e> FnOnce(&'e mut Ended) -> BoxFuture<'e, ()> + Send + Sync>,
+    pub ended: OnEnd,
     /// Hears of the end of what the main process left behind, where the result was made before. Without it the result
     /// waits for that.
     pub late: Option<Late>,
