@@ -10,6 +10,7 @@ pub mod glob;
 pub mod held_dir;
 pub mod ids;
 pub mod known;
+pub mod lexical;
 pub mod narrowing;
 pub mod nearest;
 pub mod seal;

@@ -3,7 +3,7 @@
 use std::fs::DirBuilder;
 use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jail::rights::{Network, Protected, Rights, STEERING, StandIn};
@@ -13,7 +13,7 @@ use crate::base::call::digest;
 use crate::base::held_dir::HeldDir;
 use crate::base::ids::short;
 use crate::base::workspace::{Place, Workspace};
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, lexical};
 use crate::config::{Config, Profile};
 use crate::net::Allow;
 
@@ -43,7 +43,7 @@ fn rights_at(config: &Config, workspace: &Path, home: PathBuf) -> Result<Rights>
     rights.protect_steering();
     rights.take_in_repository();
     for path in &sandbox.protect {
-        let path = inside(workspace, path);
+        let path = lexical::normalize(workspace, path);
         if !rights.writable_roots().any(|root| path.starts_with(root) && path != root) {
             return Err(Error::invalid_arguments("a path of `protect` is not inside anything writable")
                 .hint("Everything outside the workspace and `writable` is read-only anyway; name a path inside.")
@@ -120,19 +120,6 @@ fn writable(path: &Path) -> Result<PathBuf> {
     })
 }
 
-/// An absolute path without `.` and `..`, relative ones in the workspace. It need not exist, so nothing is followed.
-fn inside(workspace: &Path, path: &Path) -> PathBuf {
-    let mut settled = PathBuf::new();
-    for part in workspace.join(path).components() {
-        match part {
-            Component::ParentDir => drop(settled.pop()),
-            Component::CurDir => {}
-            part => settled.push(part),
-        }
-    }
-    settled
-}
-
 /// Temporary files of a session that has no /tmp of its own. They go with this value.
 pub struct Scratch {
     _held: HeldDir,
@@ -158,7 +145,7 @@ pub(super) fn hidden(config: &Config, workspace: &Path) -> Vec<PathBuf> {
         Some(below) => config.home.as_ref().map(|home| home.join(below)),
         None => Some(PathBuf::from(path)),
     });
-    let named = config.sandbox.hide.iter().map(|path| inside(workspace, path));
+    let named = config.sandbox.hide.iter().map(|path| lexical::normalize(workspace, path));
     // Where it is said to be elsewhere. In the workspace it would hide a part of that, and is the operator's own choice.
     let codex = config.codex_home.iter().filter(|home| !home.starts_with(workspace) && !workspace.starts_with(home));
     let steering = config.file.iter().chain(&config.log.file).chain(&config.private).chain(codex).cloned();

@@ -17,7 +17,7 @@ use super::super::cell::Cell;
 use super::super::env;
 use super::super::launch::{Launch, Stdin};
 use crate::base::ids::{hex, random};
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, lexical};
 
 const TIME: Duration = Duration::from_secs(2);
 const BYTES: u64 = 4 << 20;
@@ -221,7 +221,7 @@ fn read_settings(base: &Path, list: &[u8], places: &[u8]) -> Option<Settings> {
         let value = entry.get(at + 1..).unwrap_or_default().to_vec();
         // Our own options have no file.
         if let Some(file) = origin.strip_prefix(b"file:") {
-            entries.push((super::settled(base, &path(file)), key, value));
+            entries.push((lexical::normalize(base, &path(file)), key, value));
         }
     }
     Some(Settings { git_dir: path(git_dir), common_dir: path(common_dir), hooks: path(hooks), entries })

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use jail::rights::{Protected, Rights, StandIn, Text, repository_names, worktree_names};
 
 use super::ask::{Answer, Question, Settings};
-use super::{find, is_writable, settled};
-use crate::base::{Error, Result};
+use super::{find, is_writable};
+use crate::base::{Error, Result, lexical};
 
 const EMPTY_FILE: StandIn = StandIn::File(Text::Empty);
 
@@ -97,9 +97,9 @@ fn expand(base: &Path, value: &[u8], home: Option<&Path>) -> Option<PathBuf> {
     let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
     match value.strip_prefix(b"~/") {
         _ if value.is_empty() => None,
-        Some(below) => Some(settled(home?, &path(below))),
+        Some(below) => Some(lexical::normalize(home?, &path(below))),
         None if value.starts_with(b"~") => None,
-        None => Some(settled(base, &path(value))),
+        None => Some(lexical::normalize(base, &path(value))),
     }
 }
 

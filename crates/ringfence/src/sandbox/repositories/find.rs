@@ -11,6 +11,7 @@ use jail::rights::Rights;
 
 use super::ask::{Answer, Question};
 use super::is_writable;
+use crate::base::lexical;
 
 /// Directories of the work tree that are looked at, from the top down. People call git near the top of what they work on.
 const DIRECTORIES: usize = 256;
@@ -121,7 +122,7 @@ pub fn lead_on(rights: &Rights, answer: &Answer) -> Vec<Question> {
     let has_git = |path: &Path| path.join(".git").symlink_metadata().is_ok();
     let mut next: Vec<Question> = Vec::new();
     if let Question::WorkTree(top) = &answer.question {
-        let links = answer.links.iter().map(|link| super::settled(top, link));
+        let links = answer.links.iter().map(|link| lexical::normalize(top, link));
         next.extend(links.filter(|path| has_git(path)).map(Question::WorkTree));
     }
     let trees = answer.work_trees.iter().filter(|path| has_git(path)).cloned();

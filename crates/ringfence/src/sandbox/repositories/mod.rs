@@ -131,17 +131,3 @@ fn shown(rights: &Rights, path: &Path) -> String {
 fn is_writable(rights: &Rights, path: &Path) -> bool {
     rights.writable_roots().any(|root| path.starts_with(root))
 }
-
-/// A path without `.` and `..`, by its names alone: nothing in it needs to exist.
-fn settled(base: &Path, path: &Path) -> PathBuf {
-    use std::path::Component;
-    let mut settled = PathBuf::new();
-    for part in base.join(path).components() {
-        match part {
-            Component::ParentDir => drop(settled.pop()),
-            Component::CurDir => {}
-            part => settled.push(part),
-        }
-    }
-    settled
-}

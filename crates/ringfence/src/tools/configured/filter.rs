@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::marks;
 use crate::base::workspace::quoted;
-use crate::base::{Error, Kind, Result};
+use crate::base::{Error, Kind, Result, lexical};
 use crate::config::{Entry, Surface};
 
 /// Each is looked for on the disk.
@@ -48,7 +48,7 @@ impl Filter {
 
     /// What can never be called is not shown.
     pub fn shows(&self, workspace: &Path) -> bool {
-        let cwd = settle(workspace, &self.cwd);
+        let cwd = lexical::normalize(workspace, &self.cwd);
         let possible = |only: &Vec<String>| only.iter().any(|path| self.takes(workspace, &cwd, path));
         cwd.starts_with(workspace) && among(workspace, &self.places, &cwd) && self.only.iter().all(possible)
     }
@@ -84,7 +84,7 @@ impl Filter {
         if self.arguments.is_empty() {
             return true;
         }
-        among(workspace, &self.arguments, &settle(cwd, Path::new(path)))
+        among(workspace, &self.arguments, &lexical::normalize(cwd, Path::new(path)))
             && follow(&cwd.join(path)).is_some_and(|real| among(workspace, &self.arguments, &real))
     }
 }
@@ -98,20 +98,7 @@ fn choices(schema: &Value) -> Option<Vec<String>> {
 }
 
 fn among(workspace: &Path, places: &[PathBuf], path: &Path) -> bool {
-    places.iter().any(|place| path.starts_with(settle(workspace, place)))
-}
-
-/// Without `.` and `..`; a relative one starts at `base`.
-fn settle(base: &Path, path: &Path) -> PathBuf {
-    let mut settled = PathBuf::new();
-    for part in base.join(path).components() {
-        match part {
-            Component::ParentDir => drop(settled.pop()),
-            Component::CurDir => {}
-            part => settled.push(part),
-        }
-    }
-    settled
+    places.iter().any(|place| path.starts_with(lexical::normalize(workspace, place)))
 }
 
 /// Where the kernel would arrive, name by name: a `..` is the parent of what a link leads to, not of the link. What is
