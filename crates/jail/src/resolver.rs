@@ -1,8 +1,8 @@
 //! A resolver in the run's own network that refuses every name and records which were asked for.
 //!
 //! Without it a lookup in a run fails at a name server that the run cannot reach, and nobody learns which host was
-//! wanted. Each run has a socket of its own at an address of its own, so a name is recorded for the run that asked.
-//! It never forwards anything: what a run may reach, it reaches through the proxy.
+//! wanted. Each run has a socket of its own at an address of its own, so a name is recorded for the run that asked,
+//! unless another run of the session asks at that address on purpose. It never forwards anything: what a run may reach, it reaches through the proxy.
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -108,7 +108,9 @@ fn read_name(query: &[u8]) -> Option<(String, usize)> {
         if !name.is_empty() {
             name.push('.');
         }
-        let shown = |byte: &u8| if byte.is_ascii_graphic() { byte.to_ascii_lowercase() as char } else { '?' };
+        // The name is shown to people and models, in hints too: nothing that no host name has may be in it.
+        let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        let shown = |byte: &u8| if is_plain(byte) { byte.to_ascii_lowercase() as char } else { '?' };
         name.extend(label.iter().map(shown));
         if name.len() > NAME {
             return None;

@@ -184,7 +184,8 @@ fn names_in(directory: &Path, names: &[(&str, StandIn)]) -> Vec<Protected> {
 /// Whether a path makes git run programs in a repository at any depth, of which there may be none yet.
 fn is_in_nested_repository(names: &[&OsStr]) -> bool {
     let mut starts = names.iter().enumerate().filter(|(_, name)| name.eq_ignore_ascii_case(".git"));
-    starts.any(|(at, _)| makes_git_run(&names[at + 1..]))
+    // A `.git` further down may be a file that names a repository anywhere.
+    starts.any(|(at, _)| makes_git_run(&names[at + 1..]) || at > 0 && at + 1 == names.len())
 }
 
 /// Whether a path in a repository's directory makes git run programs. A submodule's or worktree's own directory in

@@ -14,7 +14,7 @@ use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Escalate};
 use crate::policy::Leaving;
-use crate::sandbox::repositories::Repositories;
+use crate::sandbox::repositories::{Repositories, UNPROTECTABLE};
 use crate::sandbox::{Cell, Launcher, git, profile};
 use crate::session::Shape;
 use crate::tools::{PrepareCx, Tool};
@@ -86,7 +86,7 @@ async fn guard_repositories(
         Ok(Some(known)) => Ok(Arc::new(workspace.guarded(|rights| rights.for_git = Some(known.covered.clone())))),
         Ok(None) => Ok(workspace),
         // Files can be written where no sandbox can be put up; the names of what git executes are refused all the same.
-        Err(_) if !runs => Ok(workspace),
+        Err(error) if !runs && error.reason_name() != Some(UNPROTECTABLE) => Ok(workspace),
         Err(error) => Err(error),
     }
 }

@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::egress::Egress;
 use super::execs::{Desk, Service};
-use super::repositories::{Known, MADE, Repositories};
+use super::repositories::{Known, MADE, Repositories, UNPROTECTABLE};
 use super::tier::{self, tiers};
 use super::{Cell, KeptInside, Launcher, env, fault, git, profile};
 use crate::base::{Error, Result};
@@ -61,7 +61,7 @@ pub fn run(config: &Config, command: &[String], terms: &Terms<'_>, ruling: Rulin
         // Nothing was open before that would have to be closed.
         rights.closed.clear();
     }
-    let repositories = GitWatch::begin(config, &mut rights);
+    let repositories = GitWatch::begin(config, &mut rights)?;
     let _scratch = profile::Scratch::make(config, &mut rights)?;
     // Opened before the run, which could put a link in its place.
     let mut report = terms.report.map(open_report).transpose()?;
@@ -141,14 +141,17 @@ struct GitWatch<'a> {
 
 impl<'a> GitWatch<'a> {
     /// Protects it in these rights.
-    fn begin(config: &'a Config, rights: &mut Rights) -> GitWatch<'a> {
+    fn begin(config: &'a Config, rights: &mut Rights) -> Result<GitWatch<'a>> {
         let mut watch =
             GitWatch { config, rights: rights.clone(), repositories: Repositories::default(), before: None };
         // Where no sandbox can be put up, the run itself says why; and without an answer nothing of a repository can
         // be written.
-        watch.before = watch.look().ok().flatten();
+        watch.before = match watch.look() {
+            Err(error) if error.reason_name() == Some(UNPROTECTABLE) => return Err(error),
+            known => known.ok().flatten(),
+        };
         rights.for_git = watch.before.as_ref().map(|known| known.covered.clone());
-        watch
+        Ok(watch)
     }
 
     fn changes(&self) -> Vec<String> {

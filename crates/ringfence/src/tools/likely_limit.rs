@@ -18,8 +18,8 @@ const TAIL_BYTES: usize = 16 << 10;
 /// Names in one hint.
 const MAX_NAMES: usize = 5;
 
-/// How programs and runtimes say that a file system cannot be written.
-const READ_ONLY: &[&str] = &["read-only file system", "erofs"];
+/// How programs and runtimes say that a file system cannot be written, or that a protected path cannot be moved.
+const READ_ONLY: &[&str] = &["read-only file system", "erofs", "device or resource busy", "ebusy"];
 /// How they say that a name was not resolved or a network not reached.
 const UNREACHED: &[&str] = &[
     "could not resolve",
@@ -168,8 +168,9 @@ impl Wanted {
                 true => (&mut wanted.addresses, name.as_str()),
                 false => (&mut wanted.names, host),
             };
-            // "…" stands for all that were not told apart.
-            if entry.contains('.') && !list.iter().any(|known| known == entry) {
+            // "…" stands for all that were not told apart, and what is no plain name may try to be something else.
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
+            if entry.contains('.') && entry.chars().all(is_plain) && !list.iter().any(|known| known == entry) {
                 list.push(entry.to_owned());
             }
         }

@@ -237,7 +237,7 @@ fn what_the_host_adds_while_a_run_lives_is_compared_too() {
     std::fs::write(server.workspace().join("added"), "").unwrap();
     let result = client.wait(&id)["result"]["structuredContent"].clone();
     let changes = result["git_changed"].as_array().unwrap_or_else(|| panic!("{result:#}"));
-    assert!(changes.iter().any(|change| change == "a repository was made: .git/modules/late"), "{changes:?}");
+    assert!(changes.iter().any(|change| change == "a repository was made: late (.git/modules/late)"), "{changes:?}");
     assert_holds(json!({"git_changed": result["git_changed"]}), &server.stops(1)[0]);
 }
 
@@ -270,4 +270,100 @@ fn ordinary_work_with_git_goes_on() {
          git stash list; git gc -q; cd ..; git gc -q; git log --oneline | wc -l"
     ));
     assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_hook_that_is_a_link_to_a_script_of_the_project_is_covered() {
+    let stage = Stage::with_repository();
+    stage.write("ws/scripts/check", "#!/bin/sh\n");
+    std::os::unix::fs::symlink("../../scripts/check", stage.0.join("ws/.git/hooks/pre-commit")).unwrap();
+    stage.keeps_out("echo planted > scripts/check; echo planted > new; mv new scripts/check; rm -f new");
+}
+
+#[test]
+fn settings_that_are_reached_by_links_are_covered() {
+    let stage = Stage::with_repository();
+    // Dotfiles that are kept in the project.
+    let dotfile = stage.write("ws/dot/gitconfig", "[user]\n\tname = me\n\temail = me@example.com\n");
+    std::fs::remove_file(stage.0.join("home/.gitconfig")).unwrap();
+    std::os::unix::fs::symlink(&dotfile, stage.0.join("home/.gitconfig")).unwrap();
+    std::os::unix::fs::symlink(stage.0.join("ws"), stage.0.join("alias")).unwrap();
+    stage.write("ws/conf/shared.inc", "");
+    stage.git("ws", &["config", "include.path", &stage.0.join("alias/conf/shared.inc").display().to_string()]);
+    stage.keeps_out("echo '# planted' >> dot/gitconfig; echo '# planted' >> conf/shared.inc");
+}
+
+#[test]
+fn hooks_of_a_repository_around_the_workspace_are_covered() {
+    let stage = Stage::new();
+    stage.repository(".");
+    stage.git(".", &["config", "core.hooksPath", "ws/hooks"]);
+    stage.write("ws/hooks/pre-push", "#!/bin/sh\n");
+    stage.keeps_out("echo planted > hooks/pre-commit");
+}
+
+#[test]
+fn hooks_are_covered_where_settings_move_the_work_tree() {
+    let stage = Stage::with_repository();
+    stage.write("ws/src/.githooks/pre-push", "#!/bin/sh\n");
+    stage.git("ws", &["config", "core.hooksPath", ".githooks"]);
+    stage.git("ws", &["config", "core.worktree", "../src"]);
+    stage.keeps_out("echo planted > src/.githooks/pre-commit");
+}
+
+/// What calls the scripts next to it is not all that has to be covered.
+#[test]
+fn hooks_of_husky_are_covered() {
+    let stage = Stage::with_repository();
+    stage.write("ws/.husky/_/pre-commit", "#!/bin/sh\n. .husky/pre-commit\n");
+    stage.git("ws", &["config", "core.hooksPath", ".husky/_"]);
+    stage.keeps_out("echo planted > .husky/pre-commit");
+}
+
+/// One repository that holds git up, or many, hide no other.
+#[test]
+fn a_run_cannot_keep_git_from_answering() {
+    let stage = with_submodules();
+    stage.git("ws", &["config", "core.hooksPath", ".githooks"]);
+    stage.write("ws/.githooks/pre-push", "#!/bin/sh\n");
+    stage.run(
+        "mkdir -p .git/worktrees/e; mkfifo .git/worktrees/e/gitdir; for n in $(seq 100 170); do git init -q 0$n; done",
+    );
+    stage.keeps_out("echo planted > .githooks/pre-commit");
+    stage
+        .keeps_out("echo planted > .git/modules/libs/part/hooks/pre-commit; echo planted > 0170/.git/hooks/pre-commit");
+}
+
+/// A repository of a run's making closes no directory of the user's, and stops no later run.
+#[test]
+fn a_repository_that_a_run_made_cannot_stop_the_next_run() {
+    let stage = Stage::with_repository();
+    stage.write("ws/src/main", "");
+    stage.run("git init -q n; git -C n config core.hooksPath ..; git init -q m; git -C m config core.hooksPath ../src; mkdir -p .git/worktrees/w{1..2000}");
+    let (output, _) = stage.run("echo x > src/new && echo y > file");
+    assert!(output.status.success(), "{output:?}");
+    // The workspace's own is another matter.
+    stage.git("ws", &["config", "core.hooksPath", "."]);
+    let refused = stage
+        .command(&server::binary(), "ws")
+        .args(["sandbox", "--root"])
+        .arg(stage.0.join("root"))
+        .args(["--", "true"])
+        .output()
+        .unwrap();
+    assert!(
+        !refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("core.hooksPath"),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn repositories_in_disguise_are_reported() {
+    let stage = Stage::with_repository();
+    let disguised = "cp -r .git docs; rm -f docs/HEAD; mkdir shell; mv docs shell/x; echo 'ref: refs/heads/main' > shell/HEAD; echo x > shell/commondir";
+    let changes = stage.changes(disguised);
+    assert!(changes.iter().any(|change| change.contains("made: shell")), "{changes:?}");
+    let stage = with_submodules();
+    stage.git("ws", &["submodule", "--quiet", "deinit", "-f", "libs/part"]);
+    stage.keeps_out("mkdir -p .git/zz/hooks && mv .git/modules/libs/part .git/gone; ln -s ../../zz .git/modules/libs/part; echo planted > .git/modules/libs/part/hooks/post-checkout");
 }

@@ -22,17 +22,26 @@ use crate::base::{Error, Result, lexical};
 const TIME: Duration = Duration::from_secs(2);
 const BYTES: u64 = 4 << 20;
 /// Parts of the answer about one repository.
-const PARTS: usize = 4;
+const PARTS: usize = 5;
+/// Variables of the user's that say where git finds settings. In a run they have other names, since some of these are set
+/// for every run.
+const SETTINGS_VARIABLES: &[&str] =
+    &["XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"];
+const HANDED: &str = "RINGFENCE_";
 
 /// After each part comes the word, with the status of its command.
 const SCRIPT: &str = r#"
 exec 2>/dev/null
 word=$1 home=$2; shift 2
-unset GIT_CONFIG_GLOBAL GIT_DIR GIT_WORK_TREE XDG_CONFIG_HOME
+unset GIT_DIR GIT_WORK_TREE
+for name in XDG_CONFIG_HOME GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM GIT_CONFIG_NOSYSTEM; do
+    unset "$name"
+    eval "[ -z \"\${RINGFENCE_$name+x}\" ] || export $name=\"\$RINGFENCE_$name\""
+done
 [ -z "$home" ] || export HOME="$home"
 export GIT_OPTIONAL_LOCKS=0 GIT_TERMINAL_PROMPT=0 GIT_PAGER=cat PAGER=cat
 part() { "$@"; printf '\000%s %s\000' "$word" "$?"; }
-call() { git -c 'safe.directory=*' -c core.fsmonitor=false -c core.hooksPath= --no-pager "$@"; }
+call() { timeout -s KILL 1 git -c 'safe.directory=*' -c core.fsmonitor=false --no-pager "$@"; }
 links() { call "$@" ls-files -s -z | grep -z '^160000 '; }
 for place; do
     dir=${place#?}
@@ -40,8 +49,9 @@ for place; do
     W*) set -- -C "$dir"; export GIT_CEILING_DIRECTORIES="${dir%/*}" ;;
     *) set -- "--git-dir=$dir" ;;
     esac
-    part git -c 'safe.directory=*' -c core.fsmonitor=false "$@" config -z --show-origin --includes --list
-    part git -c 'safe.directory=*' -c core.fsmonitor=false "$@" rev-parse --path-format=absolute --git-dir --git-common-dir --git-path hooks
+    part call "$@" config -z --show-origin --includes --list
+    part call "$@" rev-parse --path-format=absolute --git-dir --git-common-dir --git-path hooks
+    part call "$@" rev-parse --path-format=absolute --show-toplevel
     part links "$@"
     part call "$@" worktree list --porcelain -z
 done
@@ -97,12 +107,14 @@ pub struct Settings {
     pub common_dir: PathBuf,
     /// Where git looks for hooks by all that is configured now.
     pub hooks: PathBuf,
+    /// The top of the work tree, which settings can move; absent without one.
+    pub top: Option<PathBuf>,
     /// File, key and value, in the order in which git reads them.
     pub entries: Vec<(PathBuf, String, Vec<u8>)>,
 }
 
 impl Answer {
-    fn unknown(question: Question) -> Answer {
+    pub fn unknown(question: Question) -> Answer {
         Answer { question, settings: None, links: Vec::new(), work_trees: Vec::new() }
     }
 
@@ -120,16 +132,21 @@ impl Answer {
 /// Asks about all of these in one run. A failure of git, or its absence, is an answer too.
 pub async fn ask(cell: &Cell, home: Option<&Path>, questions: &[Question]) -> Result<Vec<Answer>> {
     let word = hex(&random::<16>());
-    let said = tokio::time::timeout(TIME, run(cell, home, &word, questions)).await;
-    let said = match said {
-        Ok(said) => said?,
-        Err(_) => Vec::new(),
-    };
+    let mut said = Vec::new();
+    // What was said until the time was up counts: one repository that holds git up hides no other.
+    if let Ok(ran) = tokio::time::timeout(TIME, run(cell, home, (&word, questions), &mut said)).await {
+        ran?;
+    }
     let mut parts = split(&said, &word);
     Ok(questions.iter().map(|question| read(question, &mut parts)).collect())
 }
 
-async fn run(cell: &Cell, home: Option<&Path>, word: &str, questions: &[Question]) -> Result<Vec<u8>> {
+async fn run(
+    cell: &Cell,
+    home: Option<&Path>,
+    (word, questions): (&str, &[Question]),
+    said: &mut Vec<u8>,
+) -> Result<()> {
     let failed = |error: io::Error| Error::internal("git could not be asked about the repositories").source(error);
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let cwd = rustix::fs::open(cell.workspace(), flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
@@ -143,7 +160,7 @@ async fn run(cell: &Cell, home: Option<&Path>, word: &str, questions: &[Question
         args: args.collect(),
         cwd,
         cwd_path: cell.workspace().to_owned(),
-        env: env::build(&[])?,
+        env: env::merge(env::build(&[])?, handed_variables()),
         stdin: Stdin::Empty,
         merged: false,
         rights: Some(read_only(&cell.rights)),
@@ -155,11 +172,15 @@ async fn run(cell: &Cell, home: Option<&Path>, word: &str, questions: &[Question
         switch: None,
     };
     let mut run = cell.start(launch).await?;
-    let mut said = Vec::new();
     if let Some(stdout) = run.stdout.take() {
-        stdout.take(BYTES).read_to_end(&mut said).await.map_err(failed)?;
+        stdout.take(BYTES).read_to_end(said).await.map_err(failed)?;
     }
-    Ok(said)
+    Ok(())
+}
+
+fn handed_variables() -> Vec<(String, String)> {
+    let value = |name: &&str| std::env::var(name).ok().map(|value| (format!("{HANDED}{name}"), value));
+    SETTINGS_VARIABLES.iter().filter_map(value).collect()
 }
 
 /// The session's rights without a single place that can be written.
@@ -191,9 +212,13 @@ fn find(text: &[u8], mark: &[u8]) -> Option<usize> {
 
 fn read<'s>(question: &Question, parts: &mut impl Iterator<Item = (&'s [u8], bool)>) -> Answer {
     let own: Vec<(&[u8], bool)> = parts.by_ref().take(PARTS).collect();
-    let [settings, places, links, trees] = own[..] else { return Answer::unknown(question.clone()) };
+    // What did not come in time says nothing; the settings alone decide whether there is an answer.
+    let part = |at: usize| own.get(at).copied().unwrap_or((b"", false));
+    let (settings, places, top, links, trees) = (part(0), part(1), part(2), part(3), part(4));
     let base = question.place();
     let known = (settings.1 && places.1).then(|| read_settings(base, settings.0, places.0)).flatten();
+    let top = top.0.strip_suffix(b"\n").filter(|_| top.1).map(path);
+    let known = known.map(|settings| Settings { top, ..settings });
     let nul = |text: &'s [u8]| text.split(|byte| *byte == 0).filter(|part| !part.is_empty());
     let link = |entry: &'s [u8]| entry.splitn(2, |byte| *byte == b'\t').nth(1).map(path);
     let tree = |line: &'s [u8]| line.strip_prefix(b"worktree ").map(path);
@@ -224,7 +249,7 @@ fn read_settings(base: &Path, list: &[u8], places: &[u8]) -> Option<Settings> {
             entries.push((lexical::normalize(base, &path(file)), key, value));
         }
     }
-    Some(Settings { git_dir: path(git_dir), common_dir: path(common_dir), hooks: path(hooks), entries })
+    Some(Settings { git_dir: path(git_dir), common_dir: path(common_dir), hooks: path(hooks), top: None, entries })
 }
 
 fn path(bytes: &[u8]) -> PathBuf {
@@ -237,7 +262,7 @@ mod tests {
 
     #[test]
     fn what_git_says_is_cut_where_nobody_can_forge_it() {
-        let said = b"file:.git/config\0core.x\nfile:/etc/passwd\0\0WORD 0\0/w/.git\n/w/.git\n/w/.git/hooks\n\0WORD 0\0\
+        let said = b"file:.git/config\0core.x\nfile:/etc/passwd\0\0WORD 0\0/w/.git\n/w/.git\n/w/.git/hooks\n\0WORD 0\0/w\n\0WORD 0\0\
             160000 abc 0\tsub\0\0WORD 0\0worktree /w\0HEAD abc\0\0worktree /w/wt\0\0\0WORD 0\0cut off";
         let question = Question::WorkTree("/w".into());
         let mut parts = split(said, "WORD");

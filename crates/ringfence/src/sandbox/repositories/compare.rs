@@ -12,7 +12,7 @@ use super::ask::{Answer, Settings};
 use super::{cover, is_writable, shown};
 
 /// Of one hook. A longer one is compared by its beginning and its size.
-const HOOK_BYTES: u64 = 1 << 20;
+const HOOK_BYTES: u64 = 64 << 10;
 const HOOKS: usize = 256;
 /// Names in one line.
 const NAMES: usize = 8;
@@ -46,7 +46,11 @@ impl Picture {
                 Some(settings) => settings.git_dir.clone(),
                 None => answer.question.closed().path,
             };
-            all.insert(shown(rights, &place), Repository::of(rights, answer));
+            // Two work trees can have one repository, and hooks each.
+            let place = shown(rights, &place);
+            let asked = shown(rights, answer.place());
+            let name = if place.starts_with(&asked) || asked == "." { place } else { format!("{asked} ({place})") };
+            all.insert(name, Repository::of(rights, answer));
         }
         Picture(all)
     }
@@ -115,7 +119,9 @@ pub fn hook_files(settings: &Settings) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for directory in cover::hooks(settings) {
         let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
-        files.extend(entries.take(HOOKS).map(|entry| entry.path()));
+        // git never runs its own examples.
+        let is_example = |path: &PathBuf| path.extension().is_some_and(|end| end == "sample");
+        files.extend(entries.take(HOOKS).map(|entry| entry.path()).filter(|path| !is_example(path)));
     }
     files.sort();
     files.dedup();
@@ -124,10 +130,10 @@ pub fn hook_files(settings: &Settings) -> Vec<PathBuf> {
 
 /// What a hook is: its kind, mode and content. It may be anything, a pipe too.
 fn content(path: &Path) -> String {
-    let Ok(found) = path.symlink_metadata() else { return String::new() };
-    if found.is_symlink() {
-        return format!("link {:?}", std::fs::read_link(path).ok());
-    }
+    let link = std::fs::read_link(path).ok();
+    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let path = real.as_path();
+    let Ok(found) = path.symlink_metadata() else { return format!("{link:?}") };
     let mut hash = blake3::Hasher::new();
     let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits() as i32;
     let file = File::options().read(true).custom_flags(flags).open(path);
@@ -137,7 +143,7 @@ fn content(path: &Path) -> String {
         let _ = file.read_to_end(&mut text);
         hash.update(&text);
     }
-    format!("{:o} {} {}", found.mode(), found.len(), hash.finalize().to_hex())
+    format!("{link:?} {:o} {} {}", found.mode(), found.len(), hash.finalize().to_hex())
 }
 
 #[cfg(test)]

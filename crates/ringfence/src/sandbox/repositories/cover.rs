@@ -7,9 +7,14 @@ use std::path::{Path, PathBuf};
 use jail::rights::{Protected, Rights, StandIn, Text, repository_names, worktree_names};
 
 use super::ask::{Answer, Question, Settings};
-use super::{find, is_writable};
+use super::compare::hook_files;
+use super::find;
 use crate::base::{Error, Result, lexical};
 
+/// Worktrees beyond this many are not looked at one by one.
+const WORKTREES: usize = 64;
+/// The reason of an error about hooks that cannot be covered.
+pub const UNPROTECTABLE: &str = "hooks_path";
 const EMPTY_FILE: StandIn = StandIn::File(Text::Empty);
 
 /// For a workspace that is no repository: none can be made of it, with `.git` or as a bare one, which needs a `HEAD`.
@@ -24,7 +29,12 @@ pub fn without_repository(rights: &Rights) -> Vec<Protected> {
 }
 
 /// Everything of one repository that makes git run a program or read other settings, as far as runs can write it.
-pub fn covered(rights: &Rights, home: Option<&Path>, answer: &Answer) -> Result<Vec<Protected>> {
+pub fn covered(
+    rights: &Rights,
+    home: Option<&Path>,
+    answer: &Answer,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<Protected>> {
     let Some(settings) = &answer.settings else {
         // A directory that may become a repository, or a broken one; and the `.git` of a work tree.
         return Ok(match &answer.question {
@@ -44,8 +54,19 @@ pub fn covered(rights: &Rights, home: Option<&Path>, answer: &Answer) -> Result<
     if settings.git_dir != settings.common_dir {
         all.extend(worktree_names(&settings.git_dir));
     }
-    let work_trees = std::fs::read_dir(settings.common_dir.join("worktrees")).into_iter().flatten().flatten();
-    all.extend(work_trees.flat_map(|entry| worktree_names(&entry.path())));
+    let work_trees = settings.common_dir.join("worktrees");
+    let own: Vec<PathBuf> = std::fs::read_dir(&work_trees)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .take(WORKTREES + 1)
+        .map(|own| own.path())
+        .collect();
+    match own.len() <= WORKTREES {
+        true => all.extend(own.iter().flat_map(|own| worktree_names(own))),
+        // A run may have made most of them, to hide the others behind.
+        false => all.push(Protected { path: work_trees, stand_in: StandIn::Directory }),
+    }
     if find::modules(&settings.common_dir).is_none() {
         all.push(Protected { path: settings.common_dir.join("modules"), stand_in: StandIn::Directory });
     }
@@ -53,14 +74,37 @@ pub fn covered(rights: &Rights, home: Option<&Path>, answer: &Answer) -> Result<
     all.extend(settings.entries.iter().map(|(file, ..)| file.clone()).map(protect_file));
     all.extend(included(settings, home).into_iter().map(protect_file));
     let top = work_tree(answer, settings);
+    let is_own = answer.place() == rights.workspace || rights.workspace.starts_with(answer.place());
     for hooks in hooks(settings).into_iter().chain(configured_hooks(settings, &top, home)) {
-        if rights.writable_roots().any(|root| root.starts_with(&hooks)) {
-            return Err(unprotectable(&hooks));
+        let is_inside = [&top, &settings.git_dir, &settings.common_dir].iter().any(|place| hooks.starts_with(place));
+        let is_around = rights.writable_roots().any(|root| root.starts_with(&hooks));
+        match (is_own, is_around) {
+            (true, true) => return Err(unprotectable(&hooks)),
+            // A repository that a run has made must not close the user's directories, nor stop later runs.
+            (false, true) => {
+                warnings.push(format!("hooks of {} cannot be protected", super::shown(rights, answer.place())))
+            }
+            (false, false) if !is_inside => {}
+            _ => all.push(Protected { path: hooks, stand_in: StandIn::Directory }),
         }
-        all.push(Protected { path: hooks, stand_in: StandIn::Directory });
     }
-    all.retain(|protected| is_writable(rights, &protected.path));
+    // A hook is often a link to a script of the project.
+    let linked = hook_files(settings).into_iter().filter(|file| file.is_symlink());
+    all.extend(linked.filter_map(|file| file.canonicalize().ok()).map(protect_file));
+    let mut all: Vec<Protected> = all.into_iter().flat_map(|protected| real_places(rights, protected)).collect();
+    all.retain(|protected| rights.writable_roots().any(|root| protected.path.starts_with(root)));
     Ok(all)
+}
+
+/// What has to be covered for one path: the path itself, and where links on the way lead. A link in the top of a
+/// writable place cannot be covered, and what it leads to is then all that can be protected.
+fn real_places(rights: &Rights, protected: Protected) -> Vec<Protected> {
+    let Protected { path, stand_in } = protected;
+    let real = path.canonicalize().ok().filter(|real| *real != path);
+    let link = path.ancestors().filter(|above| above.is_symlink()).last();
+    let is_at_top = link.and_then(Path::parent).is_some_and(|above| rights.writable_roots().any(|root| root == above));
+    let written = (!is_at_top || real.is_none()).then_some(path);
+    written.into_iter().chain(real).map(|path| Protected { path, stand_in }).collect()
 }
 
 /// Where git looks for hooks now, and where it would look with nothing configured.
@@ -70,16 +114,22 @@ pub fn hooks(settings: &Settings) -> Vec<PathBuf> {
 
 /// Relative paths of hooks start from the top of the work tree, which a bare repository has none of.
 fn work_tree(answer: &Answer, settings: &Settings) -> PathBuf {
-    match &answer.question {
-        Question::WorkTree(top) => top.clone(),
-        Question::GitDir(_) => settings.git_dir.clone(),
+    match (&settings.top, &answer.question) {
+        (Some(top), _) | (None, Question::WorkTree(top)) => top.clone(),
+        (None, Question::GitDir(_)) => settings.git_dir.clone(),
     }
 }
 
 /// Every directory of hooks that some file configures, whether it takes precedence now or not.
 fn configured_hooks(settings: &Settings, top: &Path, home: Option<&Path>) -> Vec<PathBuf> {
     let values = settings.entries.iter().filter(|(_, key, _)| key.eq_ignore_ascii_case("core.hookspath"));
-    values.filter_map(|(_, _, value)| expand(top, value, home)).collect()
+    let directories = values.filter_map(|(_, _, value)| expand(top, value, home));
+    // husky's directory of this name calls what lies next to it.
+    let around = |path: PathBuf| match path.file_name().is_some_and(|name| name == "_") {
+        true => path.parent().map(Path::to_owned).unwrap_or(path),
+        false => path,
+    };
+    directories.map(around).collect()
 }
 
 /// Every file that settings include, whether the condition holds now or not: a run can make it hold.
@@ -104,7 +154,7 @@ fn expand(base: &Path, value: &[u8], home: Option<&Path>) -> Option<PathBuf> {
 }
 
 fn unprotectable(hooks: &Path) -> Error {
-    Error::permission_denied("sandbox", "git looks for hooks in a directory that runs have to write")
+    Error::permission_denied(UNPROTECTABLE, "git looks for hooks in a directory that runs have to write")
         .hint("Set `core.hooksPath` of the repository to a directory of its own, such as `.githooks`.")
         .source(hooks.display().to_string())
 }
@@ -123,6 +173,7 @@ mod tests {
                 git_dir: "/w/.git".into(),
                 common_dir: "/w/.git".into(),
                 hooks: "/w/.git/hooks".into(),
+                top: None,
                 entries: entries.iter().map(entry).collect(),
             }),
             links: Vec::new(),
@@ -132,7 +183,7 @@ mod tests {
 
     fn paths(entries: &[(&str, &str, &str)]) -> Result<Vec<String>> {
         let rights = Rights { workspace: "/w".into(), ..Rights::default() };
-        let covered = covered(&rights, Some(Path::new("/home/me")), &answer(entries))?;
+        let covered = covered(&rights, Some(Path::new("/home/me")), &answer(entries), &mut Vec::new())?;
         Ok(covered.into_iter().map(|protected| protected.path.display().to_string()).collect())
     }
 
@@ -159,7 +210,7 @@ mod tests {
     fn hooks_in_the_workspace_itself_cannot_be_covered() {
         for value in [".", "/w", "/", "sub/.."] {
             let error = paths(&[("/w/.git/config", "core.hookspath", value)]).unwrap_err();
-            assert_eq!(error.reason_name(), Some("sandbox"), "{value}");
+            assert_eq!(error.reason_name(), Some(UNPROTECTABLE), "{value}");
         }
     }
 }

@@ -2,7 +2,9 @@
 //! repository, and the directories in which a repository keeps those of its submodules and work trees.
 
 use std::collections::{HashMap, VecDeque};
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -62,7 +64,7 @@ impl Scanner {
                 .work_trees
                 .extend((known.is_work_tree && !is_vacant(&directory.join(".git"))).then(|| directory.clone()));
             found.bare.extend(known.is_bare.then(|| directory.clone()));
-            if depth < DEPTH && !known.is_bare {
+            if depth < DEPTH {
                 waiting.extend(known.below.iter().map(|path| (path.clone(), depth + 1)));
             }
             looked.insert(directory, known);
@@ -78,10 +80,11 @@ fn look_at(directory: &Path, stamp: Stamp) -> Looked {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if is_dir && name != ".git" && !SKIPPED.iter().any(|skipped| name == *skipped) {
+        let is_skipped = SKIPPED.iter().any(|skipped| name == *skipped);
+        if is_dir && name != ".git" && !is_skipped && !is_object_directory(&entry.path()) {
             below.push(entry.path());
         }
-        if name == ".git" || BARE.iter().any(|part| name == *part) {
+        if name == ".git" || name == "commondir" || BARE.iter().any(|part| name == *part) {
             names.push(name);
         }
     }
@@ -89,7 +92,12 @@ fn look_at(directory: &Path, stamp: Stamp) -> Looked {
     // More than are ever looked at need not be remembered.
     below.truncate(DIRECTORIES);
     let has = |part: &str| names.iter().any(|name| name == part);
-    Looked { stamp, is_work_tree: has(".git"), is_bare: BARE.iter().all(|part| has(part)), below }
+    Looked {
+        stamp,
+        is_work_tree: has(".git"),
+        is_bare: has("HEAD") && (has("commondir") || BARE.iter().all(|part| has(part))),
+        below,
+    }
 }
 
 /// Whether nothing is there, or something empty, as what stands in for a missing path is while runs live.
@@ -112,6 +120,11 @@ impl Found {
             .iter()
             .filter(|path| path.is_dir() && path.file_name().is_none_or(|name| name != ".git"));
         all.extend(known.cloned().map(Question::GitDir));
+        // One around the workspace may have its hooks in it.
+        let around = rights.workspace.ancestors().skip(1).find(|above| !is_vacant(&above.join(".git")));
+        all.extend(around.map(Path::to_owned).map(Question::WorkTree));
+        // The workspace's own comes first, since what comes last may have to do without an answer.
+        all.sort_by_key(|question| question.place() != rights.workspace);
         all
     }
 }
@@ -127,7 +140,13 @@ pub fn lead_on(rights: &Rights, answer: &Answer) -> Vec<Question> {
     }
     let trees = answer.work_trees.iter().filter(|path| has_git(path)).cloned();
     next.extend(trees.map(Question::WorkTree));
+    // Where a submodule's repository says that its work tree is, whatever the index holds now.
+    let moved = settings.entries.iter().filter(|(_, key, _)| key.eq_ignore_ascii_case("core.worktree"));
+    let moved =
+        moved.map(|(_, _, value)| lexical::normalize(&settings.git_dir, &PathBuf::from(OsStr::from_bytes(value))));
+    next.extend(moved.filter(|path| has_git(path)).map(Question::WorkTree));
     next.extend(modules(&settings.common_dir).into_iter().flatten().map(Question::GitDir));
+    next.extend(modules(&settings.git_dir).into_iter().flatten().map(Question::GitDir));
     next.retain(|question| is_writable(rights, question.place()));
     next
 }
@@ -143,8 +162,12 @@ pub fn modules(repository: &Path) -> Option<Vec<PathBuf>> {
             return None;
         }
         for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
-            // What a link leads to is not a part of it.
-            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            let Ok(kind) = entry.file_type() else { continue };
+            // git follows a link here, and where it leads could change: there is no end to look for.
+            if kind.is_symlink() {
+                return None;
+            }
+            if !kind.is_dir() {
                 continue;
             }
             let path = entry.path();
@@ -167,11 +190,13 @@ fn may_be_repository(path: &Path) -> bool {
     ["config", "hooks", "commondir"].iter().any(has) || BARE.iter().all(has)
 }
 
-/// `objects/00` to `objects/ff`, of which there are many: no submodule lies in them, since git makes none there.
+/// `objects/00` to `objects/ff`, of which there are many.
 fn is_object_directory(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let in_objects = path.parent().and_then(Path::file_name).is_some_and(|above| above == "objects");
-    in_objects && name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+    let is_hex = name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+    // Only in a repository; elsewhere a submodule may be called that.
+    in_objects && is_hex && path.ancestors().nth(2).is_some_and(|above| above.join("HEAD").symlink_metadata().is_ok())
 }
 
 /// How a file looked. A time of change cannot be set back by whoever changes the file; but clocks of file systems are
@@ -200,12 +225,17 @@ impl PartialEq for Stamp {
 const SETTLED: Duration = Duration::from_millis(50);
 
 fn stamp(path: &Path) -> Stamp {
+    stamp_at(path, SystemTime::now())
+}
+
+/// As it was at this time: what has changed since, or shortly before, is fresh.
+fn stamp_at(path: &Path, at: SystemTime) -> Stamp {
     let Ok(found) = path.symlink_metadata() else { return Stamp::Absent };
     // What stands in for a missing file comes and goes with runs, and is empty.
     if found.is_file() && found.len() == 0 {
         return Stamp::Absent;
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let changed = Duration::new(found.ctime().unsigned_abs(), u32::try_from(found.ctime_nsec()).unwrap_or(0));
     if now.saturating_sub(changed) < SETTLED {
         return Stamp::Fresh;
@@ -231,7 +261,7 @@ impl Stamps {
         Stamps { found, files: Vec::new() }
     }
 
-    pub fn add(&mut self, answer: &Answer) {
+    pub fn add(&mut self, answer: &Answer, asked: SystemTime) {
         let own = answer.question.closed().path;
         // A directory changes whenever something stands in for a file in it, and those that matter are listed below.
         let mut files: Vec<PathBuf> =
@@ -239,7 +269,8 @@ impl Stamps {
         if let Some(settings) = &answer.settings {
             files.extend(settings.entries.iter().map(|(file, ..)| file.clone()));
             for directory in [&settings.git_dir, &settings.common_dir] {
-                let names = ["config", "config.worktree", "index", "modules", "worktrees", "commondir", "gitdir"];
+                let names =
+                    ["HEAD", "config", "config.worktree", "index", "modules", "worktrees", "commondir", "gitdir"];
                 files.extend(names.iter().map(|name| directory.join(name)));
             }
             files.extend(super::cover::hooks(settings));
@@ -248,12 +279,15 @@ impl Stamps {
             files.push(answer.place().join("config"));
             files.push(answer.place().join(".git/config"));
         }
+        // Where links lead is what counts, and the links themselves.
+        files.extend(files.clone().iter().filter_map(|file| file.canonicalize().ok()));
         files.sort();
         files.dedup();
-        self.files.extend(files.into_iter().map(|file| (stamp(&file), file)).map(|(stamp, file)| (file, stamp)));
+        self.files
+            .extend(files.into_iter().map(|file| (stamp_at(&file, asked), file)).map(|(stamp, file)| (file, stamp)));
     }
 
-    /// Whether everything is as it was.
+    /// Whether everything is as it was. A fresh file is equal to nothing, so that it is looked at once more.
     pub fn hold(&self, found: &Found) -> bool {
         self.found == *found && self.files.iter().all(|(file, known)| stamp(file) == *known)
     }

@@ -14,6 +14,7 @@ mod find;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use jail::rights::{Protected, Rights};
 
@@ -24,10 +25,9 @@ use crate::session::Session;
 use ask::{Answer, Question};
 pub use compare::MADE;
 use compare::Picture;
+pub use cover::UNPROTECTABLE;
 use find::Stamps;
 
-/// Submodules of submodules are asked about one level at a time.
-const ROUNDS: usize = 5;
 /// Repositories beyond this many are not asked about; the directories that they lie in can only be read.
 const REPOSITORIES: usize = 64;
 
@@ -71,7 +71,7 @@ impl Repositories {
         if let Some(known) = knowledge.last.as_ref().filter(|known| known.stamps.hold(&found)) {
             return Ok(Some(Arc::clone(known)));
         }
-        let fresh = Arc::new(learn(cell, home, found).await?);
+        let fresh = Arc::new(learn(cell, home, found, knowledge.last.as_deref()).await?);
         for warning in &fresh.warnings {
             tracing::warn!("{warning}");
         }
@@ -88,14 +88,22 @@ impl Known {
 }
 
 /// Asks about everything that was found, and about what the answers lead to.
-async fn learn(cell: &Cell, home: Option<&Path>, found: find::Found) -> Result<Known> {
+async fn learn(cell: &Cell, home: Option<&Path>, found: find::Found, last: Option<&Known>) -> Result<Known> {
+    let asked = SystemTime::now();
     let rights = &cell.rights;
     let (mut answers, mut warnings) = (Vec::<Answer>::new(), Vec::new());
     let mut stamps = Stamps::of(&found);
-    let mut next: Vec<Question> = found.questions(rights);
-    for _ in 0..ROUNDS {
+    let (mut next, mut rest) = (found.questions(rights), Vec::<Question>::new());
+    loop {
         next.retain(|question| !answers.iter().any(|answer| answer.is_about(question)));
-        next.truncate(REPOSITORIES.saturating_sub(answers.len()));
+        let mut seen: Vec<Question> = Vec::new();
+        next.retain(|question| {
+            !seen.contains(question) && {
+                seen.push(question.clone());
+                true
+            }
+        });
+        rest.extend(next.split_off(next.len().min(REPOSITORIES.saturating_sub(answers.len()))));
         if next.is_empty() {
             break;
         }
@@ -103,7 +111,7 @@ async fn learn(cell: &Cell, home: Option<&Path>, found: find::Found) -> Result<K
         next = told.iter().flat_map(|answer| find::lead_on(rights, answer)).collect();
         answers.extend(told);
     }
-    if !next.is_empty() {
+    if !rest.is_empty() {
         warnings.push("there are more repositories than can be asked about; the rest can only be read".to_owned());
     }
     let mut covered = cover::without_repository(rights);
@@ -112,10 +120,15 @@ async fn learn(cell: &Cell, home: Option<&Path>, found: find::Found) -> Result<K
             warnings
                 .push(format!("git could not be asked about {}; it can only be read", shown(rights, answer.place())));
         }
-        covered.extend(cover::covered(rights, home, answer)?);
-        stamps.add(answer);
+        covered.extend(cover::covered(rights, home, answer, &mut warnings)?);
+        stamps.add(answer, asked);
     }
-    covered.extend(next.iter().map(Question::closed));
+    covered.extend(rest.iter().map(Question::closed));
+    // A repository that does not answer any more may still have hooks elsewhere, which only its answer named.
+    if answers.iter().any(|answer| answer.settings.is_none()) {
+        covered.extend(last.iter().flat_map(|last| last.covered.clone()));
+    }
+    answers.extend(rest.into_iter().map(Answer::unknown));
     covered.sort_by(|one, other| one.path.cmp(&other.path));
     covered.dedup_by(|one, other| one.path == other.path);
     let picture = Picture::of(rights, &answers);
@@ -124,10 +137,13 @@ async fn learn(cell: &Cell, home: Option<&Path>, found: find::Found) -> Result<K
 
 /// A path as the caller knows it.
 fn shown(rights: &Rights, path: &Path) -> String {
-    path.strip_prefix(&rights.workspace).unwrap_or(path).display().to_string()
+    let below = path.strip_prefix(&rights.workspace).unwrap_or(path);
+    let text = if below.as_os_str().is_empty() { ".".to_owned() } else { below.display().to_string() };
+    text.escape_debug().to_string()
 }
 
-/// Whether a run could write it.
+/// Whether a run could write it, by its name or by where that leads.
 fn is_writable(rights: &Rights, path: &Path) -> bool {
-    rights.writable_roots().any(|root| path.starts_with(root))
+    let is_in = |path: &Path| rights.writable_roots().any(|root| path.starts_with(root));
+    is_in(path) || path.canonicalize().is_ok_and(|real| is_in(&real))
 }
