@@ -139,6 +139,15 @@ pub fn build(given: &[(String, String)]) -> Result<Vec<(String, String)>> {
     Ok(env)
 }
 
+/// Variables of the user's that say where git finds settings.
+const GIT_SETTINGS: &[&str] = &["XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"];
+
+/// Those that are set, with `prefix` before their names.
+pub fn git_settings(prefix: &str) -> Vec<(String, String)> {
+    let value = |name: &&str| std::env::var(name).ok().map(|value| (format!("{prefix}{name}"), value));
+    GIT_SETTINGS.iter().filter_map(value).collect()
+}
+
 /// The same, with `more` in place of what has the same names.
 pub fn merge(mut env: Vec<(String, String)>, more: Vec<(String, String)>) -> Vec<(String, String)> {
     env.retain(|(name, _)| !more.iter().any(|(other, _)| other == name));

@@ -23,10 +23,8 @@ const TIME: Duration = Duration::from_secs(2);
 const BYTES: u64 = 4 << 20;
 /// Parts of the answer about one repository.
 const PARTS: usize = 5;
-/// Variables of the user's that say where git finds settings. In a run they have other names, since some of these are set
-/// for every run.
-const SETTINGS_VARIABLES: &[&str] =
-    &["XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"];
+/// What the variables of the user's that say where git finds settings are called in the run: under their own names some
+/// are set for every run.
 const HANDED: &str = "RINGFENCE_";
 
 /// After each part comes the word, with the status of its command.
@@ -160,7 +158,7 @@ async fn run(
         args: args.collect(),
         cwd,
         cwd_path: cell.workspace().to_owned(),
-        env: env::merge(env::build(&[])?, handed_variables()),
+        env: env::merge(env::build(&[])?, env::git_settings(HANDED)),
         stdin: Stdin::Empty,
         merged: false,
         rights: Some(read_only(&cell.rights)),
@@ -176,11 +174,6 @@ async fn run(
         stdout.take(BYTES).read_to_end(said).await.map_err(failed)?;
     }
     Ok(())
-}
-
-fn handed_variables() -> Vec<(String, String)> {
-    let value = |name: &&str| std::env::var(name).ok().map(|value| (format!("{HANDED}{name}"), value));
-    SETTINGS_VARIABLES.iter().filter_map(value).collect()
 }
 
 /// The session's rights without a single place that can be written.

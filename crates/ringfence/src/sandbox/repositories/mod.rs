@@ -87,52 +87,56 @@ impl Known {
     }
 }
 
-/// Asks about everything that was found, and about what the answers lead to.
+/// Finds out what has to be covered, and what git would execute.
 async fn learn(cell: &Cell, home: Option<&Path>, found: find::Found, last: Option<&Known>) -> Result<Known> {
-    let asked = SystemTime::now();
-    let rights = &cell.rights;
-    let (mut answers, mut warnings) = (Vec::<Answer>::new(), Vec::new());
-    let mut stamps = Stamps::of(&found);
-    let (mut next, mut rest) = (found.questions(rights), Vec::<Question>::new());
-    loop {
-        next.retain(|question| !answers.iter().any(|answer| answer.is_about(question)));
-        let mut seen: Vec<Question> = Vec::new();
-        next.retain(|question| {
-            !seen.contains(question) && {
-                seen.push(question.clone());
-                true
-            }
-        });
-        rest.extend(next.split_off(next.len().min(REPOSITORIES.saturating_sub(answers.len()))));
-        if next.is_empty() {
-            break;
-        }
-        let told = ask::ask(cell, home, &next).await?;
-        next = told.iter().flat_map(|answer| find::lead_on(rights, answer)).collect();
-        answers.extend(told);
-    }
+    let (rights, asked) = (&cell.rights, SystemTime::now());
+    let (mut answers, rest) = ask_all(cell, home, found.questions(rights)).await?;
+    let mut warnings = Vec::new();
     if !rest.is_empty() {
         warnings.push("there are more repositories than can be asked about; the rest can only be read".to_owned());
     }
     let mut covered = cover::without_repository(rights);
+    let mut stamps = Stamps::of(&found);
     for answer in &answers {
         if answer.settings.is_none() && matches!(answer.question, Question::WorkTree(_)) {
-            warnings
-                .push(format!("git could not be asked about {}; it can only be read", shown(rights, answer.place())));
+            let place = shown(rights, answer.place());
+            warnings.push(format!("git could not be asked about {place}; its repository can only be read"));
         }
         covered.extend(cover::covered(rights, home, answer, &mut warnings)?);
         stamps.add(answer, asked);
     }
-    covered.extend(rest.iter().map(Question::closed));
     // A repository that does not answer any more may still have hooks elsewhere, which only its answer named.
     if answers.iter().any(|answer| answer.settings.is_none()) {
         covered.extend(last.iter().flat_map(|last| last.covered.clone()));
     }
-    answers.extend(rest.into_iter().map(Answer::unknown));
+    covered.extend(rest.iter().map(Question::closed));
     covered.sort_by(|one, other| one.path.cmp(&other.path));
     covered.dedup_by(|one, other| one.path == other.path);
+    answers.extend(rest.into_iter().map(Answer::unknown));
     let picture = Picture::of(rights, &answers);
     Ok(Known { covered, warnings, picture, stamps })
+}
+
+/// Asks about these and about everything that the answers lead to, and gives what there was no room to ask about.
+async fn ask_all(cell: &Cell, home: Option<&Path>, first: Vec<Question>) -> Result<(Vec<Answer>, Vec<Question>)> {
+    let (mut answers, mut rest) = (Vec::<Answer>::new(), Vec::new());
+    let mut next = first;
+    loop {
+        let mut fresh: Vec<Question> = Vec::new();
+        for question in next {
+            let is_known = fresh.contains(&question) || answers.iter().any(|answer| answer.is_about(&question));
+            if !is_known {
+                fresh.push(question);
+            }
+        }
+        rest.extend(fresh.split_off(fresh.len().min(REPOSITORIES - answers.len())));
+        if fresh.is_empty() {
+            return Ok((answers, rest));
+        }
+        let told = ask::ask(cell, home, &fresh).await?;
+        next = told.iter().flat_map(|answer| find::lead_on(&cell.rights, answer)).collect();
+        answers.extend(told);
+    }
 }
 
 /// A path as the caller knows it.
