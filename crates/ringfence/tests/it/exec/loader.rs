@@ -27,5 +27,5 @@ ways! { Program:
     by_the_loader_from_a_folder_that_is_gone "cp $1 x; mkdir d; cd d; rmdir ../d; /lib64/ld-linux-x86-64.so.2 ../x --version";
     by_the_loader_from_a_folder_whose_text_leads_elsewhere "cp $1 x; mkdir -p d other/sub; cp /usr/bin/true other/x; ln -s other/sub 'd (deleted)'; cd d; rmdir ../d; /lib64/ld-linux-x86-64.so.2 ../x --version";
     by_the_loader_from_a_descriptor_whose_text_leads_elsewhere "cp $1 x; mkdir -p d other/sub; cp /usr/bin/true other/x; ln -s other/sub 'd (deleted)'; exec 7<d; rmdir d; /lib64/ld-linux-x86-64.so.2 /proc/self/fd/7/../x --version";
-    by_the_loader_with_a_link_of_another_process "sleep 10 <$1 & /lib64/ld-linux-x86-64.so.2 /proc/$!/fd/0 --version; code=$?; kill $!; exit $code";
+    by_the_loader_with_a_link_of_another_process "exec 9<$1; sleep 10 & /lib64/ld-linux-x86-64.so.2 /proc/$!/fd/9 --version; code=$?; kill $!; exit $code";
 }
