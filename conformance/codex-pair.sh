@@ -12,13 +12,24 @@ binary=$(realpath -- "${1:-$here/../target/debug/ringfence}") || exit 2
 [ -x "$binary" ] || { echo "no such binary: $binary" >&2; exit 2; }
 codex=$("$here/codex-install.sh") || exit 2
 
-# Not below /tmp, which a run has for itself.
-scratch=$(mktemp -d -p "${PAIR_SCRATCH:-/var/tmp}")
+# Where a run sees it: /tmp, /var/tmp and /run it has for itself, and a clone may lie there.
+visible_folder() {
+    local place
+    for place in "${PAIR_SCRATCH:-$here/../target/tmp}" /var/lib/ringfence-tests "$HOME/.cache/ringfence-tests"; do
+        place=$(realpath -m -- "$place")
+        case $place in /tmp/* | /var/tmp/* | /run/*) continue ;; esac
+        mkdir -p -- "$place" 2>/dev/null && [ -w "$place" ] && { echo "$place"; return; }
+    done
+    echo 'this needs a directory outside of /tmp that can be written: set PAIR_SCRATCH' >&2
+    return 1
+}
+folder=$(visible_folder) || exit 2
+scratch=$(mktemp -d -p "$folder") || exit 2
 model=
 trap 'kill $model 2>/dev/null; rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM
 # A clone may be below /tmp. Codex comes with its helpers next to it.
-if [[ $codex == /tmp/*/bin/codex ]]; then
+if [[ $codex == /tmp/*/bin/codex || $codex == /var/tmp/*/bin/codex ]]; then
     cp -a "${codex%/bin/codex}" "$scratch/codex" || exit 2
     codex=$scratch/codex/bin/codex
 fi
