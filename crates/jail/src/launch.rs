@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, fchdir, set_dumpable_behavior, setsid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -237,8 +237,12 @@ fn canary(fence: Fence, rights: &Rights, covers: &[PathBuf]) -> Result<(), Fault
     Ok(())
 }
 
-/// Whether a protected file can be opened for writing, or a file made in a protected directory.
+/// Whether a protected file can be opened for writing, a file made in a protected directory, or a protected link changed.
 fn writes_into(cover: &Path) -> bool {
+    if cover.is_symlink() {
+        // Changes nothing, but the kernel asks whether it may be changed.
+        return rustix::fs::chownat(rustix::fs::CWD, cover, None, None, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+    }
     let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     if !cover.is_dir() {
         return rustix::fs::open(cover, flags, Mode::empty()).is_ok();

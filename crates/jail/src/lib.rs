@@ -22,11 +22,13 @@ pub mod rights;
 pub mod script;
 pub mod seatbelt;
 mod seccomp;
+pub mod steering;
 pub mod supervisor;
 mod sys;
 pub mod zygote;
 
 pub use launch::{Fence, PORT};
+pub use protect::real_places;
 
 /// Marks every descriptor but the standard three so that no child inherits it. Our own are made that way; those that
 /// we were started with are not, and editors and terminals do leave some open.

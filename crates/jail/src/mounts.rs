@@ -120,7 +120,7 @@ pub fn build_run(rights: &Rights, covers: &[PathBuf], resolv_conf: Option<&str>)
         let shown = || path.display().to_string();
         opened.attach_above(&tree, path)?;
         pin_ancestors(&tree, rights, path, &mut pinned).in_layer(Layer::Protected, shown())?;
-        let at = tree.open_exactly(path).in_layer(Layer::Protected, shown())?;
+        let at = tree.open_itself(path).in_layer(Layer::Protected, shown())?;
         let copy = clone_tree(at.as_fd(), true, RDONLY | NOSUID).in_layer(Layer::Protected, shown())?;
         attach(&copy, &at).in_layer(Layer::Protected, shown())?;
     }
@@ -154,7 +154,7 @@ pub fn cover_again(rights: &Rights, path: &Path) -> io::Result<bool> {
             attach(&clone_tree(at.as_fd(), true, NOSUID)?, &at)?;
         }
     }
-    let at = tree.open_exactly(path)?;
+    let at = tree.open_itself(path)?;
     if fstatvfs(&at)?.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Ok(false);
     }
@@ -221,6 +221,12 @@ impl Tree {
     /// Opens a place that no link leads to.
     fn open_exactly(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
         open_in(&self.root, path, ResolveFlags::NO_SYMLINKS)
+    }
+
+    /// Opens what is at a place that no link leads to, a link too.
+    fn open_itself(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
+        openat2(&self.root, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), resolve)
     }
 
     /// Opens a place to mount on. Where a cover has hidden the way to it, the way is made in the cover.

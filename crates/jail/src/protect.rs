@@ -22,6 +22,8 @@ use crate::rights::{Protected, Rights, StandIn, Text};
 /// Somebody removes it while we take hold of it; each time it is made anew.
 const ATTEMPTS: usize = 50;
 const PAUSE: Duration = Duration::from_millis(1);
+/// As many as the kernel follows.
+const MAX_LINKS: usize = 40;
 /// Marks what we have made, so that the last run removes it, or the first one after a crash.
 const MARK: &str = "user.ringfence.stand_in";
 
@@ -38,7 +40,7 @@ struct Held {
     parent: OwnedFd,
     name: OsString,
     file: File,
-    made: Option<StandIn>,
+    made: StandIn,
 }
 
 /// What cannot be protected, and why.
@@ -64,12 +66,12 @@ impl Guard {
 
     fn hold(&mut self, root: &Path, protected: &Protected) -> io::Result<()> {
         for _ in 0..ATTEMPTS {
-            match find(root, protected)? {
-                Found::Held(held, path) => {
+            match self.find(root, protected)? {
+                Found::Cover(path) => {
                     self.covers.push(path);
-                    self.held.extend(held);
                     return Ok(());
                 }
+                Found::Nothing => return Ok(()),
                 Found::Gone => std::thread::sleep(PAUSE),
             }
         }
@@ -81,6 +83,52 @@ impl Guard {
             }
             Err(_) => Err(io::Error::other("it is removed again and again")),
         }
+    }
+
+    /// Walks from the writable place to the protected path, without following anything, makes what is missing and holds
+    /// what was made.
+    fn find(&mut self, root: &Path, protected: &Protected) -> io::Result<Found> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut here = openat(CWD, root, flags | OFlags::DIRECTORY, Mode::empty())?;
+        let mut path = root.to_owned();
+        let below = protected.path.strip_prefix(root).map_err(io::Error::other)?;
+        let mut names = below.iter().peekable();
+        while let Some(name) = names.next() {
+            path.push(name);
+            let last = names.peek().is_none();
+            let fd = match openat(&here, name, flags, Mode::empty()) {
+                Ok(fd) => fd,
+                Err(Errno::NOENT) if protected.stand_in == StandIn::Nothing => return Ok(Found::Nothing),
+                Err(Errno::NOENT) => {
+                    // A directory on the way is made so that what lies in it can be covered, and stays open.
+                    let stand_in = if last { protected.stand_in } else { StandIn::Directory };
+                    let Some(held) = make(&here, name, stand_in)? else { return Ok(Found::Gone) };
+                    here = held.file.try_clone()?.into();
+                    self.held.push(held);
+                    match last {
+                        true => return Ok(Found::Cover(path)),
+                        false => continue,
+                    }
+                }
+                Err(errno) => return Err(errno.into()),
+            };
+            let is_directory = match FileType::from_raw_mode(fstat(&fd)?.st_mode) {
+                // It is covered itself, so that it leads where it led. What it leads to is protected by its own name.
+                FileType::Symlink => return Ok(Found::Cover(path)),
+                kind => kind == FileType::Directory,
+            };
+            match take(&here, name)? {
+                Taken::Held(held) => self.held.push(held),
+                Taken::NotOurs => {}
+                Taken::Gone => return Ok(Found::Gone),
+            }
+            // A file where a directory is looked for: nothing can be below it as long as it stays.
+            if last || !is_directory {
+                return Ok(Found::Cover(path));
+            }
+            here = fd;
+        }
+        Err(io::Error::other("it is the writable directory itself"))
     }
 }
 
@@ -94,7 +142,9 @@ impl Drop for Guard {
 }
 
 enum Found {
-    Held(Option<Held>, PathBuf),
+    Cover(PathBuf),
+    /// There is nothing to protect.
+    Nothing,
     /// Somebody was faster; look again.
     Gone,
 }
@@ -107,60 +157,61 @@ fn wanted(rights: &Rights) -> Vec<Protected> {
         Some(known) => known.clone(),
         None => rights.repositories.iter().map(whole).collect(),
     };
+    let for_git = for_git.into_iter().filter(|protected| !rights.is_unprotected(&protected.path));
     rights.protected.iter().cloned().chain(for_git).collect()
 }
 
-/// Walks from the writable place to the protected path, without following anything, and makes what is missing.
-fn find(root: &Path, protected: &Protected) -> io::Result<Found> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut here = openat(CWD, root, flags | OFlags::DIRECTORY, Mode::empty())?;
-    let mut path = root.to_owned();
-    let below = protected.path.strip_prefix(root).map_err(io::Error::other)?;
-    let mut names = below.iter().peekable();
-    while let Some(name) = names.next() {
-        path.push(name);
-        let last = names.peek().is_none();
-        let fd = match openat(&here, name, flags, Mode::empty()) {
-            Ok(fd) => fd,
-            Err(Errno::NOENT) => {
-                // A missing directory on the way stands for all that could be made in it.
-                let stand_in = if last { protected.stand_in } else { StandIn::Directory };
-                return make(here, name, stand_in, path);
-            }
-            Err(errno) => return Err(errno.into()),
-        };
-        match FileType::from_raw_mode(fstat(&fd)?.st_mode) {
-            // Nothing can be put in front of a link, so the directory that it is in becomes read-only as a whole.
-            FileType::Symlink => match path.parent().filter(|above| *above != root) {
-                Some(above) => return Ok(Found::Held(None, above.to_owned())),
-                None => {
-                    return Err(io::Error::other("it is a symbolic link, which nothing can be put in front of"));
-                }
-            },
-            FileType::Directory if !last => here = fd,
-            // A file where a directory is looked for: nothing can be below it as long as it stays.
-            _ => return take(here, name, path),
-        }
-    }
-    Err(io::Error::other("it is the writable directory itself"))
+/// What has to be covered for one path: the path itself, and where links on the way lead, whether anything is there or
+/// not.
+pub fn real_places(protected: Protected) -> Vec<Protected> {
+    let Protected { path, stand_in } = protected;
+    let real = resolve(&path).filter(|real| *real != path);
+    [path].into_iter().chain(real).map(|path| Protected { path, stand_in }).collect()
 }
 
-fn make(parent: OwnedFd, name: &OsStr, stand_in: StandIn, path: PathBuf) -> io::Result<Found> {
+/// Where a path leads through links, as the kernel would follow them; what is missing is taken as it is written. `None`
+/// for links that lead in circles, and so nowhere.
+fn resolve(path: &Path) -> Option<PathBuf> {
+    let mut real = PathBuf::from("/");
+    let mut rest: Vec<OsString> = path.iter().rev().map(OsString::from).collect();
+    let mut links = 0;
+    while let Some(name) = rest.pop() {
+        match name.as_encoded_bytes() {
+            b"/" => real = PathBuf::from("/"),
+            b"." => {}
+            b".." => drop(real.pop()),
+            _ => {
+                real.push(&name);
+                if let Ok(target) = std::fs::read_link(&real) {
+                    links += 1;
+                    real.pop();
+                    rest.extend(target.iter().rev().map(OsString::from));
+                }
+            }
+        }
+        if links > MAX_LINKS {
+            return None;
+        }
+    }
+    Some(real)
+}
+
+/// `None` when somebody was faster.
+fn make(parent: &OwnedFd, name: &OsStr, stand_in: StandIn) -> io::Result<Option<Held>> {
     let made = match stand_in {
-        StandIn::Directory => mkdirat(&parent, name, Mode::from_raw_mode(0o755)),
-        StandIn::File(text) => write_new(&parent, name, text),
+        StandIn::Nothing => return Ok(None),
+        StandIn::Directory => mkdirat(parent, name, Mode::from_raw_mode(0o755)),
+        StandIn::File(text) => write_new(parent, name, text),
     };
     match made {
         Ok(()) => {}
-        Err(Errno::EXIST) => return Ok(Found::Gone),
+        Err(Errno::EXIST | Errno::NOENT) => return Ok(None),
         Err(errno) => return Err(errno.into()),
     }
-    let held = open_locked(&parent, name)?;
-    if let Some(file) = &held {
-        // Without room for the mark only a crash leaves it behind.
-        let _ = fsetxattr(file, MARK, b"1", XattrFlags::empty());
-    }
-    finish(held, parent, name, Some(stand_in), path)
+    let Some(file) = open_locked(parent, name)? else { return Ok(None) };
+    // Without room for the mark only a crash leaves it behind.
+    let _ = fsetxattr(&file, MARK, b"1", XattrFlags::empty());
+    Held::new(parent, name, file, stand_in).map(Some)
 }
 
 fn write_new(parent: &OwnedFd, name: &OsStr, text: Text) -> rustix::io::Result<()> {
@@ -169,18 +220,26 @@ fn write_new(parent: &OwnedFd, name: &OsStr, text: Text) -> rustix::io::Result<(
     rustix::io::write(&file, text.bytes()).map(drop)
 }
 
+enum Taken {
+    Held(Held),
+    /// It stands in for nothing, and nobody of us removes it.
+    NotOurs,
+    Gone,
+}
+
 /// What is there already. Only what stands in for something is ever removed, so only that has to be held.
-fn take(parent: OwnedFd, name: &OsStr, path: PathBuf) -> io::Result<Found> {
+fn take(parent: &OwnedFd, name: &OsStr) -> io::Result<Taken> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let marked = match openat(&parent, name, flags, Mode::empty()) {
+    let marked = match openat(parent, name, flags, Mode::empty()) {
         Ok(fd) => left_by_us(&File::from(fd)),
-        Err(Errno::NOENT) => return Ok(Found::Gone),
+        Err(Errno::NOENT) => return Ok(Taken::Gone),
         // What we cannot read we did not make.
         Err(_) => None,
     };
-    match marked {
-        None => Ok(Found::Held(None, path)),
-        Some(stand_in) => finish(open_locked(&parent, name)?, parent, name, Some(stand_in), path),
+    let Some(stand_in) = marked else { return Ok(Taken::NotOurs) };
+    match open_locked(parent, name)? {
+        Some(file) => Held::new(parent, name, file, stand_in).map(Taken::Held),
+        None => Ok(Taken::Gone),
     }
 }
 
@@ -195,17 +254,6 @@ fn left_by_us(file: &File) -> Option<StandIn> {
     let mut bytes = Vec::new();
     file.take(16).read_to_end(&mut bytes).ok()?;
     [Text::Empty, Text::Dot].into_iter().find(|text| text.bytes() == bytes).map(StandIn::File)
-}
-
-fn finish(
-    file: Option<File>,
-    parent: OwnedFd,
-    name: &OsStr,
-    made: Option<StandIn>,
-    path: PathBuf,
-) -> io::Result<Found> {
-    let Some(file) = file else { return Ok(Found::Gone) };
-    Ok(Found::Held(Some(Held { parent, name: name.to_owned(), file, made }), path))
 }
 
 /// Opens it and holds the lock that keeps others from removing it; `None` when it is being removed.
@@ -234,18 +282,22 @@ fn is_still(parent: &OwnedFd, name: &OsStr, file: &File) -> io::Result<bool> {
 }
 
 impl Held {
+    fn new(parent: &OwnedFd, name: &OsStr, file: File, made: StandIn) -> io::Result<Held> {
+        Ok(Held { parent: parent.try_clone()?, name: name.to_owned(), file, made })
+    }
+
     /// Removes what we have made, if nobody else holds it and nobody has put anything into it.
     fn release(self) {
-        let Some(stand_in) = self.made else { return };
         if flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_err() {
             return;
         }
-        let untouched = match stand_in {
+        let untouched = match self.made {
+            StandIn::Nothing => false,
             StandIn::Directory => true,
             StandIn::File(text) => self.file.metadata().is_ok_and(|now| now.len() == text.bytes().len() as u64),
         };
         if untouched && is_still(&self.parent, &self.name, &self.file).unwrap_or(false) {
-            let flags = if stand_in == StandIn::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            let flags = if self.made == StandIn::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             // A directory that is no longer empty stays, and so does anything else that does not go.
             let _ = unlinkat(self.parent.as_fd(), &self.name, flags);
         }

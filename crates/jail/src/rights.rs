@@ -27,6 +27,9 @@ pub struct Rights {
     /// Places inside the writable ones that may only be read, whether they exist or not.
     #[serde(default)]
     pub protected: Vec<Protected>,
+    /// What of the list, and of what is protected for git, the operator leaves to runs. `protected` is not asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unprotected: Vec<PathBuf>,
     /// Directories that git takes for a repository (`.git`): what makes git run a program there is protected.
     #[serde(default)]
     pub repositories: Vec<PathBuf>,
@@ -87,6 +90,8 @@ pub struct Veil {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StandIn {
+    /// A run may create it, and it is protected from the next run on.
+    Nothing,
     Directory,
     /// With exactly this text, for files that somebody outside may read meanwhile.
     File(Text),
@@ -108,9 +113,6 @@ impl Text {
         }
     }
 }
-
-/// What agents and their tools take orders from, in every workspace.
-pub const STEERING: &[&str] = &[".codex", ".agents", ".ringfence"];
 
 /// What makes git run a program, in every directory that git takes for a repository.
 const GIT: &[(&str, StandIn)] = &[
@@ -142,21 +144,23 @@ impl Rights {
         workspace.into_iter().chain(own.chain(&self.writable).map(PathBuf::as_path))
     }
 
-    /// Protects what every workspace has to protect.
-    pub fn protect_steering(&mut self) {
-        for name in STEERING {
-            self.protected.push(Protected { path: self.workspace.join(name), stand_in: StandIn::Directory });
-        }
-    }
-
     /// Whether a path may be changed by nobody inside. Names are compared without regard to case, since some file
     /// systems do not regard it either.
     pub fn protects(&self, path: &Path) -> bool {
-        let listed = self.protected.iter().chain(self.for_git.iter().flatten());
+        let is_in = |protected: &Protected| below(path, &protected.path).is_some();
+        self.protected.iter().any(is_in) || !self.is_unprotected(path) && self.protects_for_git(path)
+    }
+
+    fn protects_for_git(&self, path: &Path) -> bool {
         let mut in_repositories = self.repositories.iter().filter_map(|repository| below(path, repository));
-        listed.map(|protected| &protected.path).any(|known| below(path, known).is_some())
+        self.for_git.iter().flatten().any(|known| below(path, &known.path).is_some())
             || in_repositories.any(|rest| makes_git_run(&rest))
             || below(path, &self.workspace).is_some_and(|names| is_in_nested_repository(&names))
+    }
+
+    /// Whether the operator leaves it to runs, though it would be protected.
+    pub fn is_unprotected(&self, path: &Path) -> bool {
+        self.unprotected.iter().any(|open| path.starts_with(open))
     }
 
     /// The same rights but for what is protected for git, which changes with the repositories and not with who asks.

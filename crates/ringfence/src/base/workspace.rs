@@ -353,7 +353,7 @@ fn closed() -> Error {
 
 fn protected(path: &str) -> Error {
     Error::permission_denied("protected", format!("{} is protected: it may only be read", quoted(path)))
-        .hint("It decides what agents or git run. Ask the user to change it, or work elsewhere in the workspace.")
+        .hint("It decides what agents, editors or git run. Ask the user to change it, or work elsewhere in the workspace. The operator can leave it to you with `unprotect` under [sandbox].")
 }
 
 fn is_directory(path: &str) -> Error {

@@ -50,6 +50,9 @@ pub struct Args {
     /// A path in the workspace that may only be read, whether it exists or not
     #[arg(long, value_name = "PATH")]
     protect: Vec<PathBuf>,
+    /// A path that is protected by default and may be written all the same: .vscode, .git/hooks
+    #[arg(long, value_name = "PATH")]
+    unprotect: Vec<PathBuf>,
     /// A path that may not be read
     #[arg(long, value_name = "PATH")]
     hide: Vec<PathBuf>,
@@ -93,6 +96,7 @@ pub fn run(args: Args) -> Result<u8> {
             allow_addresses: args.allow_addresses,
             writable: args.writable,
             protect: args.protect,
+            unprotect: args.unprotect,
             hide: args.hide,
         },
         policy: PolicyFlags {

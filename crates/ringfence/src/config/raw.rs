@@ -303,6 +303,8 @@ pub struct Sandbox {
     pub writable: Option<Vec<PathBuf>>,
     /// Paths that stay read-only inside what is writable. Relative ones lie in the workspace.
     pub protect: Option<Vec<PathBuf>>,
+    /// Paths that are protected by default and may be written all the same: `.vscode`, `.git/hooks`.
+    pub unprotect: Option<Vec<PathBuf>>,
     /// Paths that no run and no tool can read. Relative ones lie in the workspace.
     pub hide: Option<Vec<PathBuf>>,
     /// Memory of one run with all its processes, in MiB.

@@ -51,6 +51,8 @@ pub struct Sandbox {
     pub writable: Vec<PathBuf>,
     /// Read-only in what is writable; relative ones lie in the workspace.
     pub protect: Vec<PathBuf>,
+    /// What is protected by default and may be written all the same; relative ones lie in the workspace.
+    pub unprotect: Vec<PathBuf>,
     /// Relative ones lie in the workspace.
     pub hide: Vec<PathBuf>,
     pub limits: Limits,
@@ -76,6 +78,7 @@ pub struct SandboxFlags {
     pub allow_addresses: Vec<String>,
     pub writable: Vec<PathBuf>,
     pub protect: Vec<PathBuf>,
+    pub unprotect: Vec<PathBuf>,
     pub hide: Vec<PathBuf>,
 }
 
@@ -131,6 +134,7 @@ pub(super) fn resolve(
         allow_addresses: texts!(allow_addresses, "--allow-address"),
         writable: paths!(writable, "--writable", Picker::file_path),
         protect: paths!(protect, "--protect", home_path),
+        unprotect: paths!(unprotect, "--unprotect", home_path),
         hide: paths!(hide, "--hide", home_path),
         limits: Limits {
             memory_bytes: Some(number!(memory_mb) * MIB),

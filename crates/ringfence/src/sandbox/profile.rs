@@ -6,7 +6,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use jail::rights::{Network, Protected, Rights, STEERING, StandIn};
+use jail::rights::{Network, Protected, Rights, StandIn, repository_names};
+use jail::{real_places, steering};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 
 use crate::base::call::digest;
@@ -40,8 +41,9 @@ fn rights_at(config: &Config, workspace: &Path, home: PathBuf) -> Result<Rights>
     for path in &sandbox.writable {
         rights.writable.push(writable(path)?);
     }
-    rights.protect_steering();
     rights.take_in_repository();
+    rights.unprotected = unprotected(config, &rights)?;
+    rights.protect_steering();
     for path in &sandbox.protect {
         let path = lexical::normalize(workspace, path);
         if !rights.writable_roots().any(|root| path.starts_with(root) && path != root) {
@@ -49,10 +51,33 @@ fn rights_at(config: &Config, workspace: &Path, home: PathBuf) -> Result<Rights>
                 .hint("Everything outside the workspace and `writable` is read-only anyway; name a path inside.")
                 .source(path.display().to_string()));
         }
-        rights.protected.push(Protected { path, stand_in: StandIn::Directory });
+        rights.protected.extend(real_places(Protected { path, stand_in: StandIn::Directory }));
     }
     rights.hidden = hidden(config, workspace);
     Ok(rights)
+}
+
+/// What the operator leaves to runs. A path that takes nothing from the list is most likely a mistake.
+fn unprotected(config: &Config, rights: &Rights) -> Result<Vec<PathBuf>> {
+    let steering = steering::names().map(|(name, _)| rights.workspace.join(name));
+    let for_git = rights.repositories.iter().flat_map(|repository| repository_names(repository));
+    let all: Vec<PathBuf> = steering.chain(for_git.map(|protected| protected.path)).collect();
+    let mut unprotected = Vec::new();
+    for path in &config.sandbox.unprotect {
+        let path = lexical::normalize(&rights.workspace, path);
+        if path == rights.workspace || !all.iter().any(|known| known.starts_with(&path)) {
+            let known: Vec<String> = all
+                .iter()
+                .map(|known| known.strip_prefix(&rights.workspace).unwrap_or(known).display().to_string())
+                .collect();
+            return Err(Error::invalid_arguments("a path of `unprotect` is not one that is protected")
+                .with("key", "sandbox.unprotect")
+                .hint(format!("It takes one of these, or a directory with some of them: {}.", known.join(", ")))
+                .source(path.display().to_string()));
+        }
+        unprotected.push(path);
+    }
+    Ok(unprotected)
 }
 
 /// The workspace with everything hidden that has become private since it was opened.
@@ -90,6 +115,9 @@ pub fn check(config: &Config) -> Result<()> {
         };
         if !sandbox.protect.is_empty() {
             return Err(cannot("protect paths inside the workspace", "sandbox.protect"));
+        }
+        if !sandbox.unprotect.is_empty() {
+            return Err(cannot("protect anything that could be left out", "sandbox.unprotect"));
         }
         if !sandbox.hide.is_empty() {
             return Err(cannot("hide paths", "sandbox.hide"));
@@ -179,7 +207,8 @@ pub(super) fn cache_home(config: &Config, workspace: &Path, owner: Option<&[&str
 fn ignore_stand_ins(config: &Config, home: &Path) -> std::io::Result<()> {
     let users = config.home.as_ref().map(|home| home.join(".config/git/ignore"));
     let users = users.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
-    let names: String = STEERING.iter().map(|name| format!("/{name}/\n")).collect();
+    // With a slash behind them they mean directories alone: a real `.mcp.json` is not ignored.
+    let names: String = steering::names().map(|(name, _)| format!("/{}/\n", name.display())).collect();
     // A run may have put anything here, a link to elsewhere too, so it is opened as any other path of a caller.
     let Ok(Place::Ready { dir, .. }) = Workspace::open(home, &[]).and_then(|home| home.place(IGNORE, true)) else {
         return Ok(());

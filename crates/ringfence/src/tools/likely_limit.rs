@@ -20,6 +20,8 @@ const MAX_NAMES: usize = 5;
 
 /// How programs and runtimes say that a file system cannot be written, or that a protected path cannot be moved.
 const READ_ONLY: &[&str] = &["read-only file system", "erofs", "device or resource busy", "ebusy"];
+/// How they say that a directory is where they want to write a file.
+const IS_DIRECTORY: &[&str] = &["is a directory", "eisdir"];
 /// How they say that a name was not resolved or a network not reached.
 const UNREACHED: &[&str] = &[
     "could not resolve",
@@ -77,12 +79,20 @@ pub fn hint(cx: &RunCx, profile: Profile, output: &[&str], denials: &[Map<String
     }
 }
 
+/// The last names of protected files that are not directories.
+fn protected_files() -> Vec<&'static str> {
+    let names = jail::steering::names().filter_map(|(name, _)| name.file_name()?.to_str());
+    names.filter(|name| name.ends_with(".json") || *name == ".envrc").collect()
+}
+
 impl Limits {
     fn explain(&self, output: &[&str], denials: &[Map<String, Value>]) -> Option<String> {
         let text: Vec<String> = output.iter().map(|text| tail(text).to_lowercase()).collect();
         let says = |words: &[&str]| text.iter().any(|text| words.iter().any(|word| text.contains(word)));
         let wanted = Wanted::of(denials);
-        let writes = says(READ_ONLY).then(|| self.explain_read_only());
+        // A directory stands in for a protected file that is missing.
+        let at_stand_in = says(IS_DIRECTORY) && says(&protected_files());
+        let writes = (says(READ_ONLY) || at_stand_in).then(|| self.explain_read_only());
         let network = match self.network {
             Network::All => None,
             _ if !wanted.is_empty() || says(UNREACHED) => Some(self.explain_network(&wanted)),
@@ -106,7 +116,8 @@ impl Limits {
                  in the client."
             ),
             _ => "Likely the sandbox: only the workspace, HOME and /tmp can be written, and protected paths such as \
-                 .git/hooks cannot. The operator can open a directory with `writable` under [sandbox]."
+                 .git/hooks and .claude cannot. The operator can open a directory with `writable` under [sandbox], a \
+                 protected path with `unprotect`."
                 .to_owned(),
         };
         if !self.refused_roots.is_empty() {

@@ -51,6 +51,7 @@ mod shell;
 mod shell_session;
 mod soak;
 mod starts;
+mod steering;
 mod support;
 mod tidy;
 mod traffic;

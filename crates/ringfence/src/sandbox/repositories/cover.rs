@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use jail::real_places;
 use jail::rights::{Protected, Rights, StandIn, Text, repository_names, worktree_names};
 
 use super::ask::{Answer, Question, Settings};
@@ -91,20 +92,9 @@ pub fn covered(
     // A hook is often a link to a script of the project.
     let linked = hook_files(settings).into_iter().filter(|file| file.is_symlink());
     all.extend(linked.filter_map(|file| file.canonicalize().ok()).map(protect_file));
-    let mut all: Vec<Protected> = all.into_iter().flat_map(|protected| real_places(rights, protected)).collect();
+    let mut all: Vec<Protected> = all.into_iter().flat_map(real_places).collect();
     all.retain(|protected| rights.writable_roots().any(|root| protected.path.starts_with(root)));
     Ok(all)
-}
-
-/// What has to be covered for one path: the path itself, and where links on the way lead. A link in the top of a
-/// writable place cannot be covered, and what it leads to is then all that can be protected.
-fn real_places(rights: &Rights, protected: Protected) -> Vec<Protected> {
-    let Protected { path, stand_in } = protected;
-    let real = path.canonicalize().ok().filter(|real| *real != path);
-    let link = path.ancestors().filter(|above| above.is_symlink()).last();
-    let is_at_top = link.and_then(Path::parent).is_some_and(|above| rights.writable_roots().any(|root| root == above));
-    let written = (!is_at_top || real.is_none()).then_some(path);
-    written.into_iter().chain(real).map(|path| Protected { path, stand_in }).collect()
 }
 
 /// Where git looks for hooks now, and where it would look with nothing configured.

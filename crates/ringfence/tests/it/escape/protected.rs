@@ -2,6 +2,9 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use jail::rights::StandIn;
+use jail::steering::names;
+
 use super::{Cx, Effect, absent, by_default, held, unchanged};
 
 /// A repository, as far as these attacks look at one.
@@ -182,50 +185,76 @@ fn a_git_file_is_not_pointed_elsewhere() {
     });
 }
 
-/// The names under which agents keep their own settings, when there are such settings.
+/// What agents, editors and shells take orders from. Files and directories are attacked alike.
+fn steering() -> Vec<(String, bool)> {
+    let name = |(name, stand_in): (&std::path::Path, StandIn)| (name.display().to_string(), stand_in);
+    names().map(name).map(|(name, stand_in)| (name, stand_in == StandIn::Nothing)).collect()
+}
+
 #[test]
-fn the_settings_of_agents_are_not_written() {
+fn what_steers_agents_and_editors_is_not_written() {
     by_default().holds(|cx| {
-        for name in [".codex", ".agents", ".ringfence"] {
-            cx.inside(&format!("{name}/settings"), "before");
+        let is_file = |name: &str| name.ends_with(".json") || name == ".envrc";
+        let place = |name: &str| if is_file(name) { name.to_owned() } else { format!("{name}/settings") };
+        for (name, _) in steering() {
+            cx.inside(&place(&name), "before");
         }
         let script = r#"
-for at in .codex .agents .ringfence; do
-    echo after > $at/settings; rm -f $at/settings; echo after > $at/new
-    mv $at old$at; mkdir $at; echo after > $at/settings; echo after > $at/new
-done"#;
-        cx.bash(script, &[]);
-        [".codex", ".agents", ".ringfence"].iter().try_for_each(|name| {
+for at in "$@"; do
+    for file in $at $at/settings $at/new; do echo after > $file; rm -f $file; echo after > $file; done
+    echo after > mine; mv -f mine $at; ln mine $at; ln -sf mine $at; ln $at second; echo after > second
+    mv $at away; rm -rf $at; mkdir -p $at; echo after > $at/settings; echo after > $at; echo after > $at/new
+done
+mv .vscode other; mkdir .vscode; echo after > .vscode/tasks.json"#;
+        let names: Vec<String> = steering().into_iter().map(|(name, _)| name).collect();
+        cx.bash(script, &names.iter().map(String::as_str).collect::<Vec<_>>());
+        names.iter().try_for_each(|name| {
             absent(cx.workspace(&format!("{name}/new")))?;
-            unchanged(cx.workspace(&format!("{name}/settings")), "before")
+            unchanged(cx.workspace(&place(name)), "before")
         })
     });
 }
 
 #[test]
-fn settings_of_agents_that_do_not_exist_are_not_made() {
+fn what_would_steer_agents_and_editors_is_not_made() {
     by_default().holds(|cx| {
         let script = r#"
-for at in .codex .agents .ringfence; do
-    mkdir $at; echo after > $at/settings; rmdir $at; mv $at old$at; ln -s mine $at; echo after > $at
-done"#;
-        cx.bash(script, &[]);
+for at in "$@"; do
+    mkdir -p $at; echo after > $at/settings; rmdir $at; mv $at away; ln -s mine $at; echo after > $at
+    echo after > mine; mv mine $at; ln mine $at
+done
+mv .vscode other; mkdir .vscode; echo after > .vscode/tasks.json"#;
+        let names: Vec<String> =
+            steering().into_iter().filter(|(_, if_present)| !if_present).map(|(name, _)| name).collect();
+        cx.bash(script, &names.iter().map(String::as_str).collect::<Vec<_>>());
         // What stood in for them while the run lived is gone as well.
-        [".codex", ".agents", ".ringfence"].iter().try_for_each(|name| absent(cx.workspace(name)))
+        names.iter().try_for_each(|name| absent(cx.workspace(name)))
     });
 }
 
-/// A checked-out tree may hold a link under a protected name.
+/// A checked-out tree may hold a link under a protected name: it leads where it led, and nobody writes there.
 #[test]
 fn a_protected_name_that_is_a_link_is_not_written_through_or_replaced() {
     by_default().holds(|cx| {
         let file = cx.inside("real/settings", "before");
+        cx.inside("deep/hooks", "before");
         std::os::unix::fs::symlink("real", cx.workspace(".codex")).unwrap();
-        let script = "echo begun; echo after > .codex/settings; echo after > real/settings; rm -f .codex; mkdir .codex; echo after > .codex/settings";
-        // To refuse such a workspace is as good.
-        cx.fence().start(&["bash", "-c", script]).end_unless_refused();
+        std::os::unix::fs::symlink("deep/../nowhere/yet", cx.workspace(".claude")).unwrap();
+        let script = r#"echo after > begun
+echo after > .codex/settings; echo after > real/settings; echo after > real/new; mv real other
+rm -f .codex; mv .codex x; ln -sfn mine .codex; mkdir .codex; echo after > .codex/settings
+mkdir -p nowhere/yet; echo after > nowhere/yet/settings; mv nowhere elsewhere; mkdir -p nowhere/yet
+echo after > nowhere/yet/settings; echo after > .claude/settings; ln -sfn mine .claude"#;
+        cx.bash(script, &[]);
+        unchanged(cx.workspace("begun"), "after\n")?;
         unchanged(file, "before")?;
-        unchanged(cx.workspace(".codex/settings"), "before")
+        unchanged(cx.workspace(".codex/settings"), "before")?;
+        for (link, target) in [(".codex", "real"), (".claude", "deep/../nowhere/yet")] {
+            let leads = std::fs::read_link(cx.workspace(link)).ok();
+            held(leads.as_deref() == Some(std::path::Path::new(target)), format!("{link} leads to {leads:?}"))?;
+        }
+        absent(cx.workspace("real/new"))?;
+        absent(cx.workspace("nowhere"))
     });
 }
 

@@ -1,0 +1,60 @@
+//! What agents, editors and shells outside take orders from, in every workspace.
+
+use std::path::Path;
+
+use crate::protect::real_places;
+use crate::rights::{Protected, Rights, StandIn};
+
+const LIST: &str = include_str!("steering.list");
+const IF_PRESENT: &str = "if present";
+
+/// Every name on the list, relative to the workspace, and what stands in for it where it is missing. An empty directory
+/// stands in for a file, too: git takes no notice of one, while an empty file would be committed with the next `git
+/// add`.
+pub fn names() -> impl Iterator<Item = (&'static Path, StandIn)> {
+    let entries = LIST.lines().filter_map(|line| line.split('#').next()).map(str::trim);
+    entries.filter(|entry| !entry.is_empty()).map(|entry| match entry.strip_suffix(IF_PRESENT) {
+        Some(name) => (Path::new(name.trim_end()), StandIn::Nothing),
+        None => (Path::new(entry), StandIn::Directory),
+    })
+}
+
+impl Rights {
+    /// Protects what every workspace has to protect, but for what the operator has taken out.
+    pub fn protect_steering(&mut self) {
+        let all = names().map(|(name, stand_in)| Protected { path: self.workspace.join(name), stand_in });
+        let kept: Vec<Protected> = all.filter(|protected| !self.is_unprotected(&protected.path)).collect();
+        self.protected.extend(kept.into_iter().flat_map(real_places));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_has_a_reason_and_is_protected() {
+        let rights = |unprotected: &[&str]| {
+            let unprotected = unprotected.iter().map(Into::into).collect();
+            let mut rights = Rights { workspace: "/w".into(), unprotected, ..Rights::default() };
+            rights.protect_steering();
+            rights
+        };
+        let entries = LIST.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        for line in entries.clone() {
+            assert!(line.split_once('#').is_some_and(|(_, reason)| reason.contains(": ")), "{line}");
+        }
+        assert_eq!(names().count(), entries.count());
+        let protects = |rights: &Rights, path: &str| rights.protects(Path::new(path));
+        for path in ["/w/.claude/settings.json", "/w/.mcp.json", "/w/.vscode/tasks.json", "/w/.ENVRC", "/w/.idea"] {
+            assert!(protects(&rights(&[]), path), "{path}");
+        }
+        // A directory on the way is not protected itself.
+        for path in ["/w/.vscode", "/w/.vscode/launch.json", "/w/sub/.mcp.json"] {
+            assert!(!protects(&rights(&[]), path), "{path}");
+        }
+        let less = rights(&["/w/.vscode", "/w/.mcp.json"]);
+        assert!(!protects(&less, "/w/.vscode/tasks.json") && !protects(&less, "/w/.mcp.json"));
+        assert!(protects(&less, "/w/.claude"));
+    }
+}
