@@ -73,11 +73,8 @@ async fn guard_repositories(
     if !runs && !effects.contains(&"filesystem_write") {
         return Ok(workspace);
     }
-    let (session, launcher) = (&request.view.session, Launcher::own());
-    let cell = match tool.ground() {
-        Some(ground) => ground.cell(session, &launcher),
-        None => Cell::of(session, config, &launcher),
-    };
+    let session = &request.view.session;
+    let cell = Cell::of_call(session, config, &Launcher::own(), tool.ground().map(AsRef::as_ref), &workspace);
     let known = match cell {
         Ok(cell) => Repositories::of(session)?.look(&cell, config.home.as_deref()).await,
         Err(error) => Err(error),

@@ -156,6 +156,13 @@ fn rights(config: &Config, dir: &Path, program: &Path, hide: &[&Path]) -> Result
 struct Allowed {
     most: Allow,
     denied: Vec<String>,
+    loopback: Loopback,
+}
+
+/// Whose loopback pages reach: that of commands in this sandbox, with this network.
+struct Loopback {
+    cell: Arc<Cell>,
+    network: Network,
 }
 
 /// A session's way through the browser's proxy. Dropping it closes the way.
@@ -164,7 +171,6 @@ pub struct Road {
     pub proxy: String,
     at: IpAddr,
     allow: Mutex<Allowed>,
-    inside: Option<Dial>,
     decided: Decided,
     switch: Arc<Switch>,
     closed: Arc<AtomicBool>,
@@ -184,12 +190,13 @@ impl BrowserRun {
         let allow = policy(config)?;
         let number = self.addresses.fetch_add(1, Ordering::Relaxed);
         let at = IpAddr::V4(Ipv4Addr::from(u32::from(Ipv4Addr::new(127, 0, 0, 0)) + (number & 0x00ff_ffff)));
-        let inside = inside(session, config, launcher)?;
+        let cell = Cell::of(session, config, launcher)?;
+        let loopback = Loopback { network: cell.rights.network, cell };
         let denied = denied.to_vec();
-        self.switch.set(at, allow.denying(&denied)?, inside.clone(), Arc::clone(&decided));
+        self.switch.set(at, allow.denying(&denied)?, inside(&loopback), Arc::clone(&decided));
         let proxy = format!("http://{at}:{}", self.port);
-        let allow = Mutex::new(Allowed { most: allow, denied });
-        Ok(Road { proxy, at, allow, inside, decided, switch: Arc::clone(&self.switch), closed: Arc::default() })
+        let allow = Mutex::new(Allowed { most: allow, denied, loopback });
+        Ok(Road { proxy, at, allow, decided, switch: Arc::clone(&self.switch), closed: Arc::default() })
     }
 
     /// Ends it with all its processes.
@@ -206,13 +213,16 @@ impl Road {
         self.set(&allow)
     }
 
-    /// Closes what the rules deny now, whoever has said yes to it before.
-    pub fn deny(&self, denied: &[String]) -> Result<()> {
+    /// Closes what the rules deny now, whoever has said yes to it before, and leads to the loopback of this call's
+    /// commands.
+    pub fn follow(&self, denied: &[String], cell: Arc<Cell>, network: Network) -> Result<()> {
         let mut allow = self.lock();
-        if allow.denied == denied {
+        let is_same = Arc::ptr_eq(&allow.loopback.cell, &cell) && allow.loopback.network == network;
+        if allow.denied == denied && is_same {
             return Ok(());
         }
         allow.denied = denied.to_vec();
+        allow.loopback = Loopback { cell, network };
         self.set(&allow)
     }
 
@@ -230,7 +240,7 @@ impl Road {
         if self.closed.load(Ordering::SeqCst) {
             return Ok(());
         }
-        self.switch.set(self.at, left, self.inside.clone(), Arc::clone(&self.decided));
+        self.switch.set(self.at, left, inside(&allow.loopback), Arc::clone(&self.decided));
         Ok(())
     }
 
@@ -258,20 +268,18 @@ pub fn policy(config: &Config) -> Result<Allow> {
 
 /// Dials what the session's commands have on their loopback. Without a network of its own that is the host's, and no
 /// page's to reach: then only what the operator has listed is, as any other address.
-fn inside(session: &Arc<Session>, config: &Config, launcher: &Launcher) -> Result<Option<Dial>> {
-    let cell = Cell::of(session, config, launcher)?;
-    if cell.zygote.is_none() || cell.rights.network == Network::All {
-        return Ok(None);
-    }
-    Ok(Some(Arc::new(move |address| {
+fn inside(loopback: &Loopback) -> Option<Dial> {
+    let network = Cell::network(loopback.network)?;
+    let cell = Arc::clone(&loopback.cell);
+    cell.zygote.as_ref()?;
+    Some(Arc::new(move |address| {
         let cell = Arc::clone(&cell);
         Box::pin(async move {
             let Some(zygote) = &cell.zygote else { return Err(io::ErrorKind::ConnectionRefused.into()) };
-            let network = Cell::network(cell.rights.network).unwrap_or_default();
             let socket = zygote.socket(network, address.is_ipv6()).await.map_err(io::Error::other)?;
             dial(socket, address).await
         })
-    })))
+    }))
 }
 
 async fn dial(socket: OwnedFd, address: SocketAddr) -> io::Result<TcpStream> {

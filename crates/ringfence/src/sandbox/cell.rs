@@ -9,7 +9,7 @@ use jail::rights::{Network, Rights};
 
 use super::launch::Launcher;
 use super::zygote::Zygote;
-use super::{codex, profile};
+use super::{Ground, codex, narrowed, profile};
 use crate::base::Result;
 use crate::base::workspace::Workspace;
 use crate::config::{Config, Profile, Sandbox};
@@ -37,6 +37,37 @@ impl Cell {
     pub fn of(session: &Session, config: &Config, launcher: &Launcher) -> Result<Arc<Cell>> {
         let make = || Cell::new(&profile::hiding(&session.workspace, config), config, launcher.clone());
         session.keep_while(|cell| cell.hides(config), make)
+    }
+
+    /// What a call runs in whose workspace is held to this: the session's, or one beside it for a call that a client lets
+    /// touch less.
+    pub fn of_call(
+        session: &Session,
+        config: &Config,
+        launcher: &Launcher,
+        ground: Option<&Ground>,
+        workspace: &Workspace,
+    ) -> Result<Arc<Cell>> {
+        let whole = match ground {
+            Some(ground) => ground.cell(session, launcher)?,
+            None => Cell::of(session, config, launcher)?,
+        };
+        narrowed::cell(session, whole, workspace)
+    }
+
+    /// Another one with the same rights, which shares nothing with this one.
+    pub(super) fn beside(&self) -> Cell {
+        Cell {
+            profile: self.profile,
+            rights: self.rights.clone(),
+            limits: self.limits.clone(),
+            env: self.env.clone(),
+            shut_ports: self.shut_ports.clone(),
+            allow: self.allow.clone(),
+            launcher: self.launcher.clone(),
+            zygote: self.zygote.as_ref().map(|_| Zygote::new(self.launcher.clone(), self.rights.clone())),
+            _scratch: None,
+        }
     }
 
     /// A wider one for the same session, with its own namespaces.

@@ -21,6 +21,7 @@ mod kept_inside;
 mod launch;
 mod line;
 mod live;
+mod narrowed;
 mod own;
 pub mod profile;
 mod progress;

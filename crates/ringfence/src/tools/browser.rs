@@ -111,7 +111,7 @@ impl Held {
         let denied = denied_hosts(cx).await?;
         let opened = tabs.open(&cx.session, &cx.config, launcher, &denied, Box::pin(terms(cx)));
         let (context, busy) = opened.await?;
-        context.road.deny(&denied)?;
+        context.road.follow(&denied, cx.cell(launcher)?, cx.workspace.rights().network)?;
         let page = match context.page(None).filter(|_| page.is_none()) {
             Some(page) => page,
             None => context.open_page().await?,
@@ -142,7 +142,8 @@ impl Held {
             None => None,
         };
         let (context, page, busy) = found.ok_or_else(|| no_page(cx, &tabs, handle))?;
-        context.road.deny(&denied_hosts(cx).await?)?;
+        let cell = cx.cell(&Launcher::own())?;
+        context.road.follow(&denied_hosts(cx).await?, cell, cx.workspace.rights().network)?;
         context.select(&page);
         context.traffic.record_under(cx.approvals.clone());
         Ok(Held { context, page, _tabs: tabs, _busy: busy })

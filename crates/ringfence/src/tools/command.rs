@@ -241,10 +241,7 @@ pub async fn start(
     command: Command,
     deadline: Option<Arc<Deadline>>,
 ) -> Result<Started> {
-    let cell = match &cx.ground {
-        Some(ground) => ground.cell(&cx.session, launcher)?,
-        None => Cell::of(&cx.session, &cx.config, launcher)?,
-    };
+    let cell = cx.cell(launcher)?;
     let footing = Footing { cell, rights: cx.workspace.rights().clone(), stays_in: false, reads: None };
     start_on(cx, call, launcher, command, deadline, footing).await
 }

@@ -64,8 +64,8 @@ use crate::base::workspace::Workspace;
 use crate::base::{Cancel, Result, TraceId};
 use crate::config::Config;
 use crate::policy::Policy;
-use crate::sandbox::Ground;
 use crate::sandbox::env::merge;
+use crate::sandbox::{Cell, Ground, Launcher};
 use crate::session::{Session, Shape, View};
 
 /// Where a tool reaches: the words of `permission.scope`.
@@ -189,6 +189,11 @@ pub struct RunCx {
 }
 
 impl RunCx {
+    /// What its commands run in.
+    pub fn cell(&self, launcher: &Launcher) -> Result<Arc<Cell>> {
+        Cell::of_call(&self.session, &self.config, launcher, self.ground.as_deref(), &self.workspace)
+    }
+
     /// Asks a human in mid-run about one step of this call. The clock stands still meanwhile.
     pub async fn confirm<T>(&self, prompt: Prompt, subject: T) -> Result<Granted<T>> {
         self.gate.confirm(&self.ask(), prompt, subject).await

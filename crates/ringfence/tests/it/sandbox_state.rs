@@ -547,6 +547,72 @@ fn a_network_that_the_client_takes_away_is_gone() {
 }
 
 /// The client's word opens nothing that the operator has closed.
+/// A run that may do more serves whoever reaches it: on the loopback, by a socket or a pipe in /tmp, by its terminal, in
+/// shared memory. A call that the client lets do less reaches none of that, and the run lives on.
+#[test]
+fn a_narrowed_call_reaches_no_wider_run_of_its_session() {
+    const SERVE: &str = r#"
+import os, pty, socket, threading
+here, there = pty.openpty()
+open('terminal', 'w').write(os.ttyname(there))
+os.mkfifo('/tmp/pipe'); open('/dev/shm/common', 'w').write('wide')
+tcp = socket.create_server(('127.0.0.1', 7070))
+unix = socket.socket(socket.AF_UNIX); unix.bind('/tmp/socket'); unix.listen()
+named = socket.socket(socket.AF_UNIX); named.bind('\0named'); named.listen()
+in_workspace = socket.socket(socket.AF_UNIX); in_workspace.bind('socket'); in_workspace.listen()
+def answer(server):
+    while True:
+        client = server.accept()[0]; client.sendall(b'wide'); client.close()
+for server in (tcp, unix, named, in_workspace):
+    threading.Thread(target=answer, args=(server,), daemon=True).start()
+open('ready', 'w')
+while not os.path.exists('over'):
+    os.read(os.open('wait', os.O_RDONLY), 1)
+"#;
+    const REACH: &str = r#"
+import os, socket
+terminal = open('terminal').read()
+def dial(family, address):
+    with socket.socket(family) as client:
+        client.settimeout(20); client.connect(address); return client.recv(4)
+for name, way in [
+    ('tcp', lambda: dial(socket.AF_INET, ('127.0.0.1', 7070))), ('unix', lambda: dial(socket.AF_UNIX, '/tmp/socket')),
+    ('named', lambda: dial(socket.AF_UNIX, '\0named')), ('workspace', lambda: dial(socket.AF_UNIX, 'socket')),
+    ('pipe', lambda: os.stat('/tmp/pipe')), ('terminal', lambda: os.open(terminal, os.O_RDWR | os.O_NOCTTY)),
+    ('memory', lambda: open('/dev/shm/common').read()),
+]:
+    try: way(); print(name, 'reached')
+    except OSError as error: print(name, 'refused')
+"#;
+    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut client = server.connect(SESSIONS);
+    let workspace = server.workspace().to_owned();
+    std::fs::write(workspace.join("serve.py"), SERVE).unwrap();
+    std::fs::write(workspace.join("reach.py"), REACH).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, workspace.join("wait"), rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+    let wide = client.start_call("shell.exec", &json!({"command": "python3 serve.py"}));
+    eventually(Duration::from_secs(60), "it serves", || workspace.join("ready").exists());
+    let reach = "python3 reach.py";
+    let all = client.call("shell.exec", json!({"command": reach}))["result"]["structuredContent"].clone();
+    assert_eq!(all["stdout"].as_str().unwrap().matches("reached").count(), 7, "{all:#}");
+    let states = [
+        managed(&[special("root", "read")]),
+        json!({"sandboxPolicy": {"type": "workspace-write", "writable_roots": [], "network_access": false}}),
+    ];
+    for state in &states {
+        let result = run_with(&mut client, state, reach);
+        let said = result["structuredContent"]["stdout"].as_str().unwrap();
+        assert_eq!(said.matches("refused").count(), 7, "{state} {said}");
+    }
+    // Calls under the same word have what they leave in common, and others do not.
+    run_with(&mut client, &states[0], "echo mine > /tmp/left");
+    assert_eq!(exit_code(&run_with(&mut client, &states[0], "cat /tmp/left")), 0);
+    assert_eq!(exit_code(&run_with(&mut client, &states[1], "cat /tmp/left")), 1);
+    std::fs::write(workspace.join("over"), "").unwrap();
+    std::fs::write(workspace.join("wait"), "x").unwrap();
+    assert_eq!(exit_code(&client.wait(&wide)["result"]), 0, "the wider run lives on");
+}
+
 #[test]
 fn no_state_widens_what_the_operator_allows() {
     let mut server =

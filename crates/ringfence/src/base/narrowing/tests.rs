@@ -1,9 +1,13 @@
+use jail::rights::{Protected, StandIn};
+
 use super::*;
 use crate::config::scratch::Scratch;
 
 fn rights(workspace: &Path) -> Rights {
     let mut rights = Rights { workspace: workspace.to_owned(), network: Network::All, ..Rights::default() };
-    rights.protect_steering();
+    for name in [".codex", ".agents", ".ringfence"] {
+        rights.protected.push(Protected { path: workspace.join(name), stand_in: StandIn::Directory });
+    }
     rights
 }
 

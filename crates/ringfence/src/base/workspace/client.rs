@@ -17,6 +17,10 @@ use crate::base::narrowing::{Narrowed, Narrowing};
 
 /// A client's sandbox, as far as it is the reason for a refusal.
 pub(super) struct Client {
+    /// What it was told.
+    narrowing: Arc<Narrowing>,
+    /// It leaves less than the operator does.
+    takes_away: bool,
     /// What is refused without it as well.
     before: Rights,
     /// Closed by it.
@@ -83,10 +87,12 @@ impl Workspace {
     /// The same workspace under a client's sandbox, and what of that has no meaning here.
     pub fn narrowed(&self, narrowing: &Narrowing) -> Result<(Workspace, Vec<String>)> {
         // Rights know the workspace by its path only where an operator has set some.
-        let rights = Rights { workspace: self.path.clone(), ..self.rights.clone() };
-        let Narrowed { rights, hidden, denied, ignored, refused_roots } = narrowing.apply(&rights)?;
+        let whole = Rights { workspace: self.path.clone(), ..self.rights.clone() };
+        let Narrowed { rights, hidden, denied, ignored, refused_roots } = narrowing.apply(&whole)?;
         let closed = hidden.iter().filter_map(|hidden| Closed::in_workspace(&self.path, hidden));
         let client = Client {
+            narrowing: Arc::new(narrowing.clone()),
+            takes_away: rights.apart_from_git() != whole.apart_from_git(),
             before: self.rights.clone(),
             closed: closed.collect::<Result<_>>()?,
             denied,
@@ -110,6 +116,11 @@ impl Workspace {
     /// Whether a client's sandbox has a say in it.
     pub fn is_narrowed(&self) -> bool {
         self.client.is_some()
+    }
+
+    /// The client's sandbox, if it leaves less than the operator does.
+    pub fn taken_away(&self) -> Option<&Arc<Narrowing>> {
+        self.client.as_ref().filter(|client| client.takes_away).map(|client| &client.narrowing)
     }
 
     /// Whether a client's sandbox takes the network away, from what has one whatever the session has as well.
