@@ -9,7 +9,7 @@ RELEASE := target/release/ringfence
 step = @printf '\n== %s\n'
 
 # What `make test` runs, in this order; each is a target of its own.
-STEPS := format clippy docs deny unit doctests conformance inspector sdk codex codexpair
+STEPS := format clippy docs deny unit doctests conformance inspector sdk everyday codex codexpair
 
 # The long runs: everything that is too slow for every commit.
 PROOF_STEPS := codex codexpair longtests bwrapescapes rootescapes
@@ -88,6 +88,10 @@ inspector: $(DEBUG) ## The MCP Inspector lists and calls over stdio, HTTP and SS
 sdk: $(DEBUG) ## Every tool by the TypeScript and Python SDKs, whose validators must accept its results
 	$(step) 'sdk'
 	conformance/sdk.sh $(DEBUG)
+
+everyday: $(DEBUG) ## create-vite, npm with husky and pre-commit in the sandbox
+	$(step) 'everyday tools'
+	conformance/everyday.sh $(DEBUG)
 
 codex: $(DEBUG) ## A real Codex with a scripted model, on the loopback (installs Codex from npm, some 400 MB)
 	$(step) 'codex'
