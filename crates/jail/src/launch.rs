@@ -15,6 +15,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::{Fault, InLayer, Layer};
+use crate::intercept::rename;
 use crate::landlock;
 use crate::limits;
 use crate::packet::Channel;
@@ -188,6 +189,7 @@ fn filter(step: &Step<'_>) -> Result<(), Fault> {
         namespaces,
         watched: step.spec.exec.is_some(),
         nested: rights.nested && namespaces,
+        renames: namespaces && rename::is_needed(step.covers),
     };
     let program = seccomp::program(seccomp::rules(case));
     let listener = sys::seccomp(&program, true).in_layer(Layer::Seccomp, "put the filter on")?;

@@ -222,6 +222,17 @@ const EXECS: &[Rule] = rules![
     SYS_execveat => Then::Ask,
 ];
 
+/// Where one that changes nothing is done by the supervisor, and every other by its caller.
+const RENAMES: &[Rule] = rules![
+    SYS_renameat => Then::Ask,
+    SYS_renameat2 => Then::Ask,
+];
+
+#[cfg(target_arch = "x86_64")]
+const RENAMES_OF_THIS_MACHINE: &[Rule] = rules![SYS_rename => Then::Ask];
+#[cfg(not(target_arch = "x86_64"))]
+const RENAMES_OF_THIS_MACHINE: &[Rule] = &[];
+
 /// What a sandbox inside the sandbox is made with. Mounts can be added with these and, in namespaces of one's own, taken
 /// away again; those that were there before are locked by the kernel. The newer calls for mounts stay shut, and so do
 /// other people's namespaces.
@@ -250,20 +261,31 @@ pub struct Case {
     pub watched: bool,
     /// It may be a sandbox itself.
     pub nested: bool,
+    /// Its renames are looked at.
+    pub renames: bool,
 }
 
 /// The rules for a run.
 pub fn rules(case: Case) -> impl Iterator<Item = &'static Rule> {
-    let Case { network, namespaces, watched, nested } = case;
+    let Case { network, namespaces, watched, nested, renames } = case;
     let families = match (network, namespaces) {
         (Network::All, _) | (_, true) => FAMILIES,
         (_, false) => FAMILIES_WITHOUT_NETWORK,
     };
     let others: &[Rule] = if namespaces { FIRST } else { OTHERS };
     let execs: &[Rule] = if watched { EXECS } else { &[] };
+    let renames: [&[Rule]; 2] = if renames { [RENAMES, RENAMES_OF_THIS_MACHINE] } else { [&[], &[]] };
     let kept = move |rule: &&Rule| !(nested && NESTING.contains(&rule.call));
     let nesting: &[Rule] = if nested { NESTED } else { &[] };
-    RULES.iter().filter(kept).chain(nesting).chain(families).chain(others).chain(OF_THIS_MACHINE).chain(execs)
+    RULES
+        .iter()
+        .filter(kept)
+        .chain(nesting)
+        .chain(families)
+        .chain(others)
+        .chain(OF_THIS_MACHINE)
+        .chain(execs)
+        .chain(renames.into_iter().flatten())
 }
 
 /// The name of a call that a rule is about.

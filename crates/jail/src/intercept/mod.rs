@@ -3,13 +3,14 @@
 //! Those that no run may make are refused and written down. `connect` is made here in the caller's stead, on its own
 //! socket but to a copy of the address: what was looked at is what is connected to, whatever other threads do to
 //! the caller's memory and descriptors meanwhile. Nothing is let through to be made by the caller itself but execs, whose
-//! outcome is judged before its first instruction, and the namespaces of a nested sandbox, for which everything that
-//! decides is in registers and in the kernel.
+//! outcome is judged before its first instruction, the namespaces of a nested sandbox, for which everything that decides
+//! is in registers and in the kernel, and renames, which the mounts decide about.
 
 mod connect;
 mod diag;
 pub mod exec;
 mod nesting;
+pub mod rename;
 
 use std::collections::BTreeMap;
 use std::io::{self, PipeReader, Read, Write};
@@ -145,6 +146,13 @@ impl Gate {
                     Ok(place) => self.connect(place, call),
                     Err(_) => sys::answer(self.listener.as_fd(), call.id, Err(libc::EACCES)),
                 },
+                Ok(call) if rename::is_rename(call.call) => {
+                    let is_settled = place.as_ref().is_ok_and(|place| rename::settle(place, &self.listener, &call));
+                    match is_settled {
+                        true => sys::answer(self.listener.as_fd(), call.id, Ok(0)),
+                        false => drop(sys::trace::let_through(self.listener.as_fd(), call.id)),
+                    }
+                }
                 Ok(call) => match &place {
                     Ok(place) if place.nested && seccomp::makes_users(call.call, call.args[0]) => {
                         self.nest(place, &call);

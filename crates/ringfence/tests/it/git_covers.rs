@@ -272,6 +272,32 @@ fn ordinary_work_with_git_goes_on() {
     assert!(output.status.success(), "{output:?}");
 }
 
+/// Git writes the settings of a submodule anew whenever it updates it, though they are what they were.
+#[test]
+fn submodules_that_were_checked_out_before_are_updated() {
+    let stage = with_submodules();
+    stage.git("part", &["commit", "-q", "--allow-empty", "-m", "two"]);
+    stage.git("ws/libs/part", &["pull", "-q"]);
+    stage.git("ws", &["commit", "-q", "-am", "bump"]);
+    stage.git("ws/libs/part", &["checkout", "-q", "HEAD~1"]);
+    let (output, report) = stage.run(
+        "git submodule update --init --recursive && ! git config -f .git/modules/libs/part/config core.pager planted",
+    );
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(report["git_changed"], json!([]), "{report}");
+    assert_eq!(stage.git("ws", &["status", "--short"]), "");
+    stage.keeps_out(
+        "cd .git/modules/libs/part; cp config config.lock; echo planted >> config.lock; mv config.lock config; cp config other; mv -f other config; rm -f config.lock other",
+    );
+    // What it would replace is the same, and still nobody's to replace: it is what it was afterwards.
+    let settings = stage.0.join("ws/.git/modules/libs/part/config");
+    let before = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&settings).unwrap());
+    let (output, _) =
+        stage.run("cd .git/modules/libs/part; cp config config.lock; mv config.lock config; ls config.lock");
+    assert!(!output.status.success(), "the new file is gone: {output:?}");
+    assert_eq!(before, std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&settings).unwrap()));
+}
+
 #[test]
 fn a_hook_that_is_a_link_to_a_script_of_the_project_is_covered() {
     let stage = Stage::with_repository();

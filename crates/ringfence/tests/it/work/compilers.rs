@@ -89,6 +89,11 @@ work! {
     cargo_build: cargo("cargo build --offline 2>&1 | sed -E 's/in [0-9.]+s/in TIME/'; target/debug/small")
         .says("Finished").says("twice 21 is 42");
 
+    /// With a repository of its own each, which a run makes.
+    cargo_new: Work::script("cargo new one; cargo new --lib deep/two; git -C one status --short; ls -A one deep/two")
+        .file("Cargo.toml", "[workspace]\n").needs(&["cargo", "git"]).own_toolchain().says("Cargo.toml").says(".git")
+        .untidy("one/.git").untidy("deep/two/.git");
+
     /// How long it took differs each time, and so does the order of the tests' threads.
     cargo_test: cargo("
         cargo test --offline -- --test-threads=1 2>&1 | sed -E 's/in [0-9.]+s/in TIME/; s/small-[0-9a-f]+/small-HASH/'

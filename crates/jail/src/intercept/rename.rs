@@ -1,0 +1,142 @@
+//! A rename that would change nothing.
+//!
+//! `git submodule update` writes the settings of every submodule anew and moves them into place, although they are what
+//! they were. Nothing can be moved over a covered file, so git would give up. Where the settings of a submodule are
+//! covered, renames come here: one that would put the very same bytes there is done by removing the new file. Every
+//! other is left to the kernel, which decides as ever.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use libc::c_long;
+use rustix::fs::{AtFlags, Mode, OFlags, StatVfsMountFlags, fstatvfs, openat, unlinkat};
+
+use super::connect::Place;
+use crate::mounts::is_same;
+use crate::sys::{self, Notification};
+
+const SETTINGS: &str = "config";
+const LOCK: &str = "config.lock";
+/// Directories of git in which submodules have theirs.
+const SUBMODULES: &str = "modules";
+/// Longer settings are nobody's.
+const MAX_BYTES: u64 = 1 << 20;
+const PATH_MAX: usize = 4096;
+const PAGE: u64 = 4096;
+
+/// Whether renames have to be looked at: the settings of some submodule are covered.
+pub fn is_needed(covers: &[PathBuf]) -> bool {
+    let is_in_submodule = |path: &Path| path.parent().is_some_and(|git| git.iter().any(|name| name == SUBMODULES));
+    covers.iter().any(|cover| cover.ends_with(SETTINGS) && is_in_submodule(cover))
+}
+
+pub fn is_rename(call: c_long) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if call == libc::SYS_rename {
+        return true;
+    }
+    matches!(call, libc::SYS_renameat | libc::SYS_renameat2)
+}
+
+/// Does a rename that would change nothing, and says whether it was one. The thread has to be where the run's mounts
+/// are: what they close to the run is closed here.
+pub fn settle(place: &Place, listener: &OwnedFd, call: &Notification) -> bool {
+    attempt(place, listener, call).unwrap_or(false)
+}
+
+fn attempt(place: &Place, listener: &OwnedFd, call: &Notification) -> io::Result<bool> {
+    let (old, new) = match call.call {
+        libc::SYS_renameat => ((Some(call.args[0]), call.args[1]), (Some(call.args[2]), call.args[3])),
+        // With a flag it is something else.
+        libc::SYS_renameat2 if call.args[4] as u32 != 0 => return Ok(false),
+        libc::SYS_renameat2 => ((Some(call.args[0]), call.args[1]), (Some(call.args[2]), call.args[3])),
+        _ => ((None, call.args[0]), (None, call.args[1])),
+    };
+    let memory = File::from(openat(&place.proc, format!("{}/mem", call.thread), READ, Mode::empty())?);
+    let (new_directory, new_path) = (new.0, path(&memory, new.1)?);
+    if !new_path.ends_with(SETTINGS) {
+        return Ok(false);
+    }
+    let (old_directory, old_path) = (old.0, path(&memory, old.1)?);
+    if !old_path.ends_with(LOCK) {
+        return Ok(false);
+    }
+    let parents = [(old_directory, &old_path), (new_directory, &new_path)].map(|(directory, path)| {
+        let base = match directory.map(|fd| fd as i32) {
+            None | Some(libc::AT_FDCWD) => format!("{}/cwd", call.thread),
+            Some(fd) => format!("{}/fd/{fd}", call.thread),
+        };
+        let base = openat(&place.proc, base, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        openat(base, above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+    });
+    let [from, to] = parents;
+    let (from, to) = (from?, to?);
+    let (lock, settings) = (open(&from, LOCK)?, open(&to, SETTINGS)?);
+    let is_covered = fstatvfs(&settings)?.f_flag.contains(StatVfsMountFlags::RDONLY);
+    // All of this was the caller's own only if it still waits.
+    if !is_same(from.as_fd(), to.as_fd())? || !is_covered || !sys::still_waits(listener.as_fd(), call.id) {
+        return Ok(false);
+    }
+    let is_unchanged = read(lock)? == read(settings)?;
+    if is_unchanged {
+        unlinkat(&from, LOCK, AtFlags::empty())?;
+    }
+    Ok(is_unchanged)
+}
+
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
+fn open(directory: &OwnedFd, name: &str) -> rustix::io::Result<File> {
+    openat(directory, name, READ, Mode::empty()).map(File::from)
+}
+
+fn read(file: File) -> io::Result<Vec<u8>> {
+    let found = file.metadata()?;
+    if !found.is_file() || found.len() > MAX_BYTES {
+        return Err(io::Error::other("it is no file of settings"));
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// A path in the caller's memory. It may end right before a page that is not there.
+fn path(memory: &File, at: u64) -> io::Result<PathBuf> {
+    let mut bytes = Vec::new();
+    while bytes.len() < PATH_MAX {
+        let here = at.wrapping_add(bytes.len() as u64);
+        let mut page = vec![0; (PAGE - here % PAGE) as usize];
+        memory.read_exact_at(&mut page, here)?;
+        match page.iter().position(|byte| *byte == 0) {
+            Some(end) => {
+                bytes.extend_from_slice(&page[..end]);
+                return Ok(PathBuf::from(OsStr::from_bytes(&bytes)));
+            }
+            None => bytes.append(&mut page),
+        }
+    }
+    Err(io::Error::other("the path is too long"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renames_are_looked_at_only_where_a_submodules_settings_are_covered() {
+        let needed = |paths: &[&str]| is_needed(&paths.iter().map(PathBuf::from).collect::<Vec<_>>());
+        assert!(needed(&["/w/.claude", "/w/.git/modules/libs/part/config"]));
+        assert!(!needed(&[
+            "/w/.git/config",
+            "/w/.git/hooks",
+            "/w/.git/modules/libs/part/hooks",
+            "/w/modules/config.x"
+        ]));
+    }
+}
