@@ -210,6 +210,18 @@ fn worktrees_in_the_workspace_are_covered() {
     assert!(stage.git("ws/deep/er/tree", &["rev-parse", "--git-dir"]).ends_with(".git/worktrees/tree"));
 }
 
+/// A link there could lead anywhere later, so that nothing in the directory can be written.
+#[test]
+fn submodules_of_a_worktree_that_are_links_are_closed() {
+    let stage = Stage::with_repository();
+    stage.git("ws", &["worktree", "add", "-q", "tree"]);
+    stage.write("ws/.git/worktrees/tree/modules/real/HEAD", "ref: refs/heads/main\n");
+    std::os::unix::fs::symlink("real", stage.0.join("ws/.git/worktrees/tree/modules/part")).unwrap();
+    stage.keeps_out(
+        "cd .git/worktrees/tree/modules; echo planted > new; rm part; ln -s ../../../elsewhere part; mv ../modules ../m; mkdir -p ../modules/part; echo planted > ../modules/part/config",
+    );
+}
+
 #[test]
 fn what_a_run_makes_is_reported_and_covered_from_the_next_run_on() {
     let stage = Stage::with_repository();

@@ -63,14 +63,18 @@ pub fn covered(
         .take(WORKTREES + 1)
         .map(|own| own.path())
         .collect();
+    // A work tree has submodules of its own, next to those of its repository.
+    let mut with_submodules = vec![&settings.common_dir, &settings.git_dir];
     match own.len() <= WORKTREES {
-        true => all.extend(own.iter().flat_map(|own| worktree_names(own))),
+        true => {
+            all.extend(own.iter().flat_map(|own| worktree_names(own)));
+            with_submodules.extend(&own);
+        }
         // A run may have made most of them, to hide the others behind.
         false => all.push(Protected { path: work_trees, stand_in: StandIn::Directory }),
     }
-    if find::modules(&settings.common_dir).is_none() {
-        all.push(Protected { path: settings.common_dir.join("modules"), stand_in: StandIn::Directory });
-    }
+    let unknown = with_submodules.into_iter().filter(|place| find::modules(place).is_none());
+    all.extend(unknown.map(|place| Protected { path: place.join("modules"), stand_in: StandIn::Directory }));
     let protect_file = |path: PathBuf| Protected { path, stand_in: EMPTY_FILE };
     all.extend(settings.entries.iter().map(|(file, ..)| file.clone()).map(protect_file));
     all.extend(included(settings, home).into_iter().map(protect_file));
