@@ -102,7 +102,11 @@ impl Guard {
                 Err(Errno::NOENT) => {
                     // A directory on the way is made so that what lies in it can be covered, and stays open.
                     let stand_in = if last { protected.stand_in } else { StandIn::Directory };
-                    let Some(held) = make(&here, name, stand_in)? else { return Ok(Found::Gone) };
+                    let held = match make(&here, name, stand_in) {
+                        Ok(Some(held)) => held,
+                        Ok(None) => return Ok(Found::Gone),
+                        Err(error) => return unwritable(&here, root, &path, error),
+                    };
                     here = held.file.try_clone()?.into();
                     self.held.push(held);
                     match last {
@@ -110,6 +114,8 @@ impl Guard {
                         false => continue,
                     }
                 }
+                // Nothing can have such a name.
+                Err(Errno::NAMETOOLONG) => return Ok(Found::Nothing),
                 Err(errno) => return Err(errno.into()),
             };
             let is_directory = match FileType::from_raw_mode(fstat(&fd)?.st_mode) {
@@ -128,7 +134,8 @@ impl Guard {
             }
             here = fd;
         }
-        Err(io::Error::other("it is the writable directory itself"))
+        // It is the writable place itself: by the operator's word, or because a link leads there.
+        Ok(Found::Nothing)
     }
 }
 
@@ -161,39 +168,66 @@ fn wanted(rights: &Rights) -> Vec<Protected> {
     rights.protected.iter().cloned().chain(for_git).collect()
 }
 
-/// What has to be covered for one path: the path itself, and where links on the way lead, whether anything is there or
-/// not.
+/// What has to be covered for one path: the path itself, and everything that decides where it leads.
 pub fn real_places(protected: Protected) -> Vec<Protected> {
     let Protected { path, stand_in } = protected;
-    let real = resolve(&path).filter(|real| *real != path);
-    [path].into_iter().chain(real).map(|path| Protected { path, stand_in }).collect()
+    let mut places = vec![path.clone()];
+    // What a run may create may be a link of its making, which would close to later runs whatever it leads to.
+    if stand_in != StandIn::Nothing {
+        places.extend(trail(&path).into_iter().filter(|place| *place != path));
+    }
+    places.into_iter().map(|path| Protected { path, stand_in }).collect()
 }
 
-/// Where a path leads through links, as the kernel would follow them; what is missing is taken as it is written. `None`
-/// for links that lead in circles, and so nowhere.
-fn resolve(path: &Path) -> Option<PathBuf> {
-    let mut real = PathBuf::from("/");
+/// Everything that decides where a path leads, as the kernel would follow it: each link on the way, each directory that a
+/// link enters and leaves again, and the end, whether anything is there or not. Links that lead in circles have no end.
+fn trail(path: &Path) -> Vec<PathBuf> {
+    let (mut real, mut trail) = (PathBuf::from("/"), Vec::<PathBuf>::new());
     let mut rest: Vec<OsString> = path.iter().rev().map(OsString::from).collect();
-    let mut links = 0;
     while let Some(name) = rest.pop() {
         match name.as_encoded_bytes() {
             b"/" => real = PathBuf::from("/"),
             b"." => {}
-            b".." => drop(real.pop()),
+            b".." => {
+                // Those above a link stay in their place with it.
+                if !trail.iter().any(|known| known.starts_with(&real)) {
+                    trail.push(real.clone());
+                }
+                real.pop();
+            }
             _ => {
                 real.push(&name);
                 if let Ok(target) = std::fs::read_link(&real) {
-                    links += 1;
+                    trail.push(real.clone());
+                    if trail.len() > MAX_LINKS {
+                        return trail;
+                    }
                     real.pop();
                     rest.extend(target.iter().rev().map(OsString::from));
                 }
             }
         }
-        if links > MAX_LINKS {
-            return None;
-        }
     }
-    Some(real)
+    trail.push(real);
+    trail
+}
+
+/// What is to be done where nothing can stand in, since we cannot write to the directory.
+fn unwritable(directory: &OwnedFd, root: &Path, path: &Path, error: io::Error) -> io::Result<Found> {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NAMETOOLONG) => return Ok(Found::Nothing),
+        // Nor can the run.
+        Some(Errno::ROFS) => return Ok(Found::Nothing),
+        Some(Errno::ACCESS | Errno::PERM) => {}
+        _ => return Err(error),
+    }
+    let is_ours = fstat(directory)?.st_uid == rustix::process::geteuid().as_raw();
+    match path.parent().filter(|above| *above != root) {
+        // The run could rename it, or change its mode if it is its own.
+        Some(above) => Ok(Found::Cover(above.to_owned())),
+        None if is_ours => Err(error),
+        None => Ok(Found::Nothing),
+    }
 }
 
 /// `None` when somebody was faster.

@@ -162,12 +162,6 @@ impl Rights {
     pub fn is_unprotected(&self, path: &Path) -> bool {
         self.unprotected.iter().any(|open| path.starts_with(open))
     }
-
-    /// The same rights but for what is protected for git, which changes with the repositories and not with who asks.
-    #[must_use]
-    pub fn apart_from_git(&self) -> Rights {
-        Rights { for_git: None, ..self.clone() }
-    }
 }
 
 /// What makes git run programs in the repository in this directory.

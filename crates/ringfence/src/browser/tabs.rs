@@ -14,6 +14,7 @@ use super::page::{Page, is_id};
 use super::process::{Asked, Browser, Busy};
 use super::traffic::Traffic;
 use super::upload::Uploads;
+use crate::base::narrowing::Narrowing;
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
 use crate::sandbox::Launcher;
@@ -33,12 +34,33 @@ pub struct Tabs {
     last: Arc<AtomicU64>,
 }
 
+/// Those of calls that a client lets do less, by its word; the ones used last at the end.
+#[derive(Default)]
+struct NarrowedTabs(Mutex<Vec<(Arc<Narrowing>, Arc<Tabs>)>>);
+
+/// Beyond so many, the pages go that were used longest ago.
+const NARROWED: usize = 4;
+
+impl NarrowedTabs {
+    fn get(&self, narrowing: &Arc<Narrowing>) -> Arc<Tabs> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = all.iter().position(|(known, _)| known == narrowing).map(|at| all.remove(at));
+        let (narrowing, tabs) = known.unwrap_or_else(|| (Arc::clone(narrowing), Arc::default()));
+        all.push((narrowing, Arc::clone(&tabs)));
+        let surplus = all.len().saturating_sub(NARROWED);
+        all.drain(..surplus);
+        tabs
+    }
+}
+
 impl Tabs {
-    /// The session's own; for a call without a lasting session some that end with the call.
-    pub fn of(view: &View) -> Result<Arc<Tabs>> {
-        match view.lasting {
-            true => view.session.keep(|| Ok(Tabs::default())),
-            false => Ok(Arc::default()),
+    /// The session's own; for a call without a lasting session some that end with the call. A call that a client lets do
+    /// less has others: a page that was opened for a wider one acts for that one, and so do its connections.
+    pub fn of(view: &View, narrowing: Option<&Arc<Narrowing>>) -> Result<Arc<Tabs>> {
+        match (view.lasting, narrowing) {
+            (true, None) => view.session.keep(|| Ok(Tabs::default())),
+            (true, Some(narrowing)) => Ok(view.session.keep(|| Ok(NarrowedTabs::default()))?.get(narrowing)),
+            (false, _) => Ok(Arc::default()),
         }
     }
 

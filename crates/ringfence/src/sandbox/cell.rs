@@ -1,12 +1,13 @@
 //! What a session's commands run in: its fence, with everything of it that outlives a single run.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jail::Fence;
 use jail::limits::Limits;
 use jail::rights::{Network, Rights};
 
+use super::env::merge;
 use super::launch::Launcher;
 use super::zygote::Zygote;
 use super::{Ground, codex, narrowed, profile};
@@ -52,20 +53,25 @@ impl Cell {
             Some(ground) => ground.cell(session, launcher)?,
             None => Cell::of(session, config, launcher)?,
         };
-        narrowed::cell(session, whole, workspace)
+        narrowed::cell(session, whole, config, workspace)
     }
 
-    /// Another one with the same rights, which shares nothing with this one.
-    pub(super) fn beside(&self) -> Cell {
+    /// Another one with the same rights, which shares nothing with this one, perhaps with a HOME of its own.
+    pub(super) fn beside(&self, home: Option<PathBuf>) -> Cell {
+        let (mut rights, mut env) = (self.rights.clone(), self.env.clone());
+        if let Some(home) = home {
+            env = merge(env, vec![("HOME".to_owned(), home.display().to_string())]);
+            rights.home = Some(home);
+        }
         Cell {
             profile: self.profile,
-            rights: self.rights.clone(),
             limits: self.limits.clone(),
-            env: self.env.clone(),
+            env,
             shut_ports: self.shut_ports.clone(),
             allow: self.allow.clone(),
             launcher: self.launcher.clone(),
-            zygote: self.zygote.as_ref().map(|_| Zygote::new(self.launcher.clone(), self.rights.clone())),
+            zygote: self.zygote.as_ref().map(|_| Zygote::new(self.launcher.clone(), rights.clone())),
+            rights,
             _scratch: None,
         }
     }
@@ -148,7 +154,9 @@ impl Cell {
     /// What one run may touch: the session's rights, or what a client has left of them.
     pub(super) fn rights_of(&self, narrowed: Option<Rights>) -> Rights {
         match narrowed {
-            Some(narrowed) => Rights { scratch: self.rights.scratch.clone(), ..narrowed },
+            Some(narrowed) => {
+                Rights { scratch: self.rights.scratch.clone(), home: self.rights.home.clone(), ..narrowed }
+            }
             None => self.rights.clone(),
         }
     }

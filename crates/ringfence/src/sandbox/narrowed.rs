@@ -4,12 +4,15 @@
 //! run that may do more, and to that one's proxy. So it shares none of it: calls under the same word of the client have
 //! one sandbox, calls under another word another. Runs that are under way stay in theirs.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::cell::Cell;
+use super::profile;
 use crate::base::Result;
 use crate::base::narrowing::Narrowing;
 use crate::base::workspace::Workspace;
+use crate::config::Config;
 use crate::session::Session;
 
 /// Those that nothing runs in. Beyond them the one that was used longest ago goes, with its /tmp.
@@ -27,18 +30,20 @@ struct NarrowedCell {
 }
 
 /// What a call runs in whose workspace is held to this: `whole`, or a sandbox beside it.
-pub(super) fn cell(session: &Session, whole: Arc<Cell>, workspace: &Workspace) -> Result<Arc<Cell>> {
-    match workspace.taken_away() {
-        // Without namespaces runs share those of the host, whatever is done here.
-        Some(narrowing) if whole.zygote.is_some() => {
-            Ok(session.keep(|| Ok(NarrowedCells::default()))?.get(&whole, narrowing))
-        }
-        _ => Ok(whole),
-    }
+pub(super) fn cell(session: &Session, whole: Arc<Cell>, config: &Config, workspace: &Workspace) -> Result<Arc<Cell>> {
+    // Without namespaces runs share those of the host, whatever is done here.
+    let Some(narrowing) = workspace.taken_away().filter(|_| whole.zygote.is_some()) else { return Ok(whole) };
+    // What a wider run executes it finds in the workspace or in HOME. Who may write the one shares the other, for its
+    // caches; who may not has another.
+    let home = match (&whole.rights.home, workspace.rights().read_only) {
+        (Some(home), true) => Some(profile::cache_home(config, home, Some(&["read-only"]))?),
+        _ => None,
+    };
+    Ok(session.keep(|| Ok(NarrowedCells::default()))?.get(&whole, narrowing, home))
 }
 
 impl NarrowedCells {
-    fn get(&self, whole: &Arc<Cell>, narrowing: &Arc<Narrowing>) -> Arc<Cell> {
+    fn get(&self, whole: &Arc<Cell>, narrowing: &Arc<Narrowing>, home: Option<PathBuf>) -> Arc<Cell> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|known| known.whole.strong_count() > 0);
         let is_it = |known: &NarrowedCell| {
@@ -48,7 +53,7 @@ impl NarrowedCells {
         let found = found.unwrap_or_else(|| NarrowedCell {
             whole: Arc::downgrade(whole),
             narrowing: Arc::clone(narrowing),
-            cell: Arc::new(whole.beside()),
+            cell: Arc::new(whole.beside(home)),
         });
         let cell = Arc::clone(&found.cell);
         all.push(found);
@@ -78,15 +83,15 @@ mod tests {
         let place = Place::new();
         let whole = Cell::of(&place.session, &config(&place.dir, Profile::Default), &launcher()).unwrap();
         let cells = NarrowedCells::default();
-        let busy = cells.get(&whole, &narrowing("busy"));
-        assert!(Arc::ptr_eq(&busy, &cells.get(&whole, &narrowing("busy"))) && !Arc::ptr_eq(&busy, &whole));
-        let first = Arc::downgrade(&cells.get(&whole, &narrowing("first")));
+        let busy = cells.get(&whole, &narrowing("busy"), None);
+        assert!(Arc::ptr_eq(&busy, &cells.get(&whole, &narrowing("busy"), None)) && !Arc::ptr_eq(&busy, &whole));
+        let first = Arc::downgrade(&cells.get(&whole, &narrowing("first"), None));
         for number in 0..IDLE {
             assert!(first.upgrade().is_some(), "{number}");
-            cells.get(&whole, &narrowing(&number.to_string()));
+            cells.get(&whole, &narrowing(&number.to_string()), None);
         }
-        cells.get(&whole, &narrowing("one more"));
+        cells.get(&whole, &narrowing("one more"), None);
         assert!(first.upgrade().is_none());
-        assert!(Arc::ptr_eq(&busy, &cells.get(&whole, &narrowing("busy"))), "a run has it");
+        assert!(Arc::ptr_eq(&busy, &cells.get(&whole, &narrowing("busy"), None)), "a run has it");
     }
 }

@@ -64,8 +64,9 @@ fn unprotected(config: &Config, rights: &Rights) -> Result<Vec<PathBuf>> {
     let all: Vec<PathBuf> = steering.chain(for_git.map(|protected| protected.path)).collect();
     let mut unprotected = Vec::new();
     for path in &config.sandbox.unprotect {
-        let path = lexical::normalize(&rights.workspace, path);
-        if path == rights.workspace || !all.iter().any(|known| known.starts_with(&path)) {
+        let path = in_repository(rights, lexical::normalize(&rights.workspace, path));
+        let holds_workspace = rights.workspace.starts_with(&path);
+        if holds_workspace || !all.iter().any(|known| known.starts_with(&path)) {
             let known: Vec<String> = all
                 .iter()
                 .map(|known| known.strip_prefix(&rights.workspace).unwrap_or(known).display().to_string())
@@ -78,6 +79,15 @@ fn unprotected(config: &Config, rights: &Rights) -> Result<Vec<PathBuf>> {
         unprotected.push(path);
     }
     Ok(unprotected)
+}
+
+/// A path below `.git` in the repository that this stands for, which lies elsewhere for a work tree.
+fn in_repository(rights: &Rights, path: PathBuf) -> PathBuf {
+    let below = path.strip_prefix(rights.workspace.join(".git")).ok().filter(|below| !below.as_os_str().is_empty());
+    match (below, rights.repositories.first()) {
+        (Some(below), Some(repository)) => repository.join(below),
+        _ => path,
+    }
 }
 
 /// The workspace with everything hidden that has become private since it was opened.

@@ -104,7 +104,7 @@ pub struct Held {
 impl Held {
     /// The page that is meant, made where there is none: the named one, the current one, or `new`.
     pub async fn open(cx: &RunCx, launcher: &Launcher, page: Option<&str>) -> Result<Held> {
-        let tabs = Tabs::of(&cx.view)?;
+        let tabs = tabs(cx)?;
         if let Some(handle) = page.filter(|page| *page != "new") {
             return Held::existing_in(cx, tabs, Some(handle)).await;
         }
@@ -133,7 +133,7 @@ impl Held {
 
     /// The page that is meant, which must be there.
     pub async fn existing(cx: &RunCx, page: Option<&str>) -> Result<Held> {
-        Held::existing_in(cx, Tabs::of(&cx.view)?, page).await
+        Held::existing_in(cx, tabs(cx)?, page).await
     }
 
     async fn existing_in(cx: &RunCx, tabs: Arc<Tabs>, handle: Option<&str>) -> Result<Held> {
@@ -148,6 +148,11 @@ impl Held {
         context.traffic.record_under(cx.approvals.clone());
         Ok(Held { context, page, _tabs: tabs, _busy: busy })
     }
+}
+
+/// The pages that this call may see.
+pub fn tabs(cx: &RunCx) -> Result<Arc<Tabs>> {
+    Tabs::of(&cx.view, cx.workspace.taken_away())
 }
 
 /// The hosts that the rules close, as they are now.

@@ -14,7 +14,7 @@ use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
 use crate::base::{Error, Result};
 use crate::browser::downloads::Download;
-use crate::browser::tabs::{Context, Tabs};
+use crate::browser::tabs::Context;
 use crate::config::Config;
 use crate::sandbox::Launcher;
 
@@ -87,9 +87,9 @@ impl BrowserTabs {
                 let closed = held.context.close_page(&held.page);
                 browser::within(cx, &held, browser::DEFAULT_TIMEOUT, closed).await?;
             }
-            Op::CloseAll => Tabs::of(&cx.view)?.close().await,
+            Op::CloseAll => browser::tabs(cx)?.close().await,
         }
-        let reply = match Tabs::of(&cx.view)?.current().await {
+        let reply = match browser::tabs(cx)?.current().await {
             Some((context, _busy)) => list(&context).await,
             None => Reply::default(),
         };

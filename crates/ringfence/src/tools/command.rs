@@ -18,6 +18,7 @@ use super::{Hints, PrepareCx, RunCx};
 use crate::audit::Approvals;
 use crate::base::call::{Facts, Prepared, Status};
 use crate::base::clock::Deadline;
+use crate::base::narrowing::Narrowing;
 use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Profile};
 use crate::sandbox::repositories::{Known, Repositories};
@@ -91,13 +92,13 @@ pub fn shell() -> &'static str {
 
 /// A command that has been started, and may outlive its call.
 pub struct Started {
-    pub cell: Arc<Cell>,
+    pub profile: Profile,
     pub live: Live,
     pub attended: Arc<Attended>,
-    /// What it may touch, and the number of the rules that it is judged by: what is used later must not exceed what
-    /// is allowed then.
-    pub rights: Rights,
-    pub rules: Option<u64>,
+    /// What a client's sandbox left it, and the number of the rules that it is judged by: what is used later must not
+    /// exceed what is allowed then.
+    narrowing: Option<Arc<Narrowing>>,
+    rules: Option<u64>,
     /// What the client's sandbox wants and the fence does not keep.
     lacking: Option<String>,
     record: Arc<AfterCall>,
@@ -219,16 +220,11 @@ pub fn record_end(approvals: &Approvals, ended: &Ended) {
 }
 
 /// Runs it to its end, its deadline or its cancellation.
-pub async fn run(
-    cx: &Arc<RunCx>,
-    call: Prepared,
-    launcher: &Launcher,
-    command: Command,
-) -> Result<(Arc<Cell>, Outcome)> {
+pub async fn run(cx: &Arc<RunCx>, call: Prepared, launcher: &Launcher, command: Command) -> Result<(Profile, Outcome)> {
     let max_bytes = command.max_bytes;
     let started = start(cx, call, launcher, command, Some(Arc::clone(&cx.deadline))).await?;
     match started.watch(cx, max_bytes, Box::pin(pending())).await? {
-        Seen::Over(outcome) => Ok((started.cell, outcome)),
+        Seen::Over(outcome) => Ok((started.profile, outcome)),
         Seen::Running(_) => Err(Error::internal("the command was left before its end")),
     }
 }
@@ -297,7 +293,7 @@ pub async fn start_on(
         env: command.env,
         stdin: command.stdin,
         merged: command.merged,
-        rights: Some(rights.clone()),
+        rights: Some(rights),
         grace: cx.config.limits.grace,
         decided: Some(execs::audit_network(&cx.approvals)),
         execs,
@@ -311,6 +307,7 @@ pub async fn start_on(
     let list = log.map(|log| ExecList::new(approvals.clone(), own, log));
     let list = Arc::new(Mutex::new(list));
     let late_list = Arc::clone(&list);
+    let held = Arc::clone(&cell);
     let git = GitBefore::of(cx, &cell).await?;
     let end = Arc::new(OnceLock::new());
     let (ending, runs) = (Arc::clone(&end), Arc::downgrade(&Runs::of(&cx.session)?));
@@ -331,6 +328,8 @@ pub async fn start_on(
             })
         }),
         late: Some(Box::new(move |ended| {
+            // What the command has left behind was in it until now.
+            drop(held);
             sum_execs(&late_list, ended);
             record_end(&approvals, ended);
         })),
@@ -343,7 +342,8 @@ pub async fn start_on(
     };
     let live = cell.start(launch).await?.keep(keep);
     let streaming = command.streaming;
-    Ok(Started { cell, live, attended, rights, rules, lacking, record, kept_inside, streaming, end })
+    let (profile, narrowing) = (cell.profile, cx.workspace.taken_away().cloned());
+    Ok(Started { profile, live, attended, narrowing, rules, lacking, record, kept_inside, streaming, end })
 }
 
 fn sum_execs(list: &Mutex<Option<ExecList>>, ended: &mut Ended) {
@@ -380,16 +380,16 @@ impl GitBefore {
 
 /// Refuses to use what was started with more rights than a call has now: a client's sandbox may have become narrower
 /// since, and the rules others.
-pub async fn check_still_allowed(cx: &RunCx, rights: &Rights, rules: Option<u64>) -> Result<()> {
+pub async fn check_still_allowed(cx: &RunCx, started: &Started) -> Result<()> {
+    let Started { narrowing, rules, .. } = started;
     let again = "Close it with shell.session and start it again.";
-    let (now, whole) = (cx.workspace.rights(), cx.session.workspace.rights());
-    let (now, whole, rights) = (now.apart_from_git(), whole.apart_from_git(), rights.apart_from_git());
-    if now != rights && now != whole {
+    let now = cx.workspace.taken_away();
+    if now.is_some() && now != narrowing.as_ref() {
         let message = "it was started with other rights than this call has";
         return Err(Error::permission_denied("client_sandbox", message).hint(again));
     }
     let current = Policed::of(cx).await?.map(|policed| policed.book.generation);
-    if current != rules {
+    if current != *rules {
         let message = "the rules have changed since it was started";
         return Err(Error::permission_denied("rules_changed", message).hint(again));
     }

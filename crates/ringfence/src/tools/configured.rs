@@ -153,9 +153,9 @@ impl Configured {
             max_bytes: None,
         };
         let ran = command::run(cx, call, &self.launcher, command).await;
-        let (cell, outcome) = ran.map_err(|error| self.explain(error))?;
+        let (profile, outcome) = ran.map_err(|error| self.explain(error))?;
         let facts = command::facts(&outcome.ended);
-        Reply::over(cx, &cell, outcome).into_output(facts)
+        Reply::over(cx, profile, outcome).into_output(facts)
     }
 
     /// A program that cannot be started is the operator's matter, and where it lies is too.

@@ -74,7 +74,7 @@ impl Kept {
 
     /// Takes it up for this call: its rights must not exceed the call's, and from now on this call is asked.
     pub async fn take_up(&self, cx: &Arc<RunCx>, clocks: Vec<Arc<Deadline>>) -> Result<()> {
-        command::check_still_allowed(cx, &self.started.rights, self.started.rules).await?;
+        command::check_still_allowed(cx, &self.started).await?;
         self.started.attended.take_over(cx, clocks);
         Ok(())
     }

@@ -101,11 +101,11 @@ impl Shell {
             merged: true,
             max_bytes: None,
         };
-        let (cell, outcome) = command::run(cx, call, &self.launcher, command).await?;
+        let (profile, outcome) = command::run(cx, call, &self.launcher, command).await?;
         let has_failed = outcome.ended.stop.is_none() && outcome.ended.exit_code != Some(0);
         let denials: Vec<_> = outcome.ended.denials.iter().filter_map(|denial| denial.as_object().cloned()).collect();
         let said = [outcome.stdout.text.as_str()];
-        let hint = has_failed.then(|| likely_limit::hint(cx, cell.profile, &said, &denials)).flatten();
+        let hint = has_failed.then(|| likely_limit::hint(cx, profile, &said, &denials)).flatten();
         Ok(output(outcome, hint))
     }
 }

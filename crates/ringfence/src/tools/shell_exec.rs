@@ -148,7 +148,7 @@ impl ShellExec {
         match seen {
             Seen::Over(outcome) => {
                 let facts = command::facts(&outcome.ended);
-                Reply::over(cx, &started.cell, outcome).into_output(facts)
+                Reply::over(cx, started.profile, outcome).into_output(facts)
             }
             Seen::Running(glance) => {
                 let kept = runs.insert(Kept::new("command", &shown, started, None));

@@ -149,13 +149,13 @@ impl ShellSession {
                 look(cx, &runs, &kept, wait, max_bytes).await
             }
             Op::Signal => {
-                kept.started.live.signal(arguments.signal()?.as_raw())?;
                 kept.take_up(cx, vec![Arc::clone(&wait)]).await?;
+                kept.started.live.signal(arguments.signal()?.as_raw())?;
                 look(cx, &runs, &kept, wait, max_bytes).await
             }
             Op::Close => {
                 // Whoever may end it may not therefore see what it said.
-                let shown = command::check_still_allowed(cx, &kept.started.rights, kept.started.rules).await.is_ok();
+                let shown = command::check_still_allowed(cx, &kept.started).await.is_ok();
                 kept.started.live.stop(Stop::Cancelled(Cause::Client));
                 runs.remove(&kept);
                 let until = Box::pin(async move { wait.passed().await });
@@ -206,7 +206,7 @@ fn show(cx: &RunCx, kept: &Kept, seen: Seen, closed: Option<bool>) -> Result<Out
     match seen {
         Seen::Over(outcome) => {
             let mut facts = Facts { denials: Vec::new(), execs: None, ..command::facts(&outcome.ended) };
-            let mut reply = Reply::over(cx, &kept.started.cell, outcome);
+            let mut reply = Reply::over(cx, kept.started.profile, outcome);
             if let Some(shown) = closed {
                 // That it was stopped is what was asked for.
                 reply.error = None;

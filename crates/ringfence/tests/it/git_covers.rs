@@ -319,6 +319,18 @@ fn a_hook_that_is_a_link_to_a_script_of_the_project_is_covered() {
 }
 
 #[test]
+fn hooks_behind_several_links_are_covered() {
+    let stage = Stage::with_repository();
+    stage.write("ws/h2/pre-push", "#!/bin/sh\n");
+    for (target, name) in [("h2", "h1"), ("h1", "hk")] {
+        std::os::unix::fs::symlink(target, stage.0.join("ws").join(name)).unwrap();
+    }
+    stage.git("ws", &["config", "core.hooksPath", "hk"]);
+    stage.run("mkdir evil; echo planted > evil/pre-commit; ln -sfn evil h1; rm -f h1; ln -s evil h1");
+    assert!(!stage.0.join("ws/hk/pre-commit").exists());
+}
+
+#[test]
 fn settings_that_are_reached_by_links_are_covered() {
     let stage = Stage::with_repository();
     // Dotfiles that are kept in the project.

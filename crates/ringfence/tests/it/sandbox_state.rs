@@ -613,6 +613,74 @@ for name, way in [
     assert_eq!(exit_code(&client.wait(&wide)["result"]), 0, "the wider run lives on");
 }
 
+const WORKSPACE_WRITE: &str =
+    r#"{"sandboxPolicy": {"type": "workspace-write", "writable_roots": [], "network_access": false}}"#;
+
+/// What stands in for a missing `.git` while something runs is not the client's business: its word decides.
+#[test]
+fn calls_under_the_same_word_have_one_sandbox_whatever_runs_meanwhile() {
+    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut client = server.connect(SESSIONS);
+    let state: Value = serde_json::from_str(WORKSPACE_WRITE).unwrap();
+    let serve = "echo mine > /tmp/left; exec python3 -m http.server --bind 127.0.0.1 7071";
+    let begun = call_with(&mut client, &state, "shell.exec", json!({"command": serve, "yield_ms": 1}));
+    let id = begun["structuredContent"]["exec_id"].as_str().unwrap_or_else(|| panic!("{begun:#}")).to_owned();
+    let fetch = "python3 -c 'import time, urllib.request\nfor left in range(600, 0, -1):\n try: print(urllib.request.urlopen(\"http://127.0.0.1:7071/\").status); break\n except OSError:\n  if left == 1: raise\n  time.sleep(0.05)'; cat /tmp/left";
+    let found = run_with(&mut client, &state, fetch);
+    assert_holds(json!({"stdout": "200\nmine\n"}), &found["structuredContent"]);
+    let session = |op: &str| json!({"op": op, "id": id, "signal": "KILL"});
+    // Another word has no say in it, not even by a signal.
+    let less = managed(&[special("root", "read")]);
+    let refused = call_with(&mut client, &less, "shell.session", session("signal"));
+    assert_reason(&refused, "client_sandbox");
+    let read = call_with(&mut client, &state, "shell.session", session("read"));
+    assert_holds(json!({"status": "running"}), &read["structuredContent"]);
+    assert_eq!(call_with(&mut client, &state, "shell.session", session("signal"))["isError"], false);
+}
+
+/// Who may not write the workspace leaves nothing that a wider run would execute.
+#[test]
+fn a_call_that_only_reads_has_a_home_of_its_own() {
+    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut client = server.connect(SESSIONS);
+    let read_only = managed(&[special("root", "read")]);
+    assert_eq!(exit_code(&run_with(&mut client, &read_only, "echo mine > ~/planted && cat ~/planted")), 0);
+    let seen = client.call("shell.exec", json!({"command": "cat ~/planted"}));
+    assert_eq!(exit_code(&seen["result"]), 1);
+    let writes: Value = serde_json::from_str(WORKSPACE_WRITE).unwrap();
+    assert_eq!(exit_code(&run_with(&mut client, &writes, "echo cache > ~/cached")), 0);
+    let seen = client.call("shell.exec", json!({"command": "cat ~/cached"}));
+    assert_eq!(exit_code(&seen["result"]), 0, "caches are common to those who write");
+}
+
+/// A page acts for the call that opened it, with its connections.
+#[test]
+fn pages_of_wider_calls_are_not_a_narrowed_calls() {
+    let mut server = Options::new(Transport::Stdio).args(&["--tools", "all"]).spawn();
+    let mut client = server.connect(SESSIONS);
+    std::fs::write(server.workspace().join("index.html"), "<title>wide page</title>").unwrap();
+    let serve = json!({"command": "exec python3 -m http.server --bind 127.0.0.1 7072", "yield_ms": 1});
+    client.call("shell.exec", serve.clone());
+    let open = json!({"url": "http://127.0.0.1:7072/"});
+    let mut opened = Value::Null;
+    eventually(Duration::from_secs(60), "the page is open", || {
+        opened = client.call("browser.navigate", open.clone())["result"].clone();
+        opened["isError"] == false
+    });
+    let state: Value = serde_json::from_str(WORKSPACE_WRITE).unwrap();
+    let tabs = call_with(&mut client, &state, "browser.tabs", json!({}));
+    assert_holds(json!({"pages": []}), &tabs["structuredContent"]);
+    let reached = call_with(&mut client, &state, "browser.navigate", open.clone());
+    assert_eq!(reached["isError"], true, "{reached:#}");
+    // Its own server it does reach.
+    call_with(&mut client, &state, "shell.exec", serve);
+    eventually(Duration::from_secs(60), "its own page is open", || {
+        call_with(&mut client, &state, "browser.navigate", open.clone())["isError"] == false
+    });
+    let wide = client.call("browser.tabs", json!({}))["result"]["structuredContent"].clone();
+    assert_eq!(wide["pages"].as_array().map(Vec::len), Some(1), "{wide:#}");
+}
+
 #[test]
 fn no_state_widens_what_the_operator_allows() {
     let mut server =

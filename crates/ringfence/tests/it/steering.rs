@@ -59,9 +59,10 @@ fn nobody_commits_a_stand_in_and_other_files_beside_it_are_kept() {
     };
     git(&["init", "-q", "."]);
     let mut client = server.connect(SESSIONS);
-    let command = "echo x > .vscode/launch.json; git status --short; until [ -e seen ]; do sleep 0.01; done";
+    let command =
+        "echo x > .vscode/launch.json; git status --short; touch .git/asked; until [ -e seen ]; do sleep 0.01; done";
     let id = client.start_call("shell.exec", &json!({"command": command}));
-    eventually(DEADLINE, "the run has begun", || workspace.join(".vscode/launch.json").exists());
+    eventually(DEADLINE, "the run has begun", || workspace.join(".git/asked").exists());
     assert!(workspace.join(".mcp.json").is_dir() && workspace.join(".vscode/tasks.json").is_dir());
     assert_eq!(git(&["status", "--short", "-uall"]), "?? .vscode/launch.json\n");
     std::fs::write(workspace.join("seen"), "").unwrap();
@@ -105,7 +106,7 @@ fn the_operator_can_take_from_the_list() {
 fn a_path_that_is_not_on_the_list_cannot_be_taken_from_it() {
     let place = visible_folder().join(format!("steering-{}", marker()));
     std::fs::create_dir_all(place.join("ws")).unwrap();
-    for path in [".claude/commands", "src", ".", "/etc", ".git/objects"] {
+    for path in [".claude/commands", "src", ".", "..", "/", "/etc", ".git/objects"] {
         let mut command = std::process::Command::new(binary());
         command.current_dir(place.join("ws")).env("HOME", &place).arg("sandbox").arg("--root").arg(place.join("root"));
         let output = command.args(["--unprotect", path, "--", "true"]).output().unwrap();
@@ -114,6 +115,20 @@ fn a_path_that_is_not_on_the_list_cannot_be_taken_from_it() {
         assert!(said.contains(".vscode/tasks.json"), "what could be taken is named: {said}");
     }
     std::fs::remove_dir_all(place).unwrap();
+}
+
+/// What a run can make closes nothing to later ones.
+#[test]
+fn a_link_of_a_runs_making_stops_no_later_run() {
+    let (server, mut client) = with("");
+    let long = "x".repeat(300);
+    let links = format!("ln -s . .husky; ln -s src .idea; ln -s ~ .zed; ln -s src/file/x .kiro; ln -s {long} .qwen");
+    let result = client.call("shell.exec", json!({"command": format!("mkdir src; touch src/file; {links}")}));
+    assert_holds(json!({"exit_code": 0}), &result["result"]["structuredContent"]);
+    let result = client.call("shell.exec", json!({"command": "echo after > src/file; rm .husky"}));
+    assert_eq!(std::fs::read_to_string(server.workspace().join("src/file")).unwrap(), "after\n", "{result:#}");
+    // The link itself is protected by now.
+    assert!(server.workspace().join(".husky").is_symlink());
 }
 
 fn with(config: &str) -> (crate::support::Server, crate::support::Client) {

@@ -19,7 +19,7 @@ use crate::base::narrowing::{Narrowed, Narrowing};
 pub(super) struct Client {
     /// What it was told.
     narrowing: Arc<Narrowing>,
-    /// It leaves less than the operator does.
+    /// It may leave less than the operator does.
     takes_away: bool,
     /// What is refused without it as well.
     before: Rights,
@@ -92,7 +92,8 @@ impl Workspace {
         let closed = hidden.iter().filter_map(|hidden| Closed::in_workspace(&self.path, hidden));
         let client = Client {
             narrowing: Arc::new(narrowing.clone()),
-            takes_away: rights.apart_from_git() != whole.apart_from_git(),
+            // By its word alone: what is there at the moment, and what stands in for something, comes and goes.
+            takes_away: narrowing.files.is_some() || !narrowing.network,
             before: self.rights.clone(),
             closed: closed.collect::<Result<_>>()?,
             denied,
@@ -118,7 +119,7 @@ impl Workspace {
         self.client.is_some()
     }
 
-    /// The client's sandbox, if it leaves less than the operator does.
+    /// The client's sandbox, if it may leave less than the operator does.
     pub fn taken_away(&self) -> Option<&Arc<Narrowing>> {
         self.client.as_ref().filter(|client| client.takes_away).map(|client| &client.narrowing)
     }

@@ -11,7 +11,8 @@ use super::report::{Report, Thrown};
 use super::turn::Heard;
 use crate::base::call::{Block, Facts, Output, Status};
 use crate::base::{Error, Kind, Result};
-use crate::sandbox::{Cell, Seen, Stop};
+use crate::config::Profile;
+use crate::sandbox::{Seen, Stop};
 use crate::tools::command::{self, millis};
 use crate::tools::shell_exec::Reply as Plain;
 use crate::tools::{RunCx, arguments};
@@ -53,7 +54,7 @@ const OWN: &[&str] = &["result", "artifacts", "figures"];
 
 /// Where it ran, and what lives on.
 pub struct Place<'a> {
-    pub cell: &'a Cell,
+    pub profile: Profile,
     /// How long this turn took.
     pub took: Duration,
     /// The handle of the interpreter, if it is one that stays.
@@ -69,7 +70,7 @@ pub fn output(cx: &RunCx, place: &Place<'_>, seen: Seen, heard: Heard, made: Mad
             // It may have ended by itself after it was interrupted.
             outcome.ended.stop = outcome.ended.stop.or(stop);
             let facts = command::facts(&outcome.ended);
-            let mut plain = Plain::over(cx, place.cell, outcome);
+            let mut plain = Plain::over(cx, place.profile, outcome);
             if let Some(id) = place.session {
                 plain.warnings.push(ended(id, place.language, stop));
             }
@@ -101,7 +102,7 @@ pub fn output(cx: &RunCx, place: &Place<'_>, seen: Seen, heard: Heard, made: Mad
     if facts.status == Some(Status::Failed) {
         let thrown =
             report.error.as_ref().map_or(String::new(), |thrown| format!("{}: {}", thrown.name, thrown.message));
-        plain.explain_failure(cx, place.cell.profile, &thrown);
+        plain.explain_failure(cx, place.profile, &thrown);
     }
     if let Some(thrown) = report.error {
         tell(&mut plain.error, thrown);

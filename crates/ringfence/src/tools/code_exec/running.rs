@@ -194,7 +194,7 @@ impl Running<'_> {
         let saved = heard.report.as_mut().map(|report| std::mem::take(&mut report.saved)).unwrap_or_default();
         let made: Made = before.compare(saved).await;
         let session = kept.map(|kept| kept.id.as_str());
-        let place = Place { cell: &started.cell, took, session, language: self.found.runtime.language };
+        let place = Place { profile: started.profile, took, session, language: self.found.runtime.language };
         reply::output(cx, &place, seen, heard, made)
     }
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::base::call::{Facts, Output, Status};
 use crate::base::{Error, Kind, Result};
 use crate::config::Profile;
-use crate::sandbox::{Cell, Ended, Glance, KeptCommand, Outcome, Shown, Stop};
+use crate::sandbox::{Ended, Glance, KeptCommand, Outcome, Shown, Stop};
 use crate::tools::command::{self, millis};
 use crate::tools::{RunCx, likely_limit};
 
@@ -68,7 +68,7 @@ pub struct Sandbox {
 
 impl Reply {
     /// One that is over.
-    pub fn over(cx: &RunCx, cell: &Cell, outcome: Outcome) -> Reply {
+    pub fn over(cx: &RunCx, profile: Profile, outcome: Outcome) -> Reply {
         let ended = outcome.ended;
         let error = stopped(cx, &ended);
         let denials = ended.denials.iter().filter_map(|denial| denial.as_object().cloned()).collect();
@@ -80,8 +80,8 @@ impl Reply {
             output: ended.output,
             duration_ms: millis(ended.duration),
             sandbox: Some(Sandbox {
-                profile: cell.profile.name(),
-                network: if cell.profile == Profile::None { "all" } else { cx.workspace.rights().network.name() },
+                profile: profile.name(),
+                network: if profile == Profile::None { "all" } else { cx.workspace.rights().network.name() },
                 limits: ended.limits,
                 denials,
             }),
@@ -92,7 +92,7 @@ impl Reply {
             ..Reply::showing(cx, outcome.stdout, outcome.stderr)
         };
         if has_failed {
-            reply.explain_failure(cx, cell.profile, "");
+            reply.explain_failure(cx, profile, "");
         }
         reply
     }

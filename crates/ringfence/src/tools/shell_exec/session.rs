@@ -187,7 +187,7 @@ fn answer(cx: &RunCx, kept: &Arc<Kept>, runs: &Runs, seen: Seen, came: Came, too
                 outcome.ended.stop.get_or_insert(stop);
             }
             let facts = command::facts(&outcome.ended);
-            let mut reply = Reply::over(cx, &kept.started.cell, outcome);
+            let mut reply = Reply::over(cx, kept.started.profile, outcome);
             reply.warnings.push(format!("the shell {} has ended", kept.id));
             reply.into_output(facts)
         }
@@ -225,7 +225,7 @@ fn ended(
     };
     reply.status = status.name();
     if status == Status::Failed {
-        reply.explain_failure(cx, kept.started.cell.profile, "");
+        reply.explain_failure(cx, kept.started.profile, "");
     }
     reply.error = error.and_then(|error| error.body(&cx.trace_id).as_object().cloned());
     let facts = Facts {

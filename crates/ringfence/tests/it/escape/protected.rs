@@ -258,6 +258,39 @@ echo after > nowhere/yet/settings; echo after > .claude/settings; ln -sfn mine .
     });
 }
 
+/// Whatever decides where a protected name leads: links between the first and the last, and directories that a link
+/// only passes through.
+#[test]
+fn nothing_on_the_way_of_a_link_is_replaced() {
+    by_default().holds(|cx| {
+        let link = |target: &str, name: &str| std::os::unix::fs::symlink(target, cx.workspace(name)).unwrap();
+        for name in ["conf/real", "v1/real", "pass/x", "real"] {
+            cx.inside(name, "before");
+        }
+        link("conf/link", ".mcp.json");
+        link("real", "conf/link");
+        link("current/real", ".envrc");
+        link("v1", "current");
+        link("pass/../real", ".claude");
+        link("one", ".gemini");
+        link("two", "one");
+        link("not/../yet", ".cursor");
+        let script = r#"
+mkdir -p evil/deep; for at in evil/real evil/yet evil/settings; do echo after > $at; done
+ln -sfn ../evil/real conf/link; ln -sfn evil current; mv current c; ln -s evil current
+mv pass p; ln -s evil/deep pass; ln -sfn evil one; rm -f one; ln -s evil one; ln -s evil two
+ln -s evil/deep not; mkdir -p not/../yet; mv not n; ln -s evil/deep not"#;
+        cx.bash(script, &[]);
+        for name in [".mcp.json", ".envrc", ".claude"] {
+            unchanged(cx.workspace(name), "before")?;
+        }
+        for name in [".gemini/settings", ".cursor"] {
+            held(std::fs::metadata(cx.workspace(name)).is_err(), format!("{name} leads somewhere"))?;
+        }
+        Ok(())
+    });
+}
+
 #[test]
 fn a_path_that_the_caller_protects_is_not_written() {
     by_default().holds(|cx| {
