@@ -6,18 +6,20 @@ use std::collections::{BTreeSet, HashSet};
 use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 use crate::mounts;
 use crate::rights::Rights;
+use crate::sys;
 
-/// Events that are read in one go.
-const AT_ONCE: usize = 64;
+/// How long to wait at most before looking by ourselves, where nothing can be watched.
 const INTERVAL: Duration = Duration::from_millis(20);
 
 /// The watch over a run's covers.
@@ -64,30 +66,49 @@ impl Keeper {
         Ok(watch)
     }
 
-    /// How long to wait at most before looking by ourselves. A user may have used up all that can be watched, and a
-    /// look costs a few microseconds.
-    pub fn interval(&self) -> Option<Duration> {
-        (self.watch.is_none() && !self.covers.is_empty()).then_some(INTERVAL)
+    /// Whether there is nothing to keep.
+    pub fn is_idle(&self) -> bool {
+        self.covers.is_empty() && self.rights.hidden.is_empty()
     }
 
-    /// Ready to be read when something has changed.
-    pub fn watch(&self) -> Option<BorrowedFd<'_>> {
-        self.watch.as_ref().map(AsFd::as_fd)
+    /// Puts covers on again until the run is over, and names what had none for a moment. The thread moves to where the
+    /// run's mounts are; if it cannot, nothing is covered, since from anywhere else it would cover what is everybody's.
+    pub fn serve(&self, mounts: &OwnedFd, run: &OwnedFd, uncovered: impl Fn(&Path)) {
+        let entered = sys::unshare(UnshareFlags::FS)
+            .and_then(|()| Ok(move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?));
+        if entered.is_err() {
+            return;
+        }
+        while self.wait(run) {
+            self.cover_missing(&uncovered);
+        }
     }
 
-    /// Puts covers on again where they are missing, and gives what had none for a moment. The thread has to be where
-    /// the run's mounts are.
-    pub fn look(&self) -> Vec<PathBuf> {
+    /// Waits until there is a reason to look. False when the run is over: no process uses its filter any more.
+    fn wait(&self, run: &OwnedFd) -> bool {
+        // Calls that wait there are another thread's; only its end is asked for, which is always told.
+        let mut watched = vec![PollFd::from_borrowed_fd(run.as_fd(), PollFlags::empty())];
+        watched.extend(self.watch.as_ref().map(|watch| PollFd::from_borrowed_fd(watch.as_fd(), PollFlags::IN)));
+        // A user may have used up all that can be watched, and a look costs a few microseconds.
+        let limit = self.watch.is_none().then(|| Timespec { tv_sec: 0, tv_nsec: i64::from(INTERVAL.subsec_nanos()) });
+        match poll(&mut watched, limit.as_ref()) {
+            Ok(_) => watched[0].revents().is_empty(),
+            Err(errno) => errno == Errno::INTR,
+        }
+    }
+
+    /// Puts covers on again where they are missing, and names each that was.
+    fn cover_missing(&self, uncovered: &impl Fn(&Path)) {
         let concerned = self.watch.as_ref().is_none_or(|watch| self.concerns(watch));
         if !concerned {
-            return Vec::new();
+            return;
         }
         // What is not there cannot be covered; what comes in its place is told of again.
         let open = self.covers.iter().filter(|cover| mounts::cover_again(&self.rights, cover).unwrap_or(false));
-        let open: Vec<PathBuf> = open.cloned().collect();
+        open.for_each(|path| uncovered(path));
         let hidden = self.rights.hidden.iter().filter(|hidden| !mounts::holds_writable(&self.rights, hidden));
         let shown = hidden.filter(|hidden| mounts::hide_again(hidden).unwrap_or(false));
-        open.into_iter().chain(shown.cloned()).collect()
+        shown.for_each(|path| uncovered(path));
     }
 
     /// Whether anything that has happened is about what is watched.
@@ -96,12 +117,7 @@ impl Keeper {
         let mut space = [MaybeUninit::uninit(); 4096];
         let mut events = inotify::Reader::new(watch, &mut space);
         let mut concerned = false;
-        // A run can rename faster than anybody reads, and others wait for this thread too.
-        for count in 0.. {
-            // What has been read already would be lost.
-            if count >= AT_ONCE && events.is_buffer_empty() {
-                break;
-            }
+        while !concerned || !events.is_buffer_empty() {
             let Ok(event) = events.next() else { break };
             let lost = event.events().contains(ReadFlags::QUEUE_OVERFLOW);
             concerned |= lost || event.file_name().is_some_and(is_watched);

@@ -15,12 +15,13 @@ pub mod rename;
 use std::collections::BTreeMap;
 use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 
 use crate::keep::Keeper;
@@ -88,9 +89,10 @@ impl Denials {
     }
 }
 
-/// Answers the run's system calls, on threads of its own, until the run has ended.
+/// Answers the run's system calls and keeps its covers on, on threads of its own, until the run has ended.
 ///
-/// One of them also keeps the run's covers on, since both are done from where the run is.
+/// Covers have a thread to themselves: a call is answered with the run's own memory and paths, and whoever looks at those
+/// waits as long as the run can make them wait.
 pub(crate) fn answer(
     listener: OwnedFd,
     reach: Reach,
@@ -112,7 +114,13 @@ pub(crate) fn answer(
             (Some(exec::Watch::begin(Arc::clone(&listener), terms, Box::new(others))?), Some((bell, inbox)))
         }
     };
-    let gate = Gate { listener, handed, keeper, denials, pending: Arc::default() };
+    if let Some(mounts) = reach.mounts.as_ref().filter(|_| !keeper.is_idle()) {
+        let (mounts, run, denials) = (mounts.try_clone()?, Arc::clone(&listener), denials.clone());
+        // What was open to the run until now, because the host has put something else there, is for people to know.
+        let uncovered = move |path: &Path| denials.add("uncovered", &path.display().to_string());
+        thread::Builder::new().spawn(move || keeper.serve(&mounts, &run, uncovered))?;
+    }
+    let gate = Gate { listener, handed, denials, pending: Arc::default() };
     thread::Builder::new().spawn(move || gate.serve(reach))?;
     Ok(watch)
 }
@@ -121,7 +129,6 @@ struct Gate {
     listener: Arc<OwnedFd>,
     /// Where calls come from that others have taken from the listener.
     handed: Option<(PipeReader, Receiver<Notification>)>,
-    keeper: Keeper,
     denials: Denials,
     /// Connections that are being made.
     pending: Arc<AtomicUsize>,
@@ -131,16 +138,7 @@ impl Gate {
     fn serve(self, reach: Reach) {
         // Whoever cannot enter refuses every connection, rather than answer from the wrong place.
         let place = reach.enter().map(Arc::new);
-        while let Some(called) = self.wait() {
-            // From anywhere else than the run's mounts it would cover what is everybody's.
-            let open = if place.is_ok() { self.keeper.look() } else { Vec::new() };
-            for open in open {
-                // The host has put something else there. It was open to the run until now, which is for people to know.
-                self.denials.add("uncovered", &open.display().to_string());
-            }
-            if !called {
-                continue;
-            }
+        while self.wait() {
             match self.next() {
                 Ok(call) if call.call == libc::SYS_connect => match &place {
                     Ok(place) => self.connect(place, call),
@@ -166,21 +164,15 @@ impl Gate {
         }
     }
 
-    /// Waits for a call or a change, and says whether there is a call. `None` when no process uses the filter any
-    /// more: receiving would then fail for ever.
-    fn wait(&self) -> Option<bool> {
+    /// Waits for a call. False when no process uses the filter any more: receiving would then fail for ever.
+    fn wait(&self) -> bool {
         let source = self.handed.as_ref().map_or(self.listener.as_fd(), |(bell, _)| bell.as_fd());
-        let mut watched = vec![PollFd::from_borrowed_fd(source, PollFlags::IN)];
-        watched.extend(self.keeper.watch().map(|watch| PollFd::from_borrowed_fd(watch, PollFlags::IN)));
-        let limit = self
-            .keeper
-            .interval()
-            .map(|limit| Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) });
-        match poll(&mut watched, limit.as_ref()) {
-            Ok(_) if watched[0].revents().contains(PollFlags::IN) => Some(true),
-            Ok(_) if watched[0].revents().is_empty() => Some(false),
-            Ok(_) => None,
-            Err(errno) => (errno == rustix::io::Errno::INTR).then_some(false),
+        loop {
+            let mut watched = [PollFd::from_borrowed_fd(source, PollFlags::IN)];
+            match poll(&mut watched, None) {
+                Err(rustix::io::Errno::INTR) => {}
+                polled => return polled.is_ok() && watched[0].revents().contains(PollFlags::IN),
+            }
         }
     }
 
