@@ -44,6 +44,10 @@ const NEW_HOST_NAMES: u32 = 0x0400_0000;
 const NEVER_NESTED: u32 = NEW_CONTROL_GROUPS | NEW_HOST_NAMES | NEW_TIME;
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541c;
+const SET_LEASE: u32 = libc::F_SETLEASE as u32;
+/// A lease on a directory, from Linux 6.19 on.
+const SET_DELEGATION: u32 = 1040;
+const NOTIFY: u32 = libc::F_NOTIFY as u32;
 /// Of a file's mode: run as its owner, run as its group.
 const SET_ID: u32 = 0o6000;
 /// Flags of `open` with which a mode is given.
@@ -130,6 +134,11 @@ const RULES: &[Rule] = rules![
     SYS_fanotify_init => Then::Fail(libc::EPERM),
     // Types into the terminal of whoever looks on.
     SYS_ioctl [Test::Among { arg: 1, mask: ALL, values: &[TIOCSTI, TIOCLINUX] }] => NO,
+    // A lease needs no right but to read a file of one's own. Whoever opens that file then waits for its holder, up to
+    // `fs.lease-break-time`: every program of the host would. The error is that for the files of another user.
+    SYS_fcntl [Test::Among { arg: 1, mask: ALL, values: &[SET_LEASE, SET_DELEGATION] }] => Then::Fail(libc::EACCES),
+    // Watches directories without counting against any limit of the user. Programs use inotify, which counts.
+    SYS_fcntl [Test::Among { arg: 1, mask: ALL, values: &[NOTIFY] }] => Then::Fail(libc::EINVAL),
     // A connection that is made with the first data, past `connect`.
     SYS_sendto [Test::AnyBit { arg: 3, bits: FAST_OPEN }] => Then::Fail(libc::EOPNOTSUPP),
     SYS_sendmsg [Test::AnyBit { arg: 2, bits: FAST_OPEN }] => Then::Fail(libc::EOPNOTSUPP),

@@ -83,6 +83,32 @@ fn every_rule_fits_what_it_is_about_and_nothing_else() {
     );
 }
 
+/// Programs lock, duplicate and resize as usual; only what keeps others waiting or counts nowhere is refused.
+#[test]
+fn leases_and_directory_notices_are_refused_and_other_controls_are_not() {
+    const F_OFD_SETLKW: libc::c_int = 38;
+    const F_ADD_SEALS: libc::c_int = 1033;
+    let program = program(rules(Case { namespaces: true, ..Case::default() }));
+    let control = |command: u64| run(&program, ARCHITECTURE, libc::SYS_fcntl, [3, command, 0, 0, 0, 0]);
+    for high in [0, 1_u64 << 32] {
+        let command = |number: libc::c_int| control(high | number as u64);
+        assert_eq!((command(libc::F_SETLEASE), command(1040)), (fails(libc::EACCES), fails(libc::EACCES)));
+        assert_eq!(command(libc::F_NOTIFY), fails(libc::EINVAL));
+        for usual in [
+            libc::F_DUPFD_CLOEXEC,
+            libc::F_SETFL,
+            libc::F_SETLK,
+            F_OFD_SETLKW,
+            libc::F_SETOWN,
+            libc::F_SETPIPE_SZ,
+            F_ADD_SEALS,
+            libc::F_GETLEASE,
+        ] {
+            assert_eq!(command(usual), ALLOW, "{usual}");
+        }
+    }
+}
+
 /// Where a run has a pid namespace, its first process is refused by number and by user, and every other is open.
 #[test]
 fn the_first_process_is_refused_by_its_number() {
