@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use jail::limits::{Cage, Limits, Means, set_rlimits};
+use jail::limits::{Cage, Limits, Means, set_file_limit, set_rlimits};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args();
@@ -30,6 +30,7 @@ fn program(mut args: Args) -> Result<Command, Box<dyn Error>> {
 fn confine(limits: &Limits, args: Args) -> Result<(), Box<dyn Error>> {
     let mut program = program(args)?;
     set_rlimits(limits, Means::Rlimits)?;
+    set_file_limit(limits)?;
     Err(program.exec().into())
 }
 

@@ -127,6 +127,9 @@ fn enter(step: &Step<'_>, mut fds: Fds<OwnedFd>) -> Result<(Command, Option<Owne
     } else if let Some(user) = &spec.user {
         sys::become_user(user.uid, user.gid, &user.groups).in_layer(Layer::Program, "become another user")?;
     }
+    // The listener was the last descriptor to be handed over. Earlier, a run that has filled the user's count of those in
+    // transit could stop this one.
+    limits::set_file_limit(&spec.limits).in_layer(Layer::Limits, "limit the open files")?;
     // The tree may look at its own processes; the flag was cleared for what ran here before.
     set_dumpable_behavior(DumpableBehavior::Dumpable).in_layer(Layer::Program, "be an ordinary process")?;
     let mut command = command(spec, step.port);

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use cage::Cage;
 pub use cgroup::{Door, Places};
-pub use rlimits::{raise_files, set_rlimits, usual_files};
+pub use rlimits::{raise_files, set_file_limit, set_rlimits, usual_files};
 
 /// The most that one run may use; `None` leaves it to the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

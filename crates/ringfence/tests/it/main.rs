@@ -16,6 +16,7 @@ mod codex_pair;
 mod config;
 mod configured;
 mod crowds;
+mod descriptors;
 mod doctor;
 mod escalate;
 mod escape;
