@@ -27,11 +27,24 @@ use crate::fault::{Fault, InLayer, Layer};
 use crate::rights::Rights;
 use crate::sys::{self, NODEV, NOEXEC, NOSUID, RDONLY};
 
-/// Directories that a session has for itself, with the mode and size of each.
-const PRIVATE: &[(&str, &str, &str)] = &[("/tmp", "1777", "2g"), ("/var/tmp", "1777", "512m"), ("/run", "0755", "64m")];
-const SHM_SIZE: &str = "512m";
+/// Directories that a session has for itself, with the mode and room of each.
+const PRIVATE: &[(&str, &str, TmpfsRoom)] = &[
+    ("/tmp", "1777", TmpfsRoom { bytes: "2g", files: "512k" }),
+    ("/var/tmp", "1777", TmpfsRoom { bytes: "512m", files: "128k" }),
+    ("/run", "0755", TmpfsRoom { bytes: "64m", files: "16k" }),
+];
+const SHM: TmpfsRoom = TmpfsRoom { bytes: "512m", files: "64k" };
 /// Enough for names and links, far too little for a file.
-const EMPTY_SIZE: &str = "64k";
+const EMPTY: TmpfsRoom = TmpfsRoom { bytes: "64k", files: "4k" };
+/// Pseudo-terminals of a session. The kernel has some thousands for the whole machine.
+const TERMINALS: &str = "256";
+
+/// How much a file system in memory takes. An empty file, a directory and a link take no bytes of it but about a KiB of
+/// the kernel's, so their number has a limit of its own.
+struct TmpfsRoom {
+    bytes: &'static str,
+    files: &'static str,
+}
 
 /// In /dev: where a run's own `resolv.conf` comes from, and what hidden places are covered with.
 const RESOLVER_DIRECTORY: &str = ".resolver";
@@ -65,9 +78,9 @@ pub fn build_ground(rights: &Rights) -> Result<(), Fault> {
 
     let tree = Tree { root };
     let mut covers: Vec<OwnedFd> = Vec::new();
-    for (path, mode, size) in PRIVATE {
+    for (path, mode, room) in PRIVATE {
         if let Some(at) = tree.open(Path::new(path)).mounts(*path)? {
-            attach(&tmpfs(mode, size, NOSUID | NODEV).mounts(*path)?, &at).mounts(*path)?;
+            attach(&tmpfs(mode, room, NOSUID | NODEV).mounts(*path)?, &at).mounts(*path)?;
         }
     }
     devices(&tree, &outer)?;
@@ -302,8 +315,9 @@ fn attach(mount: &OwnedFd, at: &OwnedFd) -> rustix::io::Result<()> {
     move_mount(mount, "", at, "", how)
 }
 
-fn tmpfs(mode: &str, size: &str, flags: u64) -> io::Result<OwnedFd> {
-    file_system("tmpfs", &[("mode", mode), ("size", size)], &[], flags)
+fn tmpfs(mode: &str, room: &TmpfsRoom, flags: u64) -> io::Result<OwnedFd> {
+    let options = [("mode", mode), ("size", room.bytes), ("nr_inodes", room.files)];
+    file_system("tmpfs", &options, &[], flags)
 }
 
 fn file_system(kind: &str, options: &[(&str, &str)], switches: &[&str], flags: u64) -> io::Result<OwnedFd> {
@@ -346,7 +360,7 @@ fn kept_sources(outer: &OwnedFd) -> Vec<(PathBuf, OwnedFd)> {
 
 fn devices(tree: &Tree, outer: &OwnedFd) -> Result<(), Fault> {
     let Some(at) = tree.open(Path::new("/dev")).mounts("/dev")? else { return Ok(()) };
-    let dev = tmpfs("0755", EMPTY_SIZE, NOSUID | NOEXEC).mounts("/dev")?;
+    let dev = tmpfs("0755", &EMPTY, NOSUID | NOEXEC).mounts("/dev")?;
     for name in DEVICES {
         make_file(&dev, OsStr::new(name)).mounts(format!("/dev/{name}"))?;
     }
@@ -368,9 +382,10 @@ fn devices(tree: &Tree, outer: &OwnedFd) -> Result<(), Fault> {
             attach(&copy, &place(name).mounts(&what)?).mounts(&what)?;
         }
     }
-    let pts = file_system("devpts", &[("ptmxmode", "0666"), ("mode", "620")], &["newinstance"], NOSUID | NOEXEC);
+    let options = [("ptmxmode", "0666"), ("mode", "620"), ("max", TERMINALS)];
+    let pts = file_system("devpts", &options, &["newinstance"], NOSUID | NOEXEC);
     attach(&pts.mounts("/dev/pts")?, &place("pts").mounts("/dev/pts")?).mounts("/dev/pts")?;
-    let shm = tmpfs("1777", SHM_SIZE, NOSUID | NODEV).mounts("/dev/shm")?;
+    let shm = tmpfs("1777", &SHM, NOSUID | NODEV).mounts("/dev/shm")?;
     attach(&shm, &place("shm").mounts("/dev/shm")?).mounts("/dev/shm")?;
     sys::mount_setattr(dev.as_fd(), RDONLY, false).mounts("/dev")
 }
@@ -390,7 +405,7 @@ fn hide(tree: &Tree, path: &Path) -> io::Result<()> {
 /// Covers a directory that a writable place lies in. The way through it has yet to be made, so it is not closed.
 fn hide_around(tree: &Tree, path: &Path) -> io::Result<Option<OwnedFd>> {
     let Some(at) = tree.open(path)? else { return Ok(None) };
-    let cover = tmpfs("0711", EMPTY_SIZE, NOSUID | NODEV | NOEXEC)?;
+    let cover = tmpfs("0711", &EMPTY, NOSUID | NODEV | NOEXEC)?;
     attach(&cover, &at)?;
     Ok(Some(cover))
 }
@@ -418,7 +433,7 @@ fn proc(tree: &Tree) -> Result<(), Fault> {
 fn put_resolv_conf(tree: &Tree, text: &str) -> io::Result<()> {
     let Some(at) = tree.open(Path::new(RESOLV_CONF))? else { return Ok(()) };
     let directory = tree.open_exactly(&Path::new("/dev").join(RESOLVER_DIRECTORY))?;
-    let files = tmpfs("0755", EMPTY_SIZE, NOSUID | NODEV | NOEXEC)?;
+    let files = tmpfs("0755", &EMPTY, NOSUID | NODEV | NOEXEC)?;
     // A file of a tree that is not in place cannot be copied.
     attach(&files, &directory)?;
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;

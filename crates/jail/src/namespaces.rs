@@ -10,6 +10,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 use serde::{Deserialize, Serialize};
 
 use crate::fault::{Fault, InLayer, Layer};
+use crate::limits;
 use crate::packet::Channel;
 use crate::sys::{self, Fork};
 
@@ -35,16 +36,27 @@ impl Tier {
     }
 }
 
-/// Moves this process into namespaces of a session: users, mounts, SysV and POSIX queues, host name.
+/// Moves this process into namespaces of a session: users, mounts, SysV and POSIX queues, host name. What the session may
+/// leave in them is limited.
 pub fn enter(tier: Tier) -> Result<(), Fault> {
-    let session = UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS;
-    // As root none is needed, and bubblewrap has made one around us.
-    if matches!(tier, Tier::Root | Tier::Bwrap) {
-        return sys::unshare(session).in_layer(Layer::Namespaces, "make namespaces");
-    }
+    let session = UnshareFlags::NEWNS | UnshareFlags::NEWUTS;
     // We stay who we are, and are nobody else: one user, one group.
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    make_users(session, user, group)
+    match tier {
+        // As root none of users is needed, and bubblewrap has made one around us.
+        Tier::Root | Tier::Bwrap => {
+            sys::unshare(session | UnshareFlags::NEWIPC).in_layer(Layer::Namespaces, "make namespaces")?;
+        }
+        Tier::Namespaces if user == 0 => make_users(session | UnshareFlags::NEWIPC, user, group)?,
+        Tier::Namespaces => {
+            // Only the root of the user namespace that one for queues belongs to may limit what is in it. So we are root
+            // in one of our own first, and ourselves again in a second one inside it.
+            make_users(UnshareFlags::NEWIPC, 0, 0)?;
+            make_users(session, user, group)?;
+        }
+    }
+    limits::limit_session(tier != Tier::Root);
+    Ok(())
 }
 
 /// What a server's root is called in a run that is a sandbox itself.

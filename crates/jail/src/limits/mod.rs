@@ -7,6 +7,7 @@ mod cage;
 mod cgroup;
 mod poll;
 mod rlimits;
+mod session;
 
 use std::fmt;
 
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use cage::Cage;
 pub use cgroup::{Door, Places};
 pub use rlimits::{raise_files, set_file_limit, set_rlimits, usual_files};
+pub(crate) use session::limit_session;
 
 /// The most that one run may use; `None` leaves it to the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

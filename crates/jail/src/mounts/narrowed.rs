@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use super::{EMPTY_SIZE, InMounts, Tree, attach, clone_tree, tmpfs};
+use super::{EMPTY, InMounts, Tree, attach, clone_tree, tmpfs};
 use crate::fault::Fault;
 use crate::rights::Rights;
 use crate::sys::{self, NODEV, NOEXEC, NOSUID, RDONLY};
@@ -21,7 +21,7 @@ pub(super) fn veil(tree: &Tree, rights: &Rights) -> Result<(), Fault> {
                 kept.push((path, clone_tree(place.as_fd(), true, NOSUID).mounts(path.display().to_string())?));
             }
         }
-        let cover = tmpfs("0711", EMPTY_SIZE, NOSUID | NODEV | NOEXEC).mounts(&shown)?;
+        let cover = tmpfs("0711", &EMPTY, NOSUID | NODEV | NOEXEC).mounts(&shown)?;
         attach(&cover, &at).mounts(&shown)?;
         for (path, source) in kept {
             let is_file =

@@ -7,6 +7,7 @@
 //! one of these modes alone. `RINGFENCE_TIER=bwrap` (or `root`) comes by the namespaces of `default` another way.
 
 mod cx;
+mod disturbance;
 mod fence;
 mod hidden;
 mod kernel;
