@@ -178,6 +178,51 @@ fn a_host_that_changes_a_protected_file_does_not_open_it() {
     assert_eq!(std::fs::read_to_string(git.join("config")).unwrap(), "[core]\n[user]\n");
 }
 
+/// More connections than a supervisor makes at once, to a listener that accepts none, and again as soon as one is refused.
+/// When the host has replaced the file, it waits for the cover.
+const CROWD: &str = r"
+import os, socket, sys, threading, time
+listener = socket.socket(socket.AF_UNIX)
+listener.bind('/tmp/full')
+listener.listen(0)
+refused = threading.Event()
+def connect():
+    while True:
+        try:
+            socket.socket(socket.AF_UNIX).connect('/tmp/full')
+        except OSError:
+            refused.set()
+threads = [threading.Thread(target=connect, daemon=True) for _ in range(160)]
+for thread in threads:
+    thread.start()
+refused.wait()
+open('ready', 'w').close()
+while '[user]' not in open('.git/config').read():
+    time.sleep(0.001)
+until = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < until and not os.statvfs('.git/config').f_flag & os.ST_RDONLY:
+    time.sleep(0.001)
+print('covered' if os.statvfs('.git/config').f_flag & os.ST_RDONLY else 'open', flush=True)
+os._exit(0)
+";
+
+#[test]
+fn connections_that_wait_do_not_keep_a_cover_off() {
+    let mut server = Options::new(Transport::Stdio).spawn();
+    let mut client = server.connect(SESSIONS);
+    let git = server.workspace().join(".git");
+    std::fs::create_dir_all(git.join("hooks")).unwrap();
+    std::fs::write(git.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+    std::fs::write(git.join("config"), "[core]\n").unwrap();
+    let patience = (DEADLINE / 2).as_secs().to_string();
+    let id = client.start_call("shell.exec", &json!({"argv": ["python3", "-c", CROWD, patience]}));
+    eventually(DEADLINE, "all that are made at once wait", || server.workspace().join("ready").exists());
+    std::fs::write(git.join("config.lock"), "[core]\n[user]\n").unwrap();
+    std::fs::rename(git.join("config.lock"), git.join("config")).unwrap();
+    let message = client.finish(id, "shell.exec", &json!({}));
+    assert_eq!(message["result"]["structuredContent"]["stdout"], "covered\n", "{message}");
+}
+
 #[test]
 fn stand_ins_stay_while_any_run_of_any_server_lives() {
     let mut first = Options::new(Transport::Stdio).spawn();
@@ -228,6 +273,51 @@ fn a_memory_hog_is_ended_and_told() {
     assert_eq!(stdout(&mut client, "echo next"), "next\n");
 }
 
+/// Fills what no process maps, and says how many MiB it took.
+const UNMAPPED: &str = r"
+import os, socket, sys
+held, total = [], 0
+def fill(write):
+    global total
+    try:
+        while True:
+            total += write(bytes(65536))
+    except BlockingIOError:
+        pass
+def connection():
+    listener = socket.create_server(('127.0.0.1', 0))
+    return socket.create_connection(listener.getsockname()), listener.accept()[0], listener
+if sys.argv[1] == 'memfd':
+    file = os.memfd_create('x')
+    for _ in range(4000):
+        total += os.write(file, bytes(65536))
+for _ in range(400 if sys.argv[1] == 'unix' else 100 if sys.argv[1] == 'tcp' else 0):
+    held.append(socket.socketpair() if sys.argv[1] == 'unix' else connection())
+    held[-1][0].setblocking(False)
+    held[-1][0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    fill(held[-1][0].send)
+print(total >> 20)
+";
+
+/// Twice the limit is not reached: the run is ended, or the kernel takes no more.
+#[test]
+fn memory_that_no_process_maps_counts_where_there_is_a_control_group() {
+    let mut server = Options::new(Transport::Stdio).config("[sandbox]\nmemory_mb = 64").spawn();
+    let mut client = server.connect(SESSIONS);
+    for kind in ["memfd", "unix", "tcp"] {
+        let message = client.call("shell.exec", json!({"argv": ["python3", "-c", UNMAPPED, kind]}));
+        let result = &message["result"]["structuredContent"];
+        if result["sandbox"]["limits"] == "rlimits" {
+            println!("NOT RUN: there is no control group");
+            return;
+        }
+        match result["stdout"].as_str().unwrap().trim().parse::<u64>() {
+            Ok(taken) => assert!(taken < 128, "{kind}: {message}"),
+            Err(_) => assert!(result["warnings"].to_string().contains("memory"), "{kind}: {message}"),
+        }
+    }
+}
+
 #[test]
 fn a_fork_bomb_ends_with_its_call() {
     let (_server, mut client) = tight();
@@ -258,6 +348,11 @@ fn a_private_tmp_cannot_fill_the_machine() {
     let mut client = server.connect(SESSIONS);
     let size: u64 = stdout(&mut client, "df --output=size -B1 /tmp | tail -n 1").trim().parse().unwrap();
     assert!(size <= 2 << 30, "{size}");
+    for (place, most) in [("/tmp", 512 << 10), ("/var/tmp", 128 << 10), ("/run", 16 << 10), ("/dev/shm", 64 << 10)] {
+        let command = format!("df --output=itotal {place} | tail -n 1");
+        let files: u64 = stdout(&mut client, &command).trim().parse().unwrap();
+        assert_eq!(files, most, "{place}");
+    }
 }
 
 #[test]

@@ -18,6 +18,8 @@ pub(in crate::limits) fn create(places: &Places, name: &Name, limits: &Limits) -
         if set(&memory, "memory.memsw.limit_in_bytes", bytes).is_err() {
             let _ = set(&memory, "memory.swappiness", 0);
         }
+        // Buffers of TCP are counted apart, and only once they have a limit. Newer kernels may come without it.
+        let _ = set(&memory, "memory.kmem.tcp.limit_in_bytes", bytes);
         groups.push(memory);
     }
     Ok(groups)
