@@ -3,18 +3,18 @@
 //! On stdio it is the process, on HTTP the session id bound to its principal, on SSE the GET connection, on
 //! 2026-07-28 an explicit handle we mint. Trust and stored outputs end with it.
 
+mod outputs;
+
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use crate::base::held_dir::HeldDir;
 use crate::base::ids::short;
 use crate::base::narrowing::Narrowing;
 use crate::base::workspace::Workspace;
-use crate::base::{Cancel, Error, Kind, Result};
+use crate::base::{Cancel, Result};
+pub use outputs::{OpenOutput, OutputQuota, OutputQuotas, Outputs};
 
 /// Who calls. With auth off there is one principal, the local user.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -115,6 +115,12 @@ impl Session {
         }
     }
 
+    /// The same session, with outputs that count together with those of others. For one that has stored none yet.
+    pub fn with_quota(self, quota: Arc<OutputQuota>, root: &Path) -> Self {
+        let outputs = Outputs::with_quota(root.join("outputs").join(&self.id), quota);
+        Session { outputs: Arc::new(outputs), ..self }
+    }
+
     pub fn client(&self) -> Client {
         self.client.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -184,52 +190,4 @@ pub struct View {
     pub session: Arc<Session>,
     /// False for a 2026-07-28 request without a handle: it can be granted nothing that outlives it.
     pub lasting: bool,
-}
-
-/// Whole outputs, kept under root while the session lives so that `file.read output:<id>` can read on.
-pub struct Outputs {
-    dir: PathBuf,
-    /// Made with the first output.
-    held: Mutex<Option<HeldDir>>,
-}
-
-impl Outputs {
-    pub fn new(dir: PathBuf) -> Self {
-        Outputs { dir, held: Mutex::default() }
-    }
-
-    /// A new, empty output and the handle to read it by (`output:o-…`).
-    pub fn create(&self) -> Result<(String, File)> {
-        let failed = |error: std::io::Error| Error::internal("cannot store the output").source(error);
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.is_none() {
-            *held = Some(HeldDir::create(self.dir.clone()).map_err(failed)?);
-        }
-        drop(held);
-        let id = short("o");
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(self.dir.join(&id))
-            .map_err(failed)?;
-        Ok((format!("output:{id}"), file))
-    }
-
-    /// Opens `output:<id>` of this session.
-    pub fn open(&self, handle: &str) -> Result<File> {
-        let not_found = || {
-            Error::new(Kind::NotFound, "there is no such output in this session")
-                .hint("Use the `output:` handle exactly as a result gave it; outputs end with their session.")
-        };
-        let id = handle.strip_prefix("output:").ok_or_else(not_found)?;
-        // Our own ids only: nothing a caller writes here becomes a path.
-        let ours =
-            id.strip_prefix("o-").is_some_and(|hex| hex.len() == 16 && hex.bytes().all(|b| b.is_ascii_hexdigit()));
-        if !ours {
-            return Err(not_found());
-        }
-        File::open(self.dir.join(id)).map_err(|error| not_found().source(error))
-    }
 }

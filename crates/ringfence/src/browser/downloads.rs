@@ -180,16 +180,27 @@ impl Download {
 fn keep(session: &Session, files: &Workspace, file: &str, most: u64) -> Result<Option<(String, u64)>> {
     let failed = |error: io::Error| Error::internal("the download cannot be kept").source(error);
     let from = files.open_read(file)?.file;
-    let (handle, mut to) = session.outputs.create()?;
-    let copied = io::copy(&mut from.take(most.saturating_add(1)), &mut to).map_err(failed)?;
-    if copied > most {
-        to.set_len(0).map_err(failed)?;
-    }
-    to.flush().map_err(failed)?;
+    let mut to = session.outputs.create()?;
+    let copied = io::copy(&mut from.take(most.saturating_add(1)), &mut to).and_then(|copied| {
+        to.flush()?;
+        Ok(copied)
+    });
+    let copied = match copied {
+        Ok(copied) if copied <= most => Some((to.handle.clone(), copied)),
+        // Nothing is read by half of a file.
+        Ok(_) => {
+            to.discard();
+            None
+        }
+        Err(error) => {
+            to.discard();
+            return Err(failed(error));
+        }
+    };
     if let Place::Ready { dir, name, .. } = files.place(file, false)? {
         unlinkat(&dir, &name, AtFlags::empty()).map_err(|errno| failed(errno.into()))?;
     }
-    Ok((copied <= most).then_some((handle, copied)))
+    Ok(copied)
 }
 
 /// The browser's own ids, and nothing that could be a path.

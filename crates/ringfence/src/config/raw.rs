@@ -228,7 +228,7 @@ pub struct Limits {
     pub timeout_ms: Option<Within<1, 604_800_000>>,
     /// Between SIGTERM and SIGKILL, in milliseconds.
     pub grace_ms: Option<Within<0, 60_000>>,
-    /// One stored output, in MiB.
+    /// One stored output, in MiB; those of a session take 16 times as much at most, those of a principal 32 times.
     pub output_file_mb: Option<Within<1, 1_048_576>>,
     /// One JSON-RPC message, in MiB.
     pub message_mb: Option<Within<1, 1024>>,

@@ -15,7 +15,7 @@ use crate::base::workspace::Workspace;
 use crate::base::{Cancel, Cause, Error, Result};
 use crate::call::{Pipeline, Reload};
 use crate::config::{Config, Made, Prints};
-use crate::session::{Principal, Session, View};
+use crate::session::{OutputQuotas, Principal, Session, View};
 
 /// Who is on the other end of a message: put beside each request by its transport.
 #[derive(Clone)]
@@ -40,6 +40,7 @@ pub struct Server {
     /// Sessions of 2026-07-28, by the id inside their handle.
     lasting: Mutex<HashMap<String, Lasting>>,
     workspaces: Mutex<HashMap<PathBuf, Arc<Workspace>>>,
+    outputs: OutputQuotas,
     /// Calls in flight, so that a cancellation reaches them past a connection that is stuck.
     running: Mutex<HashMap<(String, String), Cancel>>,
 }
@@ -91,6 +92,7 @@ impl Server {
             handles: Sealer::new()?,
             lasting: Mutex::default(),
             workspaces: Mutex::default(),
+            outputs: OutputQuotas::default(),
             running: Mutex::default(),
         }))
     }
@@ -98,8 +100,10 @@ impl Server {
     /// A connection's own session. It ends when its `cancel` is cancelled or its last holder lets go.
     pub fn connect(&self, principal: Principal, transport: &'static str) -> Result<Line> {
         let workspace = self.workspace(&principal)?;
-        let session =
-            Arc::new(Session::new(principal.clone(), transport, workspace, &self.config.root, self.shutdown.child()));
+        let root = &self.config.root;
+        let quota = self.outputs.for_principal(&principal, self.pipeline.state().config.limits.output_file_bytes);
+        let session = Session::new(principal.clone(), transport, workspace, root, self.shutdown.child());
+        let session = Arc::new(session.with_quota(quota, root));
         Ok(Line { principal, session, transport, lasting: true })
     }
 

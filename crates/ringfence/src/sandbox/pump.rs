@@ -159,7 +159,7 @@ impl Pump {
         if !(stdout.fits(out_limit) && stderr.fits(err_limit)) {
             self.spool.store().await;
         }
-        self.spool.flush().await;
+        self.spool.close().await;
         let (output, stored) = self.spool.state();
         let is_lost = state.exit.is_none() && state.stop.is_none();
         let exit = state.exit.unwrap_or_default();
@@ -191,7 +191,7 @@ impl Pump {
         let (out_limit, err_limit) = share(self.budget, stdout.need(), stderr.need());
         if ended.output.is_none() && !(stdout.fits(out_limit) && stderr.fits(err_limit)) {
             self.spool.store().await;
-            self.spool.flush().await;
+            self.spool.close().await;
             ended.output = self.spool.state().0;
         }
         let _ = reply.send(self.seen(ended));

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt;
 
-use crate::session::Outputs;
+use crate::base::Error;
+use crate::session::{OpenOutput, Outputs};
 
 const LOST: &str = "the whole output could not be stored";
 
@@ -22,7 +23,9 @@ pub struct Spool {
 
 enum State {
     Waiting(Vec<u8>),
-    Stored(String, File),
+    Stored(OpenOutput, File),
+    /// By its handle. Nothing more comes.
+    Closed(String),
     /// The disk said no. The run goes on without its copy; the result says so.
     Lost,
 }
@@ -55,8 +58,10 @@ impl Spool {
             return;
         }
         let before = std::mem::take(before);
-        self.state = match self.outputs.create() {
-            Ok((handle, file)) => State::Stored(handle, File::from_std(file)),
+        let lost = |error| Error::internal("cannot store the output").source(error);
+        let opened = self.outputs.create().and_then(|output| Ok((output.file().map_err(lost)?, output)));
+        self.state = match opened {
+            Ok((file, output)) => State::Stored(output, File::from_std(file)),
             Err(error) => {
                 tracing::warn!("a run's output is not kept: {}", error.log_line());
                 State::Lost
@@ -66,8 +71,9 @@ impl Spool {
     }
 
     async fn write(&mut self, bytes: &[u8]) {
-        let State::Stored(_, file) = &mut self.state else { return };
-        let room = usize::try_from(self.cap - self.written).unwrap_or(usize::MAX).min(bytes.len());
+        let State::Stored(output, file) = &mut self.state else { return };
+        let room = output.reserve((self.cap - self.written).min(bytes.len() as u64));
+        let room = usize::try_from(room).unwrap_or(usize::MAX);
         self.capped |= room < bytes.len();
         self.written += room as u64;
         if let Err(error) = file.write_all(&bytes[..room]).await {
@@ -86,12 +92,20 @@ impl Spool {
         }
     }
 
+    /// Has everything where a reader finds it, for the last time: from now on it may be dropped for newer ones.
+    pub async fn close(&mut self) {
+        self.flush().await;
+        if let State::Stored(output, _) = &self.state {
+            self.state = State::Closed(output.handle.clone());
+        }
+    }
+
     /// The handle of what is stored, and what there is to say about it.
     pub fn state(&self) -> (Option<String>, Option<String>) {
         match &self.state {
             State::Waiting(_) => (None, None),
             State::Lost => (None, Some(LOST.to_owned())),
-            State::Stored(handle, _) => {
+            State::Stored(OpenOutput { handle, .. }, _) | State::Closed(handle) => {
                 let warning = format!("the stored output stops after {} bytes", self.written);
                 (Some(handle.clone()), self.capped.then_some(warning))
             }

@@ -57,9 +57,15 @@ pub fn fit(diff: &mut Option<String>, outputs: &Outputs) -> (bool, Option<String
 
 /// Stores a text that is too long for a result.
 pub fn keep(text: &str, outputs: &Outputs) -> Option<String> {
-    let stored = outputs.create().and_then(|(handle, mut file)| {
+    let stored = outputs.create().and_then(|mut output| {
         let lost = |error| Error::internal("cannot store a part of a result").source(error);
-        file.write_all(text.as_bytes()).map_err(lost).map(|()| handle)
+        match output.write_all(text.as_bytes()) {
+            Ok(()) => Ok(output.handle.clone()),
+            Err(error) => {
+                output.discard();
+                Err(lost(error))
+            }
+        }
     });
     // What was asked for has happened; a text that could not be kept is no reason to say that it has not.
     stored.inspect_err(|error| tracing::warn!("a part of a result is not kept: {}", error.log_line())).ok()

@@ -47,6 +47,7 @@ mod sandbox_command;
 mod sandbox_state;
 mod scenarios;
 mod secrets;
+mod session_limits;
 mod shaping;
 mod shell;
 mod shell_session;

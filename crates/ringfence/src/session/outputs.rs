@@ -1,0 +1,360 @@
+//! Whole outputs that a result could not show, kept under the root while their session lives so that
+//! `file.read output:<id>` can read on.
+//!
+//! They have a total, for a session and for all sessions of a principal together. The oldest are dropped for new ones. One
+//! that is still being written is never dropped, since its disk space would not come back; when only such are left, the
+//! new one stops growing.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::Principal;
+use crate::base::held_dir::HeldDir;
+use crate::base::ids::short;
+use crate::base::{Error, Kind, Result};
+
+/// Of a session's outputs together, in outputs of full length (`output_file_mb`).
+pub const PER_SESSION: u64 = 16;
+/// Of all outputs of a principal.
+pub const PER_PRINCIPAL: u64 = 32;
+/// What an output counts at least, so that a great many small ones have a limit, too.
+const LEAST_BYTES: u64 = 64 << 10;
+/// Dropped outputs that are remembered, so that their handles get an error of their own.
+const REMEMBERED: usize = 4096;
+/// One output of full length, where no config says it.
+const FULL_BYTES: u64 = 64 << 20;
+
+/// What the outputs of one principal take, of all its sessions.
+pub struct OutputQuota {
+    session_bytes: u64,
+    principal_bytes: u64,
+    ledger: Mutex<Ledger>,
+}
+
+#[derive(Default)]
+struct Ledger {
+    /// From the oldest to the newest.
+    stored: VecDeque<Entry>,
+    dropped: VecDeque<OutputFile>,
+}
+
+/// A file of a session. Sessions are told apart by the very value that holds their directory.
+#[derive(Clone)]
+struct OutputFile {
+    dir: Arc<PathBuf>,
+    id: String,
+}
+
+impl OutputFile {
+    fn is_in(&self, dir: &Arc<PathBuf>) -> bool {
+        Arc::ptr_eq(&self.dir, dir)
+    }
+
+    fn remove(&self) {
+        if let Err(error) = std::fs::remove_file(self.dir.join(&self.id)) {
+            tracing::warn!("a stored output cannot be removed: {error}");
+        }
+    }
+}
+
+struct Entry {
+    file: OutputFile,
+    bytes: u64,
+    is_open: bool,
+}
+
+impl OutputQuota {
+    /// A quota for outputs of at most so many bytes each.
+    pub fn new(file_bytes: u64) -> Arc<Self> {
+        Arc::new(OutputQuota {
+            session_bytes: file_bytes.saturating_mul(PER_SESSION),
+            principal_bytes: file_bytes.saturating_mul(PER_PRINCIPAL),
+            ledger: Mutex::default(),
+        })
+    }
+
+    /// Takes up to `wanted` more bytes for an output, and returns how many it got. Others are dropped for it.
+    fn reserve(&self, file: &OutputFile, wanted: u64) -> u64 {
+        let mut ledger = self.lock();
+        let Some(own) = ledger.stored.iter().find(|entry| entry.file.id == file.id).map(|entry| entry.bytes) else {
+            return 0;
+        };
+        let needed = own.saturating_add(wanted).max(LEAST_BYTES);
+        let got = loop {
+            let in_session = |entry: &Entry| entry.file.is_in(&file.dir);
+            let is_other = |entry: &Entry| entry.file.id != file.id;
+            let of_session =
+                self.session_bytes.saturating_sub(ledger.sum(|entry| in_session(entry) && is_other(entry)));
+            let room = of_session.min(self.principal_bytes.saturating_sub(ledger.sum(is_other)));
+            // A session that is full makes room by itself, however old the outputs of others are.
+            let is_full = of_session < needed;
+            if needed <= room || !ledger.drop_oldest(|entry| !is_full || in_session(entry)) {
+                break room.saturating_sub(own).min(wanted);
+            }
+        };
+        if let Some(entry) = ledger.stored.iter_mut().find(|entry| entry.file.id == file.id) {
+            entry.bytes += got;
+        }
+        got
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ledger {
+    fn sum(&self, of: impl Fn(&Entry) -> bool) -> u64 {
+        self.stored.iter().filter(|entry| of(entry)).map(|entry| entry.bytes.max(LEAST_BYTES)).sum()
+    }
+
+    /// Whether there was one to drop.
+    fn drop_oldest(&mut self, may: impl Fn(&Entry) -> bool) -> bool {
+        let oldest = self.stored.iter().position(|entry| !entry.is_open && may(entry));
+        let Some(entry) = oldest.and_then(|at| self.stored.remove(at)) else { return false };
+        entry.file.remove();
+        if self.dropped.len() == REMEMBERED {
+            self.dropped.pop_front();
+        }
+        self.dropped.push_back(entry.file);
+        true
+    }
+}
+
+/// The quotas of all principals that have a session.
+#[derive(Default)]
+pub struct OutputQuotas(Mutex<HashMap<Principal, Weak<OutputQuota>>>);
+
+impl OutputQuotas {
+    /// The one that all sessions of a principal share.
+    pub fn for_principal(&self, principal: &Principal, file_bytes: u64) -> Arc<OutputQuota> {
+        let mut quotas = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = quotas.get(principal).and_then(Weak::upgrade) {
+            return known;
+        }
+        quotas.retain(|_, quota| quota.strong_count() > 0);
+        let quota = OutputQuota::new(file_bytes);
+        quotas.insert(principal.clone(), Arc::downgrade(&quota));
+        quota
+    }
+}
+
+/// The outputs of one session.
+pub struct Outputs {
+    dir: Arc<PathBuf>,
+    quota: Arc<OutputQuota>,
+    /// Made with the first output.
+    held: Mutex<Option<HeldDir>>,
+}
+
+impl Outputs {
+    /// Outputs that share their quota with no other session.
+    pub fn new(dir: PathBuf) -> Self {
+        Outputs::with_quota(dir, OutputQuota::new(FULL_BYTES))
+    }
+
+    pub fn with_quota(dir: PathBuf, quota: Arc<OutputQuota>) -> Self {
+        Outputs { dir: Arc::new(dir), quota, held: Mutex::default() }
+    }
+
+    /// A new, empty output.
+    pub fn create(&self) -> Result<OpenOutput> {
+        let failed = |error: io::Error| Error::internal("cannot store the output").source(error);
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.is_none() {
+            *held = Some(HeldDir::create(self.dir.to_path_buf()).map_err(failed)?);
+        }
+        drop(held);
+        let id = short("o");
+        let path = self.dir.join(&id);
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+        let place = OutputFile { dir: Arc::clone(&self.dir), id: id.clone() };
+        self.quota.lock().stored.push_back(Entry { file: place.clone(), bytes: 0, is_open: true });
+        let output = OpenOutput { handle: format!("output:{id}"), file, place, quota: Arc::clone(&self.quota) };
+        // One that stays empty counts as well.
+        output.reserve(0);
+        Ok(output)
+    }
+
+    /// Opens `output:<id>` of this session.
+    pub fn open(&self, handle: &str) -> Result<File> {
+        let not_found = || {
+            Error::new(Kind::NotFound, "there is no such output in this session")
+                .hint("Use the `output:` handle exactly as a result gave it; outputs end with their session.")
+        };
+        let id = handle.strip_prefix("output:").ok_or_else(not_found)?;
+        // Our own ids only: nothing a caller writes here becomes a path.
+        let ours =
+            id.strip_prefix("o-").is_some_and(|hex| hex.len() == 16 && hex.bytes().all(|b| b.is_ascii_hexdigit()));
+        if !ours {
+            return Err(not_found());
+        }
+        let is_dropped = || self.quota.lock().dropped.iter().any(|file| file.id == id && file.is_in(&self.dir));
+        File::open(self.dir.join(id)).map_err(|error| match is_dropped() {
+            true => Error::new(Kind::NotFound, "this output was dropped to make room for newer ones")
+                .reason("output_dropped")
+                .hint("Run the command again and read its output before other long outputs follow."),
+            false => not_found().source(error),
+        })
+    }
+}
+
+impl Drop for Outputs {
+    fn drop(&mut self) {
+        let mut ledger = self.quota.lock();
+        ledger.stored.retain(|entry| !entry.file.is_in(&self.dir));
+        ledger.dropped.retain(|file| !file.is_in(&self.dir));
+    }
+}
+
+/// An output that is being written. It stays when this is dropped, and can be dropped itself from then on.
+pub struct OpenOutput {
+    /// To read it by (`output:o-…`).
+    pub handle: String,
+    file: File,
+    place: OutputFile,
+    quota: Arc<OutputQuota>,
+}
+
+impl OpenOutput {
+    /// Takes up to so many bytes from the quota, and returns how many may be written.
+    pub fn reserve(&self, wanted: u64) -> u64 {
+        self.quota.reserve(&self.place, wanted)
+    }
+
+    /// Another descriptor of its file, for a writer that reserves by itself.
+    pub fn file(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
+    /// Removes it, handle and all.
+    pub fn discard(self) {
+        self.quota.lock().stored.retain(|entry| entry.file.id != self.place.id);
+        self.place.remove();
+    }
+}
+
+impl Write for OpenOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let room = usize::try_from(self.reserve(bytes.len() as u64)).unwrap_or(usize::MAX);
+        match room {
+            0 if !bytes.is_empty() => Err(io::ErrorKind::QuotaExceeded.into()),
+            // What is reserved is written whole, or the count would be wrong.
+            _ => self.file.write_all(&bytes[..room]).map(|()| room),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for OpenOutput {
+    fn drop(&mut self) {
+        if let Some(entry) = self.quota.lock().stored.iter_mut().find(|entry| entry.file.id == self.place.id) {
+            entry.is_open = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::scratch::Scratch;
+
+    const FILE: u64 = 100_000;
+
+    fn store(outputs: &Outputs, bytes: u64) -> String {
+        let mut output = outputs.create().unwrap();
+        output.write_all(&vec![b'x'; bytes as usize]).unwrap();
+        output.handle.clone()
+    }
+
+    fn reason(outputs: &Outputs, handle: &str) -> Option<&'static str> {
+        outputs.open(handle).err().map(|error| error.reason_name().unwrap_or("none"))
+    }
+
+    fn on_disk(dir: &std::path::Path) -> u64 {
+        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
+    }
+
+    #[test]
+    fn the_oldest_outputs_of_a_session_are_dropped_and_say_so() {
+        let scratch = Scratch::new();
+        let dir = scratch.path().join("s-1");
+        let outputs = Outputs::with_quota(dir.clone(), OutputQuota::new(FILE));
+        let handles: Vec<String> = (0..PER_SESSION + 2).map(|_| store(&outputs, FILE)).collect();
+        assert_eq!(on_disk(&dir), PER_SESSION * FILE);
+        for (at, handle) in handles.iter().enumerate() {
+            assert_eq!(reason(&outputs, handle), (at < 2).then_some("output_dropped"), "{at}");
+        }
+        let error = outputs.open(&handles[0]).unwrap_err();
+        assert_eq!(error.kind(), Kind::NotFound);
+        assert!(error.hint_text().is_some_and(|hint| hint.contains("again")));
+        assert_eq!(reason(&outputs, "output:o-0123456789abcdef"), Some("none"));
+    }
+
+    #[test]
+    fn small_and_empty_outputs_count_too() {
+        let scratch = Scratch::new();
+        let outputs = Outputs::with_quota(scratch.path().join("s-1"), OutputQuota::new(LEAST_BYTES));
+        let handles: Vec<String> = (0..=PER_SESSION).map(|at| store(&outputs, at % 2)).collect();
+        assert_eq!(reason(&outputs, &handles[0]), Some("output_dropped"));
+        assert_eq!(reason(&outputs, &handles[1]), None);
+    }
+
+    #[test]
+    fn what_is_being_written_stays_and_the_new_one_stops() {
+        let scratch = Scratch::new();
+        let dir = scratch.path().join("s-1");
+        let outputs = Outputs::with_quota(dir.clone(), OutputQuota::new(FILE));
+        let mut open: Vec<OpenOutput> = (0..PER_SESSION).map(|_| outputs.create().unwrap()).collect();
+        for output in &mut open {
+            output.write_all(&vec![b'x'; FILE as usize]).unwrap();
+        }
+        let mut late = outputs.create().unwrap();
+        let refused = late.write_all(b"more").unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::QuotaExceeded);
+        assert_eq!(on_disk(&dir), PER_SESSION * FILE);
+        // One that has ended makes room.
+        let ended = open.remove(0).handle.clone();
+        late.write_all(b"more").unwrap();
+        assert_eq!(reason(&outputs, &ended), Some("output_dropped"));
+        late.discard();
+        assert_eq!(on_disk(&dir), (PER_SESSION - 1) * FILE);
+    }
+
+    #[test]
+    fn the_sessions_of_a_principal_share_a_total_and_an_ended_one_gives_its_part_back() {
+        let scratch = Scratch::new();
+        let quotas = OutputQuotas::default();
+        let session = |principal: &str, id: &str| {
+            let quota = quotas.for_principal(&Principal::named(principal), FILE);
+            Outputs::with_quota(scratch.path().join(id), quota)
+        };
+        let (first, second, third) = (session("anna", "s-1"), session("anna", "s-2"), session("anna", "s-3"));
+        let other = session("bert", "s-4");
+        let of_other = store(&other, FILE);
+        let oldest = store(&first, FILE);
+        for outputs in [&first, &second] {
+            for _ in 1..PER_SESSION {
+                store(outputs, FILE);
+            }
+        }
+        let last = store(&second, FILE);
+        assert_eq!(reason(&first, &oldest), None, "the principal has its total");
+        let more = store(&third, FILE);
+        assert_eq!(reason(&first, &oldest), Some("output_dropped"));
+        assert_eq!((reason(&second, &last), reason(&third, &more), reason(&other, &of_other)), (None, None, None));
+        drop(first);
+        let kept = store(&third, FILE);
+        for _ in 3..PER_SESSION {
+            store(&third, FILE);
+        }
+        assert_eq!((reason(&second, &last), reason(&third, &kept)), (None, None));
+    }
+}
