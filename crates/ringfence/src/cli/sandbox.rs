@@ -69,7 +69,7 @@ pub struct Args {
     /// default: ask, and inside where no one can be asked
     #[arg(long, value_name = "ask|inside|outside")]
     escalate_risky: Option<EscalateRisky>,
-    /// Write how it went to this file, as JSON
+    /// Write how it went to this file, as JSON; it must lie where the command cannot write
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// How many threads watch execs

@@ -64,7 +64,8 @@ pub fn run(config: &Config, command: &[String], terms: &Terms<'_>, ruling: Rulin
     let repositories = GitWatch::begin(config, &mut rights)?;
     let _scratch = profile::Scratch::make(config, &mut rights)?;
     // Opened before the run, which could put a link in its place.
-    let mut report = terms.report.map(open_report).transpose()?;
+    let replaceable = if config.sandbox.profile == Profile::None { None } else { Some(&rights) };
+    let mut report = terms.report.map(|path| open_report(path, replaceable)).transpose()?;
     let allow = profile::allow(config)?.map(Arc::new);
     let cwd = working_directory(workspace);
     let mut environment = env::build(&[])?;
@@ -327,9 +328,21 @@ async fn follow(
     end.ok_or_else(|| io::Error::other("the supervisor was lost"))
 }
 
-fn open_report(path: &Path) -> Result<File> {
+/// Opens the report where the command cannot write: there it could put a file of its own in its place, for whoever reads
+/// the report afterwards.
+fn open_report(path: &Path, rights: Option<&Rights>) -> Result<File> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent = parent.canonicalize().map_err(|error| unwritable(&error))?;
+    if rights.is_some_and(|rights| rights.writable_roots().any(|root| parent.starts_with(root))) {
+        return Err(Error::invalid_arguments(
+            "the command could replace its own report, which lies where it can write",
+        )
+        .hint("Name a file outside the workspace and the writable directories with `--report`."));
+    }
+    let name = path.file_name().ok_or_else(|| unwritable(&io::ErrorKind::IsADirectory.into()))?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened = rustix::fs::open(path, flags, Mode::from_raw_mode(0o644));
+    // By the path that was looked at: links on the way may be the work of another run.
+    let opened = rustix::fs::open(parent.join(name), flags, Mode::from_raw_mode(0o644));
     opened.map(File::from).map_err(|errno| unwritable(&errno.into()))
 }
 

@@ -179,14 +179,24 @@ os.kill(child, 9)
     everywhere().holds(|cx| call_beside(cx, script));
 }
 
-/// A report that is written after the run must not be led elsewhere by the run.
+/// A report must not be written by the run, nor be led elsewhere.
 #[test]
-fn the_report_is_not_written_through_a_link() {
+fn a_report_that_the_run_could_replace_is_refused() {
     everywhere().never_bare().holds(|cx| {
-        let file = cx.outside("file", "before");
         let report = cx.workspace("report.json");
-        let script = r#"rm -f report.json; ln -s "$1" report.json; mkdir -p x; true"#;
-        cx.fence().args(&["--report", &report]).bash(script, &[&file]);
+        cx.folder(&cx.workspace("folder"));
+        std::os::unix::fs::symlink(cx.path("workspace"), cx.path("outside/link")).unwrap();
+        for name in ["workspace/report.json", "workspace/folder/../report.json", "outside/link/report.json"] {
+            let fence = cx.fence().args(&["--report", &cx.path(name)]);
+            let began = fence.start(&["bash", "-c", "echo begun"]).end_unless_refused();
+            held(!began, format!("it runs with its report in {name}"))?;
+            absent(&report)?;
+        }
+        let file = cx.outside("file", "before");
+        std::os::unix::fs::symlink(&file, cx.path("outside/report.json")).unwrap();
+        let fence = cx.fence().args(&["--report", &cx.path("outside/report.json")]);
+        let began = fence.start(&["bash", "-c", "echo begun"]).end_unless_refused();
+        held(!began, "it runs with a link for its report")?;
         unchanged(file, "before")
     });
 }
