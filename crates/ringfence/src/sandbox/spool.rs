@@ -72,6 +72,10 @@ impl Spool {
 
     async fn write(&mut self, bytes: &[u8]) {
         let State::Stored(output, file) = &mut self.state else { return };
+        // Room may come back when others are dropped, but an output with a gap would be a lie.
+        if self.capped {
+            return;
+        }
         let room = output.reserve((self.cap - self.written).min(bytes.len() as u64));
         let room = usize::try_from(room).unwrap_or(usize::MAX);
         self.capped |= room < bytes.len();
@@ -110,5 +114,33 @@ impl Spool {
                 (Some(handle.clone()), self.capped.then_some(warning))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+    use crate::config::scratch::Scratch;
+    use crate::session::OutputQuota;
+
+    #[tokio::test]
+    async fn an_output_that_ran_out_of_room_has_no_gap() {
+        let scratch = Scratch::new();
+        let quota = OutputQuota::new(8 << 10);
+        let outputs = Arc::new(Outputs::with_quota(scratch.path().join("s-1"), quota));
+        let mut other = outputs.create().unwrap();
+        other.write_all(&[b'x'; 100 << 10]).unwrap();
+        let mut spool = Spool::new(Arc::clone(&outputs), 1 << 20);
+        // Only 28 KiB of the session's 128 are left while the other is being written.
+        spool.push(&[b'a'; 40 << 10], true).await;
+        drop(other);
+        spool.push(b"later", true).await;
+        spool.close().await;
+        let (handle, warning) = spool.state();
+        let whole = std::io::read_to_string(outputs.open(&handle.unwrap()).unwrap()).unwrap();
+        assert_eq!(whole, "a".repeat(28 << 10));
+        assert_eq!(warning.unwrap(), "the stored output stops after 28672 bytes");
     }
 }
