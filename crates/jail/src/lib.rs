@@ -12,6 +12,7 @@ mod keep;
 mod landlock;
 mod launch;
 pub mod limits;
+pub mod metadata;
 mod mounts;
 pub mod namespaces;
 pub mod packet;

@@ -3,30 +3,25 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
+use rustix::io::Errno;
 use rustix::net::AddressFamily;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 use super::{Denials, diag};
+use crate::metadata::is_metadata;
 use crate::sys::{self, Notification};
 
 /// The largest address there is, `sockaddr_storage`.
 const ADDRESS: usize = 128;
 const PATH_AT: usize = 2;
-
-/// Where clouds hand out credentials by IPv6, the translated form of the usual address among them.
-const METADATA_V6: [Ipv6Addr; 3] = [
-    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
-    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
-    Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0xa9fe, 0xa9fe),
-];
 
 /// Lists the processes of a run.
 pub type Processes = Box<dyn Fn() -> Vec<Pid> + Send + Sync>;
@@ -80,8 +75,8 @@ impl From<io::Error> for Refusal {
     }
 }
 
-impl From<rustix::io::Errno> for Refusal {
-    fn from(errno: rustix::io::Errno) -> Refusal {
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Refusal {
         Refusal { errno: errno.raw_os_error(), denied: None }
     }
 }
@@ -174,11 +169,17 @@ impl Place {
     /// The process of a thread. A thread may have a table of descriptors of its own; then it is the main thread's
     /// socket that is connected, which is as much the run's.
     fn process_of(&self, thread: Pid) -> Result<OwnedFd, Refusal> {
-        let status = self.open(&format!("{}/status", thread.as_raw_nonzero()), OFlags::RDONLY)?;
-        let status = io::read_to_string(File::from(status))?;
-        let process = status.lines().find_map(|line| line.strip_prefix("Tgid:")).and_then(|id| id.trim().parse().ok());
+        let process = self.status_of(thread, "Tgid:")?.parse().ok();
         let process = process.and_then(Pid::from_raw).ok_or(Refusal { errno: libc::ESRCH, denied: None })?;
         Ok(pidfd_open(process, PidfdFlags::empty())?)
+    }
+
+    /// What the kernel says of a thread after this word.
+    fn status_of(&self, thread: Pid, word: &str) -> Result<String, Refusal> {
+        let status = self.open(&format!("{}/status", thread.as_raw_nonzero()), OFlags::RDONLY)?;
+        let status = io::read_to_string(File::from(status))?;
+        let found = status.lines().find_map(|line| line.strip_prefix(word)).map(|rest| rest.trim().to_owned());
+        found.ok_or(Refusal { errno: libc::ESRCH, denied: None })
     }
 
     fn inet(&self, ready: Ready) -> Result<Ready, Refusal> {
@@ -194,15 +195,7 @@ impl Place {
 
     /// With the host's network at hand, these stay shut: where clouds hand out credentials, and our own door.
     fn is_shut(&self, ip: IpAddr, port: u16) -> bool {
-        let ip = match ip {
-            IpAddr::V6(six) => six.to_ipv4_mapped().map_or(IpAddr::V6(six), IpAddr::V4),
-            four => four,
-        };
-        let metadata = match ip {
-            IpAddr::V4(four) => four.is_link_local() || four == Ipv4Addr::new(100, 100, 100, 200),
-            IpAddr::V6(six) => METADATA_V6.contains(&six) || six.is_unicast_link_local(),
-        };
-        metadata || self.shut_ports.contains(&port) && is_local(ip)
+        is_metadata(ip) || self.shut_ports.contains(&port) && is_local(ip.to_canonical())
     }
 
     fn unix(&self, mut ready: Ready, base: &OwnedFd) -> Result<Ready, Refusal> {

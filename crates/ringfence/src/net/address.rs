@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
+use jail::metadata::{from_nat64, is_metadata};
+
 /// First address, length of the prefix, and why nobody outside can be there.
 const CLOSED_V4: &[(Ipv4Addr, u32, &str)] = &[
     (Ipv4Addr::new(0, 0, 0, 0), 8, "this network; Linux takes 0.0.0.0 for itself"),
@@ -29,19 +31,6 @@ const CLOSED_V6: &[(Ipv6Addr, u32, &str)] = &[
     (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20, "documentation"),
 ];
 
-/// Services that hand credentials of the machine to whoever asks. The last of IPv4 looks like any public address.
-const METADATA: &[IpAddr] = &[
-    IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
-    IpAddr::V4(Ipv4Addr::new(169, 254, 170, 2)),
-    IpAddr::V4(Ipv4Addr::new(169, 254, 170, 23)),
-    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
-    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
-    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
-    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
-    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23)),
-    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
-];
-
 /// Open to everybody in the world, as far as its number tells.
 pub fn is_public(address: IpAddr) -> bool {
     let open = match address {
@@ -49,14 +38,6 @@ pub fn is_public(address: IpAddr) -> bool {
         IpAddr::V6(address) => is_public_v6(address),
     };
     open && !is_metadata(address)
-}
-
-pub fn is_metadata(address: IpAddr) -> bool {
-    let wrapped = match address {
-        IpAddr::V6(address) => embedded_v4(address).map(IpAddr::V4),
-        IpAddr::V4(_) => None,
-    };
-    METADATA.contains(&address) || wrapped.is_some_and(|address| METADATA.contains(&address))
 }
 
 /// No host at all: unspecified, multicast, reserved.
@@ -76,17 +57,9 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
 fn is_public_v6(address: Ipv6Addr) -> bool {
     let inside =
         |(first, length, _): &(Ipv6Addr, u32, _)| (u128::from(*first) ^ u128::from(address)) >> (128 - length) == 0;
-    match embedded_v4(address) {
+    match from_nat64(address) {
         Some(inner) => is_public_v4(inner),
         None => address.segments()[0] & 0xe000 == 0x2000 && !CLOSED_V6.iter().any(inside),
-    }
-}
-
-/// The IPv4 address inside NAT64's well-known prefix, where a network without IPv4 finds the rest of the world.
-fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
-    match address.segments() {
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => Some(Ipv4Addr::from(u32::from(high) << 16 | u32::from(low))),
-        _ => None,
     }
 }
 

@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
-use super::address::{is_metadata, is_nowhere, is_own, is_public};
+use jail::metadata::is_metadata;
+
+use super::address::{is_nowhere, is_own, is_public};
 use super::decision::Reason;
 use super::host::{Host, parse_port, show};
 use crate::base::{Error, Result};
@@ -368,6 +370,8 @@ mod tests {
             ("0.0.0.0", 80),
             ("169.254.169.254", 80),
             ("168.63.129.16", 80),
+            ("169.254.1.1", 80),
+            ("fe80::1", 80),
             ("64:ff9b::a9fe:a9fe", 80),
             ("fd00:ec2::254", 80),
             ("255.255.255.255", 80),

@@ -428,6 +428,41 @@ fn with_the_whole_network_our_own_door_and_metadata_stay_shut() {
     assert_eq!(result["sandbox"]["network"], "all");
 }
 
+/// Wherever a cloud may hand out credentials, in every form that leads there. A datagram socket that is connected sends
+/// nothing.
+#[test]
+fn with_the_whole_network_every_metadata_address_stays_shut() {
+    let mut server = Options::new(Transport::Stdio).config("[sandbox]\nallow_network = true").spawn();
+    let mut client = server.connect(SESSIONS);
+    let addresses = [
+        "169.254.169.254",
+        "169.254.170.2",
+        "100.100.100.200",
+        "192.0.0.192",
+        "168.63.129.16",
+        "fd00:ec2::254",
+        "fd00:ec2::23",
+        "fd20:ce::254",
+        "fe80::1",
+        "::ffff:168.63.129.16",
+        "64:ff9b::a9fe:a9fe",
+        "64:ff9b::a83f:8110",
+        "64:ff9b::a9fe:1",
+        "64:ff9b:1::a9fe:a9fe",
+        "64:ff9b:1:a9fe:a9:fe00::",
+        "2002:a83f:8110::1",
+    ];
+    let script = format!(
+        "import errno, socket\nfor a in {addresses:?}:\n  s = socket.socket(10 if ':' in a else 2, 2)\n  \
+         print(a, errno.errorcode.get(s.connect_ex((a, 80)), 'ok'))\nprint(socket.socket(2, 2).connect_ex(('127.0.0.1', 80)))"
+    );
+    let result = run(&mut client, &format!("python3 -I -S -c \"{}\"", script.replace('"', "'")));
+    let refused: String = addresses.iter().map(|address| format!("{address} EPERM\n")).collect();
+    assert_eq!(result["stdout"], format!("{refused}0\n"), "{result}");
+    let denials = result["sandbox"]["denials"].as_array().unwrap();
+    assert_eq!(denials.len(), addresses.len(), "{result}");
+}
+
 #[test]
 fn wrong_settings_refuse_to_start() {
     for (lines, word) in [

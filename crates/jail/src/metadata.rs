@@ -1,0 +1,120 @@
+//! Addresses that no run reaches, whatever network it has: where clouds hand credentials of a machine to whoever asks.
+//!
+//! This is the one table of them. The supervisor looks here before it makes a connection in the host's network, and the
+//! server's proxy before it dials.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// First address, length of the prefix, and what answers there.
+const CLOSED_V4: &[(Ipv4Addr, u32, &str)] = &[
+    (Ipv4Addr::new(169, 254, 0, 0), 16, "link-local: metadata and credentials of most clouds and their containers"),
+    (Ipv4Addr::new(100, 100, 100, 200), 32, "metadata of Alibaba Cloud"),
+    (Ipv4Addr::new(192, 0, 0, 192), 32, "metadata of Oracle Cloud"),
+    (Ipv4Addr::new(168, 63, 129, 16), 32, "the host of an Azure machine; looks like any public address"),
+];
+
+const CLOSED_V6: &[(Ipv6Addr, u32, &str)] = &[
+    (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10, "link-local"),
+    (Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), 128, "metadata of AWS"),
+    (Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23), 128, "credentials of containers of AWS"),
+    (Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254), 128, "metadata of Google Cloud"),
+];
+
+/// Whether a metadata service answers at this address, in whatever form the address is written.
+pub fn is_metadata(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => is_closed_v4(address),
+        IpAddr::V6(address) => is_closed_v6(address) || carried_v4(address).into_iter().any(is_closed_v4),
+    }
+}
+
+/// The IPv4 address inside NAT64's well-known prefix, where a network without IPv4 finds the rest of the world.
+pub fn from_nat64(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    match address.segments() {
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => Some(join(high, low)),
+        _ => None,
+    }
+}
+
+fn is_closed_v4(address: Ipv4Addr) -> bool {
+    CLOSED_V4.iter().any(|(first, length, _)| (u32::from(*first) ^ u32::from(address)) >> (32 - length) == 0)
+}
+
+fn is_closed_v6(address: Ipv6Addr) -> bool {
+    CLOSED_V6.iter().any(|(first, length, _)| (u128::from(*first) ^ u128::from(address)) >> (128 - length) == 0)
+}
+
+/// The IPv4 addresses that a packet to an IPv6 address may end at. A prefix that a network has chosen for itself cannot
+/// be known.
+fn carried_v4(address: Ipv6Addr) -> Vec<Ipv4Addr> {
+    let nat64 = from_nat64(address);
+    match address.segments() {
+        // Mapped, and mapped for a translator without state.
+        [0, 0, 0, 0, 0, 0xffff, high, low] | [0, 0, 0, 0, 0xffff, 0, high, low] => vec![join(high, low)],
+        // NAT64 inside one network (RFC 8215): with a prefix of 96 bits, or of 48 with the address around bits 64 to 71.
+        [0x64, 0xff9b, 1, a, b, c, high, low] => {
+            vec![join(high, low), join(a, (b & 0xff) << 8 | c >> 8)]
+        }
+        // 6to4, which wraps any address.
+        [0x2002, high, low, ..] => vec![join(high, low)],
+        _ => nat64.into_iter().collect(),
+    }
+}
+
+fn join(high: u16, low: u16) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(high) << 16 | u32::from(low))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_of_a_metadata_address_is_one_and_no_neighbour() {
+        for text in [
+            "169.254.0.1",
+            "169.254.169.254",
+            "169.254.170.2",
+            "169.254.170.23",
+            "100.100.100.200",
+            "192.0.0.192",
+            "168.63.129.16",
+            "fd00:ec2::254",
+            "fd00:ec2::23",
+            "fd20:ce::254",
+            "fe80::a9fe:a9fe",
+            "febf::1",
+            "::ffff:169.254.169.254",
+            "::ffff:0:169.254.169.254",
+            "64:ff9b::a9fe:a9fe",
+            "64:ff9b::a83f:8110",
+            "64:ff9b::6464:64c8",
+            "64:ff9b::c000:c0",
+            "64:ff9b:1::a9fe:a9fe",
+            "64:ff9b:1:a9fe:a9:fe00::",
+            "2002:a9fe:a9fe::1",
+        ] {
+            assert!(is_metadata(text.parse().unwrap()), "{text}");
+        }
+        for text in [
+            "169.253.255.255",
+            "169.255.0.0",
+            "100.100.100.199",
+            "192.0.0.193",
+            "168.63.129.17",
+            "127.0.0.1",
+            "1.1.1.1",
+            "fd00:ec2::255",
+            "fec0::1",
+            "::1",
+            "::",
+            "::ffff:127.0.0.1",
+            "64:ff9b::101:101",
+            "64:ff9b:1::101:101",
+            "2002:101:101::1",
+            "2606:4700::1111",
+        ] {
+            assert!(!is_metadata(text.parse().unwrap()), "{text}");
+        }
+    }
+}
