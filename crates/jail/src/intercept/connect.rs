@@ -12,6 +12,7 @@ use std::path::Path;
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 use rustix::net::AddressFamily;
+use rustix::net::netlink::SocketAddrNetlink;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
@@ -22,6 +23,11 @@ use crate::sys::{self, Notification};
 /// The largest address there is, `sockaddr_storage`.
 const ADDRESS: usize = 128;
 const PATH_AT: usize = 2;
+
+/// Numbers of netlink sockets that are no process's begin here and go down.
+const NETLINK_NAMELESS: u32 = u32::MAX - 4096;
+/// How many of them are tried.
+const NETLINK_NAMES: u32 = 256;
 
 /// Lists the processes of a run.
 pub type Processes = Box<dyn Fn() -> Vec<Pid> + Send + Sync>;
@@ -158,7 +164,9 @@ impl Place {
         match rustix::net::sockopt::socket_domain(&ready.socket)? {
             AddressFamily::UNIX => self.unix(ready, &base),
             AddressFamily::INET | AddressFamily::INET6 => self.inet(ready),
-            _ => Ok(ready),
+            AddressFamily::NETLINK => self.netlink(ready, thread),
+            // The filter makes no other. Whatever has come by one does not get our rights with it.
+            other => Err(denied("connect", format!("a socket of family {}", other.as_raw()))),
         }
     }
 
@@ -196,6 +204,38 @@ impl Place {
     /// With the host's network at hand, these stay shut: where clouds hand out credentials, and our own door.
     fn is_shut(&self, ip: IpAddr, port: u16) -> bool {
         is_metadata(ip) || self.shut_ports.contains(&port) && is_local(ip.to_canonical())
+    }
+
+    /// Netlink. The kernel asks whether the one who connects may speak to other processes and to groups, and that would
+    /// be the supervisor here, which may do more than the run. So the kernel itself is the only peer there is.
+    fn netlink(&self, ready: Ready, thread: Pid) -> Result<Ready, Refusal> {
+        match NetlinkPeer::read(&ready.address) {
+            // The kernel has its own word for it, which is no connection.
+            None => Ok(ready),
+            Some(NetlinkPeer { port: 0, groups: 0 }) => {
+                self.name_netlink(&ready.socket, thread)?;
+                Ok(ready)
+            }
+            Some(_) => Err(denied("connect", "netlink")),
+        }
+    }
+
+    /// Gives a netlink socket its number before the connection does, which would take the supervisor's.
+    fn name_netlink(&self, socket: &OwnedFd, thread: Pid) -> Result<(), Refusal> {
+        let address = SocketAddrNetlink::try_from(rustix::net::getsockname(socket)?)?;
+        if address.pid() != 0 {
+            return Ok(());
+        }
+        // As the kernel does it: the number of the process, and if another socket has that, one that no process has.
+        let own = self.status_of(thread, "NStgid:")?.split_whitespace().last().and_then(|number| number.parse().ok());
+        let others = (0..NETLINK_NAMES).map(|step| NETLINK_NAMELESS - step);
+        for number in own.into_iter().chain(others) {
+            match rustix::net::bind(socket, &SocketAddrNetlink::new(number, 0)) {
+                Err(Errno::ADDRINUSE) => {}
+                other => return Ok(other?),
+            }
+        }
+        Err(Errno::ADDRINUSE.into())
     }
 
     fn unix(&self, mut ready: Ready, base: &OwnedFd) -> Result<Ready, Refusal> {
@@ -248,6 +288,21 @@ impl Place {
         entries
             .filter_map(|entry| std::fs::read_link(entry.path()).ok())
             .any(|link| link.as_os_str() == wanted.as_str())
+    }
+}
+
+/// Whom a netlink address names: a socket by its number, of which 0 is the kernel's, and groups.
+struct NetlinkPeer {
+    port: u32,
+    groups: u32,
+}
+
+impl NetlinkPeer {
+    /// `None` for an address that the kernel will not take.
+    fn read(address: &[u8]) -> Option<NetlinkPeer> {
+        let word = |at: usize| Some(u32::from_ne_bytes(address.get(at..at + 4)?.try_into().ok()?));
+        let family = i32::from(u16::from_ne_bytes([*address.first()?, *address.get(1)?]));
+        (family == libc::AF_NETLINK).then_some(NetlinkPeer { port: word(4)?, groups: word(8)? })
     }
 }
 

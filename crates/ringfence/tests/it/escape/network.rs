@@ -131,6 +131,49 @@ fn the_interfaces_of_the_host_are_not_listed() {
     });
 }
 
+/// The supervisor makes every connection, and may do more than the run: it must not lend that out.
+#[test]
+fn no_netlink_connection_is_made_with_the_rights_of_the_supervisor() {
+    let script = r"
+for number, groups in [(1, 0), (0, 1), (12345, 0), (1, 1)]:
+    tried(f'{number}/{groups}', lambda: socket.socket(16, 3, 0).connect((number, groups)))
+";
+    by_default().bare_as_root().holds(|cx| {
+        cx.python(script, &[]).refused_with("EPERM")?;
+        cx.fence().args(&["--allow-network"]).python(script, &[]).refused_with("EPERM")
+    });
+}
+
+/// To the kernel itself anybody may connect, and is called by a number of its own as without a supervisor.
+#[test]
+fn a_netlink_connection_to_the_kernel_works() {
+    let script = r"
+def names(connect):
+    one = socket.socket(16, 3, 0)
+    connect(one)
+    one.send(struct.pack('=IHHII', 20, 18, 0x301, 1, 0) + bytes(4))
+    kind = struct.unpack_from('=H', one.recv(65536), 4)[0]
+    return kind, one
+def connected(one):
+    one.connect((0, 0))
+kind, first = names(connected)
+say('kind', kind)
+say('number', first.getsockname()[0] == os.getpid())
+second = names(connected)[1]
+say('second', second.getsockname()[0] not in [0, os.getpid()])
+third = socket.socket(16, 3, 0)
+third.bind((0, 0))
+before = third.getsockname()
+third.connect((0, 0))
+say('third', third.getsockname() == before)
+";
+    by_default().never_bare().holds(|cx| {
+        let run = cx.python(script, &[]);
+        held(run.word("kind") == "16", "the kernel does not answer")?;
+        held([run.word("number"), run.word("second"), run.word("third")] == ["True"; 3], run.stdout.clone())
+    });
+}
+
 #[test]
 fn no_socket_to_the_hypervisor() {
     everywhere().holds(|cx| {
