@@ -53,6 +53,11 @@ const HIDDEN_FILE: &str = ".hidden-file";
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
+/// Interfaces of the network that /sys was mounted in, each a link to a directory of its device.
+const INTERFACES: &str = "/sys/class/net";
+/// Where those are that have no device, also such as come later: of virtual machines, containers, tunnels.
+const VIRTUAL_INTERFACES: &str = "/sys/devices/virtual/net";
+
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
 const DEVICE_LINKS: &[(&str, &str)] = &[
     ("fd", "/proc/self/fd"),
@@ -118,12 +123,15 @@ pub fn holds_writable(rights: &Rights, path: &Path) -> bool {
 }
 
 /// Adds what belongs to one run. The process is alone in its mount and pid namespaces.
+///
+/// `resolv_conf` is for a run with a network of its own.
 pub fn build_run(rights: &Rights, covers: &[PathBuf], resolv_conf: Option<&str>) -> Result<(), Fault> {
     let root = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).mounts("open /")?;
     let tree = Tree { root };
     proc(&tree)?;
     if let Some(text) = resolv_conf {
         put_resolv_conf(&tree, text).mounts("/etc/resolv.conf")?;
+        hide_interfaces(&tree).mounts(INTERFACES)?;
     }
     narrowed::veil(&tree, rights)?;
     let mut opened = narrowed::opened(&tree, rights, covers)?;
@@ -442,6 +450,23 @@ fn put_resolv_conf(tree: &Tree, text: &str) -> io::Result<()> {
     sys::mount_setattr(files.as_fd(), RDONLY, false)?;
     let file = openat(&files, "resolv.conf", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     Ok(attach(&clone_tree(file.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC)?, &at)?)
+}
+
+/// Hides the interfaces of the host, with their names, addresses and counters, from a run that has another network. A /sys
+/// of its own would show that one, but the kernel lets only some mount it: not in a container that has parts of /sys
+/// covered.
+fn hide_interfaces(tree: &Tree) -> io::Result<()> {
+    let mut places = vec![PathBuf::from(INTERFACES), PathBuf::from(VIRTUAL_INTERFACES)];
+    let links = match tree.open(Path::new(INTERFACES))? {
+        Some(_) => std::fs::read_dir(INTERFACES)?,
+        None => return Ok(()),
+    };
+    // Each in the directory `net` of its device.
+    let devices = links.filter_map(|link| link.ok()?.path().canonicalize().ok()?.parent().map(Path::to_owned));
+    places.extend(devices.filter(|place| place.starts_with("/sys/devices") && place.ends_with("net")));
+    places.sort();
+    places.dedup();
+    places.iter().try_for_each(|place| hide(tree, place))
 }
 
 /// Makes every directory between the writable place and a protected path a mount point: none can be renamed, so the

@@ -131,6 +131,36 @@ fn the_interfaces_of_the_host_are_not_listed() {
     });
 }
 
+/// The files of the kernel about interfaces are those of the network that /sys was mounted in, which is the host's.
+#[test]
+fn the_interfaces_of_the_host_are_not_in_sys() {
+    let script = r"
+found = []
+for way in ['/sys/class/net', '/sys/devices/virtual/net']:
+    try:
+        found += os.listdir(way)
+    except OSError:
+        pass
+for top, folders, files in os.walk('/sys/devices'):
+    if 'ifindex' in files:
+        found.append(top)
+say('found', found)
+";
+    by_default().holds(|cx| {
+        let run = cx.python(script, &[]);
+        held(run.word("found") == "[]", run.word("found"))
+    });
+}
+
+/// Where the host's network was asked for, its interfaces are shown.
+#[test]
+fn the_interfaces_of_an_open_network_are_in_sys() {
+    by_default().never_bare().holds(|cx| {
+        let run = cx.fence().args(&["--allow-network"]).python("say('found', os.listdir('/sys/class/net'))", &[]);
+        held(run.word("found").contains("'lo'"), run.word("found"))
+    });
+}
+
 /// The supervisor makes every connection, and may do more than the run: it must not lend that out.
 #[test]
 fn no_netlink_connection_is_made_with_the_rights_of_the_supervisor() {
