@@ -48,6 +48,7 @@ const SET_LEASE: u32 = libc::F_SETLEASE as u32;
 /// A lease on a directory, from Linux 6.19 on.
 const SET_DELEGATION: u32 = 1040;
 const NOTIFY: u32 = libc::F_NOTIFY as u32;
+const TIOCSETD: u32 = 0x5423;
 /// Of a file's mode: run as its owner, run as its group.
 const SET_ID: u32 = 0o6000;
 /// Flags of `open` with which a mode is given.
@@ -132,13 +133,14 @@ const RULES: &[Rule] = rules![
     SYS_clock_settime => NO,
     SYS_lookup_dcookie => Then::Fail(libc::EPERM),
     SYS_fanotify_init => Then::Fail(libc::EPERM),
-    // Types into the terminal of whoever looks on.
-    SYS_ioctl [Test::Among { arg: 1, mask: ALL, values: &[TIOCSTI, TIOCLINUX] }] => NO,
     // A lease needs no right but to read a file of one's own. Whoever opens that file then waits for its holder, up to
     // `fs.lease-break-time`: every program of the host would. The error is that for the files of another user.
     SYS_fcntl [Test::Among { arg: 1, mask: ALL, values: &[SET_LEASE, SET_DELEGATION] }] => Then::Fail(libc::EACCES),
     // Watches directories without counting against any limit of the user. Programs use inotify, which counts.
     SYS_fcntl [Test::Among { arg: 1, mask: ALL, values: &[NOTIFY] }] => Then::Fail(libc::EINVAL),
+    // The first two type into the terminal of whoever looks on. The last sets a line discipline, and with it loads one:
+    // modules with a history that no program in here has a line for.
+    SYS_ioctl [Test::Among { arg: 1, mask: ALL, values: &[TIOCSTI, TIOCLINUX, TIOCSETD] }] => NO,
     // A connection that is made with the first data, past `connect`.
     SYS_sendto [Test::AnyBit { arg: 3, bits: FAST_OPEN }] => Then::Fail(libc::EOPNOTSUPP),
     SYS_sendmsg [Test::AnyBit { arg: 2, bits: FAST_OPEN }] => Then::Fail(libc::EOPNOTSUPP),

@@ -59,7 +59,7 @@ fn every_rule_fits_what_it_is_about_and_nothing_else() {
     // Only the low half counts, whatever stands in the high one.
     for high in [0, 1_u64 << 32, 0xffff_ffff_0000_0000] {
         let ioctl = |number: u32| run(&own, ARCHITECTURE, libc::SYS_ioctl, [0, high | u64::from(number), 0, 0, 0, 0]);
-        assert_eq!((ioctl(TIOCSTI), ioctl(TIOCLINUX), ioctl(0x5413)), (ASK, ASK, ALLOW));
+        assert_eq!((ioctl(TIOCSTI), ioctl(TIOCLINUX), ioctl(TIOCSETD), ioctl(0x5413)), (ASK, ASK, ASK, ALLOW));
     }
     for program in [&own, &none] {
         assert_eq!(socket(program, libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0), ALLOW);

@@ -33,6 +33,17 @@ fn nothing_is_selected_and_pasted_on_a_console() {
     everywhere().never_bare().holds(|cx| cx.fence().on_a_terminal().python(script, &[]).refused_with("EPERM"));
 }
 
+/// A line discipline is code in the kernel that anybody with a terminal can load. The one that is set is in use already,
+/// so that nothing changes where it works.
+#[test]
+fn no_line_discipline_is_set() {
+    let script = r"
+for number in [0x5423, 0x100005423]:
+    tried('discipline', lambda: syscall('ioctl', 0, number, struct.pack('i', 0)))
+";
+    everywhere().holds(|cx| cx.fence().on_a_terminal().python(script, &[]).refused_with("EPERM"));
+}
+
 #[test]
 fn the_terminal_of_the_caller_is_nobodys_terminal_inside() {
     let script = "tried('terminal', lambda: os.write(os.open('/dev/tty', os.O_RDWR), b'planted'))";
