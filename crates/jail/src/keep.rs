@@ -1,13 +1,15 @@
 //! Keeps covers on. A cover is a mount, and a mount goes when somebody outside renames another file over what it
-//! covers, as `git config` on the host does, and whatever saves by renaming. That cannot be prevented, so it is watched for, and the cover is put on
-//! again at once, over what is there then.
+//! covers, as `git config` on the host does, and whatever saves by renaming. What is to be hidden may also come into being
+//! while a run lives, with the directories that lead to it, as by `aws configure`. Neither can be prevented, so both are
+//! watched for, and the cover is put on at once, over what is there then.
 
-use std::collections::{BTreeSet, HashSet};
-use std::ffi::CStr;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,49 +23,53 @@ use crate::sys;
 
 /// How long to wait at most before looking by ourselves, where nothing can be watched.
 const INTERVAL: Duration = Duration::from_millis(20);
+/// As many links as the kernel follows on one way.
+const MOST_LINKS: usize = 40;
+
+/// What may put something else into the place of a name, or open the way to it.
+const CHANGES: WatchFlags = WatchFlags::MOVED_TO.union(WatchFlags::CREATE).union(WatchFlags::ATTRIB);
+
+/// The names in each directory that something depends on.
+type Names = BTreeMap<PathBuf, BTreeSet<OsString>>;
 
 /// The watch over a run's covers.
 pub struct Keeper {
     rights: Rights,
     covers: Vec<PathBuf>,
-    /// The last names of everything that is watched.
-    names: HashSet<Vec<u8>>,
-    watch: Option<OwnedFd>,
+    watch: Option<Watch>,
+}
+
+/// What tells of changes, and the names that matter in each directory that it watches.
+struct Watch {
+    fd: OwnedFd,
+    names: HashMap<i32, BTreeSet<OsString>>,
 }
 
 impl Keeper {
     /// Watches from now on.
     pub fn new(rights: &Rights, covers: &[PathBuf]) -> Keeper {
-        let mut keeper = Keeper { rights: rights.clone(), covers: covers.to_vec(), names: HashSet::new(), watch: None };
-        let names = keeper.watched().filter_map(Path::file_name).map(|name| name.as_encoded_bytes().to_vec());
-        keeper.names = names.collect();
-        keeper.watch = keeper.begin().ok();
+        let mut keeper = Keeper { rights: rights.clone(), covers: covers.to_vec(), watch: None };
+        keeper.watch = Watch::begin(&keeper.watched()).ok();
         keeper
     }
 
     /// For a run that nothing is covered in.
     pub fn of_nothing() -> Keeper {
-        Keeper { rights: Rights::default(), covers: Vec::new(), names: HashSet::new(), watch: None }
+        Keeper { rights: Rights::default(), covers: Vec::new(), watch: None }
     }
 
-    /// Everything whose replacing would take a cover off: what is covered, and the directories that lead there.
-    fn watched(&self) -> impl Iterator<Item = &Path> {
-        let above = self.covers.iter().flat_map(|cover| mounts::ancestors(&self.rights, cover));
-        above.chain(self.covers.iter().chain(&self.rights.hidden).map(PathBuf::as_path))
-    }
-
-    /// Through the supervisor's own mounts: the directories are the same ones.
-    fn begin(&self) -> io::Result<OwnedFd> {
-        let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        let parents: BTreeSet<&Path> = self.watched().filter_map(Path::parent).collect();
-        for parent in parents {
-            match inotify::add_watch(&watch, parent, WatchFlags::MOVED_TO | WatchFlags::CREATE | WatchFlags::ONLYDIR) {
-                // What is not there, or not ours to see, has nothing hidden in it yet.
-                Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => {}
-                Err(errno) => return Err(errno.into()),
-            }
+    /// Everything whose replacing would take a cover off, or bring something that has to be hidden: what is covered and the
+    /// directories that lead there inside a writable place, what is hidden and all directories that lead there.
+    fn watched(&self) -> Names {
+        let mut ways = Ways { rights: &self.rights, names: Names::new(), links: HashMap::new() };
+        for cover in &self.covers {
+            let above = mounts::ancestors(&self.rights, cover);
+            above.into_iter().chain([cover.as_path()]).for_each(|path| ways.add(path));
         }
-        Ok(watch)
+        for hidden in &self.rights.hidden {
+            ways.add_all(hidden, MOST_LINKS);
+        }
+        ways.names
     }
 
     /// Whether there is nothing to keep.
@@ -73,7 +79,7 @@ impl Keeper {
 
     /// Puts covers on again until the run is over, and names what had none for a moment. The thread moves to where the
     /// run's mounts are; if it cannot, nothing is covered, since from anywhere else it would cover what is everybody's.
-    pub fn serve(&self, mounts: &OwnedFd, run: &OwnedFd, uncovered: impl Fn(&Path)) {
+    pub fn serve(mut self, mounts: &OwnedFd, run: &OwnedFd, uncovered: impl Fn(&Path)) {
         let entered = sys::unshare(UnshareFlags::FS)
             .and_then(|()| Ok(move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?));
         if entered.is_err() {
@@ -88,7 +94,7 @@ impl Keeper {
     fn wait(&self, run: &OwnedFd) -> bool {
         // Calls that wait there are another thread's; only its end is asked for, which is always told.
         let mut watched = vec![PollFd::from_borrowed_fd(run.as_fd(), PollFlags::empty())];
-        watched.extend(self.watch.as_ref().map(|watch| PollFd::from_borrowed_fd(watch.as_fd(), PollFlags::IN)));
+        watched.extend(self.watch.as_ref().map(|watch| PollFd::from_borrowed_fd(watch.fd.as_fd(), PollFlags::IN)));
         // A user may have used up all that can be watched, and a look costs a few microseconds.
         let limit = self.watch.is_none().then(|| Timespec { tv_sec: 0, tv_nsec: i64::from(INTERVAL.subsec_nanos()) });
         match poll(&mut watched, limit.as_ref()) {
@@ -98,10 +104,17 @@ impl Keeper {
     }
 
     /// Puts covers on again where they are missing, and names each that was.
-    fn cover_missing(&self, uncovered: &impl Fn(&Path)) {
-        let concerned = self.watch.as_ref().is_none_or(|watch| self.concerns(watch));
+    fn cover_missing(&mut self, uncovered: &impl Fn(&Path)) {
+        let concerned = self.watch.as_mut().is_none_or(Watch::concerns);
         if !concerned {
             return;
+        }
+        // First, so that whatever comes after the look below is told of: a directory that is new has been watched by nobody.
+        let names = self.watched();
+        if let Some(watch) = &mut self.watch
+            && watch.follow(&names).is_err()
+        {
+            self.watch = None;
         }
         // What is not there cannot be covered; what comes in its place is told of again.
         let open = self.covers.iter().filter(|cover| mounts::cover_again(&self.rights, cover).unwrap_or(false));
@@ -110,18 +123,161 @@ impl Keeper {
         let shown = hidden.filter(|hidden| mounts::hide_again(hidden).unwrap_or(false));
         shown.for_each(|path| uncovered(path));
     }
+}
+
+/// Collects the names that lead to something.
+struct Ways<'a> {
+    rights: &'a Rights,
+    names: Names,
+    /// Where the names lead that were looked at before.
+    links: HashMap<PathBuf, Option<PathBuf>>,
+}
+
+impl Ways<'_> {
+    fn add(&mut self, path: &Path) {
+        if let (Some(parent), Some(name)) = (path.parent(), path.file_name()) {
+            self.names.entry(parent.to_owned()).or_default().insert(name.to_owned());
+        }
+    }
+
+    /// Adds every name on the way to a path, through the links on it: each may be made or replaced.
+    fn add_all(&mut self, path: &Path, most_links: usize) {
+        let mut way = PathBuf::from("/");
+        let mut rest = path.components();
+        while let Some(component) = rest.next() {
+            match component {
+                Component::Normal(name) => way.push(name),
+                Component::ParentDir => drop(way.pop()),
+                Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+            }
+            self.add(&way);
+            if let Some(target) = self.read_link(&way) {
+                way.pop();
+                if most_links > 0 {
+                    self.add_all(&way.join(target).join(rest.as_path()), most_links - 1);
+                }
+                return;
+            }
+        }
+    }
+
+    fn read_link(&mut self, path: &Path) -> Option<PathBuf> {
+        // Links that the run makes lead to what it can read anyway, and could be long enough to keep us busy.
+        if self.rights.writable_roots().any(|root| path.starts_with(root)) {
+            return None;
+        }
+        self.links.entry(path.to_owned()).or_insert_with(|| std::fs::read_link(path).ok()).clone()
+    }
+}
+
+impl Watch {
+    fn begin(names: &Names) -> io::Result<Watch> {
+        let fd = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        let mut watch = Watch { fd, names: HashMap::new() };
+        watch.follow(names)?;
+        Ok(watch)
+    }
+
+    /// Watches these directories, from the outside in. At the start that is through the supervisor's own mounts, later
+    /// through the run's: the directories are the same ones.
+    fn follow(&mut self, names: &Names) -> io::Result<()> {
+        for (directory, names) in names {
+            match inotify::add_watch(&self.fd, directory, CHANGES | WatchFlags::ONLYDIR) {
+                // Two names may lead to one directory.
+                Ok(id) => self.names.entry(id).or_default().extend(names.iter().cloned()),
+                // What is not there, or not ours to see, has nothing hidden in it yet. It is told of when it comes.
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::LOOP) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
 
     /// Whether anything that has happened is about what is watched.
-    fn concerns(&self, watch: &OwnedFd) -> bool {
-        let is_watched = |name: &CStr| self.names.contains(name.to_bytes());
+    fn concerns(&mut self) -> bool {
         let mut space = [MaybeUninit::uninit(); 4096];
-        let mut events = inotify::Reader::new(watch, &mut space);
+        let mut events = inotify::Reader::new(&self.fd, &mut space);
         let mut concerned = false;
         while !concerned || !events.is_buffer_empty() {
             let Ok(event) = events.next() else { break };
             let lost = event.events().contains(ReadFlags::QUEUE_OVERFLOW);
-            concerned |= lost || event.file_name().is_some_and(is_watched);
+            if event.events().contains(ReadFlags::IGNORED) {
+                // The directory is gone, and its number is not used again.
+                self.names.remove(&event.wd());
+            }
+            let names = self.names.get(&event.wd());
+            let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
+            concerned |= lost || name.zip(names).is_some_and(|(name, names)| names.contains(name));
         }
         concerned
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory of this test's own.
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("ringfence-keep-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        folder.canonicalize().unwrap()
+    }
+
+    fn keeper(hidden: &Path) -> Keeper {
+        let rights = Rights { workspace: "/nowhere".into(), hidden: vec![hidden.to_owned()], ..Rights::default() };
+        Keeper::new(&rights, &[])
+    }
+
+    /// Whether the keeper is told of anything that matters, and has watches on what came.
+    fn is_told(keeper: &mut Keeper) -> bool {
+        let told = keeper.watch.as_mut().unwrap().concerns();
+        let names = keeper.watched();
+        keeper.watch.as_mut().unwrap().follow(&names).unwrap();
+        told
+    }
+
+    #[test]
+    fn every_step_on_the_way_to_a_hidden_place_is_told_of() {
+        let home = folder("steps");
+        let mut keeper = keeper(&home.join("a/b/secret"));
+        assert!(!is_told(&mut keeper));
+        std::fs::write(home.join("other"), "").unwrap();
+        assert!(!is_told(&mut keeper), "a name that leads nowhere");
+        for step in ["a", "a/b"] {
+            std::fs::create_dir(home.join(step)).unwrap();
+            assert!(is_told(&mut keeper), "{step}");
+        }
+        std::fs::write(home.join("a/other"), "").unwrap();
+        assert!(!is_told(&mut keeper));
+        std::fs::write(home.join("a/b/secret"), "").unwrap();
+        assert!(is_told(&mut keeper));
+        std::fs::create_dir_all(home.join("new/b")).unwrap();
+        std::fs::rename(home.join("a"), home.join("old")).unwrap();
+        assert!(!is_told(&mut keeper), "what goes away needs no cover");
+        std::fs::rename(home.join("new"), home.join("a")).unwrap();
+        assert!(is_told(&mut keeper));
+        std::fs::write(home.join("a/b/secret"), "").unwrap();
+        assert!(is_told(&mut keeper), "the directory that came is watched, too");
+        std::fs::remove_dir_all(home).unwrap();
+    }
+
+    #[test]
+    fn the_way_goes_through_links_and_a_circle_of_them_ends() {
+        let home = folder("links");
+        std::os::unix::fs::symlink("deep/../target", home.join("link")).unwrap();
+        std::os::unix::fs::symlink("two", home.join("one")).unwrap();
+        std::os::unix::fs::symlink("one", home.join("two")).unwrap();
+        let mut keeper = keeper(&home.join("link/secret"));
+        std::fs::create_dir(home.join("target")).unwrap();
+        assert!(is_told(&mut keeper));
+        std::fs::write(home.join("target/secret"), "").unwrap();
+        assert!(is_told(&mut keeper));
+        keeper.rights.hidden = vec![home.join("one/secret")];
+        assert!(keeper.watched()[&home].contains(OsStr::new("two")));
+        keeper.rights.workspace.clone_from(&home);
+        assert!(!keeper.watched()[&home].contains(OsStr::new("two")), "a link that a run could have made");
+        std::fs::remove_dir_all(home).unwrap();
     }
 }

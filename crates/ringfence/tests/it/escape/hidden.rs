@@ -246,3 +246,82 @@ fn the_rest_of_the_home_directory_can_be_read() {
         held(run.stdout.contains("harmless"), format!("it cannot: {run:?}"))
     });
 }
+
+/// A run that waits until a hidden place is covered and then reads what has been put there.
+const LATE: &str = r"
+def covered():
+    try:
+        return os.stat(sys.argv[1]).st_mode & 0o777 == 0
+    except OSError:
+        return True
+say('begins')
+sys.stdin.readline()
+until = time.monotonic() + float(sys.argv[3])
+while not covered() and time.monotonic() < until:
+    time.sleep(0.002)
+say('waited')
+sys.stdin.readline()
+tried('read', lambda: say(get(sys.argv[2])))
+";
+
+/// Somebody on the host logs in to something while a run lives. `place` is on the list of hidden places, `file` is the
+/// file with the secret, in `place` or `place` itself, and `make` makes `place` in the home directory.
+fn is_hidden_when_made_late(place: &str, file: &str, make: impl Fn(&Cx, &str)) {
+    by_default().holds(|cx| {
+        let secret = cx.secret();
+        let (path, file) = (cx.path(&format!("home/{place}")), cx.path(&format!("home/{file}")));
+        // Without a fence there is nothing to wait for.
+        let patience = if cx.is_fenced() { "10" } else { "0" };
+        let mut live = cx.fence().start_python(LATE, &[&path, &file, patience]);
+        live.wait_for("begins");
+        make(cx, &path);
+        live.tell("made");
+        live.wait_for("waited");
+        cx.file(&file, &secret);
+        live.tell("written");
+        live.end().knows_nothing_of(&secret)
+    });
+}
+
+#[test]
+fn credentials_are_hidden_that_are_made_while_a_run_lives() {
+    is_hidden_when_made_late(".aws", ".aws/credentials", |cx, place| drop(cx.folder(place)));
+}
+
+/// Nothing of the way to them existed when the run began.
+#[test]
+fn credentials_are_hidden_whose_whole_way_is_made_while_a_run_lives() {
+    is_hidden_when_made_late(".config/gh", ".config/gh/hosts.yml", |cx, place| drop(cx.folder(place)));
+    let cargo = ".cargo/credentials.toml";
+    is_hidden_when_made_late(cargo, cargo, |cx, place| drop(cx.file(place, "")));
+}
+
+/// A directory on the way is replaced by another one, in which the credentials are.
+#[test]
+fn credentials_are_hidden_that_come_with_another_directory() {
+    is_hidden_when_made_late(".config/gh", ".config/gh/hosts.yml", |cx, place| {
+        let (config, other) = (cx.path("home/.config"), cx.path("home/other"));
+        cx.folder(&format!("{other}/gh"));
+        std::fs::rename(&other, &config).unwrap();
+        cx.folder(place);
+    });
+}
+
+/// A link that led nowhere when the run began.
+#[test]
+fn credentials_are_hidden_that_are_made_behind_a_link() {
+    by_default().holds(|cx| {
+        let (secret, target) = (cx.secret(), cx.path("home/dotfiles/aws"));
+        std::os::unix::fs::symlink("dotfiles/aws", cx.path("home/.aws")).unwrap();
+        let file = format!("{target}/credentials");
+        let patience = if cx.is_fenced() { "10" } else { "0" };
+        let mut live = cx.fence().start_python(LATE, &[&target, &file, patience]);
+        live.wait_for("begins");
+        cx.folder(&target);
+        live.tell("made");
+        live.wait_for("waited");
+        cx.file(&file, &secret);
+        live.tell("written");
+        live.end().knows_nothing_of(&secret)
+    });
+}
