@@ -17,7 +17,7 @@ pub struct Variable {
 macro_rules! variables {
     ($($constant:ident $name:literal $secret:literal $meaning:literal;)*) => {
         $(pub const $constant: &str = $name;)*
-        /// Every environment variable that is read anywhere.
+        /// Every environment variable that is read anywhere, but for [`CREDENTIAL_VARIABLES`].
         pub const VARIABLES: &[Variable] =
             &[$(Variable { name: $name, meaning: $meaning, secret: $secret },)*];
     };
@@ -47,6 +47,60 @@ variables! {
     PATH                    "PATH"                    false "Where the browser and the programs that rules name are looked for.";
     RUSTUP_HOME             "RUSTUP_HOME"             false "Where Rust's toolchains are, which commands in the fence may use.";
 }
+
+/// Variables that say where programs keep credentials. They are read for one reason: what they name is hidden from runs.
+pub const CREDENTIAL_VARIABLES: &[&str] = &[
+    "ANSIBLE_VAULT_PASSWORD_FILE",
+    "AWS_CONFIG_FILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AZURE_CONFIG_DIR",
+    "BOTO_CONFIG",
+    "BUNDLE_USER_CONFIG",
+    "BUNDLE_USER_HOME",
+    "CARGO_HOME",
+    "CLAUDE_CONFIG_DIR",
+    "CLOUDSDK_CONFIG",
+    "COMPOSER_HOME",
+    "DOCKER_CONFIG",
+    "FLY_CONFIG_DIR",
+    "GH_CONFIG_DIR",
+    "GLAB_CONFIG_DIR",
+    "GNUPGHOME",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GRADLE_USER_HOME",
+    "HELM_CONFIG_HOME",
+    "HELM_REGISTRY_CONFIG",
+    "HELM_REPOSITORY_CONFIG",
+    "HF_HOME",
+    "HF_TOKEN_PATH",
+    "HISTFILE",
+    "HUB_CONFIG",
+    "KUBECONFIG",
+    "MYSQL_HISTFILE",
+    "MYSQL_TEST_LOGIN_FILE",
+    "NETRC",
+    "NODE_REPL_HISTORY",
+    "NPM_CONFIG_USERCONFIG",
+    "OCI_CLI_CONFIG_FILE",
+    "OP_CONFIG_DIR",
+    "PASSWORD_STORE_DIR",
+    "PGPASSFILE",
+    "PIP_CONFIG_FILE",
+    "POETRY_CONFIG_DIR",
+    "PSQL_HISTORY",
+    "PYTHON_HISTORY",
+    "RCLONE_CONFIG",
+    "REGISTRY_AUTH_FILE",
+    "S3CMD_CONFIG",
+    "SOPS_AGE_KEY_FILE",
+    "TF_CLI_CONFIG_FILE",
+    "UV_CREDENTIALS_DIR",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+    "XDG_STATE_HOME",
+    "npm_config_userconfig",
+];
 
 /// What the process was started with. It is data, so that resolving a config depends on nothing hidden.
 #[derive(Clone, Default)]
@@ -88,6 +142,19 @@ impl Env {
     /// A directory of the XDG kind: the specification says to ignore a relative one.
     pub fn absolute(&self, name: &str) -> Option<&Path> {
         self.path(name).filter(|path| path.is_absolute())
+    }
+
+    /// Where credentials are kept according to [`CREDENTIAL_VARIABLES`]. A value may be a list; what is relative depends on
+    /// the directory that a program is started in, and is left out.
+    pub fn credential_paths(&self) -> Vec<(&'static str, PathBuf)> {
+        let paths = |name: &'static str| {
+            let value = self.get(name).into_iter();
+            let all = value.flat_map(|value| [PathBuf::from(value)].into_iter().chain(std::env::split_paths(value)));
+            all.filter(|path| path.is_absolute()).map(move |path| (name, path))
+        };
+        let mut found: Vec<_> = CREDENTIAL_VARIABLES.iter().flat_map(|name| paths(name)).collect();
+        found.dedup();
+        found
     }
 
     pub fn text(&self, name: &str) -> Result<Option<String>> {
@@ -149,6 +216,25 @@ mod tests {
             assert!(!variable.meaning.is_empty());
             assert!(VARIABLES[..at].iter().all(|other| other.name != variable.name), "{}", variable.name);
         }
+    }
+
+    #[test]
+    fn every_variable_is_documented() {
+        let page = include_str!("../../../../docs/config.md");
+        let names = VARIABLES.iter().map(|variable| variable.name).chain(CREDENTIAL_VARIABLES.iter().copied());
+        let missing: Vec<&str> = names.filter(|name| !page.contains(&format!("`{name}`"))).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+
+    #[test]
+    fn places_of_credentials_are_absolute_and_lists_are_taken_apart() {
+        let env =
+            env(&[("KUBECONFIG", "/a/one:/b/two::three"), ("NETRC", "netrc"), ("CARGO_HOME", "/c"), ("OTHER", "/d")]);
+        let found = env.credential_paths();
+        for path in [("CARGO_HOME", "/c"), ("KUBECONFIG", "/a/one"), ("KUBECONFIG", "/b/two")] {
+            assert!(found.contains(&(path.0, PathBuf::from(path.1))), "{found:?}");
+        }
+        assert!(found.iter().all(|(name, path)| ["CARGO_HOME", "KUBECONFIG"].contains(name) && path.is_absolute()));
     }
 
     #[test]

@@ -55,6 +55,7 @@ pub use read::entry_key;
 use resolve::config_path;
 pub use resolve::{Flags, Keeping, resolve, resolve_keeping, resolve_root};
 pub use sandbox::{Profile, Sandbox, SandboxFlags};
+pub use seclusion::is_system;
 pub use secrets::Secrets;
 pub use show::{Needed, Show, Shown, show};
 pub use surface::{Names, Shaping, Surface};
@@ -124,6 +125,8 @@ pub struct Config {
     pub home: Option<PathBuf>,
     /// Where Codex keeps its configuration, credentials and threads.
     pub codex_home: Option<PathBuf>,
+    /// Where variables say that programs keep credentials, each with the name of its variable.
+    pub credential_paths: Vec<(&'static str, PathBuf)>,
     /// Where Rust's toolchains are, which a run may use but not change.
     pub rustup_home: Option<PathBuf>,
     /// Inside the workspace and shut to every tool: the root, when it lies there.

@@ -346,6 +346,7 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env, first: O
         policy,
         home: env.absolute(env::HOME).map(Path::to_owned),
         codex_home: codex_home(env, workspace.as_deref()),
+        credential_paths: env.credential_paths(),
         rustup_home: match env.absolute(env::RUSTUP_HOME) {
             Some(path) => Some(path.to_owned()),
             None => env.absolute(env::HOME).map(|home| home.join(".rustup")),

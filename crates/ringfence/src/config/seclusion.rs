@@ -60,10 +60,15 @@ impl<'a> Needs<'a> {
     /// Whether nothing in this directory is missed.
     pub fn spare(&self, folder: &Path) -> bool {
         let is_common = folder.components().count() <= 2 || COMMON.iter().any(|path| folder == Path::new(path));
-        let is_system = SYSTEM.iter().any(|path| folder.starts_with(path));
+        let is_system = is_system(folder);
         let is_used = self.places.iter().any(|place| place.starts_with(folder));
         !is_common && !is_system && !is_used && !self.entries.iter().any(|entry| speaks_of(entry, folder))
     }
+}
+
+/// Whether a path lies in a directory of the system, which programs need.
+pub fn is_system(path: &Path) -> bool {
+    SYSTEM.iter().any(|system| path.starts_with(system))
 }
 
 fn speaks_of(entry: &Entry, folder: &Path) -> bool {

@@ -17,6 +17,7 @@ mod fault;
 pub mod git;
 mod gitlinks;
 mod ground;
+mod hidden;
 mod kept_inside;
 mod launch;
 mod line;

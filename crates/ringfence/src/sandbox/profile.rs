@@ -10,6 +10,7 @@ use jail::rights::{Network, Protected, Rights, StandIn, repository_names};
 use jail::{real_places, steering};
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 
+use super::hidden::listed;
 use crate::base::call::digest;
 use crate::base::held_dir::HeldDir;
 use crate::base::ids::short;
@@ -22,7 +23,6 @@ use crate::net::Allow;
 const IGNORE: &str = ".config/git/ignore";
 /// Files of the root that open what is kept in it.
 const ROOT_KEYS: &[&str] = &["audit/key", "secrets/key"];
-const HIDDEN: &str = include_str!("hidden.list");
 
 /// What a run in this workspace may touch: one value that the file tools and the fence are both held to.
 pub fn rights(config: &Config, workspace: &Path) -> Result<Rights> {
@@ -177,12 +177,7 @@ impl Scratch {
 }
 
 pub(super) fn hidden(config: &Config, workspace: &Path) -> Vec<PathBuf> {
-    let listed =
-        HIDDEN.lines().filter_map(|line| line.split('#').next()).map(str::trim).filter(|path| !path.is_empty());
-    let listed = listed.filter_map(|path| match path.strip_prefix("~/") {
-        Some(below) => config.home.as_ref().map(|home| home.join(below)),
-        None => Some(PathBuf::from(path)),
-    });
+    let listed = listed(config, workspace);
     let named = config.sandbox.hide.iter().map(|path| lexical::normalize(workspace, path));
     // Where it is said to be elsewhere. In the workspace it would hide a part of that, and is the operator's own choice.
     let codex = config.codex_home.iter().filter(|home| !home.starts_with(workspace) && !workspace.starts_with(home));
@@ -190,7 +185,7 @@ pub(super) fn hidden(config: &Config, workspace: &Path) -> Vec<PathBuf> {
     // The log, the sockets and other callers' files are in the root; what a run needs of it is opened on top. The keys
     // are named one by one, so that the canary of every run tries to read them wherever the root lies.
     let root = [config.root.clone()].into_iter().chain(ROOT_KEYS.iter().map(|key| config.root.join(key)));
-    let mut hidden: Vec<PathBuf> = listed.chain(named).chain(steering).chain(root).collect();
+    let mut hidden: Vec<PathBuf> = listed.into_iter().chain(named).chain(steering).chain(root).collect();
     hidden.sort();
     hidden.dedup();
     hidden

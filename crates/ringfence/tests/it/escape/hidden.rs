@@ -325,3 +325,31 @@ fn credentials_are_hidden_that_are_made_behind_a_link() {
         live.end().knows_nothing_of(&secret)
     });
 }
+
+/// Programs keep credentials where a variable says instead of in the home directory.
+#[test]
+fn credentials_are_hidden_where_a_variable_says() {
+    for (variable, value, file) in [
+        ("CARGO_HOME", "cargo", "cargo/credentials.toml"),
+        ("XDG_CONFIG_HOME", "settings", "settings/gh/hosts.yml"),
+        ("GNUPGHOME", "keys", "keys/private-keys-v1.d/key"),
+        ("AWS_SHARED_CREDENTIALS_FILE", "aws/login", "aws/login"),
+    ] {
+        by_default().holds(|cx| {
+            let secret = cx.secret();
+            let file = cx.outside(file, &secret);
+            let fence = cx.fence().env(variable, &cx.path(&format!("outside/{value}")));
+            fence.bash(r#"cat "$1""#, &[&file]).knows_nothing_of(&secret)
+        });
+    }
+}
+
+#[test]
+fn every_file_of_a_list_is_hidden() {
+    by_default().holds(|cx| {
+        let secret = cx.secret();
+        let (one, two) = (cx.outside("one", &secret), cx.outside("two", &secret));
+        let fence = cx.fence().env("KUBECONFIG", &format!("{one}:{two}"));
+        fence.bash(r#"cat "$1"; cat "$2""#, &[&one, &two]).knows_nothing_of(&secret)
+    });
+}

@@ -1,0 +1,139 @@
+//! What no run may read: places of credentials by a list, and where variables say that they are instead.
+//!
+//! A variable can name anything. It must never hide what a run needs: the workspace, the home directory as a whole, the
+//! system, or `/dev/null`, which switches a file off.
+
+use std::path::{Path, PathBuf};
+
+use crate::config::{self, Config};
+
+/// One or more places per line, and the reason.
+const LIST: &str = include_str!("hidden.list");
+
+/// Every place on the list, whether it exists or not.
+pub(super) fn listed(config: &Config, workspace: &Path) -> Vec<PathBuf> {
+    let mut places = Vec::new();
+    for word in words() {
+        match (word.strip_prefix("~/"), word.strip_prefix('$')) {
+            (Some(below), _) => places.extend(config.home.as_ref().map(|home| home.join(below))),
+            (_, Some(named)) => places.extend(named_by_variable(config, named).filter(|place| {
+                // Links are followed when a place is covered.
+                let target = place.canonicalize().unwrap_or_else(|_| place.clone());
+                can_be_hidden(config, workspace, place) && can_be_hidden(config, workspace, &target)
+            })),
+            (None, None) => places.push(PathBuf::from(word)),
+        }
+    }
+    places
+}
+
+fn words() -> impl Iterator<Item = &'static str> {
+    LIST.lines().filter_map(|line| line.split('#').next()).flat_map(str::split_whitespace)
+}
+
+/// The places of `NAME` or `NAME/below`.
+fn named_by_variable<'a>(config: &'a Config, word: &'a str) -> impl Iterator<Item = PathBuf> + 'a {
+    let (name, below) = word.split_once('/').unwrap_or((word, ""));
+    let values = config.credential_paths.iter().filter(move |(variable, _)| *variable == name);
+    // An empty path would leave a slash at the end.
+    values.map(move |(_, path)| if below.is_empty() { path.clone() } else { path.join(below) })
+}
+
+/// Whether no run misses this place. What lies in the workspace is the operator's own choice.
+fn can_be_hidden(config: &Config, workspace: &Path, place: &Path) -> bool {
+    let holds = |needed: &Path| needed.starts_with(place);
+    let is_common = place.components().count() <= 2;
+    !is_common
+        && !config::is_system(place)
+        && !place.starts_with(workspace)
+        && !holds(workspace)
+        && !config.home.as_deref().is_some_and(holds)
+        && !config.rustup_home.as_deref().is_some_and(holds)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::config::env::CREDENTIAL_VARIABLES;
+    use crate::config::{Env, Profile};
+
+    fn hidden(variables: &[(&str, &str)]) -> Vec<PathBuf> {
+        let dir = std::env::temp_dir().join(crate::base::ids::short("ringfence-hidden"));
+        std::fs::create_dir_all(dir.join("ws")).unwrap();
+        let mut config = crate::sandbox::tests::config(&dir, Profile::Default);
+        std::fs::remove_dir_all(&dir).unwrap();
+        config.home = Some("/home/someone".into());
+        config.rustup_home = Some("/opt/rust/rustup".into());
+        config.credential_paths = Env::new(variables.iter().copied(), "/").credential_paths();
+        listed(&config, Path::new("/work/project"))
+    }
+
+    #[test]
+    fn every_line_has_a_reason_and_every_variable_is_read() {
+        for line in LIST.lines().filter(|line| !line.is_empty()) {
+            assert!(line.split_once('#').is_some_and(|(_, reason)| !reason.trim().is_empty()), "{line}");
+        }
+        let named: BTreeSet<&str> =
+            words().filter_map(|word| word.strip_prefix('$')).filter_map(|word| word.split('/').next()).collect();
+        assert_eq!(named, CREDENTIAL_VARIABLES.iter().copied().collect());
+        assert!(words().all(|word| word.starts_with("~/") || word.starts_with('$') || word.starts_with('/')));
+    }
+
+    #[test]
+    fn the_list_follows_variables() {
+        let places = hidden(&[
+            ("CARGO_HOME", "/opt/cargo"),
+            ("DOCKER_CONFIG", "/opt/docker"),
+            ("XDG_CONFIG_HOME", "/opt/settings"),
+            ("GNUPGHOME", "/opt/keys"),
+            ("KUBECONFIG", "/opt/kube/one:/opt/kube/two"),
+        ]);
+        for place in [
+            "/opt/cargo/credentials.toml",
+            "/opt/docker/config.json",
+            "/opt/settings/gh",
+            "/opt/settings/git/credentials",
+            "/opt/keys",
+            "/opt/kube/one",
+            "/opt/kube/two",
+            "/home/someone/.cargo/credentials.toml",
+            "/home/someone/.config/gh",
+            "/etc/shadow",
+        ] {
+            assert!(places.contains(&PathBuf::from(place)), "{place}");
+        }
+        assert!(!places.contains(&PathBuf::from("/opt/cargo")) && !places.contains(&PathBuf::from("/opt/settings")));
+    }
+
+    #[test]
+    fn no_variable_hides_what_a_run_needs() {
+        let usual = hidden(&[]);
+        for value in [
+            "/",
+            "/etc",
+            "/dev/null",
+            "/usr/share/keys",
+            "/home",
+            "/home/someone",
+            "/work",
+            "/work/project",
+            "/work/project/keys",
+            "/opt/rust",
+            "relative",
+            "",
+        ] {
+            for variable in ["GNUPGHOME", "KUBECONFIG", "PIP_CONFIG_FILE"] {
+                assert_eq!(hidden(&[(variable, value)]), usual, "{variable}={value}");
+            }
+        }
+        // Through a link, too.
+        let link = std::env::temp_dir().join(format!("ringfence-hidden-link-{}", std::process::id()));
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink("/usr/share", &link).unwrap();
+        let found = hidden(&[("GNUPGHOME", link.to_str().unwrap())]);
+        std::fs::remove_file(&link).unwrap();
+        assert_eq!(found, usual);
+    }
+}
