@@ -1,8 +1,13 @@
-//! The system calls that a run may not make, and those that the supervisor makes for it.
+//! The system calls that a run may make, those that it may not make, and those that the supervisor makes for it.
 //!
-//! The list is data with a reason per line. What is rare and telling goes to the supervisor, which refuses it and
+//! A call that is not [`known`] does not exist for a run. Of the others, the rules here refuse some. Both lists are data
+//! with a reason per line. What is rare and telling goes to the supervisor, which refuses it and
 //! writes it down; it decides by the numbers in the registers alone, which nobody can change meanwhile. What
 //! programs merely try out is refused in place.
+
+mod known;
+
+use std::collections::BTreeMap;
 
 use libc::{c_long, sock_filter};
 
@@ -60,15 +65,32 @@ const INET6: u32 = libc::AF_INET6 as u32;
 const NETLINK: u32 = libc::AF_NETLINK as u32;
 /// `type` of a socket without its flags.
 const TYPE: u32 = 0xf;
+const RAW: u32 = libc::SOCK_RAW as u32;
+const TCP: u32 = libc::IPPROTO_TCP as u32;
+const UDP: u32 = libc::IPPROTO_UDP as u32;
+const ICMP: u32 = libc::IPPROTO_ICMP as u32;
+const ICMP6: u32 = libc::IPPROTO_ICMPV6 as u32;
+const INTERNET: Test = Test::Among { arg: 0, mask: ALL, values: &[INET, INET6] };
+const STREAM: Test = Test::Among { arg: 1, mask: TYPE, values: &[libc::SOCK_STREAM as u32] };
+const DATAGRAM: Test = Test::Among { arg: 1, mask: TYPE, values: &[libc::SOCK_DGRAM as u32] };
 const STREAMS: &[u32] = &[libc::SOCK_STREAM as u32, libc::SOCK_SEQPACKET as u32];
 
 /// Whom a priority is for: every process of a user.
 const PRIO_USER: u32 = 2;
 const IOPRIO_WHO_USER: u32 = 3;
 
+/// The numbers of calls by their names.
+mod numbers {
+    pub use libc::*;
+
+    /// The same on every machine, and missing for some of them.
+    #[allow(non_upper_case_globals, reason = "named as its neighbours are")]
+    pub const SYS_fchmodat2: c_long = 452;
+}
+
 macro_rules! rules {
     ($($call:ident $([$($test:expr),*])? => $then:expr),* $(,)?) => {
-        &[$(Rule { call: libc::$call, name: name(stringify!($call)), tests: &[$($($test),*)?], then: $then }),*]
+        &[$(Rule { call: numbers::$call, name: name(stringify!($call)), tests: &[$($($test),*)?], then: $then }),*]
     };
 }
 
@@ -127,6 +149,7 @@ const RULES: &[Rule] = rules![
     SYS_swapoff => NO,
     SYS_reboot => NO,
     SYS_quotactl => NO,
+    SYS_quotactl_fd => NO,
     SYS_acct => NO,
     SYS_syslog => Then::Fail(libc::EPERM),
     SYS_settimeofday => NO,
@@ -166,11 +189,24 @@ const RULES: &[Rule] = rules![
 /// Sockets of a run that has a network of its own, or the host's.
 const FAMILIES: &[Rule] = rules![
     SYS_socket [Test::NotAmong { arg: 0, mask: ALL, values: &[UNIX, INET, INET6, NETLINK] }] => NO,
+    // Pairs of other families than this one are a way to a socket past the rule above.
+    SYS_socketpair [Test::NotAmong { arg: 0, mask: ALL, values: &[UNIX] }] => Then::Fail(libc::EOPNOTSUPP),
+    // TCP and nothing else: other protocols load modules with a history, and some are connected without `connect`. Programs
+    // that try Multipath TCP first, as Go does to listen, take this error for a kernel without it and use TCP.
+    SYS_socket [INTERNET, STREAM, Test::NotAmong { arg: 2, mask: ALL, values: &[0, TCP] }] => Then::Fail(libc::EPROTONOSUPPORT),
+    // UDP, and echo requests where the host lets its users make them.
+    SYS_socket [Test::Among { arg: 0, mask: ALL, values: &[INET] }, DATAGRAM, Test::NotAmong { arg: 2, mask: ALL, values: &[0, UDP, ICMP] }] => Then::Fail(libc::EPROTONOSUPPORT),
+    SYS_socket [Test::Among { arg: 0, mask: ALL, values: &[INET6] }, DATAGRAM, Test::NotAmong { arg: 2, mask: ALL, values: &[0, UDP, ICMP6] }] => Then::Fail(libc::EPROTONOSUPPORT),
+    // Packets as they are on the wire, for which no one in here has the right. `ping` tries it.
+    SYS_socket [INTERNET, Test::Among { arg: 1, mask: TYPE, values: &[RAW] }] => Then::Fail(libc::EPERM),
+    // SCTP, DCCP, and the old name of packet sockets.
+    SYS_socket [INTERNET, Test::NotAmong { arg: 1, mask: TYPE, values: &[libc::SOCK_STREAM as u32, libc::SOCK_DGRAM as u32, RAW] }] => Then::Fail(libc::ESOCKTNOSUPPORT),
 ];
 
 /// Sockets of a run that shares the host's network and may not use it.
 const FAMILIES_WITHOUT_NETWORK: &[Rule] = rules![
     SYS_socket [Test::NotAmong { arg: 0, mask: ALL, values: &[UNIX] }] => NO,
+    SYS_socketpair [Test::NotAmong { arg: 0, mask: ALL, values: &[UNIX] }] => Then::Fail(libc::EOPNOTSUPP),
 ];
 
 /// Where other processes can be seen, what would disturb them without a signal. Zero is the caller itself.
@@ -223,9 +259,6 @@ const OF_THIS_MACHINE: &[Rule] = &[];
 const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
-
-/// The same calls again by other numbers, on x86-64; nothing we know uses them.
-const X32: u32 = 0x4000_0000;
 
 /// What is watched rather than refused.
 const EXECS: &[Rule] = rules![
@@ -309,42 +342,100 @@ const NUMBER: u32 = 0;
 const ARCH: u32 = 4;
 const ARGS: u32 = 16;
 
-/// The program that the kernel runs at every system call.
+/// The program that the kernel runs at every system call. It searches by halves for the number, so that no call costs more
+/// than a few comparisons; and as no argument is looked at before that, the kernel can remember which calls are always
+/// allowed, and skips the program for those.
 pub fn program(rules: impl Iterator<Item = &'static Rule>) -> Vec<sock_filter> {
-    let mut program = vec![
-        load(ARCH),
-        jump(libc::BPF_JEQ, ARCHITECTURE, 1, 0),
-        give(libc::SECCOMP_RET_KILL_PROCESS),
-        load(NUMBER),
-        jump(libc::BPF_JGE, X32, 0, 1),
-        give(libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
-    ];
-    for rule in rules {
-        program.extend(block(rule));
-    }
-    program.push(give(libc::SECCOMP_RET_ALLOW));
+    let mut program =
+        vec![load(ARCH), jump(libc::BPF_JEQ, ARCHITECTURE, 1, 0), give(libc::SECCOMP_RET_KILL_PROCESS), load(NUMBER)];
+    program.extend(search(&segments(rules)));
     program
 }
 
-/// One rule: whatever does not fit jumps behind it, where the number of the call is loaded again.
-fn block(rule: &Rule) -> Vec<sock_filter> {
-    let mut inner: Vec<sock_filter> = Vec::new();
-    for test in rule.tests.iter().rev() {
-        // Built from the end, so that the distance to the end is known.
-        let mut piece = test.piece(inner.len() + 1);
-        piece.append(&mut inner);
-        inner = piece;
+/// What happens to calls from one number up to the next segment.
+struct Segment {
+    first: u32,
+    fate: Fate,
+}
+
+enum Fate {
+    Allowed,
+    Unknown,
+    /// The first that fits decides; if none does, the call is allowed.
+    Ruled(Vec<&'static Rule>),
+}
+
+/// All numbers, in their order.
+fn segments(rules: impl Iterator<Item = &'static Rule>) -> Vec<Segment> {
+    let mut ruled: BTreeMap<u32, Vec<&'static Rule>> = BTreeMap::new();
+    for rule in rules {
+        ruled.entry(rule.call as u32).or_default().push(rule);
     }
-    inner.push(match rule.then {
+    let mut segments: Vec<Segment> = Vec::new();
+    // One more, which is unknown and stands for all that follow: on x86-64 also the same calls again for x32.
+    for number in 0..=known::last() + 1 {
+        let fate = match ruled.remove(&number) {
+            Some(rules) => Fate::Ruled(rules),
+            None if known::is_known(number) => Fate::Allowed,
+            None => Fate::Unknown,
+        };
+        let previous = segments.last().map(|segment| &segment.fate);
+        let goes_on =
+            matches!((previous, &fate), (Some(Fate::Allowed), Fate::Allowed) | (Some(Fate::Unknown), Fate::Unknown));
+        if !goes_on {
+            segments.push(Segment { first: number, fate });
+        }
+    }
+    segments
+}
+
+/// Finds the segment of the number that is loaded, and does what it says.
+fn search(segments: &[Segment]) -> Vec<sock_filter> {
+    let (below, above) = match segments {
+        [] => return vec![give(NO_SUCH_CALL)],
+        [found] => return found.fate.compile(),
+        _ => segments.split_at(segments.len() / 2),
+    };
+    let (lower, upper) = (search(below), search(above));
+    let middle = above[0].first;
+    let mut program = match u8::try_from(lower.len()) {
+        Ok(over) => vec![jump(libc::BPF_JGE, middle, over, 0)],
+        // Too far for a condition.
+        Err(_) => vec![jump(libc::BPF_JGE, middle, 0, 1), skip(lower.len())],
+    };
+    program.extend(lower);
+    program.extend(upper);
+    program
+}
+
+/// As a kernel answers that does not have it.
+const NO_SUCH_CALL: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+
+impl Fate {
+    fn compile(&self) -> Vec<sock_filter> {
+        match self {
+            Fate::Allowed => vec![give(libc::SECCOMP_RET_ALLOW)],
+            Fate::Unknown => vec![give(NO_SUCH_CALL)],
+            Fate::Ruled(rules) => {
+                let blocks = rules.iter().flat_map(|rule| block(rule));
+                blocks.chain([give(libc::SECCOMP_RET_ALLOW)]).collect()
+            }
+        }
+    }
+}
+
+/// One rule: what does not fit jumps behind it.
+fn block(rule: &Rule) -> Vec<sock_filter> {
+    let mut block = vec![match rule.then {
         Then::Fail(errno) => give(libc::SECCOMP_RET_ERRNO | errno as u32),
         Then::Ask => give(libc::SECCOMP_RET_USER_NOTIF),
-    });
-    if !rule.tests.is_empty() {
-        inner.push(load(NUMBER));
+    }];
+    for test in rule.tests.iter().rev() {
+        // Built from the end, so that the distance to the end is known.
+        let mut piece = test.piece(block.len());
+        piece.append(&mut block);
+        block = piece;
     }
-    // The reload is for those that jump into the block and out again; others jump over it as well.
-    let mut block = vec![jump(libc::BPF_JEQ, rule.call as u32, 0, distance(inner.len()))];
-    block.append(&mut inner);
     block
 }
 
@@ -389,6 +480,11 @@ fn and(mask: u32) -> sock_filter {
 
 fn jump(how: u32, value: u32, yes: u8, no: u8) -> sock_filter {
     instruction(libc::BPF_JMP | how | libc::BPF_K, yes, no, value)
+}
+
+fn skip(instructions: usize) -> sock_filter {
+    // A program has at most 4096 of them.
+    instruction(libc::BPF_JMP | libc::BPF_JA, 0, 0, instructions as u32)
 }
 
 fn give(action: u32) -> sock_filter {

@@ -2,7 +2,22 @@
 
 use super::*;
 
+/// On x86-64, the same calls again by other numbers.
+const X32: u32 = 0x4000_0000;
+
 fn run(program: &[sock_filter], arch: u32, call: c_long, args: [u64; 6]) -> u32 {
+    trace(program, arch, call, args).action
+}
+
+/// How a program went.
+struct Trace {
+    action: u32,
+    instructions: usize,
+    /// It has looked at an argument.
+    looked: bool,
+}
+
+fn trace(program: &[sock_filter], arch: u32, call: c_long, args: [u64; 6]) -> Trace {
     let word = |offset: u32| -> u32 {
         match offset {
             NUMBER => call as u32,
@@ -11,15 +26,21 @@ fn run(program: &[sock_filter], arch: u32, call: c_long, args: [u64; 6]) -> u32 
         }
     };
     let (mut at, mut value) = (0_usize, 0_u32);
+    let (mut instructions, mut looked) = (0, false);
     loop {
         let here = program[at];
         at += 1;
+        instructions += 1;
         let code = u32::from(here.code);
         let branch = |yes: bool| usize::from(if yes { here.jt } else { here.jf });
         match code & 7 {
-            libc::BPF_LD => value = word(here.k),
+            libc::BPF_LD => {
+                value = word(here.k);
+                looked |= here.k >= ARGS;
+            }
             libc::BPF_ALU => value &= here.k,
-            libc::BPF_RET => return here.k,
+            libc::BPF_RET => return Trace { action: here.k, instructions, looked },
+            libc::BPF_JMP if code & 0xf0 == libc::BPF_JA => at += here.k as usize,
             libc::BPF_JMP if code & 0xf0 == libc::BPF_JEQ => at += branch(value == here.k),
             libc::BPF_JMP if code & 0xf0 == libc::BPF_JGE => at += branch(value >= here.k),
             libc::BPF_JMP if code & 0xf0 == libc::BPF_JSET => at += branch(value & here.k != 0),
@@ -109,6 +130,121 @@ fn leases_and_directory_notices_are_refused_and_other_controls_are_not() {
     }
 }
 
+/// Every program that there is.
+fn programs() -> Vec<Vec<sock_filter>> {
+    let networks = [Network::Off, Network::Proxied, Network::All];
+    let flags = (0..8).map(|bits| (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0));
+    let cases = networks.into_iter().flat_map(|network| {
+        flags.clone().map(move |(namespaces, watched, nested)| Case { network, namespaces, watched, nested, renames: false })
+    });
+    cases.map(|case| program(rules(case))).collect()
+}
+
+#[test]
+fn a_call_that_is_not_known_does_not_exist() {
+    for program in programs() {
+        let answer = |number: u32| run(&program, ARCHITECTURE, number.into(), [0; 6]);
+        for (number, name, reason) in known::LEFT_OUT {
+            assert_eq!(answer(*number), fails(libc::ENOSYS), "{name}");
+            assert!(!reason.is_empty(), "{name}");
+        }
+        for number in (470..1024).chain([337, 423, X32 - 1, X32, X32 | 41, u32::MAX]) {
+            assert_eq!(answer(number), fails(libc::ENOSYS), "{number}");
+        }
+    }
+    // Each number is decided about: between the first of the later calls and the last that is left out none is missing.
+    for number in 424..=469 {
+        let is_left_out = known::LEFT_OUT.iter().any(|(other, ..)| *other == number);
+        assert!(known::is_known(number) != is_left_out, "{number}");
+    }
+    // A rule about a call that is not known would say that it is.
+    for rule in RULES.iter().chain(FAMILIES).chain(OTHERS).chain(FIRST).chain(OF_THIS_MACHINE).chain(EXECS) {
+        assert!(known::is_known(rule.call as u32), "{}", rule.name);
+    }
+}
+
+/// What ordinary programs use, also the newest of it.
+#[test]
+fn what_programs_use_is_known_and_not_refused() {
+    for program in programs() {
+        let later = [424, 434, 436, 439, 441, 444, 445, 446, 447, 448, 449, 450, 452, 453, 454, 455, 456, 462];
+        let usual = [libc::SYS_read, libc::SYS_statx, libc::SYS_rseq, libc::SYS_getrandom, libc::SYS_futex];
+        for number in later.into_iter().chain(usual) {
+            assert_eq!(run(&program, ARCHITECTURE, number, [0; 6]), ALLOW, "{number}");
+        }
+    }
+}
+
+#[test]
+fn internet_sockets_are_of_a_few_protocols() {
+    for case in [
+        Case { namespaces: true, ..Case::default() },
+        Case { network: Network::All, namespaces: true, ..Case::default() },
+        Case { network: Network::All, ..Case::default() },
+    ] {
+        let program = program(rules(case));
+        let socket = |family: i32, kind: i32, protocol: i32| {
+            let args = [family as u64, kind as u64 | 7 << 32, protocol as u64, 0, 0, 0];
+            run(&program, ARCHITECTURE, libc::SYS_socket, args)
+        };
+        let (four, six) = (libc::AF_INET, libc::AF_INET6);
+        let (stream, datagram) = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK);
+        for family in [four, six] {
+            for protocol in [0, libc::IPPROTO_TCP] {
+                assert_eq!(socket(family, stream, protocol), ALLOW, "{protocol}");
+            }
+            for protocol in [0, libc::IPPROTO_UDP] {
+                assert_eq!(socket(family, datagram, protocol), ALLOW, "{protocol}");
+            }
+            for protocol in [libc::IPPROTO_MPTCP, libc::IPPROTO_SCTP, libc::IPPROTO_UDP, libc::IPPROTO_RAW, 256, -1] {
+                assert_eq!(socket(family, stream, protocol), fails(libc::EPROTONOSUPPORT), "{protocol}");
+            }
+            for protocol in [libc::IPPROTO_UDPLITE, libc::IPPROTO_DCCP, libc::IPPROTO_TCP, 115, 256, -1] {
+                assert_eq!(socket(family, datagram, protocol), fails(libc::EPROTONOSUPPORT), "{protocol}");
+            }
+            for protocol in [0, libc::IPPROTO_RAW, libc::IPPROTO_ICMP] {
+                assert_eq!(socket(family, libc::SOCK_RAW, protocol), fails(libc::EPERM), "{protocol}");
+            }
+            for kind in [libc::SOCK_SEQPACKET, libc::SOCK_RDM, libc::SOCK_DCCP, 10, 0] {
+                assert_eq!(socket(family, kind, 0), fails(libc::ESOCKTNOSUPPORT), "{kind}");
+            }
+        }
+        assert_eq!(socket(four, datagram, libc::IPPROTO_ICMP), ALLOW);
+        assert_eq!(socket(six, datagram, libc::IPPROTO_ICMPV6), ALLOW);
+        assert_eq!(socket(six, datagram, libc::IPPROTO_ICMP), fails(libc::EPROTONOSUPPORT));
+        assert_eq!(socket(four, datagram, libc::IPPROTO_ICMPV6), fails(libc::EPROTONOSUPPORT));
+    }
+}
+
+/// A pair of sockets is a way to a family, too.
+#[test]
+fn pairs_are_of_unix_sockets_alone() {
+    for program in programs() {
+        let pair = |family: i32| {
+            run(&program, ARCHITECTURE, libc::SYS_socketpair, [family as u64, libc::SOCK_STREAM as u64, 0, 0, 0, 0])
+        };
+        assert_eq!(pair(libc::AF_UNIX), ALLOW);
+        for family in [libc::AF_TIPC, libc::AF_INET, libc::AF_NETLINK, libc::AF_VSOCK] {
+            assert_eq!(pair(family), fails(libc::EOPNOTSUPP), "{family}");
+        }
+    }
+}
+
+/// The kernel remembers calls that are allowed without a look at their arguments and does not run the program for them.
+/// For all others its length is what a call costs.
+#[test]
+fn no_call_costs_many_instructions() {
+    for program in programs() {
+        for number in 0..1024 {
+            let took = trace(&program, ARCHITECTURE, number, [1; 6]);
+            let is_ruled = RULES.iter().chain(FAMILIES).chain(OTHERS).chain(FIRST).chain(OF_THIS_MACHINE);
+            let is_ruled = is_ruled.chain(EXECS).any(|rule| rule.call == number && !rule.tests.is_empty());
+            assert!(took.instructions <= if is_ruled { 64 } else { 24 }, "{number} {}", took.instructions);
+            assert!(is_ruled || !took.looked, "{number}");
+        }
+    }
+}
+
 /// Where a run has a pid namespace, its first process is refused by number and by user, and every other is open.
 #[test]
 fn the_first_process_is_refused_by_its_number() {
@@ -151,9 +287,17 @@ fn another_architecture_is_killed_and_x32_does_not_exist() {
 
 #[test]
 fn the_program_fits_the_kernel() {
-    let program = program(rules(Case { network: Network::Off, namespaces: true, ..Case::default() }));
-    assert!(program.len() < 4096);
-    assert!(program.iter().all(|instruction| instruction.jt < u8::MAX && instruction.jf < u8::MAX));
+    for program in programs() {
+        assert!(program.len() < 4096);
+        // Every jump ends at an instruction, as the kernel wants it.
+        for (at, instruction) in program.iter().enumerate() {
+            let is_jump = u32::from(instruction.code) & 7 == libc::BPF_JMP;
+            let far = instruction.k.min(program.len() as u32) as usize;
+            let far = if is_jump && u32::from(instruction.code) & 0xf0 == libc::BPF_JA { far } else { 0 };
+            let near = usize::from(instruction.jt.max(instruction.jf));
+            assert!(!is_jump || at + 1 + near.max(far) < program.len(), "{at}");
+        }
+    }
     assert_eq!(name_of(libc::SYS_mount), Some("mount"));
     assert_eq!(name_of(libc::SYS_read), None);
 }

@@ -183,10 +183,21 @@ put('area', 'x' * 8192)
 tried('swap', lambda: syscall('swapon', b'area', 0))
 tried('accounts', lambda: syscall('acct', b'area'))
 tried('quota', lambda: syscall('quotactl', 0x80000100, b'/dev/null', 0, 0))
+tried('quota of a file', lambda: syscall(443, 0, 0x80000100, 0, 0))
 tried('restart', lambda: syscall('reboot', 0xfee1dead, 672274793, 0, 0))
 tried('hang up', lambda: syscall('vhangup'))
 ";
     everywhere().never_bare().holds(|cx| cx.python(script, &[]).refused());
+}
+
+/// A call that a later kernel has is one that nobody has looked at yet. Nothing is asked of it but whether it exists.
+#[test]
+fn no_call_exists_that_is_not_known() {
+    let script = r"
+for number in [451, 457, 458, 459, 460, 461, *range(463, 640)]:
+    tried(str(number), lambda: syscall(number, -1, 0, 0, 0, 0, 0))
+";
+    everywhere().never_bare().holds(|cx| cx.python(script, &[]).refused_with("ENOSYS"));
 }
 
 /// Many kernels are built without these calls, so that nothing is asked of them without a fence.

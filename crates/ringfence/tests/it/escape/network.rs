@@ -224,6 +224,39 @@ tried('raw six', lambda: socket.socket(10, 3, 58))
     everywhere().bare_as_root().holds(|cx| cx.python(script, &[]).refused());
 }
 
+/// TCP and UDP are what there is. The others load parts of the kernel that nothing in here needs.
+#[test]
+fn no_socket_of_a_rare_protocol() {
+    let script = r"
+for family in [2, 10]:
+    for kind, protocol in [(1, 262), (1, 132), (2, 136), (2, 33), (5, 132), (6, 33), (3, 255), (10, 0x0300)]:
+        tried(f'{family}/{kind}/{protocol}', lambda: socket.socket(family, kind, protocol))
+";
+    everywhere().holds(|cx| cx.python(script, &[]).refused());
+}
+
+/// Programs that try Multipath TCP first, as Go does for whatever listens, take this error for a kernel without it.
+#[test]
+fn a_program_that_tries_many_paths_falls_back_to_tcp() {
+    let script = r"
+def listen(protocol):
+    ear = socket.socket(2, 1, protocol)
+    ear.bind(('127.0.0.1', 0))
+    ear.listen()
+    return ear
+ear = tried('mptcp', lambda: listen(262)) or tried('tcp', lambda: listen(6))
+one = socket.create_connection(ear.getsockname())
+two = ear.accept()[0]
+one.sendall(b'hello')
+say('heard', two.recv(10))
+";
+    by_default().never_bare().holds(|cx| {
+        let run = cx.python(script, &[]);
+        held(run.stdout.contains("tried mptcp EPROTONOSUPPORT\n"), run.stdout.clone())?;
+        held(run.word("heard") == "b'hello'", "TCP does not work")
+    });
+}
+
 /// A list of what is allowed and not of what is not: families that nobody thinks of stay shut.
 #[test]
 fn no_socket_of_a_rare_family() {
@@ -231,6 +264,7 @@ fn no_socket_of_a_rare_family() {
 for family in set(range(0, 64)) - {1, 2, 10, 16}:
     for kind in [1, 2, 3, 5]:
         tried(f'{family}/{kind}', lambda: socket.socket(family, kind))
+        tried(f'pair {family}/{kind}', lambda: socket.socketpair(family, kind))
 ";
     everywhere().holds(|cx| cx.python(script, &[]).refused());
 }
