@@ -133,9 +133,15 @@ fn leases_and_directory_notices_are_refused_and_other_controls_are_not() {
 /// Every program that there is.
 fn programs() -> Vec<Vec<sock_filter>> {
     let networks = [Network::Off, Network::Proxied, Network::All];
-    let flags = (0..8).map(|bits| (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0));
+    let flags = (0..16).map(|bits| (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0, bits & 8 != 0));
     let cases = networks.into_iter().flat_map(|network| {
-        flags.clone().map(move |(namespaces, watched, nested)| Case { network, namespaces, watched, nested, renames: false })
+        flags.clone().map(move |(namespaces, watched, nested, renames)| Case {
+            network,
+            namespaces,
+            watched,
+            nested,
+            renames,
+        })
     });
     cases.map(|case| program(rules(case))).collect()
 }
