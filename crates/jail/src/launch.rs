@@ -192,7 +192,8 @@ fn filter(step: &Step<'_>) -> Result<(), Fault> {
         namespaces,
         watched: step.spec.exec.is_some(),
         nested: rights.nested && namespaces,
-        renames: namespaces && rename::is_needed(step.covers),
+        // What a sandbox inside has made read-only, or another tree, is not seen from where renames would be looked at.
+        renames: namespaces && !rights.nested && rename::is_needed(step.covers),
     };
     let program = seccomp::program(seccomp::rules(case));
     let listener = sys::seccomp(&program, true).in_layer(Layer::Seccomp, "put the filter on")?;

@@ -161,6 +161,10 @@ pub fn build_run(rights: &Rights, covers: &[PathBuf], resolv_conf: Option<&str>)
             None => {}
         }
     }
+    if rights.nested {
+        // A sandbox inside has a copy of this tree. Covers that are put on later have to get there as well.
+        mount_change("/", MountPropagationFlags::SHARED | MountPropagationFlags::REC).mounts("share the tree")?;
+    }
     Ok(())
 }
 
@@ -234,7 +238,7 @@ impl Tree {
         match open_in(&self.root, path, ResolveFlags::empty()) {
             Ok(fd) => Ok(Some(fd)),
             // It may be there, but as the same user nobody inside gets there either.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => Ok(None),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::LOOP | Errno::NAMETOOLONG) => Ok(None),
             Err(errno) => Err(errno),
         }
     }

@@ -173,15 +173,15 @@ pub fn parent_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 }
 
 /// Answers it: with a result, or with an error number.
-pub fn answer(listener: BorrowedFd<'_>, id: u64, result: Result<i64, i32>) {
+pub fn answer(listener: BorrowedFd<'_>, id: u64, result: Result<i64, i32>) -> bool {
     let response = libc::seccomp_notif_resp {
         id,
         val: result.unwrap_or(0),
         error: result.err().map_or(0, |errno| -errno),
         flags: 0,
     };
-    // SAFETY: SEND reads the struct it is given. It fails only when the caller is gone, and then nobody waits.
-    let _ = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const response) };
+    // SAFETY: SEND reads the struct it is given. It fails only when the caller does not wait any more.
+    unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const response) == 0 }
 }
 
 /// Connects a socket to an address that is given as the bytes of any `sockaddr`.

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2};
 use rustix::io::Errno;
 use rustix::net::AddressFamily;
 use rustix::net::netlink::SocketAddrNetlink;
@@ -126,7 +126,29 @@ pub struct Ready {
     wanted: Option<SocketAddr>,
 }
 
+/// Where a caller's paths begin.
+struct Base {
+    directory: OwnedFd,
+    /// The caller's own, where that is not the run's.
+    root: Option<OwnedFd>,
+}
+
+impl Base {
+    fn open(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        match &self.root {
+            Some(root) if path.is_absolute() => openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT),
+            _ => openat(&self.directory, path, flags, Mode::empty()),
+        }
+    }
+}
+
 impl Ready {
+    /// Tells the socket from others while it is open.
+    pub fn number(&self) -> u64 {
+        fstat(&self.socket).map_or(0, |found| found.st_ino)
+    }
+
     pub fn connect(&self) -> Result<(), Refusal> {
         sys::connect(self.socket.as_fd(), &self.address).map_err(|error| {
             let errno = error.raw_os_error().unwrap_or(libc::EACCES);
@@ -155,7 +177,14 @@ impl Place {
             .read_exact_at(&mut address, pointer)
             .map_err(|_| Refusal { errno: libc::EFAULT, denied: None })?;
         let socket = pidfd_getfd(self.process_of(thread)?, fd as i32, PidfdGetfdFlags::empty())?;
-        let base = self.open(&format!("{}/cwd", thread.as_raw_nonzero()), OFlags::PATH)?;
+        let base = Base {
+            directory: self.open(&format!("{}/cwd", thread.as_raw_nonzero()), OFlags::PATH)?,
+            // A sandbox inside has another tree.
+            root: match self.nested {
+                true => Some(self.open(&format!("{}/root", thread.as_raw_nonzero()), OFlags::PATH)?),
+                false => None,
+            },
+        };
         // All of this was the caller's own only if it still waits: else its number may be another's by now.
         if !sys::still_waits(listener.as_fd(), call.id) {
             return Err(Refusal { errno: libc::ESRCH, denied: None });
@@ -238,7 +267,7 @@ impl Place {
         Err(Errno::ADDRINUSE.into())
     }
 
-    fn unix(&self, mut ready: Ready, base: &OwnedFd) -> Result<Ready, Refusal> {
+    fn unix(&self, mut ready: Ready, base: &Base) -> Result<Ready, Refusal> {
         let family = u16::from_ne_bytes([ready.address[0], ready.address[1]]);
         if i32::from(family) != libc::AF_UNIX {
             // The kernel has its own word for it, which is no connection.
@@ -255,7 +284,7 @@ impl Place {
         let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
         let shown = String::from_utf8_lossy(path).into_owned();
         let path = Path::new(OsStr::from_bytes(path));
-        let object = openat(base, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+        let object = base.open(path)?;
         let stat = fstat(&object)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
             return Err(Refusal { errno: libc::ECONNREFUSED, denied: None });

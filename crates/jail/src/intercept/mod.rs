@@ -12,7 +12,7 @@ pub mod exec;
 mod nesting;
 pub mod rename;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{self, PipeReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -38,7 +38,7 @@ pub struct Denial {
 }
 
 /// Connections that a run may be making at the same time. Each is a thread of ours and a descriptor or two.
-const PENDING: usize = 128;
+const PENDING: usize = 256;
 const STACK: usize = 64 << 10;
 
 /// A run that is refused a thousand different things has made its point.
@@ -120,9 +120,30 @@ pub(crate) fn answer(
         let uncovered = move |path: &Path| denials.add("uncovered", &path.display().to_string());
         thread::Builder::new().spawn(move || keeper.serve(&mounts, &run, uncovered))?;
     }
-    let gate = Gate { listener, handed, denials, pending: Arc::default() };
+    let gate = Gate { listener, handed, denials, pending: Arc::default(), attempts: Attempts::default() };
     thread::Builder::new().spawn(move || gate.serve(reach))?;
     Ok(watch)
+}
+
+/// Sockets that are being connected, and those that were when their caller did not wait any more. A signal takes a caller
+/// out of its call, which the kernel may then start again: that must not fail because the first attempt succeeds.
+#[derive(Clone, Default)]
+struct Attempts(Arc<Mutex<HashSet<u64>>>);
+
+impl Attempts {
+    /// Whether there is an attempt for it already.
+    fn begin(&self, socket: u64) -> bool {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Most of those whose caller is gone are never asked for again.
+        if all.len() >= 2 * PENDING {
+            all.clear();
+        }
+        !all.insert(socket)
+    }
+
+    fn end(&self, socket: u64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&socket);
+    }
 }
 
 struct Gate {
@@ -132,6 +153,7 @@ struct Gate {
     denials: Denials,
     /// Connections that are being made.
     pending: Arc<AtomicUsize>,
+    attempts: Attempts,
 }
 
 impl Gate {
@@ -142,12 +164,12 @@ impl Gate {
             match self.next() {
                 Ok(call) if call.call == libc::SYS_connect => match &place {
                     Ok(place) => self.connect(place, call),
-                    Err(_) => sys::answer(self.listener.as_fd(), call.id, Err(libc::EACCES)),
+                    Err(_) => drop(sys::answer(self.listener.as_fd(), call.id, Err(libc::EACCES))),
                 },
                 Ok(call) if rename::is_rename(call.call) => {
                     let is_settled = place.as_ref().is_ok_and(|place| rename::settle(place, &self.listener, &call));
                     match is_settled {
-                        true => sys::answer(self.listener.as_fd(), call.id, Ok(0)),
+                        true => drop(sys::answer(self.listener.as_fd(), call.id, Ok(0))),
                         false => drop(sys::trace::let_through(self.listener.as_fd(), call.id)),
                     }
                 }
@@ -204,14 +226,22 @@ impl Gate {
         let denials = self.denials.clone();
         match place.prepare(&listener, &call) {
             Ok(ready) if self.pending.fetch_add(1, Ordering::Relaxed) < PENDING => {
-                let (pending, id) = (Arc::clone(&self.pending), call.id);
+                let (pending, attempts, id) = (Arc::clone(&self.pending), self.attempts.clone(), call.id);
                 // It may take long, and whether it does is not for a flag to say that the caller can change meanwhile:
                 // the caller waits, and nobody else does.
                 let spawned = thread::Builder::new().stack_size(STACK).spawn(move || {
+                    let socket = ready.number();
+                    let is_again = attempts.begin(socket);
                     let result = ready.connect().map(|()| 0);
                     pending.fetch_sub(1, Ordering::Relaxed);
-                    let result = result.map_err(|refusal| refusal.note(&denials));
-                    sys::answer(listener.as_fd(), id, result);
+                    let result = match result.map_err(|refusal| refusal.note(&denials)) {
+                        Err(libc::EISCONN) if is_again => Ok(0),
+                        other => other,
+                    };
+                    let is_heard = sys::answer(listener.as_fd(), id, result);
+                    if is_heard || result.is_err() {
+                        attempts.end(socket);
+                    }
                 });
                 if spawned.is_err() {
                     self.pending.fetch_sub(1, Ordering::Relaxed);

@@ -150,7 +150,10 @@ impl Env {
         let paths = |name: &'static str| {
             let value = self.get(name).into_iter();
             let all = value.flat_map(|value| [PathBuf::from(value)].into_iter().chain(std::env::split_paths(value)));
-            all.filter(|path| path.is_absolute()).map(move |path| (name, path))
+            // What no file can be called hides nothing, and would stop every run.
+            let is_path = |path: &PathBuf| path.is_absolute() && path.to_str().is_some_and(|text| text.len() < 4096);
+            // Without a slash at the end, which would make a file a directory.
+            all.filter(is_path).map(move |path| (name, path.components().collect()))
         };
         let mut found: Vec<_> = CREDENTIAL_VARIABLES.iter().flat_map(|name| paths(name)).collect();
         found.dedup();

@@ -10,6 +10,10 @@ use crate::config::{self, Config};
 /// One or more places per line, and the reason.
 const LIST: &str = include_str!("hidden.list");
 
+/// Directories that hold a bit of everything.
+const COMMON: &[&str] =
+    &["/", "/boot", "/dev", "/etc", "/home", "/media", "/mnt", "/opt", "/proc", "/root", "/srv", "/sys", "/var"];
+
 /// Every place on the list, whether it exists or not.
 pub(super) fn listed(config: &Config, workspace: &Path) -> Vec<PathBuf> {
     let mut places = Vec::new();
@@ -42,8 +46,11 @@ fn named_by_variable<'a>(config: &'a Config, word: &'a str) -> impl Iterator<Ite
 /// Whether no run misses this place. What lies in the workspace is the operator's own choice.
 fn can_be_hidden(config: &Config, workspace: &Path, place: &Path) -> bool {
     let holds = |needed: &Path| needed.starts_with(place);
-    let is_common = place.components().count() <= 2;
+    let is_common = COMMON.iter().any(|common| place == Path::new(common));
+    // A run has others under these names, and what it makes there is its own.
+    let is_replaced = config::REPLACED_DIRECTORIES.iter().any(|directory| place.starts_with(directory));
     !is_common
+        && !is_replaced
         && !config::is_system(place)
         && !place.starts_with(workspace)
         && !holds(workspace)
@@ -88,7 +95,8 @@ mod tests {
             ("DOCKER_CONFIG", "/opt/docker"),
             ("XDG_CONFIG_HOME", "/opt/settings"),
             ("GNUPGHOME", "/opt/keys"),
-            ("KUBECONFIG", "/opt/kube/one:/opt/kube/two"),
+            ("KUBECONFIG", "/opt/kube/one:/opt/kube/two/"),
+            ("GOOGLE_APPLICATION_CREDENTIALS", "/key.json"),
         ]);
         for place in [
             "/opt/cargo/credentials.toml",
@@ -98,6 +106,7 @@ mod tests {
             "/opt/keys",
             "/opt/kube/one",
             "/opt/kube/two",
+            "/key.json",
             "/home/someone/.cargo/credentials.toml",
             "/home/someone/.config/gh",
             "/etc/shadow",
@@ -121,8 +130,12 @@ mod tests {
             "/work/project",
             "/work/project/keys",
             "/opt/rust",
+            "/opt",
+            "/tmp/keys",
+            "/run/keys",
             "relative",
             "",
+            &format!("/opt/{}", "x".repeat(4096)),
         ] {
             for variable in ["GNUPGHOME", "KUBECONFIG", "PIP_CONFIG_FILE"] {
                 assert_eq!(hidden(&[(variable, value)]), usual, "{variable}={value}");

@@ -397,6 +397,36 @@ fn a_nested_sandbox_takes_nothing_of_the_fence_away() {
     assert_holds(json!([{"kind": "syscall", "name": "unshare"}]), &message["result"]["structuredContent"]["denials"]);
 }
 
+/// A sandbox inside has a copy of the tree, and what is covered later has to be covered there as well.
+#[test]
+fn what_comes_later_is_covered_in_a_nested_sandbox_too() {
+    let pair = Pair::new(Transport::Stdio);
+    let (server, mut client) = pair.start(SESSIONS);
+    let workspace = server.workspace();
+    let git = |words: &[&str]| {
+        let output = std::process::Command::new("git").current_dir(&workspace).args(words).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    git(&["init", "-q", "."]);
+    let secret = pair.scratch.path().join("home/.netrc");
+    let inner = format!(
+        "touch begun; until [ -e changed ]; do sleep 0.01; done
+        until [ -z \"$(cat {secret} 2>/dev/null)\" ] && [ ! -w .git/config ]; do sleep 0.01; done; echo closed",
+        secret = secret.display()
+    );
+    let script = format!("cat > /tmp/inner <<'END'\n{inner}\nEND\nunshare -Urm --propagation slave bash /tmp/inner");
+    let message = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            eventually(DEADLINE, "it runs", || workspace.join("begun").exists());
+            std::fs::write(&secret, "token").unwrap();
+            git(&["config", "some.thing", "new"]);
+            std::fs::write(workspace.join("changed"), "").unwrap();
+        });
+        client.call("codex", json!({"prompt": script, "sandbox": "workspace-write"}))
+    });
+    assert!(message["result"]["structuredContent"]["content"].as_str().unwrap().starts_with("closed"), "{message:#}");
+}
+
 /// Whoever has a namespace of control groups can mount them: the host's, when the server is root.
 #[test]
 fn a_nested_sandbox_has_no_control_groups_of_its_own() {

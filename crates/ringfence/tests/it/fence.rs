@@ -192,7 +192,7 @@ def connect():
             socket.socket(socket.AF_UNIX).connect('/tmp/full')
         except OSError:
             refused.set()
-threads = [threading.Thread(target=connect, daemon=True) for _ in range(160)]
+threads = [threading.Thread(target=connect, daemon=True) for _ in range(320)]
 for thread in threads:
     thread.start()
 refused.wait()
@@ -205,6 +205,29 @@ while time.monotonic() < until and not os.statvfs('.git/config').f_flag & os.ST_
 print('covered' if os.statvfs('.git/config').f_flag & os.ST_RDONLY else 'open', flush=True)
 os._exit(0)
 ";
+
+/// A signal takes a program out of its call to the supervisor, and the kernel starts the call again.
+#[test]
+fn a_signal_does_not_fail_a_connection() {
+    const DIAL: &str = r#"
+import signal, socket, threading
+server = socket.create_server(('127.0.0.1', 0), backlog=128)
+def accept():
+    while True: server.accept()[0].close()
+threading.Thread(target=accept, daemon=True).start()
+signal.signal(signal.SIGALRM, lambda *_: None); signal.siginterrupt(signal.SIGALRM, False)
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+for _ in range(1000):
+    with socket.socket() as client: client.connect(server.getsockname())
+signal.setitimer(signal.ITIMER_REAL, 0)
+print('all connected')
+"#;
+    let mut server = Options::new(Transport::Stdio).spawn();
+    std::fs::write(server.workspace().join("dial.py"), DIAL).unwrap();
+    let mut client = server.connect(SESSIONS);
+    let result = client.call("shell.exec", json!({"command": "python3 dial.py"}));
+    assert_holds(json!({"stdout": "all connected\n"}), &result["result"]["structuredContent"]);
+}
 
 #[test]
 fn connections_that_wait_do_not_keep_a_cover_off() {
