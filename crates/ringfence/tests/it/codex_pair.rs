@@ -516,7 +516,7 @@ fn what_runs_in_a_nested_sandbox_nests_no_further() {
         if left {
             let hooks = server.workspace().canonicalize().unwrap().join(".git/hooks");
             assert_holds(json!([{"kind": "protected", "name": hooks.display().to_string()}]), &structured["denials"]);
-            assert!(server.log().contains("protected paths are not what they were"));
+            server.wait_for_log("protected paths are not what they were");
             std::fs::remove_dir_all(server.workspace().join(".git")).unwrap();
             make_repository();
         }

@@ -55,7 +55,7 @@ fn a_storm_of_refused_calls_is_counted_and_valid_calls_run() {
     assert_eq!(server.events("call.start").len(), 1);
     let stop = server.events("server.stop").remove(0);
     assert!(summary["seq"].as_u64() < stop["seq"].as_u64(), "the sum is there before the end");
-    assert!(server.log().contains("refused calls"), "{}", server.log());
+    server.wait_for_log("refused calls");
     assert_eq!(verify(&server.scratch).0, 0);
 }
 

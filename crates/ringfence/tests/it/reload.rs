@@ -223,7 +223,7 @@ fn what_counts_at_the_start_stays_and_is_named() {
     assert_eq!(about(&mut client)["restart_needed"], json!(["limits.message_mb"]));
     write(&server, "tools = 'core'\n");
     assert_eq!(about(&mut client)["restart_needed"], json!([]));
-    assert!(server.log().contains("count after a restart"), "{}", server.log());
+    server.wait_for_log("count after a restart");
 }
 
 /// What is written into one file goes together, whoever asks in the middle of an edit: every answer is of one state.

@@ -108,7 +108,7 @@ fn a_name_is_denied_in_either_spelling() {
     assert!(!listed.contains(&"file.write".to_owned()) && listed.contains(&"file.read".to_owned()), "{listed:?}");
     assert!(listed.contains(&"a_b".to_owned()), "{listed:?}");
     assert_eq!(client.call("file_write", json!({}))["error"]["data"]["kind"], "unknown_tool");
-    assert!(server.log().contains("`nonesuch` fits no tool"), "{}", server.log());
+    server.wait_for_log("`nonesuch` fits no tool");
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn a_command_that_cannot_be_started_is_internal_and_tells_no_path() {
         let text = message.to_string();
         assert!(!text.contains("/opt/nowhere") && !text.contains("\"/usr"), "{text}");
     }
-    assert!(server.log().contains("/opt/nowhere/tool"), "{}", server.log());
+    server.wait_for_log("/opt/nowhere/tool");
 }
 
 #[test]

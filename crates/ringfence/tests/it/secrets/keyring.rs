@@ -86,7 +86,7 @@ fn the_systems_keyring_is_asked_for_what_the_store_does_not_have() {
     let mut server = options.clone().spawn();
     let message = server.connect(SESSIONS).call("tool", json!({"mode": "x"}));
     assert_eq!(error_of(&message)["reason"], "secret_store", "{message:#}");
-    assert!(server.log().contains("the keyring cannot be used"), "{}", server.log());
+    server.wait_for_log("the keyring cannot be used");
     let mut server = options.config("[secrets]\nkeyring = false").spawn();
     let message = server.connect(SESSIONS).call("tool", json!({"mode": "x"}));
     assert_eq!(error_of(&message)["reason"], "missing_secret", "{message:#}");

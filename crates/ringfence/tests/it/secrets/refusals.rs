@@ -63,14 +63,14 @@ fn a_store_or_an_env_file_that_cannot_be_trusted_is_told_without_its_path() {
     let listed = secret(&server.scratch, &["list"], "");
     assert!(!listed.status.success() && super::text(&listed).contains("chmod 600"), "{listed:?}");
     // The path is in the log.
-    assert!(server.log().contains("root/secrets/store"), "{}", server.log());
+    server.wait_for_log("root/secrets/store");
 
     let (server, mut client) = start("env = { A = \"${A_TOKEN}\" }", "[secrets]\nenv_file = \"env\"", |scratch| {
         let path = env_file(scratch, "A_TOKEN=value-of-the-file\n");
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o604)).unwrap();
     });
     refused(&server, &mut client, "secret_store");
-    assert!(server.log().contains("is open to other users"), "{}", server.log());
+    server.wait_for_log("is open to other users");
 }
 
 /// A run reads nothing of where secrets are kept. Without a fence it would: the files belong to the same user.

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::client::Client;
-use super::{DEADLINE, Transport};
+use super::{DEADLINE, Transport, eventually};
 
 /// `RINGFENCE_BINARY` names another build of it, a release for instance.
 pub fn binary() -> PathBuf {
@@ -234,6 +234,12 @@ impl Server {
 
     pub fn log(&self) -> String {
         self.log.lock().unwrap().clone()
+    }
+
+    /// Waits until the log says this: it is read by a thread, which may be behind the answer to a call.
+    #[track_caller]
+    pub fn wait_for_log(&self, text: &str) {
+        eventually(DEADLINE, &format!("the log says {text:?}"), || self.log().contains(text));
     }
 
     pub fn signal(&self, signal: Signal) {
