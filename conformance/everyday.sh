@@ -9,6 +9,8 @@ pre_commit=4.7.0
 venv=$here/../.node/pre-commit
 
 command -v npm >/dev/null || { echo 'everyday: SKIPPED: npm is not installed'; exit 0; }
+python3 -c 'import ensurepip, venv' 2>/dev/null ||
+    { echo 'everyday: SKIPPED: python3 with venv is not installed'; exit 0; }
 installed=$here/node_modules/.installed
 cmp -s "$here/package-lock.json" "$installed" ||
     { npm ci --prefix "$here" --no-audit --no-fund --loglevel=error && cp "$here/package-lock.json" "$installed"; }
@@ -19,12 +21,13 @@ if [ "$(cat "$venv/installed" 2>/dev/null)" != "$pre_commit" ]; then
 fi
 
 # A clone of this project may lie below /tmp, where the sandbox sees the workspace and nothing else: so all is in there.
-stage=$(mktemp -d "$here/../.node/everyday.XXXX")
-stage=$(realpath "$stage")
+stage=$(mktemp -d -p "$(realpath "$here/../.node")" everyday.XXXXXX)
 trap 'rm -rf "$stage"' EXIT
+trap 'exit 130' INT TERM
 tools=$stage/workspace/tools
 mkdir -p "$stage/home" "$tools"
-ln "$here/node_modules/node/bin/node" "$tools/node"
+# A copy: through a second name of the same file the commands in there could write to ours.
+cp "$here/node_modules/node/bin/node" "$tools/node"
 cp -r "$here/node_modules/create-vite" "$tools/create-vite"
 cp -r "$venv"/lib/python3*/site-packages "$tools/python"
 printf '#!/bin/sh\nPYTHONPATH=%s/python exec python3 -m pre_commit "$@"\n' "$tools" >"$tools/pre-commit"

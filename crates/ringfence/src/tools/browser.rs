@@ -75,7 +75,7 @@ pub fn prepare(cx: &PrepareCx<'_>, timeout_ms: Option<u64>) -> Result<Plan> {
     }
     let (session, call) = (cx.session.workspace.rights().network, cx.workspace.rights().network);
     if session != Network::Off && call == Network::Off {
-        // The pages of a session share one way out, which cannot be closed for one call alone.
+        // A page's way out is as wide as the operator's network, whatever a client leaves of that.
         return Err(Error::permission_denied("client_sandbox", "the client's sandbox allows no network")
             .hint("Have the client allow network access for this call."));
     }
