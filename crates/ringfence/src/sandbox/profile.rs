@@ -53,8 +53,25 @@ fn rights_at(config: &Config, workspace: &Path, home: PathBuf) -> Result<Rights>
         }
         rights.protected.extend(real_places(Protected { path, stand_in: StandIn::Directory }));
     }
+    check_ends(&rights)?;
     rights.hidden = hidden(config, workspace);
     Ok(rights)
+}
+
+/// Refuses a protected name that is a link to a place that runs have to write as a whole: nothing there can be covered.
+fn check_ends(rights: &Rights) -> Result<()> {
+    // A name that is writable itself is so by the operator's word.
+    let is_name = |path: &Path| steering::names().any(|(name, _)| rights.workspace.join(name) == path);
+    let is_root = |path: &Path| rights.writable_roots().any(|root| root == path);
+    match rights.protected.iter().any(|known| is_root(&known.path) && !is_name(&known.path)) {
+        true => Err(Error::permission_denied(
+            "sandbox",
+            "a protected path is a link to a directory that runs have to write",
+        )
+        .hint("Make it a plain file or directory, or name it in `unprotect` under [sandbox].")
+        .source(rights.workspace.display().to_string())),
+        false => Ok(()),
+    }
 }
 
 /// What the operator leaves to runs. A path that takes nothing from the list is most likely a mistake.

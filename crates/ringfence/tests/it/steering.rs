@@ -117,6 +117,25 @@ fn a_path_that_is_not_on_the_list_cannot_be_taken_from_it() {
     std::fs::remove_dir_all(place).unwrap();
 }
 
+/// What lies in the workspace itself cannot be covered, so that such a link is refused rather than left open.
+#[test]
+fn a_name_that_leads_to_the_workspace_itself_is_refused() {
+    let place = visible_folder().join(format!("steering-{}", marker()));
+    std::fs::create_dir_all(place.join("ws/sub")).unwrap();
+    std::os::unix::fs::symlink("sub/..", place.join("ws/.claude")).unwrap();
+    let run = |more: &[&str]| {
+        let mut command = std::process::Command::new(binary());
+        command.current_dir(place.join("ws")).env("HOME", &place).arg("sandbox").arg("--root").arg(place.join("root"));
+        command.args(more).args(["--", "touch", "settings.json"]).output().unwrap()
+    };
+    let refused = run(&[]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("`unprotect`"), "{said}");
+    assert!(!place.join("ws/settings.json").exists());
+    assert!(run(&["--unprotect", ".claude"]).status.success());
+    std::fs::remove_dir_all(place).unwrap();
+}
+
 /// What a run can make closes nothing to later ones.
 #[test]
 fn a_link_of_a_runs_making_stops_no_later_run() {
