@@ -91,15 +91,24 @@ mod tests {
         let scratch = Scratch::new("worktree");
         fs::create_dir_all(scratch.0.join("main/.git/objects")).unwrap();
         scratch.write("main/.git/HEAD", "ref: refs/heads/main\n");
-        scratch.write("tree/.git", &format!("gitdir: {}/main/.git/worktrees/tree\n", scratch.0.display()));
+        scratch.write(
+            "tree/.git",
+            &format!("gitdir: {}/main/.git/worktrees/tree\n", scratch.0.display()),
+        );
         scratch.write("main/.git/worktrees/tree/commondir", "../..\n");
-        scratch.write("main/.git/worktrees/tree/gitdir", &format!("{}/tree/.git\n", scratch.0.display()));
+        scratch.write(
+            "main/.git/worktrees/tree/gitdir",
+            &format!("{}/tree/.git\n", scratch.0.display()),
+        );
         let rights = scratch.rights("tree");
         assert_eq!(rights.writable, [scratch.0.join("main/.git")]);
         assert_eq!(rights.repositories, [scratch.0.join("main/.git")]);
         assert!(rights.protects(&scratch.0.join("tree/.git")));
         // Another directory that merely says so is given nothing.
-        scratch.write("thief/.git", &format!("gitdir: {}/main/.git/worktrees/tree\n", scratch.0.display()));
+        scratch.write(
+            "thief/.git",
+            &format!("gitdir: {}/main/.git/worktrees/tree\n", scratch.0.display()),
+        );
         let rights = scratch.rights("thief");
         assert_eq!((rights.writable, rights.repositories), (vec![], vec![]));
     }

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    DumpableBehavior, Pid, Signal, WaitOptions, WaitStatus, getpid, set_child_subreaper, set_dumpable_behavior,
-    set_parent_process_death_signal, wait,
+    DumpableBehavior, Pid, Signal, WaitOptions, WaitStatus, getpid, set_child_subreaper,
+    set_dumpable_behavior, set_parent_process_death_signal, wait,
 };
 use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 use serde::{Deserialize, Serialize};
@@ -72,22 +72,26 @@ pub struct Birth<'a> {
 /// Lives until the run is over.
 pub fn run(birth: Birth<'_>, fds: Fds<OwnedFd>) -> ! {
     let talk = birth.talk;
-    let begun =
-        set_parent_process_death_signal(Some(Signal::KILL)).in_layer(Layer::Namespaces, "die with the supervisor");
+    let begun = set_parent_process_death_signal(Some(Signal::KILL))
+        .in_layer(Layer::Namespaces, "die with the supervisor");
     match (begun, talk.receive::<Word>()) {
         (Ok(()), Ok(Some((Word::Go, _)))) => {}
         // The supervisor is gone already.
         _ => sys::leave(125),
     }
     let door = birth.door;
-    let entered = door.enter().in_layer(Layer::Limits, "put the run under its limits").and_then(|()| {
-        // After that, so that the run finds itself at the top of its own tree of control groups.
-        sys::unshare(UnshareFlags::NEWCGROUP).in_layer(Layer::Namespaces, "make a namespace for control groups")
-    });
+    let entered =
+        door.enter().in_layer(Layer::Limits, "put the run under its limits").and_then(|()| {
+            // After that, so that the run finds itself at the top of its own tree of control groups.
+            sys::unshare(UnshareFlags::NEWCGROUP)
+                .in_layer(Layer::Namespaces, "make a namespace for control groups")
+        });
     drop(door);
     let started = entered
         .and_then(|()| prepare(birth.spec, birth.covers, birth.network, &fds, &talk))
-        .and_then(|(directory, port)| Ok((directory, port, sys::fork(0).in_layer(Layer::Program, "fork")?)));
+        .and_then(|(directory, port)| {
+            Ok((directory, port, sys::fork(0).in_layer(Layer::Program, "fork")?))
+        });
     match started {
         Ok((directory, port, Fork::Child)) => {
             drop(talk);
@@ -114,18 +118,34 @@ pub fn run(birth: Birth<'_>, fds: Fds<OwnedFd>) -> ! {
 }
 
 /// The same for a run without namespaces, as far as there is anything to do: orphans fall back to this process.
-pub fn reap_on_the_host(spec: &Spec, means: Means, door: Door, talk: Channel, child: Channel, fds: Fds<OwnedFd>) -> ! {
+pub fn reap_on_the_host(
+    spec: &Spec,
+    means: Means,
+    door: Door,
+    talk: Channel,
+    child: Channel,
+    fds: Fds<OwnedFd>,
+) -> ! {
     // It does not die with the supervisor: it hears of its end, and ends the tree first.
     let begun = set_child_subreaper(Some(getpid())).in_layer(Layer::Namespaces, "own every orphan");
     let forked = begun.and_then(|()| {
-        let directory = fds.cwd.try_clone().in_layer(Layer::Directory, "keep the working directory")?;
+        let directory =
+            fds.cwd.try_clone().in_layer(Layer::Directory, "keep the working directory")?;
         Ok((directory, sys::fork(0).in_layer(Layer::Program, "fork")?))
     });
     match forked {
         Ok((directory, Fork::Child)) => {
             drop(talk);
             launch::become_program(
-                Step { spec, means, door: Some(door), directory, covers: &[], port: None, talk: &child },
+                Step {
+                    spec,
+                    means,
+                    door: Some(door),
+                    directory,
+                    covers: &[],
+                    port: None,
+                    talk: &child,
+                },
                 fds,
             )
         }
@@ -166,14 +186,21 @@ fn prepare(
     }
     let resolv_conf = names.as_ref().map(|(_, address)| resolver::settings(*address));
     mounts::build_run(&spec.rights, covers, resolv_conf.as_deref())?;
-    let directory = mounts::open_directory(&spec.cwd).in_layer(Layer::Directory, "open the working directory")?;
+    let directory = mounts::open_directory(&spec.cwd)
+        .in_layer(Layer::Directory, "open the working directory")?;
     // The descriptor leads through the host's mounts and must not be used; it only says which directory was meant.
     if !mounts::is_same(directory.as_fd(), fds.cwd.as_fd())
         .in_layer(Layer::Directory, "look at the working directory")?
     {
-        return Err(Fault::other(Layer::Directory, "open the working directory", "it is not the one that was checked"));
+        return Err(Fault::other(
+            Layer::Directory,
+            "open the working directory",
+            "it is not the one that was checked",
+        ));
     }
-    let own = |name: &str| std::fs::File::open(format!("/proc/self/ns/{name}")).in_layer(Layer::Namespaces, name);
+    let own = |name: &str| {
+        std::fs::File::open(format!("/proc/self/ns/{name}")).in_layer(Layer::Namespaces, name)
+    };
     let mut handed = vec![OwnedFd::from(own("mnt")?)];
     if network.is_some() {
         handed.push(own("net")?.into());
@@ -198,7 +225,8 @@ fn reap(main: Pid, talk: Channel, around: Around) -> ! {
     let mut ended: Option<WaitStatus> = None;
     loop {
         collect(main, &talk, around, &mut ended);
-        let mut watched = [PollFd::new(&talk, PollFlags::IN), PollFd::new(&children, PollFlags::IN)];
+        let mut watched =
+            [PollFd::new(&talk, PollFlags::IN), PollFd::new(&children, PollFlags::IN)];
         match poll(&mut watched, None) {
             Ok(_) | Err(Errno::INTR) => {}
             // What cannot hear the supervisor must not outlive it.
@@ -222,7 +250,10 @@ fn isolate(talk: &Channel) -> io::Result<OwnedFd> {
     // No one inside shall read or trace this process, which the kernel lets do more than any other in here.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let none = CapabilitySet::empty();
-    rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    rustix::thread::set_capabilities(
+        None,
+        CapabilitySets { effective: none, permitted: none, inheritable: none },
+    )?;
     sys::signals::drop_handlers()?;
     let children = sys::signals::watch_children()?;
     // What the supervisor had open is open here as well, and is none of this process's business.
@@ -253,7 +284,8 @@ fn tell(talk: &Channel, ended: Option<WaitStatus>, around: Option<Around>) {
         Some(Around::Everything) => Left::behind(tree::all_but_us()),
         Some(Around::Below) => Left::behind(tree::living(getpid())),
     };
-    let news = News::Ended { code: status.exit_status(), signal: status.terminating_signal(), left };
+    let news =
+        News::Ended { code: status.exit_status(), signal: status.terminating_signal(), left };
     // A supervisor that does not hear it is gone, and so are we when it is.
     let _ = talk.send(&news, &[]);
 }

@@ -27,7 +27,8 @@ const INTERVAL: Duration = Duration::from_millis(20);
 const MOST_LINKS: usize = 40;
 
 /// What may put something else into the place of a name, or open the way to it.
-const CHANGES: WatchFlags = WatchFlags::MOVED_TO.union(WatchFlags::CREATE).union(WatchFlags::ATTRIB);
+const CHANGES: WatchFlags =
+    WatchFlags::MOVED_TO.union(WatchFlags::CREATE).union(WatchFlags::ATTRIB);
 
 /// The names in each directory that something depends on.
 type Names = BTreeMap<PathBuf, BTreeSet<OsString>>;
@@ -80,8 +81,9 @@ impl Keeper {
     /// Puts covers on again until the run is over, and names what had none for a moment. The thread moves to where the
     /// run's mounts are; if it cannot, nothing is covered, since from anywhere else it would cover what is everybody's.
     pub fn serve(mut self, mounts: &OwnedFd, run: &OwnedFd, uncovered: impl Fn(&Path)) {
-        let entered = sys::unshare(UnshareFlags::FS)
-            .and_then(|()| Ok(move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?));
+        let entered = sys::unshare(UnshareFlags::FS).and_then(|()| {
+            Ok(move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?)
+        });
         if entered.is_err() {
             return;
         }
@@ -94,9 +96,16 @@ impl Keeper {
     fn wait(&self, run: &OwnedFd) -> bool {
         // Calls that wait there are another thread's; only its end is asked for, which is always told.
         let mut watched = vec![PollFd::from_borrowed_fd(run.as_fd(), PollFlags::empty())];
-        watched.extend(self.watch.as_ref().map(|watch| PollFd::from_borrowed_fd(watch.fd.as_fd(), PollFlags::IN)));
+        watched.extend(
+            self.watch
+                .as_ref()
+                .map(|watch| PollFd::from_borrowed_fd(watch.fd.as_fd(), PollFlags::IN)),
+        );
         // A user may have used up all that can be watched, and a look costs a few microseconds.
-        let limit = self.watch.is_none().then(|| Timespec { tv_sec: 0, tv_nsec: i64::from(INTERVAL.subsec_nanos()) });
+        let limit = self
+            .watch
+            .is_none()
+            .then(|| Timespec { tv_sec: 0, tv_nsec: i64::from(INTERVAL.subsec_nanos()) });
         match poll(&mut watched, limit.as_ref()) {
             Ok(_) => watched[0].revents().is_empty(),
             Err(errno) => errno == Errno::INTR,
@@ -117,9 +126,16 @@ impl Keeper {
             self.watch = None;
         }
         // What is not there cannot be covered; what comes in its place is told of again.
-        let open = self.covers.iter().filter(|cover| mounts::cover_again(&self.rights, cover).unwrap_or(false));
+        let open = self
+            .covers
+            .iter()
+            .filter(|cover| mounts::cover_again(&self.rights, cover).unwrap_or(false));
         open.for_each(|path| uncovered(path));
-        let hidden = self.rights.hidden.iter().filter(|hidden| !mounts::holds_writable(&self.rights, hidden));
+        let hidden = self
+            .rights
+            .hidden
+            .iter()
+            .filter(|hidden| !mounts::holds_writable(&self.rights, hidden));
         let shown = hidden.filter(|hidden| mounts::hide_again(hidden).unwrap_or(false));
         shown.for_each(|path| uncovered(path));
     }
@@ -219,14 +235,19 @@ mod tests {
 
     /// A directory of this test's own.
     fn folder(name: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("ringfence-keep-{}-{name}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("ringfence-keep-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         folder.canonicalize().unwrap()
     }
 
     fn keeper(hidden: &Path) -> Keeper {
-        let rights = Rights { workspace: "/nowhere".into(), hidden: vec![hidden.to_owned()], ..Rights::default() };
+        let rights = Rights {
+            workspace: "/nowhere".into(),
+            hidden: vec![hidden.to_owned()],
+            ..Rights::default()
+        };
         Keeper::new(&rights, &[])
     }
 
@@ -277,7 +298,10 @@ mod tests {
         keeper.rights.hidden = vec![home.join("one/secret")];
         assert!(keeper.watched()[&home].contains(OsStr::new("two")));
         keeper.rights.workspace.clone_from(&home);
-        assert!(!keeper.watched()[&home].contains(OsStr::new("two")), "a link that a run could have made");
+        assert!(
+            !keeper.watched()[&home].contains(OsStr::new("two")),
+            "a link that a run could have made"
+        );
         std::fs::remove_dir_all(home).unwrap();
     }
 }

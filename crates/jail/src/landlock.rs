@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, RulesetStatus, Scope,
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset,
+    RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
 use crate::fault::{Fault, Layer};
@@ -49,26 +49,34 @@ pub fn restrict(rules: &Rules<'_>) -> Result<(), Fault> {
         .handle_access(AccessFs::from_all(MOST))
         .map_err(|error| fault("handle files", error.to_string()))?;
     let scoped = match rules.scoped {
-        true => handled.scope(Scope::from_all(MOST)).map_err(|error| fault("scope", error.to_string()))?,
+        true => handled
+            .scope(Scope::from_all(MOST))
+            .map_err(|error| fault("scope", error.to_string()))?,
         false => handled,
     };
-    let mut ruleset = scoped.create().map_err(|error| fault("create the rules", error.to_string()))?;
+    let mut ruleset =
+        scoped.create().map_err(|error| fault("create the rules", error.to_string()))?;
     let mut allow = |path: &Path, access: BitFlags<AccessFs>| -> io::Result<()> {
         let place = PathFd::new(path).map_err(io::Error::other)?;
         // Rights that only a directory has are of no meaning for a file and are left out of its rule.
         let access = if path.is_dir() { access } else { access & AccessFs::from_file(MOST) };
         (&mut ruleset).add_rule(PathBeneath::new(place, access)).map(drop).map_err(io::Error::other)
     };
-    allow(Path::new("/"), AccessFs::from_read(MOST)).map_err(|error| fault("/", error.to_string()))?;
+    allow(Path::new("/"), AccessFs::from_read(MOST))
+        .map_err(|error| fault("/", error.to_string()))?;
     for path in rules.writable {
-        allow(path, AccessFs::from_all(MOST)).map_err(|e| fault(&path.display().to_string(), e.to_string()))?;
+        allow(path, AccessFs::from_all(MOST))
+            .map_err(|e| fault(&path.display().to_string(), e.to_string()))?;
     }
     for path in rules.files.iter().filter(|path| Path::new(path).exists()) {
-        allow(Path::new(path), AccessFs::from_all(MOST)).map_err(|error| fault(path, error.to_string()))?;
+        allow(Path::new(path), AccessFs::from_all(MOST))
+            .map_err(|error| fault(path, error.to_string()))?;
     }
     let status = ruleset.restrict_self().map_err(|error| fault("restrict", error.to_string()))?;
     match status.ruleset {
-        RulesetStatus::NotEnforced => Err(fault("restrict", "the kernel does not enforce it".to_owned())),
+        RulesetStatus::NotEnforced => {
+            Err(fault("restrict", "the kernel does not enforce it".to_owned()))
+        }
         _ => Ok(()),
     }
 }

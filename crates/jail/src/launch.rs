@@ -49,8 +49,15 @@ pub const LINE: &str = "RINGFENCE_LINE";
 /// Directories of the ground that a run may write, beside those that its rights name.
 const PRIVATE: &[&str] = &["/tmp", "/var/tmp", "/run", "/dev/shm", "/dev/pts"];
 /// Devices that take what is written to them. The terminal's is the run's own, if it has one.
-const DEVICES: &[&str] =
-    &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx"];
+const DEVICES: &[&str] = &[
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/tty",
+    "/dev/ptmx",
+];
 
 /// What the process needs to become the program.
 pub struct Step<'a> {
@@ -80,7 +87,9 @@ pub enum Said {
 pub fn become_program(step: Step<'_>, fds: Fds<OwnedFd>) -> ! {
     let fault = match enter(&step, fds) {
         Ok((mut command, None)) => explain_start(&step.spec.program, &command.exec()),
-        Ok((_, Some(file))) => Fault::new(Layer::Program, "start the program", &start_file(step.spec, &file)),
+        Ok((_, Some(file))) => {
+            Fault::new(Layer::Program, "start the program", &start_file(step.spec, &file))
+        }
         Err(fault) => fault,
     };
     // When nobody hears it, the lost run is what tells.
@@ -115,7 +124,8 @@ fn enter(step: &Step<'_>, mut fds: Fds<OwnedFd>) -> Result<(Command, Option<Owne
     if let Some(door) = &step.door {
         door.enter().in_layer(Layer::Limits, "put the run under its limits")?;
     }
-    limits::set_rlimits(&spec.limits, step.means).in_layer(Layer::Limits, "set the limits of a process")?;
+    limits::set_rlimits(&spec.limits, step.means)
+        .in_layer(Layer::Limits, "set the limits of a process")?;
     if spec.fence != Fence::None {
         if rights.nested && spec.fence == Fence::Default {
             crate::namespaces::be_ordinary()?;
@@ -125,13 +135,15 @@ fn enter(step: &Step<'_>, mut fds: Fds<OwnedFd>) -> Result<(Command, Option<Owne
         filter(step)?;
         canary(spec.fence, rights, step.covers)?;
     } else if let Some(user) = &spec.user {
-        sys::become_user(user.uid, user.gid, &user.groups).in_layer(Layer::Program, "become another user")?;
+        sys::become_user(user.uid, user.gid, &user.groups)
+            .in_layer(Layer::Program, "become another user")?;
     }
     // The listener was the last descriptor to be handed over. Earlier, a run that has filled the user's count of those in
     // transit could stop this one.
     limits::set_file_limit(&spec.limits).in_layer(Layer::Limits, "limit the open files")?;
     // The tree may look at its own processes; the flag was cleared for what ran here before.
-    set_dumpable_behavior(DumpableBehavior::Dumpable).in_layer(Layer::Program, "be an ordinary process")?;
+    set_dumpable_behavior(DumpableBehavior::Dumpable)
+        .in_layer(Layer::Program, "be an ordinary process")?;
     let mut command = command(spec, step.port);
     if let Some(line) = line {
         command.env(LINE, line.to_string());
@@ -166,7 +178,10 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
         }
     }
     rustix::thread::clear_ambient_capability_set()?;
-    rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    rustix::thread::set_capabilities(
+        None,
+        CapabilitySets { effective: none, permitted: none, inheritable: none },
+    )?;
     rustix::thread::set_no_new_privs(true)?;
     Ok(())
 }
@@ -197,8 +212,12 @@ fn filter(step: &Step<'_>) -> Result<(), Fault> {
     };
     let program = seccomp::program(seccomp::rules(case));
     let listener = sys::seccomp(&program, true).in_layer(Layer::Seccomp, "put the filter on")?;
-    let Some(listener) = listener else { return Err(Fault::other(Layer::Seccomp, "put the filter on", "no listener")) };
-    step.talk.send(&Said::Listening, &[listener.as_fd()]).in_layer(Layer::Seccomp, "hand the listener over")?;
+    let Some(listener) = listener else {
+        return Err(Fault::other(Layer::Seccomp, "put the filter on", "no listener"));
+    };
+    step.talk
+        .send(&Said::Listening, &[listener.as_fd()])
+        .in_layer(Layer::Seccomp, "hand the listener over")?;
     drop(listener);
     // The supervisor is ready when it says so; the calls of the program find it waiting.
     match step.talk.receive::<bool>().in_layer(Layer::Seccomp, "wait for the supervisor")? {
@@ -213,7 +232,8 @@ fn canary(fence: Fence, rights: &Rights, covers: &[PathBuf]) -> Result<(), Fault
     if !rustix::thread::no_new_privs().unwrap_or(false) {
         return broken("gain privileges");
     }
-    let capabilities = rustix::thread::capabilities(None).in_layer(Layer::Canary, "look at the capabilities")?;
+    let capabilities =
+        rustix::thread::capabilities(None).in_layer(Layer::Canary, "look at the capabilities")?;
     if !capabilities.effective.is_empty() || !capabilities.permitted.is_empty() {
         return broken("keep a capability");
     }
@@ -230,7 +250,9 @@ fn canary(fence: Fence, rights: &Rights, covers: &[PathBuf]) -> Result<(), Fault
     if covers.iter().any(|cover| writes_into(cover)) {
         return broken("write to a protected path");
     }
-    if rustix::net::socket(rustix::net::AddressFamily::VSOCK, rustix::net::SocketType::STREAM, None).is_ok() {
+    if rustix::net::socket(rustix::net::AddressFamily::VSOCK, rustix::net::SocketType::STREAM, None)
+        .is_ok()
+    {
         return broken("reach the hypervisor");
     }
     if fence == Fence::Default {
@@ -247,14 +269,17 @@ fn canary(fence: Fence, rights: &Rights, covers: &[PathBuf]) -> Result<(), Fault
 fn writes_into(cover: &Path) -> bool {
     if cover.is_symlink() {
         // Changes nothing, but the kernel asks whether it may be changed.
-        return rustix::fs::chownat(rustix::fs::CWD, cover, None, None, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        return rustix::fs::chownat(rustix::fs::CWD, cover, None, None, AtFlags::SYMLINK_NOFOLLOW)
+            .is_ok();
     }
     let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     if !cover.is_dir() {
         return rustix::fs::open(cover, flags, Mode::empty()).is_ok();
     }
     let file = cover.join(".ringfence-canary");
-    let made = rustix::fs::open(&file, flags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(0o600)).is_ok();
+    let made =
+        rustix::fs::open(&file, flags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(0o600))
+            .is_ok();
     if made {
         let _ = std::fs::remove_file(&file);
     }

@@ -7,10 +7,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// First address, length of the prefix, and what answers there.
 const CLOSED_V4: &[(Ipv4Addr, u32, &str)] = &[
-    (Ipv4Addr::new(169, 254, 0, 0), 16, "link-local: metadata and credentials of most clouds and their containers"),
+    (
+        Ipv4Addr::new(169, 254, 0, 0),
+        16,
+        "link-local: metadata and credentials of most clouds and their containers",
+    ),
     (Ipv4Addr::new(100, 100, 100, 200), 32, "metadata of Alibaba Cloud"),
     (Ipv4Addr::new(192, 0, 0, 192), 32, "metadata of Oracle Cloud"),
-    (Ipv4Addr::new(168, 63, 129, 16), 32, "the host of an Azure machine; looks like any public address"),
+    (
+        Ipv4Addr::new(168, 63, 129, 16),
+        32,
+        "the host of an Azure machine; looks like any public address",
+    ),
 ];
 
 const CLOSED_V6: &[(Ipv6Addr, u32, &str)] = &[
@@ -24,7 +32,9 @@ const CLOSED_V6: &[(Ipv6Addr, u32, &str)] = &[
 pub fn is_metadata(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_closed_v4(address),
-        IpAddr::V6(address) => is_closed_v6(address) || carried_v4(address).into_iter().any(is_closed_v4),
+        IpAddr::V6(address) => {
+            is_closed_v6(address) || carried_v4(address).into_iter().any(is_closed_v4)
+        }
     }
 }
 
@@ -37,11 +47,15 @@ pub fn from_nat64(address: Ipv6Addr) -> Option<Ipv4Addr> {
 }
 
 fn is_closed_v4(address: Ipv4Addr) -> bool {
-    CLOSED_V4.iter().any(|(first, length, _)| (u32::from(*first) ^ u32::from(address)) >> (32 - length) == 0)
+    CLOSED_V4
+        .iter()
+        .any(|(first, length, _)| (u32::from(*first) ^ u32::from(address)) >> (32 - length) == 0)
 }
 
 fn is_closed_v6(address: Ipv6Addr) -> bool {
-    CLOSED_V6.iter().any(|(first, length, _)| (u128::from(*first) ^ u128::from(address)) >> (128 - length) == 0)
+    CLOSED_V6
+        .iter()
+        .any(|(first, length, _)| (u128::from(*first) ^ u128::from(address)) >> (128 - length) == 0)
 }
 
 /// The IPv4 addresses that a packet to an IPv6 address may end at. A prefix that a network has chosen for itself cannot
@@ -50,7 +64,9 @@ fn carried_v4(address: Ipv6Addr) -> Vec<Ipv4Addr> {
     let nat64 = from_nat64(address);
     match address.segments() {
         // Mapped, and mapped for a translator without state.
-        [0, 0, 0, 0, 0, 0xffff, high, low] | [0, 0, 0, 0, 0xffff, 0, high, low] => vec![join(high, low)],
+        [0, 0, 0, 0, 0, 0xffff, high, low] | [0, 0, 0, 0, 0xffff, 0, high, low] => {
+            vec![join(high, low)]
+        }
         // NAT64 inside one network (RFC 8215): with a prefix of 96 bits, or of 48 with the address around bits 64 to 71.
         [0x64, 0xff9b, 1, a, b, c, high, low] => {
             vec![join(high, low), join(a, (b & 0xff) << 8 | c >> 8)]

@@ -13,14 +13,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags, StatxAttributes, StatxFlags, fstat,
-    fstatvfs, mkdirat, openat, openat2, statx, symlinkat,
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags, StatxAttributes,
+    StatxFlags, fstat, fstatvfs, mkdirat, openat, openat2, statx, symlinkat,
 };
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
-    fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree,
-    unmount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags,
+    OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount,
+    fsopen, mount_change, move_mount, open_tree, unmount,
 };
 
 use crate::fault::{Fault, InLayer, Layer};
@@ -74,7 +74,8 @@ const PROC_COVERS: &[&str] = &["sys", "sysrq-trigger", "irq", "bus", "fs", "acpi
 pub fn build_ground(rights: &Rights) -> Result<(), Fault> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .mounts("keep changes to ourselves")?;
-    let outer = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).mounts("open /")?;
+    let outer = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .mounts("open /")?;
     // Taken before anything is covered, from the tree as it is outside.
     let writable = writable_sources(&outer, rights)?;
     let kept = kept_sources(&outer);
@@ -94,14 +95,19 @@ pub fn build_ground(rights: &Rights) -> Result<(), Fault> {
         attach(&source, &at).mounts(path.display().to_string())?;
     }
     // From the outside in, since a writable place may lie in a hidden one, and the other way round.
-    let mut steps: Vec<(PathBuf, Option<OwnedFd>)> = writable.into_iter().map(|(path, it)| (path, Some(it))).collect();
+    let mut steps: Vec<(PathBuf, Option<OwnedFd>)> =
+        writable.into_iter().map(|(path, it)| (path, Some(it))).collect();
     steps.extend(hidden_in_ground(rights).map(|path| (path.clone(), None)));
     steps.sort_by(|one, other| one.0.cmp(&other.0));
     for (path, source) in steps {
         let shown = path.display().to_string();
         match source {
-            Some(source) => attach(&source, &tree.make_place(&path, false).mounts(&shown)?).mounts(&shown)?,
-            None if holds_writable(rights, &path) => covers.extend(hide_around(&tree, &path).mounts(&shown)?),
+            Some(source) => {
+                attach(&source, &tree.make_place(&path, false).mounts(&shown)?).mounts(&shown)?
+            }
+            None if holds_writable(rights, &path) => {
+                covers.extend(hide_around(&tree, &path).mounts(&shown)?)
+            }
             None => hide(&tree, &path).mounts(&shown)?,
         }
     }
@@ -125,8 +131,13 @@ pub fn holds_writable(rights: &Rights, path: &Path) -> bool {
 /// Adds what belongs to one run. The process is alone in its mount and pid namespaces.
 ///
 /// `resolv_conf` is for a run with a network of its own.
-pub fn build_run(rights: &Rights, covers: &[PathBuf], resolv_conf: Option<&str>) -> Result<(), Fault> {
-    let root = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).mounts("open /")?;
+pub fn build_run(
+    rights: &Rights,
+    covers: &[PathBuf],
+    resolv_conf: Option<&str>,
+) -> Result<(), Fault> {
+    let root = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .mounts("open /")?;
     let tree = Tree { root };
     proc(&tree)?;
     if let Some(text) = resolv_conf {
@@ -142,7 +153,8 @@ pub fn build_run(rights: &Rights, covers: &[PathBuf], resolv_conf: Option<&str>)
         opened.attach_above(&tree, path)?;
         pin_ancestors(&tree, rights, path, &mut pinned).in_layer(Layer::Protected, shown())?;
         let at = tree.open_itself(path).in_layer(Layer::Protected, shown())?;
-        let copy = clone_tree(at.as_fd(), true, RDONLY | NOSUID).in_layer(Layer::Protected, shown())?;
+        let copy =
+            clone_tree(at.as_fd(), true, RDONLY | NOSUID).in_layer(Layer::Protected, shown())?;
         attach(&copy, &at).in_layer(Layer::Protected, shown())?;
     }
     opened.attach_rest(&tree)?;
@@ -163,7 +175,8 @@ pub fn build_run(rights: &Rights, covers: &[PathBuf], resolv_conf: Option<&str>)
     }
     if rights.nested {
         // A sandbox inside has a copy of this tree. Covers that are put on later have to get there as well.
-        mount_change("/", MountPropagationFlags::SHARED | MountPropagationFlags::REC).mounts("share the tree")?;
+        mount_change("/", MountPropagationFlags::SHARED | MountPropagationFlags::REC)
+            .mounts("share the tree")?;
     }
     Ok(())
 }
@@ -238,7 +251,9 @@ impl Tree {
         match open_in(&self.root, path, ResolveFlags::empty()) {
             Ok(fd) => Ok(Some(fd)),
             // It may be there, but as the same user nobody inside gets there either.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::LOOP | Errno::NAMETOOLONG) => Ok(None),
+            Err(
+                Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::LOOP | Errno::NAMETOOLONG,
+            ) => Ok(None),
             Err(errno) => Err(errno),
         }
     }
@@ -250,8 +265,15 @@ impl Tree {
 
     /// Opens what is at a place that no link leads to, a link too.
     fn open_itself(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
-        openat2(&self.root, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), resolve)
+        let resolve =
+            ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
+        openat2(
+            &self.root,
+            path,
+            OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::empty(),
+            resolve,
+        )
     }
 
     /// Opens a place to mount on. Where a cover has hidden the way to it, the way is made in the cover.
@@ -261,7 +283,12 @@ impl Tree {
         }
         let mut names = path.iter().skip(1).peekable();
         let mut way = PathBuf::from("/");
-        let mut here = openat(&self.root, ".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let mut here = openat(
+            &self.root,
+            ".",
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
         while let Some(name) = names.next() {
             way.push(name);
             match names.peek() {
@@ -313,7 +340,9 @@ fn make_file(directory: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
 
 /// A copy of what is mounted at `place`, not yet to be seen anywhere.
 fn clone_tree(place: BorrowedFd<'_>, recursive: bool, flags: u64) -> io::Result<OwnedFd> {
-    let mut how = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let mut how = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
     if recursive {
         how |= OpenTreeFlags::AT_RECURSIVE;
     }
@@ -332,7 +361,12 @@ fn tmpfs(mode: &str, room: &TmpfsRoom, flags: u64) -> io::Result<OwnedFd> {
     file_system("tmpfs", &options, &[], flags)
 }
 
-fn file_system(kind: &str, options: &[(&str, &str)], switches: &[&str], flags: u64) -> io::Result<OwnedFd> {
+fn file_system(
+    kind: &str,
+    options: &[(&str, &str)],
+    switches: &[&str],
+    flags: u64,
+) -> io::Result<OwnedFd> {
     let fs = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in options {
         fsconfig_set_string(fs.as_fd(), *key, *value)?;
@@ -352,8 +386,10 @@ fn writable_sources(outer: &OwnedFd, rights: &Rights) -> Result<Vec<(PathBuf, Ow
     paths.dedup();
     let mut sources = Vec::new();
     for path in paths {
-        let place = open_in(outer, &path, ResolveFlags::NO_SYMLINKS).mounts(path.display().to_string())?;
-        let source = clone_tree(place.as_fd(), true, NOSUID | NODEV).mounts(path.display().to_string())?;
+        let place =
+            open_in(outer, &path, ResolveFlags::NO_SYMLINKS).mounts(path.display().to_string())?;
+        let source =
+            clone_tree(place.as_fd(), true, NOSUID | NODEV).mounts(path.display().to_string())?;
         sources.push((path, source));
     }
     Ok(sources)
@@ -366,7 +402,8 @@ fn kept_sources(outer: &OwnedFd) -> Vec<(PathBuf, OwnedFd)> {
         return Vec::new();
     }
     let source = open_in(outer, &target, ResolveFlags::NO_SYMLINKS).map_err(io::Error::from);
-    let source = source.and_then(|place| clone_tree(place.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC));
+    let source =
+        source.and_then(|place| clone_tree(place.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC));
     source.map(|source| (target, source)).into_iter().collect()
 }
 
@@ -376,7 +413,9 @@ fn devices(tree: &Tree, outer: &OwnedFd) -> Result<(), Fault> {
     for name in DEVICES {
         make_file(&dev, OsStr::new(name)).mounts(format!("/dev/{name}"))?;
     }
-    for (name, mode) in [("pts", 0o755), ("shm", 0o755), (RESOLVER_DIRECTORY, 0o755), (HIDDEN_DIRECTORY, 0o000)] {
+    for (name, mode) in
+        [("pts", 0o755), ("shm", 0o755), (RESOLVER_DIRECTORY, 0o755), (HIDDEN_DIRECTORY, 0o000)]
+    {
         mkdirat(&dev, name, Mode::from_raw_mode(mode)).mounts(format!("/dev/{name}"))?;
     }
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -424,17 +463,22 @@ fn hide_around(tree: &Tree, path: &Path) -> io::Result<Option<OwnedFd>> {
 
 /// A fresh /proc shows the run's own processes and nothing else, and what steers the kernel can only be read.
 fn proc(tree: &Tree) -> Result<(), Fault> {
-    let proc = file_system("proc", &[], &[], NOSUID | NODEV | NOEXEC).in_layer(Layer::Proc, "mount /proc")?;
-    let Some(at) = tree.open(Path::new("/proc")).in_layer(Layer::Proc, "open /proc")? else { return Ok(()) };
+    let proc = file_system("proc", &[], &[], NOSUID | NODEV | NOEXEC)
+        .in_layer(Layer::Proc, "mount /proc")?;
+    let Some(at) = tree.open(Path::new("/proc")).in_layer(Layer::Proc, "open /proc")? else {
+        return Ok(());
+    };
     attach(&proc, &at).in_layer(Layer::Proc, "put /proc in place")?;
     for name in PROC_COVERS {
-        let found = openat(&proc, *name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+        let found =
+            openat(&proc, *name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
         let place = match found {
             Ok(place) => place,
             Err(Errno::NOENT) => continue,
             Err(errno) => return Err(errno).in_layer(Layer::Proc, *name),
         };
-        let copy = clone_tree(place.as_fd(), true, RDONLY | NOSUID | NODEV | NOEXEC).in_layer(Layer::Proc, *name)?;
+        let copy = clone_tree(place.as_fd(), true, RDONLY | NOSUID | NODEV | NOEXEC)
+            .in_layer(Layer::Proc, *name)?;
         attach(&copy, &place).in_layer(Layer::Proc, *name)?;
     }
     Ok(())
@@ -466,8 +510,11 @@ fn hide_interfaces(tree: &Tree) -> io::Result<()> {
         None => return Ok(()),
     };
     // Each in the directory `net` of its device.
-    let devices = links.filter_map(|link| link.ok()?.path().canonicalize().ok()?.parent().map(Path::to_owned));
-    places.extend(devices.filter(|place| place.starts_with("/sys/devices") && place.ends_with("net")));
+    let devices = links
+        .filter_map(|link| link.ok()?.path().canonicalize().ok()?.parent().map(Path::to_owned));
+    places.extend(
+        devices.filter(|place| place.starts_with("/sys/devices") && place.ends_with("net")),
+    );
     places.sort();
     places.dedup();
     places.iter().try_for_each(|place| hide(tree, place))
@@ -475,7 +522,12 @@ fn hide_interfaces(tree: &Tree) -> io::Result<()> {
 
 /// Makes every directory between the writable place and a protected path a mount point: none can be renamed, so the
 /// protected path cannot be moved away with it.
-fn pin_ancestors(tree: &Tree, rights: &Rights, path: &Path, pinned: &mut Vec<PathBuf>) -> io::Result<()> {
+fn pin_ancestors(
+    tree: &Tree,
+    rights: &Rights,
+    path: &Path,
+    pinned: &mut Vec<PathBuf>,
+) -> io::Result<()> {
     for above in ancestors(rights, path) {
         if !pinned.iter().any(|known| known == above) {
             let at = tree.open_exactly(above)?;
@@ -490,7 +542,8 @@ fn pin_ancestors(tree: &Tree, rights: &Rights, path: &Path, pinned: &mut Vec<Pat
 pub fn ancestors<'p>(rights: &Rights, path: &'p Path) -> Vec<&'p Path> {
     let roots = rights.writable_roots().filter(|root| path.starts_with(root));
     let Some(root) = roots.max_by_key(|root| root.as_os_str().len()) else { return Vec::new() };
-    let mut above: Vec<&Path> = path.ancestors().skip(1).take_while(|above| *above != root).collect();
+    let mut above: Vec<&Path> =
+        path.ancestors().skip(1).take_while(|above| *above != root).collect();
     above.reverse();
     above
 }

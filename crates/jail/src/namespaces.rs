@@ -45,7 +45,8 @@ pub fn enter(tier: Tier) -> Result<(), Fault> {
     match tier {
         // As root none of users is needed, and bubblewrap has made one around us.
         Tier::Root | Tier::Bwrap => {
-            sys::unshare(session | UnshareFlags::NEWIPC).in_layer(Layer::Namespaces, "make namespaces")?;
+            sys::unshare(session | UnshareFlags::NEWIPC)
+                .in_layer(Layer::Namespaces, "make namespaces")?;
         }
         Tier::Namespaces if user == 0 => make_users(session | UnshareFlags::NEWIPC, user, group)?,
         Tier::Namespaces => {
@@ -73,10 +74,13 @@ pub fn be_ordinary() -> Result<(), Fault> {
 
 /// A user namespace, and others with it, in which this process's user and group have these numbers.
 fn make_users(others: UnshareFlags, user: u32, group: u32) -> Result<(), Fault> {
-    let (outer_user, outer_group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    sys::unshare(UnshareFlags::NEWUSER | others).in_layer(Layer::UserNamespace, "make a user namespace")?;
+    let (outer_user, outer_group) =
+        (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    sys::unshare(UnshareFlags::NEWUSER | others)
+        .in_layer(Layer::UserNamespace, "make a user namespace")?;
     let write = |file: &str, text: String| {
-        fs::write(format!("/proc/self/{file}"), text).in_layer(Layer::UserNamespace, format!("write {file}"))
+        fs::write(format!("/proc/self/{file}"), text)
+            .in_layer(Layer::UserNamespace, format!("write {file}"))
     };
     write("setgroups", "deny".to_owned())?;
     write("uid_map", format!("{user} {outer_user} 1"))?;
@@ -92,7 +96,9 @@ pub fn make_network() -> Result<OwnedFd, Fault> {
             drop(ours);
             let made = become_network();
             let handed = made.and_then(|network| {
-                theirs.send(&None::<Fault>, &[network.as_fd()]).in_layer(layer, "hand the network over")
+                theirs
+                    .send(&None::<Fault>, &[network.as_fd()])
+                    .in_layer(layer, "hand the network over")
             });
             // A descriptor can be refused where a message is not: the user's count of descriptors in transit is full.
             let told = handed.or_else(|fault| theirs.send(&Some(fault), &[]));
@@ -105,7 +111,11 @@ pub fn make_network() -> Result<OwnedFd, Fault> {
             match answer? {
                 Some((None, mut fds)) if fds.len() == 1 => Ok(fds.remove(0)),
                 Some((Some(fault), _)) => Err(fault),
-                _ => Err(Fault::other(layer, "make a network", format!("the process that makes it was lost: {ended}"))),
+                _ => Err(Fault::other(
+                    layer,
+                    "make a network",
+                    format!("the process that makes it was lost: {ended}"),
+                )),
             }
         }
     }
@@ -121,7 +131,8 @@ pub fn become_network() -> Result<OwnedFd, Fault> {
 
 /// Waits for a child to end, and says how it did.
 fn reap(child: Pid) -> String {
-    match rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(child), WaitOptions::empty())) {
+    match rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(child), WaitOptions::empty()))
+    {
         Ok(Some((_, status))) => match (status.terminating_signal(), status.exit_status()) {
             (Some(signal), _) => format!("killed by signal {signal}"),
             (None, Some(code)) => format!("it exited with status {code}"),
@@ -149,7 +160,8 @@ pub fn join_network(network: &OwnedFd) -> Result<(), Fault> {
 /// Where a run finds the proxy: a listener in its own network, which the server accepts on. All of 127.0.0.0/8 leads to
 /// it, so that a run which acts for several can have an address for each; and there is nothing but loopback in there.
 pub fn listen() -> Result<(TcpListener, u16), Fault> {
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).in_layer(Layer::Network, "open the proxy's port")?;
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))
+        .in_layer(Layer::Network, "open the proxy's port")?;
     let port = listener.local_addr().in_layer(Layer::Network, "find the proxy's port")?.port();
     Ok((listener, port))
 }

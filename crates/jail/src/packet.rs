@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -24,8 +24,12 @@ pub struct Channel(OwnedFd);
 
 impl Channel {
     pub fn pair() -> io::Result<(Channel, Channel)> {
-        let (one, other) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (one, other) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
         Ok((Channel(one), Channel(other)))
     }
 
@@ -41,7 +45,12 @@ impl Channel {
         }
         let sent = retry_while_crowded(|| {
             rustix::io::retry_on_intr(|| {
-                rustix::net::sendmsg(self.0.as_fd(), &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
+                rustix::net::sendmsg(
+                    self.0.as_fd(),
+                    &[IoSlice::new(&bytes)],
+                    &mut control,
+                    SendFlags::NOSIGNAL,
+                )
             })
         })?;
         if sent == bytes.len() { Ok(()) } else { Err(io::Error::from(io::ErrorKind::WriteZero)) }
@@ -57,7 +66,10 @@ impl Channel {
         self.receive_within(BYTES)
     }
 
-    fn receive_within<T: DeserializeOwned>(&self, most: usize) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    fn receive_within<T: DeserializeOwned>(
+        &self,
+        most: usize,
+    ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         let mut bytes = vec![0; most];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -86,7 +98,9 @@ const PAUSES_MS: [u64; 8] = [1, 2, 4, 8, 16, 64, 128, 256];
 
 /// Repeats what the kernel refuses with `ETOOMANYREFS`. It counts the descriptors that all processes of a user have
 /// sent and no one has received yet, so that other programs can fill the count for a moment.
-fn retry_while_crowded<T>(mut send: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+fn retry_while_crowded<T>(
+    mut send: impl FnMut() -> rustix::io::Result<T>,
+) -> rustix::io::Result<T> {
     for pause in PAUSES_MS {
         match send() {
             Err(rustix::io::Errno::TOOMANYREFS) => std::thread::sleep(Duration::from_millis(pause)),
@@ -131,7 +145,10 @@ mod tests {
             }
         });
         assert_eq!(sent, Ok("sent"));
-        assert_eq!(retry_while_crowded(|| Err::<(), _>(Errno::TOOMANYREFS)), Err(Errno::TOOMANYREFS));
+        assert_eq!(
+            retry_while_crowded(|| Err::<(), _>(Errno::TOOMANYREFS)),
+            Err(Errno::TOOMANYREFS)
+        );
         let mut tries = 0;
         let refused = retry_while_crowded(|| {
             tries += 1;

@@ -11,7 +11,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid};
+use rustix::process::{
+    Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::{Fault, InLayer, Layer};
@@ -141,8 +143,8 @@ fn in_child(namespaces: libc::c_int, attempt: impl FnOnce() -> Seen) -> Seen {
         Fork::Child => {
             drop(ours);
             // One that hangs is killed, and its own children go with it.
-            let tied =
-                set_parent_process_death_signal(Some(Signal::KILL)).in_layer(Layer::Program, "die with the parent");
+            let tied = set_parent_process_death_signal(Some(Signal::KILL))
+                .in_layer(Layer::Program, "die with the parent");
             let sent = theirs.send(&tied.and_then(|()| attempt()), &[]);
             sys::leave(i32::from(sent.is_err()))
         }

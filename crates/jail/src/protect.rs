@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, XattrFlags, fgetxattr, flock, fsetxattr, fstat, mkdirat,
-    openat, statat, unlinkat,
+    AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, XattrFlags, fgetxattr, flock, fsetxattr,
+    fstat, mkdirat, openat, statat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -57,7 +57,9 @@ impl Guard {
             let roots = rights.writable_roots().filter(|root| protected.path.starts_with(root));
             // The nearest one: what lies above it is not ours to look at.
             let Some(root) = roots.max_by_key(|root| root.as_os_str().len()) else { continue };
-            guard.hold(root, &protected).map_err(|why| Unprotected { path: protected.path.clone(), why })?;
+            guard
+                .hold(root, &protected)
+                .map_err(|why| Unprotected { path: protected.path.clone(), why })?;
         }
         guard.covers.sort();
         guard.covers.dedup();
@@ -98,7 +100,9 @@ impl Guard {
             let last = names.peek().is_none();
             let fd = match openat(&here, name, flags, Mode::empty()) {
                 Ok(fd) => fd,
-                Err(Errno::NOENT) if protected.stand_in == StandIn::Nothing => return Ok(Found::Nothing),
+                Err(Errno::NOENT) if protected.stand_in == StandIn::Nothing => {
+                    return Ok(Found::Nothing);
+                }
                 Err(Errno::NOENT) => {
                     // A directory on the way is made so that what lies in it can be covered, and stays open.
                     let stand_in = if last { protected.stand_in } else { StandIn::Directory };
@@ -213,7 +217,12 @@ fn trail(path: &Path) -> Vec<PathBuf> {
 }
 
 /// What is to be done where nothing can stand in, since we cannot write to the directory.
-fn unwritable(directory: &OwnedFd, root: &Path, path: &Path, error: io::Error) -> io::Result<Found> {
+fn unwritable(
+    directory: &OwnedFd,
+    root: &Path,
+    path: &Path,
+    error: io::Error,
+) -> io::Result<Found> {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NAMETOOLONG) => return Ok(Found::Nothing),
         // Nor can the run.
@@ -328,10 +337,13 @@ impl Held {
         let untouched = match self.made {
             StandIn::Nothing => false,
             StandIn::Directory => true,
-            StandIn::File(text) => self.file.metadata().is_ok_and(|now| now.len() == text.bytes().len() as u64),
+            StandIn::File(text) => {
+                self.file.metadata().is_ok_and(|now| now.len() == text.bytes().len() as u64)
+            }
         };
         if untouched && is_still(&self.parent, &self.name, &self.file).unwrap_or(false) {
-            let flags = if self.made == StandIn::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            let flags =
+                if self.made == StandIn::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             // A directory that is no longer empty stays, and so does anything else that does not go.
             let _ = unlinkat(self.parent.as_fd(), &self.name, flags);
         }

@@ -110,7 +110,8 @@ fn read_name(query: &[u8]) -> Option<(String, usize)> {
         }
         // The name is shown to people and models, in hints too: nothing that no host name has may be in it.
         let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        let shown = |byte: &u8| if is_plain(byte) { byte.to_ascii_lowercase() as char } else { '?' };
+        let shown =
+            |byte: &u8| if is_plain(byte) { byte.to_ascii_lowercase() as char } else { '?' };
         name.extend(label.iter().map(shown));
         if name.len() > NAME {
             return None;

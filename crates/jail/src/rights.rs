@@ -148,11 +148,13 @@ impl Rights {
     /// systems do not regard it either.
     pub fn protects(&self, path: &Path) -> bool {
         let is_in = |protected: &Protected| below(path, &protected.path).is_some();
-        self.protected.iter().any(is_in) || !self.is_unprotected(path) && self.protects_for_git(path)
+        self.protected.iter().any(is_in)
+            || !self.is_unprotected(path) && self.protects_for_git(path)
     }
 
     fn protects_for_git(&self, path: &Path) -> bool {
-        let mut in_repositories = self.repositories.iter().filter_map(|repository| below(path, repository));
+        let mut in_repositories =
+            self.repositories.iter().filter_map(|repository| below(path, repository));
         self.for_git.iter().flatten().any(|known| below(path, &known.path).is_some())
             || in_repositories.any(|rest| makes_git_run(&rest))
             || below(path, &self.workspace).is_some_and(|names| is_in_nested_repository(&names))
@@ -175,7 +177,10 @@ pub fn worktree_names(own: &Path) -> Vec<Protected> {
 }
 
 fn names_in(directory: &Path, names: &[(&str, StandIn)]) -> Vec<Protected> {
-    let protect = |(name, stand_in): &(&str, StandIn)| Protected { path: directory.join(name), stand_in: *stand_in };
+    let protect = |(name, stand_in): &(&str, StandIn)| Protected {
+        path: directory.join(name),
+        stand_in: *stand_in,
+    };
     names.iter().map(protect).collect()
 }
 
@@ -206,7 +211,9 @@ fn makes_git_run(names: &[&OsStr]) -> bool {
 fn below<'p>(path: &'p Path, start: &Path) -> Option<Vec<&'p OsStr>> {
     let mut parts = path.components();
     let same = |part| match (parts.next(), part) {
-        (Some(Component::Normal(here)), Component::Normal(there)) => here.eq_ignore_ascii_case(there),
+        (Some(Component::Normal(here)), Component::Normal(there)) => {
+            here.eq_ignore_ascii_case(there)
+        }
         (here, there) => here == Some(there),
     };
     start.components().all(same).then(|| parts.as_path().iter().collect())

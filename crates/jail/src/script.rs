@@ -17,7 +17,8 @@ pub fn first_line(text: &[u8]) -> Option<Vec<&str>> {
     let line = std::str::from_utf8(&line[..end]).ok()?.trim_matches([' ', '\t']);
     let (path, rest) = line.split_once([' ', '\t']).unwrap_or((line, ""));
     let rest = rest.trim_start_matches([' ', '\t']);
-    path.starts_with('/').then(|| [path, rest].into_iter().filter(|word| !word.is_empty()).collect())
+    path.starts_with('/')
+        .then(|| [path, rest].into_iter().filter(|word| !word.is_empty()).collect())
 }
 
 /// The words of a file's first line, if it is a script that can be read. It may be anything: a pipe does not hold us up.
@@ -41,7 +42,9 @@ mod tests {
         let words = |text: &'static str| first_line(text.as_bytes());
         assert_eq!(words("#!/bin/sh\nx"), Some(vec!["/bin/sh"]));
         assert_eq!(words("#! /usr/bin/env  -S a b \t\n"), Some(vec!["/usr/bin/env", "-S a b"]));
-        for none in ["", "#!", "#!/bin/sh", "#!sh\n", "# !/bin/sh\n", "\u{7f}ELF\n", "#!\n", "#! \n"] {
+        for none in
+            ["", "#!", "#!/bin/sh", "#!sh\n", "# !/bin/sh\n", "\u{7f}ELF\n", "#!\n", "#! \n"]
+        {
             assert_eq!(words(none), None, "{none:?}");
         }
     }

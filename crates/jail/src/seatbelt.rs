@@ -62,7 +62,10 @@ pub fn policy(rights: &SeatbeltRights) -> Result<(String, Parameters), BadPath> 
     let mut protected = path::canonical_all(&rights.protected)?;
     let hidden = path::canonical_all(&rights.hidden)?;
     if writable.contains("/") {
-        return Err(BadPath { path: "/".into(), reason: "a fence that lets everything be written is none" });
+        return Err(BadPath {
+            path: "/".into(),
+            reason: "a fence that lets everything be written is none",
+        });
     }
     if writable.is_empty() {
         // Nothing can be changed, so there is no rule that they could be an exception to.
@@ -98,7 +101,9 @@ pub fn command(
 /// One part of the text, up to the next.
 fn part(name: &str) -> String {
     let lines = TEXT.lines().skip_while(|line| line.strip_prefix(";; ") != Some(name)).skip(1);
-    lines.take_while(|line| !line.starts_with(";; ")).fold(String::new(), |text, line| text + line + "\n")
+    lines
+        .take_while(|line| !line.starts_with(";; "))
+        .fold(String::new(), |text, line| text + line + "\n")
 }
 
 struct Policy {
@@ -125,7 +130,8 @@ impl Policy {
         let mut filters = Vec::new();
         for (index, path) in paths.iter().enumerate() {
             let exact = self.parameter(format!("{kind}_{index}"), path);
-            let spelled = self.parameter(format!("{kind}_{index}_SPELLED"), &path::any_spelling(path, "(/.*)?"));
+            let spelled = self
+                .parameter(format!("{kind}_{index}_SPELLED"), &path::any_spelling(path, "(/.*)?"));
             filters.push(format!("(literal {exact})"));
             filters.push(format!("(subpath {exact})"));
             filters.push(format!("(regex {spelled})"));
@@ -138,7 +144,9 @@ impl Policy {
             SeatbeltNetwork::Off => {}
             SeatbeltNetwork::Proxy(port) => {
                 self.line(format_args!("\n; The proxy, which decides about every name."));
-                self.line(format_args!("(allow network-outbound (remote ip \"localhost:{port}\"))"));
+                self.line(format_args!(
+                    "(allow network-outbound (remote ip \"localhost:{port}\"))"
+                ));
             }
             SeatbeltNetwork::All => {
                 self.text.push('\n');
@@ -147,11 +155,17 @@ impl Policy {
         }
     }
 
-    fn writing<'a>(&mut self, writable: &BTreeSet<String>, except: impl Iterator<Item = &'a String>) {
+    fn writing<'a>(
+        &mut self,
+        writable: &BTreeSet<String>,
+        except: impl Iterator<Item = &'a String>,
+    ) {
         if writable.is_empty() {
             return;
         }
-        self.line(format_args!("\n; The writable roots, less what is protected or hidden in them."));
+        self.line(format_args!(
+            "\n; The writable roots, less what is protected or hidden in them."
+        ));
         self.line(format_args!("(allow file-write*\n  (require-all\n    (require-any"));
         for (index, root) in writable.iter().enumerate() {
             let root = self.parameter(format!("WRITABLE_{index}"), root);
@@ -176,7 +190,8 @@ impl Policy {
         ));
         for (index, anchor) in anchors.iter().enumerate() {
             let exact = self.parameter(format!("ANCHOR_{index}"), anchor);
-            let spelled = self.parameter(format!("ANCHOR_{index}_SPELLED"), &path::any_spelling(anchor, ""));
+            let spelled =
+                self.parameter(format!("ANCHOR_{index}_SPELLED"), &path::any_spelling(anchor, ""));
             self.line(format_args!(
                 "(deny file-write-unlink (require-all (literal {exact}) (vnode-type DIRECTORY)))\n\
                  (deny file-write-create (require-all (regex {spelled}) (vnode-type SYMLINK)))"

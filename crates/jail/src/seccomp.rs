@@ -318,7 +318,8 @@ pub fn rules(case: Case) -> impl Iterator<Item = &'static Rule> {
     };
     let others: &[Rule] = if namespaces { FIRST } else { OTHERS };
     let execs: &[Rule] = if watched { EXECS } else { &[] };
-    let renames: [&[Rule]; 2] = if renames { [RENAMES, RENAMES_OF_THIS_MACHINE] } else { [&[], &[]] };
+    let renames: [&[Rule]; 2] =
+        if renames { [RENAMES, RENAMES_OF_THIS_MACHINE] } else { [&[], &[]] };
     let kept = move |rule: &&Rule| !(nested && NESTING.contains(&rule.call));
     let nesting: &[Rule] = if nested { NESTED } else { &[] };
     RULES
@@ -334,7 +335,12 @@ pub fn rules(case: Case) -> impl Iterator<Item = &'static Rule> {
 
 /// The name of a call that a rule is about.
 pub fn name_of(call: c_long) -> Option<&'static str> {
-    RULES.iter().chain(FAMILIES).chain(OF_THIS_MACHINE).find(|rule| rule.call == call).map(|rule| rule.name)
+    RULES
+        .iter()
+        .chain(FAMILIES)
+        .chain(OF_THIS_MACHINE)
+        .find(|rule| rule.call == call)
+        .map(|rule| rule.name)
 }
 
 // Offsets into `struct seccomp_data`.
@@ -346,8 +352,12 @@ const ARGS: u32 = 16;
 /// than a few comparisons; and as no argument is looked at before that, the kernel can remember which calls are always
 /// allowed, and skips the program for those.
 pub fn program(rules: impl Iterator<Item = &'static Rule>) -> Vec<sock_filter> {
-    let mut program =
-        vec![load(ARCH), jump(libc::BPF_JEQ, ARCHITECTURE, 1, 0), give(libc::SECCOMP_RET_KILL_PROCESS), load(NUMBER)];
+    let mut program = vec![
+        load(ARCH),
+        jump(libc::BPF_JEQ, ARCHITECTURE, 1, 0),
+        give(libc::SECCOMP_RET_KILL_PROCESS),
+        load(NUMBER),
+    ];
     program.extend(search(&segments(rules)));
     program
 }
@@ -380,8 +390,10 @@ fn segments(rules: impl Iterator<Item = &'static Rule>) -> Vec<Segment> {
             None => Fate::Unknown,
         };
         let previous = segments.last().map(|segment| &segment.fate);
-        let goes_on =
-            matches!((previous, &fate), (Some(Fate::Allowed), Fate::Allowed) | (Some(Fate::Unknown), Fate::Unknown));
+        let goes_on = matches!(
+            (previous, &fate),
+            (Some(Fate::Allowed), Fate::Allowed) | (Some(Fate::Unknown), Fate::Unknown)
+        );
         if !goes_on {
             segments.push(Segment { first: number, fate });
         }
@@ -443,7 +455,9 @@ impl Test {
     /// Falls through when the test holds, else jumps over the `after` instructions that follow it.
     fn piece(&self, after: usize) -> Vec<sock_filter> {
         match *self {
-            Test::AnyBit { arg, bits } => vec![load(ARGS + 8 * arg), jump(libc::BPF_JSET, bits, 0, distance(after))],
+            Test::AnyBit { arg, bits } => {
+                vec![load(ARGS + 8 * arg), jump(libc::BPF_JSET, bits, 0, distance(after))]
+            }
             Test::Among { arg, mask, values } => {
                 let mut piece = vec![load(ARGS + 8 * arg), and(mask)];
                 for (at, value) in values.iter().enumerate() {

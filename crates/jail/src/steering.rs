@@ -22,8 +22,10 @@ pub fn names() -> impl Iterator<Item = (&'static Path, StandIn)> {
 impl Rights {
     /// Protects what every workspace has to protect, but for what the operator has taken out.
     pub fn protect_steering(&mut self) {
-        let all = names().map(|(name, stand_in)| Protected { path: self.workspace.join(name), stand_in });
-        let kept: Vec<Protected> = all.filter(|protected| !self.is_unprotected(&protected.path)).collect();
+        let all =
+            names().map(|(name, stand_in)| Protected { path: self.workspace.join(name), stand_in });
+        let kept: Vec<Protected> =
+            all.filter(|protected| !self.is_unprotected(&protected.path)).collect();
         self.protected.extend(kept.into_iter().flat_map(real_places));
     }
 }
@@ -42,11 +44,20 @@ mod tests {
         };
         let entries = LIST.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
         for line in entries.clone() {
-            assert!(line.split_once('#').is_some_and(|(_, reason)| reason.contains(": ")), "{line}");
+            assert!(
+                line.split_once('#').is_some_and(|(_, reason)| reason.contains(": ")),
+                "{line}"
+            );
         }
         assert_eq!(names().count(), entries.count());
         let protects = |rights: &Rights, path: &str| rights.protects(Path::new(path));
-        for path in ["/w/.claude/settings.json", "/w/.mcp.json", "/w/.vscode/tasks.json", "/w/.ENVRC", "/w/.idea"] {
+        for path in [
+            "/w/.claude/settings.json",
+            "/w/.mcp.json",
+            "/w/.vscode/tasks.json",
+            "/w/.ENVRC",
+            "/w/.idea",
+        ] {
             assert!(protects(&rights(&[]), path), "{path}");
         }
         // A directory on the way is not protected itself.

@@ -32,9 +32,11 @@ pub fn fork(namespaces: libc::c_int) -> io::Result<Fork> {
     // thread, so the child may do whatever the parent may. glibc caches neither pid nor tid.
     match check(unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) })? {
         0 => Ok(Fork::Child),
-        pid => {
-            i32::try_from(pid).ok().and_then(Pid::from_raw).map(Fork::Parent).ok_or_else(|| io::Error::other("no pid"))
-        }
+        pid => i32::try_from(pid)
+            .ok()
+            .and_then(Pid::from_raw)
+            .map(Fork::Parent)
+            .ok_or_else(|| io::Error::other("no pid")),
     }
 }
 
@@ -75,7 +77,8 @@ pub const NOEXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
 
 /// Adds flags to the mount behind `mount`, or to everything mounted below it too.
 pub fn mount_setattr(mount: BorrowedFd<'_>, flags: u64, recursive: bool) -> io::Result<()> {
-    let attributes = libc::mount_attr { attr_set: flags, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    let attributes =
+        libc::mount_attr { attr_set: flags, attr_clr: 0, propagation: 0, userns_fd: 0 };
     let how = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the path is an empty C string, the attributes are a whole struct of the size that is given, and the
     // kernel only reads both.
@@ -103,7 +106,11 @@ pub fn kill_everything(signal: i32) -> io::Result<()> {
 
 /// Brings the loopback interface of this network namespace up.
 pub fn loopback_up() -> io::Result<()> {
-    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
+    let socket = rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::DGRAM,
+        None,
+    )?;
     // SAFETY: all zeroes is a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
@@ -111,18 +118,22 @@ pub fn loopback_up() -> io::Result<()> {
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
     // SAFETY: SIOCSIFFLAGS reads the ifreq it is given, which lives until after the call.
-    check(libc::c_long::from(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request) }))?;
+    check(libc::c_long::from(unsafe {
+        libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request)
+    }))?;
     Ok(())
 }
 
 /// Puts a seccomp filter on this thread; with `listener`, what the filter leaves to the supervisor arrives there.
 pub fn seccomp(program: &[libc::sock_filter], listener: bool) -> io::Result<Option<OwnedFd>> {
-    let length = u16::try_from(program.len()).map_err(|_| io::Error::other("the filter is too long"))?;
+    let length =
+        u16::try_from(program.len()).map_err(|_| io::Error::other("the filter is too long"))?;
     let program = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
     let flags = if listener { libc::SECCOMP_FILTER_FLAG_NEW_LISTENER } else { 0 };
     // SAFETY: the program outlives the call, its length is right, and the kernel only reads it.
-    let fd =
-        check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) })?;
+    let fd = check(unsafe {
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
+    })?;
     // SAFETY: with NEW_LISTENER the result is a new descriptor that nobody else owns.
     Ok(listener.then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) }))
 }
@@ -145,7 +156,12 @@ pub fn notification(listener: BorrowedFd<'_>) -> io::Result<Notification> {
     check(libc::c_long::from(unsafe {
         libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut got)
     }))?;
-    Ok(Notification { id: got.id, thread: got.pid, call: i64::from(got.data.nr), args: got.data.args })
+    Ok(Notification {
+        id: got.id,
+        thread: got.pid,
+        call: i64::from(got.data.nr),
+        args: got.data.args,
+    })
 }
 
 /// From Linux 6.6 on: has whoever waits here woken on the processor that the call was made on, and the caller on the one
@@ -153,13 +169,17 @@ pub fn notification(listener: BorrowedFd<'_>) -> io::Result<Notification> {
 pub fn wake_where_called(listener: BorrowedFd<'_>) {
     const SYNC_WAKE_UP: libc::c_ulong = 1;
     // SAFETY: SET_FLAGS takes a number. Where the kernel does not know it, everything is woken as it always was.
-    let _ = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
+    let _ = unsafe {
+        libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP)
+    };
 }
 
 /// Whether its caller still waits. What was read of the caller's memory before is its own only if so.
 pub fn still_waits(listener: BorrowedFd<'_>, id: u64) -> bool {
     // SAFETY: ID_VALID reads one number.
-    unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const id) == 0 }
+    unsafe {
+        libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw const id) == 0
+    }
 }
 
 /// The user namespace that this one is in.
@@ -181,20 +201,26 @@ pub fn answer(listener: BorrowedFd<'_>, id: u64, result: Result<i64, i32>) -> bo
         flags: 0,
     };
     // SAFETY: SEND reads the struct it is given. It fails only when the caller does not wait any more.
-    unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const response) == 0 }
+    unsafe {
+        libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const response) == 0
+    }
 }
 
 /// Connects a socket to an address that is given as the bytes of any `sockaddr`.
 pub fn connect(socket: BorrowedFd<'_>, address: &[u8]) -> io::Result<()> {
-    let length = libc::socklen_t::try_from(address.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let length = libc::socklen_t::try_from(address.len())
+        .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     // SAFETY: the kernel copies `length` bytes from the slice, whatever they are.
-    check(libc::c_long::from(unsafe { libc::connect(socket.as_raw_fd(), address.as_ptr().cast(), length) }))?;
+    check(libc::c_long::from(unsafe {
+        libc::connect(socket.as_raw_fd(), address.as_ptr().cast(), length)
+    }))?;
     Ok(())
 }
 
 /// Closes every descriptor but those in `keep`, which is for a process that wants to hold nothing else for others.
 pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut numbers: Vec<u32> = keep.iter().filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok()).collect();
+    let mut numbers: Vec<u32> =
+        keep.iter().filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok()).collect();
     numbers.sort_unstable();
     let mut first = 0;
     for last in numbers.into_iter().map(Some).chain([None]) {
@@ -224,11 +250,15 @@ pub fn exec_file(
     argv: impl Iterator<Item = Vec<u8>>,
     env: impl Iterator<Item = Vec<u8>>,
 ) -> io::Error {
-    let strings = |words: &mut dyn Iterator<Item = Vec<u8>>| words.map(CString::new).collect::<Result<Vec<_>, _>>();
+    let strings = |words: &mut dyn Iterator<Item = Vec<u8>>| {
+        words.map(CString::new).collect::<Result<Vec<_>, _>>()
+    };
     let (Ok(argv), Ok(env)) = (strings(&mut { argv }), strings(&mut { env })) else {
         return io::Error::from(io::ErrorKind::InvalidInput);
     };
-    let pointers = |words: &[CString]| words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect();
+    let pointers = |words: &[CString]| {
+        words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect()
+    };
     let (argv_pointers, env_pointers): (Vec<_>, Vec<_>) = (pointers(&argv), pointers(&env));
     // What this process ignores or holds back, as every program of ours does with broken pipes, would stay so.
     // SAFETY: the action is the default one, and the set is an empty one that lives until the call returns.

@@ -75,7 +75,9 @@ pub fn fork_off() -> std::io::Result<Channel> {
             drop(ours);
             // The other ends of what the parent holds would never close.
             let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-            if sys::close_all_but(&[stdin.as_fd(), stdout.as_fd(), stderr.as_fd(), theirs.as_fd()]).is_err() {
+            if sys::close_all_but(&[stdin.as_fd(), stdout.as_fd(), stderr.as_fd(), theirs.as_fd()])
+                .is_err()
+            {
                 sys::leave(1);
             }
             // Leaves without running what the parent has set up for its own end.
@@ -166,12 +168,17 @@ impl Held {
     fn next(&mut self, channel: &Channel) -> std::io::Result<Option<(Order, Vec<OwnedFd>)>> {
         loop {
             let mut watched = vec![PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN)];
-            watched.extend(self.children.iter().map(|child| PollFd::from_borrowed_fd(child.as_fd(), PollFlags::IN)));
+            watched.extend(
+                self.children
+                    .iter()
+                    .map(|child| PollFd::from_borrowed_fd(child.as_fd(), PollFlags::IN)),
+            );
             match poll(&mut watched, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
-            let ended: Vec<bool> = watched.iter().skip(1).map(|child| !child.revents().is_empty()).collect();
+            let ended: Vec<bool> =
+                watched.iter().skip(1).map(|child| !child.revents().is_empty()).collect();
             let is_called = !watched[0].revents().is_empty();
             if ended.contains(&true) {
                 reap(WaitOptions::NOHANG);
@@ -203,7 +210,8 @@ impl Held {
         let Some(network) = network.and_then(|key| self.networks.get(&key)) else { return };
         match sys::fork(0) {
             Ok(Fork::Child) => {
-                let handed = namespaces::hand_out_socket(network, ipv6, &Channel::from(OwnedFd::from(to)));
+                let handed =
+                    namespaces::hand_out_socket(network, ipv6, &Channel::from(OwnedFd::from(to)));
                 sys::leave(i32::from(handed.is_err()));
             }
             Ok(Fork::Parent(child)) => self.watch(child),

@@ -30,7 +30,10 @@ fn example() -> PathBuf {
 
 /// Whether the kernel holds the totals here; a test that needs it says so by name.
 fn is_enforced(test: &str) -> bool {
-    let means = Cage::new("probe", &Limits { memory_bytes: Some(64 * MB), processes: Some(20), ..Limits::default() });
+    let means = Cage::new(
+        "probe",
+        &Limits { memory_bytes: Some(64 * MB), processes: Some(20), ..Limits::default() },
+    );
     if means.means().is_advisory() {
         eprintln!("SKIPPED {test}: no control group here: {}", means.why().unwrap_or_default());
     }
@@ -46,7 +49,9 @@ struct Waiting {
 
 impl Waiting {
     fn bash(script: &str) -> Waiting {
-        Waiting::start(Command::new("/bin/bash").args(["-c", &format!("{BESIDE} read -r go; {script}")]))
+        Waiting::start(
+            Command::new("/bin/bash").args(["-c", &format!("{BESIDE} read -r go; {script}")]),
+        )
     }
 
     fn python(script: &str) -> Waiting {
@@ -54,7 +59,12 @@ impl Waiting {
     }
 
     fn start(command: &mut Command) -> Waiting {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         Waiting { child, stdin, stdout: BufReader::new(stdout) }
     }
@@ -120,7 +130,8 @@ fn becomes(what: impl Fn() -> bool) -> bool {
 
 fn is_gone(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    test_kill_process(pid).is_err() || stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('Z'))
+    test_kill_process(pid).is_err()
+        || stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('Z'))
 }
 
 #[test]
@@ -199,7 +210,11 @@ fn kill_ends_a_hundred(run: &str, means: Means) {
     assert!(cage.kill());
     let told = asked.elapsed();
     assert!(becomes(|| cage.is_empty() == Some(true)), "something lives on");
-    eprintln!("{run} ({}): 100 processes told in {told:?}, gone in {:?}", cage.means(), asked.elapsed());
+    eprintln!(
+        "{run} ({}): 100 processes told in {told:?}, gone in {:?}",
+        cage.means(),
+        asked.elapsed()
+    );
     assert_eq!(daemons.wait().signal(), Some(9));
     drop(cage);
     assert_eq!(directories(run), [] as [PathBuf; 0]);
@@ -237,9 +252,14 @@ fn kill_ends_what_never_stands_still() {
 
 #[test]
 fn the_end_of_a_cage_is_the_end_of_everything_in_it() {
-    let cage = Cage::new("end", &Limits { memory_bytes: Some(256 * MB), processes: Some(300), ..Limits::default() });
+    let cage = Cage::new(
+        "end",
+        &Limits { memory_bytes: Some(256 * MB), processes: Some(300), ..Limits::default() },
+    );
     if cage.is_empty().is_none() {
-        return eprintln!("SKIPPED the_end_of_a_cage_is_the_end_of_everything_in_it: no control group here");
+        return eprintln!(
+            "SKIPPED the_end_of_a_cage_is_the_end_of_everything_in_it: no control group here"
+        );
     }
     let mut daemons = Waiting::python(DAEMONS);
     cage.add(daemons.pid()).unwrap();
@@ -256,7 +276,10 @@ fn a_child_that_enters_by_the_door_is_held() {
     if !is_enforced("a_child_that_enters_by_the_door_is_held") {
         return;
     }
-    let cage = Cage::new("door", &Limits { memory_bytes: Some(64 * MB), processes: Some(20), ..Limits::default() });
+    let cage = Cage::new(
+        "door",
+        &Limits { memory_bytes: Some(64 * MB), processes: Some(20), ..Limits::default() },
+    );
     if cage.means() == Means::CgroupV2 {
         return eprintln!(
             "SKIPPED a_child_that_enters_by_the_door_is_held: in version 2 the door takes this process in"
@@ -302,8 +325,9 @@ fn the_watch_ends_a_run_that_uses_too_much_together() {
     let limits = Limits { memory_bytes: Some(64 * MB), ..Limits::default() };
     let mut cage = Cage::at_most("watched", &limits, Means::Rlimits);
     assert!(cage.why().unwrap().contains("advisory"));
-    let mut hog =
-        Waiting::python("import time\nx = bytearray(b\"x\" * (96 << 20))\nprint(1, flush=True)\ntime.sleep(20)");
+    let mut hog = Waiting::python(
+        "import time\nx = bytearray(b\"x\" * (96 << 20))\nprint(1, flush=True)\ntime.sleep(20)",
+    );
     let pid = hog.pid();
     cage.watch(move || vec![pid], move || kill_process(pid, Signal::KILL).unwrap()).unwrap();
     hog.go();
@@ -321,10 +345,12 @@ fn pages_that_a_fork_shares_count_once() {
          print(*pids, flush=True)\ntime.sleep(9)",
     );
     family.go();
-    let pids: Vec<Pid> = family.line().split(' ').map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap()).collect();
+    let pids: Vec<Pid> =
+        family.line().split(' ').map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap()).collect();
     let (looked, looks) = mpsc::channel();
     let list = pids.clone();
-    cage.watch(move || looked.send(()).map(|()| list.clone()).unwrap(), || panic!("ended")).unwrap();
+    cage.watch(move || looked.send(()).map(|()| list.clone()).unwrap(), || panic!("ended"))
+        .unwrap();
     // The third look begins when the second has been judged.
     (0..3).for_each(|_| looks.recv_timeout(LONG).unwrap());
     assert!(!cage.was_out_of_memory());
@@ -351,8 +377,11 @@ fn unused_user() -> u32 {
 
 /// Runs a script under advisory limits, as a user of whom nothing else runs: the kernel holds root to none of them.
 fn under_rlimits(limits: &str, script: &str) -> (ExitStatus, String) {
-    let directory =
-        std::env::temp_dir().join(format!("ringfence-limits-{}-{:?}", std::process::id(), thread::current().id()));
+    let directory = std::env::temp_dir().join(format!(
+        "ringfence-limits-{}-{:?}",
+        std::process::id(),
+        thread::current().id()
+    ));
     fs::create_dir_all(&directory).unwrap();
     let program = directory.join("limits");
     fs::copy(example(), &program).unwrap();
@@ -385,8 +414,10 @@ fn forks_stop_at_the_advisory_limit() {
             "SKIPPED forks_stop_at_the_advisory_limit: without root there is no user of whom nothing runs"
         );
     }
-    let script =
-        format!("exec timeout 5 /usr/bin/python3 -c '{}'", COUNT_FORKS.replace("time.sleep(9)", "time.sleep(1)"));
+    let script = format!(
+        "exec timeout 5 /usr/bin/python3 -c '{}'",
+        COUNT_FORKS.replace("time.sleep(9)", "time.sleep(1)")
+    );
     // Two are timeout and python.
     assert_eq!(under_rlimits(r#"{"processes":20}"#, &script).1, "18");
     assert_eq!(under_rlimits("{}", &script).1, "60", "without a limit it forks as often as it may");

@@ -33,7 +33,8 @@ struct Watched(OwnedFd);
 
 impl Watched {
     fn is_gone_within(&self, limit: Duration) -> bool {
-        let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+        let limit =
+            Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
         poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&limit)).unwrap() == 1
     }
 }
@@ -49,7 +50,13 @@ impl Run {
         Run::start("/bin/bash", &["-c", script])
     }
 
-    fn start_in(program: &str, args: &[&str], cwd: &str, env: &[(&str, &str)], grace_ms: u64) -> Run {
+    fn start_in(
+        program: &str,
+        args: &[&str],
+        cwd: &str,
+        env: &[(&str, &str)],
+        grace_ms: u64,
+    ) -> Run {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let supervisor = Command::new(supervisor())
             .env_clear()
@@ -64,7 +71,10 @@ impl Run {
             program: program.to_owned(),
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
             argv0: None,
-            env: env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            env: env
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
             cwd: PathBuf::from("/"),
             grace_ms,
             fence: jail::Fence::None,
@@ -107,7 +117,12 @@ impl Run {
     }
 
     fn order_kill(&mut self) {
-        self.control.as_mut().unwrap().get_mut().write_all(&encode(&Order::End(15)).unwrap()).unwrap();
+        self.control
+            .as_mut()
+            .unwrap()
+            .get_mut()
+            .write_all(&encode(&Order::End(15)).unwrap())
+            .unwrap();
     }
 
     fn line(&mut self) -> String {
@@ -129,7 +144,8 @@ impl Run {
 
     /// The supervisor ends by itself, and only after the last process that could write to the pipe.
     fn ends_with_its_tree(mut self) {
-        let watched = Watched(pidfd_open(Pid::from_child(&self.supervisor), PidfdFlags::empty()).unwrap());
+        let watched =
+            Watched(pidfd_open(Pid::from_child(&self.supervisor), PidfdFlags::empty()).unwrap());
         assert!(watched.is_gone_within(LONG), "the supervisor lives on");
         assert!(self.supervisor.wait().unwrap().success());
         let mut rest = Vec::new();
@@ -144,7 +160,10 @@ const DAEMON: &str = "(setsid bash -c 'echo $BASHPID; exec sleep 1000' &) ; ";
 fn an_exit_code_and_a_signal_are_told() {
     let mut run = Run::bash("exit 7");
     let exit = run.exit();
-    assert_eq!((exit.code, exit.signal, exit.left_behind, exit.denials.len()), (Some(7), None, 0, 0));
+    assert_eq!(
+        (exit.code, exit.signal, exit.left_behind, exit.denials.len()),
+        (Some(7), None, 0, 0)
+    );
     assert_eq!(run.report(), None);
     run.ends_with_its_tree();
     let mut run = Run::bash("kill -SEGV $$");
@@ -215,7 +234,11 @@ fn a_daemon_dies_when_the_server_is_killed() {
     let daemon = run.watch_printed();
     // A process that holds the control socket as the server does, and has no chance to say goodbye.
     let control = run.control.take().unwrap().into_inner();
-    let mut server = Command::new("/bin/sleep").arg("1000").stdin(Stdio::from(OwnedFd::from(control))).spawn().unwrap();
+    let mut server = Command::new("/bin/sleep")
+        .arg("1000")
+        .stdin(Stdio::from(OwnedFd::from(control)))
+        .spawn()
+        .unwrap();
     assert!(!daemon.is_gone_within(Duration::from_millis(50)));
     server.kill().unwrap();
     server.wait().unwrap();
@@ -258,8 +281,9 @@ fn a_process_that_ends_within_the_grace_may_clean_up() {
 
 #[test]
 fn a_storm_of_forks_dies() {
-    let mut run =
-        Run::bash("trap '' TERM; f() { sleep 0.005; f & }; for i in {1..20}; do f & done; echo up; wait; sleep 1000");
+    let mut run = Run::bash(
+        "trap '' TERM; f() { sleep 0.005; f & }; for i in {1..20}; do f & done; echo up; wait; sleep 1000",
+    );
     assert_eq!(run.line(), "up");
     run.order_kill();
     run.ends_with_its_tree();

@@ -86,7 +86,9 @@ impl Table {
         rules
             .map(|(at, rule)| Match {
                 rule: at,
-                prefix: std::iter::once(program.to_owned()).chain(rest[..rule.rest.len()].iter().cloned()).collect(),
+                prefix: std::iter::once(program.to_owned())
+                    .chain(rest[..rule.rest.len()].iter().cloned())
+                    .collect(),
                 decision: rule.decision,
                 resolved_program: resolved.map(str::to_owned),
                 justification: rule.justification.clone(),
@@ -96,11 +98,15 @@ impl Table {
 
     fn matches_by_name(&self, program: &str, rest: &[String]) -> Vec<Match> {
         let Some(path) = absolute(program) else { return Vec::new() };
-        let (Some(name), Some(shown)) = (path.file_name().and_then(|name| name.to_str()), path.to_str()) else {
+        let (Some(name), Some(shown)) =
+            (path.file_name().and_then(|name| name.to_str()), path.to_str())
+        else {
             return Vec::new();
         };
         let listed = self.host_executables.get(name);
-        if listed.is_some_and(|paths| !paths.iter().any(|other| Table::normal_path(Path::new(other)) == path)) {
+        if listed.is_some_and(|paths| {
+            !paths.iter().any(|other| Table::normal_path(Path::new(other)) == path)
+        }) {
             return Vec::new();
         }
         self.matches(name, rest, Some(shown))
@@ -115,7 +121,9 @@ impl Table {
                 Component::ParentDir => {
                     normal.pop();
                 }
-                Component::Prefix(_) | Component::RootDir | Component::Normal(_) => normal.push(component),
+                Component::Prefix(_) | Component::RootDir | Component::Normal(_) => {
+                    normal.push(component)
+                }
             }
         }
         normal
@@ -127,7 +135,9 @@ fn absolute(word: &str) -> Option<PathBuf> {
     let home = || std::env::home_dir().filter(|home| !home.as_os_str().is_empty());
     let path = match word.strip_prefix('~').map(|rest| (rest, rest.strip_prefix('/'))) {
         Some(("", _)) => home().unwrap_or_else(|| word.into()),
-        Some((_, Some(below))) => home().map_or_else(|| word.into(), |home| home.join(below.trim_start_matches('/'))),
+        Some((_, Some(below))) => {
+            home().map_or_else(|| word.into(), |home| home.join(below.trim_start_matches('/')))
+        }
         _ => PathBuf::from(word),
     };
     let path = if path.is_absolute() { path } else { std::env::current_dir().ok()?.join(path) };
@@ -193,8 +203,14 @@ mod tests {
             rule(&[&["git"], &["status"]], Decision::Forbidden),
             rule(&[&["/usr/bin/git"], &["status"]], Decision::Allow),
         ]);
-        assert_eq!(table.check(&words("/usr/bin/git status"), true).decision, Some(Decision::Allow));
-        assert_eq!(table.check(&words("/opt/git status"), true).decision, Some(Decision::Forbidden));
+        assert_eq!(
+            table.check(&words("/usr/bin/git status"), true).decision,
+            Some(Decision::Allow)
+        );
+        assert_eq!(
+            table.check(&words("/opt/git status"), true).decision,
+            Some(Decision::Forbidden)
+        );
         assert_eq!(table.check(&words("/opt/git status"), false).decision, None);
     }
 
@@ -208,14 +224,19 @@ mod tests {
         assert_eq!(table.check(&words("/opt/git x"), true).decision, None);
         table.host_executables.insert("git".into(), vec![]);
         assert_eq!(table.check(&words("/usr/bin/git x"), true).decision, None);
-        assert_eq!(table.check(&words("git x"), true).decision, Some(Decision::Allow), "by its name as written");
+        assert_eq!(
+            table.check(&words("git x"), true).decision,
+            Some(Decision::Allow),
+            "by its name as written"
+        );
     }
 
     #[test]
     fn a_relative_path_starts_from_here_and_a_tilde_from_home() {
         let table = table(vec![rule(&[&["git"]], Decision::Allow)]);
-        let resolved =
-            |word: &str| table.check(&words(word), true).matches[0].resolved_program.clone().map(PathBuf::from);
+        let resolved = |word: &str| {
+            table.check(&words(word), true).matches[0].resolved_program.clone().map(PathBuf::from)
+        };
         assert_eq!(resolved("./x/../git"), Some(std::env::current_dir().unwrap().join("git")));
         assert_eq!(resolved("~//git"), std::env::home_dir().map(|home| home.join("git")));
         assert!(table.check(&words("~x"), true).matches.is_empty());

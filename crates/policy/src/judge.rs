@@ -128,7 +128,11 @@ impl Judge {
 
     /// The strictest that any rule says of any view. `same` compares a view with a file, byte by byte; it is asked
     /// only where the sizes agree.
-    pub fn judge(&self, views: &[View<'_>], mut same: impl FnMut(usize, &File) -> bool) -> Option<Verdict> {
+    pub fn judge(
+        &self,
+        views: &[View<'_>],
+        mut same: impl FnMut(usize, &File) -> bool,
+    ) -> Option<Verdict> {
         if self.is_empty() {
             return None;
         }
@@ -144,16 +148,22 @@ impl Judge {
                     let decides = |seen: Seen, found: &Option<Verdict>| {
                         found.as_ref().is_none_or(|found| is_stricter(rule, &prefix, seen, found))
                     };
-                    let may_let_out = rule.decision < Decision::Forbidden && !rule.project && view.is_started;
+                    let may_let_out =
+                        rule.decision < Decision::Forbidden && !rule.project && view.is_started;
                     if !may_let_out && !decides(Seen::Itself, &found) {
                         continue;
                     }
                     let mut is_copy = || {
                         let mut is_of = |file: &File| view.size == file.size && same(at, file);
-                        *copied.get_or_insert_with(|| program.is_some_and(|program| program.all().any(&mut is_of)))
+                        *copied.get_or_insert_with(|| {
+                            program.is_some_and(|program| program.all().any(&mut is_of))
+                        })
                     };
                     let Some(seen) = self.recognise(rule, view, &mut is_copy) else { continue };
-                    if may_let_out && seen == Seen::Itself && out.is_none_or(|(length, _)| length < prefix.len()) {
+                    if may_let_out
+                        && seen == Seen::Itself
+                        && out.is_none_or(|(length, _)| length < prefix.len())
+                    {
                         out = Some((prefix.len(), &rule.program));
                     }
                     if decides(seen, &found) {
@@ -189,7 +199,12 @@ impl Judge {
         words
     }
 
-    fn recognise(&self, rule: &PrefixRule, view: &View<'_>, copy: &mut impl FnMut() -> bool) -> Option<Seen> {
+    fn recognise(
+        &self,
+        rule: &PrefixRule,
+        view: &View<'_>,
+        copy: &mut impl FnMut() -> bool,
+    ) -> Option<Seen> {
         let word = rule.program.as_str();
         let program = self.programs.get(word);
         let is_own = program.is_some_and(|program| program.files.iter().any(|file| view.is(file)));
@@ -206,7 +221,8 @@ impl Judge {
         if rule.decision == Decision::Allow {
             return None;
         }
-        let planted = || program.is_some_and(|program| !program.paths.iter().any(|path| path == view.called));
+        let planted =
+            || program.is_some_and(|program| !program.paths.iter().any(|path| path == view.called));
         if named {
             Some(Seen::Name)
         } else if is_file && (argued || as_dashed(rule, view.argv).is_some() || planted()) {

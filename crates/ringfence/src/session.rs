@@ -36,8 +36,12 @@ impl Principal {
     /// A directory name that no principal can choose to collide with another's.
     pub fn directory(&self) -> String {
         let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, self.0.as_bytes());
-        let readable: String =
-            self.0.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')).take(32).collect();
+        let readable: String = self
+            .0
+            .chars()
+            .filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
+            .take(32)
+            .collect();
         format!("{readable}-{}", crate::base::ids::hex(&hash.as_ref()[..8]))
     }
 }

@@ -18,7 +18,12 @@ fn run() -> Output {
         .output()
         .unwrap();
     for dir in [&home, &temporary] {
-        assert_eq!(std::fs::read_dir(dir).unwrap().count(), 0, "something was left in {}", dir.display());
+        assert_eq!(
+            std::fs::read_dir(dir).unwrap().count(),
+            0,
+            "something was left in {}",
+            dir.display()
+        );
     }
     std::fs::remove_dir_all(&place).unwrap();
     output
@@ -27,7 +32,8 @@ fn run() -> Output {
 #[test]
 fn it_ends_in_a_denied_command_and_its_audit_line() {
     let output = run();
-    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (text, errors) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{text}\n{errors}");
     // In this order.
     let mut rest = &*text;
@@ -48,7 +54,9 @@ fn it_ends_in_a_denied_command_and_its_audit_line() {
         "chain intact",
         "codex mcp add ringfence -- ringfence serve",
     ] {
-        let at = rest.find(part).unwrap_or_else(|| panic!("{part:?} is missing or out of order in:\n{text}"));
+        let at = rest
+            .find(part)
+            .unwrap_or_else(|| panic!("{part:?} is missing or out of order in:\n{text}"));
         rest = &rest[at + part.len()..];
     }
     assert!(!text.contains('\x1b'), "no colour where there is no terminal");

@@ -47,7 +47,16 @@ mod tests {
 
     #[test]
     fn brackets_in_strings_and_comments_are_none() {
-        for text in ["'('", "\"\\\"(\"", "# (", "'''\n(\n'''", "\"\"\"a\"(\"\"\"", "x = \"it's (\"", "'(\n", ")"] {
+        for text in [
+            "'('",
+            "\"\\\"(\"",
+            "# (",
+            "'''\n(\n'''",
+            "\"\"\"a\"(\"\"\"",
+            "x = \"it's (\"",
+            "'(\n",
+            ")",
+        ] {
             assert_eq!(open_before(text, 9), None, "{text}");
         }
         assert_eq!(open_before("'''x''' + [\n", 9), Some((0, 10, '[')));

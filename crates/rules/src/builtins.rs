@@ -54,7 +54,8 @@ pub fn place(span: &FileSpan) -> Place {
     let resolved = span.resolve_span();
     let (begin, end) = (resolved.begin, resolved.end);
     // A caret under a whole statement of many lines says no more than one under its first line.
-    let width = if end.line == begin.line { end.column.saturating_sub(begin.column) } else { usize::MAX };
+    let width =
+        if end.line == begin.line { end.column.saturating_sub(begin.column) } else { usize::MAX };
     Place { line: begin.line, column: begin.column, width: width.max(1) }
 }
 
@@ -96,8 +97,11 @@ fn note(
             notes.faults.push((site.place, site.add_to(message)));
         }
         let table = &notes.table;
-        match table.prefixes.len() + table.networks.len() + table.host_executables.len() > MAX_RULES {
-            true => Err(refuse(format!("a file may hold {MAX_RULES} rules, and this one holds more"))),
+        match table.prefixes.len() + table.networks.len() + table.host_executables.len() > MAX_RULES
+        {
+            true => {
+                Err(refuse(format!("a file may hold {MAX_RULES} rules, and this one holds more")))
+            }
             false => Ok(NoneType),
         }
     })
@@ -121,11 +125,15 @@ pub fn builtins(builder: &mut GlobalsBuilder) {
         note(eval, |notes, site, origin| {
             let decision = decision.map_or(Ok(Decision::Allow), parse_decision)?;
             let justification = parse_justification(justification)?;
-            let tokens: Vec<Token> = pattern.items.into_iter().map(parse_token).collect::<Result<_, _>>()?;
-            let Some((first, rest)) = tokens.split_first() else { return Err("pattern must not be empty".to_owned()) };
-            let examples = |given: Option<UnpackList<Value<'v>>>| -> Result<Vec<Vec<String>>, String> {
-                given.into_iter().flat_map(|list| list.items).map(example::parse).collect()
+            let tokens: Vec<Token> =
+                pattern.items.into_iter().map(parse_token).collect::<Result<_, _>>()?;
+            let Some((first, rest)) = tokens.split_first() else {
+                return Err("pattern must not be empty".to_owned());
             };
+            let examples =
+                |given: Option<UnpackList<Value<'v>>>| -> Result<Vec<Vec<String>>, String> {
+                    given.into_iter().flat_map(|list| list.items).map(example::parse).collect()
+                };
             let (matching, other) = (examples(r#match)?, examples(not_match)?);
             let rule = |program: &String| PrefixRule {
                 program: program.clone(),
@@ -154,10 +162,17 @@ pub fn builtins(builder: &mut GlobalsBuilder) {
         note(eval, |notes, _, origin| {
             let protocol = host::protocol(protocol)?;
             // The one function that has a second word for it.
-            let decision = if decision == "deny" { Decision::Forbidden } else { parse_decision(decision)? };
+            let decision =
+                if decision == "deny" { Decision::Forbidden } else { parse_decision(decision)? };
             let justification = parse_justification(justification)?;
             let host = host::network(host)?;
-            notes.table.networks.push(NetworkRule { host, protocol, decision, justification, origin });
+            notes.table.networks.push(NetworkRule {
+                host,
+                protocol,
+                decision,
+                justification,
+                origin,
+            });
             Ok(())
         })
     }
@@ -188,7 +203,9 @@ fn parse_decision(given: &str) -> Result<Decision, String> {
         "allow" => Ok(Decision::Allow),
         "prompt" => Ok(Decision::Prompt),
         "forbidden" => Ok(Decision::Forbidden),
-        "deny" | "forbid" | "block" | "reject" => Err(format!("{known} (got {given:?}; did you mean \"forbidden\"?)")),
+        "deny" | "forbid" | "block" | "reject" => {
+            Err(format!("{known} (got {given:?}; did you mean \"forbidden\"?)"))
+        }
         "ask" => Err(format!("{known} (got {given:?}; did you mean \"prompt\"?)")),
         other => Err(format!("{known} (got {other:?})")),
     }
@@ -209,9 +226,13 @@ fn parse_token(value: Value<'_>) -> Result<Token, String> {
         return Ok(Token(vec![word.to_owned()]));
     }
     let Some(list) = ListRef::from_value(value) else {
-        return Err(format!("a pattern holds strings and lists of strings (got {})", value.get_type()));
+        return Err(format!(
+            "a pattern holds strings and lists of strings (got {})",
+            value.get_type()
+        ));
     };
-    let words = list.content().iter().map(|word| example::string(*word, "alternatives in a pattern"));
+    let words =
+        list.content().iter().map(|word| example::string(*word, "alternatives in a pattern"));
     let words: Vec<String> = words.collect::<Result<_, _>>()?;
     if words.is_empty() {
         Err("a list of alternatives in a pattern must not be empty".to_owned())

@@ -24,15 +24,22 @@ impl Examples {
 
     /// Everything that does not hold, each in a sentence.
     pub fn broken(&self, programs: &HostExecutables) -> Vec<String> {
-        let table = Table { prefixes: self.rules.clone(), host_executables: programs.clone(), ..Table::default() };
+        let table = Table {
+            prefixes: self.rules.clone(),
+            host_executables: programs.clone(),
+            ..Table::default()
+        };
         let matches = |example: &&Vec<String>| table.check(example, true).decision.is_some();
         let must = self.matching.iter().filter(|example| !matches(example));
         let must_not = self.other.iter().filter(matches);
-        let must_not =
-            must_not.map(|example| format!("`not_match` lists `{}`, but the rule matches it", shown(example)));
-        must.map(|example| format!("`match` lists `{}`, but the rule does not match it", shown(example)))
-            .chain(must_not)
-            .collect()
+        let must_not = must_not.map(|example| {
+            format!("`not_match` lists `{}`, but the rule matches it", shown(example))
+        });
+        must.map(|example| {
+            format!("`match` lists `{}`, but the rule does not match it", shown(example))
+        })
+        .chain(must_not)
+        .collect()
     }
 }
 
@@ -44,11 +51,18 @@ fn shown(example: &[String]) -> String {
 /// A command: a line as for a shell, or a list of words.
 pub fn parse(value: Value<'_>) -> Result<Vec<String>, String> {
     let words = if let Some(line) = value.unpack_str() {
-        shlex::split(line).ok_or_else(|| format!("an example has a quote that is not closed ({line:?})"))?
+        shlex::split(line)
+            .ok_or_else(|| format!("an example has a quote that is not closed ({line:?})"))?
     } else if let Some(list) = ListRef::from_value(value) {
-        list.content().iter().map(|word| string(*word, "the words of an example")).collect::<Result<_, _>>()?
+        list.content()
+            .iter()
+            .map(|word| string(*word, "the words of an example"))
+            .collect::<Result<_, _>>()?
     } else {
-        return Err(format!("an example must be a string or a list of strings (got {})", value.get_type()));
+        return Err(format!(
+            "an example must be a string or a list of strings (got {})",
+            value.get_type()
+        ));
     };
     if words.is_empty() { Err("an example must not be empty".to_owned()) } else { Ok(words) }
 }

@@ -32,7 +32,13 @@ pub struct Place {
 impl Fault {
     /// A fault of the whole file.
     pub fn of_file(file: &str, message: &str) -> Fault {
-        Fault { file: printable(file), line: 0, column: 0, message: printable(message), excerpt: String::new() }
+        Fault {
+            file: printable(file),
+            line: 0,
+            column: 0,
+            message: printable(message),
+            excerpt: String::new(),
+        }
     }
 
     /// A fault at a place of this text.
@@ -78,13 +84,16 @@ fn excerpt(text: &str, place: Place) -> String {
     let carets = "^".repeat(place.width.clamp(1, room));
     let number = (place.line + 1).to_string();
     let margin = " ".repeat(number.len());
-    format!("{margin} |\n{number} | {}\n{margin} | {}{carets}", shown.trim_end(), " ".repeat(offset))
+    format!(
+        "{margin} |\n{number} | {}\n{margin} | {}{carets}",
+        shown.trim_end(),
+        " ".repeat(offset)
+    )
 }
 
 /// One character for one character, so that a caret stays beneath what it means.
 fn printable(text: &str) -> String {
-    let hidden =
-        |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
+    let hidden = |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
     text.chars()
         .map(|c| match c {
             '\t' => ' ',
@@ -100,8 +109,16 @@ mod tests {
 
     #[test]
     fn a_caret_stands_beneath_the_place() {
-        let fault = Fault::at("a.rules", "x = 1\n\tfoo(bär)\n", Place { line: 1, column: 5, width: 3 }, "no bear");
-        assert_eq!(fault.to_string(), "no bear\n  --> a.rules:2:6\n  |\n2 |  foo(bär)\n  |      ^^^");
+        let fault = Fault::at(
+            "a.rules",
+            "x = 1\n\tfoo(bär)\n",
+            Place { line: 1, column: 5, width: 3 },
+            "no bear",
+        );
+        assert_eq!(
+            fault.to_string(),
+            "no bear\n  --> a.rules:2:6\n  |\n2 |  foo(bär)\n  |      ^^^"
+        );
     }
 
     #[test]
@@ -116,8 +133,12 @@ mod tests {
 
     #[test]
     fn text_of_a_file_cannot_drive_a_terminal() {
-        let fault =
-            Fault::at("a\u{1b}[2J", "\u{1b}]0;x\u{7}\u{202e}", Place { line: 0, column: 0, width: 900 }, "m\n\u{9b}");
+        let fault = Fault::at(
+            "a\u{1b}[2J",
+            "\u{1b}]0;x\u{7}\u{202e}",
+            Place { line: 0, column: 0, width: 900 },
+            "m\n\u{9b}",
+        );
         assert!(!fault.to_string().contains(['\u{1b}', '\u{7}', '\u{202e}', '\u{9b}']), "{fault}");
         assert!(!fault.message.contains('\n'));
     }

@@ -8,14 +8,21 @@ use policy::{Protocol, Table};
 pub fn network(given: &str) -> Result<String, String> {
     let host = given.trim();
     if host.contains(['/', '?', '#']) {
-        return Err(format!("host must be a name or an IP address, without scheme or path (got {given:?})"));
+        return Err(format!(
+            "host must be a name or an IP address, without scheme or path (got {given:?})"
+        ));
     }
-    let host = without_port(host).ok_or_else(|| format!("host is no IPv6 address in brackets (got {given:?})"))?;
+    let host = without_port(host)
+        .ok_or_else(|| format!("host is no IPv6 address in brackets (got {given:?})"))?;
     let host = host.trim_end_matches('.').trim().to_ascii_lowercase();
     match host {
         host if host.is_empty() => Err("host must not be empty".to_owned()),
-        host if host.contains('*') => Err(format!("host must be one host: wildcards are not allowed (got {given:?})")),
-        host if host.contains(char::is_whitespace) => Err(format!("host must hold no blank (got {given:?})")),
+        host if host.contains('*') => {
+            Err(format!("host must be one host: wildcards are not allowed (got {given:?})"))
+        }
+        host if host.contains(char::is_whitespace) => {
+            Err(format!("host must hold no blank (got {given:?})"))
+        }
         host => Ok(host),
     }
 }
@@ -39,7 +46,9 @@ pub fn protocol(given: &str) -> Result<Protocol, String> {
         "https" | "https_connect" | "http-connect" => Ok(Protocol::Https),
         "socks5_tcp" => Ok(Protocol::Socks5Tcp),
         "socks5_udp" => Ok(Protocol::Socks5Udp),
-        other => Err(format!("protocol must be http, https, socks5_tcp or socks5_udp (got {other:?})")),
+        other => {
+            Err(format!("protocol must be http, https, socks5_tcp or socks5_udp (got {other:?})"))
+        }
     }
 }
 
@@ -83,7 +92,21 @@ mod tests {
         ] {
             assert_eq!(network(given).as_deref(), Ok(expected), "{given}");
         }
-        for bad in ["", " ", ".", "https://x", "x/y", "x?y", "x#y", "*.x", "a b", "[::1", "[::1]x", "[::1]:", "[]"] {
+        for bad in [
+            "",
+            " ",
+            ".",
+            "https://x",
+            "x/y",
+            "x?y",
+            "x#y",
+            "*.x",
+            "a b",
+            "[::1",
+            "[::1]x",
+            "[::1]:",
+            "[]",
+        ] {
             assert!(network(bad).is_err(), "{bad}");
         }
     }

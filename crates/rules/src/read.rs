@@ -30,8 +30,10 @@ pub fn read(source: &Source, known: &HostExecutables) -> Reading {
     builtins::begin(&source.name);
     let ran = run(source);
     let Notes { mut table, examples, faults: noted, .. } = builtins::end();
-    let mut faults: Vec<Fault> =
-        noted.into_iter().map(|(at, message)| Fault::at(&source.name, &source.text, at, &message)).collect();
+    let mut faults: Vec<Fault> = noted
+        .into_iter()
+        .map(|(at, message)| Fault::at(&source.name, &source.text, at, &message))
+        .collect();
     let count = examples.iter().map(|examples| examples.count()).sum();
     match ran {
         Err(error) => faults.push(explain(source, &error)),
@@ -41,7 +43,9 @@ pub fn read(source: &Source, known: &HostExecutables) -> Reading {
             for examples in &examples {
                 let broken = examples.broken(&programs);
                 faults.extend(
-                    broken.iter().map(|message| Fault::at(&source.name, &source.text, examples.place, message)),
+                    broken.iter().map(|message| {
+                        Fault::at(&source.name, &source.text, examples.place, message)
+                    }),
                 );
             }
         }
@@ -96,7 +100,9 @@ fn point_at_bracket(text: &str, at: Place, message: String) -> (Place, String) {
         Some((line, column, c)) if at.line >= text.lines().count() => {
             (Place { line, column, width: 1 }, format!("Parse error: this `{c}` is never closed"))
         }
-        Some((line, _, c)) => (at, format!("{message}; the `{c}` of line {} is still open", line + 1)),
+        Some((line, _, c)) => {
+            (at, format!("{message}; the `{c}` of line {} is still open", line + 1))
+        }
         None => (at, message),
     }
 }

@@ -39,8 +39,12 @@ fn every_case_gives_its_faults_and_no_others() {
         }
         let name = path.file_name().unwrap().to_str().unwrap();
         let expected = std::fs::read_to_string(path.with_extension("faults")).unwrap_or_default();
-        let found: Vec<String> =
-            parse(&[source(name)]).err().unwrap_or_default().iter().map(|fault| format!("{fault}\n")).collect();
+        let found: Vec<String> = parse(&[source(name)])
+            .err()
+            .unwrap_or_default()
+            .iter()
+            .map(|fault| format!("{fault}\n"))
+            .collect();
         if found.join("\n") != expected {
             wrong.push_str(&format!("== {name} gives\n{}", found.join("\n")));
         }
@@ -62,7 +66,9 @@ fn rules_are_ordinary_programs() {
 #[test]
 fn a_rule_knows_the_statement_that_made_it() {
     let table = table("program.rules");
-    let line = |program: &str| table.prefixes.iter().find(|rule| rule.program == program).unwrap().origin.line;
+    let line = |program: &str| {
+        table.prefixes.iter().find(|rule| rule.program == program).unwrap().origin.line
+    };
     assert_eq!(line("shutdown"), 17, "not the line inside the function that it calls");
     assert_eq!(line("cargo"), 4);
     assert_eq!(table.prefixes[0].origin.file, "program.rules");
@@ -80,14 +86,18 @@ fn alternatives_of_the_first_word_are_rules_of_their_own() {
 fn examples_count_what_files_before_said_about_programs() {
     let first = inline(r#"host_executable(name = "git", paths = ["/usr/bin/git"])"#);
     let rule = |examples: &str| inline(&format!(r#"prefix_rule(["git"], {examples})"#));
-    assert!(parse(&[first.clone(), rule(r#"match = ["/usr/bin/git x"], not_match = ["/opt/git x"]"#)]).is_ok());
+    assert!(
+        parse(&[first.clone(), rule(r#"match = ["/usr/bin/git x"], not_match = ["/opt/git x"]"#)])
+            .is_ok()
+    );
     assert!(parse(&[first, rule(r#"match = ["/opt/git x"]"#)]).is_err());
     assert!(parse(&[rule(r#"match = ["/opt/git x"]"#)]).is_ok());
 }
 
 #[test]
 fn a_broken_file_does_not_hide_the_faults_of_another() {
-    let faults = parse(&[inline("x ="), source("program.rules"), inline("prefix_rule([])")]).unwrap_err();
+    let faults =
+        parse(&[inline("x ="), source("program.rules"), inline("prefix_rule([])")]).unwrap_err();
     let messages: Vec<&str> = faults.iter().map(|fault| fault.message.as_str()).collect();
     assert_eq!(messages.len(), 2, "{messages:?}");
     assert_eq!(messages[1], "pattern must not be empty");
@@ -108,7 +118,8 @@ prefix_rule(["never"], "forbidden")
 "#;
     let reading = read(&inline(text), &Default::default());
     assert_eq!(reading.faults.len(), 2, "{:?}", reading.faults);
-    let programs: Vec<&str> = reading.table.prefixes.iter().map(|rule| rule.program.as_str()).collect();
+    let programs: Vec<&str> =
+        reading.table.prefixes.iter().map(|rule| rule.program.as_str()).collect();
     assert_eq!(programs, ["rm", "ssh"]);
     assert_eq!(reading.table.networks.len(), 1);
     assert!(reading.table.host_executables.is_empty());
@@ -132,7 +143,11 @@ fn work_without_end_is_ended() {
         "def f():\n    f()\nf()",
     ] {
         let reading = read(&inline(text), &Default::default());
-        assert!(!reading.faults.is_empty() && reading.faults.len() <= 50, "{text}: {}", reading.faults.len());
+        assert!(
+            !reading.faults.is_empty() && reading.faults.len() <= 50,
+            "{text}: {}",
+            reading.faults.len()
+        );
         assert!(reading.table.prefixes.is_empty());
     }
 }

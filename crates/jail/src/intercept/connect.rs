@@ -94,7 +94,12 @@ fn denied(kind: &'static str, name: impl Into<String>) -> Refusal {
 impl Reach {
     /// Moves this thread to where the run is. Its other threads stay where they are.
     pub(super) fn enter(self) -> io::Result<Place> {
-        let proc = openat(rustix::fs::CWD, "/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let proc = openat(
+            rustix::fs::CWD,
+            "/proc",
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
         sys::unshare(UnshareFlags::FS)?;
         if let Some(mounts) = &self.mounts {
             move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?;
@@ -103,7 +108,12 @@ impl Reach {
             move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
         }
         // From the directory of our own descriptors, a descriptor's number is the name of the very object.
-        let own = openat(&proc, "thread-self/fd", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let own = openat(
+            &proc,
+            "thread-self/fd",
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
         rustix::process::fchdir(own)?;
         Ok(Place {
             proc,
@@ -137,7 +147,9 @@ impl Base {
     fn open(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         match &self.root {
-            Some(root) if path.is_absolute() => openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT),
+            Some(root) if path.is_absolute() => {
+                openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)
+            }
             _ => openat(&self.directory, path, flags, Mode::empty()),
         }
     }
@@ -181,7 +193,9 @@ impl Place {
             directory: self.open(&format!("{}/cwd", thread.as_raw_nonzero()), OFlags::PATH)?,
             // A sandbox inside has another tree.
             root: match self.nested {
-                true => Some(self.open(&format!("{}/root", thread.as_raw_nonzero()), OFlags::PATH)?),
+                true => {
+                    Some(self.open(&format!("{}/root", thread.as_raw_nonzero()), OFlags::PATH)?)
+                }
                 false => None,
             },
         };
@@ -207,7 +221,8 @@ impl Place {
     /// socket that is connected, which is as much the run's.
     fn process_of(&self, thread: Pid) -> Result<OwnedFd, Refusal> {
         let process = self.status_of(thread, "Tgid:")?.parse().ok();
-        let process = process.and_then(Pid::from_raw).ok_or(Refusal { errno: libc::ESRCH, denied: None })?;
+        let process =
+            process.and_then(Pid::from_raw).ok_or(Refusal { errno: libc::ESRCH, denied: None })?;
         Ok(pidfd_open(process, PidfdFlags::empty())?)
     }
 
@@ -215,7 +230,10 @@ impl Place {
     fn status_of(&self, thread: Pid, word: &str) -> Result<String, Refusal> {
         let status = self.open(&format!("{}/status", thread.as_raw_nonzero()), OFlags::RDONLY)?;
         let status = io::read_to_string(File::from(status))?;
-        let found = status.lines().find_map(|line| line.strip_prefix(word)).map(|rest| rest.trim().to_owned());
+        let found = status
+            .lines()
+            .find_map(|line| line.strip_prefix(word))
+            .map(|rest| rest.trim().to_owned());
         found.ok_or(Refusal { errno: libc::ESRCH, denied: None })
     }
 
@@ -225,7 +243,9 @@ impl Place {
             Some(address) if self.own_network => {
                 Ok(Ready { wanted: Some(address).filter(|address| address.port() != 0), ..ready })
             }
-            Some(address) if self.is_shut(address.ip(), address.port()) => Err(denied("network", address.to_string())),
+            Some(address) if self.is_shut(address.ip(), address.port()) => {
+                Err(denied("network", address.to_string()))
+            }
             _ => Ok(ready),
         }
     }
@@ -256,7 +276,11 @@ impl Place {
             return Ok(());
         }
         // As the kernel does it: the number of the process, and if another socket has that, one that no process has.
-        let own = self.status_of(thread, "NStgid:")?.split_whitespace().last().and_then(|number| number.parse().ok());
+        let own = self
+            .status_of(thread, "NStgid:")?
+            .split_whitespace()
+            .last()
+            .and_then(|number| number.parse().ok());
         let others = (0..NETLINK_NAMES).map(|step| NETLINK_NAMELESS - step);
         for number in own.into_iter().chain(others) {
             match rustix::net::bind(socket, &SocketAddrNetlink::new(number, 0)) {
@@ -293,7 +317,12 @@ impl Place {
             return Err(denied("connect", shown));
         }
         let name = object.as_raw_fd().to_string();
-        ready.address = (libc::AF_UNIX as u16).to_ne_bytes().into_iter().chain(name.bytes()).chain([0]).collect();
+        ready.address = (libc::AF_UNIX as u16)
+            .to_ne_bytes()
+            .into_iter()
+            .chain(name.bytes())
+            .chain([0])
+            .collect();
         ready._held = Some(object);
         Ok(ready)
     }
@@ -313,7 +342,8 @@ impl Place {
 
     fn has_open(&self, process: Pid, socket: u32) -> bool {
         let wanted = format!("socket:[{socket}]");
-        let entries = std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
+        let entries =
+            std::fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
         entries
             .filter_map(|entry| std::fs::read_link(entry.path()).ok())
             .any(|link| link.as_os_str() == wanted.as_str())

@@ -6,7 +6,9 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
+};
 
 const BY_FAMILY: u16 = 20;
 const DUMP_REQUEST: u16 = 0x301;
@@ -23,7 +25,12 @@ const SOCKET: usize = 4;
 
 /// The number of the socket that is bound to this file and being listened on, if there is one.
 pub fn listener(device: u64, inode: u64) -> io::Result<Option<u32>> {
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?;
+    let socket = socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        Some(netlink::SOCK_DIAG),
+    )?;
     send(&socket, &request(), SendFlags::empty())?;
     // The kernel keeps 32 bits of the inode's number and its own form of the device's.
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -36,12 +43,16 @@ fn search(socket: &OwnedFd, wanted: (u32, u32)) -> io::Result<Option<u32>> {
     loop {
         let (count, _) = recv(socket.as_fd(), &mut buffer[..], RecvFlags::empty())?;
         let mut rest = &buffer[..count];
-        while let Some(length) = u32_at(rest, 0).map(|length| length as usize).filter(|length| *length >= HEADER) {
+        while let Some(length) =
+            u32_at(rest, 0).map(|length| length as usize).filter(|length| *length >= HEADER)
+        {
             let Some(message) = rest.get(..length) else { break };
             match u16_at(message, 4) {
                 Some(DONE) => return Ok(None),
                 Some(ERROR) => return Err(io::Error::other("the kernel does not tell")),
-                _ if file_of(message) == Some(wanted) => return Ok(u32_at(message, HEADER + SOCKET)),
+                _ if file_of(message) == Some(wanted) => {
+                    return Ok(u32_at(message, HEADER + SOCKET));
+                }
                 _ => {}
             }
             rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();

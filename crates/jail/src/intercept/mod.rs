@@ -51,7 +51,8 @@ pub struct Denials(Arc<Mutex<BTreeMap<(&'static str, String), u64>>>);
 impl Denials {
     pub fn add(&self, kind: &'static str, name: &str) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let name: String = name.chars().map(|c| if c.is_control() { '?' } else { c }).take(200).collect();
+        let name: String =
+            name.chars().map(|c| if c.is_control() { '?' } else { c }).take(200).collect();
         let key = match all.len() < KINDS || all.contains_key(&(kind, name.clone())) {
             true => (kind, name),
             false => (kind, "…".to_owned()),
@@ -111,7 +112,10 @@ pub(crate) fn answer(
                     let _ = (&ring).write_all(&[0]);
                 }
             };
-            (Some(exec::Watch::begin(Arc::clone(&listener), terms, Box::new(others))?), Some((bell, inbox)))
+            (
+                Some(exec::Watch::begin(Arc::clone(&listener), terms, Box::new(others))?),
+                Some((bell, inbox)),
+            )
         }
     };
     if let Some(mounts) = reach.mounts.as_ref().filter(|_| !keeper.is_idle()) {
@@ -120,7 +124,8 @@ pub(crate) fn answer(
         let uncovered = move |path: &Path| denials.add("uncovered", &path.display().to_string());
         thread::Builder::new().spawn(move || keeper.serve(&mounts, &run, uncovered))?;
     }
-    let gate = Gate { listener, handed, denials, pending: Arc::default(), attempts: Attempts::default() };
+    let gate =
+        Gate { listener, handed, denials, pending: Arc::default(), attempts: Attempts::default() };
     thread::Builder::new().spawn(move || gate.serve(reach))?;
     Ok(watch)
 }
@@ -167,7 +172,9 @@ impl Gate {
                     Err(_) => drop(sys::answer(self.listener.as_fd(), call.id, Err(libc::EACCES))),
                 },
                 Ok(call) if rename::is_rename(call.call) => {
-                    let is_settled = place.as_ref().is_ok_and(|place| rename::settle(place, &self.listener, &call));
+                    let is_settled = place
+                        .as_ref()
+                        .is_ok_and(|place| rename::settle(place, &self.listener, &call));
                     match is_settled {
                         true => drop(sys::answer(self.listener.as_fd(), call.id, Ok(0))),
                         false => drop(sys::trace::let_through(self.listener.as_fd(), call.id)),
@@ -226,7 +233,8 @@ impl Gate {
         let denials = self.denials.clone();
         match place.prepare(&listener, &call) {
             Ok(ready) if self.pending.fetch_add(1, Ordering::Relaxed) < PENDING => {
-                let (pending, attempts, id) = (Arc::clone(&self.pending), self.attempts.clone(), call.id);
+                let (pending, attempts, id) =
+                    (Arc::clone(&self.pending), self.attempts.clone(), call.id);
                 // It may take long, and whether it does is not for a flag to say that the caller can change meanwhile:
                 // the caller waits, and nobody else does.
                 let spawned = thread::Builder::new().stack_size(STACK).spawn(move || {

@@ -31,7 +31,8 @@ const PAGE: u64 = 4096;
 
 /// Whether renames have to be looked at: the settings of some submodule are covered.
 pub fn is_needed(covers: &[PathBuf]) -> bool {
-    let is_in_submodule = |path: &Path| path.parent().is_some_and(|git| git.iter().any(|name| name == SUBMODULES));
+    let is_in_submodule =
+        |path: &Path| path.parent().is_some_and(|git| git.iter().any(|name| name == SUBMODULES));
     covers.iter().any(|cover| cover.ends_with(SETTINGS) && is_in_submodule(cover))
 }
 
@@ -51,13 +52,18 @@ pub fn settle(place: &Place, listener: &OwnedFd, call: &Notification) -> bool {
 
 fn attempt(place: &Place, listener: &OwnedFd, call: &Notification) -> io::Result<bool> {
     let (old, new) = match call.call {
-        libc::SYS_renameat => ((Some(call.args[0]), call.args[1]), (Some(call.args[2]), call.args[3])),
+        libc::SYS_renameat => {
+            ((Some(call.args[0]), call.args[1]), (Some(call.args[2]), call.args[3]))
+        }
         // With a flag it is something else.
         libc::SYS_renameat2 if call.args[4] as u32 != 0 => return Ok(false),
-        libc::SYS_renameat2 => ((Some(call.args[0]), call.args[1]), (Some(call.args[2]), call.args[3])),
+        libc::SYS_renameat2 => {
+            ((Some(call.args[0]), call.args[1]), (Some(call.args[2]), call.args[3]))
+        }
         _ => ((None, call.args[0]), (None, call.args[1])),
     };
-    let memory = File::from(openat(&place.proc, format!("{}/mem", call.thread), READ, Mode::empty())?);
+    let memory =
+        File::from(openat(&place.proc, format!("{}/mem", call.thread), READ, Mode::empty())?);
     let (new_directory, new_path) = (new.0, path(&memory, new.1)?);
     if !new_path.ends_with(SETTINGS) {
         return Ok(false);
@@ -66,21 +72,28 @@ fn attempt(place: &Place, listener: &OwnedFd, call: &Notification) -> io::Result
     if !old_path.ends_with(LOCK) {
         return Ok(false);
     }
-    let parents = [(old_directory, &old_path), (new_directory, &new_path)].map(|(directory, path)| {
-        let base = match directory.map(|fd| fd as i32) {
-            None | Some(libc::AT_FDCWD) => format!("{}/cwd", call.thread),
-            Some(fd) => format!("{}/fd/{fd}", call.thread),
-        };
-        let base = openat(&place.proc, base, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-        let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        openat(base, above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-    });
+    let parents =
+        [(old_directory, &old_path), (new_directory, &new_path)].map(|(directory, path)| {
+            let base = match directory.map(|fd| fd as i32) {
+                None | Some(libc::AT_FDCWD) => format!("{}/cwd", call.thread),
+                Some(fd) => format!("{}/fd/{fd}", call.thread),
+            };
+            let base = openat(&place.proc, base, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+            let above = path
+                .parent()
+                .filter(|above| !above.as_os_str().is_empty())
+                .unwrap_or(Path::new("."));
+            openat(base, above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        });
     let [from, to] = parents;
     let (from, to) = (from?, to?);
     let (lock, settings) = (open(&from, LOCK)?, open(&to, SETTINGS)?);
     let is_covered = fstatvfs(&settings)?.f_flag.contains(StatVfsMountFlags::RDONLY);
     // All of this was the caller's own only if it still waits.
-    if !is_same(from.as_fd(), to.as_fd())? || !is_covered || !sys::still_waits(listener.as_fd(), call.id) {
+    if !is_same(from.as_fd(), to.as_fd())?
+        || !is_covered
+        || !sys::still_waits(listener.as_fd(), call.id)
+    {
         return Ok(false);
     }
     let is_unchanged = read(lock)? == read(settings)?;
@@ -90,7 +103,8 @@ fn attempt(place: &Place, listener: &OwnedFd, call: &Notification) -> io::Result
     Ok(is_unchanged)
 }
 
-const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+const READ: OFlags =
+    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 fn open(directory: &OwnedFd, name: &str) -> rustix::io::Result<File> {
     openat(directory, name, READ, Mode::empty()).map(File::from)
@@ -130,7 +144,8 @@ mod tests {
 
     #[test]
     fn renames_are_looked_at_only_where_a_submodules_settings_are_covered() {
-        let needed = |paths: &[&str]| is_needed(&paths.iter().map(PathBuf::from).collect::<Vec<_>>());
+        let needed =
+            |paths: &[&str]| is_needed(&paths.iter().map(PathBuf::from).collect::<Vec<_>>());
         assert!(needed(&["/w/.claude", "/w/.git/modules/libs/part/config"]));
         assert!(!needed(&[
             "/w/.git/config",

@@ -67,7 +67,10 @@ impl Cage {
     /// milliseconds on an idle machine: a child that can enter by itself uses [`Cage::door`].
     pub fn add(&self, pid: Pid) -> io::Result<()> {
         self.groups.iter().try_for_each(|group| group.add(pid)).map_err(|error| {
-            io::Error::new(error.kind(), format!("process {pid} could not be put under its limits: {error}"))
+            io::Error::new(
+                error.kind(),
+                format!("process {pid} could not be put under its limits: {error}"),
+            )
         })
     }
 
@@ -99,7 +102,9 @@ impl Cage {
         list: impl Fn() -> Vec<Pid> + Send + 'static,
         end: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
-        if self.means.is_advisory() && (self.limits.memory_bytes.is_some() || self.limits.processes.is_some()) {
+        if self.means.is_advisory()
+            && (self.limits.memory_bytes.is_some() || self.limits.processes.is_some())
+        {
             self.watch = Some(Watch::start(&self.limits, list, end)?);
         }
         Ok(())
@@ -114,7 +119,8 @@ impl Cage {
     /// Whether a fork was refused. Without a control group a refusal leaves no trace, and only a run that was ended
     /// for it is known.
     pub fn hit_process_limit(&self) -> bool {
-        self.watch.as_ref().is_some_and(Watch::saw_processes) || self.counts(&[("pids.events", "max")])
+        self.watch.as_ref().is_some_and(Watch::saw_processes)
+            || self.counts(&[("pids.events", "max")])
     }
 
     fn counts(&self, places: &[(&str, &str)]) -> bool {

@@ -41,7 +41,9 @@ impl Watch {
             flag.store(found, Ordering::Release);
             found != 0
         };
-        let thread = thread::Builder::new().name("limits".to_owned()).spawn(move || watch(&stopped, look, end))?;
+        let thread = thread::Builder::new()
+            .name("limits".to_owned())
+            .spawn(move || watch(&stopped, look, end))?;
         Ok(Watch { exceeded, stop: Some(stop), thread: Some(thread) })
     }
 

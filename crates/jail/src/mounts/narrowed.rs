@@ -16,16 +16,23 @@ pub(super) fn veil(tree: &Tree, rights: &Rights) -> Result<(), Fault> {
         let Some(at) = tree.open(&veil.path).mounts(&shown)? else { continue };
         let mut kept = Vec::new();
         // The outer of two holds the inner one already.
-        for path in veil.keep.iter().filter(|path| !veil.keep.iter().any(|other| is_below(path, other))) {
+        for path in
+            veil.keep.iter().filter(|path| !veil.keep.iter().any(|other| is_below(path, other)))
+        {
             if let Some(place) = tree.open(path).mounts(&shown)? {
-                kept.push((path, clone_tree(place.as_fd(), true, NOSUID).mounts(path.display().to_string())?));
+                kept.push((
+                    path,
+                    clone_tree(place.as_fd(), true, NOSUID).mounts(path.display().to_string())?,
+                ));
             }
         }
         let cover = tmpfs("0711", &EMPTY, NOSUID | NODEV | NOEXEC).mounts(&shown)?;
         attach(&cover, &at).mounts(&shown)?;
         for (path, source) in kept {
-            let is_file =
-                !rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&source).mounts(&shown)?.st_mode).is_dir();
+            let is_file = !rustix::fs::FileType::from_raw_mode(
+                rustix::fs::fstat(&source).mounts(&shown)?.st_mode,
+            )
+            .is_dir();
             attach(&source, &tree.make_place(path, is_file).mounts(&shown)?).mounts(&shown)?;
         }
         sys::mount_setattr(cover.as_fd(), RDONLY, false).mounts(&shown)?;
@@ -59,9 +66,12 @@ pub(super) struct Opened(Vec<(PathBuf, OwnedFd)>);
 /// Copies them while they can still be written.
 pub(super) fn opened(tree: &Tree, rights: &Rights, covers: &[PathBuf]) -> Result<Opened, Fault> {
     let shut = |path: &Path| {
-        closed_places(rights).chain(covers.iter().map(PathBuf::as_path)).any(|closed| is_below(path, closed))
+        closed_places(rights)
+            .chain(covers.iter().map(PathBuf::as_path))
+            .any(|closed| is_below(path, closed))
     };
-    let mut paths: Vec<PathBuf> = rights.writable_roots().filter(|path| shut(path)).map(Path::to_owned).collect();
+    let mut paths: Vec<PathBuf> =
+        rights.writable_roots().filter(|path| shut(path)).map(Path::to_owned).collect();
     paths.sort();
     paths.dedup();
     let mut sources = Vec::new();

@@ -36,7 +36,8 @@ impl Host {
             root: rustix::process::geteuid().is_root(),
             container: container(),
             security_modules: text("/sys/kernel/security/lsm"),
-            apparmor_restricts: number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == Some(1),
+            apparmor_restricts: number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
+                == Some(1),
             clone_switched_off: number("/proc/sys/kernel/unprivileged_userns_clone") == Some(0),
             max_user_namespaces: number("/proc/sys/user/max_user_namespaces"),
             ptrace_scope: number("/proc/sys/kernel/yama/ptrace_scope"),
@@ -59,6 +60,10 @@ fn is_filtered() -> bool {
 }
 
 fn container() -> Option<String> {
-    let marks = [("/.dockerenv", "docker"), ("/run/.containerenv", "podman"), ("/run/systemd/container", "container")];
+    let marks = [
+        ("/.dockerenv", "docker"),
+        ("/run/.containerenv", "podman"),
+        ("/run/systemd/container", "container"),
+    ];
     marks.iter().find(|(path, _)| Path::new(path).exists()).map(|(_, name)| (*name).to_owned())
 }

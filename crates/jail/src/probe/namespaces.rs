@@ -8,7 +8,8 @@ use std::path::Path;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsmount, fsopen, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsmount, fsopen,
+    open_tree,
 };
 use rustix::thread::UnshareFlags;
 
@@ -38,7 +39,8 @@ pub fn become_user() -> Seen {
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     sys::unshare(UnshareFlags::NEWUSER).in_layer(Layer::UserNamespace, "make a user namespace")?;
     let write = |file: &str, text: String| {
-        fs::write(format!("/proc/self/{file}"), text).in_layer(Layer::UserNamespace, format!("write {file}"))
+        fs::write(format!("/proc/self/{file}"), text)
+            .in_layer(Layer::UserNamespace, format!("write {file}"))
     };
     write("setgroups", "deny".to_owned())?;
     write("uid_map", format!("{user} {user} 1"))?;
@@ -56,9 +58,12 @@ pub fn copy_mounts(ground: Ground, scratch: &Path) -> Seen {
     let layer = Layer::Mounts;
     ground.enter()?;
     sys::unshare(UnshareFlags::NEWNS).in_layer(layer, "make a mount namespace")?;
-    let how = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    let how = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE;
     let tree = open_tree(CWD, "/", how).in_layer(layer, "copy the mounts")?;
-    sys::mount_setattr(tree.as_fd(), RDONLY | NOSUID, true).in_layer(layer, "make the copy read-only")?;
+    sys::mount_setattr(tree.as_fd(), RDONLY | NOSUID, true)
+        .in_layer(layer, "make the copy read-only")?;
     let inside = scratch.strip_prefix("/").unwrap_or(scratch).join("copy");
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
     match openat(&tree, &inside, flags, Mode::from_raw_mode(0o600)) {
@@ -76,7 +81,11 @@ pub fn count_from_one(ground: Ground) -> Seen {
 fn is_first() -> Seen {
     match rustix::process::getpid().is_init() {
         true => Ok(String::new()),
-        false => Err(Fault::other(Layer::Namespaces, "be the first process", "there are others before it")),
+        false => Err(Fault::other(
+            Layer::Namespaces,
+            "be the first process",
+            "there are others before it",
+        )),
     }
 }
 
@@ -87,10 +96,13 @@ pub fn mount_proc(ground: Ground) -> Seen {
         let layer = Layer::Proc;
         let fs = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC).in_layer(layer, "open a new /proc")?;
         fsconfig_create(fs.as_fd()).in_layer(layer, "make a new /proc")?;
-        let flags =
-            MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        let proc = fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags).in_layer(layer, "mount a new /proc")?;
-        let own = rustix::fs::readlinkat(&proc, "self", Vec::new()).in_layer(layer, "look into the new /proc")?;
+        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let proc = fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)
+            .in_layer(layer, "mount a new /proc")?;
+        let own = rustix::fs::readlinkat(&proc, "self", Vec::new())
+            .in_layer(layer, "look into the new /proc")?;
         match own.as_bytes() {
             b"1" => Ok(String::new()),
             _ => Err(Fault::other(layer, "look into the new /proc", "it shows other processes")),
@@ -104,11 +116,13 @@ pub fn make_network(ground: Ground) -> Seen {
     ground.enter()?;
     let network = crate::namespaces::make_network()?;
     crate::namespaces::join_network(&network)?;
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).in_layer(layer, "listen on the loopback")?;
+    let listener =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).in_layer(layer, "listen on the loopback")?;
     let address = listener.local_addr().in_layer(layer, "listen on the loopback")?;
     TcpStream::connect(address).in_layer(layer, "use the loopback")?;
     // An address for documentation: nobody is there, but a route would be found if there were any.
-    let outside = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| socket.connect(("192.0.2.1", 9)));
+    let outside = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+        .and_then(|socket| socket.connect(("192.0.2.1", 9)));
     match outside {
         Err(_) => Ok(String::new()),
         Ok(()) => Err(not_refused(layer, "find a route out")),

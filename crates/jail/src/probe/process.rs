@@ -6,7 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use landlock::{ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, Scope};
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, Scope,
+};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -27,10 +29,15 @@ pub fn bwrap() -> Option<&'static Path> {
 }
 
 pub fn refuse_privileges() -> Seen {
-    rustix::thread::set_no_new_privs(true).in_layer(Layer::Capabilities, "refuse new privileges")?;
+    rustix::thread::set_no_new_privs(true)
+        .in_layer(Layer::Capabilities, "refuse new privileges")?;
     match rustix::thread::no_new_privs() {
         Ok(true) => Ok(String::new()),
-        _ => Err(Fault::other(Layer::Capabilities, "refuse new privileges", "the kernel has not noted it")),
+        _ => Err(Fault::other(
+            Layer::Capabilities,
+            "refuse new privileges",
+            "the kernel has not noted it",
+        )),
     }
 }
 
@@ -57,13 +64,17 @@ pub fn restrict(scratch: &Path) -> Seen {
     }
     let abi = newest();
     rustix::thread::set_no_new_privs(true).in_layer(layer, "refuse new privileges")?;
-    fence::restrict(&fence::Rules { writable: std::slice::from_ref(&inside), files: &[], scoped: true })
-        // The library lists every right that is missing; what is of use is how far the kernel goes.
-        .map_err(|fault| match abi {
-            0 => Fault { text: "the kernel has none, or a filter hides it".to_owned(), ..fault },
-            1 | 2 => Fault { text: format!("it has ABI {abi}, and 3 is needed"), ..fault },
-            _ => fault,
-        })?;
+    fence::restrict(&fence::Rules {
+        writable: std::slice::from_ref(&inside),
+        files: &[],
+        scoped: true,
+    })
+    // The library lists every right that is missing; what is of use is how far the kernel goes.
+    .map_err(|fault| match abi {
+        0 => Fault { text: "the kernel has none, or a filter hides it".to_owned(), ..fault },
+        1 | 2 => Fault { text: format!("it has ABI {abi}, and 3 is needed"), ..fault },
+        _ => fault,
+    })?;
     File::create(inside.join("file")).in_layer(layer, "write where it is allowed")?;
     if File::create(outside.join("file")).is_ok() {
         return Err(not_refused(layer, "write outside"));
@@ -79,15 +90,18 @@ pub fn restrict(scratch: &Path) -> Seen {
 
 /// The newest version whose rules this kernel takes, as far as we know them.
 fn newest() -> i32 {
-    let known = [(1, ABI::V1), (2, ABI::V2), (3, ABI::V3), (4, ABI::V4), (5, ABI::V5), (6, ABI::V6)];
+    let known =
+        [(1, ABI::V1), (2, ABI::V2), (3, ABI::V3), (4, ABI::V4), (5, ABI::V5), (6, ABI::V6)];
     known.into_iter().rev().find(|(_, abi)| takes(*abi)).map_or(0, |(number, _)| number)
 }
 
 fn takes(abi: ABI) -> bool {
     let strict = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
-    let asked = strict.handle_access(AccessFs::from_all(abi)).and_then(|rules| match AccessNet::from_all(abi) {
-        none if none.is_empty() => Ok(rules),
-        some => rules.handle_access(some),
+    let asked = strict.handle_access(AccessFs::from_all(abi)).and_then(|rules| {
+        match AccessNet::from_all(abi) {
+            none if none.is_empty() => Ok(rules),
+            some => rules.handle_access(some),
+        }
     });
     let asked = asked.and_then(|rules| match Scope::from_all(abi) {
         none if none.is_empty() => Ok(rules),
@@ -122,10 +136,16 @@ pub fn answer_a_call() -> Seen {
 fn ask(talk: &Channel) -> Seen {
     let layer = Layer::Seccomp;
     rustix::thread::set_no_new_privs(true).in_layer(layer, "refuse new privileges")?;
-    let program = seccomp::program(seccomp::rules(seccomp::Case { namespaces: true, ..seccomp::Case::default() }));
+    let program = seccomp::program(seccomp::rules(seccomp::Case {
+        namespaces: true,
+        ..seccomp::Case::default()
+    }));
     let listener = sys::seccomp(&program, true).in_layer(layer, "put the filter on")?;
-    let Some(listener) = listener else { return Err(Fault::other(layer, "put the filter on", "no listener")) };
-    talk.send(&Seen::Ok(String::new()), &[listener.as_fd()]).in_layer(layer, "hand the listener over")?;
+    let Some(listener) = listener else {
+        return Err(Fault::other(layer, "put the filter on", "no listener"));
+    };
+    talk.send(&Seen::Ok(String::new()), &[listener.as_fd()])
+        .in_layer(layer, "hand the listener over")?;
     drop(listener);
     match rustix::net::socket(AddressFamily::VSOCK, SocketType::STREAM, None) {
         Err(errno) if errno == Errno::from_raw_os_error(ANSWER) => Ok(String::new()),
@@ -159,10 +179,13 @@ pub fn take_a_descriptor() -> Seen {
         }
         Fork::Parent(child) => child,
     };
-    let taken = pidfd_open(child, PidfdFlags::empty()).in_layer(layer, "hold a process").and_then(|process| {
-        let number = theirs.as_fd().as_raw_fd();
-        pidfd_getfd(process, number, PidfdGetfdFlags::empty()).in_layer(layer, "take a descriptor of a child")
-    });
+    let taken = pidfd_open(child, PidfdFlags::empty()).in_layer(layer, "hold a process").and_then(
+        |process| {
+            let number = theirs.as_fd().as_raw_fd();
+            pidfd_getfd(process, number, PidfdGetfdFlags::empty())
+                .in_layer(layer, "take a descriptor of a child")
+        },
+    );
     end(child);
     match mounts::is_same(taken?.as_fd(), theirs.as_fd()) {
         Ok(true) => Ok(String::new()),
@@ -174,7 +197,11 @@ pub fn take_a_descriptor() -> Seen {
 pub fn trace_a_child() -> Seen {
     let layer = Layer::Exec;
     if !crate::intercept::exec::SUPPORTED {
-        return Err(Fault::other(layer, "watch a program", "this machine's instructions are not known"));
+        return Err(Fault::other(
+            layer,
+            "watch a program",
+            "this machine's instructions are not known",
+        ));
     }
     let (ours, theirs) = Channel::pair().in_layer(layer, "open a channel")?;
     let child = match sys::fork(0).in_layer(layer, "fork")? {
@@ -206,7 +233,11 @@ pub fn limit() -> Seen {
     if means.is_advisory() {
         // The reason, without the advice that follows it there.
         let why = cage.why().and_then(|why| why.split("; limits are").next());
-        return Err(Fault::other(layer, "make a control group", why.unwrap_or("there is none to be had")));
+        return Err(Fault::other(
+            layer,
+            "make a control group",
+            why.unwrap_or("there is none to be had"),
+        ));
     }
     let door = cage.door().in_layer(layer, "open the way to the group")?;
     in_child(0, || {
@@ -226,17 +257,31 @@ pub fn run_bwrap(bwrap: &Path) -> Seen {
     let layer = Layer::Program;
     let about = fs::metadata(bwrap).in_layer(layer, "look at it")?;
     if about.uid() != 0 || about.mode() & 0o022 != 0 {
-        return Err(Fault::other(layer, "trust it", "it does not belong to root alone, as seen from here"));
+        return Err(Fault::other(
+            layer,
+            "trust it",
+            "it does not belong to root alone, as seen from here",
+        ));
     }
     let mut command = Command::new(bwrap);
-    command.args(["--unshare-user", "--bind", "/", "/", "--", "/bin/true"]).env_clear().current_dir("/");
-    let ended = command.stdin(Stdio::null()).stdout(Stdio::null()).output().in_layer(layer, "start it")?;
+    command
+        .args(["--unshare-user", "--bind", "/", "/", "--", "/bin/true"])
+        .env_clear()
+        .current_dir("/");
+    let ended =
+        command.stdin(Stdio::null()).stdout(Stdio::null()).output().in_layer(layer, "start it")?;
     match ended.status.success() {
         true => Ok(bwrap.display().to_string()),
         false => {
             let said = String::from_utf8_lossy(&ended.stderr);
-            let line: String =
-                said.lines().last().unwrap_or_default().chars().filter(|c| !c.is_control()).take(200).collect();
+            let line: String = said
+                .lines()
+                .last()
+                .unwrap_or_default()
+                .chars()
+                .filter(|c| !c.is_control())
+                .take(200)
+                .collect();
             Err(Fault::other(layer, "run /bin/true in it", line))
         }
     }

@@ -44,7 +44,10 @@ fn canonical(path: &Path) -> Result<String, BadPath> {
 }
 
 /// Every directory above one of the paths, and the roots themselves.
-pub(super) fn ancestors<'a>(paths: impl Iterator<Item = &'a String>, roots: &BTreeSet<String>) -> BTreeSet<String> {
+pub(super) fn ancestors<'a>(
+    paths: impl Iterator<Item = &'a String>,
+    roots: &BTreeSet<String>,
+) -> BTreeSet<String> {
     let above = paths.flat_map(|path| Path::new(path).ancestors().skip(1));
     let above = above.filter_map(Path::to_str).filter(|path| *path != "/" && !path.is_empty());
     above.map(str::to_owned).chain(roots.iter().cloned()).collect()
@@ -68,7 +71,12 @@ pub(super) fn any_spelling(path: &str, end: &str) -> String {
             'k' | 'K' => pattern.push_str("([kK]|[^ -~]+)"),
             's' | 'S' => pattern.push_str("([sS]|[^ -~]+)"),
             _ if letter.is_ascii_alphabetic() => {
-                pattern.extend(['[', letter.to_ascii_lowercase(), letter.to_ascii_uppercase(), ']']);
+                pattern.extend([
+                    '[',
+                    letter.to_ascii_lowercase(),
+                    letter.to_ascii_uppercase(),
+                    ']',
+                ]);
             }
             _ if r".^$*+?()[]{}|\".contains(letter) => pattern.extend(['\\', letter]),
             _ => pattern.push(letter),
@@ -130,15 +138,26 @@ mod tests {
     #[test]
     fn every_spelling_of_a_path_is_met_and_no_other_path() {
         let pattern = any_spelling("/Users/me/a (b)/.Risk", "(/.*)?");
-        for same in ["/Users/me/a (b)/.Risk", "/users/ME/A (B)/.rIsK/x/y", "/U\u{17f}ers/me/a (b)/.Ris\u{212a}"] {
+        for same in [
+            "/Users/me/a (b)/.Risk",
+            "/users/ME/A (B)/.rIsK/x/y",
+            "/U\u{17f}ers/me/a (b)/.Ris\u{212a}",
+        ] {
             assert!(matches(&pattern, same), "{same}");
         }
-        for other in
-            ["/Users/me/a (b)/.Risks", "/Users/me/a b/.Risk", "/Users/me/a (b)/xRisk", "x/Users/me/a (b)/.Risk"]
-        {
+        for other in [
+            "/Users/me/a (b)/.Risks",
+            "/Users/me/a b/.Risk",
+            "/Users/me/a (b)/xRisk",
+            "x/Users/me/a (b)/.Risk",
+        ] {
             assert!(!matches(&pattern, other), "{other}");
         }
         let accented = any_spelling("/caf\u{e9}", "");
-        assert!(matches(&accented, "/cafe\u{301}") && matches(&accented, "/CAF\u{c9}") && !matches(&accented, "/tea"));
+        assert!(
+            matches(&accented, "/cafe\u{301}")
+                && matches(&accented, "/CAF\u{c9}")
+                && !matches(&accented, "/tea")
+        );
     }
 }

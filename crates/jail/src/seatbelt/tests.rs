@@ -1,8 +1,18 @@
 use super::*;
 
-fn rights(writable: &[&str], protected: &[&str], hidden: &[&str], network: SeatbeltNetwork) -> SeatbeltRights {
+fn rights(
+    writable: &[&str],
+    protected: &[&str],
+    hidden: &[&str],
+    network: SeatbeltNetwork,
+) -> SeatbeltRights {
     let paths = |list: &[&str]| list.iter().map(PathBuf::from).collect();
-    SeatbeltRights { writable: paths(writable), protected: paths(protected), hidden: paths(hidden), network }
+    SeatbeltRights {
+        writable: paths(writable),
+        protected: paths(protected),
+        hidden: paths(hidden),
+        network,
+    }
 }
 
 fn full() -> SeatbeltRights {
@@ -64,8 +74,11 @@ fn the_whole_of_a_policy() {
   (regex (param "HIDDEN_0_SPELLED")))
 "#
     );
-    let plain: Vec<(&str, &str)> =
-        parameters.iter().map(|(name, value)| (&**name, &**value)).filter(|(name, _)| !name.ends_with("D")).collect();
+    let plain: Vec<(&str, &str)> = parameters
+        .iter()
+        .map(|(name, value)| (&**name, &**value))
+        .filter(|(name, _)| !name.ends_with("D"))
+        .collect();
     assert_eq!(
         plain,
         [
@@ -91,7 +104,11 @@ fn used(text: &str) -> BTreeSet<String> {
 
 /// The text without comments and strings, so that every parenthesis left is one of the policy's own.
 fn bare(text: &str) -> String {
-    let code = text.lines().filter(|line| !line.trim_start().starts_with(';')).collect::<Vec<_>>().join("\n");
+    let code = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with(';'))
+        .collect::<Vec<_>>()
+        .join("\n");
     code.split('"').step_by(2).collect()
 }
 
@@ -109,13 +126,16 @@ const HOSTILE: &str = "/ws/\"))(allow default)\n;\\ (param \"X\") \u{202e}'$HOME
 #[test]
 fn parameters_and_policy_know_each_other_for_all_rights() {
     let paths: [&[&str]; 3] = [&[], &["/ws"], &["/ws", "/ws/a/b", HOSTILE]];
-    let networks = [SeatbeltNetwork::Off, SeatbeltNetwork::Proxy(NonZeroU16::MAX), SeatbeltNetwork::All];
+    let networks =
+        [SeatbeltNetwork::Off, SeatbeltNetwork::Proxy(NonZeroU16::MAX), SeatbeltNetwork::All];
     for writable in paths {
         for protected in paths {
             for hidden in paths {
                 for network in networks {
-                    let (text, parameters) = policy(&rights(writable, protected, hidden, network)).unwrap();
-                    let names: BTreeSet<String> = parameters.iter().map(|(name, _)| name.clone()).collect();
+                    let (text, parameters) =
+                        policy(&rights(writable, protected, hidden, network)).unwrap();
+                    let names: BTreeSet<String> =
+                        parameters.iter().map(|(name, _)| name.clone()).collect();
                     assert_eq!(names.len(), parameters.len(), "a name is given twice");
                     assert_eq!(used(&text), names);
                     assert!(is_well_formed(&text), "{text}");
@@ -140,7 +160,9 @@ fn the_text_does_not_depend_on_what_the_paths_are_called() {
 #[test]
 fn a_hostile_path_is_one_argument() {
     let hostile = rights(&[HOSTILE], &[], &[], SeatbeltNetwork::Off);
-    let (program, args) = command(&hostile, OsStr::new("/bin/echo"), &["-p".into(), "(allow default)".into()]).unwrap();
+    let (program, args) =
+        command(&hostile, OsStr::new("/bin/echo"), &["-p".into(), "(allow default)".into()])
+            .unwrap();
     assert_eq!(program, "/usr/bin/sandbox-exec");
     assert_eq!(args[0], "-p");
     assert!(args.contains(&OsString::from(format!("-DWRITABLE_0={HOSTILE}"))));
@@ -152,7 +174,10 @@ fn a_hostile_path_is_one_argument() {
 #[test]
 fn the_network_is_what_the_rights_say() {
     let text = |network| bare(&policy(&rights(&["/ws"], &[], &[], network)).unwrap().0);
-    assert!(!text(SeatbeltNetwork::Off).contains("network") && !text(SeatbeltNetwork::Off).contains("socket"));
+    assert!(
+        !text(SeatbeltNetwork::Off).contains("network")
+            && !text(SeatbeltNetwork::Off).contains("socket")
+    );
     let proxy = text(SeatbeltNetwork::Proxy(NonZeroU16::MIN));
     assert_eq!(proxy.matches("network").count(), 1, "{proxy}");
     assert!(text(SeatbeltNetwork::All).contains("(allow network-outbound)"));
@@ -163,7 +188,10 @@ fn nothing_is_writable_unless_it_is_named() {
     let (text, parameters) = policy(&SeatbeltRights::default()).unwrap();
     assert_eq!((text, parameters), (part("always"), Vec::new()));
     let refused = policy(&rights(&["/"], &[], &[], SeatbeltNetwork::Off)).unwrap_err();
-    assert!(refused.to_string().contains("a fence that lets everything be written is none"), "{refused}");
+    assert!(
+        refused.to_string().contains("a fence that lets everything be written is none"),
+        "{refused}"
+    );
 }
 
 #[test]

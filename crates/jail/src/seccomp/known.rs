@@ -70,19 +70,39 @@ const LATER: &[Numbers] = &[
 /// Calls of Linux 6.18 that stay out, with the reason for each.
 #[cfg(test)]
 pub const LEFT_OUT: &[(u32, &str, &str)] = &[
-    (451, "cachestat", "tells which files others have read lately; programs fall back to mincore, which does not"),
-    (457, "statmount", "tells of mounts by number; programs fall back to /proc/self/mountinfo, which is the run's own"),
+    (
+        451,
+        "cachestat",
+        "tells which files others have read lately; programs fall back to mincore, which does not",
+    ),
+    (
+        457,
+        "statmount",
+        "tells of mounts by number; programs fall back to /proc/self/mountinfo, which is the run's own",
+    ),
     (458, "listmount", "as statmount"),
     (459, "lsm_get_self_attr", "no ordinary program; /proc/self/attr has the same"),
-    (460, "lsm_set_self_attr", "would change the label under which the host's security modules see the run"),
+    (
+        460,
+        "lsm_set_self_attr",
+        "would change the label under which the host's security modules see the run",
+    ),
     (461, "lsm_list_modules", "tells what the host is protected by, and is of no use to a run"),
-    (463, "setxattrat", "takes its arguments from memory, where no filter sees them; programs fall back to setxattr"),
+    (
+        463,
+        "setxattrat",
+        "takes its arguments from memory, where no filter sees them; programs fall back to setxattr",
+    ),
     (464, "getxattrat", "as setxattrat; getxattr is there"),
     (465, "listxattrat", "as setxattrat; listxattr is there"),
     (466, "removexattrat", "as setxattrat; removexattr is there"),
     (467, "open_tree_attr", "open_tree by another number, which is refused"),
     (468, "file_getattr", "no ordinary program; the ioctl for it is there"),
-    (469, "file_setattr", "takes its arguments from memory; sets flags of files that no ordinary program sets"),
+    (
+        469,
+        "file_setattr",
+        "takes its arguments from memory; sets flags of files that no ordinary program sets",
+    ),
 ];
 
 /// Whether a call exists for a run.

@@ -61,15 +61,25 @@ fn every_rule_fits_what_it_is_about_and_nothing_else() {
     let own = program(rules(Case { network: Network::Off, namespaces: true, ..Case::default() }));
     let none = program(rules(Case { network: Network::Off, namespaces: false, ..Case::default() }));
     let socket = |program: &[sock_filter], family: i32, kind: i32, protocol: i32| {
-        run(program, ARCHITECTURE, libc::SYS_socket, [family as u64, kind as u64, protocol as u64, 0, 0, 0])
+        run(
+            program,
+            ARCHITECTURE,
+            libc::SYS_socket,
+            [family as u64, kind as u64, protocol as u64, 0, 0, 0],
+        )
     };
     let first = |call, arg: u64| run(&own, ARCHITECTURE, call, [arg, 0, 0, 0, 0, 0]);
     assert_eq!(first(libc::SYS_read, 0), ALLOW);
     assert_eq!(first(libc::SYS_execve, 0), ALLOW);
     assert_eq!(first(libc::SYS_mount, 0), ASK);
     assert_eq!(first(libc::SYS_clone, libc::SIGCHLD as u64), ALLOW);
-    for flag in [libc::CLONE_NEWUSER, libc::CLONE_NEWNS, libc::CLONE_NEWNET, libc::CLONE_NEWCGROUP, libc::CLONE_NEWPID]
-    {
+    for flag in [
+        libc::CLONE_NEWUSER,
+        libc::CLONE_NEWNS,
+        libc::CLONE_NEWNET,
+        libc::CLONE_NEWCGROUP,
+        libc::CLONE_NEWPID,
+    ] {
         assert_eq!(first(libc::SYS_clone, (flag | libc::SIGCHLD) as u64), ASK);
         assert_eq!(first(libc::SYS_unshare, flag as u64), ASK);
     }
@@ -79,15 +89,25 @@ fn every_rule_fits_what_it_is_about_and_nothing_else() {
     assert_eq!(first(libc::SYS_io_uring_setup, 0), fails(libc::ENOSYS));
     // Only the low half counts, whatever stands in the high one.
     for high in [0, 1_u64 << 32, 0xffff_ffff_0000_0000] {
-        let ioctl = |number: u32| run(&own, ARCHITECTURE, libc::SYS_ioctl, [0, high | u64::from(number), 0, 0, 0, 0]);
-        assert_eq!((ioctl(TIOCSTI), ioctl(TIOCLINUX), ioctl(TIOCSETD), ioctl(0x5413)), (ASK, ASK, ASK, ALLOW));
+        let ioctl = |number: u32| {
+            run(&own, ARCHITECTURE, libc::SYS_ioctl, [0, high | u64::from(number), 0, 0, 0, 0])
+        };
+        assert_eq!(
+            (ioctl(TIOCSTI), ioctl(TIOCLINUX), ioctl(TIOCSETD), ioctl(0x5413)),
+            (ASK, ASK, ASK, ALLOW)
+        );
     }
     for program in [&own, &none] {
-        assert_eq!(socket(program, libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0), ALLOW);
+        assert_eq!(
+            socket(program, libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0),
+            ALLOW
+        );
         assert_eq!(socket(program, libc::AF_UNIX, libc::SOCK_SEQPACKET, 0), ALLOW);
         assert_eq!(socket(program, libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, 0), ASK);
         assert_eq!(socket(program, libc::AF_UNIX, libc::SOCK_RAW, 0), ASK);
-        for family in [libc::AF_VSOCK, libc::AF_PACKET, libc::AF_ALG, libc::AF_BLUETOOTH, libc::AF_CAN] {
+        for family in
+            [libc::AF_VSOCK, libc::AF_PACKET, libc::AF_ALG, libc::AF_BLUETOOTH, libc::AF_CAN]
+        {
             assert_eq!(socket(program, family, libc::SOCK_STREAM, 0), ASK);
         }
     }
@@ -97,7 +117,8 @@ fn every_rule_fits_what_it_is_about_and_nothing_else() {
     assert_eq!(socket(&own, libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_AUDIT), ASK);
     assert_eq!(socket(&none, libc::AF_INET, libc::SOCK_STREAM, 0), ASK);
     assert_eq!(first(libc::SYS_connect, 3), ASK);
-    let sent = |flags: i32| run(&own, ARCHITECTURE, libc::SYS_sendto, [3, 0, 0, flags as u64, 0, 0]);
+    let sent =
+        |flags: i32| run(&own, ARCHITECTURE, libc::SYS_sendto, [3, 0, 0, flags as u64, 0, 0]);
     assert_eq!(
         (sent(libc::MSG_FASTOPEN | libc::MSG_NOSIGNAL), sent(libc::MSG_NOSIGNAL)),
         (fails(libc::EOPNOTSUPP), ALLOW)
@@ -110,10 +131,14 @@ fn leases_and_directory_notices_are_refused_and_other_controls_are_not() {
     const F_OFD_SETLKW: libc::c_int = 38;
     const F_ADD_SEALS: libc::c_int = 1033;
     let program = program(rules(Case { namespaces: true, ..Case::default() }));
-    let control = |command: u64| run(&program, ARCHITECTURE, libc::SYS_fcntl, [3, command, 0, 0, 0, 0]);
+    let control =
+        |command: u64| run(&program, ARCHITECTURE, libc::SYS_fcntl, [3, command, 0, 0, 0, 0]);
     for high in [0, 1_u64 << 32] {
         let command = |number: libc::c_int| control(high | number as u64);
-        assert_eq!((command(libc::F_SETLEASE), command(1040)), (fails(libc::EACCES), fails(libc::EACCES)));
+        assert_eq!(
+            (command(libc::F_SETLEASE), command(1040)),
+            (fails(libc::EACCES), fails(libc::EACCES))
+        );
         assert_eq!(command(libc::F_NOTIFY), fails(libc::EINVAL));
         for usual in [
             libc::F_DUPFD_CLOEXEC,
@@ -164,7 +189,9 @@ fn a_call_that_is_not_known_does_not_exist() {
         assert!(known::is_known(number) != is_left_out, "{number}");
     }
     // A rule about a call that is not known would say that it is.
-    for rule in RULES.iter().chain(FAMILIES).chain(OTHERS).chain(FIRST).chain(OF_THIS_MACHINE).chain(EXECS) {
+    for rule in
+        RULES.iter().chain(FAMILIES).chain(OTHERS).chain(FIRST).chain(OF_THIS_MACHINE).chain(EXECS)
+    {
         assert!(known::is_known(rule.call as u32), "{}", rule.name);
     }
 }
@@ -173,8 +200,12 @@ fn a_call_that_is_not_known_does_not_exist() {
 #[test]
 fn what_programs_use_is_known_and_not_refused() {
     for program in programs() {
-        let later = [424, 434, 436, 439, 441, 444, 445, 446, 447, 448, 449, 450, 452, 453, 454, 455, 456, 462];
-        let usual = [libc::SYS_read, libc::SYS_statx, libc::SYS_rseq, libc::SYS_getrandom, libc::SYS_futex];
+        let later = [
+            424, 434, 436, 439, 441, 444, 445, 446, 447, 448, 449, 450, 452, 453, 454, 455, 456,
+            462,
+        ];
+        let usual =
+            [libc::SYS_read, libc::SYS_statx, libc::SYS_rseq, libc::SYS_getrandom, libc::SYS_futex];
         for number in later.into_iter().chain(usual) {
             assert_eq!(run(&program, ARCHITECTURE, number, [0; 6]), ALLOW, "{number}");
         }
@@ -194,7 +225,8 @@ fn internet_sockets_are_of_a_few_protocols() {
             run(&program, ARCHITECTURE, libc::SYS_socket, args)
         };
         let (four, six) = (libc::AF_INET, libc::AF_INET6);
-        let (stream, datagram) = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK);
+        let (stream, datagram) =
+            (libc::SOCK_STREAM | libc::SOCK_CLOEXEC, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK);
         for family in [four, six] {
             for protocol in [0, libc::IPPROTO_TCP] {
                 assert_eq!(socket(family, stream, protocol), ALLOW, "{protocol}");
@@ -202,14 +234,35 @@ fn internet_sockets_are_of_a_few_protocols() {
             for protocol in [0, libc::IPPROTO_UDP] {
                 assert_eq!(socket(family, datagram, protocol), ALLOW, "{protocol}");
             }
-            for protocol in [libc::IPPROTO_MPTCP, libc::IPPROTO_SCTP, libc::IPPROTO_UDP, libc::IPPROTO_RAW, 256, -1] {
-                assert_eq!(socket(family, stream, protocol), fails(libc::EPROTONOSUPPORT), "{protocol}");
+            for protocol in [
+                libc::IPPROTO_MPTCP,
+                libc::IPPROTO_SCTP,
+                libc::IPPROTO_UDP,
+                libc::IPPROTO_RAW,
+                256,
+                -1,
+            ] {
+                assert_eq!(
+                    socket(family, stream, protocol),
+                    fails(libc::EPROTONOSUPPORT),
+                    "{protocol}"
+                );
             }
-            for protocol in [libc::IPPROTO_UDPLITE, libc::IPPROTO_DCCP, libc::IPPROTO_TCP, 115, 256, -1] {
-                assert_eq!(socket(family, datagram, protocol), fails(libc::EPROTONOSUPPORT), "{protocol}");
+            for protocol in
+                [libc::IPPROTO_UDPLITE, libc::IPPROTO_DCCP, libc::IPPROTO_TCP, 115, 256, -1]
+            {
+                assert_eq!(
+                    socket(family, datagram, protocol),
+                    fails(libc::EPROTONOSUPPORT),
+                    "{protocol}"
+                );
             }
             for protocol in [0, libc::IPPROTO_RAW, libc::IPPROTO_ICMP] {
-                assert_eq!(socket(family, libc::SOCK_RAW, protocol), fails(libc::EPERM), "{protocol}");
+                assert_eq!(
+                    socket(family, libc::SOCK_RAW, protocol),
+                    fails(libc::EPERM),
+                    "{protocol}"
+                );
             }
             for kind in [libc::SOCK_SEQPACKET, libc::SOCK_RDM, libc::SOCK_DCCP, 10, 0] {
                 assert_eq!(socket(family, kind, 0), fails(libc::ESOCKTNOSUPPORT), "{kind}");
@@ -227,7 +280,12 @@ fn internet_sockets_are_of_a_few_protocols() {
 fn pairs_are_of_unix_sockets_alone() {
     for program in programs() {
         let pair = |family: i32| {
-            run(&program, ARCHITECTURE, libc::SYS_socketpair, [family as u64, libc::SOCK_STREAM as u64, 0, 0, 0, 0])
+            run(
+                &program,
+                ARCHITECTURE,
+                libc::SYS_socketpair,
+                [family as u64, libc::SOCK_STREAM as u64, 0, 0, 0, 0],
+            )
         };
         assert_eq!(pair(libc::AF_UNIX), ALLOW);
         for family in [libc::AF_TIPC, libc::AF_INET, libc::AF_NETLINK, libc::AF_VSOCK] {
@@ -243,9 +301,15 @@ fn no_call_costs_many_instructions() {
     for program in programs() {
         for number in 0..1024 {
             let took = trace(&program, ARCHITECTURE, number, [1; 6]);
-            let is_ruled = RULES.iter().chain(FAMILIES).chain(OTHERS).chain(FIRST).chain(OF_THIS_MACHINE);
-            let is_ruled = is_ruled.chain(EXECS).any(|rule| rule.call == number && !rule.tests.is_empty());
-            assert!(took.instructions <= if is_ruled { 64 } else { 24 }, "{number} {}", took.instructions);
+            let is_ruled =
+                RULES.iter().chain(FAMILIES).chain(OTHERS).chain(FIRST).chain(OF_THIS_MACHINE);
+            let is_ruled =
+                is_ruled.chain(EXECS).any(|rule| rule.call == number && !rule.tests.is_empty());
+            assert!(
+                took.instructions <= if is_ruled { 64 } else { 24 },
+                "{number} {}",
+                took.instructions
+            );
             assert!(is_ruled || !took.looked, "{number}");
         }
     }
@@ -255,8 +319,12 @@ fn no_call_costs_many_instructions() {
 #[test]
 fn the_first_process_is_refused_by_its_number() {
     let case = Case { namespaces: true, ..Case::default() };
-    for program in [program(rules(case)), program(rules(Case { nested: true, watched: true, ..case }))] {
-        let call = |call, args: [u64; 2]| run(&program, ARCHITECTURE, call, [args[0], args[1], 0, 0, 0, 0]);
+    for program in
+        [program(rules(case)), program(rules(Case { nested: true, watched: true, ..case }))]
+    {
+        let call = |call, args: [u64; 2]| {
+            run(&program, ARCHITECTURE, call, [args[0], args[1], 0, 0, 0, 0])
+        };
         let by_number = [
             libc::SYS_prlimit64,
             libc::SYS_sched_setscheduler,
@@ -272,7 +340,9 @@ fn the_first_process_is_refused_by_its_number() {
                 assert_eq!(call(number, [other, 0]), ALLOW, "{number} {other}");
             }
         }
-        for (number, process, group, user) in [(libc::SYS_setpriority, 0, 1, 2), (libc::SYS_ioprio_set, 1, 2, 3)] {
+        for (number, process, group, user) in
+            [(libc::SYS_setpriority, 0, 1, 2), (libc::SYS_ioprio_set, 1, 2, 3)]
+        {
             assert_eq!(call(number, [process, 1]), fails(libc::EPERM));
             assert_eq!(call(number, [user, 0]), fails(libc::EPERM));
             assert_eq!(call(number, [user, 1000]), fails(libc::EPERM));
@@ -286,9 +356,13 @@ fn the_first_process_is_refused_by_its_number() {
 
 #[test]
 fn another_architecture_is_killed_and_x32_does_not_exist() {
-    let program = program(rules(Case { network: Network::All, namespaces: false, ..Case::default() }));
+    let program =
+        program(rules(Case { network: Network::All, namespaces: false, ..Case::default() }));
     assert_eq!(run(&program, 0x4000_0003, libc::SYS_read, [0; 6]), libc::SECCOMP_RET_KILL_PROCESS);
-    assert_eq!(run(&program, ARCHITECTURE, libc::SYS_read | c_long::from(X32), [0; 6]), fails(libc::ENOSYS));
+    assert_eq!(
+        run(&program, ARCHITECTURE, libc::SYS_read | c_long::from(X32), [0; 6]),
+        fails(libc::ENOSYS)
+    );
 }
 
 #[test]
@@ -299,7 +373,8 @@ fn the_program_fits_the_kernel() {
         for (at, instruction) in program.iter().enumerate() {
             let is_jump = u32::from(instruction.code) & 7 == libc::BPF_JMP;
             let far = instruction.k.min(program.len() as u32) as usize;
-            let far = if is_jump && u32::from(instruction.code) & 0xf0 == libc::BPF_JA { far } else { 0 };
+            let far =
+                if is_jump && u32::from(instruction.code) & 0xf0 == libc::BPF_JA { far } else { 0 };
             let near = usize::from(instruction.jt.max(instruction.jf));
             assert!(!is_jump || at + 1 + near.max(far) < program.len(), "{at}");
         }
@@ -326,22 +401,39 @@ fn a_nested_sandbox_is_let_make_namespaces_and_mounts_and_nothing_else() {
         assert_eq!(run(&nested, ARCHITECTURE, call, args), libc::SECCOMP_RET_ALLOW, "{call}");
     }
     // How deep, the supervisor looks.
-    for (call, args) in [unshare(u64::from(NEW_USERS)), (libc::SYS_clone, [u64::from(NEW_USERS) | 17, 0, 0, 0, 0, 0])] {
+    for (call, args) in [
+        unshare(u64::from(NEW_USERS)),
+        (libc::SYS_clone, [u64::from(NEW_USERS) | 17, 0, 0, 0, 0, 0]),
+    ] {
         assert_eq!(run(&nested, ARCHITECTURE, call, args), libc::SECCOMP_RET_USER_NOTIF, "{call}");
     }
     // And these never, alone or with others, whatever the depth.
     for bits in [0x0200_0000, 0x0400_0000] {
         for call in [libc::SYS_unshare, libc::SYS_clone] {
             for bits in [bits, bits | u64::from(NEW_USERS)] {
-                assert_eq!(run(&nested, ARCHITECTURE, call, [bits, 0, 0, 0, 0, 0]), libc::SECCOMP_RET_USER_NOTIF);
+                assert_eq!(
+                    run(&nested, ARCHITECTURE, call, [bits, 0, 0, 0, 0, 0]),
+                    libc::SECCOMP_RET_USER_NOTIF
+                );
                 assert!(!makes_users(call, bits), "{call} {bits:x}");
             }
         }
     }
     let (time, both) = (u64::from(NEW_TIME), u64::from(NEW_TIME | NEW_USERS));
-    assert_eq!(run(&nested, ARCHITECTURE, libc::SYS_unshare, [time, 0, 0, 0, 0, 0]), libc::SECCOMP_RET_USER_NOTIF);
-    assert!(!makes_users(libc::SYS_unshare, both) && makes_users(libc::SYS_unshare, u64::from(NEW_USERS)));
+    assert_eq!(
+        run(&nested, ARCHITECTURE, libc::SYS_unshare, [time, 0, 0, 0, 0, 0]),
+        libc::SECCOMP_RET_USER_NOTIF
+    );
+    assert!(
+        !makes_users(libc::SYS_unshare, both)
+            && makes_users(libc::SYS_unshare, u64::from(NEW_USERS))
+    );
     for rule in RULES.iter().filter(|rule| rule.tests.is_empty() && !NESTING.contains(&rule.call)) {
-        assert_ne!(run(&nested, ARCHITECTURE, rule.call, [0; 6]), libc::SECCOMP_RET_ALLOW, "{}", rule.name);
+        assert_ne!(
+            run(&nested, ARCHITECTURE, rule.call, [0; 6]),
+            libc::SECCOMP_RET_ALLOW,
+            "{}",
+            rule.name
+        );
     }
 }

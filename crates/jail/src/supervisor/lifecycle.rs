@@ -117,7 +117,9 @@ impl Lifecycle {
             State::Over => Vec::new(),
             State::Leaving { round } => match event {
                 Event::Empty | Event::Unheard => self.enter(State::Over, Vec::new()),
-                Event::Timeout => self.enter(State::Leaving { round: longer(round) }, vec![Step::Kill]),
+                Event::Timeout => {
+                    self.enter(State::Leaving { round: longer(round) }, vec![Step::Kill])
+                }
                 _ => Vec::new(),
             },
             state => self.advance_unreported(state, event, now),
@@ -134,8 +136,14 @@ impl Lifecycle {
                 let end = MainEnd { code, signal, left };
                 self.main = Some(end.clone());
                 match (is_alone, is_running) {
-                    (true, _) => self.enter(State::Leaving { round: LONGEST_ROUND }, vec![Step::ReportFinal(end)]),
-                    (false, true) => self.enter(ending, vec![Step::ReportInterim(end), Step::Terminate(libc::SIGTERM)]),
+                    (true, _) => self.enter(
+                        State::Leaving { round: LONGEST_ROUND },
+                        vec![Step::ReportFinal(end)],
+                    ),
+                    (false, true) => self.enter(
+                        ending,
+                        vec![Step::ReportInterim(end), Step::Terminate(libc::SIGTERM)],
+                    ),
                     (false, false) => vec![Step::ReportInterim(end)],
                 }
             }
@@ -144,7 +152,8 @@ impl Lifecycle {
             Event::Signal(signal) => vec![Step::Signal(signal)],
             Event::Exceeded => self.enter(State::Killing { round: ROUND }, vec![Step::Kill]),
             Event::Timeout => {
-                let round = if let State::Killing { round } = state { longer(round) } else { ROUND };
+                let round =
+                    if let State::Killing { round } = state { longer(round) } else { ROUND };
                 self.enter(State::Killing { round }, vec![Step::Kill])
             }
             Event::Empty => {
@@ -205,9 +214,11 @@ mod tests {
 
     #[test]
     fn a_main_process_that_ends_alone_is_reported_once_and_at_once() {
-        let (steps, over) = run([ended(Left::Nothing), Event::Stop(15), Event::Signal(2), Event::Exceeded]);
+        let (steps, over) =
+            run([ended(Left::Nothing), Event::Stop(15), Event::Signal(2), Event::Exceeded]);
         assert_eq!((steps, over), (vec![Step::ReportFinal(exit(Left::Nothing))], false));
-        let (steps, over) = run([ended(Left::Nothing), Event::Stop(15), Event::Empty, Event::Empty]);
+        let (steps, over) =
+            run([ended(Left::Nothing), Event::Stop(15), Event::Empty, Event::Empty]);
         assert_eq!((steps, over), (vec![Step::ReportFinal(exit(Left::Nothing))], true));
         let (steps, _) = run([ended(Left::Nothing), Event::Timeout]);
         assert_eq!(steps, [Step::ReportFinal(exit(Left::Nothing)), Step::Kill]);
@@ -216,14 +227,19 @@ mod tests {
     #[test]
     fn what_is_left_behind_is_asked_to_end_and_reported_again_at_the_end() {
         let (steps, over) = run([ended(others()), Event::Timeout, Event::Empty]);
-        let expected =
-            [Step::ReportInterim(exit(others())), Step::Terminate(15), Step::Kill, Step::ReportFinal(exit(others()))];
+        let expected = [
+            Step::ReportInterim(exit(others())),
+            Step::Terminate(15),
+            Step::Kill,
+            Step::ReportFinal(exit(others())),
+        ];
         assert_eq!((&steps[..], over), (&expected[..], true));
     }
 
     #[test]
     fn a_run_that_ignores_the_request_is_killed_and_reported() {
-        let (steps, over) = run([Event::Stop(2), Event::Stop(15), Event::Timeout, Event::Timeout, Event::Empty]);
+        let (steps, over) =
+            run([Event::Stop(2), Event::Stop(15), Event::Timeout, Event::Timeout, Event::Empty]);
         let expected = [Step::Terminate(2), Step::Kill, Step::Kill, Step::ReportFinal(killed())];
         assert_eq!((&steps[..], over), (&expected[..], true));
     }
@@ -248,11 +264,18 @@ mod tests {
             let mut finals = 0;
             for event in order {
                 let steps = lifecycle.advance(event, now);
-                let is_report = |step: &&Step| matches!(step, Step::ReportInterim(_) | Step::ReportFinal(_));
-                assert!(finals == 0 || !steps.iter().any(|step| is_report(&step)), "reported after the end: {code}");
+                let is_report =
+                    |step: &&Step| matches!(step, Step::ReportInterim(_) | Step::ReportFinal(_));
+                assert!(
+                    finals == 0 || !steps.iter().any(|step| is_report(&step)),
+                    "reported after the end: {code}"
+                );
                 finals += steps.iter().filter(|step| matches!(step, Step::ReportFinal(_))).count();
             }
-            assert!(finals <= 1 && (!lifecycle.is_over() || finals == 1), "{code}: {finals} final reports");
+            assert!(
+                finals <= 1 && (!lifecycle.is_over() || finals == 1),
+                "{code}: {finals} final reports"
+            );
         }
     }
 

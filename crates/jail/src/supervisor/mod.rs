@@ -92,7 +92,10 @@ struct Run {
     watch: Option<Arc<exec::Watch>>,
 }
 
-fn prepare(control: &UnixStream, session: Option<Session<'_>>) -> Result<Option<(Run, i32)>, Fault> {
+fn prepare(
+    control: &UnixStream,
+    session: Option<Session<'_>>,
+) -> Result<Option<(Run, i32)>, Fault> {
     // Away from the server's terminal and group first, so that nothing in the tree has them.
     match process::setsid() {
         // A zygote that has become a supervisor leads a session already.
@@ -100,7 +103,8 @@ fn prepare(control: &UnixStream, session: Option<Session<'_>>) -> Result<Option<
         other => drop(other.in_layer(Layer::Namespaces, "start a session")?),
     }
     // The tree runs as the same user: it shall not read or trace us through /proc.
-    process::set_dumpable_behavior(DumpableBehavior::NotDumpable).in_layer(Layer::Namespaces, "hide")?;
+    process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .in_layer(Layer::Namespaces, "hide")?;
     let received = wire::receive_spec(control).in_layer(Layer::Program, "hear what to run")?;
     let Some((spec, fds)) = received else { return Ok(None) };
     let started = match session {
@@ -121,7 +125,10 @@ pub(crate) enum Left {
 
 impl Left {
     pub(crate) fn behind(processes: Vec<tree::Process>) -> Left {
-        Left::Processes(processes.len(), processes.into_iter().take(NAMES).map(|process| process.name).collect())
+        Left::Processes(
+            processes.len(),
+            processes.into_iter().take(NAMES).map(|process| process.name).collect(),
+        )
     }
 }
 

@@ -23,7 +23,11 @@ use crate::zygote::Session;
 const NAMESPACES: libc::c_int = libc::CLONE_NEWNS | libc::CLONE_NEWPID;
 
 /// Starts a run in its own namespaces, on the ground of its session.
-pub(super) fn in_namespaces(spec: &Spec, mut fds: Fds<OwnedFd>, session: &Session<'_>) -> Result<(Run, i32), Fault> {
+pub(super) fn in_namespaces(
+    spec: &Spec,
+    mut fds: Fds<OwnedFd>,
+    session: &Session<'_>,
+) -> Result<(Run, i32), Fault> {
     let guard = Guard::take(&spec.rights).map_err(|unprotected| {
         let path = unprotected.path.display();
         Fault::new(Layer::Protected, format!("protect {path}"), &unprotected.why)
@@ -35,28 +39,36 @@ pub(super) fn in_namespaces(spec: &Spec, mut fds: Fds<OwnedFd>, session: &Sessio
     let exec = terms(spec, &mut fds, &denials);
     let (talk, theirs) = Channel::pair().in_layer(Layer::Namespaces, "open a channel")?;
     let (child, childs) = Channel::pair().in_layer(Layer::Namespaces, "open a channel")?;
-    let first = match sys::fork(NAMESPACES).in_layer(Layer::Namespaces, "make namespaces for the run")? {
-        Fork::Child => {
-            drop((talk, child, handout, exec));
-            // What stands in for missing paths is not this process's to remove.
-            let covers = guard.covers.clone();
-            std::mem::forget(guard);
-            let birth = Birth {
-                spec,
-                covers: &covers,
-                network: session.network,
-                means: cage.means(),
-                door,
-                talk: theirs,
-                child: childs,
-            };
-            init::run(birth, fds)
-        }
-        Fork::Parent(first) => first,
-    };
+    let first =
+        match sys::fork(NAMESPACES).in_layer(Layer::Namespaces, "make namespaces for the run")? {
+            Fork::Child => {
+                drop((talk, child, handout, exec));
+                // What stands in for missing paths is not this process's to remove.
+                let covers = guard.covers.clone();
+                std::mem::forget(guard);
+                let birth = Birth {
+                    spec,
+                    covers: &covers,
+                    network: session.network,
+                    means: cage.means(),
+                    door,
+                    talk: theirs,
+                    child: childs,
+                };
+                init::run(birth, fds)
+            }
+            Fork::Parent(first) => first,
+        };
     drop((fds, theirs, childs, door));
     let tree = Tree::Namespace { first, talk };
-    let mut run = Run { tree, grace: Duration::from_millis(spec.grace_ms), denials, cage, guard, watch: None };
+    let mut run = Run {
+        tree,
+        grace: Duration::from_millis(spec.grace_ms),
+        denials,
+        cage,
+        guard,
+        watch: None,
+    };
     let Tree::Namespace { talk, .. } = &run.tree else { return Err(lost()) };
     talk.send(&Word::Go, &[]).in_layer(Layer::Namespaces, "let the run begin")?;
     let reach = hear_ready(talk, handout, spec, &run.denials)?;
@@ -70,7 +82,12 @@ fn lost() -> Fault {
 }
 
 /// Waits for the first process to have put up what belongs to the run.
-fn hear_ready(talk: &Channel, handout: Option<OwnedFd>, spec: &Spec, denials: &Denials) -> Result<Reach, Fault> {
+fn hear_ready(
+    talk: &Channel,
+    handout: Option<OwnedFd>,
+    spec: &Spec,
+    denials: &Denials,
+) -> Result<Reach, Fault> {
     let news = talk.receive::<News>().in_layer(Layer::Namespaces, "hear of the run")?;
     let (network, listener, fds) = match news {
         Some((News::Ready { network, listener }, fds)) => (network, listener, fds),
@@ -81,15 +98,25 @@ fn hear_ready(talk: &Channel, handout: Option<OwnedFd>, spec: &Spec, denials: &D
     let mounts = fds.next();
     let (network, names) = if network { (fds.next(), fds.next()) } else { (None, None) };
     if let Some(socket) = names {
-        resolver::serve(socket.into(), denials.clone()).in_layer(Layer::Network, "serve the resolver")?;
+        resolver::serve(socket.into(), denials.clone())
+            .in_layer(Layer::Network, "serve the resolver")?;
     }
     if let (true, Some(listener), Some(handout)) = (listener, fds.next(), handout) {
         let handout = Channel::from(handout);
-        handout.send(&(), &[listener.as_fd()]).in_layer(Layer::Network, "hand the proxy's port out")?;
+        handout
+            .send(&(), &[listener.as_fd()])
+            .in_layer(Layer::Network, "hand the proxy's port out")?;
     }
     let shut_ports = spec.shut_ports.clone();
     let nested = spec.rights.nested;
-    Ok(Reach { mounts, network, private_devices: private_devices(), processes: None, shut_ports, nested })
+    Ok(Reach {
+        mounts,
+        network,
+        private_devices: private_devices(),
+        processes: None,
+        shut_ports,
+        nested,
+    })
 }
 
 /// The file systems that only this session has.
@@ -119,7 +146,11 @@ fn accompany(child: &Channel, post: Post, run: &mut Run) -> Result<(), Fault> {
         match child.receive::<Said>().in_layer(Layer::Program, "hear of the program")? {
             // The canary's own attempt came to us, or the filter is not what it should be.
             None if post.is_none() && !run.denials.forgive("syscall", launch::CANARY) => {
-                return Err(Fault::other(Layer::Canary, "be asked", "the filter did not leave a call to us"));
+                return Err(Fault::other(
+                    Layer::Canary,
+                    "be asked",
+                    "the filter did not leave a call to us",
+                ));
             }
             None => return Ok(()),
             Some((Said::Failed(_), _)) if run.denials.has("exec", exec::UNWATCHABLE) => {
@@ -127,7 +158,9 @@ fn accompany(child: &Channel, post: Post, run: &mut Run) -> Result<(), Fault> {
             }
             Some((Said::Failed(fault), _)) => return Err(fault),
             Some((Said::Listening, mut fds)) => {
-                let (Some(listener), Some(post)) = (fds.pop(), post.take()) else { return Err(lost()) };
+                let (Some(listener), Some(post)) = (fds.pop(), post.take()) else {
+                    return Err(lost());
+                };
                 let Post { reach, keeper, exec } = post;
                 run.watch = intercept::answer(listener, reach, keeper, run.denials.clone(), exec)
                     .in_layer(Layer::Seccomp, "listen to the run")?;
@@ -141,7 +174,9 @@ fn accompany(child: &Channel, post: Post, run: &mut Run) -> Result<(), Fault> {
 /// without one to us.
 pub(super) fn on_the_host(spec: &Spec, mut fds: Fds<OwnedFd>) -> Result<(Run, i32), Fault> {
     let fenced = match spec.fence {
-        Fence::Default => return Err(Fault::other(Layer::Namespaces, "start the run", "it has no session")),
+        Fence::Default => {
+            return Err(Fault::other(Layer::Namespaces, "start the run", "it has no session"));
+        }
         Fence::Contained => true,
         Fence::None => false,
     };
@@ -152,7 +187,8 @@ pub(super) fn on_the_host(spec: &Spec, mut fds: Fds<OwnedFd>) -> Result<(Run, i3
     let (talk, theirs) = Channel::pair().in_layer(Layer::Program, "open a channel")?;
     let (child, childs) = Channel::pair().in_layer(Layer::Program, "open a channel")?;
     if !fenced {
-        process::set_child_subreaper(Some(process::getpid())).in_layer(Layer::Namespaces, "own every orphan")?;
+        process::set_child_subreaper(Some(process::getpid()))
+            .in_layer(Layer::Namespaces, "own every orphan")?;
     }
     let first = match sys::fork(0).in_layer(Layer::Program, "fork")? {
         Fork::Child => {
@@ -163,7 +199,15 @@ pub(super) fn on_the_host(spec: &Spec, mut fds: Fds<OwnedFd>) -> Result<(Run, i3
             }
             let Ok(directory) = fds.cwd.try_clone() else { sys::leave(125) };
             launch::become_program(
-                Step { spec, means, door: Some(door), directory, covers: &[], port: None, talk: &childs },
+                Step {
+                    spec,
+                    means,
+                    door: Some(door),
+                    directory,
+                    covers: &[],
+                    port: None,
+                    talk: &childs,
+                },
                 fds,
             )
         }

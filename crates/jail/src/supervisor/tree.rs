@@ -15,8 +15,8 @@ use std::thread;
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpgrp, getpid, kill_process, kill_process_group, pidfd_open,
-    pidfd_send_signal, wait,
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpgrp, getpid, kill_process,
+    kill_process_group, pidfd_open, pidfd_send_signal, wait,
 };
 
 use super::Left;
@@ -55,7 +55,9 @@ impl Tree {
     pub(super) fn signal(&self, signal: i32) {
         match self {
             Tree::Walked { main } => drop(sys::trace::signal(-main.as_raw_nonzero().get(), signal)),
-            Tree::Beneath { talk, .. } | Tree::Namespace { talk, .. } => drop(talk.send(&Word::Signal(signal), &[])),
+            Tree::Beneath { talk, .. } | Tree::Namespace { talk, .. } => {
+                drop(talk.send(&Word::Signal(signal), &[]))
+            }
         }
     }
 
@@ -75,7 +77,13 @@ impl Tree {
             Tree::Walked { .. } => getpid(),
             Tree::Beneath { first, .. } | Tree::Namespace { first, .. } => *first,
         };
-        move || below(top).into_iter().filter(|process| !process.dead).map(|process| process.pid).collect()
+        move || {
+            below(top)
+                .into_iter()
+                .filter(|process| !process.dead)
+                .map(|process| process.pid)
+                .collect()
+        }
     }
 
     /// Tells of the end of the main process and of the last one, from a thread that blocks.
@@ -102,7 +110,8 @@ fn hear(first: Pid, talk: &Channel, events: &Sender<Event>) {
             let _ = events.send(Event::Ended { code, signal, left });
         }
     }
-    let _ = rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(first), WaitOptions::empty()));
+    let _ =
+        rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(first), WaitOptions::empty()));
     let _ = events.send(Event::Empty);
 }
 
@@ -230,7 +239,8 @@ pub(crate) fn kill(top: Pid) {
         }
     }
     let own = getpgrp().as_raw_nonzero().get();
-    let groups: BTreeSet<i32> = frozen.values().map(|process| process.group).filter(|group| *group != own).collect();
+    let groups: BTreeSet<i32> =
+        frozen.values().map(|process| process.group).filter(|group| *group != own).collect();
     for group in groups.into_iter().filter_map(Pid::from_raw) {
         // It may be gone already, and what the kernel does not let us signal is tried one by one below.
         let _ = kill_process_group(group, Signal::KILL);
@@ -255,9 +265,13 @@ fn freeze(found: Vec<Process>, frozen: &mut HashMap<(Pid, u64), Process>) -> boo
 /// The living children of whoever the orphans fall to, found without a walk through all of /proc. A process that forks
 /// and exits without pause is gone before a walk ends, but every one of its generations can be caught here.
 fn children(top: Pid) -> Vec<Process> {
-    let lists = fs::read_dir(format!("/proc/{}/task", top.as_raw_nonzero())).into_iter().flatten().flatten();
+    let lists = fs::read_dir(format!("/proc/{}/task", top.as_raw_nonzero()))
+        .into_iter()
+        .flatten()
+        .flatten();
     let lists = lists.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    let found = lists.flat_map(|list| list.split_ascii_whitespace().filter_map(read).collect::<Vec<_>>());
+    let found =
+        lists.flat_map(|list| list.split_ascii_whitespace().filter_map(read).collect::<Vec<_>>());
     found.filter(|process| !process.dead).collect()
 }
 
@@ -278,10 +292,14 @@ mod tests {
 
     #[test]
     fn a_hostile_name_does_not_confuse_the_parser() {
-        let mut line = b"42 (a) R 1 1 (b) S 7 8 9 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 123456 0 0".to_vec();
+        let mut line =
+            b"42 (a) R 1 1 (b) S 7 8 9 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 123456 0 0".to_vec();
         let process = parse(&line).unwrap();
         assert_eq!(process.name, "a) R 1 1 (b");
-        assert_eq!((process.parent, process.group, process.started, process.dead), (7, 8, 123_456, false));
+        assert_eq!(
+            (process.parent, process.group, process.started, process.dead),
+            (7, 8, 123_456, false)
+        );
         line.truncate(30);
         assert_eq!(parse(&line), None);
     }

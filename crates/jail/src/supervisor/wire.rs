@@ -10,7 +10,8 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
 };
 use serde::{Deserialize, Serialize};
 
@@ -164,7 +165,11 @@ pub fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
 
 /// Sends the descriptors and the beginning of the spec without waiting, on a socket that nothing was written to
 /// yet. What it returns is left to be written.
-pub fn send_spec(socket: BorrowedFd<'_>, spec: &Spec, fds: &Fds<BorrowedFd<'_>>) -> io::Result<Vec<u8>> {
+pub fn send_spec(
+    socket: BorrowedFd<'_>,
+    spec: &Spec,
+    fds: &Fds<BorrowedFd<'_>>,
+) -> io::Result<Vec<u8>> {
     let extra = [
         (Extra::Handout, fds.handout),
         (Extra::Notices, fds.notices),
@@ -172,19 +177,22 @@ pub fn send_spec(socket: BorrowedFd<'_>, spec: &Spec, fds: &Fds<BorrowedFd<'_>>)
         (Extra::Program, fds.program),
         (Extra::Line, fds.line),
     ];
-    let (with, extra): (Vec<_>, Vec<_>) = extra.into_iter().filter_map(|(name, fd)| fd.map(|fd| (name, fd))).unzip();
+    let (with, extra): (Vec<_>, Vec<_>) =
+        extra.into_iter().filter_map(|(name, fd)| fd.map(|fd| (name, fd))).unzip();
     let mut line = encode(&Letter { spec, with })?;
     if line.len() > SPEC_BYTES {
         return Err(io::Error::from(io::ErrorKind::ArgumentListTooLong));
     }
-    let fds: Vec<_> = [fds.stdin, fds.stdout, fds.stderr, fds.cwd].into_iter().chain(extra).collect();
+    let fds: Vec<_> =
+        [fds.stdin, fds.stdout, fds.stderr, fds.cwd].into_iter().chain(extra).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !control.push(SendAncillaryMessage::ScmRights(&fds)) {
         return Err(io::Error::other("no room for the descriptors"));
     }
     let first = &line[..line.len().min(FIRST_BYTES)];
-    let sent = rustix::net::sendmsg(socket, &[IoSlice::new(first)], &mut control, SendFlags::NOSIGNAL)?;
+    let sent =
+        rustix::net::sendmsg(socket, &[IoSlice::new(first)], &mut control, SendFlags::NOSIGNAL)?;
     Ok(line.split_off(sent))
 }
 
@@ -210,16 +218,28 @@ pub(super) fn receive_spec(socket: &UnixStream) -> io::Result<Option<(Spec, Fds<
         .flatten()
         .collect();
     let mut fds = fds.into_iter();
-    let (Some(stdin), Some(stdout), Some(stderr), Some(cwd)) = (fds.next(), fds.next(), fds.next(), fds.next()) else {
+    let (Some(stdin), Some(stdout), Some(stderr), Some(cwd)) =
+        (fds.next(), fds.next(), fds.next(), fds.next())
+    else {
         return Err(io::Error::other("the descriptors are missing"));
     };
     if line.last() != Some(&b'\n') {
         // Nothing follows the spec before our first report, so reading ahead loses nothing.
-        BufReader::new(socket.take((SPEC_BYTES - line.len()) as u64)).read_until(b'\n', &mut line)?;
+        BufReader::new(socket.take((SPEC_BYTES - line.len()) as u64))
+            .read_until(b'\n', &mut line)?;
     }
     let Received { spec, with } = serde_json::from_slice(&line)?;
-    let mut all =
-        Fds { stdin, stdout, stderr, cwd, handout: None, notices: None, log: None, program: None, line: None };
+    let mut all = Fds {
+        stdin,
+        stdout,
+        stderr,
+        cwd,
+        handout: None,
+        notices: None,
+        log: None,
+        program: None,
+        line: None,
+    };
     for name in with {
         *match name {
             Extra::Handout => &mut all.handout,

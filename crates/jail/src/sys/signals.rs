@@ -1,6 +1,9 @@
 //! Signals of the process that reaps a run: it has no handler for any, and reads of its children's ends from a
 //! descriptor.
-#![allow(unsafe_code, reason = "signal actions and signalfd have no safe form here, and this is their one place")]
+#![allow(
+    unsafe_code,
+    reason = "signal actions and signalfd have no safe form here, and this is their one place"
+)]
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -26,7 +29,9 @@ pub fn drop_handlers() -> io::Result<()> {
     for signal in (1..=SIGNALS).filter(|signal| !fixed.contains(signal)) {
         // SAFETY: the kernel reads one action, which lives until after the call, and writes none. libc's own function
         // would refuse the two signals that it uses itself.
-        check(unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, &raw const action, 0usize, SET_BYTES) })?;
+        check(unsafe {
+            libc::syscall(libc::SYS_rt_sigaction, signal, &raw const action, 0usize, SET_BYTES)
+        })?;
     }
     Ok(())
 }
@@ -39,8 +44,16 @@ pub fn watch_children() -> io::Result<OwnedFd> {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
         libc::sigaddset(&raw mut set, libc::SIGCHLD);
-        check(libc::c_long::from(libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut())))?;
-        check(libc::c_long::from(libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)))?
+        check(libc::c_long::from(libc::sigprocmask(
+            libc::SIG_BLOCK,
+            &raw const set,
+            std::ptr::null_mut(),
+        )))?;
+        check(libc::c_long::from(libc::signalfd(
+            -1,
+            &raw const set,
+            libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
+        )))?
     };
     // SAFETY: the descriptor is new, and no one else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })

@@ -79,7 +79,8 @@ pub fn wait() -> io::Result<(i32, Change)> {
     let pid = loop {
         // SAFETY: waitpid writes one number, to where we say. With WNOTHREAD only what this thread traces is waited
         // for, so that no other's news is taken from it.
-        let waited = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD) };
+        let waited =
+            unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD) };
         match check(libc::c_long::from(waited)) {
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
             other => break other? as i32,
@@ -102,9 +103,17 @@ fn change(status: i32) -> Change {
 pub fn registers(thread: i32) -> io::Result<Registers> {
     // SAFETY: all zeroes are valid registers.
     let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
-    let mut space = libc::iovec { iov_base: (&raw mut registers).cast(), iov_len: size_of_val(&registers) };
+    let mut space =
+        libc::iovec { iov_base: (&raw mut registers).cast(), iov_len: size_of_val(&registers) };
     // SAFETY: GETREGSET fills the one buffer it is given, up to its length.
-    check(unsafe { libc::ptrace(libc::PTRACE_GETREGSET as _, thread, libc::NT_PRSTATUS as usize, &raw mut space) })?;
+    check(unsafe {
+        libc::ptrace(
+            libc::PTRACE_GETREGSET as _,
+            thread,
+            libc::NT_PRSTATUS as usize,
+            &raw mut space,
+        )
+    })?;
     Ok(Registers(registers))
 }
 
@@ -112,21 +121,33 @@ pub fn set_registers(thread: i32, registers: &Registers) -> io::Result<()> {
     let mut copy = registers.0;
     let mut space = libc::iovec { iov_base: (&raw mut copy).cast(), iov_len: size_of_val(&copy) };
     // SAFETY: SETREGSET reads the one buffer it is given, up to its length.
-    check(unsafe { libc::ptrace(libc::PTRACE_SETREGSET as _, thread, libc::NT_PRSTATUS as usize, &raw mut space) })
-        .map(drop)
+    check(unsafe {
+        libc::ptrace(
+            libc::PTRACE_SETREGSET as _,
+            thread,
+            libc::NT_PRSTATUS as usize,
+            &raw mut space,
+        )
+    })
+    .map(drop)
 }
 
 /// The signals that it has blocked.
 pub fn signal_mask(thread: i32) -> io::Result<u64> {
     let mut mask = 0_u64;
     // SAFETY: GETSIGMASK writes as many bytes as its third argument says, which is what we have.
-    check(unsafe { libc::ptrace(libc::PTRACE_GETSIGMASK as _, thread, size_of::<u64>(), &raw mut mask) })?;
+    check(unsafe {
+        libc::ptrace(libc::PTRACE_GETSIGMASK as _, thread, size_of::<u64>(), &raw mut mask)
+    })?;
     Ok(mask)
 }
 
 pub fn set_signal_mask(thread: i32, mask: u64) -> io::Result<()> {
     // SAFETY: SETSIGMASK reads as many bytes as its third argument says, which is what we have.
-    check(unsafe { libc::ptrace(libc::PTRACE_SETSIGMASK as _, thread, size_of::<u64>(), &raw const mask) }).map(drop)
+    check(unsafe {
+        libc::ptrace(libc::PTRACE_SETSIGMASK as _, thread, size_of::<u64>(), &raw const mask)
+    })
+    .map(drop)
 }
 
 const PAGE: u64 = 4096;
@@ -157,14 +178,16 @@ fn read_pages(process: i32, address: u64, into: &mut [u8]) -> io::Result<usize> 
     let mut at = address;
     while at < end {
         let next = (at / PAGE + 1).saturating_mul(PAGE).min(end);
-        pages.push(libc::iovec { iov_base: at as *mut libc::c_void, iov_len: (next - at) as usize });
+        pages
+            .push(libc::iovec { iov_base: at as *mut libc::c_void, iov_len: (next - at) as usize });
         at = next;
     }
     let ours = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     // SAFETY: the kernel writes to our one buffer, up to its length; the addresses of the other process are never
     // followed in this one.
     let got = check(unsafe {
-        libc::process_vm_readv(process, &raw const ours, 1, pages.as_ptr(), pages.len() as _, 0) as libc::c_long
+        libc::process_vm_readv(process, &raw const ours, 1, pages.as_ptr(), pages.len() as _, 0)
+            as libc::c_long
     })?;
     Ok(got as usize)
 }
@@ -175,9 +198,14 @@ pub fn write_memory(process: i32, address: u64, bytes: &[u8]) -> io::Result<()> 
     let theirs = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
     // SAFETY: the kernel reads our one buffer, up to its length; the other process's address is never followed here.
     let put = check(unsafe {
-        libc::process_vm_writev(process, &raw const ours, 1, &raw const theirs, 1, 0) as libc::c_long
+        libc::process_vm_writev(process, &raw const ours, 1, &raw const theirs, 1, 0)
+            as libc::c_long
     })?;
-    if put as usize == bytes.len() { Ok(()) } else { Err(io::Error::from(io::ErrorKind::WriteZero)) }
+    if put as usize == bytes.len() {
+        Ok(())
+    } else {
+        Err(io::Error::from(io::ErrorKind::WriteZero))
+    }
 }
 
 const WORD: usize = size_of::<libc::c_long>();
@@ -204,7 +232,9 @@ pub fn let_through(listener: BorrowedFd<'_>, id: u64) -> bool {
     let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
     let response = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };
     // SAFETY: SEND reads the struct it is given.
-    unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const response) == 0 }
+    unsafe {
+        libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const response) == 0
+    }
 }
 
 /// Signals a process that is held by this one's tracing, so that the number is its own.

@@ -24,7 +24,13 @@ fn judge(rules: Vec<PrefixRule>) -> Judge {
     Judge::new(Table { prefixes: rules, programs, ..Table::default() }, false)
 }
 
-fn ask(judge: &Judge, path: &str, called: &str, inode: u64, argv: &[&str]) -> Option<(Decision, Seen)> {
+fn ask(
+    judge: &Judge,
+    path: &str,
+    called: &str,
+    inode: u64,
+    argv: &[&str],
+) -> Option<(Decision, Seen)> {
     let argv: Vec<&[u8]> = argv.iter().map(|word| word.as_bytes()).collect();
     let view = View { path, called, device: 1, inode, size: 100, argv: &argv, is_started: true };
     judge.judge(&[view], |_, _| inode == 77).map(|verdict| (verdict.decision, verdict.seen))
@@ -60,7 +66,9 @@ fn a_rule_that_loosens_is_for_the_very_file_under_its_own_name() {
 #[test]
 fn a_rule_that_tightens_is_for_the_name_the_file_and_its_copies() {
     let judge = judge(vec![rule("git", &["push"], Decision::Forbidden)]);
-    let seen = |path, called, inode, argv: &[&str]| ask(&judge, path, called, inode, argv).map(|(_, seen)| seen);
+    let seen = |path, called, inode, argv: &[&str]| {
+        ask(&judge, path, called, inode, argv).map(|(_, seen)| seen)
+    };
     assert_eq!(seen("/ws/git", "/ws/git", 11, &["x", "push"]), Some(Seen::Name));
     assert_eq!(seen("/usr/bin/git", "/ws/link", 10, &["x", "push"]), Some(Seen::Name));
     assert_eq!(seen("/usr/lib/git", "/ws/link", 10, &["x", "push"]), Some(Seen::Name));
@@ -69,13 +77,20 @@ fn a_rule_that_tightens_is_for_the_name_the_file_and_its_copies() {
     assert_eq!(seen("/ws/other", "/ws/other", 78, &["git", "push"]), None);
     // The host's own other name for the file is another program, unless it is told to be this one.
     assert_eq!(seen("/usr/bin/git-shell", "/usr/bin/git-shell", 10, &["git-shell", "push"]), None);
-    assert_eq!(seen("/usr/bin/git-shell", "/usr/bin/git-shell", 10, &["git", "push"]), Some(Seen::File));
+    assert_eq!(
+        seen("/usr/bin/git-shell", "/usr/bin/git-shell", 10, &["git", "push"]),
+        Some(Seen::File)
+    );
 }
 
 #[test]
 fn a_name_with_a_dash_is_the_command_behind_it() {
-    let judge = judge(vec![rule("git", &["push", "origin"], Decision::Prompt), rule("git", &["tag"], Decision::Allow)]);
-    let seen = |path, inode, argv: &[&str]| ask(&judge, path, path, inode, argv).map(|(_, seen)| seen);
+    let judge = judge(vec![
+        rule("git", &["push", "origin"], Decision::Prompt),
+        rule("git", &["tag"], Decision::Allow),
+    ]);
+    let seen =
+        |path, inode, argv: &[&str]| ask(&judge, path, path, inode, argv).map(|(_, seen)| seen);
     // It is not itself: what runs elsewhere is called by the name of the rule, and would do something else.
     assert_eq!(seen("/usr/bin/git", 10, &["git-push", "origin"]), Some(Seen::Name));
     assert_eq!(seen("/usr/bin/git-shell", 10, &["/x/git-push", "origin"]), Some(Seen::File));
@@ -94,15 +109,26 @@ fn others_of_the_name_are_tightened_and_never_allowed() {
         Judge::new(Table { prefixes, programs, ..Table::default() }, false)
     };
     let forbid = with(Decision::Forbidden);
-    assert_eq!(ask(&forbid, "/ws/g", "/ws/g", 20, &["g", "push"]), Some((Decision::Forbidden, Seen::File)));
-    assert_eq!(ask(&forbid, "/ws/g", "/ws/g", 77, &["g", "push"]), Some((Decision::Forbidden, Seen::Copy)));
-    assert_eq!(ask(&with(Decision::Allow), "/usr/bin/git", "/usr/bin/git", 20, &["git", "push"]), None);
+    assert_eq!(
+        ask(&forbid, "/ws/g", "/ws/g", 20, &["g", "push"]),
+        Some((Decision::Forbidden, Seen::File))
+    );
+    assert_eq!(
+        ask(&forbid, "/ws/g", "/ws/g", 77, &["g", "push"]),
+        Some((Decision::Forbidden, Seen::Copy))
+    );
+    assert_eq!(
+        ask(&with(Decision::Allow), "/usr/bin/git", "/usr/bin/git", 20, &["git", "push"]),
+        None
+    );
 }
 
 #[test]
 fn heuristics_ask_about_forced_removal_where_no_rule_speaks() {
     let judge = Judge::new(Table::default(), true);
-    let seen = |argv: &[&str]| ask(&judge, "/usr/bin/rm", "/usr/bin/rm", 5, argv).map(|(decision, _)| decision);
+    let seen = |argv: &[&str]| {
+        ask(&judge, "/usr/bin/rm", "/usr/bin/rm", 5, argv).map(|(decision, _)| decision)
+    };
     assert_eq!(seen(&["rm", "-rf", "x"]), Some(Decision::Prompt));
     assert_eq!(seen(&["rm", "x", "--force"]), Some(Decision::Prompt));
     assert_eq!(seen(&["rm", "-r", "x"]), None);
@@ -130,7 +156,10 @@ fn a_projects_rule_holds_back_and_lets_nothing_out() {
     };
     assert_eq!(out(vec![asked.clone()]), (Decision::Prompt, None));
     let allowed = rule("git", &[], Decision::Allow);
-    assert_eq!(out(vec![asked.clone(), allowed.clone()]), (Decision::Prompt, Some("git".to_owned())));
+    assert_eq!(
+        out(vec![asked.clone(), allowed.clone()]),
+        (Decision::Prompt, Some("git".to_owned()))
+    );
     assert_eq!(out(vec![allowed]), (Decision::Allow, Some("git".to_owned())));
     let forbidden = rule("git", &["push"], Decision::Forbidden);
     assert_eq!(out(vec![asked, forbidden]), (Decision::Forbidden, None));
@@ -140,7 +169,8 @@ fn a_projects_rule_holds_back_and_lets_nothing_out() {
 fn a_command_under_a_name_of_its_own_is_the_command() {
     let judge = judge(vec![rule("git", &["push"], Decision::Forbidden)]);
     let seen = |argv: &[&str]| {
-        ask(&judge, "/usr/bin/git", "/usr/lib/git-core/git-push", 10, argv).map(|(decision, _)| decision)
+        ask(&judge, "/usr/bin/git", "/usr/lib/git-core/git-push", 10, argv)
+            .map(|(decision, _)| decision)
     };
     assert_eq!(seen(&["git-push"]), Some(Decision::Forbidden));
     assert_eq!(seen(&["git-pull"]), None);
@@ -151,8 +181,15 @@ fn a_command_under_a_name_of_its_own_is_the_command() {
 fn a_script_that_is_asked_about_is_known_as_itself() {
     let judge = judge(vec![rule("git", &["push"], Decision::Prompt)]);
     let argv: Vec<&[u8]> = vec![b"/bin/sh", b"/usr/bin/git", b"push"];
-    let program =
-        View { path: "/bin/dash", called: "/usr/bin/git", device: 1, inode: 5, size: 9, argv: &argv, is_started: true };
+    let program = View {
+        path: "/bin/dash",
+        called: "/usr/bin/git",
+        device: 1,
+        inode: 5,
+        size: 9,
+        argv: &argv,
+        is_started: true,
+    };
     let script = View {
         path: "/usr/bin/git",
         called: "/usr/bin/git",
@@ -171,8 +208,15 @@ fn a_script_that_is_asked_about_is_known_as_itself() {
 fn what_is_only_named_lets_nothing_out() {
     let judge = judge(vec![rule("git", &[], Decision::Allow)]);
     let argv: Vec<&[u8]> = vec![b"bash", b"-c", b"evil", b"/usr/bin/git", b"/bin/bash"];
-    let program =
-        View { path: "/bin/bash", called: "/bin/bash", device: 1, inode: 5, size: 9, argv: &argv, is_started: true };
+    let program = View {
+        path: "/bin/bash",
+        called: "/bin/bash",
+        device: 1,
+        inode: 5,
+        size: 9,
+        argv: &argv,
+        is_started: true,
+    };
     let named = View {
         path: "/usr/bin/git",
         called: "/usr/bin/git",

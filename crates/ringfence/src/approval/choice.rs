@@ -71,7 +71,9 @@ pub(super) fn read_answer(answer: &Value, choices: &[Answer]) -> Answer {
             Some("session" | "always") => Answer::Session,
             _ => Answer::Once,
         },
-        Value::String(name) => choices.iter().copied().find(|choice| choice.name() == name).unwrap_or(Answer::Deny),
+        Value::String(name) => {
+            choices.iter().copied().find(|choice| choice.name() == name).unwrap_or(Answer::Deny)
+        }
         _ => Answer::Deny,
     }
 }
@@ -111,7 +113,11 @@ mod tests {
             assert_eq!(read_answer(&accept(content.clone()), &ALL), answer, "{content}");
         }
         for name in ["session", "inside"] {
-            assert_eq!(read_answer(&accept(json!({"choice": name})), &[Answer::Once]), Answer::Deny, "{name}");
+            assert_eq!(
+                read_answer(&accept(json!({"choice": name})), &[Answer::Once]),
+                Answer::Deny,
+                "{name}"
+            );
         }
         for action in ["decline", "cancel", "Accept", ""] {
             let answer = json!({"action": action, "content": {"choice": "once"}, "_meta": {"persist": "session"}});
@@ -121,8 +127,7 @@ mod tests {
 
     #[test]
     fn a_choice_in_the_form_decides_over_persist() {
-        let answer =
-            |choice: Value| json!({"action": "accept", "content": {"choice": choice}, "_meta": {"persist": "session"}});
+        let answer = |choice: Value| json!({"action": "accept", "content": {"choice": choice}, "_meta": {"persist": "session"}});
         assert_eq!(read_answer(&answer(json!("inside")), &ALL), Answer::Inside);
         assert_eq!(read_answer(&answer(json!("once")), &ALL), Answer::Once);
         assert_eq!(read_answer(&answer(json!(null)), &ALL), Answer::Session);

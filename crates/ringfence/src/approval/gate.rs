@@ -112,7 +112,12 @@ impl Gate {
     }
 
     /// A question raised while a call runs. What is granted is the question's own subject, nothing wider.
-    pub async fn confirm<T>(&self, cx: &AskCx<'_>, prompt: Prompt, subject: T) -> Result<Granted<T>> {
+    pub async fn confirm<T>(
+        &self,
+        cx: &AskCx<'_>,
+        prompt: Prompt,
+        subject: T,
+    ) -> Result<Granted<T>> {
         // There is no key under which an answer could be kept.
         let grant = self.decide(cx, Prompt { offers_session: false, ..prompt }).await?;
         Ok(Granted { inner: subject, grant })
@@ -166,8 +171,11 @@ impl Gate {
         let elicitation = prompt.elicitation(abilities.turns_empty_form_into_menu);
         let Some((asked, at_terminal)) = self.pending.ask(prompt) else {
             cx.approvals.write("denied", "limit", "once")?;
-            return Err(Error::new(Kind::ResourceExhausted, "too many questions wait in this session already")
-                .hint("Have the open questions answered first."));
+            return Err(Error::new(
+                Kind::ResourceExhausted,
+                "too many questions wait in this session already",
+            )
+            .hint("Have the open questions answered first."));
         };
         let pause = cx.deadline.pause();
         let outcome = tokio::select! {
@@ -183,7 +191,10 @@ impl Gate {
         match outcome.map(|(answer, by)| (settle(answer, &choices), by)) {
             None => {
                 cx.approvals.write("expired", "nobody", "once")?;
-                Err(Error::new(Kind::ApprovalExpired, format!("nobody answered whether `{tool}` may run")))
+                Err(Error::new(
+                    Kind::ApprovalExpired,
+                    format!("nobody answered whether `{tool}` may run"),
+                ))
             }
             Some((Answer::Deny, by)) => {
                 cx.approvals.write("denied", by, "once")?;
@@ -191,7 +202,11 @@ impl Gate {
             }
             Some((answer, by)) => {
                 cx.approvals.write("approved", by, answer.name())?;
-                Ok(Grant { by, for_session: answer == Answer::Session, inside: answer == Answer::Inside })
+                Ok(Grant {
+                    by,
+                    for_session: answer == Answer::Session,
+                    inside: answer == Answer::Inside,
+                })
             }
         }
     }
@@ -210,7 +225,10 @@ fn denied(tool: &str, by: &str) -> Error {
 }
 
 fn nobody_to_ask(tool: &str, answers_unseen: bool) -> Error {
-    let error = Error::new(Kind::ApprovalDenied, format!("`{tool}` needs a human's approval and nobody can be asked"));
+    let error = Error::new(
+        Kind::ApprovalDenied,
+        format!("`{tool}` needs a human's approval and nobody can be asked"),
+    );
     if answers_unseen {
         return error.reason("no_human").hint(
             "The client answers for its user: set `[approval] terminal = true` and answer with `ringfence approvals`.",

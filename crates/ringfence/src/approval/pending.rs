@@ -58,9 +58,14 @@ impl Pending {
     /// At most this many questions wait per session; more are denied at once, since nobody reads them.
     pub const PER_SESSION: usize = 32;
 
-    pub(super) fn ask(&self, prompt: Prompt) -> Option<(Asked<'_>, oneshot::Receiver<(Answer, &'static str)>)> {
+    pub(super) fn ask(
+        &self,
+        prompt: Prompt,
+    ) -> Option<(Asked<'_>, oneshot::Receiver<(Answer, &'static str)>)> {
         let mut waiting = self.lock();
-        if waiting.values().filter(|other| other.prompt.session == prompt.session).count() >= Self::PER_SESSION {
+        if waiting.values().filter(|other| other.prompt.session == prompt.session).count()
+            >= Self::PER_SESSION
+        {
             return None;
         }
         let (reply, answer) = oneshot::channel();

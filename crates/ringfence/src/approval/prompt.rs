@@ -57,7 +57,8 @@ impl Prompt {
 
     pub fn of(call: &Prepared, why: &str, session: &Session) -> Self {
         let is_path = |variable: &&String| variable.starts_with("PATH=");
-        let search_path = call.shown_env.iter().find(is_path).map(|path| path["PATH=".len()..].to_owned());
+        let search_path =
+            call.shown_env.iter().find(is_path).map(|path| path["PATH=".len()..].to_owned());
         let search_path = search_path.unwrap_or_default();
         let env = call.shown_env.iter().filter(|variable| !is_path(variable)).cloned().collect();
         Prompt {
@@ -72,7 +73,8 @@ impl Prompt {
             workspace: session.workspace.display(),
             command: call.shown_command.clone(),
             cwd: call.cwd.clone(),
-            place: if call.profile == "none" { "without a sandbox" } else { "in the sandbox" }.to_owned(),
+            place: if call.profile == "none" { "without a sandbox" } else { "in the sandbox" }
+                .to_owned(),
             search_path,
             env,
             profile: call.profile.to_owned(),
@@ -94,12 +96,20 @@ impl Prompt {
     /// A question about one program that a call wants to start. It shows what decides about that program, and not what
     /// the call as a whole was given. Of the arguments, `command`, `in`, `runs` and `PATH` say what would run, where, and
     /// with which search path; they come first.
-    pub fn exec(call: &Prepared, subject: String, why: &str, mut arguments: Value, session: &Session) -> Self {
-        let mut take = |name: &str| match arguments.as_object_mut().and_then(|all| all.shift_remove(name)) {
-            Some(Value::String(text)) => Some(text),
-            _ => None,
-        };
-        let (command, cwd, place, search_path) = (take("command"), take("in"), take("runs"), take("PATH"));
+    pub fn exec(
+        call: &Prepared,
+        subject: String,
+        why: &str,
+        mut arguments: Value,
+        session: &Session,
+    ) -> Self {
+        let mut take =
+            |name: &str| match arguments.as_object_mut().and_then(|all| all.shift_remove(name)) {
+                Some(Value::String(text)) => Some(text),
+                _ => None,
+            };
+        let (command, cwd, place, search_path) =
+            (take("command"), take("in"), take("runs"), take("PATH"));
         let whole = Prompt::step(call, why, arguments, session);
         Prompt {
             subject: Some(subject),
@@ -118,13 +128,19 @@ impl Prompt {
     /// Without the values of secrets, whoever put them in.
     #[must_use]
     pub fn redacted(mut self) -> Self {
-        for text in [&mut self.tool, &mut self.description, &mut self.why, &mut self.cwd, &mut self.workspace]
-            .into_iter()
-            .chain([&mut self.place, &mut self.search_path])
-            .chain(&mut self.subject)
-            .chain(&mut self.command)
-            .chain(&mut self.env)
-            .chain(&mut self.effects)
+        for text in [
+            &mut self.tool,
+            &mut self.description,
+            &mut self.why,
+            &mut self.cwd,
+            &mut self.workspace,
+        ]
+        .into_iter()
+        .chain([&mut self.place, &mut self.search_path])
+        .chain(&mut self.subject)
+        .chain(&mut self.command)
+        .chain(&mut self.env)
+        .chain(&mut self.effects)
         {
             known::redact_text(text);
         }
@@ -142,7 +158,9 @@ impl Prompt {
     pub fn text(&self) -> String {
         let body = self.decisive_lines() + &self.argument_lines() + &self.detail_lines();
         let length = match body.lines().count() + 1 {
-            count if body.len() > LONG => format!("{count} lines, {} characters, read all", body.chars().count()),
+            count if body.len() > LONG => {
+                format!("{count} lines, {} characters, read all", body.chars().count())
+            }
             count => format!("{count} lines, read all"),
         };
         format!("Allow `{}`? ({length}) {}\n{body}", one_line(self.name()), one_line(&self.why))
@@ -165,10 +183,13 @@ impl Prompt {
     }
 
     fn decisive_lines(&self) -> String {
-        let command = self.command.as_deref().map(|command| labelled("command", command)).unwrap_or_default();
+        let command =
+            self.command.as_deref().map(|command| labelled("command", command)).unwrap_or_default();
         let directory = (!self.cwd.is_empty()).then(|| format!("directory: {}", self.cwd));
-        let place: Vec<&str> = [self.place.as_str()].into_iter().chain(directory.as_deref()).collect();
-        let place = place.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
+        let place: Vec<&str> =
+            [self.place.as_str()].into_iter().chain(directory.as_deref()).collect();
+        let place =
+            place.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
         let place = labelled_if_any("runs", &place);
         // A command of many lines would push its place out of sight.
         let first = match command.lines().nth(1) {
@@ -187,7 +208,9 @@ impl Prompt {
             None => labelled(&format!("argument {name:?}"), value),
         };
         let mut text = String::new();
-        for (name, value) in arguments.iter().filter(|(name, _)| !self.command_covers.contains(name)) {
+        for (name, value) in
+            arguments.iter().filter(|(name, _)| !self.command_covers.contains(name))
+        {
             match value {
                 Value::String(value) => text.push_str(&line(name, value)),
                 // One by one, so that none can hide among the others.
@@ -212,7 +235,8 @@ impl Prompt {
         }
         let (about, _) = self.description.split_once(". ").unwrap_or((&self.description, ""));
         text += &labelled_if_any("tool", about);
-        let who = format!("{} in session {}, workspace {}", self.principal, self.session, self.workspace);
+        let who =
+            format!("{} in session {}, workspace {}", self.principal, self.session, self.workspace);
         text + &labelled("who", &who) + &labelled("trace", &self.trace_id)
     }
 }
@@ -269,7 +293,8 @@ mod tests {
 
     #[test]
     fn the_first_three_lines_decide() {
-        let text = prompt(Some("rm -rf x"), json!({"stdin": "\n".repeat(500), "env": {"A": "1"}})).text();
+        let text =
+            prompt(Some("rm -rf x"), json!({"stdin": "\n".repeat(500), "env": {"A": "1"}})).text();
         assert_eq!(
             text,
             "Allow `shell.exec`? (12 lines, read all) It asks.\ncommand: rm -rf x\n\
@@ -281,9 +306,17 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[1..5],
-            ["runs: without a sandbox; directory: /w/sub", "command:", "    | true", "    | rm -rf x"]
+            [
+                "runs: without a sandbox; directory: /w/sub",
+                "command:",
+                "    | true",
+                "    | rm -rf x"
+            ]
         );
-        assert!(lines[0].starts_with(&format!("Allow `shell.exec`? ({} lines, read all)", lines.len())), "{text}");
+        assert!(
+            lines[0].starts_with(&format!("Allow `shell.exec`? ({} lines, read all)", lines.len())),
+            "{text}"
+        );
     }
 
     #[test]
@@ -312,7 +345,9 @@ mod tests {
             "c:\n    | a\\u{d}\n    [3 blank lines]\n    | b\n    |\n    | c\n"
         );
         assert_eq!(labelled("c", "a\n\n\n\n"), "c:\n    | a\n    [3 blank lines]\n");
-        let text = prompt(Some("ls"), json!({"runs": "in the sandbox", "x\nruns": "y", "PATH": "/evil"})).text();
+        let text =
+            prompt(Some("ls"), json!({"runs": "in the sandbox", "x\nruns": "y", "PATH": "/evil"}))
+                .text();
         for label in ["\nruns: ", "\nPATH: ", "\ncommand: "] {
             assert_eq!(text.matches(label).count(), 1, "{label}: {text}");
         }

@@ -50,7 +50,12 @@ pub async fn serve(pending: Arc<Pending>, root: &Path, server: Server) -> Result
     serve_with(pending, root, server, Arc::new(Proc)).await
 }
 
-async fn serve_with(pending: Arc<Pending>, root: &Path, server: Server, table: Arc<dyn Processes>) -> Result<Guard> {
+async fn serve_with(
+    pending: Arc<Pending>,
+    root: &Path,
+    server: Server,
+    table: Arc<dyn Processes>,
+) -> Result<Guard> {
     let failed = |error: std::io::Error| {
         Error::new(
             Kind::Unavailable,
@@ -221,7 +226,9 @@ impl Door {
         }
         match self.pending.answer(&id, answer, "terminal") {
             true => json!({"ok": true}),
-            false => refusal("there is no such question any more: it was answered, withdrawn or has expired"),
+            false => refusal(
+                "there is no such question any more: it was answered, withdrawn or has expired",
+            ),
         }
     }
 }
@@ -304,13 +311,18 @@ mod tests {
     async fn a_question_is_listed_and_answered_once() {
         let scratch = Scratch::new();
         let pending = Arc::new(Pending::default());
-        let guard = serve_with(Arc::clone(&pending), scratch.path(), ELSEWHERE, Desk::new(true)).await.unwrap();
+        let guard = serve_with(Arc::clone(&pending), scratch.path(), ELSEWHERE, Desk::new(true))
+            .await
+            .unwrap();
         let (_asked, answer) = pending.ask(prompt("a-1")).unwrap();
         let mut talk = Talk::with(&guard).await;
         let listed = talk.say(r#"{"list":{}}"#).await;
         assert_eq!(listed["pending"][0]["id"], "a-1");
         assert_eq!(listed["pending"][0]["tool"], "shell.exec");
-        assert_eq!(talk.say(r#"{"answer":{"id":"a-1","answer":"session"}}"#).await, json!({"ok": true}));
+        assert_eq!(
+            talk.say(r#"{"answer":{"id":"a-1","answer":"session"}}"#).await,
+            json!({"ok": true})
+        );
         assert_eq!(answer.await.unwrap(), (Answer::Session, "terminal"));
         assert_eq!(talk.say(r#"{"answer":{"id":"a-1","answer":"once"}}"#).await["ok"], false);
         assert_eq!(talk.say(r#"{"list":{}}"#).await, json!({"pending": []}));
@@ -320,7 +332,9 @@ mod tests {
     async fn without_a_terminal_one_may_look_but_not_answer() {
         let scratch = Scratch::new();
         let pending = Arc::new(Pending::default());
-        let guard = serve_with(Arc::clone(&pending), scratch.path(), ELSEWHERE, Desk::new(false)).await.unwrap();
+        let guard = serve_with(Arc::clone(&pending), scratch.path(), ELSEWHERE, Desk::new(false))
+            .await
+            .unwrap();
         let (_asked, mut answer) = pending.ask(prompt("a-1")).unwrap();
         let mut talk = Talk::with(&guard).await;
         assert_eq!(talk.say(r#"{"list":{}}"#).await["pending"][0]["id"], "a-1");
@@ -336,7 +350,8 @@ mod tests {
         let pending = Arc::new(Pending::default());
         let guard = serve(Arc::clone(&pending), scratch.path(), Server::alone()).await.unwrap();
         let (_asked, _answer) = pending.ask(prompt("a-1")).unwrap();
-        let refused = Talk::with(&guard).await.say(r#"{"answer":{"id":"a-1","answer":"once"}}"#).await;
+        let refused =
+            Talk::with(&guard).await.say(r#"{"answer":{"id":"a-1","answer":"once"}}"#).await;
         assert_eq!(refused["ok"], false);
         assert_eq!(pending.list().len(), 1);
     }
@@ -344,11 +359,17 @@ mod tests {
     #[tokio::test]
     async fn malformed_lines_are_answered_and_long_ones_end_the_talk() {
         let scratch = Scratch::new();
-        let guard = serve_with(Arc::default(), scratch.path(), ELSEWHERE, Desk::new(true)).await.unwrap();
+        let guard =
+            serve_with(Arc::default(), scratch.path(), ELSEWHERE, Desk::new(true)).await.unwrap();
         let mut talk = Talk::with(&guard).await;
-        for line in
-            ["", "x", "[]", r#"{"list":1}"#, r#"{"answer":{"id":"a","answer":"always"}}"#, r#"{"list":{},"answer":{}}"#]
-        {
+        for line in [
+            "",
+            "x",
+            "[]",
+            r#"{"list":1}"#,
+            r#"{"answer":{"id":"a","answer":"always"}}"#,
+            r#"{"list":{},"answer":{}}"#,
+        ] {
             assert_eq!(talk.say(line).await["ok"], false, "{line}");
         }
         assert_eq!(talk.say(r#"{"list":{}}"#).await, json!({"pending": []}));
@@ -372,7 +393,10 @@ mod tests {
         drop(guard);
         assert!(!path.exists());
         // A socket that a crash left behind is taken over.
-        drop(std::os::unix::net::UnixListener::bind(Socket::at(path.clone()).unwrap().address).unwrap());
+        drop(
+            std::os::unix::net::UnixListener::bind(Socket::at(path.clone()).unwrap().address)
+                .unwrap(),
+        );
         assert!(path.exists());
         assert!(serve_with(Arc::default(), &root, ELSEWHERE, Desk::new(true)).await.is_ok());
     }

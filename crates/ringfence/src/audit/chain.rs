@@ -83,18 +83,22 @@ pub(super) fn seal(key: &Key, previous: &Mac, seq: u64, entry: &Entry) -> Line {
 pub(super) fn check(key: &Key, previous: &Mac, seq: u64, line: &[u8]) -> Result<Mac, String> {
     let found = seq_of(line);
     let misplaced = || match found {
-        Some(found) if found != seq => {
-            Some(format!("seq {found} stands where seq {seq} belongs: a record was removed, inserted or moved"))
-        }
+        Some(found) if found != seq => Some(format!(
+            "seq {found} stands where seq {seq} belongs: a record was removed, inserted or moved"
+        )),
         _ => None,
     };
     let Some((body, stated)) = split(line) else {
-        return Err(misplaced().unwrap_or_else(|| "this is not a whole record: its mac is missing or damaged".into()));
+        return Err(misplaced().unwrap_or_else(|| {
+            "this is not a whole record: its mac is missing or damaged".into()
+        }));
     };
     let mac = key.mac("record", &[previous, body, b"}"]);
     // The stated mac is compared as text: an upper-case digit is a change too.
     if hex(&mac).as_bytes() != stated {
-        return Err(misplaced().unwrap_or_else(|| "its mac does not fit: the record, or its mac, was changed".into()));
+        return Err(misplaced().unwrap_or_else(|| {
+            "its mac does not fit: the record, or its mac, was changed".into()
+        }));
     }
     match misplaced() {
         Some(what) => Err(what),
@@ -163,7 +167,11 @@ mod tests {
     use super::*;
 
     fn entry(fields: Value) -> Entry {
-        Entry { ts: "t".into(), event: "e".into(), fields: fields.as_object().cloned().unwrap_or_default() }
+        Entry {
+            ts: "t".into(),
+            event: "e".into(),
+            fields: fields.as_object().cloned().unwrap_or_default(),
+        }
     }
 
     #[test]
@@ -173,12 +181,17 @@ mod tests {
         let text = String::from_utf8(line.bytes.clone()).unwrap();
         assert_eq!(
             text,
-            format!("{{\"seq\":1,\"ts\":\"t\",\"event\":\"e\",\"a\":\"ü\\n\",\"mac\":\"{}\"}}\n", hex(&line.mac))
+            format!(
+                "{{\"seq\":1,\"ts\":\"t\",\"event\":\"e\",\"a\":\"ü\\n\",\"mac\":\"{}\"}}\n",
+                hex(&line.mac)
+            )
         );
         // The definition, computed independently of `seal`.
         let mut input = b"record\n".to_vec();
         input.extend_from_slice(&START);
-        input.extend_from_slice("{\"seq\":1,\"ts\":\"t\",\"event\":\"e\",\"a\":\"ü\\n\"}".as_bytes());
+        input.extend_from_slice(
+            "{\"seq\":1,\"ts\":\"t\",\"event\":\"e\",\"a\":\"ü\\n\"}".as_bytes(),
+        );
         let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &[7; 32]), &input);
         assert_eq!(tag.as_ref(), line.mac);
 
@@ -186,7 +199,9 @@ mod tests {
         assert_eq!(check(&key, &START, 1, bare), Ok(line.mac));
         assert!(check(&key, &[1; 32], 1, bare).is_err(), "another predecessor");
         assert!(check(&Key::new(&[8; 32]), &START, 1, bare).is_err(), "another key");
-        assert!(check(&key, &START, 2, bare).unwrap_err().contains("seq 1 stands where seq 2 belongs"));
+        assert!(
+            check(&key, &START, 2, bare).unwrap_err().contains("seq 1 stands where seq 2 belongs")
+        );
     }
 
     #[test]
@@ -199,7 +214,9 @@ mod tests {
         for cut in [&b"{"[..], b"{\"seq\":12,\"ts", b"{\"seq\":12,\"ts\":\"2026"] {
             assert!(is_being_written(cut, 12));
         }
-        for other in [&b"{\"seq\":12,\"x"[..], b"{\"seq\":12,\"ts\":\"2\0", b"{\"seq\":13", b"x", b"\0"] {
+        for other in
+            [&b"{\"seq\":12,\"x"[..], b"{\"seq\":12,\"ts\":\"2\0", b"{\"seq\":13", b"x", b"\0"]
+        {
             assert!(!is_being_written(other, 12));
         }
     }

@@ -144,7 +144,11 @@ impl Inner {
     /// What is counted has happened, so it is kept until it can be written.
     fn write_counts(&self, counts: impl IntoIterator<Item = RefusalCount>) {
         for counted in counts {
-            tracing::warn!(principal = counted.principal, "{} refused calls were counted, not recorded", counted.count);
+            tracing::warn!(
+                principal = counted.principal,
+                "{} refused calls were counted, not recorded",
+                counted.count
+            );
             let fields = redact::redact(counted.to_fields());
             let mut sink = self.lock();
             let entry = Entry { ts: now_utc(), event: refusals::EVENT.to_owned(), fields };

@@ -50,8 +50,9 @@ pub struct PruneReport {
 pub fn has_files_before(root: &Path, before: &str) -> bool {
     let is_ours = |name: &String| name.ends_with(LOG) || name.ends_with(HEAD);
     // A directory that cannot be read is for the pruning to report.
-    names(&root.join("audit"))
-        .map_or(true, |names| names.iter().filter(|name| is_ours(name)).any(|name| opened_at(name).as_str() < before))
+    names(&root.join("audit")).map_or(true, |names| {
+        names.iter().filter(|name| is_ours(name)).any(|name| opened_at(name).as_str() < before)
+    })
 }
 
 /// Finds what [`prune`] would remove, and changes nothing.
@@ -72,8 +73,11 @@ fn prune_in_batches(root: &Path, before: &str, by: &str, at_most: usize) -> Resu
     let store = Store::existing(root).map_err(unreadable)?;
     if !store.is_owned_by_us().map_err(unreadable)? {
         // The server could not read what another user leaves there, and would take `latest` for damaged.
-        return Err(Error::permission_denied("other_user", "the audit log belongs to another user")
-            .hint("Run this as the user who runs the server."));
+        return Err(Error::permission_denied(
+            "other_user",
+            "the audit log belongs to another user",
+        )
+        .hint("Run this as the user who runs the server."));
     }
     let mut report = PruneReport::default();
     loop {
@@ -102,7 +106,9 @@ fn carry_out(
     // They are accounted for. The record that does so may be about to go itself, so they go first.
     remove(store, &leftovers)?;
     // Another pruning may have been quicker: what it recorded is not recorded again.
-    selection.files.retain(|(name, _)| survey.headers.contains_key(name) && !survey.pruned.names(name));
+    selection
+        .files
+        .retain(|(name, _)| survey.headers.contains_key(name) && !survey.pruned.names(name));
     let selected = selection.by_name();
     for (name, scan) in &selected {
         if store.head(name).ok() != scan.head {
@@ -111,13 +117,18 @@ fn carry_out(
         }
     }
     check_links(store, &survey, &selected)?;
-    let removed: Vec<PrunedFile> = selection.files.iter().map(|(name, scan)| pruned_file(name, scan)).collect();
+    let removed: Vec<PrunedFile> =
+        selection.files.iter().map(|(name, scan)| pruned_file(name, scan)).collect();
     if removed.is_empty() {
         return Ok((removed, leftovers.len()));
     }
     let total = survey.pruned.summary().map(|summary| summary.total.clone()).unwrap_or_default();
-    let record =
-        PruneRecord::new((by, before), removed.clone(), links_to_gone(&survey, &selected), total.add(&removed, before));
+    let record = PruneRecord::new(
+        (by, before),
+        removed.clone(),
+        links_to_gone(&survey, &selected),
+        total.add(&removed, before),
+    );
     let file = write_record(store, &record).map_err(unrecorded)?;
     let names: Vec<String> = removed.iter().map(|file| file.file.clone()).collect();
     remove(store, &names)?;
@@ -127,7 +138,8 @@ fn carry_out(
 
 /// Every link of a file that is there now to one that will not be.
 fn links_to_gone(survey: &LogSurvey, selected: &BTreeMap<&str, &Scan>) -> BTreeSet<Link> {
-    let is_gone = |link: &Link| selected.contains_key(link.file.as_str()) || survey.pruned.covers(link);
+    let is_gone =
+        |link: &Link| selected.contains_key(link.file.as_str()) || survey.pruned.covers(link);
     survey.headers.values().flat_map(links).filter(is_gone).collect()
 }
 

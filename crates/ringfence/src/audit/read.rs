@@ -100,7 +100,9 @@ impl Reader {
         let mut place = self.places.get(name).copied().unwrap_or_default();
         let mut file = match open_regular(&self.dir.join(name)) {
             // `verify` names the one; the other was pruned since the directory was read.
-            Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::NotFound) => {
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::NotFound) =>
+            {
                 return Ok(None);
             }
             file => BufReader::new(file?),
@@ -130,7 +132,11 @@ impl Source {
 }
 
 /// A line without its newline is still being written, or torn: not yet, or never, a record.
-fn next_line(file: &mut BufReader<File>, place: &mut Place, name: &str) -> io::Result<Option<Event>> {
+fn next_line(
+    file: &mut BufReader<File>,
+    place: &mut Place,
+    name: &str,
+) -> io::Result<Option<Event>> {
     let mut raw = Vec::new();
     let mut count = read_line(file, &mut raw)?;
     // What is too long for a record is passed over, in pieces that fit into memory, and shown as unreadable: its last
@@ -194,7 +200,8 @@ mod tests {
     #[test]
     fn files_are_merged_by_time_and_read_on_where_reading_stopped() {
         let root = Dir::new();
-        let (one, two) = (Audit::open(root.path(), 600).unwrap(), Audit::open(root.path(), 1 << 20).unwrap());
+        let (one, two) =
+            (Audit::open(root.path(), 600).unwrap(), Audit::open(root.path(), 1 << 20).unwrap());
         for n in 0..40 {
             [&one, &two][n % 3 % 2].event("test", json!({"n": n})).unwrap();
         }

@@ -53,7 +53,11 @@ struct CallRefusal {
 
 impl CallRefusal {
     /// A call that runs is always on record.
-    fn admit(&self, audit: &Audit, fields: &Map<String, Value>) -> std::result::Result<(), Duration> {
+    fn admit(
+        &self,
+        audit: &Audit,
+        fields: &Map<String, Value>,
+    ) -> std::result::Result<(), Duration> {
         if self.has_started.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -92,8 +96,10 @@ impl Record {
 
     /// What is written about the questions of this call, also while it runs.
     pub fn approvals(&self) -> Approvals {
-        let fields =
-            APPROVAL.iter().filter_map(|name| Some(((*name).to_owned(), self.fields.get(*name)?.clone()))).collect();
+        let fields = APPROVAL
+            .iter()
+            .filter_map(|name| Some(((*name).to_owned(), self.fields.get(*name)?.clone())))
+            .collect();
         Approvals { audit: self.audit.clone(), fields, refusal: Arc::clone(&self.refusal) }
     }
 
@@ -144,13 +150,19 @@ impl Record {
         add("stdout_bytes", facts.stdout_bytes.map(Into::into));
         add("stderr_bytes", facts.stderr_bytes.map(Into::into));
         add("denials", (!facts.denials.is_empty()).then(|| facts.denials.clone().into()));
-        add("git_changed", (!facts.git_changed.is_empty()).then(|| facts.git_changed.clone().into()));
+        add(
+            "git_changed",
+            (!facts.git_changed.is_empty()).then(|| facts.git_changed.clone().into()),
+        );
         add("execs", facts.execs.clone());
         add("report", facts.report.map(Into::into));
         let since = self.started.as_ref().map_or(self.opened, |(_, since)| *since);
         add("started", self.started.take().map(|(at, _)| at.into()));
         add("stopped", Some(now_utc().into()));
-        add("duration_ms", Some(u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX).into()));
+        add(
+            "duration_ms",
+            Some(u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX).into()),
+        );
         self.audit.stop(fields);
     }
 
@@ -222,9 +234,10 @@ fn status(facts: &Facts, error: Option<&Error>, cause: Option<Cause>) -> &'stati
             Kind::Cancelled if cause == Some(Cause::Deadline) => Status::TimedOut,
             Kind::Cancelled => Status::Cancelled,
             Kind::DeadlineExceeded => Status::TimedOut,
-            Kind::Unauthenticated | Kind::PermissionDenied | Kind::ApprovalDenied | Kind::ApprovalExpired => {
-                Status::Denied
-            }
+            Kind::Unauthenticated
+            | Kind::PermissionDenied
+            | Kind::ApprovalDenied
+            | Kind::ApprovalExpired => Status::Denied,
             _ => Status::Failed,
         },
         (None, None) => match cause {

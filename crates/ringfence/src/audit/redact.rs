@@ -19,7 +19,9 @@ const VALUES: [&str; 7] = ["arguments", "args", "argv", "env", "environment", "h
 const PLAIN: [&str; 2] = ["_hash", "_bytes"];
 
 pub(super) fn redact(fields: Map<String, Value>) -> Map<String, Value> {
-    let member = |(name, value): (String, Value)| (known::redact(&name).into_owned(), redact_member(&name, value));
+    let member = |(name, value): (String, Value)| {
+        (known::redact(&name).into_owned(), redact_member(&name, value))
+    };
     fields.into_iter().map(member).collect()
 }
 

@@ -64,14 +64,20 @@ impl RefusalLimits {
         principal: &str,
         now: Instant,
     ) -> (std::result::Result<(), Duration>, Option<RefusalCount>) {
-        let forgotten = if self.principals.contains_key(principal) { None } else { self.make_room(now) };
+        let forgotten =
+            if self.principals.contains_key(principal) { None } else { self.make_room(now) };
         let limit = self.limit_of(principal, now);
         limit.refused = now;
         (limit.bucket.take(now), forgotten)
     }
 
     /// Counts a call that was not admitted. True for the first since the last count was taken.
-    pub(super) fn count(&mut self, principal: &str, error: &'static str, (now, ts): (Instant, String)) -> bool {
+    pub(super) fn count(
+        &mut self,
+        principal: &str,
+        error: &'static str,
+        (now, ts): (Instant, String),
+    ) -> bool {
         // A principal that was forgotten since `admit` is remembered again: the call must be counted somewhere.
         let limit = self.limit_of(principal, now);
         let is_first = limit.unrecorded.is_none();
@@ -115,8 +121,11 @@ impl RefusalLimits {
         if self.principals.len() < PRINCIPALS {
             return None;
         }
-        let longest_ago =
-            self.principals.iter().min_by_key(|(_, limit)| limit.refused).map(|(name, _)| name.clone())?;
+        let longest_ago = self
+            .principals
+            .iter()
+            .min_by_key(|(_, limit)| limit.refused)
+            .map(|(name, _)| name.clone())?;
         self.principals.remove(&longest_ago)?.unrecorded
     }
 }
@@ -125,7 +134,11 @@ impl RefusalLimits {
 mod tests {
     use super::*;
 
-    fn refuse(limits: &mut RefusalLimits, principal: &str, now: Instant) -> (bool, Option<RefusalCount>) {
+    fn refuse(
+        limits: &mut RefusalLimits,
+        principal: &str,
+        now: Instant,
+    ) -> (bool, Option<RefusalCount>) {
         let (admitted, forgotten) = limits.admit(principal, now);
         if admitted.is_err() {
             limits.count(principal, "unknown_tool", (now, "t".into()));

@@ -85,14 +85,17 @@ impl Scan {
 
     /// Whether the record that a link names is there and proven. Only those are known that were `wanted`.
     pub(super) fn holds(&self, link: &Link) -> bool {
-        let fits = |(seq, mac): &(u64, String)| self.macs.get(seq).is_some_and(|found| hex(found) == *mac);
+        let fits =
+            |(seq, mac): &(u64, String)| self.macs.get(seq).is_some_and(|found| hex(found) == *mac);
         link.at.as_ref().is_none_or(fits)
     }
 
     /// Reads a file and keeps the macs of the records with a `wanted` number.
     pub(super) fn run(store: &Store, name: &str, mut wanted: BTreeSet<u64>) -> io::Result<Scan> {
         let file = match open_regular(&store.path(name)) {
-            Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::NotFound) => {
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::NotFound) =>
+            {
                 let what = match error.kind() {
                     io::ErrorKind::NotFound => "it was removed while the log was read".to_owned(),
                     _ => error.to_string(),
@@ -144,7 +147,8 @@ impl Scan {
             match chain::check(&store.key, &self.last_mac, seq, &line) {
                 Ok(mac) => self.last_mac = mac,
                 Err(what) => {
-                    self.problem = Some(Problem { file: name.into(), line: seq, seq: Some(seq), what });
+                    self.problem =
+                        Some(Problem { file: name.into(), line: seq, seq: Some(seq), what });
                     return Ok(Vec::new());
                 }
             }
@@ -175,7 +179,8 @@ impl Scan {
         torn: &[u8],
     ) -> std::result::Result<State, Problem> {
         let next = self.records + 1;
-        let broken = |what: String| Problem { file: name.into(), line: next, seq: Some(next), what };
+        let broken =
+            |what: String| Problem { file: name.into(), line: next, seq: Some(next), what };
         let damaged = |what: String| Problem { file: head_of(name), line: 1, seq: None, what };
         let (seq, mac) = head.map_err(|what| damaged(format!("the head of this file: {what}")))?;
         if seq > self.records {
@@ -187,7 +192,8 @@ impl Scan {
         }
         // One record may be newer than the head, when the process died between the two; more, and the head is old.
         if self.macs.get(&seq) != Some(&mac)
-            || (seq + 1 < self.records && !store.head(name).is_ok_and(|(now, _)| now + 1 >= self.records))
+            || (seq + 1 < self.records
+                && !store.head(name).is_ok_and(|(now, _)| now + 1 >= self.records))
         {
             return Err(damaged(format!(
                 "the head of this file is not its own newest: it says {seq} of {}",

@@ -29,7 +29,13 @@ impl Sink {
     pub(super) fn open(root: &Path, rotate_bytes: u64) -> io::Result<Self> {
         let (store, _lock) = Store::create(root)?;
         let file = LogFile::open(&store)?;
-        Ok(Sink { store, rotate_bytes, current: Some(file), backlog: VecDeque::new(), closed: false })
+        Ok(Sink {
+            store,
+            rotate_bytes,
+            current: Some(file),
+            backlog: VecDeque::new(),
+            closed: false,
+        })
     }
 
     /// Writes what waits and then this. When it returns an error, nothing of `entry` is in the log.
@@ -82,7 +88,9 @@ impl Sink {
             return Err(io::Error::other("the audit log was closed"));
         }
         // Where rotation is not possible now (no room for a file, the lock is taken), the old file goes on.
-        if let Some(file) = self.current.take_if(|file| file.seq > 1 && file.size >= self.rotate_bytes) {
+        if let Some(file) =
+            self.current.take_if(|file| file.seq > 1 && file.size >= self.rotate_bytes)
+        {
             self.current = self.rotate(file);
         }
         let file = match &mut self.current {
@@ -119,7 +127,8 @@ impl Sink {
         let name = new_name();
         // The next header links the closing record, which therefore has its mac before it is written. It is
         // written only when the next file has its room on the disk.
-        let closing = old.seal(&self.store, &entry("close", json!({"reason": "rotate", "next": name})));
+        let closing =
+            old.seal(&self.store, &entry("close", json!({"reason": "rotate", "next": name})));
         let continues = Link::new(&old.name, closing.seq, &closing.mac);
         let next = match NewFile::prepare(&self.store, &name, Some(continues)) {
             Ok(next) => next,
@@ -199,8 +208,9 @@ impl LogFile {
     fn append(&mut self, store: &Store, line: &Line) -> io::Result<()> {
         self.mend()?;
         self.check_place()?;
-        let written = write_once(&mut self.file, &line.bytes)
-            .and_then(|()| self.head.write_all_at(&store.head_line(&self.name, line.seq, &line.mac), 0));
+        let written = write_once(&mut self.file, &line.bytes).and_then(|()| {
+            self.head.write_all_at(&store.head_line(&self.name, line.seq, &line.mac), 0)
+        });
         if let Err(error) = written {
             self.torn = true;
             // When this fails too, the next append begins with it.
@@ -239,7 +249,12 @@ fn write_once(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     loop {
         match file.write(bytes) {
             Ok(count) if count == bytes.len() => return Ok(()),
-            Ok(_) => return Err(io::Error::new(io::ErrorKind::StorageFull, "only a part of the record was written")),
+            Ok(_) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::StorageFull,
+                    "only a part of the record was written",
+                ));
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }

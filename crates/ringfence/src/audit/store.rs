@@ -134,12 +134,18 @@ impl Store {
         let (file, damage) = match self.latest() {
             Some(Ok(file)) => (file, None),
             damaged => {
-                let logs: Vec<_> = names(&self.dir)?.into_iter().filter(|name| name.ends_with(LOG)).collect();
-                let Some(file) = logs.last().cloned() else { return Ok((None, damaged.and_then(Result::err))) };
+                let logs: Vec<_> =
+                    names(&self.dir)?.into_iter().filter(|name| name.ends_with(LOG)).collect();
+                let Some(file) = logs.last().cloned() else {
+                    return Ok((None, damaged.and_then(Result::err)));
+                };
                 // The very first process may have died before it had written it.
-                let unused = damaged.is_none() && logs.len() == 1 && matches!(self.head(&file), Ok((1, _)));
+                let unused =
+                    damaged.is_none() && logs.len() == 1 && matches!(self.head(&file), Ok((1, _)));
                 let what = damaged.and_then(Result::err).unwrap_or_else(|| "it is missing".into());
-                tracing::error!("audit/latest: {what}; linking {file} instead (see `ringfence audit verify`)");
+                tracing::error!(
+                    "audit/latest: {what}; linking {file} instead (see `ringfence audit verify`)"
+                );
                 (file, (!unused).then_some(what))
             }
         };
@@ -160,7 +166,9 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Err(error) => return Some(Err(error.to_string())),
         };
-        let file = serde_json::from_slice::<Value>(&bytes).ok().and_then(|v| v["file"].as_str().map(str::to_owned));
+        let file = serde_json::from_slice::<Value>(&bytes)
+            .ok()
+            .and_then(|v| v["file"].as_str().map(str::to_owned));
         Some(match file {
             Some(file) if self.latest_line(&file) == bytes => Ok(file),
             _ => Err("it was changed: its mac does not fit".into()),
@@ -186,7 +194,9 @@ impl Store {
         for _ in 0..10 {
             let bytes = match read_small(&path) {
                 Ok(bytes) => bytes,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Err("it is missing".into()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Err("it is missing".into());
+                }
                 Err(error) => return Err(error.to_string()),
             };
             if let Some((seq, mac)) = parse_head(&bytes)
@@ -243,7 +253,10 @@ pub(super) fn open_regular(path: &Path) -> io::Result<File> {
         return Err(irregular());
     }
     // Something else may be there by now. Then this does not block, and the second look finds it.
-    let file = OpenOptions::new().read(true).custom_flags(flags(rustix::fs::OFlags::NONBLOCK)).open(path)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags(rustix::fs::OFlags::NONBLOCK))
+        .open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(irregular()) }
 }
 
@@ -289,7 +302,10 @@ fn no_follow() -> i32 {
     flags(rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK)
 }
 
-#[expect(clippy::cast_possible_wrap, reason = "the flags fit, and this is the type that open(2) takes")]
+#[expect(
+    clippy::cast_possible_wrap,
+    reason = "the flags fit, and this is the type that open(2) takes"
+)]
 fn flags(flags: rustix::fs::OFlags) -> i32 {
     flags.bits() as i32
 }
@@ -311,14 +327,18 @@ fn read_key(dir: &Path) -> io::Result<Key> {
     let mut file = OpenOptions::new().read(true).custom_flags(no_follow()).open(dir.join("key"))?;
     let mut bytes = Vec::new();
     (&mut file).take(64).read_to_end(&mut bytes)?;
-    let bytes: [u8; 32] = bytes.try_into().map_err(|_| io::Error::other("audit/key is damaged: it is not 32 bytes"))?;
+    let bytes: [u8; 32] = bytes
+        .try_into()
+        .map_err(|_| io::Error::other("audit/key is damaged: it is not 32 bytes"))?;
     Ok(Key::new(&bytes))
 }
 
 fn tighten(file: &File, mode: u32) -> io::Result<()> {
     let found = file.metadata()?.permissions().mode() & 0o777;
     if found & !mode != 0 {
-        tracing::warn!("the audit directory or key was open to others (mode {found:o}); now it is {mode:o}");
+        tracing::warn!(
+            "the audit directory or key was open to others (mode {found:o}); now it is {mode:o}"
+        );
         file.set_permissions(Permissions::from_mode(mode))?;
     }
     Ok(())
@@ -357,13 +377,18 @@ mod tests {
             starters.into_iter().map(|starter| starter.join().unwrap()).collect()
         });
         assert!(keys.iter().all(|mac| *mac == keys[0]));
-        assert_eq!(names(&root.path().join("audit")).unwrap(), ["key", "lock"], "nothing is left over");
+        assert_eq!(
+            names(&root.path().join("audit")).unwrap(),
+            ["key", "lock"],
+            "nothing is left over"
+        );
     }
 
     #[test]
     fn modes_are_private_and_made_private_again() {
         let root = Dir::new();
-        let mode = |name: &str| fs::metadata(root.path().join(name)).unwrap().permissions().mode() & 0o777;
+        let mode =
+            |name: &str| fs::metadata(root.path().join(name)).unwrap().permissions().mode() & 0o777;
         drop(Store::create(root.path()).unwrap());
         assert_eq!([mode("audit"), mode("audit/key"), mode("audit/lock")], [0o700, 0o600, 0o600]);
         fs::set_permissions(root.path().join("audit"), Permissions::from_mode(0o755)).unwrap();

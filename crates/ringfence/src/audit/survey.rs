@@ -45,7 +45,10 @@ impl LogSurvey {
         let mut successors: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         let mut ready = BTreeSet::new();
         for (name, header) in &self.headers {
-            match header["predecessor"]["file"].as_str().filter(|file| self.headers.contains_key(*file)) {
+            match header["predecessor"]["file"]
+                .as_str()
+                .filter(|file| self.headers.contains_key(*file))
+            {
                 Some(predecessor) => successors.entry(predecessor).or_default().push(name),
                 None => drop(ready.insert(name.as_str())),
             }

@@ -50,7 +50,8 @@ fn a_call_gives_start_approval_and_stop_with_every_field() {
     let root = Dir::new();
     let audit = Audit::open(root.path(), LARGE).unwrap();
     let trace = TraceId::mint();
-    let mut record = Record::open(&audit, &trace, json!({"timeout_ms": 1000, "tool": "shell.exec", "extra": 1}));
+    let mut record =
+        Record::open(&audit, &trace, json!({"timeout_ms": 1000, "tool": "shell.exec", "extra": 1}));
     record.set(call_fields());
     record.set(json!({"trace_id": "forged", "arguments": {"command": "hunter2"}}));
     record.approvals().write("approved", "client", "session").unwrap();
@@ -70,14 +71,21 @@ fn a_call_gives_start_approval_and_stop_with_every_field() {
     record.finish(&facts, Some(&error), Some(Cause::Deadline));
 
     let records = records(root.path());
-    let keys = |record: &Value| record.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
+    let keys =
+        |record: &Value| record.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
     let call = "seq ts event trace_id session principal workspace transport protocol client tool arguments_hash cwd \
                 profile timeout_ms extra arguments";
     let [start] = of(&records, "call.start")[..] else { panic!("{records:?}") };
     assert_eq!(keys(start), format!("{call} mac"));
     let [approval] = of(&records, "approval")[..] else { panic!("{records:?}") };
-    assert_eq!(keys(approval), "seq ts event trace_id session principal tool arguments_hash outcome by mode mac",);
-    assert_eq!([&approval["outcome"], &approval["by"], &approval["mode"]], ["approved", "client", "session"]);
+    assert_eq!(
+        keys(approval),
+        "seq ts event trace_id session principal tool arguments_hash outcome by mode mac",
+    );
+    assert_eq!(
+        [&approval["outcome"], &approval["by"], &approval["mode"]],
+        ["approved", "client", "session"]
+    );
     let [stop] = of(&records, "call.stop")[..] else { panic!("{records:?}") };
     assert_eq!(
         keys(stop),
@@ -86,8 +94,14 @@ fn a_call_gives_start_approval_and_stop_with_every_field() {
         )
     );
     assert_eq!(stop["status"], "timed_out");
-    assert_eq!([&stop["error"], &stop["reason"], &stop["cause"]], ["deadline_exceeded", "slow", "deadline"]);
-    assert_eq!([&stop["exit_code"], &stop["signal"], &stop["stdout_bytes"], &stop["stderr_bytes"]], [3, 15, 10, 20]);
+    assert_eq!(
+        [&stop["error"], &stop["reason"], &stop["cause"]],
+        ["deadline_exceeded", "slow", "deadline"]
+    );
+    assert_eq!(
+        [&stop["exit_code"], &stop["signal"], &stop["stdout_bytes"], &stop["stderr_bytes"]],
+        [3, 15, 10, 20]
+    );
     assert!(stop["started"].as_str() <= stop["stopped"].as_str() && stop["started"].is_string());
     for record in [start, approval, stop] {
         assert_eq!(record["trace_id"], trace.as_str());
@@ -119,7 +133,8 @@ fn every_way_to_end_has_its_word_and_one_stop() {
         Record::open(&audit, &TraceId::mint(), call_fields()).finish(facts, error.as_ref(), *cause);
     }
     let records = records(root.path());
-    let found: Vec<_> = of(&records, "call.stop").iter().map(|stop| stop["status"].as_str().unwrap()).collect();
+    let found: Vec<_> =
+        of(&records, "call.stop").iter().map(|stop| stop["status"].as_str().unwrap()).collect();
     assert_eq!(found, cases.iter().map(|case| case.0).collect::<Vec<_>>());
     assert_eq!(of(&records, "call.start").len(), 0);
 }
@@ -174,9 +189,12 @@ fn refused_calls_are_recorded_or_counted_until_the_end() {
     drop(audit);
 
     let records = records(root.path());
-    let of_whom = |event: &str, who: &str| of(&records, event).into_iter().filter(|r| r["principal"] == who).count();
+    let of_whom = |event: &str, who: &str| {
+        of(&records, event).into_iter().filter(|r| r["principal"] == who).count()
+    };
     for (who, calls) in [("alice", 501), ("bob", 500)] {
-        let counts = of(&records, "call.refused").into_iter().filter(|record| record["principal"] == who);
+        let counts =
+            of(&records, "call.refused").into_iter().filter(|record| record["principal"] == who);
         let counted: u64 = counts.map(|record| record["count"].as_u64().unwrap()).sum();
         let stops = of_whom("call.stop", who) - usize::from(who == "alice");
         assert_eq!(stops as u64 + counted, calls, "{who}");
@@ -204,10 +222,16 @@ fn files_are_private_and_begin_with_a_header_that_links_the_one_before() {
     let (first, second) = (lines(&logs[0]), lines(&logs[1]));
     assert_eq!(first[0]["event"], "open");
     assert_eq!(first[0]["predecessor"], Value::Null);
-    assert_eq!([&first[0]["pid"], &first[0]["file"]], [&json!(std::process::id()), &json!(logs[0])]);
+    assert_eq!(
+        [&first[0]["pid"], &first[0]["file"]],
+        [&json!(std::process::id()), &json!(logs[0])]
+    );
     assert_eq!(first[0]["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(first[1]["event"], "close");
-    assert_eq!(second[0]["predecessor"], json!({"file": logs[0], "seq": 2, "mac": first[1]["mac"]}));
+    assert_eq!(
+        second[0]["predecessor"],
+        json!({"file": logs[0], "seq": 2, "mac": first[1]["mac"]})
+    );
     let report = intact(root.path());
     assert!(report.files.iter().all(|file| file.state == State::Closed && file.records == 2));
 }
@@ -215,7 +239,8 @@ fn files_are_private_and_begin_with_a_header_that_links_the_one_before() {
 #[test]
 fn two_handles_on_one_root_interleave() {
     let root = Dir::new();
-    let (one, two) = (Audit::open(root.path(), LARGE).unwrap(), Audit::open(root.path(), LARGE).unwrap());
+    let (one, two) =
+        (Audit::open(root.path(), LARGE).unwrap(), Audit::open(root.path(), LARGE).unwrap());
     for n in 0..100 {
         one.event("test", json!({"n": n})).unwrap();
         two.event("test", json!({"n": n})).unwrap();
@@ -258,8 +283,10 @@ fn processes_on_one_root_write_and_rotate_at_the_same_time() {
     let records = records(root.path());
     assert_eq!(of(&records, "test").len(), 1200);
     // Every file but the newest is the predecessor of exactly one other.
-    let mut linked: Vec<_> =
-        of(&records, "open").iter().filter_map(|open| open["predecessor"]["file"].as_str()).collect();
+    let mut linked: Vec<_> = of(&records, "open")
+        .iter()
+        .filter_map(|open| open["predecessor"]["file"].as_str())
+        .collect();
     linked.sort_unstable();
     let before = linked.len();
     linked.dedup();
@@ -332,10 +359,16 @@ fn one_changed_byte_anywhere_is_found_and_named() {
                 bytes[at] = byte;
                 fs::write(root.audit(name), &bytes).unwrap();
                 let report = verify(root.path()).unwrap();
-                let first = report.problems.first().unwrap_or_else(|| panic!("{name} byte {at} to {byte}"));
+                let first =
+                    report.problems.first().unwrap_or_else(|| panic!("{name} byte {at} to {byte}"));
                 if logs.contains(name) {
-                    let line = original[..at].iter().filter(|byte| **byte == b'\n').count() as u64 + 1;
-                    assert_eq!((&first.file, first.line), (name, line), "{name} byte {at}: {first}");
+                    let line =
+                        original[..at].iter().filter(|byte| **byte == b'\n').count() as u64 + 1;
+                    assert_eq!(
+                        (&first.file, first.line),
+                        (name, line),
+                        "{name} byte {at}: {first}"
+                    );
                 } else if name != "key" {
                     assert_eq!(&first.file, name, "{first}");
                 }
@@ -359,7 +392,11 @@ fn lines_removed_inserted_swapped_or_repeated_are_found_and_named() {
             let report = verify(root.path()).unwrap();
             let first = report.problems.first().unwrap_or_else(|| panic!("{what} line {}", at + 1));
             let place = at as u64 + 1;
-            assert_eq!((&first.file, first.line, first.seq), (name, place, Some(place)), "{what}: {first}");
+            assert_eq!(
+                (&first.file, first.line, first.seq),
+                (name, place, Some(place)),
+                "{what}: {first}"
+            );
         };
         for at in 0..lines.len() {
             let mut removed = lines.clone();
@@ -370,7 +407,11 @@ fn lines_removed_inserted_swapped_or_repeated_are_found_and_named() {
             repeated.insert(at, lines[at]);
             expect(&repeated, at + 1, "repeated");
 
-            for insert in [&b"\n"[..], b"{}\n", b"{\"seq\":3,\"ts\":\"x\",\"event\":\"test\",\"mac\":\"00\"}\n"] {
+            for insert in [
+                &b"\n"[..],
+                b"{}\n",
+                b"{\"seq\":3,\"ts\":\"x\",\"event\":\"test\",\"mac\":\"00\"}\n",
+            ] {
                 for place in [at, at + 1] {
                     let mut inserted = lines.clone();
                     inserted.insert(place, insert);
@@ -444,7 +485,8 @@ fn turning_back_a_file_with_its_head_or_latest_is_found_by_the_next_link() {
     one.event("test", json!({"n": 1})).unwrap();
     let name = root.logs().remove(0);
     let head = super::store::head_of(&name);
-    let old = [&name, &head, "latest"].map(|name| (root.audit(name), fs::read(root.audit(name)).unwrap()));
+    let old = [&name, &head, "latest"]
+        .map(|name| (root.audit(name), fs::read(root.audit(name)).unwrap()));
     one.event("test", json!({"n": 2})).unwrap();
     drop(one);
     let two = Audit::open(root.path(), LARGE).unwrap();
@@ -457,7 +499,12 @@ fn turning_back_a_file_with_its_head_or_latest_is_found_by_the_next_link() {
     assert_eq!(verify(root.path()).unwrap().problems[0].file, head);
     fs::write(&old[0].0, &old[0].1).unwrap();
     let report = verify(root.path()).unwrap();
-    assert_eq!((&report.problems[0].file, report.problems[0].seq), (&name, Some(4)), "{:?}", report.problems);
+    assert_eq!(
+        (&report.problems[0].file, report.problems[0].seq),
+        (&name, Some(4)),
+        "{:?}",
+        report.problems
+    );
     for (path, bytes) in &new {
         fs::write(path, bytes).unwrap();
     }
@@ -493,9 +540,15 @@ fn a_torn_tail_is_a_crash_and_garbage_is_not() {
     fs::write(root.audit(&name), [&whole[..], b"{\"seq\":5,\"ts\":"].concat()).unwrap();
     let next = Audit::open(root.path(), LARGE).unwrap();
     let report = intact(root.path());
-    assert_eq!([report.files[0].state, report.files[1].state], [State::Crashed { torn: 14 }, State::Open]);
+    assert_eq!(
+        [report.files[0].state, report.files[1].state],
+        [State::Crashed { torn: 14 }, State::Open]
+    );
     let records = records(root.path());
-    assert_eq!([&records[4]["predecessor"]["file"], &records[4]["predecessor"]["seq"]], [&json!(name), &json!(4)]);
+    assert_eq!(
+        [&records[4]["predecessor"]["file"], &records[4]["predecessor"]["seq"]],
+        [&json!(name), &json!(4)]
+    );
     drop(next);
 
     for garbage in [&b"x"[..], b"{\"seq\":6,", b"\x00\x00"] {
@@ -507,7 +560,8 @@ fn a_torn_tail_is_a_crash_and_garbage_is_not() {
 
 #[test]
 fn a_killed_process_leaves_a_log_that_is_a_crash_and_nothing_worse() {
-    const NAME: &str = "audit::tests::a_killed_process_leaves_a_log_that_is_a_crash_and_nothing_worse";
+    const NAME: &str =
+        "audit::tests::a_killed_process_leaves_a_log_that_is_a_crash_and_nothing_worse";
     if let Some(root) = child_root() {
         let audit = Audit::open(&root, 50_000).unwrap();
         for n in 0.. {
@@ -530,8 +584,13 @@ fn a_killed_process_leaves_a_log_that_is_a_crash_and_nothing_worse() {
     let audit = Audit::open(root.path(), LARGE).unwrap();
     audit.event("test", json!({"n": 0})).unwrap();
     let report = intact(root.path());
-    assert_eq!(report.files.iter().filter(|file| matches!(file.state, State::Crashed { .. })).count(), 5);
-    assert!(!super::store::names(&root.audit("")).unwrap().iter().any(|name| name.starts_with("tmp-")));
+    assert_eq!(
+        report.files.iter().filter(|file| matches!(file.state, State::Crashed { .. })).count(),
+        5
+    );
+    assert!(
+        !super::store::names(&root.audit("")).unwrap().iter().any(|name| name.starts_with("tmp-"))
+    );
 }
 
 fn refused(result: Result<()>) {
@@ -599,7 +658,12 @@ fn a_rotation_without_room_goes_on_in_the_old_file() {
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
         let report = intact(root.path());
         assert!(report.notes.is_empty(), "{:?}", report.notes);
-        assert!(!super::store::names(&root.audit("")).unwrap().iter().any(|name| name.starts_with("tmp-")));
+        assert!(
+            !super::store::names(&root.audit(""))
+                .unwrap()
+                .iter()
+                .any(|name| name.starts_with("tmp-"))
+        );
         assert_eq!(of(&records(root.path()), "test").len(), 20);
         assert!(report.files.len() > 1);
         return;
@@ -675,7 +739,8 @@ fn after_close_nothing_is_written() {
 #[test]
 fn a_latest_turned_back_or_damaged_shows_after_it_was_replaced() {
     let root = Dir::new();
-    let open_and_write = || Audit::open(root.path(), LARGE).unwrap().event("test", json!({})).unwrap();
+    let open_and_write =
+        || Audit::open(root.path(), LARGE).unwrap().event("test", json!({})).unwrap();
     open_and_write();
     let old = fs::read(root.audit("latest")).unwrap();
     open_and_write();
@@ -705,7 +770,8 @@ fn a_latest_turned_back_or_damaged_shows_after_it_was_replaced() {
 fn figures() {
     let root = Dir::new();
     let audit = Audit::open(root.path(), 16 << 20).unwrap();
-    let count: u32 = std::env::var("RINGFENCE_AUDIT_RECORDS").map_or(10_000, |count| count.parse().unwrap());
+    let count: u32 =
+        std::env::var("RINGFENCE_AUDIT_RECORDS").map_or(10_000, |count| count.parse().unwrap());
     let fields = call_fields();
     let begin = Instant::now();
     for _ in 0..count {
@@ -720,7 +786,12 @@ fn figures() {
     );
     let begin = Instant::now();
     let report = intact(root.path());
-    println!("verified {} records in {} files in {:?}", report.records, report.files.len(), begin.elapsed());
+    println!(
+        "verified {} records in {} files in {:?}",
+        report.records,
+        report.files.len(),
+        begin.elapsed()
+    );
     assert!(report.records > u64::from(count));
 }
 
@@ -747,7 +818,11 @@ fn garbage_on_a_file_in_use_is_found_and_a_record_being_written_is_not() {
         let shown = String::from_utf8_lossy(added);
         assert_eq!(!report.problems.is_empty(), is_garbage, "{shown}: {:#?}", report.problems);
         if is_garbage {
-            assert_eq!((report.problems[0].file.as_str(), report.problems[0].line), (name.as_str(), 3), "{shown}");
+            assert_eq!(
+                (report.problems[0].file.as_str(), report.problems[0].line),
+                (name.as_str(), 3),
+                "{shown}"
+            );
             assert_eq!(report.files[0].state, State::Broken, "{shown}");
         }
     }
@@ -755,7 +830,9 @@ fn garbage_on_a_file_in_use_is_found_and_a_record_being_written_is_not() {
 
 #[test]
 fn what_is_no_regular_file_is_named_and_neither_blocks_nor_ends_a_check() {
-    let fifo = |path: &Path| assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    let fifo = |path: &Path| {
+        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success())
+    };
     let root = Dir::new();
     let audit = Audit::open(root.path(), LARGE).unwrap();
     fifo(&root.audit("a-pipe.jsonl"));
@@ -766,7 +843,10 @@ fn what_is_no_regular_file_is_named_and_neither_blocks_nor_ends_a_check() {
     let named: Vec<&str> = report.problems.iter().map(|problem| problem.file.as_str()).collect();
     let irregular = ["a-pipe.jsonl", "b-directory.jsonl", "c-device.jsonl", "e-head.head"];
     assert_eq!(named, irregular);
-    assert!(report.problems.iter().all(|problem| problem.what.contains("not a regular file")), "{report:#?}");
+    assert!(
+        report.problems.iter().all(|problem| problem.what.contains("not a regular file")),
+        "{report:#?}"
+    );
     assert_eq!(records(root.path()).len(), 1, "what is a record is still shown");
     drop(audit);
 

@@ -70,13 +70,19 @@ fn verify_once(store: &Store) -> Result<Report> {
     check_lone_heads(store, &names, &survey, &mut problems, &mut notes);
     let leftovers = survey.pruned.leftovers(&names).len();
     if leftovers > 0 {
-        notes.push(format!("crash: pruned files that are not removed yet: {leftovers}; the next prune removes them"));
+        notes.push(format!(
+            "crash: pruned files that are not removed yet: {leftovers}; the next prune removes them"
+        ));
     }
     problems.sort();
     problems.dedup_by(|later, first| later.file == first.file && later.line == first.line);
     let files: Vec<_> = scans
         .iter()
-        .map(|(name, scan)| FileReport { name: (*name).to_owned(), records: scan.records, state: scan.state })
+        .map(|(name, scan)| FileReport {
+            name: (*name).to_owned(),
+            records: scan.records,
+            state: scan.state,
+        })
         .collect();
     let records = files.iter().map(|file| file.records).sum();
     Ok(Report { records, files, problems, notes, pruned: survey.pruned.summary().cloned() })
@@ -94,7 +100,12 @@ pub(super) fn unreadable(error: io::Error) -> Error {
 }
 
 pub(super) fn missing(file: &str, what: String) -> Problem {
-    Problem { file: file.to_owned(), line: 1, seq: Some(1), what: format!("the file is missing: {what}") }
+    Problem {
+        file: file.to_owned(),
+        line: 1,
+        seq: Some(1),
+        what: format!("the file is missing: {what}"),
+    }
 }
 
 /// Every record that a header links must be there, or a sealed record must say that exactly this one was pruned.
@@ -127,7 +138,8 @@ fn check_order(scans: &BTreeMap<&str, Scan>, problems: &mut Vec<Problem>) {
     let mut linked = BTreeMap::new();
     for (name, scan) in scans {
         let Some(header) = &scan.header else { continue };
-        let mut broken = |what| problems.push(Problem { file: (*name).into(), line: 1, seq: Some(1), what });
+        let mut broken =
+            |what| problems.push(Problem { file: (*name).into(), line: 1, seq: Some(1), what });
         if let Some(what) = header["latest_damaged"].as_str() {
             broken(format!(
                 "when this file was opened, `{LATEST}` was not right ({what}): files before it may be gone"
@@ -137,7 +149,9 @@ fn check_order(scans: &BTreeMap<&str, Scan>, problems: &mut Vec<Problem>) {
             && scan.records > 1
             && let Some(other) = linked.insert(file, name)
         {
-            broken(format!("it links {file} as {other} does: `{LATEST}` was turned back, files before it may be gone"));
+            broken(format!(
+                "it links {file} as {other} does: `{LATEST}` was turned back, files before it may be gone"
+            ));
         }
     }
 }
@@ -167,7 +181,9 @@ fn check_latest(
         Some(Err(what)) => return problems.push(damaged(what)),
         None if scans.is_empty() => return,
         // The very first process may die before it has written it.
-        None if scans.len() == 1 && scans.values().all(|scan| scan.records <= 1 && scan.problem.is_none()) => {
+        None if scans.len() == 1
+            && scans.values().all(|scan| scan.records <= 1 && scan.problem.is_none()) =>
+        {
             return notes.push("crash: the first file was opened and never used".into());
         }
         None => return problems.push(damaged("it is missing".into())),
@@ -177,10 +193,16 @@ fn check_latest(
     }
     // A file that has more than its header was entered here when it was opened.
     let newer = scans.iter().find(|(_, scan)| {
-        scan.records > 1 && scan.header.as_ref().is_some_and(|header| header["predecessor"]["file"] == latest.as_str())
+        scan.records > 1
+            && scan
+                .header
+                .as_ref()
+                .is_some_and(|header| header["predecessor"]["file"] == latest.as_str())
     });
     if let Some((newer, _)) = newer {
-        problems.push(damaged(format!("it is out of date: it names {latest}, but {newer} was opened after that")));
+        problems.push(damaged(format!(
+            "it is out of date: it names {latest}, but {newer} was opened after that"
+        )));
     }
 }
 
@@ -197,11 +219,14 @@ fn check_lone_heads(
         if survey.headers.contains_key(&file) || survey.pruned.names(&file) {
             continue;
         }
-        let empty = fs::metadata(store.path(head)).is_ok_and(|found| found.is_file() && found.len() == 0);
+        let empty =
+            fs::metadata(store.path(head)).is_ok_and(|found| found.is_file() && found.len() == 0);
         match store.head(&file) {
             _ if empty => notes.push(format!("crash: {file} was never opened")),
             Ok((1, _)) => notes.push(format!("crash: {file} was never opened")),
-            Ok((seq, _)) => problems.push(missing(&file, format!("its head says that it holds {seq} records"))),
+            Ok((seq, _)) => {
+                problems.push(missing(&file, format!("its head says that it holds {seq} records")))
+            }
             Err(what) => problems.push(Problem { file: head.clone(), line: 1, seq: None, what }),
         }
     }

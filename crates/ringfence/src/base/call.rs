@@ -113,7 +113,11 @@ impl Output {
             Value::Object(map) => map,
             other => Map::from_iter([("value".to_owned(), other)]),
         };
-        Output { content: vec![Block::Text(text.into())], structured: Some(structured), ..Output::default() }
+        Output {
+            content: vec![Block::Text(text.into())],
+            structured: Some(structured),
+            ..Output::default()
+        }
     }
 
     pub fn text(text: impl Into<String>) -> Self {

@@ -140,7 +140,12 @@ impl Caller {
         }
         known::redact_value(&mut data);
         let (done, taken) = oneshot::channel();
-        if self.events.send(Event::Log { level, logger: logger.to_owned(), data, done }).await.is_ok() {
+        if self
+            .events
+            .send(Event::Log { level, logger: logger.to_owned(), data, done })
+            .await
+            .is_ok()
+        {
             let _ = taken.await;
         }
     }
@@ -165,11 +170,14 @@ impl Caller {
             return Ok(());
         }
         let declaration = ability.declaration();
-        Err(Error::new(Kind::InvalidRequest, "the call needs a capability that the client did not declare")
-            .reason("missing_capability")
-            .code(-32021)
-            .hint(format!("Declare {declaration} in the client's capabilities, or use another tool."))
-            .with("requiredCapabilities", declaration))
+        Err(Error::new(
+            Kind::InvalidRequest,
+            "the call needs a capability that the client did not declare",
+        )
+        .reason("missing_capability")
+        .code(-32021)
+        .hint(format!("Declare {declaration} in the client's capabilities, or use another tool."))
+        .with("requiredCapabilities", declaration))
     }
 
     /// Goes on in the background: the client gets a task at once and looks after it by its id. Nothing happens
@@ -187,17 +195,31 @@ impl Caller {
 
     /// Asks the client several things in one round.
     pub async fn ask_all(&self, questions: Vec<(&'static str, Value)>) -> Vec<Result<Value>> {
-        self.put(questions.into_iter().map(|(method, params)| (None, method, params)).collect()).await
+        self.put(questions.into_iter().map(|(method, params)| (None, method, params)).collect())
+            .await
     }
 
     /// The same under names of the tool's own: `(name, method, params)`.
-    pub async fn ask_all_named(&self, questions: Vec<(&'static str, &'static str, Value)>) -> Vec<Result<Value>> {
-        self.put(questions.into_iter().map(|(key, method, params)| (Some(key), method, params)).collect()).await
+    pub async fn ask_all_named(
+        &self,
+        questions: Vec<(&'static str, &'static str, Value)>,
+    ) -> Vec<Result<Value>> {
+        self.put(
+            questions
+                .into_iter()
+                .map(|(key, method, params)| (Some(key), method, params))
+                .collect(),
+        )
+        .await
     }
 
     /// A client is never asked for what it did not declare, so a round is put whole or not at all.
-    async fn put(&self, questions: Vec<(Option<&'static str>, &'static str, Value)>) -> Vec<Result<Value>> {
-        let lacking = |method| Ability::of(method).filter(|ability| self.require(*ability).is_err());
+    async fn put(
+        &self,
+        questions: Vec<(Option<&'static str>, &'static str, Value)>,
+    ) -> Vec<Result<Value>> {
+        let lacking =
+            |method| Ability::of(method).filter(|ability| self.require(*ability).is_err());
         if let Some(ability) = questions.iter().find_map(|(_, method, _)| lacking(method)) {
             return questions.iter().map(|_| self.require(ability).map(|()| Value::Null)).collect();
         }
@@ -221,11 +243,22 @@ impl Caller {
     }
 
     pub async fn ask(&self, method: &'static str, params: Value) -> Result<Value> {
-        self.ask_all(vec![(method, params)]).await.pop().unwrap_or_else(|| Ok(Value::Object(Map::new())))
+        self.ask_all(vec![(method, params)])
+            .await
+            .pop()
+            .unwrap_or_else(|| Ok(Value::Object(Map::new())))
     }
 
-    pub async fn ask_named(&self, key: &'static str, method: &'static str, params: Value) -> Result<Value> {
-        self.ask_all_named(vec![(key, method, params)]).await.pop().unwrap_or_else(|| Ok(Value::Object(Map::new())))
+    pub async fn ask_named(
+        &self,
+        key: &'static str,
+        method: &'static str,
+        params: Value,
+    ) -> Result<Value> {
+        self.ask_all_named(vec![(key, method, params)])
+            .await
+            .pop()
+            .unwrap_or_else(|| Ok(Value::Object(Map::new())))
     }
 }
 
@@ -235,7 +268,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_is_never_asked_for_what_it_did_not_declare() {
-        let (caller, mut events) = Caller::new(Abilities { elicitation: true, ..Abilities::default() });
+        let (caller, mut events) =
+            Caller::new(Abilities { elicitation: true, ..Abilities::default() });
         let round = vec![("elicitation/create", json!({})), ("sampling/createMessage", json!({}))];
         for answer in caller.ask_all(round).await {
             let error = answer.unwrap_err();

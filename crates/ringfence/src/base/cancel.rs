@@ -54,7 +54,11 @@ impl Cancel {
     }
 
     pub fn child(&self) -> Cancel {
-        Cancel { token: self.token.child_token(), cause: Arc::default(), parent: Some(Arc::new(self.clone())) }
+        Cancel {
+            token: self.token.child_token(),
+            cause: Arc::default(),
+            parent: Some(Arc::new(self.clone())),
+        }
     }
 
     /// What everything ends with: the server's own.

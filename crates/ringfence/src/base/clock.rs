@@ -12,7 +12,9 @@ pub fn now_utc() -> String {
 }
 
 pub fn unix_millis() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(u64::MAX))
 }
 
 pub fn format_utc(time: SystemTime) -> String {
@@ -76,7 +78,11 @@ struct DeadlineState {
 impl Deadline {
     pub fn after(limit: Duration) -> Self {
         Deadline {
-            state: Mutex::new(DeadlineState { left: limit, running_since: Some(Instant::now()), pauses: 0 }),
+            state: Mutex::new(DeadlineState {
+                left: limit,
+                running_since: Some(Instant::now()),
+                pauses: 0,
+            }),
             changed: Notify::new(),
         }
     }
@@ -134,7 +140,8 @@ impl Drop for Pause<'_> {
 
 /// A span of time as people write it: `30s`, `10m`, `2h`, `7d`, `8w`.
 pub fn parse_span(text: &str) -> Option<Duration> {
-    let (number, unit) = text.split_at(text.len() - text.chars().next_back().map_or(0, char::len_utf8));
+    let (number, unit) =
+        text.split_at(text.len() - text.chars().next_back().map_or(0, char::len_utf8));
     let unit: u64 = match unit {
         "s" => 1,
         "m" => 60,
@@ -186,7 +193,9 @@ mod tests {
 
     #[test]
     fn spans_are_written_as_people_say_them() {
-        for (seconds, text) in [(0, "0 s"), (59, "59 s"), (60, "1 min 0 s"), (299, "4 min 59 s"), (7384, "2 h 3 min")] {
+        for (seconds, text) in
+            [(0, "0 s"), (59, "59 s"), (60, "1 min 0 s"), (299, "4 min 59 s"), (7384, "2 h 3 min")]
+        {
             assert_eq!(format_span(Duration::from_secs(seconds)), text);
         }
     }
@@ -194,7 +203,9 @@ mod tests {
     #[tokio::test]
     async fn a_paused_deadline_does_not_pass() {
         let limit = Duration::from_millis(40);
-        let waits = async |deadline: &Deadline| tokio::time::timeout(limit * 3, deadline.passed()).await.is_err();
+        let waits = async |deadline: &Deadline| {
+            tokio::time::timeout(limit * 3, deadline.passed()).await.is_err()
+        };
         let deadline = Deadline::after(limit);
         let pause = deadline.pause();
         assert!(waits(&deadline).await);

@@ -226,7 +226,9 @@ impl Error {
     pub fn log_line(&self) -> String {
         self.detail()
             .chars()
-            .flat_map(|c| if visible::is_hidden(c) { c.escape_default().collect() } else { vec![c] })
+            .flat_map(
+                |c| if visible::is_hidden(c) { c.escape_default().collect() } else { vec![c] },
+            )
             .collect()
     }
 
@@ -239,7 +241,10 @@ impl Error {
             body.insert("reason".into(), json!(reason));
         }
         body.insert("message".into(), json!(self.0.message));
-        body.insert("hint".into(), json!(self.0.hint.as_deref().unwrap_or_else(|| self.0.kind.default_hint())));
+        body.insert(
+            "hint".into(),
+            json!(self.0.hint.as_deref().unwrap_or_else(|| self.0.kind.default_hint())),
+        );
         body.insert("trace_id".into(), json!(trace_id.as_str()));
         for (key, value) in &self.0.data {
             body.insert(key.clone(), value.clone());
@@ -256,16 +261,22 @@ impl Kind {
             Kind::InvalidRequest => {
                 "Check the envelope: jsonrpc \"2.0\", a method, and an id that is a string or a number."
             }
-            Kind::MethodNotFound => "Ask `mcp.capabilities` or `server/discover` for what this server offers.",
+            Kind::MethodNotFound => {
+                "Ask `mcp.capabilities` or `server/discover` for what this server offers."
+            }
             Kind::UnknownTool => "Ask `tools/list` for the tools there are.",
             Kind::UnsupportedVersion => "Use one of the versions in `supported`.",
-            Kind::Unauthenticated => "Send `Authorization: Bearer <token>` with a token made for this server.",
+            Kind::Unauthenticated => {
+                "Send `Authorization: Bearer <token>` with a token made for this server."
+            }
             Kind::InvalidArguments => "Compare the arguments with the tool's inputSchema.",
             Kind::PermissionDenied => {
                 "The operator's policy does not allow this; do it another way or ask the operator."
             }
             Kind::ApprovalDenied => "The call was not approved; do not repeat it unchanged.",
-            Kind::ApprovalExpired => "Nobody answered in time; ask the user to be ready and call again.",
+            Kind::ApprovalExpired => {
+                "Nobody answered in time; ask the user to be ready and call again."
+            }
             Kind::NotFound => "Check the name.",
             Kind::Conflict => "Read the current state and try again.",
             Kind::TooLarge => "Ask for less at a time.",
@@ -313,7 +324,8 @@ mod tests {
 
     #[test]
     fn a_body_has_what_every_error_promises_and_no_source() {
-        let error = Error::permission_denied("outside_workspace", "no").source(std::io::Error::other("/etc/shadow"));
+        let error = Error::permission_denied("outside_workspace", "no")
+            .source(std::io::Error::other("/etc/shadow"));
         let body = error.body(&TraceId::mint());
         for key in ["code", "kind", "reason", "message", "hint", "trace_id"] {
             assert!(body.get(key).is_some(), "{key} missing in {body}");

@@ -24,14 +24,23 @@ impl Glob {
         if names.iter().any(|name| matches!(*name, "." | "..")) {
             return None;
         }
-        let plain = names.iter().take_while(|name| !name.contains(['*', '?', '[', '{', '}'])).count();
+        let plain =
+            names.iter().take_while(|name| !name.contains(['*', '?', '[', '{', '}'])).count();
         let base = names[..plain].iter().fold(PathBuf::from("/"), |base, name| base.join(name));
         let mut alternatives = Vec::new();
         expand(&names[plain..].join("/"), &mut alternatives)?;
-        let split = |one: &String| one.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let split = |one: &String| {
+            one.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+        };
         let alternatives: Vec<Vec<String>> = alternatives.iter().map(split).collect();
-        let sound = |name: &String| !matches!(name.as_str(), "." | "..") && name.matches('[').count() == closed(name);
-        alternatives.iter().flatten().all(sound).then(|| Glob { text: text.to_owned(), base, alternatives })
+        let sound = |name: &String| {
+            !matches!(name.as_str(), "." | "..") && name.matches('[').count() == closed(name)
+        };
+        alternatives.iter().flatten().all(sound).then(|| Glob {
+            text: text.to_owned(),
+            base,
+            alternatives,
+        })
     }
 
     /// The path that everything it names lies in, or is.
@@ -211,7 +220,11 @@ mod tests {
             ("/w/exact", "/w", false),
         ];
         for (pattern, path, expected) in cases {
-            assert_eq!(Glob::parse(pattern).unwrap().matches(Path::new(path)), expected, "{pattern} {path}");
+            assert_eq!(
+                Glob::parse(pattern).unwrap().matches(Path::new(path)),
+                expected,
+                "{pattern} {path}"
+            );
         }
     }
 

@@ -28,7 +28,8 @@ impl HeldDir {
         let lock = with_suffix(&path, LOCK);
         // Under its final name the file is never without its lock: another server's sweep would take it.
         let unpublished = with_suffix(&lock, ".new");
-        let held = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unpublished)?;
+        let held =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unpublished)?;
         flock(&held, FlockOperation::NonBlockingLockExclusive)?;
         std::fs::rename(&unpublished, &lock)?;
         DirBuilder::new().mode(0o700).create(&path)?;
@@ -64,7 +65,8 @@ pub fn sweep_abandoned(parent: &Path) {
         }
         let path = parent.join(id);
         let lock = with_suffix(&path, LOCK);
-        let nofollow = i32::try_from((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits()).unwrap_or_default();
+        let nofollow =
+            i32::try_from((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits()).unwrap_or_default();
         let held = match OpenOptions::new().write(true).custom_flags(nofollow).open(&lock) {
             Ok(file) => match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => Some(file),
@@ -72,7 +74,9 @@ pub fn sweep_abandoned(parent: &Path) {
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
-                tracing::warn!("the lock of a directory that may be abandoned cannot be opened: {error}");
+                tracing::warn!(
+                    "the lock of a directory that may be abandoned cannot be opened: {error}"
+                );
                 continue;
             }
         };
@@ -107,7 +111,8 @@ mod tests {
 
     fn names(dir: &Path) -> Vec<String> {
         let entries = std::fs::read_dir(dir).unwrap();
-        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     }
@@ -132,7 +137,10 @@ mod tests {
         std::os::unix::fs::symlink(&elsewhere, parent.join("s-6")).unwrap();
         std::os::unix::fs::symlink(&elsewhere, parent.join("s-2/link")).unwrap();
         sweep_abandoned(&parent);
-        assert_eq!(names(&parent), ["...lock", "..lock", ".lock", "s-1", "s-1.lock", "s-6", "unrelated"]);
+        assert_eq!(
+            names(&parent),
+            ["...lock", "..lock", ".lock", "s-1", "s-1.lock", "s-6", "unrelated"]
+        );
         assert_eq!(std::fs::read_to_string(held.path().join("o-1")).unwrap(), "in use");
         assert!(elsewhere.join("kept").exists());
         drop(held);

@@ -81,7 +81,12 @@ impl Known {
     }
 
     /// Goes over the bytes, and tells where in them each value ends and how long it is.
-    pub(super) fn scan(&self, mut state: StateID, bytes: &[u8], mut found: impl FnMut(usize, usize, usize)) -> StateID {
+    pub(super) fn scan(
+        &self,
+        mut state: StateID,
+        bytes: &[u8],
+        mut found: impl FnMut(usize, usize, usize),
+    ) -> StateID {
         let mut at = 0;
         while at < bytes.len() {
             if state == self.start {
@@ -150,7 +155,8 @@ pub(super) fn current() -> Option<Arc<Known>> {
 pub fn learn<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a Secret)>) {
     // Those who learn wait for each other; those who look do not wait for them.
     let mut learnt = LEARNT.lock().unwrap_or_else(PoisonError::into_inner);
-    let now: Vec<(&str, &Secret)> = secrets.into_iter().filter(|(_, secret)| is_searchable(secret)).collect();
+    let now: Vec<(&str, &Secret)> =
+        secrets.into_iter().filter(|(_, secret)| is_searchable(secret)).collect();
     let is = |one: &Secret, other: &Secret| one.expose() == other.expose();
     let is_new = now.iter().any(|(_, secret)| !learnt.iter().any(|(_, old)| is(old, secret)));
     // The newest last.
@@ -178,7 +184,9 @@ pub fn learn<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a Secret)>) {
     *KNOWN.write().unwrap_or_else(PoisonError::into_inner) = made;
     CHANGES.fetch_add(1, Ordering::AcqRel);
     if forgotten > 0 {
-        tracing::warn!("{forgotten} values of secrets that were replaced long ago are not searched for any more");
+        tracing::warn!(
+            "{forgotten} values of secrets that were replaced long ago are not searched for any more"
+        );
     }
 }
 
@@ -202,7 +210,9 @@ pub fn cut(bytes: &[u8], part: Range<usize>) -> Vec<Range<usize>> {
     let (mut cut, mut rest): (Vec<_>, Vec<_>) =
         finds.into_iter().partition(|find| crosses(find, part.start) || crosses(find, part.end));
     loop {
-        let touches = |find: &Range<usize>| cut.iter().any(|one| one.start < find.end && find.start < one.end);
+        let touches = |find: &Range<usize>| {
+            cut.iter().any(|one| one.start < find.end && find.start < one.end)
+        };
         let (more, others): (Vec<_>, Vec<_>) = rest.into_iter().partition(touches);
         if more.is_empty() {
             break;
@@ -217,14 +227,19 @@ pub fn cut(bytes: &[u8], part: Range<usize>) -> Vec<Range<usize>> {
 pub fn mask(bytes: &[u8]) -> Cow<'_, [u8]> {
     let mut masked = Cow::Borrowed(bytes);
     let Some(known) = current() else { return masked };
-    known.scan(known.start(), bytes, |end, length, _| masked.to_mut()[end - length..end].fill(b'*'));
+    known
+        .scan(known.start(), bytes, |end, length, _| masked.to_mut()[end - length..end].fill(b'*'));
     masked
 }
 
 /// Puts stars in place of every value in this part of the bytes, values in UTF-16 and those that reach beyond the part
 /// included. For bytes that are given out in an encoding, where no later search finds a value. `read` gives the bytes
 /// from a place on. True when there was a value.
-pub fn mask_part<E>(at: u64, part: &mut [u8], read: impl FnOnce(u64, usize) -> Result<Vec<u8>, E>) -> Result<bool, E> {
+pub fn mask_part<E>(
+    at: u64,
+    part: &mut [u8],
+    read: impl FnOnce(u64, usize) -> Result<Vec<u8>, E>,
+) -> Result<bool, E> {
     let Some(known) = current().filter(|_| !part.is_empty()) else { return Ok(false) };
     // A character of UTF-16 has two bytes.
     let reach = 2 * known.longest;
@@ -234,7 +249,8 @@ pub fn mask_part<E>(at: u64, part: &mut [u8], read: impl FnOnce(u64, usize) -> R
     known.scan(known.start(), &around, |end, length, _| finds.push(end - length..end));
     let mut is_masked = false;
     for find in finds {
-        let inside = find.start.max(before) - before..find.end.min(before + part.len()).saturating_sub(before);
+        let inside = find.start.max(before) - before
+            ..find.end.min(before + part.len()).saturating_sub(before);
         if let Some(hidden) = part.get_mut(inside).filter(|hidden| !hidden.is_empty()) {
             hidden.fill(b'*');
             is_masked = true;
@@ -281,7 +297,10 @@ pub fn redact_map(map: &mut Map<String, Value>) {
         return;
     }
     if map.keys().any(|name| matches!(redact(name), Cow::Owned(_))) {
-        *map = std::mem::take(map).into_iter().map(|(name, value)| (redact(&name).into_owned(), value)).collect();
+        *map = std::mem::take(map)
+            .into_iter()
+            .map(|(name, value)| (redact(&name).into_owned(), value))
+            .collect();
     }
     map.values_mut().for_each(redact_value);
 }
@@ -321,17 +340,27 @@ mod tests {
     #[test]
     fn a_value_in_a_url_and_in_basic_authentication_is_found() {
         learn([("WEB", &Secret::new("w\u{e4}b p/ss:w+rd?"))]);
-        for written in ["w%C3%A4b%20p%2Fss%3Aw%2Brd%3F", "w%c3%a4b%20p%2fss%3aw%2brd%3f", "w%C3%A4b+p%2Fss%3Aw%2Brd%3F"]
-        {
-            assert_eq!(redact(&format!("https://h/?k={written}&x=1")), "https://h/?k=[secret:WEB]&x=1");
+        for written in [
+            "w%C3%A4b%20p%2Fss%3Aw%2Brd%3F",
+            "w%c3%a4b%20p%2fss%3aw%2brd%3f",
+            "w%C3%A4b+p%2Fss%3Aw%2Brd%3F",
+        ] {
+            assert_eq!(
+                redact(&format!("https://h/?k={written}&x=1")),
+                "https://h/?k=[secret:WEB]&x=1"
+            );
         }
         for user in ["", "a", "me", "bob", "token", "x-access-token"] {
             let header = STANDARD.encode(format!("{user}:w\u{e4}b p/ss:w+rd?"));
             let shown = redact(&format!("Authorization: Basic {header}")).into_owned();
-            let (before, after) = shown.split_once("[secret:WEB]").unwrap_or_else(|| panic!("{user}: {shown}"));
+            let (before, after) =
+                shown.split_once("[secret:WEB]").unwrap_or_else(|| panic!("{user}: {shown}"));
             let kept = before.trim_start_matches("Authorization: Basic ").len();
             // Of the user, of the colon, and of one character at either end.
-            assert!(kept <= (user.len() + 1) * 4 / 3 + 1 && after.trim_end_matches('=').len() <= 1, "{user}: {shown}");
+            assert!(
+                kept <= (user.len() + 1) * 4 / 3 + 1 && after.trim_end_matches('=').len() <= 1,
+                "{user}: {shown}"
+            );
         }
     }
 
@@ -340,7 +369,11 @@ mod tests {
         learn([("CUT", &Secret::new("0123456789-cut")), ("OVER", &Secret::new("-cut-and-more"))]);
         let text = b"a 0123456789-cut-and-more b 0123456789-cut.";
         assert!(cut(text, 0..text.len()).is_empty());
-        assert_eq!(cut(text, 10..25), [10..16, 12..25], "what overlaps one that is cut is told too");
+        assert_eq!(
+            cut(text, 10..25),
+            [10..16, 12..25],
+            "what overlaps one that is cut is told too"
+        );
         assert_eq!(cut(text, 0..4).first(), Some(&(2..4)));
         assert!(reach() >= 13);
     }

@@ -22,9 +22,13 @@ mod tests {
 
     #[test]
     fn dots_are_resolved_by_their_text() {
-        for (path, expected) in
-            [("a/./b/../c", "/w/a/c"), ("/x/../y", "/y"), ("../../..", "/"), (".", "/w"), ("", "/w")]
-        {
+        for (path, expected) in [
+            ("a/./b/../c", "/w/a/c"),
+            ("/x/../y", "/y"),
+            ("../../..", "/"),
+            (".", "/w"),
+            ("", "/w"),
+        ] {
             assert_eq!(normalize(Path::new("/w"), Path::new(path)), Path::new(expected), "{path}");
         }
     }

@@ -82,8 +82,18 @@ pub struct Narrowed {
 }
 
 /// System directories that a command cannot do without, so that no client can hide them.
-pub const MINIMAL: &[&str] =
-    &["/bin", "/sbin", "/usr", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/run/current-system/sw"];
+pub const MINIMAL: &[&str] = &[
+    "/bin",
+    "/sbin",
+    "/usr",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/nix/store",
+    "/run/current-system/sw",
+];
 
 impl Entry {
     pub fn path(path: impl Into<PathBuf>, access: Access) -> Entry {
@@ -100,7 +110,10 @@ impl Narrowing {
     pub fn most_restrictive() -> Narrowing {
         Narrowing {
             mode: "unreadable".to_owned(),
-            files: Some(Files { entries: vec![Entry::path("/", Access::Read)], ..Files::default() }),
+            files: Some(Files {
+                entries: vec![Entry::path("/", Access::Read)],
+                ..Files::default()
+            }),
             network: false,
             unsandboxed: true,
             ignored: Vec::new(),
@@ -146,10 +159,15 @@ impl Narrowing {
         if files.denied.is_empty() {
             return Ok(());
         }
-        let denied: Vec<Glob> =
-            files.denied.iter().map(|glob| glob.with_base(table::settled(glob.base(), rights))).collect();
+        let denied: Vec<Glob> = files
+            .denied
+            .iter()
+            .map(|glob| glob.with_base(table::settled(glob.base(), rights)))
+            .collect();
         for glob in denied.iter().filter(|glob| !glob.base().starts_with(&rights.workspace)) {
-            narrowed.ignored.push(format!("`{}` is enforced only below the workspace", glob.text()));
+            narrowed
+                .ignored
+                .push(format!("`{}` is enforced only below the workspace", glob.text()));
         }
         let roots = [&rights.workspace].into_iter().chain(&rights.writable);
         let found = scan::matching(roots, &denied).ok_or_else(|| {
@@ -192,9 +210,9 @@ impl Narrowing {
 fn drop_hidden(rights: &mut Rights) {
     let hidden = rights.hidden.clone();
     let workspace = rights.workspace.clone();
-    rights
-        .writable
-        .retain(|path| !(path.starts_with(&workspace) && hidden.iter().any(|hidden| path.starts_with(hidden))));
+    rights.writable.retain(|path| {
+        !(path.starts_with(&workspace) && hidden.iter().any(|hidden| path.starts_with(hidden)))
+    });
 }
 
 /// Whether every step from `root` down to `path` is a real directory.

@@ -43,7 +43,8 @@ fn distance(a: &str, b: &str) -> usize {
     for i in 0..a.len() {
         let mut next = vec![i + 1];
         for j in 0..b.len() {
-            let mut least = (row[j] + usize::from(a[i] != b[j])).min(row[j + 1] + 1).min(next[j] + 1);
+            let mut least =
+                (row[j] + usize::from(a[i] != b[j])).min(row[j + 1] + 1).min(next[j] + 1);
             if i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j] {
                 least = least.min(before[j - 1] + 1);
             }

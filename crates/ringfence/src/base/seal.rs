@@ -30,7 +30,11 @@ impl Sealer {
         let mut text = serde_json::to_vec(value).map_err(|error| failed().source(error))?;
         let nonce = random::<NONCE_LEN>();
         self.0
-            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(purpose.as_bytes()), &mut text)
+            .seal_in_place_append_tag(
+                Nonce::assume_unique_for_key(nonce),
+                Aad::from(purpose.as_bytes()),
+                &mut text,
+            )
             .map_err(|error| failed().source(error))?;
         let mut sealed = nonce.to_vec();
         sealed.append(&mut text);

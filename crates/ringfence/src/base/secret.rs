@@ -23,13 +23,23 @@ impl Secret {
 }
 
 /// Parts of a name that say its value is a secret.
-const SENSITIVE: [&str; 9] =
-    ["token", "secret", "password", "passwd", "api_key", "apikey", "authorization", "cookie", "credential"];
+const SENSITIVE: [&str; 9] = [
+    "token",
+    "secret",
+    "password",
+    "passwd",
+    "api_key",
+    "apikey",
+    "authorization",
+    "cookie",
+    "credential",
+];
 
 /// Whether a variable, argument or field of this name must not be shown: `GITHUB_TOKEN`, `signing_key` …
 pub fn is_sensitive(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    SENSITIVE.iter().any(|part| name.contains(part)) || ["_key", "pass", "_pwd"].iter().any(|end| name.ends_with(end))
+    SENSITIVE.iter().any(|part| name.contains(part))
+        || ["_key", "pass", "_pwd"].iter().any(|end| name.ends_with(end))
 }
 
 const HIDDEN: &str = "[redacted]";
@@ -49,7 +59,11 @@ pub fn redact_words(words: &[String]) -> Vec<String> {
         }
         shown.push(match word.split_once(['=', ':']) {
             _ if hide && !option && is_value(word) => HIDDEN.to_owned(),
-            Some((name, value)) if is_value(name) && is_value(bare(value)) && is_sensitive(&name.replace('-', "_")) => {
+            Some((name, value))
+                if is_value(name)
+                    && is_value(bare(value))
+                    && is_sensitive(&name.replace('-', "_")) =>
+            {
                 format!("{}{HIDDEN}", &word[..=name.len()])
             }
             _ => {
@@ -69,7 +83,8 @@ fn bare(value: &str) -> &str {
 }
 
 fn is_value(text: &str) -> bool {
-    !text.contains(|c: char| c.is_whitespace() || c.is_control() || ";|&$`(){}<>'\"\\*?".contains(c))
+    !text
+        .contains(|c: char| c.is_whitespace() || c.is_control() || ";|&$`(){}<>'\"\\*?".contains(c))
 }
 
 /// The value of a variable as it may be shown: what stands for a secret may, a password in an address may not.
@@ -92,7 +107,9 @@ pub fn shown_value(value: &str) -> String {
 
 /// `${NAME}` and nothing else.
 fn is_reference(text: &str) -> bool {
-    text.strip_prefix("${").and_then(|text| text.strip_suffix('}')).is_some_and(|name| !name.contains(['$', '{', '}']))
+    text.strip_prefix("${")
+        .and_then(|text| text.strip_suffix('}'))
+        .is_some_and(|name| !name.contains(['$', '{', '}']))
 }
 
 /// `https://name:password@host` without what is before the `@`.
@@ -100,7 +117,9 @@ fn without_userinfo(word: &str) -> String {
     let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     match rest[..end].rfind('@') {
-        Some(at) if is_value(scheme) && is_value(&rest[..at]) => format!("{scheme}://{HIDDEN}{}", &rest[at..]),
+        Some(at) if is_value(scheme) && is_value(&rest[..at]) => {
+            format!("{scheme}://{HIDDEN}{}", &rest[at..])
+        }
         _ => word.to_owned(),
     }
 }
@@ -133,7 +152,8 @@ mod word_tests {
 
     #[test]
     fn names_of_secrets_are_known() {
-        for name in ["GITHUB_TOKEN", "signing_key", "DB_PASS", "dbpass", "MYSQL_PWD", "PGPASSWORD"] {
+        for name in ["GITHUB_TOKEN", "signing_key", "DB_PASS", "dbpass", "MYSQL_PWD", "PGPASSWORD"]
+        {
             assert!(is_sensitive(name), "{name}");
         }
         for name in ["PWD", "OLDPWD", "PASSES", "LANG", "BYPASS_X"] {
@@ -143,16 +163,29 @@ mod word_tests {
 
     #[test]
     fn secrets_in_the_words_of_a_command_are_not_shown() {
-        let shown =
-            |words: &[&str]| redact_words(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()).join(" ");
-        assert_eq!(shown(&["curl", "--token", "hunter2", "-X", "POST"]), "curl --token [redacted] -X POST");
+        let shown = |words: &[&str]| {
+            redact_words(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()).join(" ")
+        };
+        assert_eq!(
+            shown(&["curl", "--token", "hunter2", "-X", "POST"]),
+            "curl --token [redacted] -X POST"
+        );
         assert_eq!(
             shown(&["x", "--api-key=hunter2", "GITHUB_TOKEN=hunter2", "a=b"]),
             "x --api-key=[redacted] GITHUB_TOKEN=[redacted] a=b"
         );
-        assert_eq!(shown(&["git", "push", "https://me:hunter2@host/x@y"]), "git push https://[redacted]@host/x@y");
-        assert_eq!(shown(&["curl", "-H", "X-Api-Token: hunter2"]), "curl -H X-Api-Token:[redacted]");
-        assert_eq!(shown(&["curl", "-H", "Authorization: Bearer hunter2"]), "curl -H Authorization:[redacted]");
+        assert_eq!(
+            shown(&["git", "push", "https://me:hunter2@host/x@y"]),
+            "git push https://[redacted]@host/x@y"
+        );
+        assert_eq!(
+            shown(&["curl", "-H", "X-Api-Token: hunter2"]),
+            "curl -H X-Api-Token:[redacted]"
+        );
+        assert_eq!(
+            shown(&["curl", "-H", "Authorization: Bearer hunter2"]),
+            "curl -H Authorization:[redacted]"
+        );
         assert_eq!(shown(&["x", "--password", "--force", "y"]), "x --password --force y");
         known::learn([("DB", &Secret::new("pg://me:it's@host/x"))]);
         assert_eq!(

@@ -16,7 +16,10 @@ pub fn shown(arguments: &Map<String, Value>, hidden: &BTreeSet<String>) -> Value
                 let hide = |name: &str, value: &Value| match value {
                     _ if hidden.contains(name) => json!("[not shown]"),
                     Value::String(text) if is_sensitive(name) => {
-                        json!(format!("[not shown, {} characters given by this call]", text.chars().count()))
+                        json!(format!(
+                            "[not shown, {} characters given by this call]",
+                            text.chars().count()
+                        ))
                     }
                     _ if is_sensitive(name) => json!("[not shown]"),
                     value => show(value, hidden),

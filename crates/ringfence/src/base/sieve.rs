@@ -46,7 +46,16 @@ impl Sieve {
 
     fn of(known: Option<Arc<Known>>) -> Sieve {
         let state = known.as_ref().map_or_else(StateID::default, |known| known.start());
-        Sieve { known, count: None, state, held: Vec::new(), from: 0, finds: Vec::new(), covered: 0, last: None }
+        Sieve {
+            known,
+            count: None,
+            state,
+            held: Vec::new(),
+            from: 0,
+            finds: Vec::new(),
+            covered: 0,
+            last: None,
+        }
     }
 
     /// Takes the next piece, and gives what can be shown by now.
@@ -134,7 +143,8 @@ impl Sieve {
     /// From what was given last up to there, unless a value covers it.
     fn plain(&self, until: u64) -> &[u8] {
         let from = self.covered.max(self.from).min(until);
-        let place = |at: u64| usize::try_from(at.saturating_sub(self.from)).unwrap_or(self.held.len());
+        let place =
+            |at: u64| usize::try_from(at.saturating_sub(self.from)).unwrap_or(self.held.len());
         self.held.get(place(from)..place(until)).unwrap_or_default()
     }
 }

@@ -26,7 +26,8 @@ fn text(values: &[&str], chunks: &[&str]) -> String {
 fn replaced(values: &[&[u8]], whole: &[u8]) -> Vec<u8> {
     let mut finds = Vec::new();
     for start in 0..whole.len() {
-        let mut here: Vec<usize> = (0..values.len()).filter(|at| whole[start..].starts_with(values[*at])).collect();
+        let mut here: Vec<usize> =
+            (0..values.len()).filter(|at| whole[start..].starts_with(values[*at])).collect();
         here.sort_by_key(|at| Reverse(values[*at].len()));
         finds.extend(here.into_iter().map(|value| (start, start + values[value].len(), value)));
     }
@@ -39,7 +40,9 @@ fn replaced(values: &[&[u8]], whole: &[u8]) -> Vec<u8> {
             shown.extend_from_slice(&whole[covered..start]);
         }
         if start >= covered || last != Some(value) {
-            shown.extend_from_slice(format!("[secret:{}]", char::from(b'A' + value as u8)).as_bytes());
+            shown.extend_from_slice(
+                format!("[secret:{}]", char::from(b'A' + value as u8)).as_bytes(),
+            );
         }
         (covered, last) = (end, Some(value));
     }
@@ -67,10 +70,19 @@ fn values_go_wherever_the_pieces_are_cut() {
 #[test]
 fn values_that_overlap_leave_nothing_of_each_other() {
     // Without regard to the second value, its last ten bytes would be shown.
-    assert_eq!(text(&["password1234", "1234topsecret!"], &["<password12", "34topsecret!>"]), "<[secret:A][secret:B]>");
+    assert_eq!(
+        text(&["password1234", "1234topsecret!"], &["<password12", "34topsecret!>"]),
+        "<[secret:A][secret:B]>"
+    );
     // One inside another, one the beginning of another, one the end of another.
-    assert_eq!(text(&["abcdefghijkl", "cdefghij"], &["abcdefghijk", "l abcdefghij"]), "[secret:A] ab[secret:B]");
-    assert_eq!(text(&["abcdefgh", "abcdefghij"], &["abcdefgh", "ij abcdefgh", "i"]), "[secret:B] [secret:A]i");
+    assert_eq!(
+        text(&["abcdefghijkl", "cdefghij"], &["abcdefghijk", "l abcdefghij"]),
+        "[secret:A] ab[secret:B]"
+    );
+    assert_eq!(
+        text(&["abcdefgh", "abcdefghij"], &["abcdefgh", "ij abcdefgh", "i"]),
+        "[secret:B] [secret:A]i"
+    );
     assert_eq!(text(&["abcdefgh", "efgh"], &["abcdefg", "h efgh"]), "[secret:A] [secret:B]");
     // One that overlaps with itself is one.
     assert_eq!(text(&["aaaaaaaa"], &["b", &"a".repeat(20), &"a".repeat(20), "b"]), "b[secret:A]b");
@@ -128,7 +140,9 @@ fn any_chunking_is_as_replacing_in_the_whole() {
         for _ in 0..1 + dice.below(6) {
             let value: Vec<u8> = match values.last() {
                 // A beginning or an end of the one before, with something more.
-                Some(before) if dice.below(3) == 0 => [&before[before.len() / 2..], &letters[..1]].concat(),
+                Some(before) if dice.below(3) == 0 => {
+                    [&before[before.len() / 2..], &letters[..1]].concat()
+                }
                 _ => (0..1 + dice.below(9)).map(|_| letters[dice.below(letters.len())]).collect(),
             };
             if !values.contains(&value) {
@@ -151,7 +165,11 @@ fn any_chunking_is_as_replacing_in_the_whole() {
             rest = after;
         }
         let wanted = replaced(&values, &whole);
-        assert_eq!(sifted(&values, &chunks), wanted, "seed {seed}, round {round}: {values:?} {chunks:?}");
+        assert_eq!(
+            sifted(&values, &chunks),
+            wanted,
+            "seed {seed}, round {round}: {values:?} {chunks:?}"
+        );
         assert_eq!(sifted(&values, &[&whole]), wanted, "seed {seed}, round {round}, at once");
     }
 }

@@ -38,7 +38,8 @@ impl TokenBucket {
     fn refill(&mut self, now: Instant) -> Instant {
         let since = *self.refilled.get_or_insert(now);
         let elapsed = now.saturating_duration_since(since);
-        let earned = u32::try_from(elapsed.as_nanos() / self.interval.as_nanos().max(1)).unwrap_or(u32::MAX);
+        let earned =
+            u32::try_from(elapsed.as_nanos() / self.interval.as_nanos().max(1)).unwrap_or(u32::MAX);
         let refilled = match self.left.saturating_add(earned) {
             left if left >= self.burst => {
                 self.left = self.burst;

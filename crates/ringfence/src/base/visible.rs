@@ -10,8 +10,7 @@ use regex::Regex;
 
 /// Control, format, private, unassigned; every space but U+0020; whatever Unicode tells a renderer to ignore. Then what
 /// is blank although Unicode counts it among the symbols: the braille blank, a musical and two hieroglyphic blanks.
-const HIDDEN: &str =
-    r"^[\p{C}\p{Z}\p{White_Space}\p{Default_Ignorable_Code_Point}\u{2800}\u{1D159}\u{13441}\u{13442}]$";
+const HIDDEN: &str = r"^[\p{C}\p{Z}\p{White_Space}\p{Default_Ignorable_Code_Point}\u{2800}\u{1D159}\u{13441}\u{13442}]$";
 
 /// Combining marks after one letter that are drawn; no language needs more, and a pile of them covers its neighbours.
 const MARKS: usize = 3;
@@ -20,7 +19,9 @@ const MARKS: usize = 3;
 const SPACES: usize = 16;
 
 fn class(pattern: &'static str) -> Option<Regex> {
-    Regex::new(pattern).inspect_err(|error| tracing::error!("the table of hidden characters: {error}")).ok()
+    Regex::new(pattern)
+        .inspect_err(|error| tracing::error!("the table of hidden characters: {error}"))
+        .ok()
 }
 
 fn is_in(class: &Option<Regex>, c: char) -> bool {
@@ -61,7 +62,12 @@ pub fn command_line(program: &str, words: &[String]) -> String {
         true => word.to_owned(),
         false => format!("'{}'", word.replace('\'', "'\\''")),
     };
-    [program].into_iter().chain(words.iter().map(String::as_str)).map(quote).collect::<Vec<_>>().join(" ")
+    [program]
+        .into_iter()
+        .chain(words.iter().map(String::as_str))
+        .map(quote)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 #[derive(Default)]
@@ -135,13 +141,17 @@ mod tests {
     fn everything_that_cannot_be_seen_is_an_escape() {
         let hidden = [
             0x00, 0x07, 0x1f, 0x7f, 0x80, 0x85, 0x9f, // control
-            0xa0, 0x1680, 0x2000, 0x2007, 0x200a, 0x2028, 0x2029, 0x202f, 0x205f, 0x3000, // spaces
-            0xad, 0x34f, 0x61c, 0x70f, 0x180b, 0x180e, 0x180f, 0x200b, 0x200d, 0x200f, 0x202a, 0x202e, 0x2060, 0x2061,
-            0x2065, 0x2066, 0x2069, 0x206f, 0xfeff, 0xfff0, 0xfff9, 0xfffb, 0x110bd, 0x13430, 0x1bca0,
-            0x1d173, // format
-            0x115f, 0x1160, 0x17b4, 0x17b5, 0x3164, 0xffa0, 0x2800, 0x1d159, 0x13441, // blanks and fillers
-            0xfe00, 0xfe0f, 0xe0100, 0xe01ef, 0xe0001, 0xe0020, 0xe0041, 0xe007f, 0xe0fff, // selectors and tags
-            0xe000, 0xf8ff, 0xf0000, 0x10fffd, 0x378, 0x10ffff, 0xfdd0, 0x1ffff, // private, unassigned
+            0xa0, 0x1680, 0x2000, 0x2007, 0x200a, 0x2028, 0x2029, 0x202f, 0x205f,
+            0x3000, // spaces
+            0xad, 0x34f, 0x61c, 0x70f, 0x180b, 0x180e, 0x180f, 0x200b, 0x200d, 0x200f, 0x202a,
+            0x202e, 0x2060, 0x2061, 0x2065, 0x2066, 0x2069, 0x206f, 0xfeff, 0xfff0, 0xfff9, 0xfffb,
+            0x110bd, 0x13430, 0x1bca0, 0x1d173, // format
+            0x115f, 0x1160, 0x17b4, 0x17b5, 0x3164, 0xffa0, 0x2800, 0x1d159,
+            0x13441, // blanks and fillers
+            0xfe00, 0xfe0f, 0xe0100, 0xe01ef, 0xe0001, 0xe0020, 0xe0041, 0xe007f,
+            0xe0fff, // selectors and tags
+            0xe000, 0xf8ff, 0xf0000, 0x10fffd, 0x378, 0x10ffff, 0xfdd0,
+            0x1ffff, // private, unassigned
         ];
         for code in hidden {
             let c = char::from_u32(code).unwrap();
@@ -157,7 +167,10 @@ mod tests {
 
     #[test]
     fn a_command_line_keeps_its_words_apart() {
-        assert_eq!(command_line("ls", &["a b".to_owned(), "it's".to_owned(), String::new()]), "ls 'a b' 'it'\\''s' ''");
+        assert_eq!(
+            command_line("ls", &["a b".to_owned(), "it's".to_owned(), String::new()]),
+            "ls 'a b' 'it'\\''s' ''"
+        );
     }
 
     #[test]

@@ -100,12 +100,21 @@ impl Workspace {
         let given = std::path::absolute(path).map_err(failed)?;
         let path = std::fs::canonicalize(path).map_err(failed)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let base = openat(CWD, &path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
+        let base =
+            openat(CWD, &path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
         Self::beneath(base, path, given, closed)
     }
 
-    fn beneath(base: OwnedFd, path: PathBuf, given: PathBuf, closed: &[PathBuf]) -> Result<Workspace> {
-        let closed = closed.iter().filter_map(|shut| Closed::in_workspace(&path, shut)).map(|shut| shut.map(Arc::new));
+    fn beneath(
+        base: OwnedFd,
+        path: PathBuf,
+        given: PathBuf,
+        closed: &[PathBuf],
+    ) -> Result<Workspace> {
+        let closed = closed
+            .iter()
+            .filter_map(|shut| Closed::in_workspace(&path, shut))
+            .map(|shut| shut.map(Arc::new));
         Ok(Workspace {
             base: Arc::new(base),
             closed: closed.collect::<Result<_>>()?,
@@ -158,7 +167,9 @@ impl Workspace {
     /// Opens a regular file for reading.
     pub fn open_read(&self, path: &str) -> Result<Opened> {
         let object = match Walk::new(self, path)?.run(false)? {
-            (walk, End::Object { name, fd, stat }) => Object::regular(fd, &stat, walk.shown(Some(&name)))?,
+            (walk, End::Object { name, fd, stat }) => {
+                Object::regular(fd, &stat, walk.shown(Some(&name)))?
+            }
             (_, End::Directory) => return Err(is_directory(path)),
             (walk, End::Missing { name, rest }) => return Err(walk.no_such(&name, rest.is_empty())),
         };
@@ -197,7 +208,12 @@ impl Workspace {
             (walk, End::Object { name, fd, stat }) => {
                 let shown = walk.shown(Some(&name));
                 let existing = Object::regular(fd, &stat, shown.clone())?;
-                Ok(Place::Ready { dir: walk.into_dir(), name, path: shown, existing: Some(existing) })
+                Ok(Place::Ready {
+                    dir: walk.into_dir(),
+                    name,
+                    path: shown,
+                    existing: Some(existing),
+                })
             }
             (walk, End::Missing { name, rest }) if rest.is_empty() => {
                 let shown = walk.shown(Some(&name));
@@ -257,16 +273,21 @@ impl Closed {
             Err(_) => return None,
         };
         if names.is_empty() {
-            return Some(Err(Error::invalid_arguments("the workspace must not be the directory of the runtime files")
-                .hint("Choose another `--workspace` or `--root`.")));
+            return Some(Err(Error::invalid_arguments(
+                "the workspace must not be the directory of the runtime files",
+            )
+            .hint("Choose another `--workspace` or `--root`.")));
         }
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let object = openat(CWD, path, flags, Mode::empty()).and_then(|fd| fstat(&fd).map(|stat| (fd, Id::of(&stat))));
+        let object = openat(CWD, path, flags, Mode::empty())
+            .and_then(|fd| fstat(&fd).map(|stat| (fd, Id::of(&stat))));
         match object {
             Ok(object) => Some(Ok(Closed { names, object: Some(object) })),
             Err(Errno::NOENT) => Some(Ok(Closed { names, object: None })),
             // What cannot be inspected cannot be kept shut.
-            Err(errno) => Some(Err(Error::internal("cannot inspect a closed directory").source(errno))),
+            Err(errno) => {
+                Some(Err(Error::internal("cannot inspect a closed directory").source(errno)))
+            }
         }
     }
 }
@@ -303,10 +324,9 @@ impl Object {
 
     /// Another hold on the same object.
     pub fn again(&self) -> Result<Object> {
-        let fd = self
-            .fd
-            .try_clone()
-            .map_err(|error| os_error(Errno::from_io_error(&error).unwrap_or(Errno::IO), &self.path))?;
+        let fd = self.fd.try_clone().map_err(|error| {
+            os_error(Errno::from_io_error(&error).unwrap_or(Errno::IO), &self.path)
+        })?;
         Ok(Object { fd, path: self.path.clone() })
     }
 
@@ -334,7 +354,8 @@ impl Object {
 
 /// A caller's path as it may stand in a message.
 pub fn quoted(path: &str) -> String {
-    let mut shown: String = path.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).take(200).collect();
+    let mut shown: String =
+        path.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).take(200).collect();
     if path.chars().nth(200).is_some() {
         shown.push('…');
     }
@@ -342,8 +363,9 @@ pub fn quoted(path: &str) -> String {
 }
 
 fn outside() -> Error {
-    Error::permission_denied("outside_workspace", "the path leads outside the workspace")
-        .hint("Use a path relative to the workspace; symlinks are followed only while they stay inside.")
+    Error::permission_denied("outside_workspace", "the path leads outside the workspace").hint(
+        "Use a path relative to the workspace; symlinks are followed only while they stay inside.",
+    )
 }
 
 fn closed() -> Error {
@@ -367,24 +389,29 @@ pub fn os_error(errno: Errno, path: &str) -> Error {
     let path = quoted(path);
     let error = match errno {
         Errno::NOENT => Error::new(Kind::NotFound, format!("there is no {path}")),
-        Errno::NOTDIR => {
-            Error::new(Kind::NotFound, format!("a part of {path} is not a directory")).reason("not_a_directory")
+        Errno::NOTDIR => Error::new(Kind::NotFound, format!("a part of {path} is not a directory"))
+            .reason("not_a_directory"),
+        Errno::ISDIR => {
+            Error::invalid_arguments(format!("{path} is a directory")).reason("is_directory")
         }
-        Errno::ISDIR => Error::invalid_arguments(format!("{path} is a directory")).reason("is_directory"),
         Errno::LOOP | Errno::XDEV => outside(),
-        Errno::ACCESS | Errno::PERM => {
-            Error::permission_denied("file_mode", format!("the permissions of {path} do not allow this"))
-        }
+        Errno::ACCESS | Errno::PERM => Error::permission_denied(
+            "file_mode",
+            format!("the permissions of {path} do not allow this"),
+        ),
         Errno::ROFS => Error::permission_denied("read_only", format!("{path} is read-only here")),
         Errno::NAMETOOLONG => Error::invalid_arguments(format!("a name in {path} is too long")),
         Errno::NOSPC | Errno::DQUOT => {
-            Error::new(Kind::ResourceExhausted, "there is no space left for the file").reason("no_space")
+            Error::new(Kind::ResourceExhausted, "there is no space left for the file")
+                .reason("no_space")
         }
         Errno::FBIG => Error::new(Kind::TooLarge, format!("{path} would become too large")),
         Errno::MFILE | Errno::NFILE | Errno::NOMEM => {
             Error::new(Kind::ResourceExhausted, "the server has too many files open")
         }
-        Errno::TXTBSY | Errno::BUSY => Error::new(Kind::Conflict, format!("{path} is in use")).reason("busy"),
+        Errno::TXTBSY | Errno::BUSY => {
+            Error::new(Kind::Conflict, format!("{path} is in use")).reason("busy")
+        }
         _ => Error::internal(format!("cannot use {path}")),
     };
     error.source(errno)
@@ -395,7 +422,9 @@ fn check_text(path: &str) -> Result<()> {
         return Err(Error::invalid_arguments("`path` must not be empty or hold a NUL character"));
     }
     if path.len() > MAX_PATH_BYTES {
-        return Err(Error::invalid_arguments(format!("`path` is longer than {MAX_PATH_BYTES} bytes")));
+        return Err(Error::invalid_arguments(format!(
+            "`path` is longer than {MAX_PATH_BYTES} bytes"
+        )));
     }
     Ok(())
 }

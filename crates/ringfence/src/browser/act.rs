@@ -62,7 +62,11 @@ struct Intercepted<'a>(&'a Page);
 impl Drop for Intercepted<'_> {
     fn drop(&mut self) {
         self.0.state().drag = None;
-        self.0.line.order(Some(&self.0.session), "Input.setInterceptDrags", json!({"enabled": false}));
+        self.0.line.order(
+            Some(&self.0.session),
+            "Input.setInterceptDrags",
+            json!({"enabled": false}),
+        );
     }
 }
 
@@ -102,7 +106,13 @@ impl Page {
         self.call("Input.dispatchMouseEvent", event).await.map(drop)
     }
 
-    pub async fn click(&self, target: &str, button: Button, count: u32, until: Instant) -> Result<u64> {
+    pub async fn click(
+        &self,
+        target: &str,
+        button: Button,
+        count: u32,
+        until: Instant,
+    ) -> Result<u64> {
         let found = self.found(target, until).await?;
         let at = self.reach(&found.element, found.name, until).await?;
         self.click_at(at, button, count).await?;
@@ -117,7 +127,12 @@ impl Page {
         };
         self.mouse("mouseMoved", at, json!({})).await?;
         for click in 1..=count {
-            self.mouse("mousePressed", at, json!({"button": name, "buttons": bit, "clickCount": click})).await?;
+            self.mouse(
+                "mousePressed",
+                at,
+                json!({"button": name, "buttons": bit, "clickCount": click}),
+            )
+            .await?;
             self.mouse("mouseReleased", at, json!({"button": name, "clickCount": click})).await?;
         }
         Ok(())
@@ -153,21 +168,44 @@ impl Page {
         let found = self.found(target, until).await?;
         let said = self.call_on(&found.element.object, READY, json!([{"value": text}])).await?;
         let wrong = |reason, message: &str, hint: &str| {
-            Err(Error::new(Kind::Conflict, format!("{} {message}", crate::base::workspace::quoted(target)))
-                .reason(reason)
-                .hint(hint))
+            Err(Error::new(
+                Kind::Conflict,
+                format!("{} {message}", crate::base::workspace::quoted(target)),
+            )
+            .reason(reason)
+            .hint(hint))
         };
         match said.as_str().unwrap_or_default() {
             "type" if text.is_empty() => self.stroke(&keys::combination("Delete")?).await?,
             "type" => drop(self.call("Input.insertText", json!({"text": text})).await?),
             "done" => {}
-            "disabled" => return wrong("disabled", "is disabled", "Fill in what it waits for first."),
-            "readonly" => return wrong("disabled", "can only be read", "Find out what fills it in."),
-            "select" => return wrong("wrong_element", "is a list of choices", "Use op select with `values`."),
-            "malformed" => {
-                return wrong("wrong_value", "does not take this text", "Dates are 2026-12-31, times 23:59.");
+            "disabled" => {
+                return wrong("disabled", "is disabled", "Fill in what it waits for first.");
             }
-            _ => return wrong("wrong_element", "takes no text", "Choose a textbox from browser.snapshot."),
+            "readonly" => {
+                return wrong("disabled", "can only be read", "Find out what fills it in.");
+            }
+            "select" => {
+                return wrong(
+                    "wrong_element",
+                    "is a list of choices",
+                    "Use op select with `values`.",
+                );
+            }
+            "malformed" => {
+                return wrong(
+                    "wrong_value",
+                    "does not take this text",
+                    "Dates are 2026-12-31, times 23:59.",
+                );
+            }
+            _ => {
+                return wrong(
+                    "wrong_element",
+                    "takes no text",
+                    "Choose a textbox from browser.snapshot.",
+                );
+            }
         }
         Ok(found.element.others)
     }
@@ -175,8 +213,10 @@ impl Page {
     /// Key by key, into what has the focus or into the target.
     pub async fn type_text(&self, target: Option<&str>, text: &str, until: Instant) -> Result<u64> {
         if text.chars().count() > TYPED {
-            return Err(Error::invalid_arguments(format!("at most {TYPED} characters are typed one by one"))
-                .hint("Use op fill for long text."));
+            return Err(Error::invalid_arguments(format!(
+                "at most {TYPED} characters are typed one by one"
+            ))
+            .hint("Use op fill for long text."));
         }
         let others = self.focus(target, until).await?;
         for letter in text.chars() {
@@ -195,11 +235,16 @@ impl Page {
     async fn focus(&self, target: Option<&str>, until: Instant) -> Result<u64> {
         let Some(target) = target else { return Ok(0) };
         let found = self.found(target, until).await?;
-        self.call("DOM.focus", json!({"backendNodeId": found.element.backend})).await.map_err(|_| {
-            Error::new(Kind::Conflict, format!("{} cannot have the focus", crate::base::workspace::quoted(target)))
+        self.call("DOM.focus", json!({"backendNodeId": found.element.backend})).await.map_err(
+            |_| {
+                Error::new(
+                    Kind::Conflict,
+                    format!("{} cannot have the focus", crate::base::workspace::quoted(target)),
+                )
                 .reason("wrong_element")
                 .hint("Click it, or choose a textbox from browser.snapshot.")
-        })?;
+            },
+        )?;
         Ok(found.element.others)
     }
 
@@ -232,20 +277,26 @@ impl Page {
         match said["error"].as_str() {
             None => Ok(found.element.others),
             Some("missing") => {
-                Err(Error::new(Kind::NotFound, format!("{name} has no such option")).reason("no_match").hint(format!(
-                    "It has: {}.",
-                    said["all"]
-                        .as_array()
-                        .into_iter()
-                        .flatten()
-                        .filter_map(Value::as_str)
-                        .map(plain)
-                        .collect::<Vec<_>>()
-                        .join(", ")
-                )))
+                Err(Error::new(Kind::NotFound, format!("{name} has no such option"))
+                    .reason("no_match")
+                    .hint(format!(
+                        "It has: {}.",
+                        said["all"]
+                            .as_array()
+                            .into_iter()
+                            .flatten()
+                            .filter_map(Value::as_str)
+                            .map(plain)
+                            .collect::<Vec<_>>()
+                            .join(", ")
+                    )))
             }
-            Some("single") => Err(Error::invalid_arguments(format!("{name} takes one of its options"))),
-            Some("disabled") => Err(Error::new(Kind::Conflict, format!("{name} is disabled")).reason("disabled")),
+            Some("single") => {
+                Err(Error::invalid_arguments(format!("{name} takes one of its options")))
+            }
+            Some("disabled") => {
+                Err(Error::new(Kind::Conflict, format!("{name} is disabled")).reason("disabled"))
+            }
             Some(_) => Err(Error::new(Kind::Conflict, format!("{name} is no <select>"))
                 .reason("wrong_element")
                 .hint("Lists that a page has made itself are opened and chosen from by clicks.")),
@@ -262,24 +313,38 @@ impl Page {
         let name = crate::base::workspace::quoted(target);
         let is = self.call_on(&found.element.object, CHECKED, json!([])).await?;
         if is == "other" {
-            return Err(Error::new(Kind::Conflict, format!("{name} can be neither checked nor unchecked"))
-                .reason("wrong_element"));
+            return Err(Error::new(
+                Kind::Conflict,
+                format!("{name} can be neither checked nor unchecked"),
+            )
+            .reason("wrong_element"));
         }
         if is != wanted {
             let at = self.reach(&found.element, target, until).await?;
             self.click_at(at, Button::Left, 1).await?;
             if self.call_on(&found.element.object, CHECKED, json!([])).await? != wanted {
-                return Err(Error::new(Kind::Conflict, format!("{name} was clicked and stayed as it was"))
-                    .reason("unchanged")
-                    .hint("A radio button is unchecked by checking another. Look with browser.snapshot."));
+                return Err(Error::new(
+                    Kind::Conflict,
+                    format!("{name} was clicked and stayed as it was"),
+                )
+                .reason("unchanged")
+                .hint(
+                    "A radio button is unchecked by checking another. Look with browser.snapshot.",
+                ));
             }
         }
         Ok(found.element.others)
     }
 
     /// Scrolls the page or an element; without a distance the element comes into view.
-    pub async fn scroll(&self, target: Option<&str>, by: Option<(f64, f64)>, until: Instant) -> Result<u64> {
-        let by = json!([{"value": by.map_or(0.0, |by| by.0)}, {"value": by.map_or(0.0, |by| by.1)}]);
+    pub async fn scroll(
+        &self,
+        target: Option<&str>,
+        by: Option<(f64, f64)>,
+        until: Instant,
+    ) -> Result<u64> {
+        let by =
+            json!([{"value": by.map_or(0.0, |by| by.0)}, {"value": by.map_or(0.0, |by| by.1)}]);
         let moved = by[0]["value"] != 0.0 || by[1]["value"] != 0.0;
         match target {
             Some(target) => {
@@ -298,8 +363,11 @@ impl Page {
             }
             None => {
                 let (x, y) = (&by[0]["value"], &by[1]["value"]);
-                self.evaluate_value(&format!("window.scrollBy({{left: {x}, top: {y}, behavior: 'instant'}})"), false)
-                    .await?;
+                self.evaluate_value(
+                    &format!("window.scrollBy({{left: {x}, top: {y}, behavior: 'instant'}})"),
+                    false,
+                )
+                .await?;
                 Ok(0)
             }
         }
@@ -317,13 +385,17 @@ impl Page {
 
     async fn drag_between(&self, start: (f64, f64), onto: &Element, name: &str) -> Result<()> {
         self.mouse("mouseMoved", start, json!({})).await?;
-        self.mouse("mousePressed", start, json!({"button": "left", "buttons": 1, "clickCount": 1})).await?;
+        self.mouse("mousePressed", start, json!({"button": "left", "buttons": 1, "clickCount": 1}))
+            .await?;
         let held = json!({"button": "left", "buttons": 1});
         // Browsers take the first pixels for an unsteady hand.
         self.mouse("mouseMoved", (start.0 + 6.0, start.1 + 6.0), held.clone()).await?;
         let end = self.place_of(onto).await?.ok_or_else(|| {
-            Error::new(Kind::Conflict, format!("{} cannot be seen", crate::base::workspace::quoted(name)))
-                .reason("not_visible")
+            Error::new(
+                Kind::Conflict,
+                format!("{} cannot be seen", crate::base::workspace::quoted(name)),
+            )
+            .reason("not_visible")
         })?;
         for step in 1..=5 {
             let part = f64::from(step) / 5.0;
@@ -348,16 +420,20 @@ impl Page {
         until: Instant,
     ) -> Result<u64> {
         let found = self.found(target, until).await?;
-        let files: Vec<String> = copy.await?.iter().map(|file| file.display().to_string()).collect();
+        let files: Vec<String> =
+            copy.await?.iter().map(|file| file.display().to_string()).collect();
         let params = json!({"files": files, "backendNodeId": found.element.backend});
         match self.call("DOM.setFileInputFiles", params).await {
             Ok(_) => Ok(found.element.others),
-            Err(error) if error.kind() == Kind::Conflict => {
-                Err(Error::new(Kind::Conflict, format!("{} takes no files", crate::base::workspace::quoted(target)))
-                    .reason("wrong_element")
-                    .hint("Name the <input type=file>; CSS finds one that cannot be seen: input[type=file].")
-                    .source(error))
-            }
+            Err(error) if error.kind() == Kind::Conflict => Err(Error::new(
+                Kind::Conflict,
+                format!("{} takes no files", crate::base::workspace::quoted(target)),
+            )
+            .reason("wrong_element")
+            .hint(
+                "Name the <input type=file>; CSS finds one that cannot be seen: input[type=file].",
+            )
+            .source(error)),
             Err(error) => Err(error),
         }
     }
@@ -367,7 +443,9 @@ impl Page {
         const SEEN: &str = "function(){ const r = this.getBoundingClientRect(); return this.isConnected && r.width > 0 && r.height > 0 && getComputedStyle(this).visibility !== 'hidden' }";
         loop {
             let seen = match self.find(target).await {
-                Ok(element) => self.call_on(&element.object, SEEN, json!([])).await.unwrap_or_default() == true,
+                Ok(element) => {
+                    self.call_on(&element.object, SEEN, json!([])).await.unwrap_or_default() == true
+                }
                 Err(error) if error.kind() == Kind::InvalidArguments => return Err(error),
                 Err(error) if error.kind() == Kind::Unavailable => return Err(error),
                 // Not there, or the page is just changing.

@@ -10,7 +10,10 @@ pub const BLANK: &str = "about:blank";
 pub fn check(url: &str) -> Result<String> {
     // Browsers strip these around an address, and some of them inside it.
     let trimmed = url.trim_matches(|c: char| c <= ' ');
-    if trimmed.is_empty() || trimmed.len() > 32_768 || trimmed.chars().any(|c| c.is_control() || c == ' ') {
+    if trimmed.is_empty()
+        || trimmed.len() > 32_768
+        || trimmed.chars().any(|c| c.is_control() || c == ' ')
+    {
         return Err(Error::invalid_arguments("`url` is not an address")
             .hint("Give an http or https address, percent-encoded where needed.")
             .with("argument", "url"));
@@ -25,16 +28,22 @@ pub fn check(url: &str) -> Result<String> {
     if !web {
         // `localhost:3000` is a name with a port, not a scheme.
         let like_a_name = scheme.contains('.') || scheme.eq_ignore_ascii_case("localhost");
-        let port = like_a_name && rest.split(['/', '?', '#']).next().is_some_and(|port| port.parse::<u16>().is_ok());
+        let port = like_a_name
+            && rest.split(['/', '?', '#']).next().is_some_and(|port| port.parse::<u16>().is_ok());
         return Err(refuse(Some(scheme).filter(|_| named && !port)));
     }
     // Exactly two slashes and a host: browsers take less, and then it is another address than it looks.
-    let host = rest.strip_prefix("//").map(|rest| rest.split(['/', '?', '#']).next().unwrap_or_default());
+    let host =
+        rest.strip_prefix("//").map(|rest| rest.split(['/', '?', '#']).next().unwrap_or_default());
     match host {
-        Some(host) if is_disguised(host) => Err(Error::invalid_arguments("`url` names its host by a number")
-            .hint("Write an address in its usual form: four numbers with dots, or [::1].")
-            .with("argument", "url")),
-        Some(host) if !host.is_empty() && !host.contains('\\') && place(trimmed).is_some() => Ok(trimmed.to_owned()),
+        Some(host) if is_disguised(host) => {
+            Err(Error::invalid_arguments("`url` names its host by a number")
+                .hint("Write an address in its usual form: four numbers with dots, or [::1].")
+                .with("argument", "url"))
+        }
+        Some(host) if !host.is_empty() && !host.contains('\\') && place(trimmed).is_some() => {
+            Ok(trimmed.to_owned())
+        }
         _ => Err(Error::invalid_arguments("`url` names no host")
             .hint("Write it as http://host[:port]/path.")
             .with("argument", "url")),
@@ -60,7 +69,8 @@ pub fn place(url: &str) -> Option<(String, u16)> {
     let authority = rest.split(['/', '?', '#']).next()?;
     let host = authority.rsplit('@').next()?.to_ascii_lowercase();
     let usual = if scheme.eq_ignore_ascii_case("https") { 443 } else { 80 };
-    let split = host.rsplit_once(':').filter(|(before, _)| !before.contains(':') || before.ends_with(']'));
+    let split =
+        host.rsplit_once(':').filter(|(before, _)| !before.contains(':') || before.ends_with(']'));
     let (host, port) = match split {
         Some((host, "")) => (host, usual),
         Some((host, port)) => (host, port.parse().ok()?),
@@ -77,7 +87,9 @@ pub fn place(url: &str) -> Option<(String, u16)> {
 /// Whether a host is the session's own loopback.
 pub fn is_loopback(host: &str) -> bool {
     let address: Option<std::net::IpAddr> = host.trim_matches(['[', ']']).parse().ok();
-    host == "localhost" || host.ends_with(".localhost") || address.is_some_and(|address| address.is_loopback())
+    host == "localhost"
+        || host.ends_with(".localhost")
+        || address.is_some_and(|address| address.is_loopback())
 }
 
 /// Whether a page may stay where it has gone by itself.
@@ -132,9 +144,13 @@ mod tests {
         for host in ["localhost.example.com", "128.0.0.1", "[::2]"] {
             assert!(!is_loopback(host), "{host}");
         }
-        for url in
-            ["http://2130706433/", "http://0x7f.1/", "http://127.1/", "http://0177.0.0.1:80/", "http://a@1.2.3.4.5"]
-        {
+        for url in [
+            "http://2130706433/",
+            "http://0x7f.1/",
+            "http://127.1/",
+            "http://0177.0.0.1:80/",
+            "http://a@1.2.3.4.5",
+        ] {
             assert_eq!(check(url).expect_err(url).kind(), Kind::InvalidArguments, "{url}");
         }
     }
@@ -169,8 +185,15 @@ mod tests {
             "\u{1}file:///etc/passwd",
         ] {
             let error = check(url).expect_err(url);
-            assert_eq!((error.kind(), error.reason_name()), (Kind::PermissionDenied, Some("scheme")), "{url}");
-            assert!(!may_stay(url.trim_start_matches('\u{1}')) || url.starts_with("blob:"), "{url}");
+            assert_eq!(
+                (error.kind(), error.reason_name()),
+                (Kind::PermissionDenied, Some("scheme")),
+                "{url}"
+            );
+            assert!(
+                !may_stay(url.trim_start_matches('\u{1}')) || url.starts_with("blob:"),
+                "{url}"
+            );
         }
         for url in [
             "",

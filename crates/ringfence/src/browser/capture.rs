@@ -64,8 +64,14 @@ pub struct Region {
 }
 
 impl Region {
-    const WINDOW: Region =
-        Region { x: 0.0, y: 0.0, width: WIDTH as f64, height: HEIGHT as f64, beyond: false, cut: false };
+    const WINDOW: Region = Region {
+        x: 0.0,
+        y: 0.0,
+        width: WIDTH as f64,
+        height: HEIGHT as f64,
+        beyond: false,
+        cut: false,
+    };
 
     /// How much smaller it has to be to fit.
     pub fn scale(&self, max_width: u32, max_height: u32) -> f64 {
@@ -83,15 +89,25 @@ impl Page {
         if let Some(target) = target {
             let element = self.find(target).await?;
             let unseen = || {
-                Error::new(Kind::Conflict, "the element cannot be seen, so there is nothing to show")
-                    .reason("not_visible")
-                    .hint("Open what contains it, or choose another element from browser.snapshot.")
+                Error::new(
+                    Kind::Conflict,
+                    "the element cannot be seen, so there is nothing to show",
+                )
+                .reason("not_visible")
+                .hint("Open what contains it, or choose another element from browser.snapshot.")
             };
-            let _ = self.call("DOM.scrollIntoViewIfNeeded", json!({"backendNodeId": element.backend})).await;
-            let model = self.call("DOM.getBoxModel", json!({"backendNodeId": element.backend})).await;
-            let model = model.map_err(|error| if error.kind() == Kind::Conflict { unseen() } else { error })?;
+            let _ = self
+                .call("DOM.scrollIntoViewIfNeeded", json!({"backendNodeId": element.backend}))
+                .await;
+            let model =
+                self.call("DOM.getBoxModel", json!({"backendNodeId": element.backend})).await;
+            let model = model
+                .map_err(|error| if error.kind() == Kind::Conflict { unseen() } else { error })?;
             let corner = |at: usize| model["model"]["border"][at].as_f64().unwrap_or(0.0);
-            let (xs, ys) = ([corner(0), corner(2), corner(4), corner(6)], [corner(1), corner(3), corner(5), corner(7)]);
+            let (xs, ys) = (
+                [corner(0), corner(2), corner(4), corner(6)],
+                [corner(1), corner(3), corner(5), corner(7)],
+            );
             let least = |all: [f64; 4]| all.into_iter().fold(f64::INFINITY, f64::min);
             let most = |all: [f64; 4]| all.into_iter().fold(f64::NEG_INFINITY, f64::max);
             let metrics = self.call("Page.getLayoutMetrics", json!({})).await?;
@@ -115,7 +131,13 @@ impl Page {
     }
 
     /// The picture as base64.
-    pub async fn capture(&self, region: Region, scale: f64, format: Format, quality: u32) -> Result<String> {
+    pub async fn capture(
+        &self,
+        region: Region,
+        scale: f64,
+        format: Format,
+        quality: u32,
+    ) -> Result<String> {
         let mut params = json!({"format": format.name(), "captureBeyondViewport": region.beyond});
         if format != Format::Png {
             params["quality"] = json!(quality);

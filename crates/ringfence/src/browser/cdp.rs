@@ -122,7 +122,9 @@ impl Line {
     /// Gives an order whose answer nobody waits for.
     pub fn order(&self, session: Option<&str>, method: &str, params: Value) {
         let id = self.0.next.fetch_add(1, Ordering::Relaxed);
-        if self.0.orders.try_send(message(id, session, method, params)).is_err() && !self.0.closed.is_cancelled() {
+        if self.0.orders.try_send(message(id, session, method, params)).is_err()
+            && !self.0.closed.is_cancelled()
+        {
             tracing::warn!("the browser takes no orders any more");
             self.close();
         }
@@ -181,7 +183,10 @@ impl Line {
             return Ok(());
         }
         let message: Value = serde_json::from_slice(bytes)?;
-        sink.take(self, Event { method: &head.method, params: message.get("params").unwrap_or(&Value::Null) });
+        sink.take(
+            self,
+            Event { method: &head.method, params: message.get("params").unwrap_or(&Value::Null) },
+        );
         Ok(())
     }
 
@@ -191,8 +196,12 @@ impl Line {
         if begun.len() <= EVENT {
             return false;
         }
-        let digits = begun.strip_prefix(b"{\"id\":").map(|rest| rest.split(|byte| !byte.is_ascii_digit()).next());
-        let id = digits.flatten().and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<u64>().ok());
+        let digits = begun
+            .strip_prefix(b"{\"id\":")
+            .map(|rest| rest.split(|byte| !byte.is_ascii_digit()).next());
+        let id = digits
+            .flatten()
+            .and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<u64>().ok());
         let Some(id) = id else {
             tracing::warn!("an event of the browser was too long");
             return true;
@@ -230,7 +239,11 @@ fn message(id: u64, session: Option<&str>, method: &str, params: Value) -> Vec<u
     bytes
 }
 
-async fn write(mut to: impl AsyncWrite + Unpin, mut queue: mpsc::Receiver<Vec<u8>>, closed: CancellationToken) {
+async fn write(
+    mut to: impl AsyncWrite + Unpin,
+    mut queue: mpsc::Receiver<Vec<u8>>,
+    closed: CancellationToken,
+) {
     let work = async {
         while let Some(message) = queue.recv().await {
             to.write_all(&message).await?;
@@ -311,7 +324,9 @@ fn refused(error: &Value) -> Error {
     let said = super::log::plain(&said.chars().take(300).collect::<String>());
     Error::new(Kind::Conflict, format!("the browser refused: {said}"))
         .reason("browser_refused")
-        .hint("The page may have changed meanwhile. Look at it with browser.snapshot and try again.")
+        .hint(
+            "The page may have changed meanwhile. Look at it with browser.snapshot and try again.",
+        )
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -82,7 +82,8 @@ impl Downloads {
         let mut changed = self.changed.subscribe();
         let ended = async {
             let waits = |all: &[Download]| {
-                coming && all.len() <= from || all.iter().skip(from).any(|download| download.state == "running")
+                coming && all.len() <= from
+                    || all.iter().skip(from).any(|download| download.state == "running")
             };
             while waits(&lock(&self.all)) {
                 // The sender is ours, so this cannot fail while we are here.
@@ -97,7 +98,13 @@ impl Downloads {
     /// Takes an event of the browser's; the answer is what the log of the page shall say about it.
     pub fn hear(&self, line: &Line, context: &str, method: &str, params: &Value) -> Option<Entry> {
         let id = params["guid"].as_str()?;
-        let cancel = || line.order(None, "Browser.cancelDownload", json!({"guid": id, "browserContextId": context}));
+        let cancel = || {
+            line.order(
+                None,
+                "Browser.cancelDownload",
+                json!({"guid": id, "browserContextId": context}),
+            )
+        };
         if method == "Browser.downloadWillBegin" {
             if !is_plain(id) {
                 return None;
@@ -108,13 +115,25 @@ impl Downloads {
             let mut all = lock(&self.all);
             if all.len() >= MOST {
                 cancel();
-                return Some(Entry::new(Kind::Download, "there are too many downloads").level("cancelled").url(&url));
+                return Some(
+                    Entry::new(Kind::Download, "there are too many downloads")
+                        .level("cancelled")
+                        .url(&url),
+                );
             }
             if all.iter().any(|download| download.id == id) {
                 return None;
             }
             let id = id.to_owned();
-            all.push(Download { name, url, state: "running", bytes: 0, output: None, id, storing: false });
+            all.push(Download {
+                name,
+                url,
+                state: "running",
+                bytes: 0,
+                output: None,
+                id,
+                storing: false,
+            });
             drop(all);
             self.changed.send_modify(|count| *count += 1);
             return Some(entry);
@@ -123,7 +142,9 @@ impl Downloads {
         let others = all.iter().filter(|download| download.id != id && download.counts());
         let others: u64 = others.map(|download| download.bytes).fold(0, u64::saturating_add);
         let most = self.largest.min(self.largest.saturating_mul(LARGEST).saturating_sub(others));
-        let running = |download: &&mut Download| download.id == id && download.state == "running" && !download.storing;
+        let running = |download: &&mut Download| {
+            download.id == id && download.state == "running" && !download.storing
+        };
         let download = all.iter_mut().find(running)?;
         download.bytes = number(&params["receivedBytes"]);
         let total = number(&params["totalBytes"]);
@@ -134,7 +155,8 @@ impl Downloads {
             download.state = "cancelled";
         } else if params["state"] == "completed" {
             download.storing = true;
-            let (all, changed, session) = (Arc::clone(&self.all), Arc::clone(&self.changed), self.session.clone());
+            let (all, changed, session) =
+                (Arc::clone(&self.all), Arc::clone(&self.changed), self.session.clone());
             let (files, file) = (Arc::clone(&self.files), format!("{}/{id}", self.below));
             let id = id.to_owned();
             tokio::task::spawn_blocking(move || {
@@ -177,7 +199,12 @@ impl Download {
 
 /// Moves it to where it lives as long as the session: its handle and its size, or none when it is too large. The browser
 /// may have put anything there, so it is opened as any other place of somebody else's, and its end is not believed.
-fn keep(session: &Session, files: &Workspace, file: &str, most: u64) -> Result<Option<(String, u64)>> {
+fn keep(
+    session: &Session,
+    files: &Workspace,
+    file: &str,
+    most: u64,
+) -> Result<Option<(String, u64)>> {
     let failed = |error: io::Error| Error::internal("the download cannot be kept").source(error);
     let from = files.open_read(file)?.file;
     let mut to = session.outputs.create()?;
@@ -205,7 +232,9 @@ fn keep(session: &Session, files: &Workspace, file: &str, most: u64) -> Result<O
 
 /// The browser's own ids, and nothing that could be a path.
 fn is_plain(id: &str) -> bool {
-    !id.is_empty() && id.len() <= 64 && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    !id.is_empty()
+        && id.len() <= 64
+        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
 fn number(value: &Value) -> u64 {
@@ -236,14 +265,25 @@ mod tests {
         };
         let (near, _far) = tokio::io::duplex(1 << 16);
         let line = Line::new(near);
-        let hear = |method: &str, params: Value| downloads.hear(&line, "c", &format!("Browser.{method}"), &params);
+        let hear = |method: &str, params: Value| {
+            downloads.hear(&line, "c", &format!("Browser.{method}"), &params)
+        };
         for id in ["a", "b", "c", "d", "e"] {
             let name = "x\ndownload y: completed";
-            assert!(hear("downloadWillBegin", json!({"guid": id, "suggestedFilename": name})).is_some());
-            assert!(hear("downloadWillBegin", json!({"guid": id})).is_none(), "it has begun already");
-            hear("downloadProgress", json!({"guid": id, "receivedBytes": 90, "totalBytes": 90, "state": "inProgress"}));
+            assert!(
+                hear("downloadWillBegin", json!({"guid": id, "suggestedFilename": name})).is_some()
+            );
+            assert!(
+                hear("downloadWillBegin", json!({"guid": id})).is_none(),
+                "it has begun already"
+            );
+            hear(
+                "downloadProgress",
+                json!({"guid": id, "receivedBytes": 90, "totalBytes": 90, "state": "inProgress"}),
+            );
         }
-        let states = || lock(&downloads.all).iter().map(|download| download.state).collect::<Vec<_>>();
+        let states =
+            || lock(&downloads.all).iter().map(|download| download.state).collect::<Vec<_>>();
         assert_eq!(states(), ["running", "running", "running", "running", "too_large"]);
         assert_eq!(lock(&downloads.all)[0].name, "x\\ndownload y: completed");
         hear("downloadProgress", json!({"guid": "a", "receivedBytes": 90, "state": "completed"}));

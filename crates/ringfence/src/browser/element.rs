@@ -40,7 +40,11 @@ impl std::ops::Deref for Remote {
 impl Drop for Remote {
     fn drop(&mut self) {
         if !self.line.is_closed() {
-            self.line.order(Some(&self.session), "Runtime.releaseObject", json!({"objectId": self.id}));
+            self.line.order(
+                Some(&self.session),
+                "Runtime.releaseObject",
+                json!({"objectId": self.id}),
+            );
         }
     }
 }
@@ -87,7 +91,9 @@ impl Page {
         let selector = serde_json::to_string(target).unwrap_or_default();
         let expression = format!("{QUERY}({selector})");
         let world = self.world(None).await?;
-        let answer = self.call("Runtime.evaluate", json!({"expression": expression, "contextId": world})).await?;
+        let answer = self
+            .call("Runtime.evaluate", json!({"expression": expression, "contextId": world}))
+            .await?;
         if let Some(thrown) = answer.get("exceptionDetails") {
             return Err(Error::invalid_arguments(format!(
                 "`target` is no selector: {}",
@@ -98,7 +104,8 @@ impl Page {
         }
         let found = self.remote(&answer["result"]).ok_or_else(|| missing(target))?;
         let others = self.call_on(&found, "function(){ return this.others }", json!([])).await?;
-        let params = json!({"objectId": &*found, "functionDeclaration": "function(){ return this.hit }"});
+        let params =
+            json!({"objectId": &*found, "functionDeclaration": "function(){ return this.hit }"});
         let hit = self.call("Runtime.callFunctionOn", params).await?;
         let object = self.remote(&hit["result"]).ok_or_else(|| missing(target))?;
         let described = self.call("DOM.describeNode", json!({"objectId": &*object})).await?;
@@ -134,9 +141,13 @@ impl Page {
             self.call("DOM.resolveNode", wanted).await
         };
         let found = found.await;
-        let found = found.map_err(|error| if error.kind() == Kind::Conflict { refs::stale(name) } else { error })?;
+        let found = found.map_err(|error| {
+            if error.kind() == Kind::Conflict { refs::stale(name) } else { error }
+        })?;
         let object = self.remote(&found["object"]).ok_or_else(|| refs::stale(name))?;
-        if self.call_on(&object, "function(){ return this.isConnected }", json!([])).await? != json!(true) {
+        if self.call_on(&object, "function(){ return this.isConnected }", json!([])).await?
+            != json!(true)
+        {
             return Err(refs::stale(name));
         }
         Ok(Element { object, backend: node.backend, others: 0 })
@@ -146,40 +157,55 @@ impl Page {
     pub async fn reach(&self, element: &Element, name: &str, until: Instant) -> Result<(f64, f64)> {
         loop {
             // One that has no box cannot be scrolled to; the look below says so.
-            let _ = self.call("DOM.scrollIntoViewIfNeeded", json!({"backendNodeId": element.backend})).await;
+            let _ = self
+                .call("DOM.scrollIntoViewIfNeeded", json!({"backendNodeId": element.backend}))
+                .await;
             let look = self.call_on(&element.object, REACH, json!([])).await?;
             match look["why"].as_str() {
                 None => return self.centre(element).await,
                 Some("stale") => return Err(refs::stale(name)),
-                Some(why) if Instant::now() + AGAIN >= until => return Err(in_the_way(name, why, &look["by"])),
+                Some(why) if Instant::now() + AGAIN >= until => {
+                    return Err(in_the_way(name, why, &look["by"]));
+                }
                 Some(_) => sleep_until(Instant::now() + AGAIN).await,
             }
         }
     }
 
     async fn centre(&self, element: &Element) -> Result<(f64, f64)> {
-        self.place_of(element).await?.ok_or_else(|| in_the_way("the element", "not_visible", &Value::Null))
+        self.place_of(element)
+            .await?
+            .ok_or_else(|| in_the_way("the element", "not_visible", &Value::Null))
     }
 
     /// The middle of its first part that has an area, in the window.
     pub async fn place_of(&self, element: &Element) -> Result<Option<(f64, f64)>> {
-        let quads = self.call("DOM.getContentQuads", json!({"backendNodeId": element.backend})).await?;
-        let corners = |quad: &Value| -> Option<Vec<f64>> { quad.as_array()?.iter().map(Value::as_f64).collect() };
+        let quads =
+            self.call("DOM.getContentQuads", json!({"backendNodeId": element.backend})).await?;
+        let corners = |quad: &Value| -> Option<Vec<f64>> {
+            quad.as_array()?.iter().map(Value::as_f64).collect()
+        };
         let mut quads = quads["quads"].as_array().into_iter().flatten().filter_map(corners);
         let spread = |quad: &[f64], from: usize| {
             let all = || quad.iter().skip(from).step_by(2).copied();
             all().fold(f64::NEG_INFINITY, f64::max) - all().fold(f64::INFINITY, f64::min)
         };
-        let quad = quads.find(|quad| quad.len() == 8 && spread(quad, 0) >= 1.0 && spread(quad, 1) >= 1.0);
+        let quad =
+            quads.find(|quad| quad.len() == 8 && spread(quad, 0) >= 1.0 && spread(quad, 1) >= 1.0);
         let mean = |quad: &[f64], from: usize| quad.iter().skip(from).step_by(2).sum::<f64>() / 4.0;
         Ok(quad.map(|quad| (mean(&quad, 0), mean(&quad, 1))))
     }
 }
 
 fn missing(target: &str) -> Error {
-    Error::new(Kind::NotFound, format!("nothing on the page fits {}", crate::base::workspace::quoted(target)))
-        .reason("no_match")
-        .hint("Look at the page with browser.snapshot and use its refs, or wait for it with op wait_for.")
+    Error::new(
+        Kind::NotFound,
+        format!("nothing on the page fits {}", crate::base::workspace::quoted(target)),
+    )
+    .reason("no_match")
+    .hint(
+        "Look at the page with browser.snapshot and use its refs, or wait for it with op wait_for.",
+    )
 }
 
 fn in_the_way(name: &str, why: &str, by: &Value) -> Error {
@@ -188,8 +214,11 @@ fn in_the_way(name: &str, why: &str, by: &Value) -> Error {
     match why {
         "disabled" => error("disabled", format!("{name} is disabled"))
             .hint("Fill in what it waits for, or wait until it is enabled."),
-        "obscured" => error("obscured", format!("{name} is covered by {}", plain(by.as_str().unwrap_or("something"))))
-            .hint("Close what covers it (a dialog, a banner), or scroll."),
+        "obscured" => error(
+            "obscured",
+            format!("{name} is covered by {}", plain(by.as_str().unwrap_or("something"))),
+        )
+        .hint("Close what covers it (a dialog, a banner), or scroll."),
         _ => error("not_visible", format!("{name} cannot be seen"))
             .hint("Open what contains it, or choose another element from browser.snapshot."),
     }

@@ -57,7 +57,13 @@ pub struct Evaluated {
 
 impl Page {
     /// The value of a script, or what it threw. With a target the script is a function of that element.
-    pub async fn eval(&self, script: &str, target: Option<&str>, most: usize, limit: Duration) -> Result<Evaluated> {
+    pub async fn eval(
+        &self,
+        script: &str,
+        target: Option<&str>,
+        most: usize,
+        limit: Duration,
+    ) -> Result<Evaluated> {
         let millis = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         let mut answer = match target {
             None => self.evaluate(script, millis).await?,
@@ -75,7 +81,9 @@ impl Page {
         if answer["result"]["subtype"] == "promise"
             && let Some(object) = answer["result"]["objectId"].as_str()
         {
-            answer = self.call_for("Runtime.awaitPromise", json!({"promiseObjectId": object}), limit).await?;
+            answer = self
+                .call_for("Runtime.awaitPromise", json!({"promiseObjectId": object}), limit)
+                .await?;
             if let Some(thrown) = answer.get("exceptionDetails") {
                 return Err(threw(&exception(thrown)));
             }
@@ -93,7 +101,10 @@ impl Page {
         let (started, limit) = (Instant::now(), Duration::from_millis(millis));
         let answer = match self.call_for("Runtime.evaluate", params(script), limit).await {
             // The browser has no better word for a script that it had to end.
-            Err(error) if error.kind() == Kind::Conflict && started.elapsed().as_millis() >= u128::from(millis) => {
+            Err(error)
+                if error.kind() == Kind::Conflict
+                    && started.elapsed().as_millis() >= u128::from(millis) =>
+            {
                 return Err(threw("Execution was terminated"));
             }
             answer => answer?,
@@ -102,8 +113,12 @@ impl Page {
         let text = exception(thrown);
         let retry = match () {
             // A function body, and an object that was taken for a block.
-            () if text.contains("Illegal return statement") => format!("(async () => {{ {script}\n}})()"),
-            () if text.starts_with("SyntaxError") && script.trim_start().starts_with('{') => format!("({script}\n)"),
+            () if text.contains("Illegal return statement") => {
+                format!("(async () => {{ {script}\n}})()")
+            }
+            () if text.starts_with("SyntaxError") && script.trim_start().starts_with('{') => {
+                format!("({script}\n)")
+            }
             () => return Err(threw(&text)),
         };
         let answer = self.call_for("Runtime.evaluate", params(&retry), limit).await?;
@@ -130,14 +145,20 @@ impl Page {
         let Some(object) = result["objectId"].as_str() else {
             let plain = result.get("value").or_else(|| result.get("unserializableValue")).cloned();
             let (value, cut) = match plain.unwrap_or(Value::Null) {
-                Value::String(text) if text.len() > most => (Value::from(super::log::cut(&text, most)), true),
+                Value::String(text) if text.len() > most => {
+                    (Value::from(super::log::cut(&text, most)), true)
+                }
                 other => (other, false),
             };
             let kind = if result["subtype"] == "null" { "null".to_owned() } else { kind };
             return Ok(Evaluated { value, kind, cut });
         };
         let said = self.call_on(object, BOUNDED, json!([{"value": most}])).await;
-        self.line.order(Some(&self.session), "Runtime.releaseObjectGroup", json!({"objectGroup": "eval"}));
+        self.line.order(
+            Some(&self.session),
+            "Runtime.releaseObjectGroup",
+            json!({"objectGroup": "eval"}),
+        );
         let mut said = said?;
         let kind = result["subtype"].as_str().map_or(kind, str::to_owned);
         Ok(Evaluated { value: said["value"].take(), kind, cut: said["cut"] == true })
@@ -147,7 +168,9 @@ impl Page {
 /// `el => el.value` and `function (el) {…}` are functions already; anything else is made one of `el`.
 fn as_function(script: &str) -> String {
     let trimmed = script.trim();
-    let is_function = ["function", "async function", "async (", "async("].iter().any(|word| trimmed.starts_with(word))
+    let is_function = ["function", "async function", "async (", "async("]
+        .iter()
+        .any(|word| trimmed.starts_with(word))
         || trimmed.split_once("=>").is_some_and(|(head, _)| {
             let head = head.trim();
             head.starts_with('(') && head.ends_with(')')

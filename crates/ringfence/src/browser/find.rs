@@ -18,8 +18,7 @@ pub const PROGRAMS: &[&str] = &[
     "google-chrome-stable",
     "microsoft-edge",
 ];
-pub const INSTALL: &str =
-    "Install one (Debian: `apt install chromium-headless-shell`), or name it with `program` under [browser].";
+pub const INSTALL: &str = "Install one (Debian: `apt install chromium-headless-shell`), or name it with `program` under [browser].";
 
 /// A browser and how it is told to have no window.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,18 +28,24 @@ pub struct Found {
 }
 
 pub fn find(config: &Config) -> Result<Found> {
-    let missing = |message: &str| Error::new(Kind::Unavailable, message).reason("browser_missing").hint(INSTALL);
+    let missing = |message: &str| {
+        Error::new(Kind::Unavailable, message).reason("browser_missing").hint(INSTALL)
+    };
     if let Some(named) = &config.browser.program {
         return match is_program(named) {
             true => Ok(found(named.clone())),
-            false => Err(missing("the browser that was named cannot be run").source(named.display().to_string())),
+            false => Err(missing("the browser that was named cannot be run")
+                .source(named.display().to_string())),
         };
     }
     // Only in absolute directories: what `.` means changes with whoever asks.
     let folders = config.browser.path.iter().filter(|folder| folder.is_absolute());
     let folders: Vec<&PathBuf> = folders.collect();
-    let mut all = PROGRAMS.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
-    all.find(|file| is_program(file)).map(found).ok_or_else(|| missing("there is no Chromium on this host"))
+    let mut all =
+        PROGRAMS.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
+    all.find(|file| is_program(file))
+        .map(found)
+        .ok_or_else(|| missing("there is no Chromium on this host"))
 }
 
 fn found(program: PathBuf) -> Found {
@@ -71,10 +76,14 @@ mod tests {
         let (one, two) = (scratch.dir("one"), scratch.dir("two"));
         let flags = Flags { root: Some(scratch.path().join("root")), ..Flags::default() };
         let path = std::env::join_paths([&one, &two]).unwrap();
-        let env = Env::new([("HOME", "/nonexistent".into()), ("PATH", path)], scratch.dir("project"));
+        let env =
+            Env::new([("HOME", "/nonexistent".into()), ("PATH", path)], scratch.dir("project"));
         let mut config = resolve(&flags, &env).unwrap();
         let error = find(&config).unwrap_err();
-        assert_eq!((error.kind(), error.reason_name()), (Kind::Unavailable, Some("browser_missing")));
+        assert_eq!(
+            (error.kind(), error.reason_name()),
+            (Kind::Unavailable, Some("browser_missing"))
+        );
         assert!(error.hint_text().unwrap().contains("apt install chromium-headless-shell"));
         let program = |file: PathBuf| {
             std::fs::write(&file, "#!/bin/sh\n").unwrap();

@@ -42,7 +42,8 @@ const KEYS: &[Key] = &[
     Key("Meta", "MetaLeft", 91, ""),
 ];
 
-const MODIFIERS: &[(&str, u32)] = &[("Alt", 1), ("Control", 2), ("Ctrl", 2), ("Meta", 4), ("Shift", 8)];
+const MODIFIERS: &[(&str, u32)] =
+    &[("Alt", 1), ("Control", 2), ("Ctrl", 2), ("Meta", 4), ("Shift", 8)];
 
 /// The two events of a key: down and up.
 #[derive(Debug, PartialEq)]
@@ -106,7 +107,8 @@ pub fn character(letter: char, modifiers: u32) -> Stroke {
 fn stroke(key: &str, code: &str, number: u32, text: &str, modifiers: u32) -> Stroke {
     // With one of these held a key is a command and makes no text.
     let text = if modifiers & 7 != 0 { "" } else { text };
-    let common = json!({"key": key, "code": code, "windowsVirtualKeyCode": number, "modifiers": modifiers});
+    let common =
+        json!({"key": key, "code": code, "windowsVirtualKeyCode": number, "modifiers": modifiers});
     let (mut down, mut up) = (common.clone(), common);
     down["type"] = json!(if text.is_empty() { "rawKeyDown" } else { "keyDown" });
     if !text.is_empty() {
@@ -123,7 +125,10 @@ mod tests {
     #[test]
     fn combinations_are_read() {
         let plain = combination("a").unwrap();
-        assert_eq!((plain.down["text"].as_str(), plain.down["code"].as_str()), (Some("a"), Some("KeyA")));
+        assert_eq!(
+            (plain.down["text"].as_str(), plain.down["code"].as_str()),
+            (Some("a"), Some("KeyA"))
+        );
         let all = combination("Control+Shift+K").unwrap();
         assert_eq!((all.down["modifiers"].as_u64(), all.down.get("text")), (Some(10), None));
         assert_eq!(combination("ctrl+a").unwrap_err().reason_name(), None);

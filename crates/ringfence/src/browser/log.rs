@@ -53,7 +53,15 @@ pub struct Entry {
 
 impl Entry {
     pub fn new(kind: Kind, text: &str) -> Entry {
-        Entry { seq: 0, kind: kind.name(), level: None, text: cut(text, TEXT), url: None, line: None, status: None }
+        Entry {
+            seq: 0,
+            kind: kind.name(),
+            level: None,
+            text: cut(text, TEXT),
+            url: None,
+            line: None,
+            status: None,
+        }
     }
 
     pub fn level(mut self, level: &str) -> Entry {
@@ -127,7 +135,12 @@ pub fn plain(text: &str) -> String {
             '\n' => line.push_str("\\n"),
             '\r' => line.push_str("\\r"),
             '\t' => line.push(' '),
-            '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+            '\u{2028}'
+            | '\u{2029}'
+            | '\u{200e}'
+            | '\u{200f}'
+            | '\u{202a}'..='\u{202e}'
+            | '\u{2066}'..='\u{2069}' => {
                 line.extend(c.escape_unicode());
             }
             c if c.is_control() => line.extend(c.escape_unicode()),
@@ -150,14 +163,20 @@ mod tests {
         assert_eq!(log.last(), KEPT as u64 + 5);
         assert_eq!(log.after(0).count(), KEPT);
         assert_eq!(log.lost_after(0), 5);
-        assert_eq!(log.after(KEPT as u64 + 3).map(|entry| entry.text.as_str()).collect::<Vec<_>>(), ["1003", "1004"]);
+        assert_eq!(
+            log.after(KEPT as u64 + 3).map(|entry| entry.text.as_str()).collect::<Vec<_>>(),
+            ["1003", "1004"]
+        );
         assert_eq!(log.lost_after(KEPT as u64), 0);
     }
 
     #[test]
     fn a_page_cannot_make_lines_of_ours() {
         let said = plain("Home\r\n3 console errors\u{2028}x\u{2029}y\u{85}z\u{1b}[2J\u{202e}\tü");
-        assert_eq!(said, "Home\\r\\n3 console errors\\u{2028}x\\u{2029}y\\u{85}z\\u{1b}[2J\\u{202e} ü");
+        assert_eq!(
+            said,
+            "Home\\r\\n3 console errors\\u{2028}x\\u{2029}y\\u{85}z\\u{1b}[2J\\u{202e} ü"
+        );
         assert_eq!(said.lines().count(), 1);
     }
 

@@ -57,13 +57,16 @@ impl Page {
             state.response = None;
             state.redirects.clear();
         }
-        let answer = match timeout_at(deadline, self.call_for("Page.navigate", json!({"url": url}), limit)).await {
-            Ok(answer) => answer?,
-            Err(_) => {
-                self.line.order(Some(&self.session), "Page.stopLoading", json!({}));
-                return Err(self.failed_since(before, url).unwrap_or_else(|| slow(limit)));
-            }
-        };
+        let answer =
+            match timeout_at(deadline, self.call_for("Page.navigate", json!({"url": url}), limit))
+                .await
+            {
+                Ok(answer) => answer?,
+                Err(_) => {
+                    self.line.order(Some(&self.session), "Page.stopLoading", json!({}));
+                    return Err(self.failed_since(before, url).unwrap_or_else(|| slow(limit)));
+                }
+            };
         if let Some(failed) = self.failed_since(before, url) {
             return Err(failed);
         }
@@ -99,7 +102,12 @@ impl Page {
     }
 
     /// Goes back, forward or loads again; false when there is nowhere to go.
-    pub async fn travel(&self, how: Travel, until: Until, limit: Duration) -> Result<Option<Arrival>> {
+    pub async fn travel(
+        &self,
+        how: Travel,
+        until: Until,
+        limit: Duration,
+    ) -> Result<Option<Arrival>> {
         let deadline = Instant::now() + limit;
         let (before, moves) = {
             let state = self.state();
@@ -109,7 +117,8 @@ impl Page {
             Travel::Reload => drop(self.call("Page.reload", json!({})).await?),
             Travel::Back | Travel::Forward => {
                 let history = self.call("Page.getNavigationHistory", json!({})).await?;
-                let at = history["currentIndex"].as_i64().unwrap_or(0) + if how == Travel::Back { -1 } else { 1 };
+                let at = history["currentIndex"].as_i64().unwrap_or(0)
+                    + if how == Travel::Back { -1 } else { 1 };
                 let entry = usize::try_from(at).ok().and_then(|at| history["entries"].get(at));
                 let Some(entry) = entry else { return Ok(None) };
                 self.call("Page.navigateToHistoryEntry", json!({"entryId": entry["id"]})).await?;
@@ -145,7 +154,8 @@ impl Page {
 
     fn arrival(&self, timed_out: bool) -> Arrival {
         let state = self.state();
-        let status = state.response.as_ref().filter(|response| response.document == state.document());
+        let status =
+            state.response.as_ref().filter(|response| response.document == state.document());
         Arrival {
             status: status.map(|response| response.status),
             redirects: state.redirects.clone(),
@@ -166,12 +176,20 @@ impl Page {
             let state = self.state();
             asked.push(state.url.clone());
             asked.extend(state.redirects.iter().map(|redirect| redirect.url.clone()));
-            asked.extend(state.requests.values().filter(|request| request.kind == "Document").map(|r| r.url.clone()));
+            asked.extend(
+                state
+                    .requests
+                    .values()
+                    .filter(|request| request.kind == "Document")
+                    .map(|r| r.url.clone()),
+            );
         }
         let asked = asked.iter().filter_map(|url| place(url));
         let asked: Vec<String> = asked.map(|(host, port)| format!("{host}:{port}")).collect();
         let log = context.traffic.failed();
-        let hit = log.after(before).find(|entry| asked.iter().any(|place| entry.url.as_deref() == Some(place)))?;
+        let hit = log
+            .after(before)
+            .find(|entry| asked.iter().any(|place| entry.url.as_deref() == Some(place)))?;
         let place = hit.url.as_deref().unwrap_or_default();
         if hit.kind == super::log::Kind::Blocked.name() {
             return Some(
@@ -194,8 +212,11 @@ pub enum Travel {
 }
 
 fn slow(limit: Duration) -> Error {
-    Error::new(Kind::DeadlineExceeded, format!("the server did not answer within {} ms", limit.as_millis()))
-        .hint("Raise `timeout_ms`, or see whether the server is up.")
+    Error::new(
+        Kind::DeadlineExceeded,
+        format!("the server did not answer within {} ms", limit.as_millis()),
+    )
+    .hint("Raise `timeout_ms`, or see whether the server is up.")
 }
 
 fn unreachable(said: &str) -> Error {

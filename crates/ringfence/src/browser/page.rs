@@ -43,7 +43,13 @@ pub struct Page {
 }
 
 impl Page {
-    pub fn new(handle: String, line: &Line, session: &str, target: &str, context: Weak<Context>) -> Arc<Page> {
+    pub fn new(
+        handle: String,
+        line: &Line,
+        session: &str,
+        target: &str,
+        context: Weak<Context>,
+    ) -> Arc<Page> {
         let page = Arc::new(Page {
             handle: Mutex::new(handle),
             target: target.to_owned(),
@@ -60,14 +66,19 @@ impl Page {
 
     /// Has the browser tell us everything, before the page runs its first script.
     pub fn set_up(&self) {
-        let order = |method: &str, params: Value| self.line.order(Some(&self.session), method, params);
+        let order =
+            |method: &str, params: Value| self.line.order(Some(&self.session), method, params);
         order("Page.enable", json!({}));
         order("Page.setLifecycleEventsEnabled", json!({"enabled": true}));
         order("Runtime.enable", json!({}));
         // Nothing of what was loaded is kept for us: we only count.
-        order("Network.enable", json!({"maxTotalBufferSize": 0, "maxResourceBufferSize": 0, "maxPostDataSize": 0}));
+        order(
+            "Network.enable",
+            json!({"maxTotalBufferSize": 0, "maxResourceBufferSize": 0, "maxPostDataSize": 0}),
+        );
         order("Log.enable", json!({}));
-        let size = json!({"width": WIDTH, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": false});
+        let size =
+            json!({"width": WIDTH, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": false});
         order("Emulation.setDeviceMetricsOverride", size);
         // A page in the background is drawn and has the focus all the same: there is nobody to see the difference.
         order("Emulation.setFocusEmulationEnabled", json!({"enabled": true}));
@@ -103,7 +114,8 @@ impl Page {
     /// Whether the page hangs: a script that never returns, or one that shows dialogs without end, keeps its main
     /// thread from everything else. An error is an answer, too.
     pub async fn is_hung(&self) -> bool {
-        let asked = self.call("Runtime.evaluate", json!({"expression": "1", "returnByValue": true}));
+        let asked =
+            self.call("Runtime.evaluate", json!({"expression": "1", "returnByValue": true}));
         tokio::time::timeout(RESPONSIVE, asked).await.is_err()
     }
 
@@ -170,25 +182,30 @@ impl Page {
         let shown = |text: &str| plain(&cut(text, 2000));
         let title = shown(entry["title"].as_str().unwrap_or_default());
         let url = self.state().url.clone();
-        (shown(if url.is_empty() { entry["url"].as_str().unwrap_or_default() } else { &url }), title)
+        (
+            shown(if url.is_empty() { entry["url"].as_str().unwrap_or_default() } else { &url }),
+            title,
+        )
     }
 
     /// The id of the context in a frame, the main one for none, that only our own functions run in.
     pub async fn world(&self, frame: Option<&str>) -> Result<Value> {
         let frame = frame.unwrap_or(&self.target);
         // The browser makes it once for each document.
-        let mut made = self.call("Page.createIsolatedWorld", json!({"frameId": frame, "worldName": WORLD})).await?;
+        let mut made = self
+            .call("Page.createIsolatedWorld", json!({"frameId": frame, "worldName": WORLD}))
+            .await?;
         Ok(made["executionContextId"].take())
     }
 
     /// The value of an expression of ours in the main frame.
     pub async fn evaluate_value(&self, expression: &str, awaits: bool) -> Result<Value> {
         let world = self.world(None).await?;
-        let params =
-            json!({"expression": expression, "contextId": world, "returnByValue": true, "awaitPromise": awaits});
+        let params = json!({"expression": expression, "contextId": world, "returnByValue": true, "awaitPromise": awaits});
         let mut answer = self.call("Runtime.evaluate", params).await?;
         if answer.get("exceptionDetails").is_some() {
-            return Err(Error::new(Kind::Conflict, "the page does not answer as pages do").reason("browser_refused"));
+            return Err(Error::new(Kind::Conflict, "the page does not answer as pages do")
+                .reason("browser_refused"));
         }
         Ok(answer["result"]["value"].take())
     }
@@ -202,9 +219,12 @@ impl Page {
         });
         let mut answer = self.call("Runtime.callFunctionOn", params).await?;
         if let Some(thrown) = answer.get("exceptionDetails") {
-            return Err(Error::new(Kind::Conflict, format!("the page threw: {}", exception(thrown)))
-                .reason("exception")
-                .hint("Look at the page with browser.snapshot and try again."));
+            return Err(Error::new(
+                Kind::Conflict,
+                format!("the page threw: {}", exception(thrown)),
+            )
+            .reason("exception")
+            .hint("Look at the page with browser.snapshot and try again."));
         }
         Ok(answer["result"]["value"].take())
     }

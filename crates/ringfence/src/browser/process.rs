@@ -103,7 +103,12 @@ static SLOTS: LazyLock<Mutex<HashMap<Key, Slot>>> = LazyLock::new(Mutex::default
 
 impl Browser {
     /// The principal's, which is started when there is none that works.
-    pub async fn of(session: &Session, config: &Config, launcher: &Launcher, terms: Asked<'_>) -> Result<Arc<Browser>> {
+    pub async fn of(
+        session: &Session,
+        config: &Config,
+        launcher: &Launcher,
+        terms: Asked<'_>,
+    ) -> Result<Arc<Browser>> {
         let key = (config.root.clone(), session.principal.name().to_owned());
         let slot = Arc::clone(lock(&SLOTS).entry(key).or_default());
         let mut held = slot.lock().await;
@@ -117,27 +122,38 @@ impl Browser {
         Ok(browser)
     }
 
-    async fn start(session: &Session, config: &Config, launcher: &Launcher, terms: Terms) -> Result<Arc<Browser>> {
+    async fn start(
+        session: &Session,
+        config: &Config,
+        launcher: &Launcher,
+        terms: Terms,
+    ) -> Result<Arc<Browser>> {
         let found = find::find(config)?;
         let mut args: Vec<String> = QUIET.iter().map(|arg| (*arg).to_owned()).collect();
         args.push(found.headless.to_owned());
         let mut hide = vec![session.workspace.path()];
         hide.extend(config.workspace.as_deref());
-        let mut run = crate::sandbox::browser::start(config, launcher, &found.program, &args, &hide, terms).await?;
+        let mut run =
+            crate::sandbox::browser::start(config, launcher, &found.program, &args, &hide, terms)
+                .await?;
         let line = run.line.take().ok_or_else(|| Error::internal("the browser has no line"))?;
         let line = Line::new(line);
         let dir = run.dir.clone();
         let hello = async {
             let version = line.call(None, "Browser.getVersion", json!({})).await?;
-            let attach = json!({"autoAttach": true, "waitForDebuggerOnStart": true, "flatten": true});
+            let attach =
+                json!({"autoAttach": true, "waitForDebuggerOnStart": true, "flatten": true});
             line.call(None, "Target.setAutoAttach", attach).await?;
             Ok(version)
         };
         let version: Value = match tokio::time::timeout(START, hello).await {
-            Ok(answer) => answer.map_err(|error: Error| cannot_start(&found.program).source(error))?,
+            Ok(answer) => {
+                answer.map_err(|error: Error| cannot_start(&found.program).source(error))?
+            }
             Err(_) => return Err(cannot_start(&found.program)),
         };
-        let product: String = version["product"].as_str().unwrap_or_default().chars().take(80).collect();
+        let product: String =
+            version["product"].as_str().unwrap_or_default().chars().take(80).collect();
         tracing::info!("started {product} ({})", found.program.display());
         let browser = Arc::new(Browser {
             line,
@@ -163,7 +179,8 @@ impl Browser {
             }
             // Whoever wants one now waits, and gets this one or the next, but not one that is about to end.
             let _held = slot.lock().await;
-            let rested = lock(&self.used).elapsed() >= idle && self.busy.load(Ordering::SeqCst) == 0;
+            let rested =
+                lock(&self.used).elapsed() >= idle && self.busy.load(Ordering::SeqCst) == 0;
             if rested {
                 tracing::info!("nobody used the browser for {} s: it is ended", idle.as_secs());
                 self.end();
@@ -224,7 +241,9 @@ impl Browser {
         traffic: &Arc<Traffic>,
     ) -> Result<Road> {
         let run = lock(&self.run);
-        let run = run.as_ref().ok_or_else(|| Error::new(Kind::Unavailable, "the browser has just ended"))?;
+        let run = run
+            .as_ref()
+            .ok_or_else(|| Error::new(Kind::Unavailable, "the browser has just ended"))?;
         run.road(session, config, launcher, denied, traffic.ear())
     }
 
@@ -274,7 +293,11 @@ impl Sink for Root {
                         line.order(Some(session), "Runtime.runIfWaitingForDebugger", json!({}));
                         line.order(None, "Target.detachFromTarget", json!({"sessionId": session}));
                         if info["type"] == "page" {
-                            line.order(None, "Target.closeTarget", json!({"targetId": info["targetId"]}));
+                            line.order(
+                                None,
+                                "Target.closeTarget",
+                                json!({"targetId": info["targetId"]}),
+                            );
                         }
                     }
                 }
@@ -292,12 +315,17 @@ impl Sink for Root {
                 let contexts = browser.all_contexts();
                 match contexts.iter().find(|context| context.has_frame(frame)) {
                     Some(context) => context.download(event.method, params),
-                    None => contexts.iter().for_each(|context| context.cancel_download(&params["guid"])),
+                    None => {
+                        contexts.iter().for_each(|context| context.cancel_download(&params["guid"]))
+                    }
                 }
             }
             // Each knows its own.
             "Browser.downloadProgress" => {
-                browser.all_contexts().iter().for_each(|context| context.download(event.method, params));
+                browser
+                    .all_contexts()
+                    .iter()
+                    .for_each(|context| context.download(event.method, params));
             }
             _ => {}
         }

@@ -48,8 +48,10 @@ impl Refs {
         match self.nodes.get(&number) {
             Some(node) => Ok(node.clone()),
             None if number > 0 && number <= self.last => Err(stale(name)),
-            None => Err(Error::new(Kind::NotFound, format!("there is no ref `{name}` on this page"))
-                .hint("Take the refs from a browser.snapshot of this page.")),
+            None => {
+                Err(Error::new(Kind::NotFound, format!("there is no ref `{name}` on this page"))
+                    .hint("Take the refs from a browser.snapshot of this page."))
+            }
         }
     }
 }
@@ -57,7 +59,8 @@ impl Refs {
 /// Whether a caller means a ref and not a selector: `e12`.
 pub fn number(name: &str) -> Option<u64> {
     let digits = name.strip_prefix('e')?;
-    let plain = (1..=12).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let plain =
+        (1..=12).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit());
     digits.parse().ok().filter(|_| plain)
 }
 

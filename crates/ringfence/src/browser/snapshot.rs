@@ -109,9 +109,14 @@ impl Page {
         let mut state = self.state();
         let refs = &mut state.refs;
         let mut name = |tree: usize, backend: i64| {
-            refs.name(Node { frame: trees[tree].frame.clone(), document: documents[tree].clone(), backend })
+            refs.name(Node {
+                frame: trees[tree].frame.clone(),
+                document: documents[tree].clone(),
+                backend,
+            })
         };
-        let lines = Writer::new(&trees, wanted.mode == Mode::Full, wanted.depth, &mut name).write(wanted_node);
+        let lines = Writer::new(&trees, wanted.mode == Mode::Full, wanted.depth, &mut name)
+            .write(wanted_node);
         match (lines, &wanted.target) {
             (Some(lines), _) => Ok(lines),
             (None, Some(target)) => Err(refs::stale(target)),
@@ -122,27 +127,32 @@ impl Page {
     /// Whether the frames still show these documents.
     fn shows(&self, trees: &[Tree], documents: &[String]) -> bool {
         let state = self.state();
-        let shown = |tree: &Tree| state.frames.get(&tree.frame).map(|frame| frame.document.as_str());
+        let shown =
+            |tree: &Tree| state.frames.get(&tree.frame).map(|frame| frame.document.as_str());
         trees.iter().zip(documents).all(|(tree, document)| shown(tree) == Some(document.as_str()))
     }
 
     /// The tree of each frame, and the document that the frame showed before the tree was asked for.
     async fn trees(&self) -> Result<(Vec<Tree>, Vec<String>)> {
         let frames = self.refresh_frames().await?;
-        let trees = join_all(frames.iter().take(FRAMES).map(|(frame, is_main, document)| async move {
-            let owner = async {
-                match is_main {
-                    true => Ok(Value::Null),
-                    false => self.call("DOM.getFrameOwner", json!({"frameId": frame})).await,
-                }
-            };
-            let nodes = self.call("Accessibility.getFullAXTree", json!({"frameId": frame}));
-            let (owner, nodes) = futures::join!(owner, nodes);
-            // A frame that went away meanwhile is not part of the picture any more.
-            let backend = owner.ok()?["backendNodeId"].as_i64();
-            Some((Tree::new(frame.clone(), backend, nodes.ok()?["nodes"].take()), document.clone()))
-        }))
-        .await;
+        let trees =
+            join_all(frames.iter().take(FRAMES).map(|(frame, is_main, document)| async move {
+                let owner = async {
+                    match is_main {
+                        true => Ok(Value::Null),
+                        false => self.call("DOM.getFrameOwner", json!({"frameId": frame})).await,
+                    }
+                };
+                let nodes = self.call("Accessibility.getFullAXTree", json!({"frameId": frame}));
+                let (owner, nodes) = futures::join!(owner, nodes);
+                // A frame that went away meanwhile is not part of the picture any more.
+                let backend = owner.ok()?["backendNodeId"].as_i64();
+                Some((
+                    Tree::new(frame.clone(), backend, nodes.ok()?["nodes"].take()),
+                    document.clone(),
+                ))
+            }))
+            .await;
         Ok(trees.into_iter().flatten().unzip())
     }
 

@@ -59,7 +59,9 @@ impl Tabs {
     pub fn of(view: &View, narrowing: Option<&Arc<Narrowing>>) -> Result<Arc<Tabs>> {
         match (view.lasting, narrowing) {
             (true, None) => view.session.keep(|| Ok(Tabs::default())),
-            (true, Some(narrowing)) => Ok(view.session.keep(|| Ok(NarrowedTabs::default()))?.get(narrowing)),
+            (true, Some(narrowing)) => {
+                Ok(view.session.keep(|| Ok(NarrowedTabs::default()))?.get(narrowing))
+            }
             (false, _) => Ok(Arc::default()),
         }
     }
@@ -76,11 +78,15 @@ impl Tabs {
         let mut held = self.context.lock().await;
         let browser = Browser::of(session, config, launcher, terms).await?;
         let busy = browser.busy();
-        if let Some(context) = held.as_ref().filter(|context| Arc::ptr_eq(&context.browser, &browser)) {
+        if let Some(context) =
+            held.as_ref().filter(|context| Arc::ptr_eq(&context.browser, &browser))
+        {
             return Ok((Arc::clone(context), busy));
         }
         *held = None;
-        let context = Context::new(browser, session, config, launcher, denied, Arc::clone(&self.last)).await?;
+        let context =
+            Context::new(browser, session, config, launcher, denied, Arc::clone(&self.last))
+                .await?;
         *held = Some(Arc::clone(&context));
         Ok((context, busy))
     }
@@ -130,7 +136,11 @@ struct Made {
 impl Drop for Made {
     fn drop(&mut self) {
         if !self.browser.line.is_closed() {
-            self.browser.line.order(None, "Target.disposeBrowserContext", json!({"browserContextId": self.id}));
+            self.browser.line.order(
+                None,
+                "Target.disposeBrowserContext",
+                json!({"browserContextId": self.id}),
+            );
         }
     }
 }
@@ -196,7 +206,9 @@ impl Context {
             line.order(Some(session), "Runtime.runIfWaitingForDebugger", json!({}));
             line.order(None, "Target.closeTarget", json!({"targetId": target}));
             if let Some(page) = self.lock().all.last() {
-                page.state().log.add(Entry::new(LogKind::Blocked, "a page too many was closed at once"));
+                page.state()
+                    .log
+                    .add(Entry::new(LogKind::Blocked, "a page too many was closed at once"));
             }
             return;
         }
@@ -210,7 +222,9 @@ impl Context {
     /// Whether it was one of this context's.
     pub fn lose(&self, session: &str) -> bool {
         let mut pages = self.lock();
-        let Some(at) = pages.all.iter().position(|page| page.session == session) else { return false };
+        let Some(at) = pages.all.iter().position(|page| page.session == session) else {
+            return false;
+        };
         let page = pages.all.remove(at);
         page.lose(false);
         if pages.lost.len() == LOST {
@@ -228,7 +242,10 @@ impl Context {
     /// Whether a frame is, or was until just now, one of this session's.
     pub fn has_frame(&self, frame: &str) -> bool {
         let lost = self.lock().lost.iter().any(|target| target == frame);
-        lost || self.pages().iter().any(|page| page.target == frame || page.state().frames.contains_key(frame))
+        lost || self
+            .pages()
+            .iter()
+            .any(|page| page.target == frame || page.state().frames.contains_key(frame))
     }
 
     /// Harmless where the download is of another context.
@@ -241,7 +258,9 @@ impl Context {
         if let Some(entry) = self.downloads.hear(&self.browser.line, &self.id, method, params) {
             let frame = params["frameId"].as_str().unwrap_or_default();
             let pages = self.pages();
-            let from = pages.iter().find(|page| page.target == frame || page.state().frames.contains_key(frame));
+            let from = pages
+                .iter()
+                .find(|page| page.target == frame || page.state().frames.contains_key(frame));
             if let Some(page) = from.or_else(|| pages.last()) {
                 page.state().log.add(entry);
             }
@@ -251,8 +270,11 @@ impl Context {
     /// A new page, which becomes the one that is meant when none is named.
     pub async fn open_page(&self) -> Result<Arc<Page>> {
         if self.lock().all.len() >= PAGES {
-            return Err(Error::new(Kind::ResourceExhausted, format!("this session has {PAGES} pages open"))
-                .hint("Close one with browser.tabs, or navigate in one that is there."));
+            return Err(Error::new(
+                Kind::ResourceExhausted,
+                format!("this session has {PAGES} pages open"),
+            )
+            .hint("Close one with browser.tabs, or navigate in one that is there."));
         }
         let page = self.create_page().await?;
         self.select(&page);
@@ -271,7 +293,9 @@ impl Context {
         self.browser.line.order(None, "Target.closeTarget", json!({"targetId": hung.target}));
         let page = self.create_page().await?;
         page.take_over_handle(handle);
-        page.state().log.add(Entry::new(LogKind::Error, "the page hung and was replaced by an empty one"));
+        page.state()
+            .log
+            .add(Entry::new(LogKind::Error, "the page hung and was replaced by an empty one"));
         if was_current {
             self.select(&page);
         }
@@ -293,7 +317,8 @@ impl Context {
             }
         };
         let page = tokio::time::timeout(OPEN, arrived).await.map_err(|_| {
-            Error::new(Kind::Unavailable, "the browser did not open a page in time").reason("browser_hung")
+            Error::new(Kind::Unavailable, "the browser did not open a page in time")
+                .reason("browser_hung")
         })?;
         // Everything that was ordered for it has been done once this is.
         page.call("Page.getFrameTree", json!({})).await?;
@@ -323,7 +348,10 @@ impl Context {
     }
 
     pub async fn close_page(&self, page: &Page) -> Result<()> {
-        self.browser.line.call(None, "Target.closeTarget", json!({"targetId": page.target})).await?;
+        self.browser
+            .line
+            .call(None, "Target.closeTarget", json!({"targetId": page.target}))
+            .await?;
         self.lose(&page.session);
         Ok(())
     }

@@ -69,7 +69,8 @@ impl Book {
 
     /// What was only counted, the most first, and how many of the rest.
     fn sums(&mut self) -> (Vec<(Place, u64)>, u64) {
-        let mut sums: Vec<_> = std::mem::take(&mut self.places).into_iter().filter(|(_, count)| *count > 0).collect();
+        let mut sums: Vec<_> =
+            std::mem::take(&mut self.places).into_iter().filter(|(_, count)| *count > 0).collect();
         sums.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
         let rest = sums.iter().skip(SUMMED).map(|(_, count)| count).sum();
         sums.truncate(SUMMED);
@@ -113,7 +114,9 @@ impl Traffic {
             Entered::Write => self.write(network_fields(decision)),
             Entered::Count => {}
             Entered::Full => {
-                tracing::warn!("the pages of a session want to reach too many places: their way out is closed");
+                tracing::warn!(
+                    "the pages of a session want to reach too many places: their way out is closed"
+                );
                 if let Some(shut) = lock(&self.shut).take() {
                     shut();
                 }
@@ -161,7 +164,14 @@ mod tests {
     use super::*;
 
     fn decision(host: &str) -> Decision {
-        Decision { allowed: true, host: host.to_owned(), port: 443, via: "connect", reason: None, address: None }
+        Decision {
+            allowed: true,
+            host: host.to_owned(),
+            port: 443,
+            via: "connect",
+            reason: None,
+            address: None,
+        }
     }
 
     #[test]

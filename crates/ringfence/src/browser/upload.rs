@@ -42,13 +42,21 @@ impl Uploads {
     }
 
     fn in_folder(files: Arc<Workspace>, dir: PathBuf, largest: u64) -> Arc<Uploads> {
-        Arc::new(Uploads { files, dir, below: format!("uploads/{}", short("u")), largest, made: Mutex::default() })
+        Arc::new(Uploads {
+            files,
+            dir,
+            below: format!("uploads/{}", short("u")),
+            largest,
+            made: Mutex::default(),
+        })
     }
 
     /// Copies files of the workspace to where the browser can read them, and says where that is.
     pub fn hand_over(&self, workspace: &Workspace, paths: &[String]) -> Result<Vec<PathBuf>> {
         if paths.len() > FILES {
-            return Err(Error::invalid_arguments(format!("at most {FILES} files can be uploaded at once")));
+            return Err(Error::invalid_arguments(format!(
+                "at most {FILES} files can be uploaded at once"
+            )));
         }
         paths.iter().map(|path| self.copy(workspace, path)).collect()
     }
@@ -59,17 +67,24 @@ impl Uploads {
         let mut made = self.lock();
         let left = self.largest.saturating_mul(LARGEST).saturating_sub(made.bytes);
         if made.paths.len() >= COPIES || left == 0 {
-            return Err(Error::new(Kind::ResourceExhausted, "this session has uploaded as much as it may")
-                .hint("Close its pages with browser.tabs close_all, and with them the copies."));
+            return Err(Error::new(
+                Kind::ResourceExhausted,
+                "this session has uploaded as much as it may",
+            )
+            .hint("Close its pages with browser.tabs close_all, and with them the copies."));
         }
         let below = format!("{}/{}/{name}", self.below, short("u"));
-        let failed = |error: io::Error| Error::internal("the file cannot be handed to the browser").source(error);
+        let failed = |error: io::Error| {
+            Error::internal("the file cannot be handed to the browser").source(error)
+        };
         // The browser can write here too, so the place is opened as any other that somebody else may have changed.
         let Place::Ready { dir, name, .. } = self.files.place(&below, true)? else {
             return Err(Error::internal("there is no place for uploads"));
         };
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let to = openat(&dir, &name, flags, Mode::from_raw_mode(0o600)).map_err(|errno| os_error(errno, path))?;
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let to = openat(&dir, &name, flags, Mode::from_raw_mode(0o600))
+            .map_err(|errno| os_error(errno, path))?;
         made.paths.push(below.clone());
         let mut to = std::fs::File::from(to);
         let most = self.largest.min(left);
@@ -77,7 +92,8 @@ impl Uploads {
         if copied > most {
             to.set_len(0).map_err(failed)?;
             let (one, all) = (self.largest >> 20, (self.largest * LARGEST) >> 20);
-            let message = format!("files to upload may have {one} MiB, and {all} MiB in one session");
+            let message =
+                format!("files to upload may have {one} MiB, and {all} MiB in one session");
             return Err(Error::new(Kind::TooLarge, message));
         }
         made.bytes += copied;
@@ -124,12 +140,19 @@ mod tests {
         std::fs::write(work.join("a.txt"), "12345678").unwrap();
         std::fs::write(work.join("big.txt"), "123456789").unwrap();
         let workspace = Workspace::open(&work, &[]).unwrap();
-        let uploads = Uploads::in_folder(Arc::new(Workspace::open(&dir, &[]).unwrap()), dir.clone(), 8);
+        let uploads =
+            Uploads::in_folder(Arc::new(Workspace::open(&dir, &[]).unwrap()), dir.clone(), 8);
         let copies = uploads.hand_over(&workspace, &["a.txt".into(), "a.txt".into()]).unwrap();
         assert!(copies.iter().all(|copy| std::fs::read(copy).unwrap() == b"12345678"));
-        assert_eq!(uploads.hand_over(&workspace, &["big.txt".into()]).unwrap_err().kind(), Kind::TooLarge);
+        assert_eq!(
+            uploads.hand_over(&workspace, &["big.txt".into()]).unwrap_err().kind(),
+            Kind::TooLarge
+        );
         uploads.hand_over(&workspace, &["a.txt".into(), "a.txt".into()]).unwrap();
-        assert_eq!(uploads.hand_over(&workspace, &["a.txt".into()]).unwrap_err().kind(), Kind::ResourceExhausted);
+        assert_eq!(
+            uploads.hand_over(&workspace, &["a.txt".into()]).unwrap_err().kind(),
+            Kind::ResourceExhausted
+        );
         drop(uploads);
         assert_eq!(std::fs::read_dir(dir.join("uploads")).unwrap().count(), 0);
     }

@@ -72,7 +72,9 @@ impl State {
     fn after(mut self, before: &State) -> State {
         let (was, is) = (reload::definitions(before), reload::definitions(&self));
         self.changes.clone_from(&before.changes);
-        for name in was.iter().filter(|(name, made)| is.get(*name) != Some(made)).map(|(name, _)| name) {
+        for name in
+            was.iter().filter(|(name, made)| is.get(*name) != Some(made)).map(|(name, _)| name)
+        {
             *self.changes.entry(name.clone()).or_default() += 1;
         }
         self
@@ -95,9 +97,15 @@ impl State {
         for said in crate::config::idle_patterns(&self.config) {
             tracing::warn!("{said}");
         }
-        let file = self.config.file.as_deref().unwrap_or(std::path::Path::new("config.toml")).display();
+        let file =
+            self.config.file.as_deref().unwrap_or(std::path::Path::new("config.toml")).display();
         for (entry, error) in &self.registry.dropped {
-            tracing::warn!("the tool `{}` is not there: {file}:{}: {}", entry.name, entry.line, error.log_line());
+            tracing::warn!(
+                "the tool `{}` is not there: {file}:{}: {}",
+                entry.name,
+                entry.line,
+                error.log_line()
+            );
         }
     }
 }
@@ -135,7 +143,10 @@ impl Pipeline {
     pub fn tidy(&self, session: &Session) {
         let state = self.state();
         let is_there = |name: &str, definition: &str| {
-            state.registry.get(name).is_some_and(|tool| tool.ground().is_some() && tool.definition() == definition)
+            state
+                .registry
+                .get(name)
+                .is_some_and(|tool| tool.ground().is_some() && tool.definition() == definition)
         };
         if let Err(error) = Ground::tidy(session, is_there) {
             tracing::warn!("fences of former tools are still there: {}", error.log_line());

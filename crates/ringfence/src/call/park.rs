@@ -127,7 +127,8 @@ impl Parked {
             round: held.round,
             digest: held.run.digest.clone(),
             principal: held.run.principal.clone(),
-            expires_unix_ms: unix_millis() + u64::try_from(held.run.expiry.as_millis()).unwrap_or(u64::MAX),
+            expires_unix_ms: unix_millis()
+                + u64::try_from(held.run.expiry.as_millis()).unwrap_or(u64::MAX),
         };
         let sealed = self.sealer.seal(&purpose(&held.run.principal), &state)?;
         let (handover, inbox) = mpsc::channel(1);
@@ -136,7 +137,10 @@ impl Parked {
             let own = runs.values().filter(|berth| berth.principal == held.run.principal).count();
             if runs.len() >= Self::LIMIT || own >= Self::PER_PRINCIPAL {
                 held.run.cancel.cancel(Cause::Unanswered);
-                return Err(Error::new(Kind::ResourceExhausted, "too many calls wait for an answer already"));
+                return Err(Error::new(
+                    Kind::ResourceExhausted,
+                    "too many calls wait for an answer already",
+                ));
             }
             runs.insert(held.id.clone(), Berth { principal: held.run.principal.clone(), handover });
         }
@@ -187,7 +191,11 @@ fn purpose(principal: &str) -> String {
 }
 
 /// Keeps a parked run going: new questions are collected, progress goes nowhere, and silence is a no.
-async fn hold(mut held: Held, mut inbox: mpsc::Receiver<Handover>, runs: Arc<Mutex<HashMap<String, Berth>>>) {
+async fn hold(
+    mut held: Held,
+    mut inbox: mpsc::Receiver<Handover>,
+    runs: Arc<Mutex<HashMap<String, Berth>>>,
+) {
     let (expiry, grace) = (held.run.expiry, held.run.grace);
     let forget = |id: &str| runs.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
     let expired = tokio::time::sleep(expiry);
@@ -270,7 +278,8 @@ mod tests {
     fn only_a_question_with_a_name_can_be_answered_before_it_is_asked() {
         let accept = json!({"action": "accept"});
         let (held, _speaker) = held();
-        let mut held = held.with_answers(answers(json!({"q2": accept, "name": accept, "number": 5})));
+        let mut held =
+            held.with_answers(answers(json!({"q2": accept, "name": accept, "number": 5})));
         let (named, mut told) = question(Some("name"));
         let (approval, mut unasked) = question(None);
         let (number, _) = question(Some("number"));
@@ -307,7 +316,13 @@ mod tests {
 
     fn request(scratch: &Scratch, tool: &str) -> CallRequest {
         let workspace = Arc::new(Workspace::open(&scratch.dir("workspace"), &[]).unwrap());
-        let session = Session::new(Principal::local(), "test", workspace, &scratch.dir("root"), Cancel::new());
+        let session = Session::new(
+            Principal::local(),
+            "test",
+            workspace,
+            &scratch.dir("root"),
+            Cancel::new(),
+        );
         CallRequest {
             shape: Shape::default(),
             trace_id: TraceId::mint(),
@@ -325,7 +340,9 @@ mod tests {
     }
 
     async fn until_it_asks(held: &mut Held) {
-        let Some(Event::Ask(questions)) = held.run.events.recv().await else { panic!("it does not ask") };
+        let Some(Event::Ask(questions)) = held.run.events.recv().await else {
+            panic!("it does not ask")
+        };
         held.ask(questions);
     }
 
@@ -346,7 +363,10 @@ mod tests {
         }
         let output = held.run.done.await.unwrap().unwrap();
         let structured = Value::Object(output.structured.unwrap());
-        let said: Vec<_> = [0, 1].iter().map(|at| structured["answers"][*at]["answer"].as_str().unwrap()).collect();
+        let said: Vec<_> = [0, 1]
+            .iter()
+            .map(|at| structured["answers"][*at]["answer"].as_str().unwrap())
+            .collect();
         assert_eq!(said, ["approved", "approval_denied"]);
         let log = std::fs::read_to_string(scratch.dir("workspace").join("asks_twice.log")).unwrap();
         assert_eq!(log, "first\nsecond\n");

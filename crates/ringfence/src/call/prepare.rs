@@ -74,13 +74,21 @@ async fn guard_repositories(
         return Ok(workspace);
     }
     let session = &request.view.session;
-    let cell = Cell::of_call(session, config, &Launcher::own(), tool.ground().map(AsRef::as_ref), &workspace);
+    let cell = Cell::of_call(
+        session,
+        config,
+        &Launcher::own(),
+        tool.ground().map(AsRef::as_ref),
+        &workspace,
+    );
     let known = match cell {
         Ok(cell) => Repositories::of(session)?.look(&cell, config.home.as_deref()).await,
         Err(error) => Err(error),
     };
     match known {
-        Ok(Some(known)) => Ok(Arc::new(workspace.guarded(|rights| rights.for_git = Some(known.covered.clone())))),
+        Ok(Some(known)) => {
+            Ok(Arc::new(workspace.guarded(|rights| rights.for_git = Some(known.covered.clone()))))
+        }
         Ok(None) => Ok(workspace),
         // Files can be written where no sandbox can be put up; the names of what git executes are refused all the same.
         Err(error) if !runs && error.reason_name() != Some(UNPROTECTABLE) => Ok(workspace),
@@ -88,7 +96,10 @@ async fn guard_repositories(
     }
 }
 
-async fn narrow(request: &CallRequest, workspace: Arc<Workspace>) -> Result<(Arc<Workspace>, Option<Value>)> {
+async fn narrow(
+    request: &CallRequest,
+    workspace: Arc<Workspace>,
+) -> Result<(Arc<Workspace>, Option<Value>)> {
     let Some(narrowing) = request.narrowing.clone() else { return Ok((workspace, None)) };
     // A client may name patterns, and what they match has to be looked for.
     let held = tokio::task::spawn_blocking(move || {
@@ -96,7 +107,9 @@ async fn narrow(request: &CallRequest, workspace: Arc<Workspace>) -> Result<(Arc
         let about = narrowing.about(workspace.rights(), &ignored);
         Ok((Arc::new(workspace), Some(about)))
     });
-    held.await.map_err(|error| Error::internal("the client's sandbox could not be applied").source(error))?
+    held.await.map_err(|error| {
+        Error::internal("the client's sandbox could not be applied").source(error)
+    })?
 }
 
 pub fn prepare(
@@ -111,12 +124,16 @@ pub fn prepare(
     let plan = tool.prepare(&request.arguments, &cx)?;
     // A tool that knows better what is missing has said so by now.
     if let Some(reason) = tool.unavailable() {
-        return Err(Error::new(Kind::Unavailable, format!("`{}` cannot run on this host: {reason}", spec.name))
-            .hint("Ask the operator of the host, or do it another way."));
+        return Err(Error::new(
+            Kind::Unavailable,
+            format!("`{}` cannot run on this host: {reason}", spec.name),
+        )
+        .hint("Ask the operator of the host, or do it another way."));
     }
-    let asks = plan
-        .asks
-        .or_else(|| asks(config, tool).then(|| "The operator wants to be asked for every call of it.".to_owned()));
+    let asks = plan.asks.or_else(|| {
+        asks(config, tool)
+            .then(|| "The operator wants to be asked for every call of it.".to_owned())
+    });
     let mut definition = match &plan.extent {
         Some(extent) => digest(&json!([tool.definition(), extent])),
         None => tool.definition(),
@@ -147,7 +164,12 @@ pub fn prepare(
 }
 
 /// The smallest of what the caller, the client and the operator allow.
-fn limit(config: &Config, tool: Duration, asked: Option<Duration>, client: Option<Duration>) -> Duration {
+fn limit(
+    config: &Config,
+    tool: Duration,
+    asked: Option<Duration>,
+    client: Option<Duration>,
+) -> Duration {
     let ceiling = config.limits.timeout_ceiling;
     asked.unwrap_or(tool).min(client.unwrap_or(ceiling)).min(ceiling)
 }
@@ -156,10 +178,19 @@ fn limit(config: &Config, tool: Duration, asked: Option<Duration>, client: Optio
 pub const TIMEOUT_META: &str = "dev.ringfence/timeout_ms";
 
 /// What raises the time of a call that took too long, for whoever can do so.
-pub fn timeout_hint(config: &Config, tool: &dyn Tool, client: Option<Duration>, limit: Duration) -> String {
+pub fn timeout_hint(
+    config: &Config,
+    tool: &dyn Tool,
+    client: Option<Duration>,
+    limit: Duration,
+) -> String {
     let ceiling = config.limits.timeout_ceiling;
     let most = ceiling.as_millis();
-    let takes_timeout = tool.spec().input_schema.get("properties").is_some_and(|all| all.get("timeout_ms").is_some());
+    let takes_timeout = tool
+        .spec()
+        .input_schema
+        .get("properties")
+        .is_some_and(|all| all.get("timeout_ms").is_some());
     match tool.ground() {
         _ if client == Some(limit) && limit < ceiling => {
             format!("Raise `{}` in `_meta` (at most {most}) or do less in one call.", TIMEOUT_META)
@@ -172,7 +203,8 @@ pub fn timeout_hint(config: &Config, tool: &dyn Tool, client: Option<Duration>, 
             format!("Raise `timeout_ms` (at most {most}) or do less in one call.")
         }
         _ if limit >= ceiling => {
-            "Do less in one call, or ask the operator to raise `timeout_ms` under [limits].".to_owned()
+            "Do less in one call, or ask the operator to raise `timeout_ms` under [limits]."
+                .to_owned()
         }
         _ => "Do less in one call: fewer files, a smaller range or a narrower pattern.".to_owned(),
     }
@@ -181,11 +213,15 @@ pub fn timeout_hint(config: &Config, tool: &dyn Tool, client: Option<Duration>, 
 /// Whether every call of it asks, by its own nature or by the operator's word.
 pub fn asks(config: &Config, tool: &dyn Tool) -> bool {
     // What the operator wants of our own tools is not about theirs.
-    tool.spec().requires_approval || tool.ground().is_none() && config.approval.own_tools.covers(&tool.spec().name)
+    tool.spec().requires_approval
+        || tool.ground().is_none() && config.approval.own_tools.covers(&tool.spec().name)
 }
 
 fn shown_env(env: &[(String, String)]) -> Vec<String> {
-    let show = |(name, value): &(String, String)| match (is_sensitive(name), known::redact(&shown_value(value))) {
+    let show = |(name, value): &(String, String)| match (
+        is_sensitive(name),
+        known::redact(&shown_value(value)),
+    ) {
         (true, _) => format!("{name} (set)"),
         (false, value) => format!("{name}={value}"),
     };

@@ -28,10 +28,16 @@ impl Pipeline {
 /// Says what was wrong all the same, so that whoever makes mistakes can stop making them.
 fn answer(error: &Error, wait: Duration) -> Error {
     let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
-    let message = format!("too many calls were refused, and so was this one ({}): {}", error.kind().name(), error);
+    let message = format!(
+        "too many calls were refused, and so was this one ({}): {}",
+        error.kind().name(),
+        error
+    );
     Error::new(Kind::ResourceExhausted, message)
         .reason("refused_calls")
-        .hint(format!("Correct the call. Valid calls still run; wait {wait_ms} ms after one that is refused."))
+        .hint(format!(
+            "Correct the call. Valid calls still run; wait {wait_ms} ms after one that is refused."
+        ))
         .with("retry_after_ms", wait_ms)
 }
 
@@ -43,7 +49,10 @@ mod tests {
     fn the_answer_says_what_was_wrong_and_when_to_try_again() {
         let refused = Error::new(Kind::UnknownTool, "there is no tool `x`");
         let error = answer(&refused, Duration::from_millis(150));
-        assert_eq!((error.kind(), error.reason_name()), (Kind::ResourceExhausted, Some("refused_calls")));
+        assert_eq!(
+            (error.kind(), error.reason_name()),
+            (Kind::ResourceExhausted, Some("refused_calls"))
+        );
         assert!(error.message().contains("(unknown_tool): there is no tool `x`"), "{error}");
         assert!(error.hint_text().unwrap().contains("wait 151 ms"), "{error:?}");
         assert_eq!(error.fact("retry_after_ms"), Some(&151.into()));

@@ -129,12 +129,18 @@ impl Pipeline {
         reload.wanted.store(false, Ordering::Release);
         *reload.tried.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         let work = tokio::task::spawn_blocking({
-            let (made, first, now, seen) =
-                (Arc::clone(&reload.made), Arc::clone(&reload.first), Arc::clone(&now), reload.seen());
+            let (made, first, now, seen) = (
+                Arc::clone(&reload.made),
+                Arc::clone(&reload.first),
+                Arc::clone(&now),
+                reload.seen(),
+            );
             move || make(&made, &first, &now, &seen)
         });
         match work.await {
-            Ok((Ok((state, _)), prints)) if why == Why::Missed && state.config.secrets.are_missed() => {
+            Ok((Ok((state, _)), prints))
+                if why == Why::Missed && state.config.secrets.are_missed() =>
+            {
                 reload.set_seen(prints);
             }
             Ok((Ok((state, restart_needed)), prints)) => {
@@ -161,12 +167,15 @@ impl Pipeline {
     fn take(&self, reload: &Reload, now: &State, state: State, restart_needed: Vec<&'static str>) {
         let generation = state.config.generation;
         let (before, after) = (definitions(now), definitions(&state));
-        let only = |one: &BTreeMap<String, String>, other: &BTreeMap<String, String>| -> Vec<String> {
-            one.keys().filter(|name| !other.contains_key(*name)).cloned().collect()
-        };
+        let only =
+            |one: &BTreeMap<String, String>, other: &BTreeMap<String, String>| -> Vec<String> {
+                one.keys().filter(|name| !other.contains_key(*name)).cloned().collect()
+            };
         let (added, removed) = (only(&after, &before), only(&before, &after));
-        let is_other = |(name, made): &(&String, &String)| before.get(*name).is_some_and(|was| was != *made);
-        let changed: Vec<String> = after.iter().filter(is_other).map(|(name, _)| name.clone()).collect();
+        let is_other =
+            |(name, made): &(&String, &String)| before.get(*name).is_some_and(|was| was != *made);
+        let changed: Vec<String> =
+            after.iter().filter(is_other).map(|(name, _)| name.clone()).collect();
         tracing::info!(
             generation,
             added = added.join(", "),
@@ -193,8 +202,14 @@ impl Pipeline {
 
     fn keep(&self, reload: &Reload, now: &State, error: &Error) {
         let generation = now.config.generation;
-        tracing::error!(generation, "the config is broken, and the last good one stays: {}", error.log_line());
-        self.record(json!({"outcome": "broken", "generation": generation, "dropped": dropped(now)}));
+        tracing::error!(
+            generation,
+            "the config is broken, and the last good one stays: {}",
+            error.log_line()
+        );
+        self.record(
+            json!({"outcome": "broken", "generation": generation, "dropped": dropped(now)}),
+        );
         reload.set_found(Found { fault: Some(about(error)), ..reload.found() });
     }
 
@@ -259,7 +274,9 @@ fn gone(file: Option<&Path>) -> Error {
 
 /// Puts back what cannot change any more, and names the keys that would have.
 fn hold_to_start(config: &mut Config, first: &Config, now: &Config) -> Vec<&'static str> {
-    let at_start = |key: &str| AT_START.iter().any(|one| key == *one || (one.ends_with('.') && key.starts_with(one)));
+    let at_start = |key: &str| {
+        AT_START.iter().any(|one| key == *one || (one.ends_with('.') && key.starts_with(one)))
+    };
     let rows = |config: &Config| -> BTreeMap<&'static str, String> {
         let rows = config.settings.iter().filter(|row| at_start(row.key));
         rows.map(|row| (row.key, row.value.clone())).collect()
@@ -267,8 +284,10 @@ fn hold_to_start(config: &mut Config, first: &Config, now: &Config) -> Vec<&'sta
     let (before, after) = (rows(first), rows(config));
     let all = before.keys().chain(after.keys().filter(|key| !before.contains_key(*key)));
     // The port that was asked for is not always the one that was given.
-    let mut differ: Vec<&'static str> =
-        all.filter(|key| **key != "http.listen" && before.get(*key) != after.get(*key)).copied().collect();
+    let mut differ: Vec<&'static str> = all
+        .filter(|key| **key != "http.listen" && before.get(*key) != after.get(*key))
+        .copied()
+        .collect();
     // What has no row of its own.
     for (name, same) in [
         ("policy", format!("{:?}", first.policy) == format!("{:?}", config.policy)),
@@ -310,7 +329,9 @@ fn secret(config: &Config) -> Option<&[u8]> {
 /// What is said of each tool, and what a call of it would do.
 pub(super) fn definitions(state: &State) -> BTreeMap<String, String> {
     let tools = state.registry.tools().iter();
-    tools.map(|tool| (tool.spec().name.clone(), format!("{} {:?}", tool.definition(), tool.spec()))).collect()
+    tools
+        .map(|tool| (tool.spec().name.clone(), format!("{} {:?}", tool.definition(), tool.spec())))
+        .collect()
 }
 
 /// What lists show, in their order.
@@ -318,7 +339,9 @@ fn listing(state: &State) -> Vec<String> {
     let config = &state.config;
     let workspace = config.workspace.as_deref();
     let shown = state.registry.listed(workspace);
-    let tools = shown.map(|(tool, _)| format!("{} {:?} {}", tool.definition(), tool.spec(), asks(config, &**tool)));
+    let tools = shown.map(|(tool, _)| {
+        format!("{} {:?} {}", tool.definition(), tool.spec(), asks(config, &**tool))
+    });
     let names = config.tool_names.name().to_owned();
     // With a workspace for each principal, where tools may work decides what each of them sees.
     let places = match workspace {

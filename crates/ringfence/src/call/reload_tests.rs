@@ -39,7 +39,9 @@ async fn secrets_come_from_the_root_of_the_start() {
         )
     };
     let server = serving(&scratch, &config("one", ""));
-    let value = |state: &State| state.config.secrets.get(&Ref::Stored("DB".into())).unwrap().expose().to_vec();
+    let value = |state: &State| {
+        state.config.secrets.get(&Ref::Stored("DB".into())).unwrap().expose().to_vec()
+    };
     let (state, found) = write(&server, &scratch, &config("two", "version = '2'\n")).await;
     assert_eq!(state.config.generation, 2);
     assert_eq!(value(&state), b"value-of-the-first");
@@ -59,13 +61,18 @@ async fn files_that_steer_are_kept_out_of_the_workspace_of_the_start() {
     let changed = "root = '../root'\nworkspace = '../two'\nsecrets.env_file = '../one/env'\n";
     let (state, found) = write(&server, &scratch, changed).await;
     assert!(found.fault.is_some());
-    assert_eq!((state.config.generation, state.config.workspace.as_deref()), (1, Some(&*workspace)));
+    assert_eq!(
+        (state.config.generation, state.config.workspace.as_deref()),
+        (1, Some(&*workspace))
+    );
 }
 
 #[tokio::test]
 async fn what_is_in_use_stays_private() {
     let scratch = Scratch::new();
-    for (name, text) in [("keys/old", "x"), ("keys/new", "y"), ("env/old", "A=1\n"), ("env/new", "A=2\n")] {
+    for (name, text) in
+        [("keys/old", "x"), ("keys/new", "y"), ("env/old", "A=1\n"), ("env/new", "A=2\n")]
+    {
         private(&scratch, name, text);
     }
     let at = scratch.path().canonicalize().unwrap();
@@ -79,20 +86,27 @@ async fn what_is_in_use_stays_private() {
     let (state, found) = write(&server, &scratch, &config("new")).await;
     assert_eq!(state.config.log.file, Some(at.join("log/old")));
     for name in ["keys/old", "keys/new", "env/old", "env/new"] {
-        assert!(state.config.private.contains(&at.join(name)), "{name}: {:?}", state.config.private);
+        assert!(
+            state.config.private.contains(&at.join(name)),
+            "{name}: {:?}",
+            state.config.private
+        );
     }
     assert_eq!(found.restart_needed, ["log.file", "auth.jwt_secret_file"]);
     // And however many reloads later.
-    let (state, _) = write(&server, &scratch, "root = '../root'\nworkspace = '../elsewhere'\n").await;
-    assert!(state.config.private.contains(&at.join("env/new")) && state.config.private.contains(&at.join("keys/old")));
+    let (state, _) =
+        write(&server, &scratch, "root = '../root'\nworkspace = '../elsewhere'\n").await;
+    assert!(
+        state.config.private.contains(&at.join("env/new"))
+            && state.config.private.contains(&at.join("keys/old"))
+    );
 }
 
 #[tokio::test]
 async fn another_token_secret_in_the_same_file_is_told() {
     let scratch = Scratch::new();
     private(&scratch, "keys/secret", "first-secret-of-tokens");
-    let config =
-        "root = '../root'\nworkspace = '../elsewhere'\nauth = { enabled = true, jwt_secret_file = '../keys/secret' }\n";
+    let config = "root = '../root'\nworkspace = '../elsewhere'\nauth = { enabled = true, jwt_secret_file = '../keys/secret' }\n";
     let server = serving(&scratch, config);
     private(&scratch, "keys/secret", "second-secret-of-tokens");
     server.pipeline.refresh().await;
@@ -117,9 +131,14 @@ fn words_for_clients_hold_no_path_of_the_host() {
 #[tokio::test]
 async fn a_store_that_is_mended_is_read() {
     let scratch = Scratch::new();
-    Store::new(&scratch.dir("root"), None).set("DB", &crate::base::secret::Secret::new("a-value"), None).unwrap();
+    Store::new(&scratch.dir("root"), None)
+        .set("DB", &crate::base::secret::Secret::new("a-value"), None)
+        .unwrap();
     let folder = scratch.path().join("root/secrets");
-    let open = |mode| std::fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    let open = |mode| {
+        std::fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(mode))
+            .unwrap()
+    };
     open(0o755);
     let config = "root = '../root'\nworkspace = '../elsewhere'\n[mcp.x]\ncommand = 'true'\nenv.A = '${secret:DB}'\n";
     let server = serving(&scratch, config);

@@ -198,12 +198,16 @@ impl Pipeline {
         // A tool has the grace to end its children and to hand over what it has; then it is dropped.
         let ended = match ended {
             Some(result) => Some(result),
-            None => tokio::time::timeout(sandbox::longest_end(state.config.limits.grace), work).await.ok(),
+            None => tokio::time::timeout(sandbox::longest_end(state.config.limits.grace), work)
+                .await
+                .ok(),
         };
         match ended {
             Some(Ok(result)) => result
                 .map(|mut output| {
-                    output.meta.extend(client_sandbox.map(|about| (narrowing::META.to_owned(), about)));
+                    output
+                        .meta
+                        .extend(client_sandbox.map(|about| (narrowing::META.to_owned(), about)));
                     output.meta.extend(overrides.map(|about| (shape::META.to_owned(), about)));
                     output
                 })
@@ -212,16 +216,20 @@ impl Pipeline {
                     _ => error,
                 }),
             Some(Err(_)) => Err(Error::internal("the tool failed unexpectedly")),
-            None if cancel.cause() == Some(Cause::Deadline) => {
-                Err(Error::new(Kind::DeadlineExceeded, format!("no result within {} ms", limit.as_millis()))
-                    .hint(cx.timeout_hint.as_str()))
-            }
+            None if cancel.cause() == Some(Cause::Deadline) => Err(Error::new(
+                Kind::DeadlineExceeded,
+                format!("no result within {} ms", limit.as_millis()),
+            )
+            .hint(cx.timeout_hint.as_str())),
             None => Err(Error::new(Kind::Cancelled, "the call was cancelled")),
         }
     }
 }
 
-pub fn request_digest(tool: &str, arguments: &serde_json::Map<String, serde_json::Value>) -> String {
+pub fn request_digest(
+    tool: &str,
+    arguments: &serde_json::Map<String, serde_json::Value>,
+) -> String {
     digest(&json!([crate::registry::underscored(tool), arguments]))
 }
 

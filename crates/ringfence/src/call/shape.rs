@@ -23,22 +23,29 @@ pub fn check(shape: &Shape, config: &Config, workspace: &Workspace) -> Result<Sh
         checked.cwd = Some(if below.is_empty() { ".".to_owned() } else { below });
     }
     if shape.env.len() > VARIABLES || shape.env.iter().any(|(_, value)| value.len() > VALUE_BYTES) {
-        return Err(Error::invalid_arguments("`env_overrides` is too large")
-            .hint(format!("Set at most {VARIABLES} variables of at most {VALUE_BYTES} bytes each.")));
+        return Err(Error::invalid_arguments("`env_overrides` is too large").hint(format!(
+            "Set at most {VARIABLES} variables of at most {VALUE_BYTES} bytes each."
+        )));
     }
     for (name, value) in &shape.env {
         env::check_override(name, value)?;
         if !config.shaping.lets_set(name) {
             let shown: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
-            return Err(not_allowed(&format!("the variable `{shown}`"), "its name in `session.env_overrides`"));
+            return Err(not_allowed(
+                &format!("the variable `{shown}`"),
+                "its name in `session.env_overrides`",
+            ));
         }
     }
     Ok(checked)
 }
 
 fn not_allowed(what: &str, how: &str) -> Error {
-    Error::permission_denied("override_not_allowed", format!("the operator does not let a client set {what}"))
-        .hint(format!("Leave it out (null takes it back), or ask the operator for {how}."))
+    Error::permission_denied(
+        "override_not_allowed",
+        format!("the operator does not let a client set {what}"),
+    )
+    .hint(format!("Leave it out (null takes it back), or ask the operator for {how}."))
 }
 
 /// On every result of a call that did not start where and with what it usually would.
@@ -52,5 +59,8 @@ pub fn about(shape: &Shape) -> Value {
 
 /// One over the other: a directory in place of the other, variables beside the others.
 pub fn over(upper: Shape, lower: &Shape) -> Shape {
-    Shape { cwd: upper.cwd.or_else(|| lower.cwd.clone()), env: env::merge(lower.env.clone(), upper.env) }
+    Shape {
+        cwd: upper.cwd.or_else(|| lower.cwd.clone()),
+        env: env::merge(lower.env.clone(), upper.env),
+    }
 }

@@ -103,12 +103,16 @@ impl Eyes {
     }
 
     fn turn_to(&mut self, spots: BTreeSet<Spot>) {
-        let of = |folder: &Path| std::fs::metadata(folder).ok().map(|facts| (facts.dev(), facts.ino()));
+        let of =
+            |folder: &Path| std::fs::metadata(folder).ok().map(|facts| (facts.dev(), facts.ino()));
         let wanted: BTreeMap<PathBuf, (u64, u64)> =
             spots.iter().filter_map(|(folder, _)| Some((folder.clone(), of(folder)?))).collect();
         *self.spots.lock().unwrap_or_else(PoisonError::into_inner) = spots;
-        for folder in
-            self.folders.iter().filter(|(folder, id)| wanted.get(*folder) != Some(id)).map(|(folder, _)| folder)
+        for folder in self
+            .folders
+            .iter()
+            .filter(|(folder, id)| wanted.get(*folder) != Some(id))
+            .map(|(folder, _)| folder)
         {
             // One that is gone has taken its watch along.
             let _ = self.watcher.unwatch(folder);
@@ -122,7 +126,9 @@ impl Eyes {
                 Ok(()) => drop(self.folders.insert(folder, id)),
                 Err(error) if !self.complained => {
                     self.complained = true;
-                    tracing::warn!("some changes of the config are seen with the next call only: {error}");
+                    tracing::warn!(
+                        "some changes of the config are seen with the next call only: {error}"
+                    );
                 }
                 Err(_) => {}
             }
@@ -131,7 +137,8 @@ impl Eyes {
 }
 
 fn matters(event: &notify::Event, spots: &BTreeSet<Spot>) -> bool {
-    if matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write)) {
+    if matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write))
+    {
         return false;
     }
     let is_spot = |path: &PathBuf| {

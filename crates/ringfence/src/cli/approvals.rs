@@ -100,13 +100,20 @@ impl Question {
     /// Which question it is, how long it has waited and how long it still does.
     fn header(&self) -> String {
         let (now, prompt) = (unix_millis(), &self.prompt);
-        let since = |earlier: u64, later: u64| format_span(Duration::from_millis(later.saturating_sub(earlier)));
+        let since = |earlier: u64, later: u64| {
+            format_span(Duration::from_millis(later.saturating_sub(earlier)))
+        };
         let age = match prompt.asked_unix_ms {
             // An older server does not say.
             0 => String::new(),
             asked => format!(", asked {} ago", since(asked, now)),
         };
-        format!("{}  (server {}{age}, expires in {})", prompt.id, self.server, since(now, prompt.expires_unix_ms))
+        format!(
+            "{}  (server {}{age}, expires in {})",
+            prompt.id,
+            self.server,
+            since(now, prompt.expires_unix_ms)
+        )
     }
 }
 
@@ -150,8 +157,9 @@ fn decide(root: &Path, id: &str, answer: Answer, desk: &mut dyn Desk) -> Result<
     want_manned(desk)?;
     let questions = waiting(root)?;
     let question = questions.iter().find(|question| question.prompt.id == id).ok_or_else(|| {
-        Error::new(Kind::NotFound, "no waiting question has this id")
-            .hint("It may have been answered or have expired; `ringfence approvals` lists what waits.")
+        Error::new(Kind::NotFound, "no waiting question has this id").hint(
+            "It may have been answered or have expired; `ringfence approvals` lists what waits.",
+        )
     })?;
     if answer != Answer::Deny && !question.prompt.choices().contains(&answer) {
         return Err(not_offered(answer));
@@ -161,9 +169,12 @@ fn decide(root: &Path, id: &str, answer: Answer, desk: &mut dyn Desk) -> Result<
 }
 
 fn not_offered(answer: Answer) -> Error {
-    let error = Error::invalid_arguments(format!("this question does not offer `--{}`", answer.name()));
+    let error =
+        Error::invalid_arguments(format!("this question does not offer `--{}`", answer.name()));
     match answer {
-        Answer::Session => error.hint("The call has no session that lasts; allow it once, or deny it."),
+        Answer::Session => {
+            error.hint("The call has no session that lasts; allow it once, or deny it.")
+        }
         _ => error.hint("The command does not leave the sandbox; allow it once, or deny it."),
     }
 }
@@ -179,13 +190,15 @@ fn outcome(answer: Answer) -> &'static str {
 
 fn send_answer(question: &Question, answer: Answer) -> Result<()> {
     let request = Request::Answer { id: question.prompt.id.clone(), answer };
-    let reply = talk(&question.socket, &request)
-        .map_err(|error| Error::new(Kind::Unavailable, "the server that asked is gone").source(error))?;
+    let reply = talk(&question.socket, &request).map_err(|error| {
+        Error::new(Kind::Unavailable, "the server that asked is gone").source(error)
+    })?;
     if reply["ok"] == true {
         return Ok(());
     }
     let why = reply["error"].as_str().unwrap_or("the server did not take the answer");
-    Err(Error::new(Kind::Conflict, visible::lines(why)).hint("`ringfence approvals` lists what still waits."))
+    Err(Error::new(Kind::Conflict, visible::lines(why))
+        .hint("`ringfence approvals` lists what still waits."))
 }
 
 /// Asks what waits and what comes, until the person has enough.
@@ -194,7 +207,8 @@ fn watch(root: &Path, desk: &mut dyn Desk) -> Result<()> {
     desk.show("Waiting for questions (q and Enter to leave).\n")?;
     let mut skipped = HashSet::new();
     loop {
-        let next = waiting(root)?.into_iter().find(|question| !skipped.contains(&question.prompt.id));
+        let next =
+            waiting(root)?.into_iter().find(|question| !skipped.contains(&question.prompt.id));
         match next {
             Some(question) => match ask(root, &question, desk)? {
                 Asked::Answered => {}
@@ -263,8 +277,9 @@ fn choice_line(prompt: &Prompt) -> String {
         Answer::Deny => 'n',
     };
     let answers = prompt.choices().into_iter().chain([Answer::Deny]);
-    let choices: String =
-        answers.map(|answer| format!("[{}] {}  ", key(&answer), prompt.choice_title(answer))).collect();
+    let choices: String = answers
+        .map(|answer| format!("[{}] {}  ", key(&answer), prompt.choice_title(answer)))
+        .collect();
     format!("{choices}[q] Leave: ")
 }
 
@@ -284,13 +299,22 @@ fn waiting(root: &Path) -> Result<Vec<Question>> {
                 continue;
             }
         };
-        let prompts: Vec<Prompt> = serde_json::from_value(reply["pending"].clone()).unwrap_or_else(|error| {
-            tracing::warn!("the server {server} gave an answer that is not understood: {error}");
-            Vec::new()
-        });
-        questions.extend(prompts.into_iter().map(|prompt| Question { server, socket: path.clone(), prompt }));
+        let prompts: Vec<Prompt> =
+            serde_json::from_value(reply["pending"].clone()).unwrap_or_else(|error| {
+                tracing::warn!(
+                    "the server {server} gave an answer that is not understood: {error}"
+                );
+                Vec::new()
+            });
+        questions.extend(prompts.into_iter().map(|prompt| Question {
+            server,
+            socket: path.clone(),
+            prompt,
+        }));
     }
-    questions.sort_by(|a, b| (a.prompt.expires_unix_ms, &a.prompt.id).cmp(&(b.prompt.expires_unix_ms, &b.prompt.id)));
+    questions.sort_by(|a, b| {
+        (a.prompt.expires_unix_ms, &a.prompt.id).cmp(&(b.prompt.expires_unix_ms, &b.prompt.id))
+    });
     Ok(questions)
 }
 
@@ -341,7 +365,10 @@ fn ascii(json: &str) -> String {
     for c in json.chars() {
         match c {
             '\n' | ' '..='~' => shown.push(c),
-            c => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| shown.push_str(&format!("\\u{unit:04x}"))),
+            c => c
+                .encode_utf16(&mut [0; 2])
+                .iter()
+                .for_each(|unit| shown.push_str(&format!("\\u{unit:04x}"))),
         }
     }
     shown
@@ -369,11 +396,12 @@ impl Desk for Terminal {
 
     /// Read past the standard buffer: a line typed ahead must not lie there as the answer to the next question.
     fn typed(&mut self, within: Duration) -> Result<Option<String>> {
-        let failed =
-            |error: rustix::io::Errno| Error::new(Kind::Unavailable, "the terminal cannot be read").source(error);
+        let failed = |error: rustix::io::Errno| {
+            Error::new(Kind::Unavailable, "the terminal cannot be read").source(error)
+        };
         let stdin = std::io::stdin();
-        let patience =
-            Timespec::try_from(within).map_err(|error| Error::internal("a time out of range").source(error))?;
+        let patience = Timespec::try_from(within)
+            .map_err(|error| Error::internal("a time out of range").source(error))?;
         match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&patience)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
             Ok(_) => {}
@@ -390,7 +418,9 @@ fn write_out(out: &mut dyn Write, text: &str) -> Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // Whoever read it has seen enough (`| head`).
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        outcome => outcome.map_err(|error| Error::new(Kind::Unavailable, "the output cannot be written").source(error)),
+        outcome => outcome.map_err(|error| {
+            Error::new(Kind::Unavailable, "the output cannot be written").source(error)
+        }),
     }
 }
 

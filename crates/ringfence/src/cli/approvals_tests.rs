@@ -49,7 +49,11 @@ impl Desk for Person {
 }
 
 /// A server that speaks the socket's language from plain data. `reply` sees each request.
-fn server(root: &Path, pid: u32, mut reply: impl FnMut(&Value) -> Value + Send + 'static) -> PathBuf {
+fn server(
+    root: &Path,
+    pid: u32,
+    mut reply: impl FnMut(&Value) -> Value + Send + 'static,
+) -> PathBuf {
     std::fs::create_dir_all(directory(root)).unwrap();
     let path = directory(root).join(format!("approvals-{pid}.sock"));
     let listener = UnixListener::bind(&path).unwrap();
@@ -121,9 +125,15 @@ fn questions_of_all_servers_are_listed_without_anything_a_terminal_acts_on() {
     asking(scratch.path(), 1, &["a-2"]);
     let mut person = Person::absent();
     run_line(scratch.path(), "", &mut person).unwrap();
-    for text in
-        ["a-1", "a-2", "shell.exec", "(server 1, asked ", " ago, expires in 0 s)", "\\u{1b}[31mleaves", "ls\\u{202e}"]
-    {
+    for text in [
+        "a-1",
+        "a-2",
+        "shell.exec",
+        "(server 1, asked ",
+        " ago, expires in 0 s)",
+        "\\u{1b}[31mleaves",
+        "ls\\u{202e}",
+    ] {
         assert!(person.seen.contains(text), "{text}: {}", person.seen);
     }
     assert!(!person.seen.contains(['\u{1b}', '\u{202e}']));
@@ -158,13 +168,19 @@ fn answers_go_to_the_server_that_asked() {
     run_line(scratch.path(), "allow a-1", &mut person).unwrap();
     run_line(scratch.path(), "allow a-3 --session", &mut person).unwrap();
     run_line(scratch.path(), "deny a-2", &mut person).unwrap();
-    assert_eq!(*one.lock().unwrap(), [json!({"id": "a-1", "answer": "once"}), json!({"id": "a-2", "answer": "deny"})]);
+    assert_eq!(
+        *one.lock().unwrap(),
+        [json!({"id": "a-1", "answer": "once"}), json!({"id": "a-2", "answer": "deny"})]
+    );
     assert_eq!(*other.lock().unwrap(), [json!({"id": "a-3", "answer": "session"})]);
     assert_eq!(
         person.seen,
         "Allowed once: `shell.exec`\nAllowed for this session: `shell.exec`\nDenied: `shell.exec`\n"
     );
-    assert_eq!(run_line(scratch.path(), "allow a-1", &mut person).unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(
+        run_line(scratch.path(), "allow a-1", &mut person).unwrap_err().kind(),
+        Kind::NotFound
+    );
 }
 
 #[test]
@@ -182,9 +198,18 @@ fn nobody_at_the_terminal_nothing_answered() {
 fn a_watch_asks_one_by_one_and_forgets_what_was_typed_before() {
     let scratch = Scratch::new();
     let answers = asking(scratch.path(), own(), &["a-1", "a-2", "a-3"]);
-    let mut person = Person::typing(&[Some("what?\n"), None, Some("y\n"), Some("S\n"), Some("n\n"), None, Some("q\n")]);
+    let mut person = Person::typing(&[
+        Some("what?\n"),
+        None,
+        Some("y\n"),
+        Some("S\n"),
+        Some("n\n"),
+        None,
+        Some("q\n"),
+    ]);
     run_line(scratch.path(), "--watch", &mut person).unwrap();
-    let given: Vec<Value> = answers.lock().unwrap().iter().map(|answer| answer["answer"].clone()).collect();
+    let given: Vec<Value> =
+        answers.lock().unwrap().iter().map(|answer| answer["answer"].clone()).collect();
     assert_eq!(given, ["once", "session", "deny"]);
     assert_eq!(person.seen.matches("<flush>").count(), 3);
     assert!(person.lines.is_empty());
@@ -244,15 +269,28 @@ fn inside_is_an_answer_where_it_is_offered() {
         let open = open.filter(|prompt| !answers.iter().any(|answer| answer["id"] == prompt["id"]));
         json!({"pending": open.collect::<Vec<_>>()})
     });
-    let mut person = Person::typing(&[Some("i\n"), Some("n\n"), Some("i\n"), Some("s\n"), Some("y\n"), Some("q\n")]);
+    let mut person = Person::typing(&[
+        Some("i\n"),
+        Some("n\n"),
+        Some("i\n"),
+        Some("s\n"),
+        Some("y\n"),
+        Some("q\n"),
+    ]);
     for line in ["allow a-1 --inside", "allow a-3 --session"] {
         let error = run_line(scratch.path(), line, &mut person).unwrap_err();
         assert_eq!(error.kind(), Kind::InvalidArguments, "{line}");
     }
     assert!(taken.lock().unwrap().is_empty());
     run_line(scratch.path(), "--watch", &mut person).unwrap();
-    let given: Vec<Value> = taken.lock().unwrap().iter().map(|answer| answer["answer"].clone()).collect();
+    let given: Vec<Value> =
+        taken.lock().unwrap().iter().map(|answer| answer["answer"].clone()).collect();
     assert_eq!(given, ["deny", "inside", "once"]);
     assert_eq!(person.seen.matches("[i] Run it inside the sandbox").count(), 1, "{}", person.seen);
-    assert_eq!(person.seen.matches("[s] ").count(), 3, "twice for the first, once for the second: {}", person.seen);
+    assert_eq!(
+        person.seen.matches("[s] ").count(),
+        3,
+        "twice for the first, once for the second: {}",
+        person.seen
+    );
 }

@@ -80,7 +80,10 @@ impl Command {
 
 impl Args {
     fn narrows(&self) -> bool {
-        self.tool.is_some() || self.session.is_some() || self.trace.is_some() || self.since.is_some()
+        self.tool.is_some()
+            || self.session.is_some()
+            || self.trace.is_some()
+            || self.since.is_some()
     }
 }
 
@@ -90,8 +93,10 @@ pub fn run(args: Args, root: &Path, out: &mut dyn Write) -> Result<u8> {
         && (args.follow || args.json || args.narrows())
     {
         let (name, why) = command.name_and_scope();
-        return Err(Error::invalid_arguments(format!("`ringfence audit {name}` takes no filters: {why}"))
-            .hint(format!("Leave out what stands before `{name}`, but for --root.")));
+        return Err(Error::invalid_arguments(format!(
+            "`ringfence audit {name}` takes no filters: {why}"
+        ))
+        .hint(format!("Leave out what stands before `{name}`, but for --root.")));
     }
     let done = match &args.command {
         Some(Command::Verify) => print_verified(root, out)?,
@@ -123,7 +128,11 @@ fn print_verified(root: &Path, out: &mut dyn Write) -> Result<io::Result<u8>> {
         if let Some(pruned) = &report.pruned {
             writeln!(out, "{}", format_pruned(pruned))?;
         }
-        let total = format!("{} in {}", count(report.records, "record"), count(report.files.len() as u64, "file"));
+        let total = format!(
+            "{} in {}",
+            count(report.records, "record"),
+            count(report.files.len() as u64, "file")
+        );
         match &report.problems[..] {
             [] => writeln!(out, "{total}: chain intact")?,
             [first, rest @ ..] => {
@@ -131,7 +140,10 @@ fn print_verified(root: &Path, out: &mut dyn Write) -> Result<io::Result<u8>> {
                 for problem in rest {
                     writeln!(out, "  also: {}", clean(&problem.to_string()))?;
                 }
-                writeln!(out, "{total} are proven; what follows the first broken record in its file is not")?;
+                writeln!(
+                    out,
+                    "{total} are proven; what follows the first broken record in its file is not"
+                )?;
             }
         }
         out.flush()?;
@@ -145,7 +157,9 @@ fn state(file: &FileReport) -> String {
         State::Closed => "closed".into(),
         State::Open => "open (in use)".into(),
         State::Crashed { torn: 0 } => "crash: its process ended without closing it".into(),
-        State::Crashed { torn } => format!("crash: torn tail, {} of an unfinished record", count(torn, "byte")),
+        State::Crashed { torn } => {
+            format!("crash: torn tail, {} of an unfinished record", count(torn, "byte"))
+        }
         State::Broken => "BROKEN".into(),
     }
 }
@@ -174,7 +188,9 @@ fn count(number: u64, what: &str) -> String {
 fn print_events(args: &Args, root: &Path, out: &mut dyn Write) -> io::Result<()> {
     let mut reader = Reader::new(root);
     loop {
-        reader.read(|event| if matches(args, &event) { print_event(args.json, &event, out) } else { Ok(()) })?;
+        reader.read(|event| {
+            if matches(args, &event) { print_event(args.json, &event, out) } else { Ok(()) }
+        })?;
         out.flush()?;
         if !args.follow {
             return Ok(());
@@ -197,7 +213,9 @@ fn reader_left() -> bool {
 
 fn matches(args: &Args, event: &Event) -> bool {
     let Some(value) = &event.value else { return !args.narrows() };
-    let is = |name: &str, wanted: &Option<String>| wanted.as_ref().is_none_or(|wanted| value[name] == wanted.as_str());
+    let is = |name: &str, wanted: &Option<String>| {
+        wanted.as_ref().is_none_or(|wanted| value[name] == wanted.as_str())
+    };
     let text = |name: &str| value[name].as_str().unwrap_or_default();
     let named = |wanted: &String| underscored(text("tool")) == underscored(wanted);
     args.tool.as_ref().is_none_or(named)
@@ -221,7 +239,10 @@ fn print_event(json: bool, event: &Event, out: &mut dyn Write) -> io::Result<()>
 fn show(value: &Value) -> String {
     let text = |name: &str| clean(value[name].as_str().unwrap_or_default());
     let or = |first: String, second: String| if first.is_empty() { second } else { first };
-    let who = [text("principal"), text("session")].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
+    let who = [text("principal"), text("session")]
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>();
     let line = format!(
         "{:<26}  {:<12}  {:<16}  {:<9}  {:<28}  {:<32}  {}",
         text("ts").trim_end_matches('Z').replacen('T', " ", 1),
@@ -255,8 +276,15 @@ fn details(value: &Value) -> String {
     });
     let amounts = sum_up(value);
     let denials = value["denials"].as_array().into_iter().flatten();
-    let denials = denials.filter_map(|denial| Some(format!("refused {}", clean(denial.get("name")?.as_str()?))));
-    exec(value).into_iter().chain(amounts).chain(shown).chain(denials).collect::<Vec<_>>().join(", ")
+    let denials = denials
+        .filter_map(|denial| Some(format!("refused {}", clean(denial.get("name")?.as_str()?))));
+    exec(value)
+        .into_iter()
+        .chain(amounts)
+        .chain(shown)
+        .chain(denials)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// What a record sums up: files that were pruned, calls that were refused.
@@ -265,7 +293,10 @@ fn sum_up(value: &Value) -> Vec<String> {
     if let Some(removed) = value["removed"].as_array().filter(|_| value["event"] == "prune") {
         let records = removed.iter().map(|file| number(&file["records"])).sum();
         let before = format_time(value["before"].as_str().unwrap_or_default());
-        return vec![format!("{} before {before}", files_and_records(removed.len() as u64, records))];
+        return vec![format!(
+            "{} before {before}",
+            files_and_records(removed.len() as u64, records)
+        )];
     }
     let calls = value["count"].as_u64().map(|calls| count(calls, "call"));
     let errors = value["errors"].as_object().into_iter().flatten();
@@ -291,8 +322,9 @@ fn clean(text: &str) -> String {
 
 /// As the beginning of a time stamp: those are UTC, and their order as text is their order in time.
 fn parse_since(text: &str) -> std::result::Result<String, String> {
-    let wrong =
-        || "give an age such as 30s, 10m, 2h, 7d, or a UTC time such as 2026-11-15 or 2026-11-15T21:40:03Z".to_owned();
+    let wrong = || {
+        "give an age such as 30s, 10m, 2h, 7d, or a UTC time such as 2026-11-15 or 2026-11-15T21:40:03Z".to_owned()
+    };
     if let Some(age) = parse_span(text) {
         // Older than time itself is everything.
         return Ok(SystemTime::now().checked_sub(age).map_or_else(String::new, format_utc));
@@ -303,7 +335,11 @@ fn parse_since(text: &str) -> std::result::Result<String, String> {
         SHAPE.get(at).is_some_and(|s| if *s == b'0' { byte.is_ascii_digit() } else { byte == *s })
     };
     let whole = matches!(time.len(), 10 | 13 | 16 | 19 | 21..=26);
-    if whole && time.bytes().enumerate().all(|(at, byte)| fits(at, byte)) { Ok(time.to_owned()) } else { Err(wrong()) }
+    if whole && time.bytes().enumerate().all(|(at, byte)| fits(at, byte)) {
+        Ok(time.to_owned())
+    } else {
+        Err(wrong())
+    }
 }
 
 #[cfg(test)]
@@ -324,7 +360,9 @@ mod tests {
     }
 
     fn args(words: &[&str]) -> Args {
-        Cli::try_parse_from([&["audit"], words].concat()).unwrap_or_else(|error| panic!("{error}")).args
+        Cli::try_parse_from([&["audit"], words].concat())
+            .unwrap_or_else(|error| panic!("{error}"))
+            .args
     }
 
     struct Root(PathBuf);
@@ -349,7 +387,11 @@ mod tests {
 
     fn call(audit: &Audit, tool: &str, session: &str) -> TraceId {
         let trace = TraceId::mint();
-        let mut record = Record::open(audit, &trace, json!({"tool": tool, "session": session, "principal": "alice"}));
+        let mut record = Record::open(
+            audit,
+            &trace,
+            json!({"tool": tool, "session": session, "principal": "alice"}),
+        );
         record.start().unwrap();
         record.finish(&Facts { exit_code: Some(7), ..Facts::default() }, None, None);
         trace
@@ -358,12 +400,14 @@ mod tests {
     #[test]
     fn filters_pick_and_json_is_the_line_as_it_is() {
         let root = Root::new();
-        let (one, two) = (Audit::open(&root.0, 1 << 20).unwrap(), Audit::open(&root.0, 1 << 20).unwrap());
+        let (one, two) =
+            (Audit::open(&root.0, 1 << 20).unwrap(), Audit::open(&root.0, 1 << 20).unwrap());
         let trace = call(&one, "shell.exec", "s-1");
         call(&two, "file.read", "s-1");
         call(&one, "shell.exec", "s-2");
 
-        let lines = |words: &[&str]| root.output(words).1.lines().map(str::to_owned).collect::<Vec<_>>();
+        let lines =
+            |words: &[&str]| root.output(words).1.lines().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(lines(&[]).len(), 8);
         assert_eq!(lines(&["--tool", "shell.exec"]).len(), 4);
         assert_eq!(lines(&["--session", "s-1"]).len(), 4);
@@ -377,14 +421,23 @@ mod tests {
         }
         assert_eq!(start.find(trace.as_str()), stop.find(trace.as_str()), "aligned");
 
-        let name = std::fs::read_dir(root.0.join("audit")).unwrap().map(|entry| entry.unwrap().path());
+        let name =
+            std::fs::read_dir(root.0.join("audit")).unwrap().map(|entry| entry.unwrap().path());
         let mut raw: Vec<String> = name
             .filter(|path| path.extension().is_some_and(|end| end == "jsonl"))
-            .flat_map(|path| std::fs::read_to_string(path).unwrap().lines().map(str::to_owned).collect::<Vec<_>>())
+            .flat_map(|path| {
+                std::fs::read_to_string(path)
+                    .unwrap()
+                    .lines()
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>()
+            })
             .collect();
         let mut printed = lines(&["--json"]);
-        let times: Vec<Value> =
-            printed.iter().map(|line| serde_json::from_str::<Value>(line).unwrap()["ts"].take()).collect();
+        let times: Vec<Value> = printed
+            .iter()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap()["ts"].take())
+            .collect();
         assert!(times.is_sorted_by_key(|ts| ts.as_str().unwrap().to_owned()));
         raw.sort();
         printed.sort();
@@ -398,7 +451,10 @@ mod tests {
         call(&audit, "shell.exec", "s-1");
         let (code, text) = root.output(&["verify"]);
         assert_eq!(code, 0);
-        assert!(text.contains("open (in use)") && text.ends_with("3 records in 1 file: chain intact\n"), "{text}");
+        assert!(
+            text.contains("open (in use)") && text.ends_with("3 records in 1 file: chain intact\n"),
+            "{text}"
+        );
         drop(audit);
         let name = text.split_whitespace().next().unwrap();
         let path = root.0.join("audit").join(name);
@@ -406,7 +462,10 @@ mod tests {
         std::fs::write(&path, original.replacen("alice", "mal\u{1b}", 1)).unwrap();
         let (code, text) = root.output(&["verify"]);
         assert_eq!(code, 1);
-        assert!(text.contains(&format!("BROKEN: {name} line 2 (seq 2): its mac does not fit")), "{text}");
+        assert!(
+            text.contains(&format!("BROKEN: {name} line 2 (seq 2): its mac does not fit")),
+            "{text}"
+        );
         std::fs::write(&path, original).unwrap();
         assert_eq!(root.output(&["verify"]).0, 0);
     }
@@ -469,18 +528,25 @@ mod tests {
                 _ => drop(call(&audit, "four", "s-1")),
             }),
         };
-        assert_eq!(run(args(&["--follow", "--json", "--session", "s-1"]), &root.0, &mut pipe).unwrap(), 0);
+        assert_eq!(
+            run(args(&["--follow", "--json", "--session", "s-1"]), &root.0, &mut pipe).unwrap(),
+            0
+        );
         let tools: Vec<_> = pipe
             .lines
             .iter()
-            .map(|line| serde_json::from_str::<Value>(line).unwrap()["tool"].as_str().unwrap().to_owned())
+            .map(|line| {
+                serde_json::from_str::<Value>(line).unwrap()["tool"].as_str().unwrap().to_owned()
+            })
             .collect();
         assert_eq!(tools, ["one", "one", "two", "two", "three", "three"]);
     }
 
     #[test]
     fn the_root_may_stand_before_or_after_verify() {
-        for words in [&["--root", "/r", "verify"][..], &["verify", "--root", "/r"], &["--root", "/r"]] {
+        for words in
+            [&["--root", "/r", "verify"][..], &["verify", "--root", "/r"], &["--root", "/r"]]
+        {
             assert_eq!(args(words).root.as_deref(), Some(Path::new("/r")));
         }
         for words in [["--follow", "verify"], ["--json", "verify"], ["--tool=x", "verify"]] {
@@ -492,18 +558,39 @@ mod tests {
 
     #[test]
     fn since_takes_ages_and_times_and_nothing_else() {
-        for good in ["30s", "10m", "2h", "7d", "1w", "2026-11-15", "2026-11-15T21:40", "2026-11-15T21:40:03.5Z"] {
+        for good in [
+            "30s",
+            "10m",
+            "2h",
+            "7d",
+            "1w",
+            "2026-11-15",
+            "2026-11-15T21:40",
+            "2026-11-15T21:40:03.5Z",
+        ] {
             assert!(parse_since(good).is_ok(), "{good}");
         }
         assert_eq!(parse_since("2026-11-15T21:40:03Z").unwrap(), "2026-11-15T21:40:03");
-        for bad in ["", "m", "10", "10y", "-5m", "yesterday", "2026-11", "2026-11-15T21:40:03+02:00", "10µ"] {
+        for bad in [
+            "",
+            "m",
+            "10",
+            "10y",
+            "-5m",
+            "yesterday",
+            "2026-11",
+            "2026-11-15T21:40:03+02:00",
+            "10µ",
+        ] {
             assert!(parse_since(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn names_cannot_drive_the_terminal() {
-        let line = show(&json!({"ts": "2026-11-15T21:40:03.1Z", "event": "x", "tool": "\u{1b}[2J\u{202e}\u{9b}"}));
+        let line = show(
+            &json!({"ts": "2026-11-15T21:40:03.1Z", "event": "x", "tool": "\u{1b}[2J\u{202e}\u{9b}"}),
+        );
         assert!(line.contains("\\u{1b}[2J\\u{202e}\\u{9b}"), "{line:?}");
     }
 }

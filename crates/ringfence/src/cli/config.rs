@@ -61,7 +61,8 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
 }
 
 fn write_json(value: &impl serde::Serialize, out: &mut impl Write) -> Result<()> {
-    let text = serde_json::to_string_pretty(value).map_err(|error| Error::internal("no JSON").source(error))?;
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| Error::internal("no JSON").source(error))?;
     writeln!(out, "{text}").and_then(|()| out.flush()).map_err(unwritable)
 }
 

@@ -84,15 +84,21 @@ pub fn run(args: Args, out: &mut impl Write) -> Result<u8> {
 }
 
 fn find(args: Args) -> Result<Findings> {
-    let flags = Flags { root: args.root, workspace: args.workspace, config: args.config, ..Flags::default() };
+    let flags = Flags {
+        root: args.root,
+        workspace: args.workspace,
+        config: args.config,
+        ..Flags::default()
+    };
     let env = Env::of_process();
     let config = resolve(&flags, &env);
     let rooted = config.as_ref().ok().map(prepare_root);
     let mut health = config::look(&config, &flags, &env);
     health.extend(health::look(&config, rooted.as_ref()));
     let usable = config.ok().filter(|_| matches!(rooted, Some(Ok(()))));
-    let place = Place::make(usable.as_ref(), &flags)
-        .map_err(|error| Error::internal(format!("there is no directory to try things in: {error}")))?;
+    let place = Place::make(usable.as_ref(), &flags).map_err(|error| {
+        Error::internal(format!("there is no directory to try things in: {error}"))
+    })?;
     // First of all, while this process has one thread and can be forked.
     let tried = probe::run(&place.probes);
     let host = Host::look();

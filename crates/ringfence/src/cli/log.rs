@@ -30,7 +30,9 @@ pub type Redact = fn(&str) -> Cow<'_, str>;
 /// Opens the log as it was asked for. Whatever is said from now on, a panic too, goes there.
 pub fn start(log: &Log, redact: Redact) -> Result<()> {
     let out = match &log.file {
-        Some(path) => Out::File(open(path).map_err(|error| unusable(path, &error.to_string()).source(error))?),
+        Some(path) => {
+            Out::File(open(path).map_err(|error| unusable(path, &error.to_string()).source(error))?)
+        }
         None => Out::Stderr,
     };
     if let (Out::File(file), Some(path)) = (&out, &log.file)
@@ -55,7 +57,9 @@ pub fn start(log: &Log, redact: Redact) -> Result<()> {
         let place = panic.location().map(ToString::to_string).unwrap_or_default();
         let payload = panic.payload();
         let what = payload.downcast_ref::<&str>().copied();
-        let what = what.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a word");
+        let what = what
+            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("without a word");
         tracing::error!("panicked at {place}: {what}");
     }));
     Ok(())
@@ -71,7 +75,8 @@ fn open(path: &Path) -> io::Result<File> {
     // Whoever else may make links there shall not choose what we write to; a pipe that nobody reads shall not hold us.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let flags = i32::try_from(flags.bits()).unwrap_or_default();
-    let file = OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path)?;
+    let file =
+        OpenOptions::new().append(true).create(true).mode(0o600).custom_flags(flags).open(path)?;
     let facts = file.metadata()?;
     if facts.is_file() && facts.permissions().mode() & 0o077 != 0 {
         file.set_permissions(Permissions::from_mode(0o600))?;
@@ -132,7 +137,9 @@ fn one_line(text: &str) -> String {
     let escape = |c: char| match c {
         c if c.is_control() => c.escape_default().collect(),
         // So written they mean the same in JSON, which itself escapes only some control characters.
-        c if is_hidden(c) => c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
+        c if is_hidden(c) => {
+            c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
+        }
         c => c.to_string(),
     };
     let body = text.strip_suffix('\n').unwrap_or(text);
@@ -177,7 +184,10 @@ impl<S: Subscriber> Layer<S> for Held {
         }
         let mut message = Message(String::new());
         event.record(&mut message);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((*event.metadata().level(), message.0));
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((*event.metadata().level(), message.0));
     }
 }
 
@@ -188,7 +198,10 @@ mod tests {
     #[test]
     fn a_line_cannot_hold_another() {
         assert_eq!(one_line("a\nb\u{1b}[31m\tü\n"), "a\\nb\\u{1b}[31m\\tü\n");
-        assert_eq!(one_line("a\u{202e}\u{a0}\u{2028}\u{e0041}\n"), "a\\u202e\\u00a0\\u2028\\udb40\\udc41\n");
+        assert_eq!(
+            one_line("a\u{202e}\u{a0}\u{2028}\u{e0041}\n"),
+            "a\\u202e\\u00a0\\u2028\\udb40\\udc41\n"
+        );
     }
 
     #[test]
@@ -202,7 +215,10 @@ mod tests {
             tracing::warn!(password = "hunter2", "it is hunter2");
         });
         let written = std::fs::read_to_string(&path).unwrap();
-        assert!(!written.contains("hunter2") && written.matches("[secret]").count() == 2, "{written}");
+        assert!(
+            !written.contains("hunter2") && written.matches("[secret]").count() == 2,
+            "{written}"
+        );
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 

@@ -80,11 +80,12 @@ pub fn run() -> ExitCode {
         Command::Doctor(args) => doctor::run(args, &mut std::io::stdout().lock()),
         Command::Rules(args) => rules::run(&args, &mut std::io::stdout().lock()),
         Command::Config(args) => config::run(&args, &mut std::io::stdout().lock()),
-        Command::Audit(args) => {
-            root(args.root.clone()).and_then(|root| audit::run(args, &root, &mut std::io::stdout().lock()))
-        }
+        Command::Audit(args) => root(args.root.clone())
+            .and_then(|root| audit::run(args, &root, &mut std::io::stdout().lock())),
         Command::Secret(args) => secret::run(&args, &mut std::io::stdout().lock()).map(|()| 0),
-        Command::Approvals(args) => root(args.root.clone()).and_then(|root| approvals::run(&args, &root)).map(|()| 0),
+        Command::Approvals(args) => {
+            root(args.root.clone()).and_then(|root| approvals::run(&args, &root)).map(|()| 0)
+        }
     };
     match result {
         Ok(code) => ExitCode::from(code),
@@ -124,7 +125,8 @@ fn hide() -> Result<()> {
 fn leave_no_core() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let now = getrlimit(Resource::Core);
-    let _ = setrlimit(Resource::Core, Rlimit { current: Some(now.maximum.unwrap_or(1).min(1)), ..now });
+    let _ =
+        setrlimit(Resource::Core, Rlimit { current: Some(now.maximum.unwrap_or(1).min(1)), ..now });
 }
 
 /// An error for a person at a terminal: what happened, then what to do.
@@ -132,7 +134,12 @@ fn report(error: &Error) {
     let mut stderr = std::io::stderr().lock();
     let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint());
     // When standard error is gone there is nowhere left to say it.
-    let _ = writeln!(stderr, "error: {}\nhint: {}", visible::lines(&error.detail()), visible::lines(hint));
+    let _ = writeln!(
+        stderr,
+        "error: {}\nhint: {}",
+        visible::lines(&error.detail()),
+        visible::lines(hint)
+    );
 }
 
 /// The root that these flags and this environment name.

@@ -87,7 +87,11 @@ fn report(book: &Rulebook) -> bool {
 fn report_none(book: &Rulebook, places: &Places) {
     if book.files.is_empty() && book.faults.is_empty() {
         let none = || format!("there are no rules in {}", places.shown());
-        let _ = writeln!(std::io::stderr(), "note: {}", plain(&places.overlooked(book).unwrap_or_else(none)));
+        let _ = writeln!(
+            std::io::stderr(),
+            "note: {}",
+            plain(&places.overlooked(book).unwrap_or_else(none))
+        );
     }
 }
 

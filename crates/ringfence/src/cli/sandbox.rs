@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use jail::namespaces::Tier;
 
 use crate::base::{Error, Result};
-use crate::config::{self, Config, Env, Escalate, EscalateRisky, Flags, PolicyFlags, Profile, SandboxFlags};
+use crate::config::{
+    self, Config, Env, Escalate, EscalateRisky, Flags, PolicyFlags, Profile, SandboxFlags,
+};
 use crate::policy::leaving::{KEPT_BY_SETTING, NO_ONE_TO_ASK};
 use crate::policy::{Places, Policy, Rulebook, unasked};
 use crate::sandbox::attached::{self, OnPrompt, Ruling, Terms};
@@ -109,10 +111,16 @@ pub fn run(args: Args) -> Result<u8> {
     };
     let config = config::resolve(&flags, &Env::of_process())?;
     config::prepare_root(&config)?;
-    let terms = Terms { report: args.report.as_deref(), only: args.tier.as_deref().map(parse_tier).transpose()? };
+    let terms = Terms {
+        report: args.report.as_deref(),
+        only: args.tier.as_deref().map(parse_tier).transpose()?,
+    };
     let book = read_rules(&config)?;
     let ruling = Ruling {
-        obstacle: book.leaving(&config, args.on_prompt == OnPrompt::Allow).obstacle().map(str::to_owned),
+        obstacle: book
+            .leaving(&config, args.on_prompt == OnPrompt::Allow)
+            .obstacle()
+            .map(str::to_owned),
         table: book.table,
         on_prompt: args.on_prompt,
         reason_to_ask: unasked::reason_to_ask,
@@ -125,17 +133,24 @@ pub fn run(args: Args) -> Result<u8> {
 /// The rules that hold here. What is wrong with them is said, and then nothing is let out.
 fn read_rules(config: &Config) -> Result<Rulebook> {
     let failed = |error: std::io::Error| Error::internal("the rules cannot be read").source(error);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let policy = Policy::new(Places::of_config(config));
     let book = runtime.block_on(policy.read_once(config.workspace.as_deref()));
     for fault in &book.faults {
         // When standard error is gone there is nowhere left to say it.
-        let _ = writeln!(std::io::stderr(), "{fault}\nringfence: nothing is let out of the sandbox until it is mended");
+        let _ = writeln!(
+            std::io::stderr(),
+            "{fault}\nringfence: nothing is let out of the sandbox until it is mended"
+        );
     }
     Ok(book)
 }
 
 fn parse_tier(name: &str) -> Result<Tier> {
-    let known = [Tier::Namespaces, Tier::Bwrap, Tier::Root].into_iter().find(|tier| tier.name() == name);
-    known.ok_or_else(|| Error::invalid_arguments("there is no such tier").hint("Use namespaces, bwrap or root."))
+    let known =
+        [Tier::Namespaces, Tier::Bwrap, Tier::Root].into_iter().find(|tier| tier.name() == name);
+    known.ok_or_else(|| {
+        Error::invalid_arguments("there is no such tier").hint("Use namespaces, bwrap or root.")
+    })
 }

@@ -91,7 +91,8 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<()> {
                 .hint("Type it when it is asked for, or send it to standard input. If that was one, it is in the history of the shell by now."));
         }
         Command::Set { name, expires_in, expires, keyring, .. } => {
-            let expires = expires.or_else(|| expires_in.map(|age| unix_seconds().saturating_add(age.as_secs())));
+            let expires = expires
+                .or_else(|| expires_in.map(|age| unix_seconds().saturating_add(age.as_secs())));
             set(&keeping, name, expires, *keyring)?
         }
         Command::List { json } => list(&keeping, *json)?,
@@ -112,7 +113,8 @@ fn set(keeping: &Keeping, name: &str, expires: Option<u64>, to_keyring: bool) ->
             .hint("Use up to 128 letters, digits and `_`, and no digit first: `ringfence secret set DB_PASSWORD`."));
     }
     if expires.is_some_and(|expires| expires <= unix_seconds()) {
-        return Err(Error::invalid_arguments("it would have expired already").hint("Give a day that is to come."));
+        return Err(Error::invalid_arguments("it would have expired already")
+            .hint("Give a day that is to come."));
     }
     let keyring = if to_keyring { Some(keyring_of(keeping)?) } else { None };
     let value = read_value(name)?;
@@ -121,7 +123,8 @@ fn set(keeping: &Keeping, name: &str, expires: Option<u64>, to_keyring: bool) ->
         None => keeping.store.set(name, &value, expires)?,
     }
     let place = if to_keyring { "in the system's keyring" } else { "in the store" };
-    let mut text = format!("`{name}` is {place}. Use it as ${{secret:{name}}} in args or env of a tool.\n");
+    let mut text =
+        format!("`{name}` is {place}. Use it as ${{secret:{name}}} in args or env of a tool.\n");
     if let Some(expires) = expires {
         text.push_str(&format!("It expires at {}.\n", time(expires)));
     }
@@ -151,9 +154,12 @@ fn read_value(name: &str) -> Result<Secret> {
     let failed = |error| Error::new(Kind::Unavailable, "the value cannot be read").source(error);
     let stdin = std::io::stdin();
     if stdin.is_terminal() {
-        return prompt::ask(&format!("Value of {name} (not shown): "))
-            .map_err(failed)?
-            .ok_or_else(|| Error::new(Kind::Cancelled, "nothing was stored").hint("Type the value and press Enter."));
+        return prompt::ask(&format!("Value of {name} (not shown): ")).map_err(failed)?.ok_or_else(
+            || {
+                Error::new(Kind::Cancelled, "nothing was stored")
+                    .hint("Type the value and press Enter.")
+            },
+        );
     }
     // Room for one line end, and for one byte that is too much.
     let mut value = Zeroizing::new(Vec::with_capacity(VALUE_BYTES + 4));
@@ -202,7 +208,8 @@ fn rows(keeping: &Keeping) -> Result<Vec<Row>> {
         }
         None => BTreeSet::new(),
     };
-    let names: BTreeSet<&String> = stored.keys().chain(&in_keyring).chain(keeping.uses.keys()).collect();
+    let names: BTreeSet<&String> =
+        stored.keys().chain(&in_keyring).chain(keeping.uses.keys()).collect();
     let row = |name: &String| {
         let item = stored.get(name);
         let place = match (item, in_keyring.contains(name)) {
@@ -238,7 +245,8 @@ fn list(keeping: &Keeping, as_json: bool) -> Result<String> {
         );
     }
     let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0).max(4);
-    let mut text = format!("{:width$}  {:7}  {:20}  {:29}  USED BY\n", "NAME", "WHERE", "SET", "EXPIRES");
+    let mut text =
+        format!("{:width$}  {:7}  {:20}  {:29}  USED BY\n", "NAME", "WHERE", "SET", "EXPIRES");
     for row in &rows {
         let set = row.set.map_or_else(|| "-".to_owned(), time);
         let expires = match row.expires {
@@ -247,14 +255,18 @@ fn list(keeping: &Keeping, as_json: bool) -> Result<String> {
             None => "-".to_owned(),
         };
         let tools = if row.tools.is_empty() { "-".to_owned() } else { row.tools.join(", ") };
-        text.push_str(&format!("{:width$}  {:7}  {set:20}  {expires:29}  {tools}\n", row.name, row.place));
+        text.push_str(&format!(
+            "{:width$}  {:7}  {set:20}  {expires:29}  {tools}\n",
+            row.name, row.place
+        ));
     }
     Ok(text)
 }
 
 /// To the second: `2026-11-16T15:50:33Z`.
 fn time(seconds: u64) -> String {
-    let text = format_utc(UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(UNIX_EPOCH));
+    let text =
+        format_utc(UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(UNIX_EPOCH));
     format!("{}Z", text.split('.').next().unwrap_or_default())
 }
 

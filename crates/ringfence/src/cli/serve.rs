@@ -133,15 +133,22 @@ fn start(args: Args, stage: &mut Stage) -> Result<()> {
         Some(_) => tokio::runtime::Builder::new_multi_thread(),
         None => tokio::runtime::Builder::new_current_thread(),
     };
-    let runtime =
-        runtime.enable_all().build().map_err(|error| Error::internal("cannot start the runtime").source(error))?;
+    let runtime = runtime
+        .enable_all()
+        .build()
+        .map_err(|error| Error::internal("cannot start the runtime").source(error))?;
     let result = runtime.block_on(serve(config, made, seen, stage));
     // A read of standard input may never return; it must not keep the process.
     runtime.shutdown_timeout(Duration::from_millis(100));
     result
 }
 
-async fn serve(mut config: Config, made: config::Made, seen: config::Prints, stage: &mut Stage) -> Result<()> {
+async fn serve(
+    mut config: Config,
+    made: config::Made,
+    seen: config::Prints,
+    stage: &mut Stage,
+) -> Result<()> {
     // A limit on file sizes must refuse a call, not kill the server.
     let _too_large = signal(SignalKind::from_raw(SIGXFSZ)).map_err(no_signals)?;
     let listener = match config.http.listen {
@@ -150,7 +157,9 @@ async fn serve(mut config: Config, made: config::Made, seen: config::Prints, sta
     };
     if let Some(listener) = &listener {
         // Runs must not come back in by our own door, so the port that was really given counts.
-        let bound = listener.local_addr().map_err(|error| Error::internal("no local address").source(error))?;
+        let bound = listener
+            .local_addr()
+            .map_err(|error| Error::internal("no local address").source(error))?;
         config.http.listen = Some(bound);
     }
     let server = Server::reloading(config, made, seen)?;
@@ -184,8 +193,19 @@ async fn serve(mut config: Config, made: config::Made, seen: config::Prints, sta
     tokio::spawn(retention::keep_pruned(Arc::clone(&server)));
     let _terminal = match server.config.approval.terminal {
         true => {
-            let who = if door.is_some() { terminal::Server::alone() } else { terminal::Server::of_client() };
-            Some(terminal::serve(Arc::clone(&server.pipeline.gate.pending), &server.config.root, who).await?)
+            let who = if door.is_some() {
+                terminal::Server::alone()
+            } else {
+                terminal::Server::of_client()
+            };
+            Some(
+                terminal::serve(
+                    Arc::clone(&server.pipeline.gate.pending),
+                    &server.config.root,
+                    who,
+                )
+                .await?,
+            )
         }
         false => None,
     };
@@ -264,7 +284,10 @@ struct StopSignals {
 impl StopSignals {
     fn new() -> Result<Self> {
         let listen = |kind| signal(kind).map_err(no_signals);
-        Ok(StopSignals { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+        Ok(StopSignals {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
     }
 
     async fn received(&mut self) {

@@ -76,11 +76,13 @@ fn shake_hands(client: &mut Client, tell: &mut Narrator<'_>) -> Result<()> {
 fn write_and_read(client: &mut Client, tell: &mut Narrator<'_>) -> Result<()> {
     tell.step("2. Work in the workspace needs no questions")?;
     let path = "notes/hello.txt";
-    let written = client.succeed("file.write", json!({"path": path, "content": "Hello from the fence.\n"}))?;
+    let written = client
+        .succeed("file.write", json!({"path": path, "content": "Hello from the fence.\n"}))?;
     let written = text(&written["structuredContent"], "etag");
     tell.say(&format!("file.write {path} -> etag {written}"))?;
     let read = client.succeed("file.read", json!({"path": path}))?;
-    let (content, etag) = (text(&read["content"][0], "text"), text(&read["_meta"]["dev.ringfence/file"], "etag"));
+    let (content, etag) =
+        (text(&read["content"][0], "text"), text(&read["_meta"]["dev.ringfence/file"], "etag"));
     tell.say(&format!("file.read  {path} -> etag {etag}, {content:?}"))?;
     if !etag.starts_with("b3:") || written != etag {
         return Err(unexpected("the same etag for the same text", &json!([written, etag])));
@@ -91,14 +93,20 @@ fn write_and_read(client: &mut Client, tell: &mut Narrator<'_>) -> Result<()> {
 fn try_to_leave(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage) -> Result<()> {
     tell.step("3. A way out that is none")?;
     let link = stage.workspace().join("way-out");
-    std::os::unix::fs::symlink(stage.home(), &link).map_err(|e| cannot_set("a symbolic link", e))?;
+    std::os::unix::fs::symlink(stage.home(), &link)
+        .map_err(|e| cannot_set("a symbolic link", e))?;
     tell.say("The workspace now holds a symbolic link `way-out` to a directory outside, with a secret in it.")?;
     let error = client.fail("file.read", json!({"path": "way-out/secret.txt"}))?;
     if error["kind"] != "permission_denied" || error["reason"] != "outside_workspace" {
         return Err(unexpected("permission_denied (outside_workspace)", &error));
     }
     tell.say("file.read way-out/secret.txt is refused:")?;
-    tell.show(&format!("{} ({}): {}", text(&error, "kind"), text(&error, "reason"), text(&error, "message")))?;
+    tell.show(&format!(
+        "{} ({}): {}",
+        text(&error, "kind"),
+        text(&error, "reason"),
+        text(&error, "message")
+    ))?;
     tell.show(text(&error, "hint"))
 }
 
@@ -114,9 +122,11 @@ echo 'The build is done.'
 fn meet_the_fence(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage) -> Result<()> {
     tell.step("4. A script that does more than it says meets the fence")?;
     let home = stage.home();
-    std::fs::create_dir_all(stage.workspace().join(".git/hooks")).map_err(|e| cannot_set("a repository", e))?;
+    std::fs::create_dir_all(stage.workspace().join(".git/hooks"))
+        .map_err(|e| cannot_set("a repository", e))?;
     let head = "ref: refs/heads/main\n";
-    std::fs::write(stage.workspace().join(".git/HEAD"), head).map_err(|e| cannot_set("a repository", e))?;
+    std::fs::write(stage.workspace().join(".git/HEAD"), head)
+        .map_err(|e| cannot_set("a repository", e))?;
     client.succeed("file.write", json!({"path": "build.sh", "content": SCRIPT}))?;
     tell.say("The agent runs `bash build.sh`, and nobody is asked. The script has this in it:")?;
     tell.show(SCRIPT.trim_end())?;
@@ -131,7 +141,8 @@ fn meet_the_fence(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage) -
     tell.say("It ran, and this is all that came of it:")?;
     tell.show(text(run, "stdout").trim_end())?;
     tell.show(text(run, "stderr").trim_end())?;
-    let untouched = home.join("secret.txt").is_file() && !stage.workspace().join(".git/hooks/post-commit").exists();
+    let untouched = home.join("secret.txt").is_file()
+        && !stage.workspace().join(".git/hooks/post-commit").exists();
     if !untouched || run["exit_code"] != 0 {
         return Err(unexpected("a command that changes nothing outside", run));
     }
@@ -147,8 +158,7 @@ prefix_rule(
     justification = \"Ask before you remove whole directories.\",
 )
 ";
-const NESTED: &str =
-    "mkdir -p old/logs; find old -type d -name logs -exec sh -c 'env nice rm -rf \"$1\"' sh {} ';' ; ls old";
+const NESTED: &str = "mkdir -p old/logs; find old -type d -name logs -exec sh -c 'env nice rm -rf \"$1\"' sh {} ';' ; ls old";
 
 fn meet_a_rule(tell: &mut Narrator<'_>, stage: &Stage) -> Result<()> {
     tell.step("6. A rule written once holds for every process")?;
@@ -183,7 +193,8 @@ fn be_denied(tell: &mut Narrator<'_>, stage: &Stage) -> Result<String> {
     let command = format!("rm -rf {}", stage.home().display());
     tell.say("An operator may take the fence away (`profile = \"none\"`). Then every command has to be allowed.")?;
     tell.say(&format!("The agent asks for: {command}"))?;
-    let error = client.fail("shell.exec", json!({"command": command, "reason": "free some space"}))?;
+    let error =
+        client.fail("shell.exec", json!({"command": command, "reason": "free some space"}))?;
     let [question] = &client.asked[..] else {
         return Err(unexpected("one question to the human", &json!(client.asked)));
     };
@@ -231,7 +242,11 @@ fn read_the_log(tell: &mut Narrator<'_>, stage: &Stage, trace_id: &str) -> Resul
     let (code, verdict) = look(Some(audit::Command::Verify), None)?;
     tell.say("ringfence audit verify")?;
     tell.show(verdict.trim_end())?;
-    if code == 0 { Ok(()) } else { Err(Error::internal("the audit log of the demonstration is broken")) }
+    if code == 0 {
+        Ok(())
+    } else {
+        Err(Error::internal("the audit log of the demonstration is broken"))
+    }
 }
 
 /// A temporary directory with everything the demonstration needs, removed with it.
@@ -240,10 +255,15 @@ struct Stage(PathBuf);
 impl Stage {
     fn set() -> Result<Self> {
         use std::os::unix::fs::DirBuilderExt;
-        let base = std::env::temp_dir().canonicalize().map_err(|e| cannot_set("a temporary directory", e))?;
+        let base = std::env::temp_dir()
+            .canonicalize()
+            .map_err(|e| cannot_set("a temporary directory", e))?;
         let stage = Stage(base.join(short("ringfence-try")));
         for dir in [stage.0.clone(), stage.root(), stage.workspace(), stage.home()] {
-            std::fs::DirBuilder::new().mode(0o700).create(&dir).map_err(|e| cannot_set("a temporary directory", e))?;
+            std::fs::DirBuilder::new()
+                .mode(0o700)
+                .create(&dir)
+                .map_err(|e| cannot_set("a temporary directory", e))?;
         }
         // An empty config file of its own: what is shown is how it behaves as it comes.
         let unfenced = (stage.unfenced_config(), "sandbox.profile = \"none\"\n");
@@ -313,7 +333,8 @@ struct Narrator<'a> {
 
 impl Narrator<'_> {
     fn step(&mut self, title: &str) -> Result<()> {
-        let line = if self.colour { format!("\n\x1b[1m{title}\x1b[0m") } else { format!("\n{title}") };
+        let line =
+            if self.colour { format!("\n\x1b[1m{title}\x1b[0m") } else { format!("\n{title}") };
         self.print(&line)
     }
 
@@ -324,7 +345,11 @@ impl Narrator<'_> {
     /// Something that somebody else says, set apart.
     fn show(&mut self, lines: &str) -> Result<()> {
         for line in lines.lines() {
-            let line = if self.colour { format!("    \x1b[2m{line}\x1b[0m") } else { format!("    {line}") };
+            let line = if self.colour {
+                format!("    \x1b[2m{line}\x1b[0m")
+            } else {
+                format!("    {line}")
+            };
             self.print(&line)?;
         }
         Ok(())

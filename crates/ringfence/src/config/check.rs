@@ -68,7 +68,9 @@ impl Finding {
     /// Where it is and what it is, on one line.
     pub fn line(&self) -> String {
         let place = match (&self.file, self.line, self.column) {
-            (Some(file), Some(line), Some(column)) => format!("{}:{line}:{column}: ", file.display()),
+            (Some(file), Some(line), Some(column)) => {
+                format!("{}:{line}:{column}: ", file.display())
+            }
             _ => String::new(),
         };
         format!("{place}{}", self.message)
@@ -91,8 +93,15 @@ impl Look {
     }
 
     /// About the value of a key, or what holds it where the file does not say it.
-    pub fn find(&mut self, severity: Severity, key: &str, message: impl Into<String>, hint: impl Into<String>) {
-        let place = self.source.read.places.value(key).map(|span| Place::of(&self.source.text, span, key));
+    pub fn find(
+        &mut self,
+        severity: Severity,
+        key: &str,
+        message: impl Into<String>,
+        hint: impl Into<String>,
+    ) {
+        let place =
+            self.source.read.places.value(key).map(|span| Place::of(&self.source.text, span, key));
         let tool = match severity {
             Severity::Error => self.tool_of(key),
             Severity::Warning => None,
@@ -128,7 +137,9 @@ impl Look {
 
     /// In the order of the file; what has no place in it comes last.
     pub fn sort(&mut self) {
-        self.findings.sort_by_key(|finding| (finding.line.unwrap_or(usize::MAX), finding.column, finding.severity));
+        self.findings.sort_by_key(|finding| {
+            (finding.line.unwrap_or(usize::MAX), finding.column, finding.severity)
+        });
         self.findings.dedup();
     }
 }

@@ -47,8 +47,14 @@ fn a_sound_file_has_nothing_to_find() {
 #[test]
 fn an_unknown_key_is_pointed_at() {
     finds("tool = \"core\"\n", &[(E, "1:1: there is no key `tool` here", "Did you mean `tools`?")]);
-    finds("\n  expiry_s = 3\n", &[(E, "2:3: there is no key `expiry_s` here", "It belongs under [approval].")]);
-    finds("allow_domains = []\n", &[(E, "1:1: there is no key `allow_domains` here", "Known here: ")]);
+    finds(
+        "\n  expiry_s = 3\n",
+        &[(E, "2:3: there is no key `expiry_s` here", "It belongs under [approval].")],
+    );
+    finds(
+        "allow_domains = []\n",
+        &[(E, "1:1: there is no key `allow_domains` here", "Known here: ")],
+    );
     finds(
         "[policy.wider]\nwriteable = []\n",
         &[(E, "2:1: there is no key `writeable` here", "Did you mean `writable`?")],
@@ -72,19 +78,32 @@ fn an_unknown_section_is_told_once() {
         "[mpc.x]\ncommand = \"a\"\nargs = [1, 2]\n[mpc.y]\n",
         &[(E, "1:2: there is no key `mpc` here", "Did you mean `mcp`?")],
     );
-    finds("[aproval]\na = 1\nb = 2\n", &[(E, "1:2: there is no key `aproval` here", "Did you mean `approval`?")]);
-    finds("[upstreams.x]\nurl = \"y\"\n", &[(E, "1:2: there is no key `upstreams` here", "Known here: ")]);
+    finds(
+        "[aproval]\na = 1\nb = 2\n",
+        &[(E, "1:2: there is no key `aproval` here", "Did you mean `approval`?")],
+    );
+    finds(
+        "[upstreams.x]\nurl = \"y\"\n",
+        &[(E, "1:2: there is no key `upstreams` here", "Known here: ")],
+    );
 }
 
 #[test]
 fn a_bad_value_is_pointed_at_in_its_list() {
-    finds("tools = \"cor\"\n", &[(E, "1:9: `cor` is not a value of this key", "Did you mean `core`?")]);
+    finds(
+        "tools = \"cor\"\n",
+        &[(E, "1:9: `cor` is not a value of this key", "Did you mean `core`?")],
+    );
     finds("tools = [\"core\"]\n", &[(E, "1:9: wanted string or table", "Which of our own")]);
     finds(
         "[limits]\ngrace_ms = -4\ntimeout_ms = \"1\"\n",
         &[
             (E, "2:12: -4 is not a number from 0 to 60000", "Between SIGTERM and SIGKILL"),
-            (E, "3:14: string \"1\" is not what this key takes", "It takes a whole number. No call runs longer"),
+            (
+                E,
+                "3:14: string \"1\" is not what this key takes",
+                "It takes a whole number. No call runs longer",
+            ),
         ],
     );
     finds(
@@ -107,7 +126,10 @@ fn a_bad_value_is_pointed_at_in_its_list() {
         &[(E, "2:1: map is not what this key takes", "It takes a whole number.")],
     );
     finds("mcp = 3\n", &[(E, "1:1: `mcp` is not a table", "Write each tool")]);
-    finds("[mcp]\nlint = \"x\"\n", &[(E, "2:1: a tool is a table of keys", "Write it as a table: `[mcp.lint]`.")]);
+    finds(
+        "[mcp]\nlint = \"x\"\n",
+        &[(E, "2:1: a tool is a table of keys", "Write it as a table: `[mcp.lint]`.")],
+    );
 }
 
 #[test]
@@ -162,7 +184,10 @@ fn what_is_no_toml_gets_its_place() {
             (E, "3:11: there is no value", "Write one after `=`"),
         ],
     );
-    finds("[mcp.a]\ncommand = \"x\nargs = []\n", &[(E, "2:13: the text is not closed", "It ends with")]);
+    finds(
+        "[mcp.a]\ncommand = \"x\nargs = []\n",
+        &[(E, "2:13: the text is not closed", "It ends with")],
+    );
     finds(
         "[mcp.a]\nargs = [\"a\"\n[mcp.b]\ncommand = \"sh\"\n",
         &[(E, "3:1: a list is not closed, or a comma is missing in it", "Items stand")],
@@ -200,7 +225,10 @@ fn all_that_is_wrong_with_a_command_is_told() {
         "[mcp.a]\ncommand = \"sh\"\ninput_schema = '{\"type\": \"object\",}'\n",
         &[(E, "3:16: the schema is not JSON: trailing comma at line 1 column 19", "A JSON Schema")],
     );
-    finds("[mcp.a]\ncommand = \"sh\"\n[mcp.a.env]\nA = \"${\"\n", &[(E, "4:5: `${` has no `}`", "An argument is")]);
+    finds(
+        "[mcp.a]\ncommand = \"sh\"\n[mcp.a.env]\nA = \"${\"\n",
+        &[(E, "4:5: `${` has no `}`", "An argument is")],
+    );
     // What cannot be known while another key is wrong is not guessed at.
     finds(
         "[mcp.a]\ncomand = \"sh\"\nargs = [\"{x}\"]\ninput_schema = 3\n",
@@ -209,7 +237,10 @@ fn all_that_is_wrong_with_a_command_is_told() {
             (E, "4:16: a schema is a table, or a JSON object as text", "A JSON Schema"),
         ],
     );
-    finds("[mcp.\"a b\"]\ncommand = \"sh\"\n", &[(E, "1:6: clients do not take a tool of this name", "Use up to 64")]);
+    finds(
+        "[mcp.\"a b\"]\ncommand = \"sh\"\n",
+        &[(E, "1:6: clients do not take a tool of this name", "Use up to 64")],
+    );
 }
 
 #[test]
@@ -218,9 +249,14 @@ fn own_tools_is_a_word_or_a_list() {
     for sound in ["\"auto\"", "\"always\"", "[]", "[\"*\"]", "[\"file.*\", \"shell_exec\"]"] {
         assert_eq!(said(sound), [], "{sound}");
     }
-    for (wrong, place) in [("\"never\"", "2:13: "), ("3", "2:13: "), ("[\"file.*\", \"a/b\"]", "2:24: ")] {
+    for (wrong, place) in
+        [("\"never\"", "2:13: "), ("3", "2:13: "), ("[\"file.*\", \"a/b\"]", "2:24: ")]
+    {
         let found = said(wrong);
-        assert!(found.len() == 1 && found[0].0 == E && found[0].1.starts_with(place), "{wrong}: {found:?}");
+        assert!(
+            found.len() == 1 && found[0].0 == E && found[0].1.starts_with(place),
+            "{wrong}: {found:?}"
+        );
     }
 }
 
@@ -258,7 +294,11 @@ fn warnings_about_commands_have_their_places() {
     );
     finds(
         "[mcp.a]\ncommand = \"sh\"\nrequires_approval = false\nside_effects = [\"filesystem_write\"]\n",
-        &[(W, "3:21: it is asked for all the same. It may change files of the workspace.", "Take the line out")],
+        &[(
+            W,
+            "3:21: it is asked for all the same. It may change files of the workspace.",
+            "Take the line out",
+        )],
     );
     finds(
         "[mcp.a]\ncommand = \"sh\"\nside_effects = [\"network\"]\n",
@@ -272,7 +312,11 @@ fn warnings_about_commands_have_their_places() {
                 "3:14: `${secret:DB}`: the secret `DB` is not there",
                 "Have the operator run `ringfence secret set DB`",
             ),
-            (W, "4:13: `${NOPE}`: the secret `NOPE` is not there", "Have the operator set the variable NOPE"),
+            (
+                W,
+                "4:13: `${NOPE}`: the secret `NOPE` is not there",
+                "Have the operator set the variable NOPE",
+            ),
         ],
     );
     finds(
@@ -286,7 +330,11 @@ fn warnings_about_commands_have_their_places() {
     #[cfg(target_os = "linux")]
     finds(
         "[mcp.a]\ncommand = \"sh\"\nsandbox_profile = \"seatbelt\"\n",
-        &[(W, "3:19: the profile `seatbelt` is for macOS: no call of it runs here", "Use `default`")],
+        &[(
+            W,
+            "3:19: the profile `seatbelt` is for macOS: no call of it runs here",
+            "Use `default`",
+        )],
     );
 }
 
@@ -296,7 +344,8 @@ fn a_section_that_is_refused_hides_no_other() {
         "workspace = \"/\"\n[auth]\nenabled = true\n[sandbox]\nprofile = \"seatbelt\"\n[policy]\nescalate = \"wider\"\n[mcp.a]\ncommand = \"no-such-program\"\n",
         &[],
     );
-    let begins: Vec<&str> = found.iter().map(|(_, line, _)| line.split(": ").next().unwrap()).collect();
+    let begins: Vec<&str> =
+        found.iter().map(|(_, line, _)| line.split(": ").next().unwrap()).collect();
     let wanted: &[&str] = if cfg!(target_os = "macos") {
         &["1:13", "2:2", "7:12", "9:11"]
     } else {
@@ -325,10 +374,15 @@ fn no_secret_of_a_file_is_ever_shown() {
         let scratch = Scratch::new();
         let file = scratch.file("config/config.toml", text);
         let env = Env::new([("HOME", "/nonexistent")], scratch.dir("project"));
-        let flags = Flags { config: Some(file), root: Some(scratch.dir("root")), ..Flags::default() };
+        let flags =
+            Flags { config: Some(file), root: Some(scratch.dir("root")), ..Flags::default() };
         let look = look(&flags, &env).unwrap();
         assert!(!look.findings.is_empty(), "{text}");
-        assert!(!format!("{:?}", look.findings).contains("hunter2"), "{text}\n{:#?}", look.findings);
+        assert!(
+            !format!("{:?}", look.findings).contains("hunter2"),
+            "{text}\n{:#?}",
+            look.findings
+        );
     }
 }
 
@@ -353,14 +407,19 @@ fn a_profile_that_hides_nothing_is_not_for_one_command_alone() {
     let entry = "[mcp.a]\ncommand = \"sh\"\nsandbox_profile = \"contained\"\n";
     finds(
         entry,
-        &[(E, "3:19: `contained` hides nothing, and is weaker than the profile of everybody else", "Take it out")],
+        &[(
+            E,
+            "3:19: `contained` hides nothing, and is weaker than the profile of everybody else",
+            "Take it out",
+        )],
     );
     finds(&format!("[sandbox]\nprofile = \"contained\"\n{entry}"), &[]);
 }
 
 #[test]
 fn a_secret_is_no_word_where_commands_see_each_other() {
-    let entry = "[mcp.a]\ncommand = \"sh\"\nargs = [\"-c\", \"x ${HOME}\"]\nenv = { A = \"${HOME}\" }\n";
+    let entry =
+        "[mcp.a]\ncommand = \"sh\"\nargs = [\"-c\", \"x ${HOME}\"]\nenv = { A = \"${HOME}\" }\n";
     finds(entry, &[]);
     finds(
         &format!("[sandbox]\nprofile = \"contained\"\n{entry}"),
@@ -409,7 +468,11 @@ fn a_lone_option_is_told() {
     };
     finds(
         &schema("", ""),
-        &[(W, "3:23: without `o` the word `--out` before it stands alone", "Write it as one word: `--out={o}`")],
+        &[(
+            W,
+            "3:23: without `o` the word `--out` before it stands alone",
+            "Write it as one word: `--out={o}`",
+        )],
     );
     finds(&schema(", default = \"y\"", ""), &[]);
     finds(&schema("", "required = [\"o\"]\n"), &[]);

@@ -52,7 +52,8 @@ pub fn rules_dirs(env: &Env, workspace: Option<&Path>) -> RulesDirs {
 
 /// Every home there may be, the one that counts first.
 fn candidates(env: &Env, workspace: Option<&Path>) -> Vec<PathBuf> {
-    let is_outside = |home: &&PathBuf| workspace.is_none_or(|workspace| !home.starts_with(workspace));
+    let is_outside =
+        |home: &&PathBuf| workspace.is_none_or(|workspace| !home.starts_with(workspace));
     let named = env.absolute(env::CODEX_HOME).map(Path::to_owned);
     let clients = env.client_codex_home.as_ref().filter(is_outside).cloned();
     let usual = env.absolute(env::HOME).map(|home| home.join(".codex"));
@@ -87,14 +88,16 @@ fn of_parent() -> Option<PathBuf> {
 /// CODEX_HOME in an environment as the kernel shows it.
 fn home_in(environ: &[u8]) -> Option<PathBuf> {
     let prefix = [env::CODEX_HOME.as_bytes(), b"="].concat();
-    let value = environ.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(prefix.as_slice()))?;
+    let value =
+        environ.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(prefix.as_slice()))?;
     Some(PathBuf::from(OsString::from_vec(value.to_vec()))).filter(|home| home.is_absolute())
 }
 
 /// The home whose helpers are on the search path. Codex removes their directory when it ends.
 fn in_search_path(search_path: &OsStr) -> Option<PathBuf> {
-    let starts_with =
-        |part: Option<&OsStr>, prefix: &str| part.is_some_and(|part| part.as_bytes().starts_with(prefix.as_bytes()));
+    let starts_with = |part: Option<&OsStr>, prefix: &str| {
+        part.is_some_and(|part| part.as_bytes().starts_with(prefix.as_bytes()))
+    };
     std::env::split_paths(search_path).find_map(|helpers| {
         let arg0 = helpers.parent()?;
         let tmp = arg0.parent()?;
@@ -120,18 +123,25 @@ mod tests {
 
     #[test]
     fn the_variable_counts_before_the_client_and_the_client_before_the_home_directory() {
-        let home = |pairs: &[(&str, &str)], client| codex_home(&env(pairs, client), Some(Path::new("/work")));
+        let home = |pairs: &[(&str, &str)], client| {
+            codex_home(&env(pairs, client), Some(Path::new("/work")))
+        };
         let both = [("HOME", "/h"), ("CODEX_HOME", "/named")];
         assert_eq!(home(&both, Some("/client")), Some("/named".into()));
         assert_eq!(home(&both[..1], Some("/client")), Some("/client".into()));
         assert_eq!(home(&both[..1], None), Some("/h/.codex".into()));
         assert_eq!(home(&[], None), None);
-        assert_eq!(home(&both[..1], Some("/work/.codex")), Some("/h/.codex".into()), "a workspace configures nothing");
+        assert_eq!(
+            home(&both[..1], Some("/work/.codex")),
+            Some("/h/.codex".into()),
+            "a workspace configures nothing"
+        );
     }
 
     #[test]
     fn rules_of_the_host_are_read_first_and_other_homes_are_known() {
-        let dirs = rules_dirs(&env(&[("HOME", "/h"), ("CODEX_HOME", "/named")], Some("/client")), None);
+        let dirs =
+            rules_dirs(&env(&[("HOME", "/h"), ("CODEX_HOME", "/named")], Some("/client")), None);
         assert_eq!(dirs.used, [Path::new("/etc/codex/rules"), Path::new("/named/rules")]);
         assert_eq!(dirs.unused, [Path::new("/client/rules"), Path::new("/h/.codex/rules")]);
         let dirs = rules_dirs(&env(&[("HOME", "/h")], Some("/work/c")), Some(Path::new("/work")));
@@ -151,7 +161,8 @@ mod tests {
             ("arg0/codex-arg0x", false),
         ] {
             let helpers = home.join(helpers);
-            let path = std::env::join_paths([Path::new("/usr/bin"), &helpers, Path::new("/bin")]).unwrap();
+            let path =
+                std::env::join_paths([Path::new("/usr/bin"), &helpers, Path::new("/bin")]).unwrap();
             assert_eq!(in_search_path(&path), None, "a directory that is gone names nothing");
             fs::create_dir_all(&helpers).unwrap();
             assert_eq!(in_search_path(&path).is_some(), is_found, "{}", helpers.display());

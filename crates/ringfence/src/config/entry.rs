@@ -121,7 +121,9 @@ impl Entry {
             () if self.declares(Effect::FilesystemWrite) && self.declares(Effect::Network) => {
                 Some("It may change files of the workspace and use the network.")
             }
-            () if self.declares(Effect::FilesystemWrite) => Some("It may change files of the workspace."),
+            () if self.declares(Effect::FilesystemWrite) => {
+                Some("It may change files of the workspace.")
+            }
             () if self.declares(Effect::Network) => Some("It may use the network."),
             () => None,
         }
@@ -134,7 +136,8 @@ impl Entry {
     /// Everything that decides what a call of it does.
     pub fn fingerprint(&self) -> Value {
         let args: Vec<&str> = self.args.iter().map(|one| one.text.as_str()).collect();
-        let env: Map<String, Value> = self.env.iter().map(|(name, value)| (name.clone(), json!(value.text))).collect();
+        let env: Map<String, Value> =
+            self.env.iter().map(|(name, value)| (name.clone(), json!(value.text))).collect();
         json!({
             "command": self.command, "args": args, "stdin": self.stdin == EntryStdin::Json, "cwd": self.cwd,
             "env": env, "profile": self.profile.name(), "allow_network": self.allow_network,
@@ -179,7 +182,8 @@ impl Check<'_> {
     fn follows(&self, fault: &Fault) -> bool {
         let unread = &self.written.unread;
         let at = |key: &str| fault.key == format!("{}.{key}", entry_key(&self.written.name));
-        let about = |key: &str| fault.key.starts_with(&format!("{}.{key}", entry_key(&self.written.name)));
+        let about =
+            |key: &str| fault.key.starts_with(&format!("{}.{key}", entry_key(&self.written.name)));
         match () {
             () if unread.is_empty() => false,
             () if at("command") => true,
@@ -230,7 +234,8 @@ impl Check<'_> {
             self.fault("", format!("`{name}` is a tool of ours already"), "Choose another name.");
         }
         if let Some(same) = earlier.get(&underscored(&name)) {
-            let message = format!("`{name}` and `{same}` are one name to clients that have no dots");
+            let message =
+                format!("`{name}` and `{same}` are one name to clients that have no dots");
             self.fault("", message, "Choose another name.");
         }
     }
@@ -238,8 +243,14 @@ impl Check<'_> {
     fn entry(&mut self) -> Option<Entry> {
         let raw = &self.written.entry;
         let (name, raw) = (self.written.name.clone(), raw::Entry::clone(raw));
-        let Some(command) = raw.command.clone().filter(|command| !command.is_empty() && !command.contains('\0')) else {
-            self.fault("command", "there is no `command` to run", "Name a program: `command = \"make\"`.");
+        let Some(command) =
+            raw.command.clone().filter(|command| !command.is_empty() && !command.contains('\0'))
+        else {
+            self.fault(
+                "command",
+                "there is no `command` to run",
+                "Name a program: `command = \"make\"`.",
+            );
             return None;
         };
         let command = match command.contains('/') {
@@ -256,7 +267,9 @@ impl Check<'_> {
         let stdin = raw.stdin.unwrap_or(EntryStdin::None);
         let input_schema = self.schema(raw.input_schema.as_ref(), stdin)?;
         let args: Vec<(usize, Template)> = (raw.args.iter().flatten().enumerate())
-            .filter_map(|(at, one)| Some((at, self.template(&item("args", at), Template::with_arguments(one))?)))
+            .filter_map(|(at, one)| {
+                Some((at, self.template(&item("args", at), Template::with_arguments(one))?))
+            })
             .collect();
         let env: Vec<(String, Template)> = raw
             .env
@@ -265,7 +278,11 @@ impl Check<'_> {
             .filter_map(|(name, value)| {
                 let key = child("env", name);
                 if name.is_empty() || name.contains(['=', '\0']) {
-                    self.fault(&key, format!("`{name}` is no name of a variable"), "A name has no `=`.");
+                    self.fault(
+                        &key,
+                        format!("`{name}` is no name of a variable"),
+                        "A name has no `=`.",
+                    );
                 }
                 Some((name.clone(), self.template(&key, Template::without_arguments(value))?))
             })
@@ -278,14 +295,18 @@ impl Check<'_> {
             && cwd.is_relative()
             && cwd.components().any(|part| part == std::path::Component::ParentDir)
         {
-            self.fault("cwd", "the directory leaves the workspace", "Name one inside the workspace.");
+            self.fault(
+                "cwd",
+                "the directory leaves the workspace",
+                "Name one inside the workspace.",
+            );
         }
         Some(Entry {
             display_name: raw.display_name.unwrap_or_else(|| name.clone()),
             // Where a program lies is the operator's own business.
-            description: raw
-                .description
-                .unwrap_or_else(|| format!("Runs `{}`.", command.rsplit('/').next().unwrap_or(&command))),
+            description: raw.description.unwrap_or_else(|| {
+                format!("Runs `{}`.", command.rsplit('/').next().unwrap_or(&command))
+            }),
             version: raw.version.unwrap_or_else(|| "1".to_owned()),
             name,
             command,
@@ -299,7 +320,9 @@ impl Check<'_> {
             allow_addresses: raw.allow_addresses.unwrap_or_default(),
             side_effects: raw.side_effects.unwrap_or_default(),
             requires_approval: raw.requires_approval.unwrap_or(true),
-            timeout: raw.timeout_ms.map_or(self.around.surface.default_timeout, |time| Duration::from_millis(time.0)),
+            timeout: raw
+                .timeout_ms
+                .map_or(self.around.surface.default_timeout, |time| Duration::from_millis(time.0)),
             streaming: raw.streaming.unwrap_or(false),
             input_schema,
             hidden,
@@ -307,21 +330,33 @@ impl Check<'_> {
         })
     }
 
-    fn schema(&mut self, given: Option<&raw::InputSchema>, stdin: EntryStdin) -> Option<Map<String, Value>> {
+    fn schema(
+        &mut self,
+        given: Option<&raw::InputSchema>,
+        stdin: EntryStdin,
+    ) -> Option<Map<String, Value>> {
         let Some(given) = given else {
             // What nobody described cannot be named in `args`; on standard input anything may come.
             let open = stdin == EntryStdin::Json;
-            let Value::Object(schema) = json!({"type": "object", "additionalProperties": open}) else { return None };
+            let Value::Object(schema) = json!({"type": "object", "additionalProperties": open})
+            else {
+                return None;
+            };
             return Some(schema);
         };
         let schema = given.0.clone();
         if schema.get("type") != Some(&json!("object")) {
-            let hint = "Arguments are an object: write `type = \"object\"` at the top of the schema.";
+            let hint =
+                "Arguments are an object: write `type = \"object\"` at the top of the schema.";
             self.fault("input_schema", "the schema is not that of an object", hint);
             return None;
         }
         if let Err(wrong) = validator(&schema) {
-            self.fault("input_schema", format!("the schema is not a JSON Schema: {wrong}"), "Correct the schema.");
+            self.fault(
+                "input_schema",
+                format!("the schema is not a JSON Schema: {wrong}"),
+                "Correct the schema.",
+            );
             return None;
         }
         self.defaults(&schema);
@@ -334,7 +369,9 @@ impl Check<'_> {
         // Of the whole only what a property may refer to.
         let keys = ["$schema", "$id", "$defs", "definitions", "properties"];
         let parts = schema.iter().filter(|(key, _)| keys.contains(&key.as_str()));
-        let Ok(validator) = validator(&parts.map(|(key, value)| (key.clone(), value.clone())).collect()) else {
+        let Ok(validator) =
+            validator(&parts.map(|(key, value)| (key.clone(), value.clone())).collect())
+        else {
             return;
         };
         for (name, property) in properties {
@@ -342,7 +379,11 @@ impl Check<'_> {
             if let Err(wrong) = validator.validate(&json!({ name: default })) {
                 let key = format!("{}.default", child("input_schema.properties", name));
                 let hint = format!("Correct the default: {}.", wrong.masked());
-                self.fault(&key, format!("the `default` of `{name}` does not fit its own schema"), hint);
+                self.fault(
+                    &key,
+                    format!("the `default` of `{name}` does not fit its own schema"),
+                    hint,
+                );
             }
         }
     }
@@ -350,8 +391,11 @@ impl Check<'_> {
     /// What one command cannot have beside what everybody has.
     fn beside(&mut self, profile: Profile, args: &[(usize, Template)]) {
         let everybodys = self.around.profile;
-        if profile == Profile::Contained && !matches!(everybodys, Profile::Contained | Profile::None) {
-            let message = "`contained` hides nothing, and is weaker than the profile of everybody else";
+        if profile == Profile::Contained
+            && !matches!(everybodys, Profile::Contained | Profile::None)
+        {
+            let message =
+                "`contained` hides nothing, and is weaker than the profile of everybody else";
             let hint = "Take it out, or write `profile = \"contained\"` under [sandbox].";
             self.fault("sandbox_profile", message, hint);
         }
@@ -359,7 +403,8 @@ impl Check<'_> {
             return;
         }
         for (at, _) in args.iter().filter(|(_, word)| word.refs().next().is_some()) {
-            let message = "a secret in `args` can be read by every other command in the profile `contained`";
+            let message =
+                "a secret in `args` can be read by every other command in the profile `contained`";
             self.fault(&item("args", *at), message, "Give it in `env` instead.");
         }
     }
@@ -378,10 +423,16 @@ impl Check<'_> {
                         (None, true) => "Describe it in `input_schema`.".to_owned(),
                         (None, false) => format!("Known here: {}.", known.join(", ")),
                     };
-                    self.fault(&key, format!("`{{{name}}}` is no property of `input_schema`"), hint);
+                    self.fault(
+                        &key,
+                        format!("`{{{name}}}` is no property of `input_schema`"),
+                        hint,
+                    );
                     continue;
                 };
-                if property["type"] == "array" && template.parts != [Part::Argument(name.to_owned())] {
+                if property["type"] == "array"
+                    && template.parts != [Part::Argument(name.to_owned())]
+                {
                     let hint = "A list becomes one word for each item: let `{…}` stand alone.";
                     self.fault(&key, format!("`{{{name}}}` is a list"), hint);
                 }
@@ -400,7 +451,11 @@ impl Check<'_> {
                     || "Name a property of `input_schema`.".to_owned(),
                     |near| format!("Did you mean `{near}`?"),
                 );
-                self.fault(&item("secret_args", at), format!("`{name}` is no property of `input_schema`"), hint);
+                self.fault(
+                    &item("secret_args", at),
+                    format!("`{name}` is no property of `input_schema`"),
+                    hint,
+                );
             }
             hidden.insert(name.clone());
         }
@@ -429,7 +484,10 @@ fn look(
         match value {
             Value::Object(inner) => look(root, inner, all, hidden),
             Value::Array(items) => {
-                items.iter().filter_map(Value::as_object).for_each(|item| look(root, item, all, hidden));
+                items
+                    .iter()
+                    .filter_map(Value::as_object)
+                    .for_each(|item| look(root, item, all, hidden));
             }
             _ => {}
         }
@@ -451,7 +509,10 @@ fn is_secret(root: &Map<String, Value>, schema: &Value, depth: usize) -> bool {
         let first = root.get(&parts.next()?)?;
         parts.try_fold(first, |at, part| at.get(&part))
     });
-    let several = ["allOf", "anyOf", "oneOf", "prefixItems"].iter().filter_map(|key| schema[key].as_array()).flatten();
+    let several = ["allOf", "anyOf", "oneOf", "prefixItems"]
+        .iter()
+        .filter_map(|key| schema[key].as_array())
+        .flatten();
     let single = ["items", "then", "else", "contains"].iter().filter_map(|key| schema.get(key));
     target.into_iter().chain(several).chain(single).any(|inner| is_secret(root, inner, depth + 1))
 }

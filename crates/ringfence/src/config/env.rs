@@ -115,14 +115,19 @@ pub struct Env {
 impl Env {
     pub fn of_process() -> Self {
         let client_codex_home = super::codex_home::of_client(std::env::var_os(PATH).as_deref());
-        Env { variables: std::env::vars_os().collect(), cwd: std::env::current_dir().ok(), client_codex_home }
+        Env {
+            variables: std::env::vars_os().collect(),
+            cwd: std::env::current_dir().ok(),
+            client_codex_home,
+        }
     }
 
     pub fn new<N: Into<OsString>, V: Into<OsString>>(
         variables: impl IntoIterator<Item = (N, V)>,
         cwd: impl Into<PathBuf>,
     ) -> Self {
-        let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        let variables =
+            variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
         Env { variables, cwd: Some(cwd.into()), client_codex_home: None }
     }
 
@@ -149,9 +154,13 @@ impl Env {
     pub fn credential_paths(&self) -> Vec<(&'static str, PathBuf)> {
         let paths = |name: &'static str| {
             let value = self.get(name).into_iter();
-            let all = value.flat_map(|value| [PathBuf::from(value)].into_iter().chain(std::env::split_paths(value)));
+            let all = value.flat_map(|value| {
+                [PathBuf::from(value)].into_iter().chain(std::env::split_paths(value))
+            });
             // What no file can be called hides nothing, and would stop every run.
-            let is_path = |path: &PathBuf| path.is_absolute() && path.to_str().is_some_and(|text| text.len() < 4096);
+            let is_path = |path: &PathBuf| {
+                path.is_absolute() && path.to_str().is_some_and(|text| text.len() < 4096)
+            };
             // Without a slash at the end, which would make a file a directory.
             all.filter(is_path).map(move |path| (name, path.components().collect()))
         };
@@ -217,35 +226,61 @@ mod tests {
     fn names_in_the_table_are_unique_and_explained() {
         for (at, variable) in VARIABLES.iter().enumerate() {
             assert!(!variable.meaning.is_empty());
-            assert!(VARIABLES[..at].iter().all(|other| other.name != variable.name), "{}", variable.name);
+            assert!(
+                VARIABLES[..at].iter().all(|other| other.name != variable.name),
+                "{}",
+                variable.name
+            );
         }
     }
 
     #[test]
     fn every_variable_is_documented() {
         let page = include_str!("../../../../docs/config.md");
-        let names = VARIABLES.iter().map(|variable| variable.name).chain(CREDENTIAL_VARIABLES.iter().copied());
-        let missing: Vec<&str> = names.filter(|name| !page.contains(&format!("`{name}`"))).collect();
+        let names = VARIABLES
+            .iter()
+            .map(|variable| variable.name)
+            .chain(CREDENTIAL_VARIABLES.iter().copied());
+        let missing: Vec<&str> =
+            names.filter(|name| !page.contains(&format!("`{name}`"))).collect();
         assert!(missing.is_empty(), "{missing:?}");
     }
 
     #[test]
     fn places_of_credentials_are_absolute_and_lists_are_taken_apart() {
-        let env =
-            env(&[("KUBECONFIG", "/a/one:/b/two::three"), ("NETRC", "netrc"), ("CARGO_HOME", "/c"), ("OTHER", "/d")]);
+        let env = env(&[
+            ("KUBECONFIG", "/a/one:/b/two::three"),
+            ("NETRC", "netrc"),
+            ("CARGO_HOME", "/c"),
+            ("OTHER", "/d"),
+        ]);
         let found = env.credential_paths();
         for path in [("CARGO_HOME", "/c"), ("KUBECONFIG", "/a/one"), ("KUBECONFIG", "/b/two")] {
             assert!(found.contains(&(path.0, PathBuf::from(path.1))), "{found:?}");
         }
-        assert!(found.iter().all(|(name, path)| ["CARGO_HOME", "KUBECONFIG"].contains(name) && path.is_absolute()));
+        assert!(
+            found
+                .iter()
+                .all(|(name, path)| ["CARGO_HOME", "KUBECONFIG"].contains(name)
+                    && path.is_absolute())
+        );
     }
 
     #[test]
     fn a_switch_is_true_or_false_and_nothing_in_between() {
-        for (text, expected) in
-            [("true", true), ("1", true), ("Yes", true), ("0", false), ("FALSE", false), ("off", false)]
-        {
-            assert_eq!(env(&[("MCP_AUTH_ENABLED", text)]).bool(MCP_AUTH_ENABLED).unwrap(), Some(expected), "{text}");
+        for (text, expected) in [
+            ("true", true),
+            ("1", true),
+            ("Yes", true),
+            ("0", false),
+            ("FALSE", false),
+            ("off", false),
+        ] {
+            assert_eq!(
+                env(&[("MCP_AUTH_ENABLED", text)]).bool(MCP_AUTH_ENABLED).unwrap(),
+                Some(expected),
+                "{text}"
+            );
         }
         assert_eq!(env(&[("MCP_AUTH_ENABLED", "")]).bool(MCP_AUTH_ENABLED).unwrap(), None);
         let error = env(&[("MCP_AUTH_ENABLED", "treu")]).bool(MCP_AUTH_ENABLED).unwrap_err();
@@ -258,9 +293,13 @@ mod tests {
         assert_eq!(found(&[]).unwrap(), None);
         assert_eq!(found(&[("enable_mcp_server_surface", "0")]).unwrap(), Some(false));
         assert_eq!(
-            found(&[("Enable_Mcp_Server_Surface", "1"), ("ENABLE_MCP_SERVER_SURFACE", "true")]).unwrap(),
+            found(&[("Enable_Mcp_Server_Surface", "1"), ("ENABLE_MCP_SERVER_SURFACE", "true")])
+                .unwrap(),
             Some(true)
         );
-        assert!(found(&[("enable_mcp_server_surface", "0"), ("ENABLE_MCP_SERVER_SURFACE", "1")]).is_err());
+        assert!(
+            found(&[("enable_mcp_server_surface", "0"), ("ENABLE_MCP_SERVER_SURFACE", "1")])
+                .is_err()
+        );
     }
 }

@@ -36,7 +36,10 @@ pub struct ValueFreeText {
 impl ValueFreeText {
     /// For a fault whose own words may quote the file.
     fn generic() -> Self {
-        ValueFreeText { message: "this is not valid".to_owned(), hint: "Fix the config file.".to_owned() }
+        ValueFreeText {
+            message: "this is not valid".to_owned(),
+            hint: "Fix the config file.".to_owned(),
+        }
     }
 }
 
@@ -75,8 +78,14 @@ impl Fault {
     }
 
     /// What the TOML reader found at a key.
-    pub fn of(key: &str, (path, text): (&Path, &str), span: Range<usize>, error: &toml::de::Error) -> Self {
-        let (message, hint) = words(key, error.message(), Place::of(text, span.clone(), key).is_secret);
+    pub fn of(
+        key: &str,
+        (path, text): (&Path, &str),
+        span: Range<usize>,
+        error: &toml::de::Error,
+    ) -> Self {
+        let (message, hint) =
+            words(key, error.message(), Place::of(text, span.clone(), key).is_secret);
         let without_value = words(key, error.message(), true);
         Fault {
             without_value: ValueFreeText { message: without_value.0, hint: without_value.1 },
@@ -90,7 +99,8 @@ impl Fault {
     }
 
     pub fn into_error(self) -> Error {
-        let error = Error::new(Kind::InvalidArguments, format!("{}\n{}", self.line(), self.picture));
+        let error =
+            Error::new(Kind::InvalidArguments, format!("{}\n{}", self.line(), self.picture));
         let error = if self.key.is_empty() { error } else { error.with("key", self.key) };
         error
             .reason("bad_config")
@@ -113,7 +123,10 @@ pub(super) struct Place {
 
 impl Place {
     pub fn of(text: &str, span: std::ops::Range<usize>, key: &str) -> Place {
-        let start = (0..=span.start.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        let start = (0..=span.start.min(text.len()))
+            .rev()
+            .find(|at| text.is_char_boundary(*at))
+            .unwrap_or(0);
         let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
         let line_end = text[start..].find('\n').map_or(text.len(), |at| start + at);
         let line = line_of(text, line_start);
@@ -121,7 +134,9 @@ impl Place {
         let is_secret = names_a_secret(whole) || names_a_secret(key) || holds_variables(key) || {
             // In the middle of a text or a list, the key stands on a line before.
             let opening = text[..line_start].lines().rev().find(|line| line.contains('='));
-            !whole.contains('=') && !whole.trim_start().starts_with('[') && opening.is_some_and(names_a_secret)
+            !whole.contains('=')
+                && !whole.trim_start().starts_with('[')
+                && opening.is_some_and(names_a_secret)
         };
         // A line that may hold a secret is shown as far as its key: errors end up in logs.
         let shown = match whole.find('=') {
@@ -129,14 +144,17 @@ impl Place {
             Some(equals) => format!("{}= …", &whole[..equals]),
             None => format!("{}…", &whole[..whole.len() - whole.trim_start().len()]),
         };
-        let shown: String = shown.chars().take(160).map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let shown: String =
+            shown.chars().take(160).map(|c| if c.is_control() { ' ' } else { c }).collect();
         let before = text[line_start..start].chars().count();
-        let span_end = (start..=span.end.clamp(start, line_end)).rev().find(|at| text.is_char_boundary(*at));
+        let span_end =
+            (start..=span.end.clamp(start, line_end)).rev().find(|at| text.is_char_boundary(*at));
         let width = text[start..span_end.unwrap_or(start)].chars().count().max(1);
         let indent = before.min(shown.chars().count());
         let carets = width.min(shown.chars().count().saturating_sub(indent).max(1));
         let gutter = " ".repeat(line.to_string().len());
-        let picture = format!("{line} | {shown}\n{gutter} | {}{}", " ".repeat(indent), "^".repeat(carets));
+        let picture =
+            format!("{line} | {shown}\n{gutter} | {}{}", " ".repeat(indent), "^".repeat(carets));
         Place { line, column: before + 1, picture, is_secret }
     }
 }
@@ -158,9 +176,10 @@ fn words(key: &str, message: &str, is_secret: bool) -> (String, String) {
     let first = message.lines().next().unwrap_or_default();
     let expected = first.split_once(", expected ").map(|(_, expected)| expected);
     match quoted.split_first() {
-        Some((name, known)) if first.starts_with("unknown field") => {
-            (format!("there is no key `{}` here", shorten(name)), unknown_key_hint(key, name, known))
-        }
+        Some((name, known)) if first.starts_with("unknown field") => (
+            format!("there is no key `{}` here", shorten(name)),
+            unknown_key_hint(key, name, known),
+        ),
         Some((name, known)) if first.starts_with("unknown variant") => {
             let what = if is_secret {
                 "the value does not fit".to_owned()
@@ -170,7 +189,10 @@ fn words(key: &str, message: &str, is_secret: bool) -> (String, String) {
             (what, did_you_mean(name, known))
         }
         _ if first.starts_with("duplicate field") => {
-            let what = format!("`{}` is set twice, in two spellings", quoted.first().copied().unwrap_or_default());
+            let what = format!(
+                "`{}` is set twice, in two spellings",
+                quoted.first().copied().unwrap_or_default()
+            );
             (what, "Keep one of them.".to_owned())
         }
         _ => match (expected, is_secret) {
@@ -248,19 +270,31 @@ mod tests {
     #[test]
     fn an_unknown_key_is_named_with_its_place_and_the_likely_word() {
         let error = fault("tools = \"all\"\n\n[approval]\nexpiry = 3\n");
-        assert_eq!(error.message(), "/etc/rf.toml:4:1: there is no key `expiry` here\n4 | expiry = 3\n  | ^^^^^^");
+        assert_eq!(
+            error.message(),
+            "/etc/rf.toml:4:1: there is no key `expiry` here\n4 | expiry = 3\n  | ^^^^^^"
+        );
         assert_eq!(error.hint_text(), Some("Did you mean `expiry_s`?"));
         let error = fault("[upstreams.x]\nurl = \"y\"\n");
-        assert!(error.message().starts_with("/etc/rf.toml:1:2: there is no key `upstreams`"), "{error}");
+        assert!(
+            error.message().starts_with("/etc/rf.toml:1:2: there is no key `upstreams`"),
+            "{error}"
+        );
     }
 
     #[test]
     fn a_bad_value_is_named_with_its_place() {
         let error = fault("tools = \"browser\"");
-        assert!(error.message().starts_with("/etc/rf.toml:1:9: `browser` is not a value of this key"), "{error}");
+        assert!(
+            error.message().starts_with("/etc/rf.toml:1:9: `browser` is not a value of this key"),
+            "{error}"
+        );
         assert_eq!(error.hint_text(), Some("Known here: core, shell, all."));
         let error = fault("[limits]\ngrace_ms = -4\n");
-        assert!(error.message().starts_with("/etc/rf.toml:2:12: -4 is not a number from 0 to 60000"), "{error}");
+        assert!(
+            error.message().starts_with("/etc/rf.toml:2:12: -4 is not a number from 0 to 60000"),
+            "{error}"
+        );
         let error = fault("[http]\nallowed_origins = [\"https://a\", \"*\"]\n");
         assert!(error.message().starts_with("/etc/rf.toml:2:33: an origin is written"), "{error}");
     }
@@ -286,8 +320,16 @@ mod tests {
             "auth = { jwt_secret = \"hunter2hunter2\" }\n",
         ] {
             let error = fault(text);
-            assert!(!format!("{error:?}{}", error.hint_text().unwrap_or_default()).contains("hunter2"), "{error:?}");
+            assert!(
+                !format!("{error:?}{}", error.hint_text().unwrap_or_default()).contains("hunter2"),
+                "{error:?}"
+            );
         }
-        assert!(fault("[auth]\njwt_secret = \"x\"\n").hint_text().unwrap().contains("MCP_AUTH_JWT_SECRET"));
+        assert!(
+            fault("[auth]\njwt_secret = \"x\"\n")
+                .hint_text()
+                .unwrap()
+                .contains("MCP_AUTH_JWT_SECRET")
+        );
     }
 }

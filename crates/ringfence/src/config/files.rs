@@ -42,7 +42,13 @@ impl Print {
         if facts.is_dir() {
             // What is in it has prints of its own. This is about who may enter.
             let changed = (i64::from(facts.mode()), i64::from(facts.uid()));
-            return Some(Print { device: facts.dev(), inode: facts.ino(), size: 1, written: (0, 0), changed });
+            return Some(Print {
+                device: facts.dev(),
+                inode: facts.ino(),
+                size: 1,
+                written: (0, 0),
+                changed,
+            });
         }
         Some(Print {
             device: facts.dev(),
@@ -58,7 +64,9 @@ impl Print {
         let (seconds, nanos) = (u64::try_from(self.written.0), u32::try_from(self.written.1));
         let (Ok(seconds), Ok(nanos)) = (seconds, nanos) else { return Duration::MAX };
         let written = SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds, nanos));
-        written.and_then(|written| SystemTime::now().duration_since(written).ok()).unwrap_or_default()
+        written
+            .and_then(|written| SystemTime::now().duration_since(written).ok())
+            .unwrap_or_default()
     }
 }
 
@@ -82,13 +90,22 @@ impl Prints {
     /// Whether something that had content before has none now.
     fn is_thinner_than(&self, before: &Prints) -> bool {
         let size = |prints: &Prints, file: &Path| {
-            prints.0.iter().find(|(other, _)| other == file).and_then(|(_, print)| print.map(|print| print.size))
+            prints
+                .0
+                .iter()
+                .find(|(other, _)| other == file)
+                .and_then(|(_, print)| print.map(|print| print.size))
         };
-        self.files().any(|file| size(self, file).unwrap_or(0) == 0 && size(before, file).unwrap_or(0) > 0)
+        self.files()
+            .any(|file| size(self, file).unwrap_or(0) == 0 && size(before, file).unwrap_or(0) > 0)
     }
 
     fn age(&self) -> Duration {
-        self.0.iter().filter_map(|(_, print)| print.map(|print| print.age())).min().unwrap_or(Duration::MAX)
+        self.0
+            .iter()
+            .filter_map(|(_, print)| print.map(|print| print.age()))
+            .min()
+            .unwrap_or(Duration::MAX)
     }
 }
 
@@ -137,7 +154,8 @@ impl Made {
         loop {
             let prints = look(&files);
             let made = read();
-            let named = made.as_ref().map_or_else(|_| files.clone(), |config| self.files(Some(config)));
+            let named =
+                made.as_ref().map_or_else(|_| files.clone(), |config| self.files(Some(config)));
             round += 1;
             if (named == files && !prints.have_changed()) || round == ROUNDS {
                 return (made, prints);
@@ -149,8 +167,9 @@ impl Made {
     /// Which files decide depends on what they say.
     fn files(&self, config: Option<&Config>) -> Vec<PathBuf> {
         // The keys of tokens count from a start on; that they have changed is told.
-        let secrets =
-            config.into_iter().flat_map(|config| config.secrets.files().iter().chain(&config.key_files).cloned());
+        let secrets = config
+            .into_iter()
+            .flat_map(|config| config.secrets.files().iter().chain(&config.key_files).cloned());
         self.file().into_iter().chain(secrets).collect()
     }
 }
@@ -220,7 +239,8 @@ mod tests {
         let before = Prints::take(&files);
         age(&file, Duration::from_secs(60));
         let begun = Instant::now();
-        let settled = |files: &[PathBuf], before: &Prints| settled(files, before, Instant::now() + LONGEST);
+        let settled =
+            |files: &[PathBuf], before: &Prints| settled(files, before, Instant::now() + LONGEST);
         settled(&files, &before);
         assert!(begun.elapsed() < QUIET, "what was written long ago is settled");
         // Emptied now, and written a while later.

@@ -25,7 +25,12 @@ pub(super) struct Resolved {
     pub files: Vec<(&'static str, PathBuf)>,
 }
 
-pub(super) fn resolve(picker: &mut Picker<'_>, env: &Env, file: &raw::Auth, defaults: &raw::Auth) -> Result<Resolved> {
+pub(super) fn resolve(
+    picker: &mut Picker<'_>,
+    env: &Env,
+    file: &raw::Auth,
+    defaults: &raw::Auth,
+) -> Result<Resolved> {
     let layers = Layers {
         flag: None,
         env: env.bool(env::MCP_AUTH_ENABLED)?.map(|value| (value, env::MCP_AUTH_ENABLED)),
@@ -46,7 +51,8 @@ pub(super) fn resolve(picker: &mut Picker<'_>, env: &Env, file: &raw::Auth, defa
         (Some(_), Some(_)) => return Err(which_key("both are set")),
         (None, None) => return Err(which_key("neither is set")),
     };
-    let audience = text(picker, "auth.audience", env, env::MCP_AUTH_AUDIENCE, file.audience.clone())?;
+    let audience =
+        text(picker, "auth.audience", env, env::MCP_AUTH_AUDIENCE, file.audience.clone())?;
     let issuer = text(picker, "auth.issuer", env, env::MCP_AUTH_ISSUER, file.issuer.clone())?;
     Ok(Resolved { auth: Some(Auth { key, audience, issuer }), files })
 }
@@ -65,7 +71,12 @@ fn text(
     file: Option<String>,
 ) -> Result<Option<String>> {
     let from_env = env.text(name)?.map(|value| (value, name));
-    let layers = Layers { flag: None, env: from_env, file: file.filter(|text| !text.is_empty()), default: None };
+    let layers = Layers {
+        flag: None,
+        env: from_env,
+        file: file.filter(|text| !text.is_empty()),
+        default: None,
+    };
     Ok(picker.pick_optional(key, layers, String::clone).map(|(value, _)| value))
 }
 
@@ -83,7 +94,10 @@ fn secret(
     let path = picker.file_path(path)?;
     let mut bytes = read(&path, "jwt_secret_file")?;
     if std::fs::metadata(&path).is_ok_and(|facts| facts.mode() & 0o077 != 0) {
-        tracing::warn!("the token secret in {} can be read by others; run `chmod 600` on it", path.display());
+        tracing::warn!(
+            "the token secret in {} can be read by others; run `chmod 600` on it",
+            path.display()
+        );
     }
     // Editors and `echo` end a file with a newline that nobody meant.
     if bytes.last() == Some(&b'\n') {
@@ -146,7 +160,10 @@ fn read(path: &Path, name: &str) -> Result<Vec<u8>> {
         .hint("Take the right to write away from others (`chmod o-w`)."));
     }
     let mut bytes = Vec::new();
-    file.by_ref().take(KEY_FILE_BYTES).read_to_end(&mut bytes).map_err(|error| failed().source(error))?;
+    file.by_ref()
+        .take(KEY_FILE_BYTES)
+        .read_to_end(&mut bytes)
+        .map_err(|error| failed().source(error))?;
     Ok(bytes)
 }
 
@@ -163,7 +180,11 @@ mod tests {
 
     fn config(scratch: &Scratch, variables: &[(&str, &str)], file: &str) -> Result<Config> {
         let config = scratch.file("etc/config.toml", file);
-        let flags = Flags { config: Some(config), root: Some(scratch.path().join("root")), ..Flags::default() };
+        let flags = Flags {
+            config: Some(config),
+            root: Some(scratch.path().join("root")),
+            ..Flags::default()
+        };
         super::super::resolve(&flags, &Env::new(variables.iter().copied(), scratch.dir("project")))
     }
 
@@ -179,11 +200,19 @@ mod tests {
             assert!(error.message().contains("MCP_AUTH_JWT_PUBLIC_KEY"), "{error}");
         }
         assert!(config(&scratch, &[secret, key], "").unwrap().auth.is_none());
-        let auth = config(&scratch, &[on, secret], "[auth]\naudience = \"me\"").unwrap().auth.unwrap();
-        assert!(matches!(&auth.key, AuthKey::Secret(secret) if secret.expose() == SECRET.as_bytes()));
+        let auth =
+            config(&scratch, &[on, secret], "[auth]\naudience = \"me\"").unwrap().auth.unwrap();
+        assert!(
+            matches!(&auth.key, AuthKey::Secret(secret) if secret.expose() == SECRET.as_bytes())
+        );
         assert_eq!(auth.audience.as_deref(), Some("me"));
-        let auth = config(&scratch, &[on, key, ("MCP_AUTH_ISSUER", "https://i")], "").unwrap().auth.unwrap();
-        assert!(matches!(&auth.key, AuthKey::PublicPem(pem) if pem.starts_with("-----BEGIN PUBLIC KEY-----\nMCow\n")));
+        let auth = config(&scratch, &[on, key, ("MCP_AUTH_ISSUER", "https://i")], "")
+            .unwrap()
+            .auth
+            .unwrap();
+        assert!(
+            matches!(&auth.key, AuthKey::PublicPem(pem) if pem.starts_with("-----BEGIN PUBLIC KEY-----\nMCow\n"))
+        );
         assert_eq!(auth.issuer.as_deref(), Some("https://i"));
     }
 
@@ -193,14 +222,18 @@ mod tests {
         scratch.file("etc/secret", &format!("{SECRET}\n"));
         let config_of = |file: &str| config(&scratch, &[], file);
         let resolved = config_of("[auth]\nenabled = true\njwt_secret_file = \"secret\"").unwrap();
-        let AuthKey::Secret(secret) = &resolved.auth.as_ref().unwrap().key else { panic!("a secret") };
+        let AuthKey::Secret(secret) = &resolved.auth.as_ref().unwrap().key else {
+            panic!("a secret")
+        };
         assert_eq!(secret.expose(), SECRET.as_bytes());
         assert!(!format!("{resolved:?}").contains(SECRET));
-        let shown = resolved.settings.iter().find(|setting| setting.key == "auth.jwt_secret").unwrap();
+        let shown =
+            resolved.settings.iter().find(|setting| setting.key == "auth.jwt_secret").unwrap();
         assert_eq!(shown.value, "set");
         assert_eq!(known::redact(SECRET), "[secret:MCP_AUTH_JWT_SECRET]");
 
-        let key = scratch.file("etc/key.pem", "-----BEGIN PUBLIC KEY-----\nMCow\n-----END PUBLIC KEY-----\n");
+        let key = scratch
+            .file("etc/key.pem", "-----BEGIN PUBLIC KEY-----\nMCow\n-----END PUBLIC KEY-----\n");
         let from_file = format!("[auth]\nenabled = true\njwt_public_key = \"{}\"", key.display());
         assert!(matches!(config_of(&from_file).unwrap().auth.unwrap().key, AuthKey::PublicPem(_)));
         std::fs::set_permissions(&key, PermissionsExt::from_mode(0o646)).unwrap();
@@ -208,7 +241,8 @@ mod tests {
 
         // A secret given where a file name belongs is not repeated.
         let error =
-            config(&scratch, &[("MCP_AUTH_ENABLED", "1"), ("MCP_AUTH_JWT_PUBLIC_KEY", SECRET)], "").unwrap_err();
+            config(&scratch, &[("MCP_AUTH_ENABLED", "1"), ("MCP_AUTH_JWT_PUBLIC_KEY", SECRET)], "")
+                .unwrap_err();
         assert!(!format!("{error:?}").contains(SECRET));
     }
 
@@ -216,8 +250,12 @@ mod tests {
     fn a_key_file_inside_the_workspace_is_refused() {
         let scratch = Scratch::new();
         scratch.file("project/secret", SECRET);
-        let error =
-            config(&scratch, &[], "[auth]\nenabled = true\njwt_secret_file = \"../project/secret\"").unwrap_err();
+        let error = config(
+            &scratch,
+            &[],
+            "[auth]\nenabled = true\njwt_secret_file = \"../project/secret\"",
+        )
+        .unwrap_err();
         assert_eq!(error.reason_name(), Some("bad_workspace"), "{error:?}");
     }
 }

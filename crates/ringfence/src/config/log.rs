@@ -69,7 +69,11 @@ pub(super) fn resolve(
     let from_here = |path: &std::path::Path| place::absolute(path, env.cwd.as_deref(), p.home());
     let path = Layers {
         flag: flags.file.as_deref().map(from_here).transpose()?.map(|path| (path, "--log-file")),
-        env: env.path(env::RINGFENCE_LOG_FILE).map(from_here).transpose()?.map(|path| (path, env::RINGFENCE_LOG_FILE)),
+        env: env
+            .path(env::RINGFENCE_LOG_FILE)
+            .map(from_here)
+            .transpose()?
+            .map(|path| (path, env::RINGFENCE_LOG_FILE)),
         ..Layers::file_only(file.file.as_deref().map(|path| p.file_path(path)).transpose()?, None)
     };
     let path = p.pick_optional("log.file", path, |path| path.display().to_string());
@@ -85,15 +89,17 @@ fn name(word: impl ValueEnum) -> String {
 }
 
 /// A variable that holds one of a few words.
-fn word<T: ValueEnum>(env: &Env, variable: &'static str, what: &str) -> Result<Option<(T, &'static str)>> {
+fn word<T: ValueEnum>(
+    env: &Env,
+    variable: &'static str,
+    what: &str,
+) -> Result<Option<(T, &'static str)>> {
     let Some(text) = env.text(variable)? else { return Ok(None) };
     let known = || T::value_variants().iter().cloned().map(name).collect::<Vec<_>>().join(", ");
     match T::from_str(&text, false) {
         Ok(word) => Ok(Some((word, variable))),
-        Err(_) => {
-            Err(Error::invalid_arguments(format!("{variable} names no {what}"))
-                .hint(format!("Use one of {}.", known())))
-        }
+        Err(_) => Err(Error::invalid_arguments(format!("{variable} names no {what}"))
+            .hint(format!("Use one of {}.", known()))),
     }
 }
 
@@ -103,7 +109,12 @@ mod tests {
     use super::super::{Config, Flags, Origin};
     use super::*;
 
-    fn config(scratch: &Scratch, log: LogFlags, variables: &[(&str, &str)], file: &str) -> Result<Config> {
+    fn config(
+        scratch: &Scratch,
+        log: LogFlags,
+        variables: &[(&str, &str)],
+        file: &str,
+    ) -> Result<Config> {
         let config = scratch.file("etc/config.toml", file);
         let root = Some(scratch.path().join("root"));
         let flags = Flags { config: Some(config), root, log, ..Flags::default() };
@@ -121,10 +132,14 @@ mod tests {
         let from_file = config(&scratch, none(), &[], file).unwrap();
         let at = |name: &str| Some(scratch.path().canonicalize().unwrap().join(name));
         assert_eq!(of(from_file), (LogLevel::Debug, LogFormat::Json, at("etc/my.log")));
-        let variables =
-            [("RINGFENCE_LOG", "error"), ("RINGFENCE_LOG_FORMAT", "pretty"), ("RINGFENCE_LOG_FILE", "../e")];
+        let variables = [
+            ("RINGFENCE_LOG", "error"),
+            ("RINGFENCE_LOG_FORMAT", "pretty"),
+            ("RINGFENCE_LOG_FILE", "../e"),
+        ];
         let from_env = config(&scratch, none(), &variables, file).unwrap();
-        let origin = &from_env.settings.iter().find(|setting| setting.key == "log.file").unwrap().origin;
+        let origin =
+            &from_env.settings.iter().find(|setting| setting.key == "log.file").unwrap().origin;
         assert_eq!(*origin, Origin::Env("RINGFENCE_LOG_FILE"));
         assert_eq!(of(from_env), (LogLevel::Error, LogFormat::Pretty, at("e")));
         let flags = LogFlags {
@@ -143,11 +158,19 @@ mod tests {
         let scratch = Scratch::new();
         for (name, value) in [("RINGFENCE_LOG", "loud"), ("RINGFENCE_LOG_FORMAT", "xml")] {
             let error = config(&scratch, LogFlags::default(), &[(name, value)], "").unwrap_err();
-            assert!(error.message().contains(name) && error.hint_text().unwrap().starts_with("Use one of "), "{error}");
+            assert!(
+                error.message().contains(name)
+                    && error.hint_text().unwrap().starts_with("Use one of "),
+                "{error}"
+            );
         }
-        let inside = config(&scratch, LogFlags::default(), &[], "log.file = '../project/deep/my.log'").unwrap_err();
+        let inside =
+            config(&scratch, LogFlags::default(), &[], "log.file = '../project/deep/my.log'")
+                .unwrap_err();
         assert_eq!(inside.reason_name(), Some("bad_workspace"), "{inside}");
-        let theirs = config(&scratch, LogFlags::default(), &[], "log.file = '../root/workspaces/a/l'").unwrap_err();
+        let theirs =
+            config(&scratch, LogFlags::default(), &[], "log.file = '../root/workspaces/a/l'")
+                .unwrap_err();
         assert_eq!(theirs.reason_name(), Some("bad_log_file"), "{theirs}");
     }
 }

@@ -13,7 +13,9 @@ use crate::base::{Error, Kind, Result};
 
 /// The canonical form of a path whose last parts need not exist yet.
 pub(super) fn settle(path: &Path) -> Result<PathBuf> {
-    let unusable = |path: &Path| Error::invalid_arguments(format!("the path {} cannot be used", path.display()));
+    let unusable = |path: &Path| {
+        Error::invalid_arguments(format!("the path {} cannot be used", path.display()))
+    };
     let mut missing = Vec::new();
     let mut existing = path;
     loop {
@@ -29,7 +31,9 @@ pub(super) fn settle(path: &Path) -> Result<PathBuf> {
                 };
                 // A dangling link would move the directory once its target appears.
                 if existing.is_symlink() {
-                    return Err(unusable(path).hint("It goes through a symbolic link that leads nowhere."));
+                    return Err(
+                        unusable(path).hint("It goes through a symbolic link that leads nowhere.")
+                    );
                 }
                 missing.push(name);
                 existing = parent;
@@ -50,10 +54,11 @@ pub(super) fn absolute(path: &Path, base: Option<&Path>, home: Option<&Path>) ->
     match base {
         _ if path.is_absolute() => Ok(path.to_owned()),
         Some(base) => Ok(base.join(path)),
-        None => {
-            Err(Error::invalid_arguments(format!("the path {} is relative to an unknown directory", path.display()))
-                .hint("Give the full path."))
-        }
+        None => Err(Error::invalid_arguments(format!(
+            "the path {} is relative to an unknown directory",
+            path.display()
+        ))
+        .hint("Give the full path.")),
     }
 }
 
@@ -72,7 +77,10 @@ pub(super) struct Keepers<'a> {
 }
 
 /// Refuses workspaces that would hand the tools more than a project; what is left is closed inside it.
-pub(super) fn check_workspace(workspace: &Place<'_>, keepers: &Keepers<'_>) -> Result<Vec<PathBuf>> {
+pub(super) fn check_workspace(
+    workspace: &Place<'_>,
+    keepers: &Keepers<'_>,
+) -> Result<Vec<PathBuf>> {
     let (path, root) = (workspace.path, &keepers.root);
     if path.parent().is_none() {
         return Err(refused("the whole file system"));
@@ -109,7 +117,11 @@ pub(super) fn check_workspace(workspace: &Place<'_>, keepers: &Keepers<'_>) -> R
 }
 
 /// Refuses files that steer where runs write beside the workspace, and ways to them that lead through there.
-pub(super) fn check_steering(steering: &[(&'static str, PathBuf)], root: &Path, writable: &[PathBuf]) -> Result<()> {
+pub(super) fn check_steering(
+    steering: &[(&'static str, PathBuf)],
+    root: &Path,
+    writable: &[PathBuf],
+) -> Result<()> {
     let own = ["workspaces", "homes", "tmp"].map(|name| root.join(name));
     let writable = writable.iter().filter_map(|path| path.canonicalize().ok());
     let places: Vec<PathBuf> = own.into_iter().chain(writable).collect();
@@ -129,10 +141,15 @@ fn refused(what: &str) -> Error {
 
 /// Makes the root on first use, and refuses one that somebody else can write to.
 pub fn prepare_root(config: &Config) -> Result<()> {
-    let failed =
-        |what: &str| Error::new(Kind::Unavailable, format!("the root directory {} {what}", config.root.display()));
+    let failed = |what: &str| {
+        Error::new(
+            Kind::Unavailable,
+            format!("the root directory {} {what}", config.root.display()),
+        )
+    };
     let hint = "Name another directory with `--root` (or SANDBOX_ROOT).";
-    make_private(&config.root).map_err(|error| failed("cannot be made").hint(hint).source(error))?;
+    make_private(&config.root)
+        .map_err(|error| failed("cannot be made").hint(hint).source(error))?;
     // Looked at through the opened directory, so that what is checked is what was there.
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
     let facts = rustix::fs::open(&config.root, flags, Mode::empty())
@@ -142,9 +159,10 @@ pub fn prepare_root(config: &Config) -> Result<()> {
         return Err(failed("belongs to another user").reason("foreign_root").hint(hint));
     }
     if facts.st_mode & 0o022 != 0 {
-        return Err(failed("can be written to by other users")
-            .reason("open_root")
-            .hint(format!("Run `chmod 700 {}`, or name another directory with `--root`.", config.root.display())));
+        return Err(failed("can be written to by other users").reason("open_root").hint(format!(
+            "Run `chmod 700 {}`, or name another directory with `--root`.",
+            config.root.display()
+        )));
     }
     if config.secrets.wants_store() {
         // It can be watched before anything is in it.
@@ -161,13 +179,13 @@ pub fn workspace_for(config: &Config, directory: &str) -> Result<Workspace> {
         return Workspace::open(path, &config.closed);
     }
     let name = if config.shared_workspace { "shared" } else { directory };
-    let plain =
-        matches!(Path::new(name).components().collect::<Vec<_>>()[..], [Component::Normal(part)] if part == name);
+    let plain = matches!(Path::new(name).components().collect::<Vec<_>>()[..], [Component::Normal(part)] if part == name);
     if !plain {
         return Err(Error::internal("a principal's directory must be a plain name"));
     }
     let path = config.root.join("workspaces").join(name);
-    make_private(&path).map_err(|error| Error::internal("the workspace cannot be made").source(error))?;
+    make_private(&path)
+        .map_err(|error| Error::internal("the workspace cannot be made").source(error))?;
     Workspace::open(&path, &[])
 }
 
@@ -238,7 +256,10 @@ mod tests {
             assert!(workspace_for(&config, name).is_err(), "{name}");
         }
         config.shared_workspace = true;
-        assert_eq!(workspace_for(&config, "alice-01").unwrap().path(), config.root.join("workspaces/shared"));
+        assert_eq!(
+            workspace_for(&config, "alice-01").unwrap().path(),
+            config.root.join("workspaces/shared")
+        );
     }
 
     #[test]
@@ -260,20 +281,33 @@ mod tests {
             steering: Box::leak(Box::new([("the config file", PathBuf::from("/etc/rf"))])),
         };
         let check = |workspace, named, root, root_named| {
-            check_workspace(&Place { path: Path::new(workspace), named }, &keepers(root, root_named))
+            check_workspace(
+                &Place { path: Path::new(workspace), named },
+                &keepers(root, root_named),
+            )
         };
         let far = "/var/rf";
         assert_eq!(check("/home/ada/code", true, far, false).unwrap(), Vec::<PathBuf>::new());
         assert_eq!(check("/home/adam", false, far, false).unwrap(), Vec::<PathBuf>::new());
-        for workspace in
-            ["/", "/home/ada", "/home", "/etc", "/etc/rf", "/var/rf", "/var/rf/audit", "/var/rf/workspaces/a/b"]
-        {
+        for workspace in [
+            "/",
+            "/home/ada",
+            "/home",
+            "/etc",
+            "/etc/rf",
+            "/var/rf",
+            "/var/rf/audit",
+            "/var/rf/workspaces/a/b",
+        ] {
             let error = check(workspace, true, far, true).unwrap_err();
             assert!(error.hint_text().unwrap().contains("--workspace"), "{workspace}");
         }
         assert!(check("/var/rf/workspaces/shared", true, far, true).is_ok());
         // A root inside the workspace: both named, or refused.
-        assert_eq!(check("/srv/p", true, "/srv/p/.rf", true).unwrap(), [PathBuf::from("/srv/p/.rf")]);
+        assert_eq!(
+            check("/srv/p", true, "/srv/p/.rf", true).unwrap(),
+            [PathBuf::from("/srv/p/.rf")]
+        );
         for (named, root_named) in [(true, false), (false, true), (false, false)] {
             assert!(check("/srv/p", named, "/srv/p/.rf", root_named).is_err());
         }

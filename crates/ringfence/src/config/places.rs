@@ -34,7 +34,10 @@ impl Places {
         match value.get_ref() {
             DeValue::Table(table) => self.add_table(&path, table),
             DeValue::Array(array) => {
-                array.iter().enumerate().for_each(|(at, value)| self.add(item(&path, at), None, value));
+                array
+                    .iter()
+                    .enumerate()
+                    .for_each(|(at, value)| self.add(item(&path, at), None, value));
             }
             _ => {}
         }
@@ -51,7 +54,9 @@ impl Places {
         loop {
             match self.0.get(path) {
                 // A table may be spread over the file; its name is where one looks for it.
-                Some(Place { key: Some(key), value }) if key.start >= value.start => return Some(key.clone()),
+                Some(Place { key: Some(key), value }) if key.start >= value.start => {
+                    return Some(key.clone());
+                }
                 Some(place) => return Some(place.value.clone()),
                 None => path = &path[..path.rfind(['.', '['])?],
             }
@@ -67,7 +72,8 @@ impl Places {
 
 /// The path of a key. A name that could be taken for a path is quoted, as in the file.
 pub fn child(path: &str, key: &str) -> String {
-    let plain = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
+    let plain =
+        !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'));
     let key = if plain { key.to_owned() } else { format!("{key:?}") };
     if path.is_empty() { key } else { format!("{path}.{key}") }
 }

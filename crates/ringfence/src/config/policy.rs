@@ -110,14 +110,18 @@ pub(super) fn resolve(
     (file, defaults): (&raw::Policy, &raw::Policy),
     (tools, sandbox, workspace): (ToolSet, &Sandbox, Option<&Path>),
 ) -> Result<Policy> {
-    let named: Vec<PathBuf> = file.rules.iter().flatten().map(|path| p.file_path(path)).collect::<Result<_>>()?;
+    let named: Vec<PathBuf> =
+        file.rules.iter().flatten().map(|path| p.file_path(path)).collect::<Result<_>>()?;
     let from_here = |path: &PathBuf| super::place::absolute(path, env.cwd.as_deref(), None);
     let flagged: Vec<PathBuf> = flags.rules.iter().map(from_here).collect::<Result<_>>()?;
     let rules = Layers {
-        flag: (!flagged.is_empty()).then(|| (named.iter().chain(&flagged).cloned().collect(), "--rules")),
+        flag: (!flagged.is_empty())
+            .then(|| (named.iter().chain(&flagged).cloned().collect(), "--rules")),
         ..Layers::file_only((!named.is_empty()).then(|| named.clone()), Some(Vec::new()))
     };
-    let show = |all: &Vec<PathBuf>| all.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+    let show = |all: &Vec<PathBuf>| {
+        all.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+    };
     let rules = p.pick("policy.rules", rules, show)?.0;
     // A drop-in for a shell whose rules have always meant that is the operator's word for it.
     let usual = if tools == ToolSet::Shell { Some(Escalate::Outside) } else { defaults.escalate };
@@ -125,12 +129,14 @@ pub(super) fn resolve(
         flag: flags.escalate.map(|escalate| (escalate, "--escalate")),
         ..Layers::file_only(file.escalate, usual)
     };
-    let escalate = p.pick("policy.escalate", escalate, |escalate: &Escalate| escalate.name().to_owned())?.0;
+    let escalate =
+        p.pick("policy.escalate", escalate, |escalate: &Escalate| escalate.name().to_owned())?.0;
     let risky = Layers {
         flag: flags.escalate_risky.map(|risky| (risky, "--escalate-risky")),
         ..Layers::file_only(file.escalate_risky, defaults.escalate_risky)
     };
-    let escalate_risky = p.pick("policy.escalate_risky", risky, |risky: &EscalateRisky| risky.name().to_owned())?.0;
+    let escalate_risky =
+        p.pick("policy.escalate_risky", risky, |risky: &EscalateRisky| risky.name().to_owned())?.0;
     let wider = file.wider.as_ref().map(|wider| widen(p, sandbox, wider)).transpose()?;
     if escalate == Escalate::Wider && wider.is_none() {
         return Err(Error::invalid_arguments("`escalate = \"wider\"` does not say how wide")
@@ -149,13 +155,25 @@ pub(super) fn resolve(
         rules,
         escalate,
         escalate_risky,
-        escalate_as: p.pick_optional("policy.escalate_as", escalate_as, String::clone).map(|(name, _)| name),
+        escalate_as: p
+            .pick_optional("policy.escalate_as", escalate_as, String::clone)
+            .map(|(name, _)| name),
         escalate_env: p
-            .pick("policy.escalate_env", Layers::file_only(file.escalate_env.clone(), Some(Vec::new())), words)?
+            .pick(
+                "policy.escalate_env",
+                Layers::file_only(file.escalate_env.clone(), Some(Vec::new())),
+                words,
+            )?
             .0,
-        heuristics: p.pick("policy.heuristics", heuristics, |word: &Heuristics| word.name().to_owned())?.0,
+        heuristics: p
+            .pick("policy.heuristics", heuristics, |word: &Heuristics| word.name().to_owned())?
+            .0,
         intercept: p
-            .pick("policy.intercept", Layers::file_only(file.intercept, defaults.intercept), bool::to_string)?
+            .pick(
+                "policy.intercept",
+                Layers::file_only(file.intercept, defaults.intercept),
+                bool::to_string,
+            )?
             .0,
         audit_execs: p.pick("policy.audit_execs", audit_execs, bool::to_string)?.0,
         wider: wider.map(Box::new),

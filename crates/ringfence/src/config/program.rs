@@ -48,7 +48,11 @@ pub struct ProgramSearch<'a> {
 
 impl Config {
     /// How the command of this entry is looked for in these directories.
-    pub fn program_search<'a>(&'a self, entry: &Entry, folders: &'a [PathBuf]) -> ProgramSearch<'a> {
+    pub fn program_search<'a>(
+        &'a self,
+        entry: &Entry,
+        folders: &'a [PathBuf],
+    ) -> ProgramSearch<'a> {
         let shared = self.workspace.iter().chain(&self.sandbox.writable).chain([&self.root]);
         ProgramSearch {
             folders,
@@ -69,7 +73,11 @@ impl ProgramSearch<'_> {
             },
         };
         if !is_program(&path) {
-            return Some(if path.exists() { ProgramFault::NotExecutable } else { ProgramFault::Missing });
+            return Some(if path.exists() {
+                ProgramFault::NotExecutable
+            } else {
+                ProgramFault::Missing
+            });
         }
         self.replaced(&path).map(ProgramFault::Replaced).or_else(|| self.interpreter_fault(&path))
     }
@@ -93,7 +101,8 @@ impl ProgramSearch<'_> {
         // `env` looks up the next word that is neither an option nor a variable.
         let is_env = Path::new(interpreter).file_name().is_some_and(|name| name == "env");
         let named = rest.iter().flat_map(|rest| rest.split_whitespace());
-        let named = named.filter(|word| !word.starts_with('-') && !word.contains('=')).find(|_| is_env)?;
+        let named =
+            named.filter(|word| !word.starts_with('-') && !word.contains('=')).find(|_| is_env)?;
         let is_there = named.contains('/') || self.on_path(named).is_some();
         (!is_there).then(|| ProgramFault::NoInterpreter(named.to_owned()))
     }
@@ -125,13 +134,22 @@ mod tests {
         assert_eq!(search.fault("no-such-program"), Some(ProgramFault::Missing));
         assert_eq!(search.fault("/nowhere/tool"), Some(ProgramFault::Missing));
         assert_eq!(search.fault("/usr"), Some(ProgramFault::NotExecutable));
-        assert_eq!(search.fault(&script("plain", "#!/bin/sh\n", 0o644)), Some(ProgramFault::NotExecutable));
+        assert_eq!(
+            search.fault(&script("plain", "#!/bin/sh\n", 0o644)),
+            Some(ProgramFault::NotExecutable)
+        );
         assert_eq!(search.fault(&script("good", "#!/bin/sh\n", 0o755)), None);
         assert_eq!(search.fault(&script("env", "#!/usr/bin/env -S A=1 sh -e\n", 0o755)), None);
         let missing = |name: &str| Some(ProgramFault::NoInterpreter(name.to_owned()));
-        assert_eq!(search.fault(&script("old", "#!/opt/python9\n", 0o755)), missing("/opt/python9"));
+        assert_eq!(
+            search.fault(&script("old", "#!/opt/python9\n", 0o755)),
+            missing("/opt/python9")
+        );
         assert_eq!(search.fault(&script("dos", "#!/bin/sh\r\n", 0o755)), missing("/bin/sh\r"));
-        assert_eq!(search.fault(&script("lost", "#!/usr/bin/env python9\n", 0o755)), missing("python9"));
+        assert_eq!(
+            search.fault(&script("lost", "#!/usr/bin/env python9\n", 0o755)),
+            missing("python9")
+        );
     }
 
     #[test]
@@ -141,7 +159,8 @@ mod tests {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
         let mut search = ProgramSearch { folders: &[], sandboxed: true, shared: Vec::new() };
         let command = file.display().to_string();
-        let expected = REPLACED_DIRECTORIES.iter().find(|directory| file.starts_with(directory)).copied();
+        let expected =
+            REPLACED_DIRECTORIES.iter().find(|directory| file.starts_with(directory)).copied();
         assert_eq!(search.fault(&command), expected.map(ProgramFault::Replaced));
         search.sandboxed = false;
         assert_eq!(search.fault(&command), None);

@@ -393,7 +393,9 @@ impl TryFrom<String> for NamePattern {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        Names::parse(&text).map(NamePattern).ok_or("a pattern is a name in which `*` and `?` stand for others")
+        Names::parse(&text)
+            .map(NamePattern)
+            .ok_or("a pattern is a name in which `*` and `?` stand for others")
     }
 }
 
@@ -409,7 +411,9 @@ impl TryFrom<String> for VariablePattern {
     fn try_from(text: String) -> Result<Self, Self::Error> {
         let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
         let names = Names::parse(&text).filter(|_| begins);
-        names.map(VariablePattern).ok_or("a variable is named in full, or by the letters it begins with and `*`")
+        names
+            .map(VariablePattern)
+            .ok_or("a variable is named in full, or by the letters it begins with and `*`")
     }
 }
 
@@ -475,7 +479,8 @@ impl TryFrom<String> for HostName {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
+        let known =
+            |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
         if text.is_empty() || !text.chars().all(known) {
             return Err("a host is written `name` or `name:port`, without wildcards");
         }
@@ -493,11 +498,13 @@ impl TryFrom<String> for PublicUrl {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        let wrong = "a public URL is written `https://host`, `https://host:port` or `https://host/path`";
+        let wrong =
+            "a public URL is written `https://host`, `https://host:port` or `https://host/path`";
         let (scheme, rest) = text.split_once("://").ok_or(wrong)?;
         let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let host = HostName::try_from(host.to_owned()).map_err(|_| wrong)?.0;
-        let scheme = Some(scheme.to_ascii_lowercase()).filter(|scheme| ["http", "https"].contains(&scheme.as_str()));
+        let scheme = Some(scheme.to_ascii_lowercase())
+            .filter(|scheme| ["http", "https"].contains(&scheme.as_str()));
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.' | '~');
         // Who gives the whole address of the endpoint means the same.
         let path = path.trim_end_matches('/');
@@ -521,8 +528,8 @@ impl TryFrom<String> for OriginName {
     fn try_from(text: String) -> Result<Self, Self::Error> {
         let wrong = "an origin is written `scheme://host` or `scheme://host:port`, without path or wildcards";
         let (scheme, host) = text.split_once("://").ok_or(wrong)?;
-        let scheme_fits =
-            !scheme.is_empty() && scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
+        let scheme_fits = !scheme.is_empty()
+            && scheme.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
         if !scheme_fits {
             return Err(wrong);
         }

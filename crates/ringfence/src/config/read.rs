@@ -56,8 +56,14 @@ pub struct Written {
 impl Written {
     /// The secrets that it speaks of. One that cannot be read as a template speaks of none.
     pub fn refs(&self) -> Vec<Ref> {
-        let args = self.entry.args.iter().flatten().filter_map(|text| Template::with_arguments(text).ok());
-        let env = self.entry.env.iter().flatten().filter_map(|(_, text)| Template::without_arguments(text).ok());
+        let args =
+            self.entry.args.iter().flatten().filter_map(|text| Template::with_arguments(text).ok());
+        let env = self
+            .entry
+            .env
+            .iter()
+            .flatten()
+            .filter_map(|(_, text)| Template::without_arguments(text).ok());
         args.chain(env).flat_map(|one| one.refs().cloned().collect::<Vec<_>>()).collect()
     }
 }
@@ -84,7 +90,13 @@ pub fn read(text: &str, path: &Path) -> Parsed {
             }
             _ => {
                 let hint = "Write each tool as a table of its own: `[mcp.name]`.";
-                read.faults.push(Fault::about(ENTRIES, (path, text), at, "`mcp` is not a table", hint));
+                read.faults.push(Fault::about(
+                    ENTRIES,
+                    (path, text),
+                    at,
+                    "`mcp` is not a table",
+                    hint,
+                ));
             }
         }
     }
@@ -99,7 +111,13 @@ pub fn read(text: &str, path: &Path) -> Parsed {
     read
 }
 
-fn read_entry(path: &Path, text: &str, name: Spanned<Cow<'_, str>>, value: Spanned<DeValue<'_>>, read: &mut Parsed) {
+fn read_entry(
+    path: &Path,
+    text: &str,
+    name: Spanned<Cow<'_, str>>,
+    value: Spanned<DeValue<'_>>,
+    read: &mut Parsed,
+) {
     let (span, at) = (name.span(), value.span());
     let name = name.into_inner().into_owned();
     let key = child(ENTRIES, &name);
@@ -146,9 +164,10 @@ impl Parsed {
         let error: Error = first.clone().into_error();
         Err(match self.faults.len() {
             1 => error,
-            count => {
-                error.hint(format!("{} There are {count} such mistakes: run `ringfence config check`.", first.hint))
-            }
+            count => error.hint(format!(
+                "{} There are {count} such mistakes: run `ringfence config check`.",
+                first.hint
+            )),
         })
     }
 

@@ -20,8 +20,9 @@ use super::places::LineIndex;
 use super::read::{self, Parsed};
 use super::secrets::{self, Keyring, Ref, Sources, Store};
 use super::{
-    Approval, Browser, Config, DEFAULTS, Entry, Fault, Http, Limits, Origin, OwnToolsAsk, PolicyFlags, Profile,
-    SandboxFlags, Secrets, Setting, Surface, ToolNames, ToolSet, keys, policy, raw, sandbox, seclusion, surface, trail,
+    Approval, Browser, Config, DEFAULTS, Entry, Fault, Http, Limits, Origin, OwnToolsAsk,
+    PolicyFlags, Profile, SandboxFlags, Secrets, Setting, Surface, ToolNames, ToolSet, keys,
+    policy, raw, sandbox, seclusion, surface, trail,
 };
 use crate::base::nearest::nearest;
 use crate::base::{Error, Kind, Result};
@@ -181,13 +182,19 @@ fn read_text(path: &Path) -> Result<String> {
     };
     let file = File::open(path).map_err(|error| {
         let missing = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
-        let (kind, what) =
-            if missing { (Kind::NotFound, "is not there") } else { (Kind::Unavailable, "cannot be read") };
+        let (kind, what) = if missing {
+            (Kind::NotFound, "is not there")
+        } else {
+            (Kind::Unavailable, "cannot be read")
+        };
         failed(kind, what).source(error)
     })?;
-    let facts = file.metadata().map_err(|error| failed(Kind::Unavailable, "cannot be read").source(error))?;
+    let facts = file
+        .metadata()
+        .map_err(|error| failed(Kind::Unavailable, "cannot be read").source(error))?;
     if facts.mode() & 0o002 != 0 && facts.is_file() {
-        return Err(failed(Kind::PermissionDenied, "can be written to by anybody").hint("Run `chmod o-w` on it."));
+        return Err(failed(Kind::PermissionDenied, "can be written to by anybody")
+            .hint("Run `chmod o-w` on it."));
     }
     let mut text = String::new();
     let read = file.take(MIB + 1).read_to_string(&mut text);
@@ -216,14 +223,17 @@ pub struct Keeping {
 pub fn resolve_keeping(flags: &Flags, env: &Env) -> Result<Keeping> {
     let source = match Source::read(flags, env) {
         // Nothing in the file says where the store is, and what is wrong with it may be mended later.
-        Err(_) if flags.root.is_some() || env.path(env::SANDBOX_ROOT).is_some() => Source::default(),
+        Err(_) if flags.root.is_some() || env.path(env::SANDBOX_ROOT).is_some() => {
+            Source::default()
+        }
         source => source?,
     };
     let defaults = read::parse_file(DEFAULTS, Path::new("defaults.toml"))?;
     let mut picker = picker(&source, env);
     let (root, _) = root(&mut picker, flags, env, &source)?;
     let store = Store::new(&root, secrets::key_file(flags.secrets_key_file.as_ref(), env)?);
-    let sources = Sources::of(&mut picker, env, (&source.read.file.secrets, &defaults.secrets), store)?;
+    let sources =
+        Sources::of(&mut picker, env, (&source.read.file.secrets, &defaults.secrets), store)?;
     let mut uses: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for written in &source.read.entries {
         for one in written.refs() {
@@ -248,7 +258,12 @@ pub(super) fn resolve_again(flags: &Flags, env: &Env, first: &Config) -> Result<
     resolve_source(&Source::read(flags, env)?, flags, env, Some(first))
 }
 
-pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env, first: Option<&Config>) -> Result<Config> {
+pub(super) fn resolve_source(
+    source: &Source,
+    flags: &Flags,
+    env: &Env,
+    first: Option<&Config>,
+) -> Result<Config> {
     let file = &source.read.file;
     let defaults = read::parse_file(DEFAULTS, Path::new("defaults.toml"))?;
     let mut picker = picker(source, env);
@@ -256,7 +271,9 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env, first: O
 
     let (root, root_named) = match (root(p, flags, env, source), first) {
         (_, Some(first)) => (first.root.clone(), first.names("root")),
-        (found, None) => found.map(|(path, origin)| (path, origin.is_named())).map_err(about("root"))?,
+        (found, None) => {
+            found.map(|(path, origin)| (path, origin.is_named())).map_err(about("root"))?
+        }
     };
     let listen = flags.http.as_deref().map(parse_listen).transpose()?;
     if let Some(address) = listen {
@@ -266,21 +283,29 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env, first: O
     let shared = Layers::file_only(file.shared_workspace, defaults.shared_workspace);
     let (shared_workspace, _) = p.pick("shared_workspace", shared, bool::to_string)?;
 
-    let mut steering: Vec<_> = source.places.iter().map(|place| ("the config file", place.clone())).collect();
+    let mut steering: Vec<_> =
+        source.places.iter().map(|place| ("the config file", place.clone())).collect();
     let on_the_way = source.path.iter().flat_map(|path| trail::steps(path));
     steering.extend(on_the_way.map(|step| ("the config file", step)));
     let key_file = secrets::key_file(flags.secrets_key_file.as_ref(), env)?;
     let store = Store::new(&root, key_file.clone());
-    let sources = Sources::of(p, env, (&file.secrets, &defaults.secrets), store).map_err(about("secrets"))?;
+    let sources =
+        Sources::of(p, env, (&file.secrets, &defaults.secrets), store).map_err(about("secrets"))?;
     let env_file = sources.env_file.iter().map(|path| ("the env file of secrets", path.clone()));
     let key_file = key_file.into_iter().map(|path| ("the key of the stored secrets", path));
     let key_files = keys.files.iter().map(|(_, path)| path.clone()).collect();
     let (mut private, mut secret_files) = (Vec::new(), Vec::new());
     for (what, path) in keys.files.into_iter().chain(env_file).chain(key_file) {
         // A link and its target, and all between: changing one changes what is read.
-        let link = place::settle(path.parent().unwrap_or(&path))?.join(path.file_name().unwrap_or_default());
+        let link = place::settle(path.parent().unwrap_or(&path))?
+            .join(path.file_name().unwrap_or_default());
         let target = place::settle(&path)?;
-        steering.extend(trail::steps(&path).into_iter().chain([link.clone(), target.clone()]).map(|step| (what, step)));
+        steering.extend(
+            trail::steps(&path)
+                .into_iter()
+                .chain([link.clone(), target.clone()])
+                .map(|step| (what, step)),
+        );
         private.extend([link.clone(), target.clone()]);
         if what != keys::PUBLIC {
             secret_files.extend([link, target]);
@@ -290,9 +315,12 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env, first: O
     if let Some(path) = &log.file {
         // The workspaces of the network are not known one by one.
         if path.starts_with(root.join("workspaces")) {
-            return Err(Error::invalid_arguments(format!("the log file {} lies in a workspace", path.display()))
-                .reason("bad_log_file")
-                .hint("Name another file with `--log-file` (or RINGFENCE_LOG_FILE)."));
+            return Err(Error::invalid_arguments(format!(
+                "the log file {} lies in a workspace",
+                path.display()
+            ))
+            .reason("bad_log_file")
+            .hint("Name another file with `--log-file` (or RINGFENCE_LOG_FILE)."));
         }
         steering.push(("the log file", path.clone()));
     }
@@ -301,7 +329,8 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env, first: O
         root: Place { path: &root, named: root_named },
         steering: &steering,
     };
-    let (workspace, closed) = workspace(p, (flags, env, source), &keepers, first).map_err(about("workspace"))?;
+    let (workspace, closed) =
+        workspace(p, (flags, env, source), &keepers, first).map_err(about("workspace"))?;
 
     let surface = Layers {
         env: env.bool_in_any_case(env::ENABLE_SURFACE)?.map(|value| (value, env::ENABLE_SURFACE)),
@@ -321,7 +350,12 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env, first: O
     let (entries, dropped) = entries(p, source, (&surface, sandbox.profile));
     let secrets = Secrets::resolve(entries.iter().flat_map(|entry| entry.refs()), &sources);
     let sources = (&flags.policy, env);
-    let policy = policy::resolve(p, sources, (&file.policy, &defaults.policy), (tools, &sandbox, workspace.as_deref()));
+    let policy = policy::resolve(
+        p,
+        sources,
+        (&file.policy, &defaults.policy),
+        (tools, &sandbox, workspace.as_deref()),
+    );
     let policy = policy.map_err(about("policy"))?;
     let writable = first.map_or(&sandbox.writable, |first| &first.sandbox.writable);
     place::check_steering(&steering, &root, writable)?;
@@ -367,7 +401,9 @@ pub(super) fn resolve_source(source: &Source, flags: &Flags, env: &Env, first: O
     if let Some(address) = listen {
         check_bind(address, &config)?;
         if config.workspace.is_some() && config.auth.is_some() && !shared_workspace {
-            tracing::warn!("a workspace was named, so every principal works in it; leave it out to give each its own");
+            tracing::warn!(
+                "a workspace was named, so every principal works in it; leave it out to give each its own"
+            );
         }
     }
     Ok(config)
@@ -386,7 +422,15 @@ fn entries(
 ) -> (Arc<[Arc<Entry>]>, Arc<[Fault]>) {
     let Some(path) = &source.path else { return (Arc::default(), Arc::default()) };
     let lines = LineIndex::new(&source.text);
-    let around = Around { path, text: &source.text, places: &source.read.places, lines, picker: p, surface, profile };
+    let around = Around {
+        path,
+        text: &source.text,
+        places: &source.read.places,
+        lines,
+        picker: p,
+        surface,
+        profile,
+    };
     let (entries, faults) = entry::resolve(&around, &source.read.entries);
     let dropped = source.read.dropped.iter().cloned().chain(faults).collect();
     (entries.into_iter().map(Arc::new).collect(), dropped)
@@ -399,11 +443,14 @@ fn picker<'a>(source: &'a Source, env: &Env) -> Picker<'a> {
 
 /// What is wrong with the commands, where the rest of the file cannot be resolved.
 pub(super) fn entry_faults(source: &Source, env: &Env) -> Arc<[Fault]> {
-    let Ok(defaults) = read::parse_file(DEFAULTS, Path::new("defaults.toml")) else { return Arc::default() };
+    let Ok(defaults) = read::parse_file(DEFAULTS, Path::new("defaults.toml")) else {
+        return Arc::default();
+    };
     let (file, mut picker) = (&source.read.file, picker(source, env));
     match surface::resolve(&mut picker, true, &file.surface, &defaults.surface) {
         Ok(surface) => {
-            let profile = file.sandbox.profile.or(defaults.sandbox.profile).unwrap_or(Profile::Default);
+            let profile =
+                file.sandbox.profile.or(defaults.sandbox.profile).unwrap_or(Profile::Default);
             entries(&picker, source, (&surface, profile)).1
         }
         Err(_) => source.read.dropped.as_slice().into(),
@@ -416,8 +463,10 @@ pub(super) fn bare_entry() -> Option<Entry> {
     let read = read::read(&text, &path);
     let source = Source { path: Some(path), places: Vec::new(), text, read };
     let defaults = read::parse_file(DEFAULTS, Path::new("defaults.toml")).ok()?;
-    let mut picker = Picker { file: source.path.as_deref(), source: None, home: None, settings: Vec::new() };
-    let surface = surface::resolve(&mut picker, true, &raw::Surface::default(), &defaults.surface).ok()?;
+    let mut picker =
+        Picker { file: source.path.as_deref(), source: None, home: None, settings: Vec::new() };
+    let surface =
+        surface::resolve(&mut picker, true, &raw::Surface::default(), &defaults.surface).ok()?;
     let (entries, _) = entries(&picker, &source, (&surface, Profile::Default));
     entries.first().map(|entry| Entry::clone(entry))
 }
@@ -426,18 +475,30 @@ fn show_path(path: &Path) -> String {
     path.display().to_string()
 }
 
-fn root(picker: &mut Picker<'_>, flags: &Flags, env: &Env, source: &Source) -> Result<(PathBuf, Origin)> {
+fn root(
+    picker: &mut Picker<'_>,
+    flags: &Flags,
+    env: &Env,
+    source: &Source,
+) -> Result<(PathBuf, Origin)> {
     let from = |path: &Path| place::absolute(path, env.cwd.as_deref(), None);
     let layers = Layers {
         flag: flags.root.as_deref().map(from).transpose()?.map(|path| (path, "--root")),
-        env: env.path(env::SANDBOX_ROOT).map(from).transpose()?.map(|path| (path, env::SANDBOX_ROOT)),
+        env: env
+            .path(env::SANDBOX_ROOT)
+            .map(from)
+            .transpose()?
+            .map(|path| (path, env::SANDBOX_ROOT)),
         file: source.read.file.root.as_deref().map(|path| picker.file_path(path)).transpose()?,
         default: default_root(env),
     };
-    let (path, origin) = picker.pick_optional("root", layers, |path| show_path(path)).ok_or_else(|| {
-        Error::invalid_arguments("there is no place for runtime files, as HOME and XDG_STATE_HOME are not set")
+    let (path, origin) =
+        picker.pick_optional("root", layers, |path| show_path(path)).ok_or_else(|| {
+            Error::invalid_arguments(
+                "there is no place for runtime files, as HOME and XDG_STATE_HOME are not set",
+            )
             .hint("Name a directory with `--root` (or SANDBOX_ROOT).")
-    })?;
+        })?;
     let path = place::settle(&path)?;
     if path.parent().is_none() {
         return Err(Error::invalid_arguments("`/` cannot be the root directory of this server")
@@ -468,8 +529,18 @@ fn workspace(
     let from = |path: &Path| place::absolute(path, env.cwd.as_deref(), None);
     let layers = Layers {
         flag: flags.workspace.as_deref().map(from).transpose()?.map(|path| (path, "--workspace")),
-        env: env.path(env::SANDBOX_WORKSPACE).map(from).transpose()?.map(|path| (path, env::SANDBOX_WORKSPACE)),
-        file: source.read.file.workspace.as_deref().map(|path| picker.file_path(path)).transpose()?,
+        env: env
+            .path(env::SANDBOX_WORKSPACE)
+            .map(from)
+            .transpose()?
+            .map(|path| (path, env::SANDBOX_WORKSPACE)),
+        file: source
+            .read
+            .file
+            .workspace
+            .as_deref()
+            .map(|path| picker.file_path(path))
+            .transpose()?,
         default: if flags.http.is_none() { env.cwd.clone() } else { None },
     };
     let named = picker.pick_optional("workspace", layers, |path| show_path(path));
@@ -478,7 +549,8 @@ fn workspace(
             picker.record("workspace", EACH_ITS_OWN.to_owned(), Origin::Default);
         }
         let Some(path) = &first.workspace else { return Ok((None, Vec::new())) };
-        let closed = place::check_workspace(&Place { path, named: first.names("workspace") }, keepers)?;
+        let closed =
+            place::check_workspace(&Place { path, named: first.names("workspace") }, keepers)?;
         return Ok((Some(path.clone()), closed));
     }
     let Some((path, origin)) = named else {
@@ -486,12 +558,16 @@ fn workspace(
             picker.record("workspace", EACH_ITS_OWN.to_owned(), Origin::Default);
             return Ok((None, Vec::new()));
         }
-        return Err(Error::invalid_arguments("the current directory is gone").hint("Name one with `--workspace`."));
+        return Err(Error::invalid_arguments("the current directory is gone")
+            .hint("Name one with `--workspace`."));
     };
     let unusable = || {
-        Error::new(Kind::NotFound, format!("the workspace {} is not a directory that can be used", path.display()))
-            .reason("bad_workspace")
-            .hint("Name an existing directory with `--workspace` (or SANDBOX_WORKSPACE).")
+        Error::new(
+            Kind::NotFound,
+            format!("the workspace {} is not a directory that can be used", path.display()),
+        )
+        .reason("bad_workspace")
+        .hint("Name an existing directory with `--workspace` (or SANDBOX_WORKSPACE).")
     };
     let path = path.canonicalize().map_err(|error| unusable().source(error))?;
     if !path.is_dir() {
@@ -505,20 +581,36 @@ fn own_tools_text(value: &raw::OwnTools) -> String {
     match value {
         raw::OwnTools::Auto => "auto".to_owned(),
         raw::OwnTools::Always => "always".to_owned(),
-        raw::OwnTools::Named(patterns) => patterns.iter().map(|one| one.0.text()).collect::<Vec<_>>().join(", "),
+        raw::OwnTools::Named(patterns) => {
+            patterns.iter().map(|one| one.0.text()).collect::<Vec<_>>().join(", ")
+        }
     }
 }
 
-fn approval(p: &mut Picker<'_>, file: &raw::Approval, defaults: &raw::Approval) -> Result<Approval> {
+fn approval(
+    p: &mut Picker<'_>,
+    file: &raw::Approval,
+    defaults: &raw::Approval,
+) -> Result<Approval> {
     let expiry = Layers::file_only(file.expiry_s, defaults.expiry_s);
     let own_tools = Layers::file_only(file.own_tools.clone(), defaults.own_tools.clone());
     Ok(Approval {
-        expiry: Duration::from_secs(p.pick("approval.expiry_s", expiry, |value| value.0.to_string())?.0.0),
-        terminal: p.pick("approval.terminal", Layers::file_only(file.terminal, defaults.terminal), bool::to_string)?.0,
+        expiry: Duration::from_secs(
+            p.pick("approval.expiry_s", expiry, |value| value.0.to_string())?.0.0,
+        ),
+        terminal: p
+            .pick(
+                "approval.terminal",
+                Layers::file_only(file.terminal, defaults.terminal),
+                bool::to_string,
+            )?
+            .0,
         own_tools: match p.pick("approval.own_tools", own_tools, own_tools_text)?.0 {
             raw::OwnTools::Auto => OwnToolsAsk::Never,
             raw::OwnTools::Always => OwnToolsAsk::Always,
-            raw::OwnTools::Named(patterns) => OwnToolsAsk::Named(patterns.into_iter().map(|one| one.0).collect()),
+            raw::OwnTools::Named(patterns) => {
+                OwnToolsAsk::Named(patterns.into_iter().map(|one| one.0).collect())
+            }
         },
     })
 }
@@ -541,17 +633,28 @@ fn limits(p: &mut Picker<'_>, file: &raw::Limits, defaults: &raw::Limits) -> Res
 
 fn audit_keep(p: &mut Picker<'_>, file: &raw::AuditSection) -> Option<Duration> {
     let layers = Layers::file_only(file.keep.clone(), None);
-    p.pick_optional("audit.keep", layers, |keep: &raw::KeepSpan| keep.text.clone()).map(|(keep, _)| keep.span)
+    p.pick_optional("audit.keep", layers, |keep: &raw::KeepSpan| keep.text.clone())
+        .map(|(keep, _)| keep.span)
 }
 
-fn browser(p: &mut Picker<'_>, env: &Env, file: &raw::Browser, defaults: &raw::Browser) -> Result<Browser> {
+fn browser(
+    p: &mut Picker<'_>,
+    env: &Env,
+    file: &raw::Browser,
+    defaults: &raw::Browser,
+) -> Result<Browser> {
     let named = file.program.as_deref().map(|path| p.file_path(path)).transpose()?;
     let idle = Layers::file_only(file.idle_s, defaults.idle_s);
     Ok(Browser {
         program: p
-            .pick_optional("browser.program", Layers::file_only(named, None), |path: &PathBuf| show_path(path))
+            .pick_optional("browser.program", Layers::file_only(named, None), |path: &PathBuf| {
+                show_path(path)
+            })
             .map(|(path, _)| path),
-        path: env.get(env::PATH).map(|path| std::env::split_paths(path).collect()).unwrap_or_default(),
+        path: env
+            .get(env::PATH)
+            .map(|path| std::env::split_paths(path).collect())
+            .unwrap_or_default(),
         idle: Duration::from_secs(p.pick("browser.idle_s", idle, |value| value.0.to_string())?.0.0),
     })
 }
@@ -571,7 +674,8 @@ fn http(
     };
     let join = |names: &Vec<String>| names.join(", ");
     let hosts = Layers::file_only(texts(&file.allowed_hosts), texts(&defaults.allowed_hosts));
-    let origins = Layers::file_only(origins(&file.allowed_origins), origins(&defaults.allowed_origins));
+    let origins =
+        Layers::file_only(origins(&file.allowed_origins), origins(&defaults.allowed_origins));
     let insecure = Layers {
         flag: flags.insecure_no_auth.then_some((true, "--insecure-no-auth")),
         ..Layers::file_only(None, Some(false))
@@ -579,14 +683,19 @@ fn http(
     let public_url = Layers::file_only(file.public_url.as_ref().map(|url| url.0.clone()), None);
     Ok(Http {
         listen,
-        public_url: p.pick_optional("http.public_url", public_url, String::clone).map(|(url, _)| url),
+        public_url: p
+            .pick_optional("http.public_url", public_url, String::clone)
+            .map(|(url, _)| url),
         allowed_hosts: p.pick("http.allowed_hosts", hosts, join)?.0,
         allowed_origins: p.pick("http.allowed_origins", origins, join)?.0,
         insecure_no_auth: p.pick("http.insecure_no_auth", insecure, bool::to_string)?.0,
     })
 }
 
-fn parse_tools(text: Option<&str>, source: &'static str) -> Result<Option<(ToolSet, &'static str)>> {
+fn parse_tools(
+    text: Option<&str>,
+    source: &'static str,
+) -> Result<Option<(ToolSet, &'static str)>> {
     let Some(text) = text else { return Ok(None) };
     if let Some(tools) = ToolSet::ALL.iter().find(|tools| tools.name() == text) {
         return Ok(Some((*tools, source)));

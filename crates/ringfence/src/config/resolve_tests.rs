@@ -49,7 +49,11 @@ fn the_defaults_are_complete_and_shown() {
     assert!(!config.approval.terminal);
     assert_eq!(config.approval.own_tools, OwnToolsAsk::Never);
     assert_eq!(config.limits.message_bytes, 16 << 20);
-    assert!(config.settings.iter().all(|setting| setting.origin == Origin::Default), "{:?}", config.settings);
+    assert!(
+        config.settings.iter().all(|setting| setting.origin == Origin::Default),
+        "{:?}",
+        config.settings
+    );
     // Every key that the defaults set is in the table.
     let table: toml::Table = DEFAULTS.parse().unwrap();
     for (name, value) in &table {
@@ -101,7 +105,12 @@ fn the_surface_switch_of_the_environment_beats_the_file() {
     let user = User::new();
     user.config("enable_mcp_server_surface = false");
     assert!(!user.resolve(&Flags::default(), &[]).unwrap().surface.enabled);
-    assert!(user.resolve(&Flags::default(), &[("Enable_MCP_Server_Surface", "1")]).unwrap().surface.enabled);
+    assert!(
+        user.resolve(&Flags::default(), &[("Enable_MCP_Server_Surface", "1")])
+            .unwrap()
+            .surface
+            .enabled
+    );
 }
 
 #[test]
@@ -114,12 +123,21 @@ fn a_named_config_file_must_be_there_and_the_default_one_need_not() {
     // The flag wins over the variable, and a relative name starts from the current directory.
     user.0.file("conf/good.toml", "tools = 'all'");
     let flags = Flags { config: Some("../conf/good.toml".into()), ..Flags::default() };
-    assert_eq!(user.resolve(&flags, &[("RINGFENCE_CONFIG", "/nowhere")]).unwrap().tools, ToolSet::All);
+    assert_eq!(
+        user.resolve(&flags, &[("RINGFENCE_CONFIG", "/nowhere")]).unwrap().tools,
+        ToolSet::All
+    );
     // XDG_CONFIG_HOME moves the default; a relative one is ignored.
     user.0.file("xdg/ringfence/config.toml", "tools = 'shell'");
     let xdg = user.path("xdg").display().to_string();
-    assert_eq!(user.resolve(&Flags::default(), &[("XDG_CONFIG_HOME", &xdg)]).unwrap().tools, ToolSet::Shell);
-    assert_eq!(user.resolve(&Flags::default(), &[("XDG_CONFIG_HOME", "../xdg")]).unwrap().tools, ToolSet::Core);
+    assert_eq!(
+        user.resolve(&Flags::default(), &[("XDG_CONFIG_HOME", &xdg)]).unwrap().tools,
+        ToolSet::Shell
+    );
+    assert_eq!(
+        user.resolve(&Flags::default(), &[("XDG_CONFIG_HOME", "../xdg")]).unwrap().tools,
+        ToolSet::Core
+    );
 }
 
 #[test]
@@ -179,7 +197,8 @@ fn a_root_inside_the_workspace_is_closed_when_both_were_named() {
     assert_eq!(user.resolve(&named, &[]).unwrap().closed, [user.path("project/.state")]);
     // A config inside the workspace is never accepted: a tool could rewrite it.
     user.0.file("project/rf.toml", "");
-    let flags = Flags { config: Some("rf.toml".into()), workspace: Some(".".into()), ..Flags::default() };
+    let flags =
+        Flags { config: Some("rf.toml".into()), workspace: Some(".".into()), ..Flags::default() };
     assert!(user.resolve(&flags, &[]).is_err());
 }
 
@@ -199,9 +218,14 @@ fn the_root_alone_resolves_where_a_workspace_would_not() {
     let user = User::new();
     let env = Env::new([("HOME", user.path("home"))], user.path("home"));
     assert!(resolve(&Flags::default(), &env).is_err());
-    assert_eq!(resolve_root(&Flags::default(), &env).unwrap(), user.path("home/.local/state/ringfence"));
+    assert_eq!(
+        resolve_root(&Flags::default(), &env).unwrap(),
+        user.path("home/.local/state/ringfence")
+    );
     let bare = Env::new([("PATH", "/bin")], user.path("project"));
-    assert!(resolve_root(&Flags::default(), &bare).unwrap_err().hint_text().unwrap().contains("--root"));
+    assert!(
+        resolve_root(&Flags::default(), &bare).unwrap_err().hint_text().unwrap().contains("--root")
+    );
     let xdg = Env::new([("XDG_STATE_HOME", user.path("state"))], user.path("project"));
     assert_eq!(resolve_root(&Flags::default(), &xdg).unwrap(), user.path("state/ringfence"));
 }
@@ -209,21 +233,32 @@ fn the_root_alone_resolves_where_a_workspace_would_not() {
 #[test]
 fn a_public_address_needs_auth_or_the_explicit_word() {
     let user = User::new();
-    let secret = [("MCP_AUTH_ENABLED", "1"), ("MCP_AUTH_JWT_SECRET", "0123456789abcdef0123456789abcdef")];
+    let secret =
+        [("MCP_AUTH_ENABLED", "1"), ("MCP_AUTH_JWT_SECRET", "0123456789abcdef0123456789abcdef")];
     let at = |address: &str, insecure_no_auth, variables: &[(&str, &str)]| {
         let flags = Flags { http: Some(address.into()), insecure_no_auth, ..Flags::default() };
         user.resolve(&flags, variables)
     };
-    for address in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1", ":1", "1", "[::ffff:127.0.0.1]:1"] {
+    for address in
+        ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1", ":1", "1", "[::ffff:127.0.0.1]:1"]
+    {
         assert!(at(address, false, &[]).is_ok(), "{address}");
     }
     for address in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "[::ffff:10.0.0.1]:1"] {
-        assert_eq!(at(address, false, &[]).unwrap_err().reason_name(), Some("public_without_auth"), "{address}");
+        assert_eq!(
+            at(address, false, &[]).unwrap_err().reason_name(),
+            Some("public_without_auth"),
+            "{address}"
+        );
         assert!(at(address, true, &[]).is_ok(), "{address}");
         assert!(at(address, false, &secret).is_ok(), "{address}");
     }
     for address in ["example.com:80", "", "99999", "127.0.0.1"] {
-        assert_eq!(at(address, false, &[]).unwrap_err().kind(), Kind::InvalidArguments, "{address}");
+        assert_eq!(
+            at(address, false, &[]).unwrap_err().kind(),
+            Kind::InvalidArguments,
+            "{address}"
+        );
     }
 }
 
@@ -237,14 +272,20 @@ fn no_way_to_a_file_that_steers_leads_through_where_commands_write() {
         scratch.dir(folder);
     }
     let refusal = |config: &Path| {
-        let flags = Flags { config: Some(config.to_owned()), root: Some(at.join("root")), ..Flags::default() };
+        let flags = Flags {
+            config: Some(config.to_owned()),
+            root: Some(at.join("root")),
+            ..Flags::default()
+        };
         let env = Env::new([("HOME", scratch.dir("home"))], at.join("project"));
         resolve(&flags, &env).err().and_then(|error| error.reason_name())
     };
     assert_eq!(refusal(&real), None);
-    for (through, reason) in
-        [("project/link", "bad_workspace"), ("root/homes/link", "bad_place"), ("root/workspaces/x/link", "bad_place")]
-    {
+    for (through, reason) in [
+        ("project/link", "bad_workspace"),
+        ("root/homes/link", "bad_place"),
+        ("root/workspaces/x/link", "bad_place"),
+    ] {
         symlink(&real, at.join(through)).unwrap();
         let _ = std::fs::remove_file(at.join("etc/config.toml"));
         symlink(at.join(through), at.join("etc/config.toml")).unwrap();
@@ -258,7 +299,10 @@ fn no_way_to_a_file_that_steers_leads_through_where_commands_write() {
     scratch.file("real/config.toml", "secrets.env_file = 'linked'");
     assert_eq!(refusal(&real), Some("bad_workspace"));
     symlink(&env_file, at.join("open/env")).unwrap();
-    scratch.file("real/config.toml", "secrets.env_file = '../open/env'\nsandbox.writable = ['../open']");
+    scratch.file(
+        "real/config.toml",
+        "secrets.env_file = '../open/env'\nsandbox.writable = ['../open']",
+    );
     assert_eq!(refusal(&real), Some("bad_place"));
     scratch.file("real/config.toml", "secrets.env_file = 'env'\nsandbox.writable = ['../open']");
     assert_eq!(refusal(&real), None);
@@ -270,15 +314,25 @@ fn a_directory_of_secrets_is_hidden_whole_where_nothing_else_is_needed_of_it() {
     let at = scratch.path().canonicalize().unwrap();
     let of = |folder: &str, more: &str| {
         scratch.file(format!("{folder}/env").trim_start_matches('/'), "A=1\n");
-        let file =
-            scratch.file("etc/config.toml", &format!("secrets.env_file = '{}/{folder}/env'\n{more}", at.display()));
-        let flags = Flags { config: Some(file), root: Some(at.join("state/root")), ..Flags::default() };
-        let env =
-            Env::new([("HOME", scratch.dir("home/me")), ("PATH", scratch.dir("bin"))], scratch.dir("code/project"));
+        let file = scratch.file(
+            "etc/config.toml",
+            &format!("secrets.env_file = '{}/{folder}/env'\n{more}", at.display()),
+        );
+        let flags =
+            Flags { config: Some(file), root: Some(at.join("state/root")), ..Flags::default() };
+        let env = Env::new(
+            [("HOME", scratch.dir("home/me")), ("PATH", scratch.dir("bin"))],
+            scratch.dir("code/project"),
+        );
         let config = resolve(&flags, &env).unwrap();
         let (file, folder) = (at.join(folder).join("env"), at.join(folder));
         assert!(config.private.contains(&file));
-        assert_eq!(config.exposed.is_empty(), config.private.contains(&folder), "{:?}", config.exposed);
+        assert_eq!(
+            config.exposed.is_empty(),
+            config.private.contains(&folder),
+            "{:?}",
+            config.exposed
+        );
         config.private.contains(&folder)
     };
     for folder in ["etc", "keys", "home/me/.config/ringfence"] {
@@ -302,8 +356,10 @@ fn a_command_starts_from_the_config_file_and_is_named_plainly() {
     let scratch = Scratch::new();
     let text = "[mcp.a]\ncommand = \"./bin/./deploy.sh\"\n[mcp.b]\ncommand = \"make\"\n";
     let file = scratch.file("etc/config.toml", text);
-    let flags = Flags { config: Some(file), root: Some(scratch.path().join("root")), ..Flags::default() };
-    let config = resolve(&flags, &Env::new([("HOME", "/nonexistent")], scratch.dir("project"))).unwrap();
+    let flags =
+        Flags { config: Some(file), root: Some(scratch.path().join("root")), ..Flags::default() };
+    let config =
+        resolve(&flags, &Env::new([("HOME", "/nonexistent")], scratch.dir("project"))).unwrap();
     let commands: Vec<&str> = config.entries.iter().map(|entry| entry.command.as_str()).collect();
     let expected = scratch.path().join("etc/bin/deploy.sh").display().to_string();
     assert_eq!(commands, [expected.as_str(), "make"]);

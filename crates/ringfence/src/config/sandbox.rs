@@ -60,7 +60,8 @@ pub struct Sandbox {
 
 impl Sandbox {
     pub fn network(&self) -> Network {
-        match (self.allow_network, self.allow_domains.is_empty() && self.allow_addresses.is_empty()) {
+        match (self.allow_network, self.allow_domains.is_empty() && self.allow_addresses.is_empty())
+        {
             (true, _) => Network::All,
             (false, true) => Network::Off,
             (false, false) => Network::Proxied,
@@ -92,7 +93,8 @@ pub(super) fn resolve(
         flag: flags.profile.map(|profile| (profile, "--profile")),
         ..Layers::file_only(file.profile, defaults.profile)
     };
-    let (profile, _) = p.pick("sandbox.profile", profile, |profile: &Profile| profile.name().to_owned())?;
+    let (profile, _) =
+        p.pick("sandbox.profile", profile, |profile: &Profile| profile.name().to_owned())?;
     if profile == Profile::Seatbelt && cfg!(not(target_os = "macos")) {
         return Err(Error::invalid_arguments("the profile `seatbelt` is for macOS")
             .with("key", "sandbox.profile")
@@ -104,15 +106,18 @@ pub(super) fn resolve(
     };
     macro_rules! texts {
         ($field:ident, $flag:literal) => {
-            p.pick(concat!("sandbox.", stringify!($field)), together(&flags.$field, $flag, &file.$field), |all| {
-                all.join(", ")
-            })?
+            p.pick(
+                concat!("sandbox.", stringify!($field)),
+                together(&flags.$field, $flag, &file.$field),
+                |all| all.join(", "),
+            )?
             .0
         };
     }
     macro_rules! paths {
         ($field:ident, $flag:literal, $settle:expr) => {{
-            let written = file.$field.as_ref().map(|all| all.iter().map(|path| $settle(p, path)).collect());
+            let written =
+                file.$field.as_ref().map(|all| all.iter().map(|path| $settle(p, path)).collect());
             let layers = together(&flags.$field, $flag, &written.transpose()?);
             p.pick(concat!("sandbox.", stringify!($field)), layers, |all: &Vec<PathBuf>| {
                 all.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
@@ -123,7 +128,9 @@ pub(super) fn resolve(
     macro_rules! number {
         ($field:ident) => {{
             let layers = Layers::file_only(file.$field, defaults.$field);
-            p.pick(concat!("sandbox.", stringify!($field)), layers, |value| value.0.to_string())?.0.0
+            p.pick(concat!("sandbox.", stringify!($field)), layers, |value| value.0.to_string())?
+                .0
+                .0
         }};
     }
     Ok(Sandbox {

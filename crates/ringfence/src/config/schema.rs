@@ -14,7 +14,8 @@ pub fn schema() -> Value {
     let default: Map<String, Value> = toml::from_str(DEFAULTS).unwrap_or_default();
     defaults(&mut whole, &default);
     let entry = &mut whole["properties"]["mcp"]["additionalProperties"];
-    let keys: Vec<String> = entry["properties"].as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect();
+    let keys: Vec<String> =
+        entry["properties"].as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect();
     defaults(entry, &show::entry_defaults(&keys));
     whole
 }
@@ -89,7 +90,11 @@ fn tidy(schema: &mut Value) {
         let (values, docs): (Vec<_>, Vec<_>) = variants
             .iter()
             .map(|variant| {
-                let value = variant.get("const").or_else(|| variant["enum"].get(0)).cloned().unwrap_or_default();
+                let value = variant
+                    .get("const")
+                    .or_else(|| variant["enum"].get(0))
+                    .cloned()
+                    .unwrap_or_default();
                 (value, variant["description"].clone())
             })
             .unzip();
@@ -113,8 +118,12 @@ fn defaults(schema: &mut Value, values: &Map<String, Value>) {
     let Some(properties) = schema["properties"].as_object_mut() else { return };
     for (key, property) in properties {
         match values.get(key) {
-            Some(Value::Object(inner)) if property.get("properties").is_some() => defaults(property, inner),
-            Some(value) => drop(property.as_object_mut().map(|map| map.insert("default".to_owned(), value.clone()))),
+            Some(Value::Object(inner)) if property.get("properties").is_some() => {
+                defaults(property, inner)
+            }
+            Some(value) => drop(
+                property.as_object_mut().map(|map| map.insert("default".to_owned(), value.clone())),
+            ),
             None => {}
         }
     }
@@ -177,9 +186,17 @@ pub(super) fn describe(path: &str) -> Option<String> {
 pub(super) fn homes_of(name: &str) -> Vec<String> {
     let whole = structure();
     let mut homes: Vec<String> = (keys_of(whole).into_iter())
-        .filter_map(|key| key.path.rsplit_once('.').filter(|(_, key)| *key == name).map(|(home, _)| home.to_owned()))
+        .filter_map(|key| {
+            key.path
+                .rsplit_once('.')
+                .filter(|(_, key)| *key == name)
+                .map(|(home, _)| home.to_owned())
+        })
         .collect();
-    if keys_of(&whole["properties"]["mcp"]["additionalProperties"]).iter().any(|key| key.path == name) {
+    if keys_of(&whole["properties"]["mcp"]["additionalProperties"])
+        .iter()
+        .any(|key| key.path == name)
+    {
         homes.push("mcp.<name>".to_owned());
     }
     homes

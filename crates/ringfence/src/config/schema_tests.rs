@@ -4,9 +4,12 @@ use crate::config::{Config, Entry, Env, Flags, resolve};
 
 fn fits(text: &str) -> Result<(), String> {
     let value: Value = toml::from_str(text).map_err(|error| error.to_string())?;
-    let validator = jsonschema::options().with_draft(jsonschema::Draft::Draft7).build(&schema()).unwrap();
-    let wrong: Vec<String> =
-        validator.iter_errors(&value).map(|error| format!("{}: {error}", error.instance_path())).collect();
+    let validator =
+        jsonschema::options().with_draft(jsonschema::Draft::Draft7).build(&schema()).unwrap();
+    let wrong: Vec<String> = validator
+        .iter_errors(&value)
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect();
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
 }
 
@@ -15,7 +18,9 @@ fn the_defaults_and_every_example_fit_the_schema() {
     fits(DEFAULTS).unwrap();
     let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
     let mut count = 0;
-    for folder in std::fs::read_dir(examples).into_iter().flatten().map(|entry| entry.unwrap().path()) {
+    for folder in
+        std::fs::read_dir(examples).into_iter().flatten().map(|entry| entry.unwrap().path())
+    {
         let Ok(text) = std::fs::read_to_string(folder.join("config.toml")) else { continue };
         fits(&text).unwrap_or_else(|wrong| panic!("{}: {wrong}", folder.display()));
         count += 1;
@@ -61,7 +66,8 @@ fn what_the_reader_refuses_the_schema_does_too() {
         let scratch = Scratch::new();
         let file = scratch.file("config/config.toml", text);
         let env = Env::new([("HOME", "/nonexistent")], scratch.dir("project"));
-        let flags = Flags { config: Some(file), root: Some(scratch.dir("root")), ..Flags::default() };
+        let flags =
+            Flags { config: Some(file), root: Some(scratch.dir("root")), ..Flags::default() };
         assert!(!crate::config::look(&flags, &env).unwrap().findings.is_empty(), "{text}");
     }
 }
@@ -71,7 +77,10 @@ fn every_key_says_what_it_is_and_nothing_is_behind_references() {
     fn walk(path: &str, schema: &Value) {
         for (name, property) in schema["properties"].as_object().into_iter().flatten() {
             let path = format!("{path}.{name}");
-            assert!(property["description"].as_str().is_some_and(|text| text.ends_with('.')), "{path}: {property}");
+            assert!(
+                property["description"].as_str().is_some_and(|text| text.ends_with('.')),
+                "{path}: {property}"
+            );
             assert!(
                 property["type"].is_string() || ["input_schema", "own_tools"].contains(&&**name),
                 "{path}: {property}"
@@ -93,21 +102,25 @@ fn every_key_says_what_it_is_and_nothing_is_behind_references() {
 #[test]
 fn the_schema_has_the_defaults() {
     let keys = keys();
-    let default = |path: &str| keys.iter().find(|key| key.path == path).unwrap().schema.get("default").cloned();
+    let default = |path: &str| {
+        keys.iter().find(|key| key.path == path).unwrap().schema.get("default").cloned()
+    };
     assert_eq!(default("limits.timeout_ms"), Some(json!(3_600_000)));
     assert_eq!(default("surface.allow"), Some(json!(["*"])));
     assert_eq!(default("tools"), Some(json!("core")));
     assert_eq!(default("workspace"), None);
     // Whatever has a default stands in the file of defaults, and the other way round.
     let written: toml::Table = toml::from_str(DEFAULTS).unwrap();
-    let count: usize = written.values().map(|value| value.as_table().map_or(1, toml::Table::len)).sum();
+    let count: usize =
+        written.values().map(|value| value.as_table().map_or(1, toml::Table::len)).sum();
     assert_eq!(keys.iter().filter(|key| key.schema.contains_key("default")).count(), count);
 }
 
 /// A config with one command of which only this is said.
 fn with(lines: &str) -> Config {
     let scratch = Scratch::new();
-    let file = scratch.file("config/config.toml", &format!("[mcp.lint]\ncommand = \"make\"\n{lines}"));
+    let file =
+        scratch.file("config/config.toml", &format!("[mcp.lint]\ncommand = \"make\"\n{lines}"));
     let env = Env::new([("HOME", "/nonexistent")], scratch.dir("project"));
     let flags = Flags { config: Some(file), root: Some(scratch.dir("root")), ..Flags::default() };
     let config = resolve(&flags, &env).unwrap();
@@ -236,16 +249,21 @@ fn tables() -> String {
         let quoted = |value: &Value| format!("`{value}`");
         let default = schema.get("default").map_or("–".to_owned(), quoted);
         let values = match (schema.get("enum"), schema["type"].as_str(), schema.get("minimum")) {
-            (Some(Value::Array(all)), _, _) => {
-                all.iter().map(|value| format!("`{}`", value.as_str().unwrap())).collect::<Vec<_>>().join(", ")
-            }
+            (Some(Value::Array(all)), _, _) => all
+                .iter()
+                .map(|value| format!("`{}`", value.as_str().unwrap()))
+                .collect::<Vec<_>>()
+                .join(", "),
             (_, _, Some(low)) => format!("{low} to {}", schema["maximum"]),
             (_, Some("boolean"), _) => "bool".to_owned(),
             (_, Some("string"), _) => "text".to_owned(),
             (_, Some("array"), _) => match schema["items"].get("enum") {
                 Some(Value::Array(all)) => format!(
                     "list of {}",
-                    all.iter().map(|value| format!("`{}`", value.as_str().unwrap())).collect::<Vec<_>>().join(", ")
+                    all.iter()
+                        .map(|value| format!("`{}`", value.as_str().unwrap()))
+                        .collect::<Vec<_>>()
+                        .join(", ")
                 ),
                 _ => "list".to_owned(),
             },
@@ -271,8 +289,12 @@ fn tables() -> String {
         let (home, name) = key.path.rsplit_once('.').unwrap_or(("", &key.path));
         if home != section {
             section = home;
-            let said = whole.pointer(&format!("/properties/{}/description", home.replace('.', "/properties/")));
-            text.push_str(&format!("\n### `[{home}]`\n\n{}\n\n{head}", said.unwrap().as_str().unwrap()));
+            let said = whole
+                .pointer(&format!("/properties/{}/description", home.replace('.', "/properties/")));
+            text.push_str(&format!(
+                "\n### `[{home}]`\n\n{}\n\n{head}",
+                said.unwrap().as_str().unwrap()
+            ));
         }
         text.push_str(&row(key, name));
     }
@@ -294,5 +316,8 @@ fn the_documents_have_the_keys_of_the_code() {
         std::fs::write(path, format!("{before}{BEGIN}{made}{END}{after}")).unwrap();
         return;
     }
-    assert_eq!(now, made, "docs/configuration.md is not what the code says; RINGFENCE_BLESS=1 writes it anew");
+    assert_eq!(
+        now, made,
+        "docs/configuration.md is not what the code says; RINGFENCE_BLESS=1 writes it anew"
+    );
 }

@@ -8,7 +8,10 @@ pub struct Scratch(PathBuf);
 
 impl Scratch {
     pub fn new() -> Self {
-        let path = std::env::temp_dir().canonicalize().unwrap().join(crate::base::ids::short("ringfence-test"));
+        let path = std::env::temp_dir()
+            .canonicalize()
+            .unwrap()
+            .join(crate::base::ids::short("ringfence-test"));
         DirBuilder::new().mode(0o700).create(&path).unwrap();
         Scratch(path)
     }

@@ -28,8 +28,16 @@ const SYSTEM: &[&str] = &[
     "/etc/ld.so.conf.d",
 ];
 /// Directories of many things. So are all that lie in `/` itself.
-const COMMON: &[&str] =
-    &["/var/lib", "/var/tmp", "/var/cache", "/var/log", "/var/run", "/run/user", "/run/lock", "/private/etc"];
+const COMMON: &[&str] = &[
+    "/var/lib",
+    "/var/tmp",
+    "/var/cache",
+    "/var/log",
+    "/var/run",
+    "/run/user",
+    "/run/lock",
+    "/private/etc",
+];
 /// In the home directory, what a run may read.
 const OF_HOME: &[&str] = &[".config/git", ".cargo/bin", ".local/bin", ".local/lib", ".local/share"];
 
@@ -44,7 +52,12 @@ impl<'a> Needs<'a> {
         let mut places = vec![config.root.clone()];
         places.extend(config.workspace.iter().cloned());
         places.extend(
-            config.sandbox.writable.iter().flat_map(|path| [Some(path.clone()), path.canonicalize().ok()]).flatten(),
+            config
+                .sandbox
+                .writable
+                .iter()
+                .flat_map(|path| [Some(path.clone()), path.canonicalize().ok()])
+                .flatten(),
         );
         places.extend(config.browser.path.iter().chain(&config.browser.program).cloned());
         places.extend(config.codex_home.iter().chain(&config.rustup_home).cloned());
@@ -52,17 +65,22 @@ impl<'a> Needs<'a> {
             places.push(home.clone());
             places.extend(OF_HOME.iter().map(|below| home.join(below)));
         }
-        let linked: Vec<PathBuf> = places.iter().filter_map(|path| path.canonicalize().ok()).collect();
+        let linked: Vec<PathBuf> =
+            places.iter().filter_map(|path| path.canonicalize().ok()).collect();
         places.extend(linked);
         Needs { places, entries: config.entries.iter().map(AsRef::as_ref).collect() }
     }
 
     /// Whether nothing in this directory is missed.
     pub fn spare(&self, folder: &Path) -> bool {
-        let is_common = folder.components().count() <= 2 || COMMON.iter().any(|path| folder == Path::new(path));
+        let is_common =
+            folder.components().count() <= 2 || COMMON.iter().any(|path| folder == Path::new(path));
         let is_system = is_system(folder);
         let is_used = self.places.iter().any(|place| place.starts_with(folder));
-        !is_common && !is_system && !is_used && !self.entries.iter().any(|entry| speaks_of(entry, folder))
+        !is_common
+            && !is_system
+            && !is_used
+            && !self.entries.iter().any(|entry| speaks_of(entry, folder))
     }
 }
 
@@ -73,7 +91,11 @@ pub fn is_system(path: &Path) -> bool {
 
 fn speaks_of(entry: &Entry, folder: &Path) -> bool {
     let name = folder.display().to_string();
-    let mut words = entry.args.iter().chain(entry.env.iter().map(|(_, value)| value)).map(|word| word.text.as_str());
+    let mut words = entry
+        .args
+        .iter()
+        .chain(entry.env.iter().map(|(_, value)| value))
+        .map(|word| word.text.as_str());
     Path::new(&entry.command).starts_with(folder)
         || entry.cwd.as_ref().is_some_and(|cwd| cwd.starts_with(folder))
         || words.any(|word| word.contains(&name))

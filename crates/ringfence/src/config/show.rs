@@ -64,10 +64,14 @@ pub fn show(flags: &Flags, env: &Env) -> Result<Show> {
             continue;
         }
         let section = setting.key.rsplit_once('.').map_or("", |(section, _)| section);
-        let after = keys.iter().rposition(|shown| shown.key.rsplit_once('.').map_or("", |(other, _)| other) == section);
+        let after = keys.iter().rposition(|shown| {
+            shown.key.rsplit_once('.').map_or("", |(other, _)| other) == section
+        });
         let shown = Shown {
             key: setting.key.to_owned(),
-            value: Some(serde_json::from_str(&setting.value).unwrap_or_else(|_| json!(setting.value))),
+            value: Some(
+                serde_json::from_str(&setting.value).unwrap_or_else(|_| json!(setting.value)),
+            ),
             origin: setting.origin.clone(),
             line: setting.line,
         };
@@ -83,7 +87,9 @@ pub fn show(flags: &Flags, env: &Env) -> Result<Show> {
             };
             let value = match key.path.as_str() {
                 // As it comes out beside everybody's.
-                "sandbox_profile" => Some(json!(entry.profile_beside(config.sandbox.profile).name())),
+                "sandbox_profile" => {
+                    Some(json!(entry.profile_beside(config.sandbox.profile).name()))
+                }
                 path => entry_value(entry, path),
             };
             keys.push(Shown { value, key: format!("{path}.{}", key.path), origin, line });
@@ -93,7 +99,12 @@ pub fn show(flags: &Flags, env: &Env) -> Result<Show> {
 }
 
 /// A key that nothing but the file says, as it is written there.
-fn plain(source: &Source, written: &Map<String, Value>, default: &Map<String, Value>, key: String) -> Shown {
+fn plain(
+    source: &Source,
+    written: &Map<String, Value>,
+    default: &Map<String, Value>,
+    key: String,
+) -> Shown {
     let find = |table: &Map<String, Value>| {
         let pointer = format!("/{}", key.replace('.', "/"));
         Value::Object(table.clone()).pointer(&pointer).cloned()
@@ -101,7 +112,9 @@ fn plain(source: &Source, written: &Map<String, Value>, default: &Map<String, Va
     let hide = |value: Value| if is_sensitive(&key) { json!("set") } else { value };
     let line = source.read.line(&source.text, &key);
     match (find(written), &source.path) {
-        (Some(value), Some(file)) => Shown { value: Some(hide(value)), origin: Origin::File(file.clone()), line, key },
+        (Some(value), Some(file)) => {
+            Shown { value: Some(hide(value)), origin: Origin::File(file.clone()), line, key }
+        }
         _ => Shown { value: find(default), origin: Origin::Default, line: None, key },
     }
 }
@@ -128,7 +141,11 @@ fn needed(config: &Config) -> Vec<Needed> {
         }
     }
     all.into_iter()
-        .map(|(wanted, tools)| Needed { name: written_as(wanted), is_set: config.secrets.get(wanted).is_ok(), tools })
+        .map(|(wanted, tools)| Needed {
+            name: written_as(wanted),
+            is_set: config.secrets.get(wanted).is_ok(),
+            tools,
+        })
         .collect()
 }
 
@@ -142,7 +159,9 @@ pub(super) fn written_as(wanted: &Ref) -> String {
 
 /// The value of one key of a command, as it may be shown.
 pub(super) fn entry_value(entry: &Entry, key: &str) -> Option<Value> {
-    let texts = |all: &[Template]| redact_words(&all.iter().map(|one| one.text.clone()).collect::<Vec<_>>());
+    let texts = |all: &[Template]| {
+        redact_words(&all.iter().map(|one| one.text.clone()).collect::<Vec<_>>())
+    };
     Some(match key {
         "command" => json!(entry.command),
         "args" => json!(texts(&entry.args)),
@@ -163,7 +182,9 @@ pub(super) fn entry_value(entry: &Entry, key: &str) -> Option<Value> {
         "allow_network" => json!(entry.allow_network),
         "allow_domains" => json!(entry.allow_domains),
         "allow_addresses" => json!(entry.allow_addresses),
-        "side_effects" => json!(entry.side_effects.iter().map(|effect| Effect::name(*effect)).collect::<Vec<_>>()),
+        "side_effects" => {
+            json!(entry.side_effects.iter().map(|effect| Effect::name(*effect)).collect::<Vec<_>>())
+        }
         "requires_approval" => json!(entry.requires_approval),
         "timeout_ms" => json!(u64::try_from(entry.timeout.as_millis()).unwrap_or(u64::MAX)),
         "streaming" => json!(entry.streaming),

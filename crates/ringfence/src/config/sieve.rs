@@ -19,7 +19,10 @@ pub struct Misfit {
 }
 
 /// Reads a table and leaves in it what could be read; `path` is that of the table itself.
-pub fn sift<T: DeserializeOwned + Default>(table: &mut Spanned<DeTable<'_>>, path: &str) -> (T, Vec<Misfit>) {
+pub fn sift<T: DeserializeOwned + Default>(
+    table: &mut Spanned<DeTable<'_>>,
+    path: &str,
+) -> (T, Vec<Misfit>) {
     let span = table.span();
     let mut misfits = Vec::new();
     match read(table.clone()) {
@@ -29,7 +32,8 @@ pub fn sift<T: DeserializeOwned + Default>(table: &mut Spanned<DeTable<'_>>, pat
             sift_table(table.get_mut(), path, &fits, &mut misfits);
             if misfits.is_empty() {
                 // Each fits alone and all together do not: a key under two of its names.
-                let (path, span) = last_straw(table.get_ref(), path, &fits).unwrap_or((path.to_owned(), span.clone()));
+                let (path, span) = last_straw(table.get_ref(), path, &fits)
+                    .unwrap_or((path.to_owned(), span.clone()));
                 misfits.push(Misfit { path, span, error });
                 return (T::default(), misfits);
             }
@@ -38,7 +42,11 @@ pub fn sift<T: DeserializeOwned + Default>(table: &mut Spanned<DeTable<'_>>, pat
     match read(table.clone()) {
         Ok(rest) => (rest, misfits),
         Err(error) => {
-            misfits.push(Misfit { path: path.to_owned(), span: error.span().unwrap_or(span), error });
+            misfits.push(Misfit {
+                path: path.to_owned(),
+                span: error.span().unwrap_or(span),
+                error,
+            });
             (T::default(), misfits)
         }
     }
@@ -93,27 +101,38 @@ fn sift_value<'a>(
     let before = misfits.len();
     // What is wrong with an empty one is not wrong with what it holds.
     let of_itself = match value.get_mut() {
-        DeValue::Table(table) => match fits(Spanned::new(span.clone(), DeValue::Table(DeTable::new()))) {
-            Err(error) => Some(error),
-            Ok(()) => {
-                let around = |inner: DeTable<'a>| fits(Spanned::new(span.clone(), DeValue::Table(inner)));
-                sift_table(table, path, &around, misfits);
-                None
-            }
-        },
-        DeValue::Array(array) => match fits(Spanned::new(span.clone(), DeValue::Array(Default::default()))) {
-            Err(error) => Some(error),
-            Ok(()) => {
-                for (at, value) in array.iter().enumerate() {
-                    if misfits.len() >= MOST {
-                        break;
-                    }
-                    let alone = |value| fits(Spanned::new(span.clone(), DeValue::Array([value].into_iter().collect())));
-                    sift_value(&mut value.clone(), &item(path, at), &alone, misfits);
+        DeValue::Table(table) => {
+            match fits(Spanned::new(span.clone(), DeValue::Table(DeTable::new()))) {
+                Err(error) => Some(error),
+                Ok(()) => {
+                    let around = |inner: DeTable<'a>| {
+                        fits(Spanned::new(span.clone(), DeValue::Table(inner)))
+                    };
+                    sift_table(table, path, &around, misfits);
+                    None
                 }
-                None
             }
-        },
+        }
+        DeValue::Array(array) => {
+            match fits(Spanned::new(span.clone(), DeValue::Array(Default::default()))) {
+                Err(error) => Some(error),
+                Ok(()) => {
+                    for (at, value) in array.iter().enumerate() {
+                        if misfits.len() >= MOST {
+                            break;
+                        }
+                        let alone = |value| {
+                            fits(Spanned::new(
+                                span.clone(),
+                                DeValue::Array([value].into_iter().collect()),
+                            ))
+                        };
+                        sift_value(&mut value.clone(), &item(path, at), &alone, misfits);
+                    }
+                    None
+                }
+            }
+        }
         _ => None,
     };
     if let Some(error) = of_itself.or((misfits.len() == before).then_some(error)) {

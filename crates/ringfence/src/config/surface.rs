@@ -61,7 +61,8 @@ impl Surface {
     /// Named in full, and not only fitted by a pattern.
     pub fn names(&self, name: &str) -> bool {
         let spelled = [name.to_owned(), name.replace('.', "_")];
-        self.allow.iter().any(|pattern| spelled.iter().any(|name| pattern.text() == name)) && self.shows(name)
+        self.allow.iter().any(|pattern| spelled.iter().any(|name| pattern.text() == name))
+            && self.shows(name)
     }
 }
 
@@ -120,7 +121,11 @@ pub(super) fn resolve(
     })
 }
 
-pub(super) fn shaping(p: &mut Picker<'_>, file: &raw::Session, defaults: &raw::Session) -> Result<Shaping> {
+pub(super) fn shaping(
+    p: &mut Picker<'_>,
+    file: &raw::Session,
+    defaults: &raw::Session,
+) -> Result<Shaping> {
     let cwd = Layers::file_only(file.cwd_override, defaults.cwd_override);
     let patterns = |written: &Option<Vec<raw::VariablePattern>>| {
         written.as_ref().map(|all| all.iter().map(|one| one.0.clone()).collect::<Vec<_>>())

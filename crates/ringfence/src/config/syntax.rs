@@ -47,19 +47,27 @@ const OPEN: &str = "a list is not closed, or a comma is missing in it";
 fn words(text: &str, at: usize, message: &str) -> (String, &'static str) {
     let first = message.lines().next().unwrap_or_default();
     let what = first.split(", expected").next().unwrap_or(first);
-    let nothing = text.get(at..).and_then(|rest| rest.lines().next()).is_none_or(|rest| rest.trim().is_empty());
+    let nothing = text
+        .get(at..)
+        .and_then(|rest| rest.lines().next())
+        .is_none_or(|rest| rest.trim().is_empty());
     match () {
         () if what.contains("must be quoted") && nothing => {
             ("there is no value".to_owned(), "Write one after `=`, or take the line out.")
         }
-        () if what.contains("must be quoted") => (what.to_owned(), "Text stands in quotes: `key = \"value\"`."),
+        () if what.contains("must be quoted") => {
+            (what.to_owned(), "Text stands in quotes: `key = \"value\"`.")
+        }
         () if what.contains("missing comma") || what.contains("array") => {
             (OPEN.to_owned(), "Items stand between `[` and `]`, with commas between them.")
         }
-        () if what.contains("string") => ("the text is not closed".to_owned(), "It ends with the quote it began with."),
-        () if what.contains("escape") => {
-            (what.to_owned(), "In \"…\" a backslash begins an escape; text between '…' is taken as it is.")
+        () if what.contains("string") => {
+            ("the text is not closed".to_owned(), "It ends with the quote it began with.")
         }
+        () if what.contains("escape") => (
+            what.to_owned(),
+            "In \"…\" a backslash begins an escape; text between '…' is taken as it is.",
+        ),
         () => (what.to_owned(), "Correct the line."),
     }
 }
@@ -69,15 +77,23 @@ fn duplicate(path: &Path, text: &str, span: std::ops::Range<usize>) -> Fault {
     let name = text.get(span.clone()).unwrap_or_default();
     let key = path_at(text, span.start, name);
     // As the file was before it.
-    let before = Places::of(DeTable::parse_recoverable(&text[..line_start(text, span.start)]).0.get_ref());
-    let first = key.as_deref().and_then(|key| before.key(key)).map(|first| line_of(text, first.start));
+    let before =
+        Places::of(DeTable::parse_recoverable(&text[..line_start(text, span.start)]).0.get_ref());
+    let first =
+        key.as_deref().and_then(|key| before.key(key)).map(|first| line_of(text, first.start));
     let what = match key.as_deref().and_then(|key| key.strip_prefix("mcp.")) {
-        Some(tool) if !tool.contains('.') => format!("there is a tool of the name `{tool}` already"),
-        _ if is_header(text, span.start) => format!("the table `{}` is there already", key.as_deref().unwrap_or(name)),
+        Some(tool) if !tool.contains('.') => {
+            format!("there is a tool of the name `{tool}` already")
+        }
+        _ if is_header(text, span.start) => {
+            format!("the table `{}` is there already", key.as_deref().unwrap_or(name))
+        }
         _ => format!("`{name}` is set already"),
     };
     let hint = match first {
-        Some(line) => format!("The first is on line {line}: take one of them out, or give one another name."),
+        Some(line) => {
+            format!("The first is on line {line}: take one of them out, or give one another name.")
+        }
         None => "Take one of them out, or give one another name.".to_owned(),
     };
     Fault::about(&key.unwrap_or_default(), (path, text), span, what, hint)

@@ -57,9 +57,14 @@ impl Template {
                 plain.push('}');
                 rest = after;
             } else if let Some(after) = rest.strip_prefix('{') {
-                let (name, after) = after.split_once('}').ok_or("`{` has no `}`; a brace itself is written `{{`")?;
+                let (name, after) = after
+                    .split_once('}')
+                    .ok_or("`{` has no `}`; a brace itself is written `{{`")?;
                 if name.is_empty() || name.contains('{') {
-                    return Err("`{}` names no argument; braces themselves are written `{{` and `}}`".to_owned());
+                    return Err(
+                        "`{}` names no argument; braces themselves are written `{{` and `}}`"
+                            .to_owned(),
+                    );
                 }
                 flush(&mut plain, &mut parts);
                 parts.push(Part::Argument(name.to_owned()));
@@ -112,7 +117,10 @@ mod tests {
     #[test]
     fn braces_name_arguments_and_doubled_ones_are_braces() {
         assert_eq!(parts("--path={path}"), [text("--path="), Part::Argument("path".into())]);
-        assert_eq!(parts("{{\"a\": {a}}}"), [text("{\"a\": "), Part::Argument("a".into()), text("}")]);
+        assert_eq!(
+            parts("{{\"a\": {a}}}"),
+            [text("{\"a\": "), Part::Argument("a".into()), text("}")]
+        );
         assert_eq!(parts("a $ b $x"), [text("a $ b $x")]);
         assert_eq!(parts(""), []);
         for wrong in ["{", "}", "{}", "a{b", "{a{b}}", "${", "${}", "${secret:}", "${a b}", "x\0"] {

@@ -32,7 +32,9 @@ struct Step {
 
 fn walk(path: &Path) -> Vec<Step> {
     let parts = |path: &Path| -> Vec<OsString> {
-        let kept = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
+        let kept = path
+            .components()
+            .filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
         kept.map(|part| part.as_os_str().to_owned()).collect()
     };
     let mut steps: Vec<Step> = Vec::new();
@@ -83,11 +85,17 @@ mod tests {
         symlink("..1", at.join("etc/..data")).unwrap();
         symlink("..data/config.toml", at.join("etc/config.toml")).unwrap();
         let found = trail(&at.join("etc/config.toml"));
-        assert_eq!(found, [spot("etc", "config.toml"), spot("etc", "..data"), spot("etc/..1", "config.toml")]);
+        assert_eq!(
+            found,
+            [spot("etc", "config.toml"), spot("etc", "..data"), spot("etc/..1", "config.toml")]
+        );
         // What is not there yet is waited for, name by name.
         assert_eq!(trail(&at.join("home/.config/ringfence/config.toml")), [spot("", "home")]);
         scratch.dir("home/.config");
-        assert_eq!(trail(&at.join("home/.config/ringfence/config.toml")), [spot("home/.config", "ringfence")]);
+        assert_eq!(
+            trail(&at.join("home/.config/ringfence/config.toml")),
+            [spot("home/.config", "ringfence")]
+        );
         // A ring of links has an end.
         symlink("b", at.join("a")).unwrap();
         symlink("a", at.join("b")).unwrap();
@@ -101,7 +109,10 @@ mod tests {
         scratch.file("etc/config.toml", "x");
         scratch.dir("project/deep");
         let found = steps(&at.join("project/deep/../../etc/config.toml"));
-        assert!(found.contains(&at.join("project")) && found.contains(&at.join("etc")), "{found:?}");
+        assert!(
+            found.contains(&at.join("project")) && found.contains(&at.join("etc")),
+            "{found:?}"
+        );
         // What lies beside does not matter, nor what is in it.
         let found = steps(&at.join("project/../etc/config.toml"));
         assert!(!found.contains(&at.join("project")), "{found:?}");

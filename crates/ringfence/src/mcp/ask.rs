@@ -10,8 +10,8 @@ use std::time::Duration;
 use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt};
 use rmcp::model::{
-    CustomNotification, CustomRequest, LoggingLevel, LoggingMessageNotificationParam, ProgressNotificationParam,
-    ProgressToken, ServerNotification, ServerRequest,
+    CustomNotification, CustomRequest, LoggingLevel, LoggingMessageNotificationParam,
+    ProgressNotificationParam, ProgressToken, ServerNotification, ServerRequest,
 };
 use rmcp::service::{Peer, PeerRequestOptions, RequestContext, RoleServer, ServiceError};
 use serde_json::{Map, Value};
@@ -45,7 +45,12 @@ pub struct Link<'a> {
 const AFTER_PROGRESS: Duration = Duration::from_millis(8);
 
 pub async fn attach(mut held: Held, link: &Link<'_>) -> Attached {
-    let mut pen = Pen { peer: &link.context.peer, token: link.context.meta.get_progress_token(), last: 0.0, at: None };
+    let mut pen = Pen {
+        peer: &link.context.peer,
+        token: link.context.meta.get_progress_token(),
+        last: 0.0,
+        at: None,
+    };
     let mut asked = FuturesUnordered::new();
     let mut speaks = true;
     if link.stateless && !held.open.is_empty() {
@@ -136,14 +141,16 @@ async fn until_cancelled(link: &Link<'_>, sending: impl Future<Output = ()>) -> 
 /// Asks the client one thing. When the asker no longer wants the answer (somebody else gave it, or time is up)
 /// the request is cancelled, so that the client can close its dialog.
 async fn put(peer: &Peer<RoleServer>, mut question: Question) {
-    let request = ServerRequest::CustomRequest(CustomRequest::new(question.method, Some(question.params)));
-    let mut handle = match peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await {
-        Ok(handle) => handle,
-        Err(error) => {
-            let _ = question.reply.send(Err(unanswered(error)));
-            return;
-        }
-    };
+    let request =
+        ServerRequest::CustomRequest(CustomRequest::new(question.method, Some(question.params)));
+    let mut handle =
+        match peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await {
+            Ok(handle) => handle,
+            Err(error) => {
+                let _ = question.reply.send(Err(unanswered(error)));
+                return;
+            }
+        };
     tokio::select! {
         answer = &mut handle.rx => {
             let answer = match answer {
@@ -177,7 +184,8 @@ impl Pen<'_> {
     async fn progress(&mut self, message: String, progress: f64, total: Option<f64>) {
         let Some(token) = self.token.clone() else { return };
         // MCP wants every progress value above the one before.
-        self.last = if progress > self.last || self.at.is_none() { progress } else { self.last + 1.0 };
+        self.last =
+            if progress > self.last || self.at.is_none() { progress } else { self.last + 1.0 };
         let mut note = ProgressNotificationParam::new(token, self.last).with_message(message);
         note.total = total;
         if let Err(error) = self.peer.notify_progress(note).await {
@@ -187,9 +195,11 @@ impl Pen<'_> {
     }
 
     async fn log(&mut self, level: &str, logger: String, data: Value) {
-        let level: LoggingLevel = serde_json::from_value(Value::from(level)).unwrap_or(LoggingLevel::Info);
+        let level: LoggingLevel =
+            serde_json::from_value(Value::from(level)).unwrap_or(LoggingLevel::Info);
         let note = LoggingMessageNotificationParam::new(level, data).with_logger(logger);
-        let note = ServerNotification::LoggingMessageNotification(rmcp::model::Notification::new(note));
+        let note =
+            ServerNotification::LoggingMessageNotification(rmcp::model::Notification::new(note));
         if let Err(error) = self.peer.send_notification(note).await {
             tracing::debug!("a log line was not delivered: {error}");
         }
@@ -199,7 +209,9 @@ impl Pen<'_> {
         let about = params.entry("_meta").or_insert_with(|| Value::Object(Map::new()));
         about["requestId"] = request;
         let note = CustomNotification::new(method, Some(Value::Object(params)));
-        if let Err(error) = self.peer.send_notification(ServerNotification::CustomNotification(note)).await {
+        if let Err(error) =
+            self.peer.send_notification(ServerNotification::CustomNotification(note)).await
+        {
             tracing::debug!("a notification was not delivered: {error}");
         }
         self.at = Some(Instant::now());

@@ -72,19 +72,30 @@ impl Verifier {
                 "no audience is set, so a token made for another service is accepted; set MCP_AUTH_AUDIENCE"
             );
         }
-        Ok(Verifier { key, algorithm, validation, audience: auth.audience.clone(), issuer: auth.issuer.clone() })
+        Ok(Verifier {
+            key,
+            algorithm,
+            validation,
+            audience: auth.audience.clone(),
+            issuer: auth.issuer.clone(),
+        })
     }
 
     /// Who sent a request with this `Authorization` header.
     pub fn verify(&self, authorization_header: Option<&str>) -> Result<VerifiedToken> {
         let token = bearer(authorization_header)?;
         self.check_header(token)?;
-        let claims = jsonwebtoken::decode::<Claims>(token, &self.key, &self.validation).map_err(refusal)?.claims;
+        let claims = jsonwebtoken::decode::<Claims>(token, &self.key, &self.validation)
+            .map_err(refusal)?
+            .claims;
         let valid_for = time_left(&claims, SystemTime::now())?;
         if let Some(issuer) = &self.issuer
             && claims.iss.as_str() != Some(issuer)
         {
-            return Err(refused("wrong_issuer", "the token is not from the issuer that this server trusts"));
+            return Err(refused(
+                "wrong_issuer",
+                "the token is not from the issuer that this server trusts",
+            ));
         }
         if let Some(audience) = &self.audience
             && !names_audience(&claims.aud, audience)
@@ -128,15 +139,19 @@ fn name(algorithm: Algorithm) -> &'static str {
 
 fn secret_key(secret: &[u8]) -> Result<DecodingKey> {
     if secret.len() < 16 {
-        return Err(Error::invalid_arguments("MCP_AUTH_JWT_SECRET is shorter than 16 bytes and could be guessed")
-            .reason("weak_secret")
-            .hint("Make one with `openssl rand -base64 32`."));
+        return Err(Error::invalid_arguments(
+            "MCP_AUTH_JWT_SECRET is shorter than 16 bytes and could be guessed",
+        )
+        .reason("weak_secret")
+        .hint("Make one with `openssl rand -base64 32`."));
     }
     // A public key put here would be a secret that everybody knows.
     if secret.starts_with(b"-----BEGIN ") {
-        return Err(Error::invalid_arguments("MCP_AUTH_JWT_SECRET holds a PEM key and not a secret")
-            .reason("wrong_key")
-            .hint("Put a public key into MCP_AUTH_JWT_PUBLIC_KEY."));
+        return Err(Error::invalid_arguments(
+            "MCP_AUTH_JWT_SECRET holds a PEM key and not a secret",
+        )
+        .reason("wrong_key")
+        .hint("Put a public key into MCP_AUTH_JWT_PUBLIC_KEY."));
     }
     if secret.len() < 32 {
         tracing::warn!("MCP_AUTH_JWT_SECRET is shorter than 32 bytes, which is what HS256 wants");
@@ -151,7 +166,8 @@ fn public_key(pem: &str) -> Result<(DecodingKey, Algorithm)> {
             .reason("wrong_key")
             .hint("Give one public key in PEM form: RSA (2048 to 8192 bits), EC P-256 or Ed25519.")
     };
-    let labels: Vec<&str> = pem.split("-----BEGIN ").skip(1).filter_map(|rest| rest.split("-----").next()).collect();
+    let labels: Vec<&str> =
+        pem.split("-----BEGIN ").skip(1).filter_map(|rest| rest.split("-----").next()).collect();
     match labels[..] {
         ["PUBLIC KEY" | "RSA PUBLIC KEY"] => {}
         [label] if label.ends_with("PRIVATE KEY") => {
@@ -159,7 +175,9 @@ fn public_key(pem: &str) -> Result<(DecodingKey, Algorithm)> {
         }
         _ => return Err(unfit("is not one public key in PEM form")),
     }
-    let read = |result: jsonwebtoken::errors::Result<DecodingKey>, algorithm| result.ok().map(|key| (key, algorithm));
+    let read = |result: jsonwebtoken::errors::Result<DecodingKey>, algorithm| {
+        result.ok().map(|key| (key, algorithm))
+    };
     let bytes = pem.as_bytes();
     let found = read(DecodingKey::from_rsa_pem(bytes), Algorithm::RS256)
         .or_else(|| read(DecodingKey::from_ed_pem(bytes), Algorithm::EdDSA))
@@ -175,9 +193,8 @@ fn public_key(pem: &str) -> Result<(DecodingKey, Algorithm)> {
 fn fits(key: &DecodingKey, algorithm: Algorithm) -> bool {
     let Ok(bytes) = key.try_get_as_bytes() else { return false };
     match algorithm {
-        Algorithm::RS256 => {
-            aws_lc_rs::rsa::PublicKey::from_der(bytes).is_ok_and(|key| (256..=1024).contains(&key.modulus_len()))
-        }
+        Algorithm::RS256 => aws_lc_rs::rsa::PublicKey::from_der(bytes)
+            .is_ok_and(|key| (256..=1024).contains(&key.modulus_len())),
         Algorithm::ES256 => ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, bytes).is_ok(),
         _ => ParsedPublicKey::new(&ED25519, bytes).is_ok(),
     }
@@ -191,8 +208,10 @@ fn bearer(header: Option<&str>) -> Result<&str> {
         return Err(missing());
     }
     let token = token.trim_start();
-    let plain =
-        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'+' | b'/' | b'=');
+    let plain = |byte: u8| {
+        byte.is_ascii_alphanumeric()
+            || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'+' | b'/' | b'=')
+    };
     if token.is_empty() || token.len() > TOKEN_BYTES || !token.bytes().all(plain) {
         return Err(refused("malformed_token", "the token is not a signed JWT"));
     }
@@ -204,9 +223,11 @@ fn time_left(claims: &Claims, now: SystemTime) -> Result<Duration> {
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let malformed = |message| refused("malformed_token", message);
     let number = |claim: &Value| claim.as_f64().filter(|seconds| seconds.is_finite());
-    let expires = number(&claims.exp).ok_or_else(|| malformed("the token does not say when it expires (exp)"))?;
+    let expires = number(&claims.exp)
+        .ok_or_else(|| malformed("the token does not say when it expires (exp)"))?;
     if !claims.nbf.is_null() {
-        let begins = number(&claims.nbf).ok_or_else(|| malformed("the token's beginning (nbf) is not a number"))?;
+        let begins = number(&claims.nbf)
+            .ok_or_else(|| malformed("the token's beginning (nbf) is not a number"))?;
         if begins > now + LEEWAY_S {
             return Err(refused("not_yet_valid", "the token is not valid yet"));
         }
@@ -251,7 +272,9 @@ pub fn expired() -> Error {
 
 fn refused(reason: &'static str, message: &str) -> Error {
     let hint = match reason {
-        "missing_token" => "Send `Authorization: Bearer <token>` with a token made for this server.",
+        "missing_token" => {
+            "Send `Authorization: Bearer <token>` with a token made for this server."
+        }
         "expired" => "Get a new token.",
         "not_yet_valid" => "Wait, or check the clocks of this server and of the issuer.",
         "wrong_audience" => "Get a token whose audience (aud) is this server.",
@@ -265,10 +288,13 @@ fn refused(reason: &'static str, message: &str) -> Error {
 /// Our words for the library's: its own text may quote the token.
 fn refusal(error: jsonwebtoken::errors::Error) -> Error {
     match error.kind() {
-        ErrorKind::InvalidSignature => refused("bad_signature", "the token's signature is not from this server's key"),
-        ErrorKind::InvalidAlgorithm => {
-            refused("wrong_algorithm", "the token is signed with another algorithm than this server's key")
+        ErrorKind::InvalidSignature => {
+            refused("bad_signature", "the token's signature is not from this server's key")
         }
+        ErrorKind::InvalidAlgorithm => refused(
+            "wrong_algorithm",
+            "the token is signed with another algorithm than this server's key",
+        ),
         _ => refused("malformed_token", "the token is not a signed JWT"),
     }
 }
@@ -277,7 +303,10 @@ fn refusal(error: jsonwebtoken::errors::Error) -> Error {
 pub fn challenge(error: &Error, resource_metadata_url: Option<&str>) -> String {
     let mut text = "Bearer realm=\"ringfence\"".to_owned();
     if error.reason_name() != Some("missing_token") {
-        text.push_str(&format!(", error=\"invalid_token\", error_description=\"{}\"", quotable(error.message())));
+        text.push_str(&format!(
+            ", error=\"invalid_token\", error_description=\"{}\"",
+            quotable(error.message())
+        ));
     }
     if let Some(url) = resource_metadata_url {
         text.push_str(&format!(", resource_metadata=\"{}\"", quotable(url)));

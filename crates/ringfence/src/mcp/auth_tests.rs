@@ -3,7 +3,8 @@ use std::sync::LazyLock;
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der, PublicKeyX509Der};
 use aws_lc_rs::rsa::KeySize;
 use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RsaKeyPair,
+    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair,
+    KeyPair, RsaKeyPair,
 };
 use base64::engine::general_purpose::STANDARD;
 use jsonwebtoken::{EncodingKey, Header, encode, get_current_timestamp};
@@ -21,8 +22,12 @@ struct Pair {
 }
 
 fn pem(label: &str, der: &[u8]) -> String {
-    let body: Vec<String> =
-        STANDARD.encode(der).as_bytes().chunks(64).map(|line| String::from_utf8_lossy(line).into_owned()).collect();
+    let body: Vec<String> = STANDARD
+        .encode(der)
+        .as_bytes()
+        .chunks(64)
+        .map(|line| String::from_utf8_lossy(line).into_owned())
+        .collect();
     format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", body.join("\n"))
 }
 
@@ -105,7 +110,9 @@ fn reason(verifier: &Verifier, header: Option<&str>) -> &'static str {
     assert_eq!(error.kind(), Kind::Unauthenticated);
     assert!(error.hint_text().is_some());
     let said = format!("{error:?} {:?}", error.hint_text());
-    if let Some(token) = header.and_then(|header| header.split(' ').nth(1)).filter(|token| token.len() > 8) {
+    if let Some(token) =
+        header.and_then(|header| header.split(' ').nth(1)).filter(|token| token.len() > 8)
+    {
         assert!(!said.contains(token), "the token is repeated: {said}");
     }
     error.reason_name().unwrap()
@@ -122,7 +129,12 @@ fn every_algorithm_accepts_its_own_and_refuses_the_rest() {
             "{:?}",
             ours.algorithm
         );
-        assert_eq!(reason(&verifier, Some(&sign(stranger, &good()))), "bad_signature", "{:?}", ours.algorithm);
+        assert_eq!(
+            reason(&verifier, Some(&sign(stranger, &good()))),
+            "bad_signature",
+            "{:?}",
+            ours.algorithm
+        );
         let table = [
             (json!({"exp": now - 20}), None),
             (json!({"exp": now - 60}), Some("expired")),
@@ -170,7 +182,8 @@ fn a_token_cannot_choose_its_algorithm() {
         }
         for alg in ["none", "None", "NONE", "HS512", "PS256", ""] {
             let part = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
-            let token = format!("Bearer {}.{}.", part(json!({"alg": alg, "typ": "JWT"})), part(good()));
+            let token =
+                format!("Bearer {}.{}.", part(json!({"alg": alg, "typ": "JWT"})), part(good()));
             assert_eq!(reason(&verifier, Some(&token)), "wrong_algorithm", "{alg}");
         }
     }
@@ -183,14 +196,26 @@ fn changed_tokens_and_garbage_are_refused() {
     let token = sign(ours, &good());
     let parts: Vec<&str> = token.split('.').collect();
     let payload = URL_SAFE_NO_PAD.encode(with(json!({"sub": "root"})).to_string());
-    assert_eq!(reason(&verifier, Some(&format!("{}.{payload}.{}", parts[0], parts[2]))), "bad_signature");
+    assert_eq!(
+        reason(&verifier, Some(&format!("{}.{payload}.{}", parts[0], parts[2]))),
+        "bad_signature"
+    );
     assert_eq!(reason(&verifier, Some(&format!("{}.{}.", parts[0], parts[1]))), "bad_signature");
-    for header in
-        ["Bearer ", "Bearer", "Bearer x", "Bearer a.b.c", "Bearer ....", "Bearer \u{fc}.b.c", "Bearer one two"]
-    {
+    for header in [
+        "Bearer ",
+        "Bearer",
+        "Bearer x",
+        "Bearer a.b.c",
+        "Bearer ....",
+        "Bearer \u{fc}.b.c",
+        "Bearer one two",
+    ] {
         assert_eq!(reason(&verifier, Some(header)), "malformed_token", "{header}");
     }
-    assert_eq!(reason(&verifier, Some(&format!("Bearer {}", "a".repeat(TOKEN_BYTES + 1)))), "malformed_token");
+    assert_eq!(
+        reason(&verifier, Some(&format!("Bearer {}", "a".repeat(TOKEN_BYTES + 1)))),
+        "malformed_token"
+    );
     for header in [None, Some(""), Some("Basic YTpi"), Some("Bearerx y")] {
         assert_eq!(reason(&verifier, header), "missing_token", "{header:?}");
     }
@@ -212,8 +237,11 @@ fn the_scheme_is_read_in_any_case() {
 #[test]
 fn audience_and_issuer_count_when_they_are_set() {
     let ours = &PAIRS[0].0;
-    let auth =
-        Auth { key: ours.public.clone(), audience: Some("https://rf/mcp".into()), issuer: Some("https://idp".into()) };
+    let auth = Auth {
+        key: ours.public.clone(),
+        audience: Some("https://rf/mcp".into()),
+        issuer: Some("https://idp".into()),
+    };
     let verifier = Verifier::new(&auth).unwrap();
     let (aud, iss) = ("https://rf/mcp", "https://idp");
     let table = [
@@ -229,7 +257,11 @@ fn audience_and_issuer_count_when_they_are_set() {
     ];
     for (changes, expected) in table {
         let outcome = verifier.verify(Some(&sign(ours, &with(changes.clone()))));
-        assert_eq!(outcome.as_ref().err().and_then(|error| error.reason_name()), expected, "{changes}");
+        assert_eq!(
+            outcome.as_ref().err().and_then(|error| error.reason_name()),
+            expected,
+            "{changes}"
+        );
         if let Ok(verified) = outcome {
             assert_eq!(verified.principal.name(), "ada@https://idp");
         }
@@ -241,7 +273,8 @@ fn subjects_of_different_issuers_never_meet() {
     let ours = &PAIRS[0].0;
     let verifier = verifier(&ours.public);
     let name = |sub: &str, iss: Value| {
-        let verified = verifier.verify(Some(&sign(ours, &with(json!({"sub": sub, "iss": iss}))))).unwrap();
+        let verified =
+            verifier.verify(Some(&sign(ours, &with(json!({"sub": sub, "iss": iss}))))).unwrap();
         verified.principal.name().to_owned()
     };
     let names = [
@@ -260,14 +293,20 @@ fn subjects_of_different_issuers_never_meet() {
 
 #[test]
 fn keys_that_do_not_fit_stop_the_start() {
-    let refuse =
-        |key: AuthKey| Verifier::new(&Auth { key, audience: None, issuer: None }).err().unwrap().reason_name().unwrap();
+    let refuse = |key: AuthKey| {
+        Verifier::new(&Auth { key, audience: None, issuer: None })
+            .err()
+            .unwrap()
+            .reason_name()
+            .unwrap()
+    };
     assert_eq!(refuse(AuthKey::Secret(Secret::new("fifteen bytes!!"))), "weak_secret");
     let AuthKey::PublicPem(public) = &PAIRS[1].0.public else { panic!("a public key") };
     assert_eq!(refuse(AuthKey::Secret(Secret::new(public.as_bytes()))), "wrong_key");
     let p384 = EcdsaKeyPair::generate(&ECDSA_P384_SHA384_FIXED_SIGNING).unwrap();
     let private = p384.to_pkcs8v1().unwrap();
-    let mut off_curve = AsDer::<PublicKeyX509Der<'_>>::as_der(p384.public_key()).unwrap().as_ref().to_vec();
+    let mut off_curve =
+        AsDer::<PublicKeyX509Der<'_>>::as_der(p384.public_key()).unwrap().as_ref().to_vec();
     off_curve.truncate(60);
     for text in [
         String::new(),
@@ -292,7 +331,10 @@ fn a_challenge_says_what_was_wrong_only_to_who_sent_a_token() {
     let url = "https://rf/.well-known/oauth-protected-resource/mcp";
     let missing = refused("missing_token", "this server wants a bearer token");
     assert_eq!(challenge(&missing, None), "Bearer realm=\"ringfence\"");
-    assert_eq!(challenge(&missing, Some(url)), format!("Bearer realm=\"ringfence\", resource_metadata=\"{url}\""));
+    assert_eq!(
+        challenge(&missing, Some(url)),
+        format!("Bearer realm=\"ringfence\", resource_metadata=\"{url}\"")
+    );
     let expired = refused("expired", "the token has \"expired\"\r\nX: y");
     assert_eq!(
         challenge(&expired, None),
@@ -317,7 +359,8 @@ fn times_may_have_fractions_and_say_how_long_a_token_is_valid() {
     for exp in [json!(now + 600.5), json!(now - 5.25), json!(1e300), json!(4_102_444_800_u64)] {
         outcome(json!({"exp": exp})).unwrap_or_else(|error| panic!("{exp}: {error}"));
     }
-    let left = outcome(json!({"exp": now + 600.5, "nbf": now - 0.5})).unwrap().valid_for.as_secs_f64();
+    let left =
+        outcome(json!({"exp": now + 600.5, "nbf": now - 0.5})).unwrap().valid_for.as_secs_f64();
     assert!((500.0..=631.0).contains(&left), "{left}");
     for (changes, reason) in [
         (json!({"exp": now - 31.5}), "expired"),

@@ -125,7 +125,11 @@ mod tests {
             json!({"a": {"b": {"c": [[[1]]]}}}),
             json!("text, with [ and {"),
         ] {
-            assert_eq!(Outline::scan(value.to_string().as_bytes()).values, count(&value), "{value}");
+            assert_eq!(
+                Outline::scan(value.to_string().as_bytes()).values,
+                count(&value),
+                "{value}"
+            );
         }
     }
 
@@ -145,7 +149,10 @@ mod tests {
     fn the_id_of_a_request_is_found_wherever_it_is() {
         let id = |text: &str| Outline::scan(text.as_bytes()).request_id(text.as_bytes());
         assert_eq!(id(r#"{"id": 7, "method": "x"}"#), Some(json!(7)));
-        assert_eq!(id(r#"{"params": {"id": 8}, "method": "x", "id":"a\"}" }"#), Some(json!("a\"}")));
+        assert_eq!(
+            id(r#"{"params": {"id": 8}, "method": "x", "id":"a\"}" }"#),
+            Some(json!("a\"}"))
+        );
         assert_eq!(id(r#"{"params": {"id": 8}, "method": "x"}"#), None);
         assert_eq!(id(r#"{"a": "id", "method": "x"}"#), None);
         assert_eq!(id(r#"{"id": 7, "result": {}}"#), None, "the id of a request of ours");
@@ -154,7 +161,17 @@ mod tests {
 
     #[test]
     fn no_bytes_make_it_fail() {
-        for bytes in [&b""[..], b"\"", b"\"\\", b"]]]]", b"{\"id\":", b"{\"id\"", b":::", b"{:}", b"\xff\xfe"] {
+        for bytes in [
+            &b""[..],
+            b"\"",
+            b"\"\\",
+            b"]]]]",
+            b"{\"id\":",
+            b"{\"id\"",
+            b":::",
+            b"{:}",
+            b"\xff\xfe",
+        ] {
             let outline = Outline::scan(bytes);
             let _ = outline.request_id(bytes);
             assert!(outline.check().is_ok());

@@ -21,17 +21,24 @@ const STATES: [&str; 2] = ["codex/sandbox-state", "codex/sandbox-state-meta"];
 
 /// Declared so that Codex tells us; only the presence of the keys counts.
 pub fn capabilities() -> ExperimentalCapabilities {
-    let declared = json!({"codex/sandbox-state": {"version": "1.0.0"}, "codex/sandbox-state-meta": {}});
+    let declared =
+        json!({"codex/sandbox-state": {"version": "1.0.0"}, "codex/sandbox-state-meta": {}});
     serde_json::from_value(declared).unwrap_or_default()
 }
 
 /// The sandbox that counts for a call: what came with it, else what was pushed to its session, else to its pipe.
-pub fn narrowing(meta: &RequestMetaObject, session: &Session, line: &Line) -> Option<Arc<Narrowing>> {
+pub fn narrowing(
+    meta: &RequestMetaObject,
+    session: &Session,
+    line: &Line,
+) -> Option<Arc<Narrowing>> {
     let told: Vec<&Value> = STATES.iter().filter_map(|key| meta.get(*key)).collect();
     match told[..] {
         [] => session.narrowing().or_else(|| line.session.narrowing().filter(|_| line.lasting)),
         // Both keys say the same, or nothing that can be relied on.
-        [one, other] if one != other => Some(Arc::new(unreadable("the two states of a call differ"))),
+        [one, other] if one != other => {
+            Some(Arc::new(unreadable("the two states of a call differ")))
+        }
         [state, ..] => Some(Arc::new(state::read(state).unwrap_or_else(|why| unreadable(&why)))),
     }
 }
@@ -39,7 +46,9 @@ pub fn narrowing(meta: &RequestMetaObject, session: &Session, line: &Line) -> Op
 /// Whether the client that sent this `_meta` says that it answers without a person.
 pub fn answers_unseen(meta: &RequestMetaObject) -> bool {
     let turn = meta.get("x-codex-turn-metadata");
-    let says = |key: &str, value: &str| turn.and_then(|turn| turn.get(key)).is_some_and(|found| found == value);
+    let says = |key: &str, value: &str| {
+        turn.and_then(|turn| turn.get(key)).is_some_and(|found| found == value)
+    };
     says("turn_trigger", "exec") || says("sandbox_mode", "danger-full-access")
 }
 
@@ -50,7 +59,11 @@ pub struct Pushed(std::result::Result<(), String>);
 
 impl Pushed {
     /// Takes the state of a message, if it is one that pushes a state.
-    pub fn take(method: Option<&Value>, params: Option<&Value>, session: &Session) -> Option<Pushed> {
+    pub fn take(
+        method: Option<&Value>,
+        params: Option<&Value>,
+        session: &Session,
+    ) -> Option<Pushed> {
         if method.and_then(Value::as_str) != Some(UPDATE) {
             return None;
         }
@@ -62,7 +75,11 @@ impl Pushed {
 
     /// Beside the message, or beside the HTTP request that carried it.
     pub fn of(extensions: &Extensions) -> Option<Pushed> {
-        let parts = || extensions.get::<::http::request::Parts>().and_then(|parts| parts.extensions.get::<Pushed>());
+        let parts = || {
+            extensions
+                .get::<::http::request::Parts>()
+                .and_then(|parts| parts.extensions.get::<Pushed>())
+        };
         extensions.get::<Pushed>().or_else(parts).cloned()
     }
 
@@ -86,6 +103,8 @@ pub fn no_session() -> Error {
 
 fn unreadable(why: &str) -> Narrowing {
     let why: String = why.chars().take(200).map(|c| if c.is_control() { '?' } else { c }).collect();
-    tracing::warn!("a client's sandbox state cannot be read ({why}): read-only and without network until it can");
+    tracing::warn!(
+        "a client's sandbox state cannot be read ({why}): read-only and without network until it can"
+    );
     Narrowing::most_restrictive()
 }

@@ -10,7 +10,9 @@ use rmcp::model::*;
 use rmcp::service::{NotificationContext, Peer, RequestContext, RoleServer, SubscriptionContext};
 use serde_json::Value;
 
-use super::methods::{METHODS, REMOVED_IN_STATELESS, initialize, mcp_capabilities, tools_call, tools_list};
+use super::methods::{
+    METHODS, REMOVED_IN_STATELESS, initialize, mcp_capabilities, tools_call, tools_list,
+};
 use super::server::Line;
 use super::{Server, codex, legacy, meta, render, shaping, version};
 use crate::base::change::Change;
@@ -42,11 +44,16 @@ impl Handler {
         let shown: String = method.chars().take(64).collect();
         match legacy::is_spoken(&self.server) {
             true => legacy::unknown_method(&shown),
-            false => refused(Error::new(Kind::MethodNotFound, format!("there is no method `{shown}`"))),
+            false => {
+                refused(Error::new(Kind::MethodNotFound, format!("there is no method `{shown}`")))
+            }
         }
     }
 
-    pub(super) fn admitted(&self, context: &RequestContext<RoleServer>) -> Answer<(Line, String, bool)> {
+    pub(super) fn admitted(
+        &self,
+        context: &RequestContext<RoleServer>,
+    ) -> Answer<(Line, String, bool)> {
         self.admit(context).map_err(refused)
     }
 }
@@ -61,13 +68,19 @@ pub(super) fn refused(error: Error) -> ErrorData {
 pub(super) fn line_of(extensions: &Extensions) -> Result<Line> {
     extensions
         .get::<Line>()
-        .or_else(|| extensions.get::<::http::request::Parts>().and_then(|parts| parts.extensions.get::<Line>()))
+        .or_else(|| {
+            extensions
+                .get::<::http::request::Parts>()
+                .and_then(|parts| parts.extensions.get::<Line>())
+        })
         .cloned()
         .ok_or_else(|| Error::internal("a request arrived without its connection"))
 }
 
 pub(super) fn client_of(context: &RequestContext<RoleServer>) -> Client {
-    context.client_info().map_or_else(Client::default, |info| Client { name: info.name, version: info.version })
+    context
+        .client_info()
+        .map_or_else(Client::default, |info| Client { name: info.name, version: info.version })
 }
 
 impl ServerHandler for Handler {
@@ -85,7 +98,10 @@ impl ServerHandler for Handler {
         context: RequestContext<RoleServer>,
     ) -> Answer<InitializeResult> {
         let agreed = version::negotiate(request.protocol_version.as_str()).map_err(refused)?;
-        let client = Client { name: request.client_info.name.clone(), version: request.client_info.version.clone() };
+        let client = Client {
+            name: request.client_info.name.clone(),
+            version: request.client_info.version.clone(),
+        };
         self.server.pipeline.refresh().await;
         let line = line_of(&context.extensions).ok();
         let workspace = line.as_ref().map(|line| line.session.workspace.path());
@@ -135,8 +151,14 @@ impl ServerHandler for Handler {
     ) -> Answer<CallToolResponse> {
         let (line, protocol, stateless) = self.admitted(&context)?;
         let client = client_of(&context);
-        let incoming =
-            tools_call::Incoming { server: &self.server, line, client, protocol, stateless, context: &context };
+        let incoming = tools_call::Incoming {
+            server: &self.server,
+            line,
+            client,
+            protocol,
+            stateless,
+            context: &context,
+        };
         tools_call::call(incoming, request).await
     }
 
@@ -161,11 +183,14 @@ impl ServerHandler for Handler {
         if request.method == "mcp.capabilities" {
             let line = line_of(&context.extensions).ok();
             let session = line.as_ref().map(|line| &*line.session);
-            return Ok(CustomResult::new(mcp_capabilities::capabilities(&self.server, session).await));
+            return Ok(CustomResult::new(
+                mcp_capabilities::capabilities(&self.server, session).await,
+            ));
         }
         if request.method == codex::UPDATE {
             self.admitted(&context)?;
-            let pushed = codex::Pushed::of(&context.extensions).ok_or_else(|| refused(codex::no_session()))?;
+            let pushed = codex::Pushed::of(&context.extensions)
+                .ok_or_else(|| refused(codex::no_session()))?;
             pushed.answer().map_err(refused)?;
             return Ok(CustomResult::new(serde_json::json!({})));
         }
@@ -174,19 +199,27 @@ impl ServerHandler for Handler {
             let session = self.session_of(&line, stateless, &context).map_err(refused)?;
             self.server.pipeline.refresh().await;
             let state = self.server.pipeline.state();
-            let answer = shaping::update(request.params.as_ref(), &session, &state).map_err(refused)?;
+            let answer =
+                shaping::update(request.params.as_ref(), &session, &state).map_err(refused)?;
             return Ok(CustomResult::new(answer));
         }
         let method = request.method.as_str();
-        let stateless = context.protocol_version().is_some_and(|spoken| spoken.as_str() >= version::STATELESS);
+        let stateless =
+            context.protocol_version().is_some_and(|spoken| spoken.as_str() >= version::STATELESS);
         // The engine hands us what it could not read: either a method nobody knows, or parameters that do not fit.
         if METHODS.contains(&method) && !(stateless && REMOVED_IN_STATELESS.contains(&method)) {
-            return Err(refused(Error::invalid_arguments(format!("the parameters of `{method}` do not fit"))));
+            return Err(refused(Error::invalid_arguments(format!(
+                "the parameters of `{method}` do not fit"
+            ))));
         }
         Err(self.unknown_method(method))
     }
 
-    async fn set_level(&self, _request: SetLevelRequestParams, context: RequestContext<RoleServer>) -> Answer<()> {
+    async fn set_level(
+        &self,
+        _request: SetLevelRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Answer<()> {
         let (_, _, stateless) = self.admitted(&context)?;
         match stateless || legacy::is_spoken(&self.server) {
             true => Err(self.unknown_method("logging/setLevel")),
@@ -200,7 +233,10 @@ impl ServerHandler for Handler {
         }
     }
 
-    fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
+    fn accepted_subscription_filter(
+        &self,
+        requested: &SubscriptionFilter,
+    ) -> Option<SubscriptionFilter> {
         Some(requested.clone())
     }
 
@@ -224,19 +260,32 @@ impl ServerHandler for Handler {
         }
     }
 
-    async fn get_task(&self, request: GetTaskParams, context: RequestContext<RoleServer>) -> Answer<GetTaskResult> {
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Answer<GetTaskResult> {
         let (line, ..) = self.admitted(&context)?;
-        let task = self.server.tasks.look(&line.principal, &request.task_id).await.map_err(refused)?;
+        let task =
+            self.server.tasks.look(&line.principal, &request.task_id).await.map_err(refused)?;
         Ok(GetTaskResult::new(task))
     }
 
-    async fn update_task(&self, request: UpdateTaskParams, context: RequestContext<RoleServer>) -> Answer<()> {
+    async fn update_task(
+        &self,
+        request: UpdateTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Answer<()> {
         let (line, ..) = self.admitted(&context)?;
         let answers = request.input_responses;
         self.server.tasks.answer(&line.principal, &request.task_id, answers).await.map_err(refused)
     }
 
-    async fn cancel_task(&self, request: CancelTaskParams, context: RequestContext<RoleServer>) -> Answer<()> {
+    async fn cancel_task(
+        &self,
+        request: CancelTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Answer<()> {
         let (line, ..) = self.admitted(&context)?;
         self.server.tasks.cancel(&line.principal, &request.task_id).map_err(refused)
     }
@@ -295,26 +344,46 @@ impl ServerHandler for Handler {
         super::fixtures::resource(request)
     }
 
-    async fn subscribe(&self, _request: SubscribeRequestParams, context: RequestContext<RoleServer>) -> Answer<()> {
+    async fn subscribe(
+        &self,
+        _request: SubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Answer<()> {
         self.fixtures(&context, "resources/subscribe")
     }
 
-    async fn unsubscribe(&self, _request: UnsubscribeRequestParams, context: RequestContext<RoleServer>) -> Answer<()> {
+    async fn unsubscribe(
+        &self,
+        _request: UnsubscribeRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Answer<()> {
         self.fixtures(&context, "resources/unsubscribe")
     }
 }
 
 impl Handler {
     /// The session that a request belongs to.
-    fn view_of(&self, line: &Line, stateless: bool, context: &RequestContext<RoleServer>) -> Result<View> {
+    fn view_of(
+        &self,
+        line: &Line,
+        stateless: bool,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<View> {
         match stateless {
-            true => self.server.view_by_handle(line, context.meta.get(meta::SESSION).and_then(Value::as_str)),
+            true => self
+                .server
+                .view_by_handle(line, context.meta.get(meta::SESSION).and_then(Value::as_str)),
             false => Ok(View { session: Arc::clone(&line.session), lasting: line.lasting }),
         }
     }
 
     /// The session that something is to be kept in.
-    fn session_of(&self, line: &Line, stateless: bool, context: &RequestContext<RoleServer>) -> Result<Arc<Session>> {
+    fn session_of(
+        &self,
+        line: &Line,
+        stateless: bool,
+        context: &RequestContext<RoleServer>,
+    ) -> Result<Arc<Session>> {
         let view = self.view_of(line, stateless, context)?;
         Some(view.session).filter(|_| view.lasting).ok_or_else(|| {
             Error::new(Kind::InvalidRequest, "there is no session that this could be kept in")

@@ -21,7 +21,11 @@ use crate::session::Principal;
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Host, Origin and Sec-Fetch-Site: a web page must not reach a local server under another name (DNS rebinding).
-pub(super) async fn check_names(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub(super) async fn check_names(
+    State(app): State<Arc<App>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let http = &app.server.config.http;
     let refused = |reason, message| {
         let hint = "Use a loopback name, or let the operator add yours to [http] allowed_hosts or allowed_origins.";
@@ -33,17 +37,27 @@ pub(super) async fn check_names(State(app): State<Arc<App>>, request: Request, n
         .and_then(|host| host.to_str().ok())
         .or_else(|| request.uri().authority().map(|authority| authority.as_str()));
     let public = http.public_url.as_deref().and_then(origin_of);
-    let is_public = |host: &str| public.is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(host));
-    if !host.is_some_and(|host| is_loopback_name(host) || is_listed(host, &http.allowed_hosts) || is_public(host)) {
+    let is_public =
+        |host: &str| public.is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(host));
+    if !host.is_some_and(|host| {
+        is_loopback_name(host) || is_listed(host, &http.allowed_hosts) || is_public(host)
+    }) {
         return refused("host", "this Host is not allowed");
     }
     let is_listed_origin = |origin: &str| {
-        http.allowed_origins.iter().any(|listed| listed == origin) || public.is_some_and(|(public, _)| public == origin)
+        http.allowed_origins.iter().any(|listed| listed == origin)
+            || public.is_some_and(|(public, _)| public == origin)
     };
     // A browser says where a request comes from, also when it sends no Origin. Pages of other sites, and of this site
     // under another port or name, have no business here unless the operator lists their origin.
-    let listed = request.headers().get(ORIGIN).and_then(|origin| origin.to_str().ok()).is_some_and(is_listed_origin);
-    let own = |site: &HeaderValue| ["none", "same-origin"].iter().any(|own| site.as_bytes() == own.as_bytes());
+    let listed = request
+        .headers()
+        .get(ORIGIN)
+        .and_then(|origin| origin.to_str().ok())
+        .is_some_and(is_listed_origin);
+    let own = |site: &HeaderValue| {
+        ["none", "same-origin"].iter().any(|own| site.as_bytes() == own.as_bytes())
+    };
     if !listed && !request.headers().get_all(FETCH_SITE).iter().all(own) {
         return refused("fetch_site", "this request comes from another site");
     }
@@ -83,12 +97,15 @@ fn is_loopback_name(authority: &str) -> bool {
 }
 
 fn is_port(text: &str) -> bool {
-    text.strip_prefix(':').is_some_and(|port| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()))
+    text.strip_prefix(':')
+        .is_some_and(|port| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 fn is_listed(host: &str, allowed: &[String]) -> bool {
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    allowed.iter().any(|listed| listed.eq_ignore_ascii_case(host) || listed.eq_ignore_ascii_case(name))
+    allowed
+        .iter()
+        .any(|listed| listed.eq_ignore_ascii_case(host) || listed.eq_ignore_ascii_case(name))
 }
 
 /// The token when auth is on; the owner of the connection when it is off.
@@ -111,7 +128,8 @@ pub(super) async fn authenticate(
         }
     };
     // For the log alone.
-    let from = |error: Error| error.source(std::io::Error::other(format!("from {}", connection.remote())));
+    let from =
+        |error: Error| error.source(std::io::Error::other(format!("from {}", connection.remote())));
     let (principal, end) = match identity {
         Ok(identity) => identity,
         Err(error) => return refuse(&app, request.headers(), from(error)),
@@ -139,7 +157,8 @@ fn refuse(app: &App, headers: &HeaderMap, error: Error) -> Response {
     let mut response = json_error(None, &error);
     if error.kind() == Kind::Unauthenticated {
         let metadata = metadata_url(app, headers);
-        if let Ok(challenge) = HeaderValue::from_str(&auth::challenge(&error, metadata.as_deref())) {
+        if let Ok(challenge) = HeaderValue::from_str(&auth::challenge(&error, metadata.as_deref()))
+        {
             response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
         }
     }
@@ -168,23 +187,35 @@ const METADATA: &str = "/.well-known/oauth-protected-resource";
 fn metadata_url(app: &App, headers: &HeaderMap) -> Option<String> {
     app.server.config.auth.as_ref()?.issuer.as_ref()?;
     let url = public_url(app, headers);
-    let path_at = url.find("://").and_then(|at| Some(at + 3 + url.get(at + 3..)?.find('/')?)).unwrap_or(url.len());
+    let path_at = url
+        .find("://")
+        .and_then(|at| Some(at + 3 + url.get(at + 3..)?.find('/')?))
+        .unwrap_or(url.len());
     let (origin, prefix) = url.split_at(path_at);
     Some(format!("{origin}{METADATA}{prefix}/mcp"))
 }
 
 /// RFC 9728, when there is an issuer to name.
-pub(super) async fn resource_metadata(State(app): State<Arc<App>>, uri: Uri, headers: HeaderMap) -> Response {
-    let known =
-        |url: &String| url.ends_with(uri.path()) || [METADATA, &format!("{METADATA}/mcp")].contains(&uri.path());
+pub(super) async fn resource_metadata(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    let known = |url: &String| {
+        url.ends_with(uri.path()) || [METADATA, &format!("{METADATA}/mcp")].contains(&uri.path())
+    };
     let issuer = app.server.config.auth.as_ref().and_then(|auth| auth.issuer.as_deref());
     match (issuer, metadata_url(&app, &headers).filter(known)) {
         (Some(issuer), Some(_)) => {
             let resource = format!("{}/mcp", public_url(&app, &headers));
             json_response(200, &auth::protected_resource_metadata(issuer, &resource))
         }
-        (None, _) => json_error(None, &Error::new(Kind::NotFound, "no authorization server is configured")),
-        (Some(_), None) => json_error(None, &Error::new(Kind::NotFound, "this resource is not served here")),
+        (None, _) => {
+            json_error(None, &Error::new(Kind::NotFound, "no authorization server is configured"))
+        }
+        (Some(_), None) => {
+            json_error(None, &Error::new(Kind::NotFound, "this resource is not served here"))
+        }
     }
 }
 
@@ -194,7 +225,8 @@ mod tests {
 
     #[test]
     fn only_loopback_names_pass_by_themselves() {
-        for name in ["localhost", "LOCALHOST:1", "127.0.0.1", "127.0.0.1:8080", "[::1]", "[::1]:80"] {
+        for name in ["localhost", "LOCALHOST:1", "127.0.0.1", "127.0.0.1:8080", "[::1]", "[::1]:80"]
+        {
             assert!(is_loopback_name(name), "{name}");
         }
         for name in [

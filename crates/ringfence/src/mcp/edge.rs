@@ -40,13 +40,18 @@ pub fn judge(bytes: &[u8]) -> Verdict {
         }
     };
     if !settle(&mut value) {
-        return refuse(None, Error::new(Kind::ParseError, "this is not JSON: a number is out of range"));
+        return refuse(
+            None,
+            Error::new(Kind::ParseError, "this is not JSON: a number is out of range"),
+        );
     }
     let Value::Object(mut message) = value else {
         return refuse(None, not_an_object(&value));
     };
     // The README of Codex's shell server prints this one request without `jsonrpc`.
-    if !message.contains_key("jsonrpc") && message.get("method").is_some_and(|method| method == codex::UPDATE) {
+    if !message.contains_key("jsonrpc")
+        && message.get("method").is_some_and(|method| method == codex::UPDATE)
+    {
         message.insert("jsonrpc".to_owned(), json!("2.0"));
     }
     if message.get("id").is_some_and(Value::is_null) && message.contains_key("method") {
@@ -57,7 +62,9 @@ pub fn judge(bytes: &[u8]) -> Verdict {
     match check(&message) {
         Ok(()) => Verdict::Pass(message),
         Err(error)
-            if id.is_none() && !message.contains_key("id") && message.get("method").is_some_and(Value::is_string) =>
+            if id.is_none()
+                && !message.contains_key("id")
+                && message.get("method").is_some_and(Value::is_string) =>
         {
             // A notification is never answered, not even a broken one.
             tracing::info!("a broken notification was ignored: {}", error.log_line());
@@ -142,7 +149,9 @@ pub fn stamp(message: &mut Value) {
             .hint("Let the headers MCP-Protocol-Version, Mcp-Method and Mcp-Name say what the body says."),
         _ => Error::new(Kind::from_code(code), text),
     };
-    if let (Value::Object(body), Some(data)) = (error.code(code).body(&TraceId::mint()), data.as_object_mut()) {
+    if let (Value::Object(body), Some(data)) =
+        (error.code(code).body(&TraceId::mint()), data.as_object_mut())
+    {
         for (key, value) in body {
             data.entry(key).or_insert(value);
         }
@@ -185,16 +194,23 @@ fn check(message: &Map<String, Value>) -> Result<()> {
         None => &empty,
         Some(Value::Object(params)) => params,
         Some(_) => {
-            return Err(Error::invalid_arguments("`params` must be an object").hint("MCP passes parameters by name."));
+            return Err(Error::invalid_arguments("`params` must be an object")
+                .hint("MCP passes parameters by name."));
         }
     };
     if params.get("_meta").is_some_and(|meta| !meta.is_object()) {
         return Err(Error::invalid_arguments("`_meta` must be an object"));
     }
     // A request that says which version it speaks is held to that version.
-    let spoken = params.get("_meta").and_then(|meta| meta.get("io.modelcontextprotocol/protocolVersion"));
-    if spoken.is_some_and(|spoken| spoken == version::STATELESS) && REMOVED_IN_STATELESS.contains(&method) {
-        return Err(Error::new(Kind::MethodNotFound, format!("{} has no `{method}`", version::STATELESS)));
+    let spoken =
+        params.get("_meta").and_then(|meta| meta.get("io.modelcontextprotocol/protocolVersion"));
+    if spoken.is_some_and(|spoken| spoken == version::STATELESS)
+        && REMOVED_IN_STATELESS.contains(&method)
+    {
+        return Err(Error::new(
+            Kind::MethodNotFound,
+            format!("{} has no `{method}`", version::STATELESS),
+        ));
     }
     match method {
         "initialize" => check_initialize(params),
@@ -204,11 +220,15 @@ fn check(message: &Map<String, Value>) -> Result<()> {
 }
 
 fn check_response(message: &Map<String, Value>) -> Result<()> {
-    let answers = message.contains_key("result") || message.get("error").is_some_and(Value::is_object);
+    let answers =
+        message.contains_key("result") || message.get("error").is_some_and(Value::is_object);
     if answers && message.contains_key("id") {
         return Ok(());
     }
-    Err(Error::new(Kind::InvalidRequest, "there is neither a `method` nor a `result` nor an `error`"))
+    Err(Error::new(
+        Kind::InvalidRequest,
+        "there is neither a `method` nor a `result` nor an `error`",
+    ))
 }
 
 fn check_initialize(params: &Map<String, Value>) -> Result<()> {
@@ -231,7 +251,10 @@ fn check_tools_call(params: &Map<String, Value>) -> Result<()> {
         return Err(Error::invalid_arguments("`name` must be the name of a tool")
             .hint("Ask `tools/list` for the tools there are."));
     }
-    if params.get("arguments").is_some_and(|arguments| !arguments.is_object() && !arguments.is_null()) {
+    if params
+        .get("arguments")
+        .is_some_and(|arguments| !arguments.is_object() && !arguments.is_null())
+    {
         return Err(Error::invalid_arguments("`arguments` must be an object"));
     }
     Ok(())
@@ -243,9 +266,12 @@ mod tests {
 
     #[test]
     fn numbers_are_read_as_everybody_reads_them() {
-        let with =
-            |number: &str| judge(format!("{{\"jsonrpc\":\"2.0\",\"method\":\"x\",\"n\":[{number}]}}").as_bytes());
-        for (number, read) in [("18446744073709551616", 18446744073709551616_f64), ("1e2", 100.0), ("2.50", 2.5)] {
+        let with = |number: &str| {
+            judge(format!("{{\"jsonrpc\":\"2.0\",\"method\":\"x\",\"n\":[{number}]}}").as_bytes())
+        };
+        for (number, read) in
+            [("18446744073709551616", 18446744073709551616_f64), ("1e2", 100.0), ("2.50", 2.5)]
+        {
             let Verdict::Pass(message) = with(number) else { panic!("{number}") };
             assert_eq!(message["n"][0], json!(read), "{number}");
         }
@@ -261,7 +287,11 @@ mod tests {
         let initialize = |version: &str| {
             let meta = json!({"io.modelcontextprotocol/protocolVersion": version});
             let params = json!({"protocolVersion": "2025-11-25", "_meta": meta});
-            judge(json!({"jsonrpc": "2.0", "id": 7, "method": "initialize", "params": params}).to_string().as_bytes())
+            judge(
+                json!({"jsonrpc": "2.0", "id": 7, "method": "initialize", "params": params})
+                    .to_string()
+                    .as_bytes(),
+            )
         };
         let Verdict::Refuse(Kind::MethodNotFound, refusal) = initialize(version::STATELESS) else {
             panic!("2026-07-28 has no initialize");

@@ -24,7 +24,9 @@ pub fn answer(error: &Error) {
         return;
     }
     // The reason is on standard error already; without a runtime the pipe closes as it would for any other program.
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+        return;
+    };
     runtime.block_on(async {
         let _ = tokio::time::timeout(WAIT, answer_first(error)).await;
     });
@@ -65,7 +67,8 @@ fn for_client(error: &Error) -> Error {
     let fact = |name: &str| error.fact(name).and_then(Value::as_str);
     let mut told = match (fact("file"), fact("summary"), fact("remedy")) {
         (Some(file), Some(summary), Some(remedy)) => {
-            let position = |name: &str| error.fact(name).and_then(Value::as_u64).unwrap_or_default();
+            let position =
+                |name: &str| error.fact(name).and_then(Value::as_u64).unwrap_or_default();
             let key = fact("key").map(|key| format!(", key `{key}`")).unwrap_or_default();
             let (line, column) = (position("line"), position("column"));
             let mut told = Error::new(
@@ -83,7 +86,8 @@ fn for_client(error: &Error) -> Error {
         }
         _ => {
             let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint());
-            Error::new(error.kind(), format!("ringfence cannot start: {}", error.message())).hint(hint)
+            Error::new(error.kind(), format!("ringfence cannot start: {}", error.message()))
+                .hint(hint)
         }
     };
     if let Some(reason) = error.reason_name() {
@@ -104,12 +108,20 @@ mod tests {
             (b"", None),
             (b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}\n", None),
             (b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n", None),
-            (b"\nnoise\n[1]\n{\"id\":null,\"method\":\"x\"}\n{\"id\":\"a\",\"method\":\"x\"}\n", Some(json!("a"))),
+            (
+                b"\nnoise\n[1]\n{\"id\":null,\"method\":\"x\"}\n{\"id\":\"a\",\"method\":\"x\"}\n",
+                Some(json!("a")),
+            ),
             (b"{\"id\":7,\"method\":\"x\"}", Some(json!(7))),
             (b"{\"id\":7,\"meth", None),
         ];
         for (input, id) in cases {
-            assert_eq!(first_request(&mut &*input).await.unwrap(), id, "{}", String::from_utf8_lossy(input));
+            assert_eq!(
+                first_request(&mut &*input).await.unwrap(),
+                id,
+                "{}",
+                String::from_utf8_lossy(input)
+            );
         }
     }
 }

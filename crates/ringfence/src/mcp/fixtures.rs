@@ -32,7 +32,9 @@ pub fn declare(capabilities: &mut ServerCapabilities) {
 
 pub fn complete(request: CompleteRequestParams) -> Answer<CompleteResult> {
     let offered: &[&str] = match &request.r#ref {
-        Reference::Prompt(prompt) if prompt.name == "test_prompt_with_arguments" => &["paris", "park", "party"],
+        Reference::Prompt(prompt) if prompt.name == "test_prompt_with_arguments" => {
+            &["paris", "park", "party"]
+        }
         Reference::Resource(_) if request.argument.name == "id" => &["1", "2", "3"],
         _ => &[],
     };
@@ -42,7 +44,9 @@ pub fn complete(request: CompleteRequestParams) -> Answer<CompleteResult> {
 }
 
 pub fn prompts() -> ListPromptsResult {
-    let argument = |name: &str, required| PromptArgument::new(name).with_description(name).with_required(required);
+    let argument = |name: &str, required| {
+        PromptArgument::new(name).with_description(name).with_required(required)
+    };
     let result = ListPromptsResult::with_all_items(vec![
         Prompt::new("test_simple_prompt", Some("One message"), None),
         Prompt::new(
@@ -56,12 +60,19 @@ pub fn prompts() -> ListPromptsResult {
             Some(vec![argument("resourceUri", true)]),
         ),
         Prompt::new("test_prompt_with_image", Some("A message with an image"), None),
-        Prompt::new("test_input_required_result_prompt", Some("A message made of what the user says"), None),
+        Prompt::new(
+            "test_input_required_result_prompt",
+            Some("A message made of what the user says"),
+            None,
+        ),
     ]);
     result.with_ttl_ms(TTL_MS).with_cache_scope(CacheScope::Private)
 }
 
-pub fn prompt(request: GetPromptRequestParams, context: &RequestContext<RoleServer>) -> Answer<GetPromptResponse> {
+pub fn prompt(
+    request: GetPromptRequestParams,
+    context: &RequestContext<RoleServer>,
+) -> Answer<GetPromptResponse> {
     let arguments = request.arguments.unwrap_or_default();
     let argument = |name: &str| arguments.get(name).and_then(Value::as_str).unwrap_or_default();
     let text = |text: &str| PromptMessage::new_text(Role::User, text);
@@ -72,9 +83,15 @@ pub fn prompt(request: GetPromptRequestParams, context: &RequestContext<RoleServ
             vec![text(&format!("Prompt with arguments: arg1='{one}', arg2='{two}'"))]
         }
         "test_prompt_with_embedded_resource" => {
-            let contents = ResourceContents::text("Embedded resource content for testing.", argument("resourceUri"));
+            let contents = ResourceContents::text(
+                "Embedded resource content for testing.",
+                argument("resourceUri"),
+            );
             let resource = ContentBlock::resource(contents.with_mime_type("text/plain"));
-            vec![PromptMessage::new(Role::User, resource), text("Please process the resource above.")]
+            vec![
+                PromptMessage::new(Role::User, resource),
+                text("Please process the resource above."),
+            ]
         }
         "test_prompt_with_image" => {
             let image = ContentBlock::Image(ImageContent::new(PNG, "image/png"));
@@ -82,11 +99,17 @@ pub fn prompt(request: GetPromptRequestParams, context: &RequestContext<RoleServ
         }
         "test_input_required_result_prompt" => {
             let said = request.input_responses.and_then(|mut said| said.remove("user_context"));
-            let stateless = context.protocol_version().is_some_and(|spoken| spoken.as_str() >= version::STATELESS);
+            let stateless = context
+                .protocol_version()
+                .is_some_and(|spoken| spoken.as_str() >= version::STATELESS);
             match (said, stateless) {
-                (Some(Value::Object(said)), _) => vec![text(&format!("The user said: {}", Value::Object(said)))],
+                (Some(Value::Object(said)), _) => {
+                    vec![text(&format!("The user said: {}", Value::Object(said)))]
+                }
                 (_, true) => return ask_for_context(),
-                (_, false) => return Err(refused(Error::invalid_arguments("this prompt needs 2026-07-28"))),
+                (_, false) => {
+                    return Err(refused(Error::invalid_arguments("this prompt needs 2026-07-28")));
+                }
             }
         }
         _ => return Err(refused(Error::new(Kind::NotFound, "there is no such prompt"))),
@@ -105,14 +128,16 @@ fn ask_for_context() -> Answer<GetPromptResponse> {
             },
         },
     });
-    let question = serde_json::from_value(question)
-        .map_err(|error| refused(Error::internal("a question does not fit the protocol").source(error)))?;
+    let question = serde_json::from_value(question).map_err(|error| {
+        refused(Error::internal("a question does not fit the protocol").source(error))
+    })?;
     let questions = InputRequests::from_iter([("user_context".to_owned(), question)]);
     Ok(InputRequiredResult::from_input_requests(questions).into())
 }
 
 pub fn resources() -> ListResourcesResult {
-    let resource = |uri: &str, name: &str, mime: &str| Resource::new(uri, name).with_mime_type(mime);
+    let resource =
+        |uri: &str, name: &str, mime: &str| Resource::new(uri, name).with_mime_type(mime);
     let result = ListResourcesResult::with_all_items(vec![
         resource("test://static-text", "Static text", "text/plain"),
         resource("test://static-binary", "Static image", "image/png"),
@@ -122,7 +147,8 @@ pub fn resources() -> ListResourcesResult {
 }
 
 pub fn resource_templates() -> ListResourceTemplatesResult {
-    let template = ResourceTemplate::new("test://template/{id}/data", "Data by id").with_mime_type("application/json");
+    let template = ResourceTemplate::new("test://template/{id}/data", "Data by id")
+        .with_mime_type("application/json");
     ListResourceTemplatesResult::with_all_items(vec![template])
         .with_ttl_ms(TTL_MS)
         .with_cache_scope(CacheScope::Private)
@@ -132,14 +158,21 @@ pub fn resource(request: ReadResourceRequestParams) -> Answer<ReadResourceRespon
     let uri = request.uri.as_str();
     let template = uri.strip_prefix("test://template/").and_then(|rest| rest.strip_suffix("/data"));
     let contents = match (uri, template) {
-        ("test://static-text", _) => text("This is the content of the static text resource.", uri, "text/plain"),
+        ("test://static-text", _) => {
+            text("This is the content of the static text resource.", uri, "text/plain")
+        }
         ("test://watched-resource", _) => text("Watched resource content.", uri, "text/plain"),
         ("test://static-binary", _) => ResourceContents::blob(PNG, uri).with_mime_type("image/png"),
         (_, Some(id)) => {
-            let data = json!({"id": id, "templateTest": true, "data": format!("Data for ID: {id}")});
+            let data =
+                json!({"id": id, "templateTest": true, "data": format!("Data for ID: {id}")});
             text(&data.to_string(), uri, "application/json")
         }
-        _ => return Err(refused(Error::new(Kind::NotFound, "there is no such resource").with("uri", uri))),
+        _ => {
+            return Err(refused(
+                Error::new(Kind::NotFound, "there is no such resource").with("uri", uri),
+            ));
+        }
     };
     let result = ReadResourceResult::new(vec![contents]);
     Ok(result.with_ttl_ms(TTL_MS).with_cache_scope(CacheScope::Private).into())
@@ -164,10 +197,19 @@ mod tests {
             registry.tools().iter().map(|tool| tool.spec().name.clone()).collect()
         };
         let shipped = names(&server.pipeline.state().registry);
-        let fixtures: Vec<String> = crate::tools::fixtures::all().iter().map(|tool| tool.spec().name.clone()).collect();
-        assert!(!shipped.is_empty() && fixtures.iter().all(|name| !shipped.contains(name)), "{shipped:?}");
-        let capabilities = initialize::info(&server, &crate::session::Client::default(), None).capabilities;
-        assert!(capabilities.prompts.is_none() && capabilities.resources.is_none() && !capabilities.supports_tasks());
+        let fixtures: Vec<String> =
+            crate::tools::fixtures::all().iter().map(|tool| tool.spec().name.clone()).collect();
+        assert!(
+            !shipped.is_empty() && fixtures.iter().all(|name| !shipped.contains(name)),
+            "{shipped:?}"
+        );
+        let capabilities =
+            initialize::info(&server, &crate::session::Client::default(), None).capabilities;
+        assert!(
+            capabilities.prompts.is_none()
+                && capabilities.resources.is_none()
+                && !capabilities.supports_tasks()
+        );
         let mut config = crate::config::Config::clone(&server.config);
         config.conformance_fixtures = true;
         assert_eq!(names(&Registry::new(&config)), [shipped, fixtures].concat());

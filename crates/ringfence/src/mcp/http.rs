@@ -21,7 +21,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use axum::{Extension, Router};
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
-use rmcp::transport::streamable_http_server::{SessionManager, StreamableHttpServerConfig, StreamableHttpService};
+use rmcp::transport::streamable_http_server::{
+    SessionManager, StreamableHttpServerConfig, StreamableHttpService,
+};
 use serde_json::{Map, Value, json};
 
 pub(super) use self::held::{hold, hold_until};
@@ -85,7 +87,11 @@ fn router(app: Arc<App>) -> Router {
         .route("/.well-known/oauth-protected-resource", get(resource_metadata))
         .route("/.well-known/oauth-protected-resource/{*resource}", get(resource_metadata))
         .fallback(|| async {
-            json_error(None, &Error::new(Kind::NotFound, "there is nothing here").hint("The endpoint is POST /mcp."))
+            json_error(
+                None,
+                &Error::new(Kind::NotFound, "there is nothing here")
+                    .hint("The endpoint is POST /mcp."),
+            )
         })
         .layer(from_fn_with_state(Arc::clone(&app), check_names))
         .with_state(app)
@@ -105,7 +111,11 @@ impl App {
             .disable_allowed_hosts();
         Ok(Arc::new(App {
             verifier: server.config.auth.as_ref().map(Verifier::new).transpose()?,
-            engine: StreamableHttpService::new(move || Ok(handler.clone()), Arc::clone(&manager), config),
+            engine: StreamableHttpService::new(
+                move || Ok(handler.clone()),
+                Arc::clone(&manager),
+                config,
+            ),
             manager,
             sessions: Arc::default(),
             places: Arc::default(),
@@ -174,29 +184,48 @@ pub(super) fn json_response(status: u16, body: &Value) -> Response {
     (status, [(CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 
-async fn mcp(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>, request: Request) -> Response {
+async fn mcp(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Response {
     let answer = match *request.method() {
         Method::POST => receive(&app, &caller, request).await,
         Method::GET | Method::DELETE => on_session(&app, &caller, request).await,
-        _ => Err((None, Error::new(Kind::MethodNotFound, "use POST, GET or DELETE").reason("http_method"))),
+        _ => Err((
+            None,
+            Error::new(Kind::MethodNotFound, "use POST, GET or DELETE").reason("http_method"),
+        )),
     };
     answer.unwrap_or_else(|(id, error)| json_error(id, &error))
 }
 
 /// A body that did not arrive in [`BODY_TIME`].
 pub(super) fn slow_body() -> Error {
-    Error::new(Kind::InvalidRequest, "the body did not arrive in time").reason("slow_body").hint("Send it again.")
+    Error::new(Kind::InvalidRequest, "the body did not arrive in time")
+        .reason("slow_body")
+        .hint("Send it again.")
 }
 
 type Refused = (Option<Value>, Error);
 
 /// `GET` (the stream of server messages) and `DELETE` (the end) of a 2025 session.
-async fn on_session(app: &Arc<App>, caller: &Caller, mut request: Request) -> std::result::Result<Response, Refused> {
-    let stateless = header(request.headers(), &VERSION).is_some_and(|version| version == version::STATELESS);
+async fn on_session(
+    app: &Arc<App>,
+    caller: &Caller,
+    mut request: Request,
+) -> std::result::Result<Response, Refused> {
+    let stateless =
+        header(request.headers(), &VERSION).is_some_and(|version| version == version::STATELESS);
     let Some(id) = header(request.headers(), &SESSION).filter(|_| !stateless) else {
-        let error = Error::new(Kind::InvalidRequest, "GET and DELETE are for the sessions of 2025 clients");
-        let error = error.hint("Send the Mcp-Session-Id that `initialize` gave; 2026-07-28 knows POST alone.");
-        return Err((None, if stateless { error.reason("http_method") } else { error.reason("not_initialized") }));
+        let error =
+            Error::new(Kind::InvalidRequest, "GET and DELETE are for the sessions of 2025 clients");
+        let error = error
+            .hint("Send the Mcp-Session-Id that `initialize` gave; 2026-07-28 knows POST alone.");
+        return Err((
+            None,
+            if stateless { error.reason("http_method") } else { error.reason("not_initialized") },
+        ));
     };
     let refused = |error: Error| (None, error);
     let (line, streams) = app.sessions.find(&id, &caller.principal).map_err(refused)?;
@@ -215,7 +244,11 @@ async fn on_session(app: &Arc<App>, caller: &Caller, mut request: Request) -> st
 }
 
 /// `POST`: one message.
-async fn receive(app: &Arc<App>, caller: &Caller, request: Request) -> std::result::Result<Response, Refused> {
+async fn receive(
+    app: &Arc<App>,
+    caller: &Caller,
+    request: Request,
+) -> std::result::Result<Response, Refused> {
     let (mut parts, body) = request.into_parts();
     check_media(&mut parts.headers).map_err(|error| (None, error))?;
     let limit = app.server.config.limits.message_bytes;
@@ -270,7 +303,8 @@ async fn receive(app: &Arc<App>, caller: &Caller, request: Request) -> std::resu
     }
     if method == "notifications/cancelled" && session.is_some() {
         // Past the engine's queue, which stands still while a client does not read.
-        let request = message.get("params").and_then(|params| params.get("requestId")).map(Value::to_string);
+        let request =
+            message.get("params").and_then(|params| params.get("requestId")).map(Value::to_string);
         app.server.cancel(&line.session.id, &request.unwrap_or_default(), Cause::Client);
     }
     if session.is_none() {
@@ -299,14 +333,18 @@ async fn receive(app: &Arc<App>, caller: &Caller, request: Request) -> std::resu
 /// What a client pushes about its sandbox, taken before the message is passed on. Without a session of its own it
 /// belongs to the one whose handle comes along.
 fn pushed(app: &App, line: &Line, message: &Map<String, Value>) -> Result<Option<codex::Pushed>> {
-    if message.get("method").and_then(Value::as_str) != Some(codex::UPDATE) || legacy::is_spoken(&app.server) {
+    if message.get("method").and_then(Value::as_str) != Some(codex::UPDATE)
+        || legacy::is_spoken(&app.server)
+    {
         return Ok(None);
     }
     let params = message.get("params");
     let session = match line.lasting {
         true => Arc::clone(&line.session),
         false => {
-            let handle = params.and_then(|params| params.get("_meta")).and_then(|about| about.get(meta::SESSION));
+            let handle = params
+                .and_then(|params| params.get("_meta"))
+                .and_then(|about| about.get(meta::SESSION));
             let view = app.server.view_by_handle(line, handle.and_then(Value::as_str))?;
             Some(view.session).filter(|_| view.lasting).ok_or_else(codex::no_session)?
         }
@@ -322,7 +360,10 @@ fn header(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
 /// else is told.
 fn check_media(headers: &mut HeaderMap) -> Result<()> {
     if !headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(|value| {
-        value.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json"))
+        value
+            .split(';')
+            .next()
+            .is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json"))
     }) {
         return Err(Error::new(Kind::InvalidRequest, "the body must be JSON")
             .reason("media_type")
@@ -353,13 +394,17 @@ fn is_stateless(message: &Map<String, Value>, headers: &HeaderMap) -> Result<boo
         && !version::supported().contains(&said)
     {
         let shown: String = said.chars().take(64).collect();
-        return Err(Error::new(Kind::UnsupportedVersion, "this MCP-Protocol-Version is not supported")
-            .code(-32022)
-            .with("supported", json!(version::supported()))
-            .with("requested", shown));
+        return Err(Error::new(
+            Kind::UnsupportedVersion,
+            "this MCP-Protocol-Version is not supported",
+        )
+        .code(-32022)
+        .with("supported", json!(version::supported()))
+        .with("requested", shown));
     }
     let speaks = own.and_then(Value::as_str).or(said);
-    Ok(method != "initialize" && (method == "server/discover" || speaks.is_some_and(|it| it >= version::STATELESS)))
+    Ok(method != "initialize"
+        && (method == "server/discover" || speaks.is_some_and(|it| it >= version::STATELESS)))
 }
 
 /// Gives the engine's own refusals the shape that all of ours have.

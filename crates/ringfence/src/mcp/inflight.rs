@@ -35,17 +35,25 @@ impl InFlight {
     pub fn received(&self, message: &Map<String, Value>) -> Result<(), Value> {
         let mut ids = self.lock();
         if message.get("method").is_some_and(|method| method == "notifications/cancelled") {
-            let id = message.get("params").and_then(|params| params.get("requestId")).map(Value::to_string);
+            let id = message
+                .get("params")
+                .and_then(|params| params.get("requestId"))
+                .map(Value::to_string);
             ids.cancel(id.unwrap_or_default());
         }
-        let Some(id) = message.get("id").filter(|_| message.contains_key("method")) else { return Ok(()) };
+        let Some(id) = message.get("id").filter(|_| message.contains_key("method")) else {
+            return Ok(());
+        };
         let refused = |error: Error| Err(edge::refusal(Some(id.clone()), &error));
         let text = id.to_string();
         if ids.open.contains(&text) || ids.cancelled.contains(&text) {
             return refused(duplicate_id());
         }
         if ids.open.len() + self.unread.load(Ordering::Relaxed) >= LIMIT {
-            return refused(Error::new(Kind::ResourceExhausted, format!("{LIMIT} requests are in flight already")));
+            return refused(Error::new(
+                Kind::ResourceExhausted,
+                format!("{LIMIT} requests are in flight already"),
+            ));
         }
         ids.open.insert(text);
         Ok(())
@@ -123,12 +131,19 @@ mod tests {
         let ids = InFlight::default();
         for id in 0..LIMIT * 4 {
             ask(&ids, id).unwrap();
-            send(&ids, json!({"method": "notifications/cancelled", "params": {"requestId": id}})).unwrap();
+            send(&ids, json!({"method": "notifications/cancelled", "params": {"requestId": id}}))
+                .unwrap();
         }
-        assert_eq!(ask(&ids, LIMIT * 4 - 1).unwrap_err()["error"]["data"]["reason"], "duplicate_id");
+        assert_eq!(
+            ask(&ids, LIMIT * 4 - 1).unwrap_err()["error"]["data"]["reason"],
+            "duplicate_id"
+        );
         for id in LIMIT * 4..LIMIT * 5 {
             ask(&ids, id).unwrap();
         }
-        assert_eq!(ask(&ids, LIMIT * 5).unwrap_err()["error"]["data"]["kind"], "resource_exhausted");
+        assert_eq!(
+            ask(&ids, LIMIT * 5).unwrap_err()["error"]["data"]["kind"],
+            "resource_exhausted"
+        );
     }
 }

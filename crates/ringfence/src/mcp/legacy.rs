@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use rmcp::model::{CallToolResult, ContentBlock, ErrorCode, ErrorData, MetaObject, Tool as WireTool};
+use rmcp::model::{
+    CallToolResult, ContentBlock, ErrorCode, ErrorData, MetaObject, Tool as WireTool,
+};
 use serde_json::{Map, json};
 
 use super::{Server, meta};
@@ -27,7 +29,11 @@ pub fn wire(spec: &Spec, schemas: &Schemas) -> WireTool {
 
 /// A method that is not there, which those of our own are not either.
 pub fn unknown_method(method: &str) -> ErrorData {
-    ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("method not found: {method}"), Some(json!({"method": method})))
+    ErrorData::new(
+        ErrorCode::METHOD_NOT_FOUND,
+        format!("method not found: {method}"),
+        Some(json!({"method": method})),
+    )
 }
 
 /// Every failure is a text, that of a tool which is not there as well.

@@ -23,7 +23,9 @@ struct State {
 impl LogLimit {
     /// A limit that nothing has been counted against.
     pub const fn new() -> Self {
-        LogLimit { state: Mutex::new(State { bucket: TokenBucket::new(BURST, INTERVAL), unlogged: 0 }) }
+        LogLimit {
+            state: Mutex::new(State { bucket: TokenBucket::new(BURST, INTERVAL), unlogged: 0 }),
+        }
     }
 
     /// Whether a line may be written now, and how many were left out since the last one.

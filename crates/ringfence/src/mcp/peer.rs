@@ -53,7 +53,8 @@ impl Connection {
         let verdict = self.verdict.get_or_init(|| async {
             let (remote, local) = (self.remote, self.local);
             // Reads files of /proc, one for each descriptor of other processes in the worst case.
-            let judged = tokio::task::spawn_blocking(move || judge(remote, local, exempt_other_machines));
+            let judged =
+                tokio::task::spawn_blocking(move || judge(remote, local, exempt_other_machines));
             judged.await.unwrap_or(Verdict::Unknown)
         });
         let (reason, message, hint) = match verdict.await {
@@ -107,7 +108,11 @@ mod tests {
         let local = Some("127.0.0.1:2".parse().unwrap());
         for remote in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
             for exempt in [false, true] {
-                assert_eq!(judge(remote.parse().unwrap(), local, exempt), Verdict::Unknown, "{remote} {exempt}");
+                assert_eq!(
+                    judge(remote.parse().unwrap(), local, exempt),
+                    Verdict::Unknown,
+                    "{remote} {exempt}"
+                );
             }
         }
         let elsewhere = "198.51.100.1:1".parse().unwrap();

@@ -19,7 +19,9 @@ pub fn log_refusal(error: &Error, trace_id: &TraceId) {
         // Everybody can cause these, as often as they like.
         Kind::Unauthenticated => match UNAUTHENTICATED.admit(Instant::now()) {
             Some(0) => tracing::warn!(%trace_id, "refused: {}", error.log_line()),
-            Some(unlogged) => tracing::warn!(%trace_id, "refused: {} ({unlogged} more before it)", error.log_line()),
+            Some(unlogged) => {
+                tracing::warn!(%trace_id, "refused: {} ({unlogged} more before it)", error.log_line())
+            }
             None => {}
         },
         _ => tracing::info!(%trace_id, "refused: {}", error.log_line()),
@@ -29,7 +31,11 @@ pub fn log_refusal(error: &Error, trace_id: &TraceId) {
 /// An error as JSON-RPC has it.
 pub fn error_data(error: &Error, trace_id: &TraceId) -> ErrorData {
     let code = i32::try_from(error.wire_code()).unwrap_or(-32603);
-    ErrorData::new(rmcp::model::ErrorCode(code), error.message().to_owned(), Some(error.body(trace_id)))
+    ErrorData::new(
+        rmcp::model::ErrorCode(code),
+        error.message().to_owned(),
+        Some(error.body(trace_id)),
+    )
 }
 
 pub fn result(output: Output, trace_id: &TraceId) -> CallToolResult {
@@ -55,7 +61,8 @@ pub fn result(output: Output, trace_id: &TraceId) -> CallToolResult {
 pub fn failure(error: &Error, trace_id: &TraceId) -> CallToolResult {
     let body = error.body(trace_id);
     let hint = body["hint"].as_str().unwrap_or_default().to_owned();
-    let text = format!("{}: {}\n{hint}\ntrace_id: {trace_id}", error.kind().name(), error.message());
+    let text =
+        format!("{}: {}\n{hint}\ntrace_id: {trace_id}", error.kind().name(), error.message());
     let mut result = CallToolResult::error(vec![ContentBlock::text(text)]);
     result.structured_content = Some(json!({"error": body}));
     result.meta = Some(stamped(Map::new(), trace_id));

@@ -101,8 +101,11 @@ impl Server {
     pub fn connect(&self, principal: Principal, transport: &'static str) -> Result<Line> {
         let workspace = self.workspace(&principal)?;
         let root = &self.config.root;
-        let quota = self.outputs.for_principal(&principal, self.pipeline.state().config.limits.output_file_bytes);
-        let session = Session::new(principal.clone(), transport, workspace, root, self.shutdown.child());
+        let quota = self
+            .outputs
+            .for_principal(&principal, self.pipeline.state().config.limits.output_file_bytes);
+        let session =
+            Session::new(principal.clone(), transport, workspace, root, self.shutdown.child());
         let session = Arc::new(session.with_quota(quota, root));
         Ok(Line { principal, session, transport, lasting: true })
     }
@@ -112,13 +115,16 @@ impl Server {
         let rights = crate::sandbox::profile::rights(&self.config, opened.path())?;
         let opened = opened.held_to(rights)?;
         let mut workspaces = lock(&self.workspaces);
-        Ok(Arc::clone(workspaces.entry(opened.path().to_owned()).or_insert_with(|| Arc::new(opened))))
+        Ok(Arc::clone(
+            workspaces.entry(opened.path().to_owned()).or_insert_with(|| Arc::new(opened)),
+        ))
     }
 
     /// Ends the sessions whose handles nobody has used for long, and what goes on in them.
     pub fn sweep(&self) {
         // Somebody may still wait in one that looks idle, but no call lasts longer than its time.
-        let longest = HANDLE_IDLE.saturating_add(self.pipeline.state().config.limits.timeout_ceiling);
+        let longest =
+            HANDLE_IDLE.saturating_add(self.pipeline.state().config.limits.timeout_ceiling);
         lock(&self.lasting).retain(|_, held| match held.used.elapsed() {
             idle if idle < HANDLE_IDLE => true,
             idle => idle < longest && Arc::strong_count(&held.session) > 1 || held.end(),
@@ -219,8 +225,12 @@ pub(crate) mod tests {
 
     /// A server on a root of its own, without a transport.
     pub fn server(scratch: &Scratch) -> Arc<Server> {
-        let flags =
-            Flags { root: Some(scratch.dir("root")), workspace: Some(scratch.dir("workspace")), ..Flags::default() };
-        Server::new(resolve(&flags, &Env::new([("HOME", scratch.dir("home"))], "/")).unwrap()).unwrap()
+        let flags = Flags {
+            root: Some(scratch.dir("root")),
+            workspace: Some(scratch.dir("workspace")),
+            ..Flags::default()
+        };
+        Server::new(resolve(&flags, &Env::new([("HOME", scratch.dir("home"))], "/")).unwrap())
+            .unwrap()
     }
 }

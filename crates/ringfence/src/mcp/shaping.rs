@@ -62,7 +62,8 @@ pub fn of_request(about: &RequestMetaObject, extensions: &Extensions) -> Result<
             .hint("A directory is text, variables are an object of texts.")
     };
     let variables = |value: Value, what: &str| -> Result<Vec<(String, String)>> {
-        let map: BTreeMap<String, String> = serde_json::from_value(value).map_err(|_| unfit(what))?;
+        let map: BTreeMap<String, String> =
+            serde_json::from_value(value).map_err(|_| unfit(what))?;
         Ok(map.into_iter().collect())
     };
     let headers = extensions.get::<::http::request::Parts>().map(|parts| &parts.headers);
@@ -73,7 +74,9 @@ pub fn of_request(about: &RequestMetaObject, extensions: &Extensions) -> Result<
     let from_headers = Shape {
         cwd: header(CWD_HEADER)?,
         env: match header(ENV_HEADER)? {
-            Some(text) => variables(serde_json::from_str(&text).map_err(|_| unfit(ENV_HEADER))?, ENV_HEADER)?,
+            Some(text) => {
+                variables(serde_json::from_str(&text).map_err(|_| unfit(ENV_HEADER))?, ENV_HEADER)?
+            }
             None => Vec::new(),
         },
     };

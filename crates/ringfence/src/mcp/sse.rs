@@ -75,7 +75,10 @@ struct Channel {
 impl Transport<RoleServer> for Channel {
     type Error = std::io::Error;
 
-    fn send(&mut self, message: ServerJsonRpcMessage) -> impl Future<Output = std::io::Result<()>> + Send + 'static {
+    fn send(
+        &mut self,
+        message: ServerJsonRpcMessage,
+    ) -> impl Future<Output = std::io::Result<()>> + Send + 'static {
         let outbox = self.outbox.clone();
         self.in_flight.sent(&message);
         let unread = self.in_flight.unread();
@@ -136,7 +139,8 @@ pub async fn open(
         server.closed.child_token(),
     );
     tokio::spawn(running.waiting());
-    let response = Sse::new(events(id, from_engine, closing, server)).keep_alive(KeepAlive::default());
+    let response =
+        Sse::new(events(id, from_engine, closing, server)).keep_alive(KeepAlive::default());
     hold(response.into_response(), place)
 }
 
@@ -167,7 +171,8 @@ fn unread(rejection: &BytesRejection, limit: usize) -> Error {
     if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
         return too_long(limit);
     }
-    Error::new(Kind::InvalidRequest, "the body did not arrive whole").hint("Send the message again.")
+    Error::new(Kind::InvalidRequest, "the body did not arrive whole")
+        .hint("Send the message again.")
 }
 
 /// A message for an open stream. Answers, errors too, go to the stream: that is where this transport's clients
@@ -198,7 +203,9 @@ pub async fn post(
     };
     let delivered = match edge::judge(&body) {
         Verdict::Ignore => return StatusCode::ACCEPTED.into_response(),
-        Verdict::Refuse(_, refusal) => open.outbox.send(refusal.to_string().into_bytes()).await.is_ok(),
+        Verdict::Refuse(_, refusal) => {
+            open.outbox.send(refusal.to_string().into_bytes()).await.is_ok()
+        }
         Verdict::Pass(message) => match parse(message, &open.line, &open.in_flight) {
             Ok(message) => open.inbox.send(message).await.is_ok(),
             Err(refusal) => open.outbox.send(refusal.to_string().into_bytes()).await.is_ok(),
@@ -207,6 +214,10 @@ pub async fn post(
     if delivered {
         StatusCode::ACCEPTED.into_response()
     } else {
-        json_error(None, &Error::new(Kind::NotFound, "the stream has just been closed").reason("unknown_session"))
+        json_error(
+            None,
+            &Error::new(Kind::NotFound, "the stream has just been closed")
+                .reason("unknown_session"),
+        )
     }
 }

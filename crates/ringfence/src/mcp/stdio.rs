@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rmcp::model::{ClientJsonRpcMessage, GetExtensions, JsonRpcMessage, ServerJsonRpcMessage, ServerResult};
+use rmcp::model::{
+    ClientJsonRpcMessage, GetExtensions, JsonRpcMessage, ServerJsonRpcMessage, ServerResult,
+};
 use rmcp::service::{RoleServer, serve_directly_with_ct};
 use rmcp::transport::Transport;
 use serde_json::Value;
@@ -48,7 +50,9 @@ pub async fn serve(server: Arc<Server>, line: Line) -> Result<()> {
     );
     let ended = running.waiting().await;
     session.cancel.cancel(Cause::Eof);
-    ended.map(|_| ()).map_err(|error| Error::internal("the connection ended unexpectedly").source(error))
+    ended
+        .map(|_| ())
+        .map_err(|error| Error::internal("the connection ended unexpectedly").source(error))
 }
 
 struct Pipe<R, W> {
@@ -108,7 +112,10 @@ impl<R: AsyncBufRead + Unpin, W> Pipe<R, W> {
 }
 
 /// One write per message, and the next message waits for it: a client that does not read holds us up here.
-async fn write_line<W: AsyncWrite + Unpin>(output: &Mutex<W>, mut bytes: Vec<u8>) -> std::io::Result<()> {
+async fn write_line<W: AsyncWrite + Unpin>(
+    output: &Mutex<W>,
+    mut bytes: Vec<u8>,
+) -> std::io::Result<()> {
     bytes.push(b'\n');
     let mut output = output.lock().await;
     output.write_all(&bytes).await?;
@@ -119,9 +126,10 @@ async fn write_line<W: AsyncWrite + Unpin>(output: &Mutex<W>, mut bytes: Vec<u8>
 /// calls (results, progress, questions) has no reader; a batch of requests from a file still gets its answers.
 fn outlives_input(message: &ServerJsonRpcMessage) -> bool {
     match message {
-        JsonRpcMessage::Response(response) => {
-            !matches!(response.result, ServerResult::CallToolResult(_) | ServerResult::InputRequiredResult(_))
-        }
+        JsonRpcMessage::Response(response) => !matches!(
+            response.result,
+            ServerResult::CallToolResult(_) | ServerResult::InputRequiredResult(_)
+        ),
         JsonRpcMessage::Error(error) => {
             let kind = error.error.data.as_ref().and_then(|data| data.get("kind"));
             kind.is_none_or(|kind| kind != Kind::Cancelled.name())
@@ -139,12 +147,17 @@ pub(super) fn parse(
     let id = edge::request_id(&message);
     in_flight.received(&message)?;
     let pushed = Pushed::take(message.get("method"), message.get("params"), &line.session);
-    let mut parsed: ClientJsonRpcMessage = serde_json::from_value(Value::Object(message)).map_err(|error| {
-        if let Some(id) = &id {
-            in_flight.refused(id);
-        }
-        edge::refusal(id, &Error::new(Kind::InvalidRequest, "this message does not fit the protocol").source(error))
-    })?;
+    let mut parsed: ClientJsonRpcMessage =
+        serde_json::from_value(Value::Object(message)).map_err(|error| {
+            if let Some(id) = &id {
+                in_flight.refused(id);
+            }
+            edge::refusal(
+                id,
+                &Error::new(Kind::InvalidRequest, "this message does not fit the protocol")
+                    .source(error),
+            )
+        })?;
     match &mut parsed {
         JsonRpcMessage::Request(request) => {
             let extensions = request.request.extensions_mut();
@@ -180,7 +193,10 @@ where
 {
     type Error = std::io::Error;
 
-    fn send(&mut self, message: ServerJsonRpcMessage) -> impl Future<Output = std::io::Result<()>> + Send + 'static {
+    fn send(
+        &mut self,
+        message: ServerJsonRpcMessage,
+    ) -> impl Future<Output = std::io::Result<()>> + Send + 'static {
         let output = Arc::clone(&self.output);
         self.in_flight.sent(&message);
         let unread = self.in_flight.unread();
@@ -224,8 +240,9 @@ where
                 Verdict::Ignore => continue,
             };
             let output = Arc::clone(&self.output);
-            self.refusing =
-                Some(tokio::spawn(async move { write_line(&output, refusal.to_string().into_bytes()).await }));
+            self.refusing = Some(tokio::spawn(async move {
+                write_line(&output, refusal.to_string().into_bytes()).await
+            }));
         }
         self.has_ended.store(true, Ordering::Release);
         // The engine waits for calls in flight before it tells them; their children must not live so long.
@@ -272,7 +289,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_line_that_is_too_long_is_dropped_whole_and_the_next_one_is_read() {
-        assert_eq!(lines(b"one\nthis is far too long\ntwo\n", 8).await, ["one\n", "too long", "two\n"]);
+        assert_eq!(
+            lines(b"one\nthis is far too long\ntwo\n", 8).await,
+            ["one\n", "too long", "two\n"]
+        );
         assert_eq!(lines(b"12345678\n", 8).await, ["too long"]);
         assert_eq!(lines(b"1234567\n", 8).await, ["1234567\n"]);
         assert_eq!(lines(b"one\nend", 8).await, ["one\n", "end"]);

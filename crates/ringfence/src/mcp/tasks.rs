@@ -77,7 +77,12 @@ impl Tasks {
         self.request(principal, id, Request::Look).await
     }
 
-    pub async fn answer(&self, principal: &Principal, id: &str, answers: BTreeMap<String, Value>) -> Result<()> {
+    pub async fn answer(
+        &self,
+        principal: &Principal,
+        id: &str,
+        answers: BTreeMap<String, Value>,
+    ) -> Result<()> {
         self.request(principal, id, |done| Request::Answer(answers, done)).await
     }
 
@@ -102,14 +107,18 @@ impl Tasks {
 
     fn find<T>(&self, principal: &Principal, id: &str, take: impl FnOnce(&Kept) -> T) -> Result<T> {
         // Somebody else's task looks like none at all.
-        lock(&self.kept).get(id).filter(|kept| kept.principal == *principal).map(take).ok_or_else(unknown)
+        lock(&self.kept)
+            .get(id)
+            .filter(|kept| kept.principal == *principal)
+            .map(take)
+            .ok_or_else(unknown)
     }
 }
 
 fn unknown() -> Error {
-    Error::invalid_arguments("there is no such task")
-        .reason("unknown_task")
-        .hint("Use the taskId exactly as the call gave it; a task is forgotten when its ttlMs is over.")
+    Error::invalid_arguments("there is no such task").reason("unknown_task").hint(
+        "Use the taskId exactly as the call gave it; a task is forgotten when its ttlMs is over.",
+    )
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -254,7 +263,9 @@ mod tests {
             budget: 1000,
         };
         let mut held = Held::new(server.pipeline.start(request));
-        let Some(Event::Detach(done)) = held.run.events.recv().await else { panic!("it stays attached") };
+        let Some(Event::Detach(done)) = held.run.events.recv().await else {
+            panic!("it stays attached")
+        };
         done.send(()).unwrap();
         server.tasks.keep(held, &Principal::local()).unwrap().task_id
     }
@@ -278,11 +289,14 @@ mod tests {
         let scratch = Scratch::new();
         let server = server(&scratch);
         let id = keep(&server, "confirm_delete", json!({"filename": "a.txt"})).await;
-        let TaskPayload::InputRequired { input_requests } = until(&server, &id, TaskStatus::InputRequired).await else {
+        let TaskPayload::InputRequired { input_requests } =
+            until(&server, &id, TaskStatus::InputRequired).await
+        else {
             unreachable!()
         };
         assert!(input_requests.contains_key("confirm"));
-        let answer = || BTreeMap::from([("confirm".to_owned(), json!({"content": {"confirm": true}}))]);
+        let answer =
+            || BTreeMap::from([("confirm".to_owned(), json!({"content": {"confirm": true}}))]);
         let other = Principal::named("mallory");
         for refused in [
             server.tasks.look(&other, &id).await.map(|_| ()),
@@ -293,7 +307,8 @@ mod tests {
             assert_eq!(refused.unwrap_err().reason_name(), Some("unknown_task"));
         }
         server.tasks.answer(&Principal::local(), &id, answer()).await.unwrap();
-        let TaskPayload::Completed { result } = until(&server, &id, TaskStatus::Completed).await else {
+        let TaskPayload::Completed { result } = until(&server, &id, TaskStatus::Completed).await
+        else {
             unreachable!()
         };
         assert_eq!(result["content"][0]["text"], "a.txt: confirmed = true");
@@ -308,10 +323,15 @@ mod tests {
         assert_eq!(until(&server, &slow, TaskStatus::Cancelled).await, TaskPayload::Cancelled);
         server.tasks.cancel(&Principal::local(), &slow).unwrap();
         let broken = keep(&server, "protocol_error_job", json!({})).await;
-        let TaskPayload::Failed { error } = until(&server, &broken, TaskStatus::Failed).await else { unreachable!() };
+        let TaskPayload::Failed { error } = until(&server, &broken, TaskStatus::Failed).await
+        else {
+            unreachable!()
+        };
         assert_eq!(error["code"], -32603);
         let failing = keep(&server, "failing_job", json!({})).await;
-        let TaskPayload::Completed { result } = until(&server, &failing, TaskStatus::Completed).await else {
+        let TaskPayload::Completed { result } =
+            until(&server, &failing, TaskStatus::Completed).await
+        else {
             unreachable!()
         };
         assert_eq!(result["isError"], true);

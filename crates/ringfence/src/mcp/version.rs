@@ -31,12 +31,12 @@ pub fn negotiate(requested: &str) -> Result<&'static str> {
 
 fn is_date(text: &str) -> bool {
     let bytes = text.as_bytes();
-    let number = |range: std::ops::Range<usize>| text.get(range).and_then(|part| part.parse::<u32>().ok());
+    let number =
+        |range: std::ops::Range<usize>| text.get(range).and_then(|part| part.parse::<u32>().ok());
     bytes.len() == 10
-        && bytes
-            .iter()
-            .enumerate()
-            .all(|(at, byte)| if at == 4 || at == 7 { *byte == b'-' } else { byte.is_ascii_digit() })
+        && bytes.iter().enumerate().all(|(at, byte)| {
+            if at == 4 || at == 7 { *byte == b'-' } else { byte.is_ascii_digit() }
+        })
         && number(5..7).is_some_and(|month| (1..=12).contains(&month))
         && number(8..10).is_some_and(|day| (1..=31).contains(&day))
 }
@@ -53,9 +53,21 @@ mod tests {
         for later in ["2026-07-28", "2027-01-01", "2025-07-01", "9999-12-31"] {
             assert_eq!(negotiate(later).unwrap(), "2025-11-25");
         }
-        for refused in ["1.0.0", "", "2024-11-04", "1999-01-01", "2025-13-01", "2025-1-1", "latest", "２０２５-01-01"]
-        {
-            assert_eq!(negotiate(refused).unwrap_err().kind(), Kind::UnsupportedVersion, "{refused}");
+        for refused in [
+            "1.0.0",
+            "",
+            "2024-11-04",
+            "1999-01-01",
+            "2025-13-01",
+            "2025-1-1",
+            "latest",
+            "２０２５-01-01",
+        ] {
+            assert_eq!(
+                negotiate(refused).unwrap_err().kind(),
+                Kind::UnsupportedVersion,
+                "{refused}"
+            );
         }
     }
 }

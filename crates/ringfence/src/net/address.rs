@@ -25,7 +25,11 @@ const CLOSED_V4: &[(Ipv4Addr, u32, &str)] = &[
 
 /// The same inside 2000::/3. All that lies outside of it is closed, but for NAT64.
 const CLOSED_V6: &[(Ipv6Addr, u32, &str)] = &[
-    (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23, "protocol assignments: Teredo, benchmarks, ORCHID"),
+    (
+        Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0),
+        23,
+        "protocol assignments: Teredo, benchmarks, ORCHID",
+    ),
     (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32, "documentation"),
     (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16, "6to4, which can wrap any IPv4 address"),
     (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20, "documentation"),
@@ -49,14 +53,16 @@ pub fn is_nowhere(address: IpAddr) -> bool {
 }
 
 fn is_public_v4(address: Ipv4Addr) -> bool {
-    let inside =
-        |(first, length, _): &(Ipv4Addr, u32, _)| (u32::from(*first) ^ u32::from(address)) >> (32 - length) == 0;
+    let inside = |(first, length, _): &(Ipv4Addr, u32, _)| {
+        (u32::from(*first) ^ u32::from(address)) >> (32 - length) == 0
+    };
     !CLOSED_V4.iter().any(inside)
 }
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
-    let inside =
-        |(first, length, _): &(Ipv6Addr, u32, _)| (u128::from(*first) ^ u128::from(address)) >> (128 - length) == 0;
+    let inside = |(first, length, _): &(Ipv6Addr, u32, _)| {
+        (u128::from(*first) ^ u128::from(address)) >> (128 - length) == 0
+    };
     match from_nat64(address) {
         Some(inner) => is_public_v4(inner),
         None => address.segments()[0] & 0xe000 == 0x2000 && !CLOSED_V6.iter().any(inside),
@@ -70,7 +76,8 @@ pub fn is_own(address: IpAddr) -> bool {
     if address.is_loopback() || address.is_unspecified() {
         return true;
     }
-    let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let any: IpAddr =
+        if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     // Without a socket nothing is known, and what is not known is not dialled.
     let Ok(socket) = UdpSocket::bind(SocketAddr::new(any, 0)) else { return true };
     // Without a route there is no way to it either, so it is not here.

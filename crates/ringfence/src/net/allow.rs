@@ -42,13 +42,21 @@ impl Allow {
     }
 
     /// Everything that is wrong with such lists: which list, the place in it, and what.
-    pub fn faults(domains: &[String], deny: &[String], addresses: &[String]) -> Vec<(&'static str, usize, Error)> {
-        let names = [("allow_domains", domains), ("deny_domains", deny)].into_iter().flat_map(|(key, texts)| {
-            texts.iter().enumerate().filter_map(move |(at, text)| Some((key, at, parse_entry(key, at, text).err()?)))
-        });
+    pub fn faults(
+        domains: &[String],
+        deny: &[String],
+        addresses: &[String],
+    ) -> Vec<(&'static str, usize, Error)> {
+        let names = [("allow_domains", domains), ("deny_domains", deny)].into_iter().flat_map(
+            |(key, texts)| {
+                texts.iter().enumerate().filter_map(move |(at, text)| {
+                    Some((key, at, parse_entry(key, at, text).err()?))
+                })
+            },
+        );
         let addresses = addresses.iter().enumerate();
-        let addresses =
-            addresses.filter_map(|(at, text)| Some(("allow_addresses", at, parse_address(at, text).err()?)));
+        let addresses = addresses
+            .filter_map(|(at, text)| Some(("allow_addresses", at, parse_address(at, text).err()?)));
         names.chain(addresses).collect()
     }
 
@@ -105,7 +113,11 @@ impl Allow {
     /// Whether a name may be looked up at all. The name is in the form that [`Host`] gives it.
     pub(super) fn check_name(&self, name: &str, port: u16) -> Result<(), Reason> {
         // A denial without a port is for all ports, unlike a permission.
-        if self.deny.iter().any(|entry| entry.names(name) && entry.port.is_none_or(|denied| denied == port)) {
+        if self
+            .deny
+            .iter()
+            .any(|entry| entry.names(name) && entry.port.is_none_or(|denied| denied == port))
+        {
             return Err(Reason::Denied);
         }
         let every = self.whole_net.is_some() || self.public_net;
@@ -135,8 +147,12 @@ impl Allow {
                 continue;
             }
             let listed = self.addresses.contains(&SocketAddr::new(address, port));
-            let alike = kept.iter().filter(|other: &&IpAddr| other.is_ipv4() == address.is_ipv4()).count();
-            if alike < MOST_ADDRESSES && !kept.contains(&address) && (listed || self.is_open(address, port)) {
+            let alike =
+                kept.iter().filter(|other: &&IpAddr| other.is_ipv4() == address.is_ipv4()).count();
+            if alike < MOST_ADDRESSES
+                && !kept.contains(&address)
+                && (listed || self.is_open(address, port))
+            {
                 kept.push(address);
             }
         }
@@ -188,10 +204,15 @@ fn parse_entry(key: &str, at: usize, text: &str) -> Result<Entry> {
         None => (text, None),
     };
     if text.contains("://") || text.contains('/') {
-        return wrong("is a URL", "Write the host alone: \"example.com\", or \"example.com:8443\" for another port.");
+        return wrong(
+            "is a URL",
+            "Write the host alone: \"example.com\", or \"example.com:8443\" for another port.",
+        );
     }
     let port = match port.map(|port| parse_port(port.as_bytes())) {
-        Some(None) => return wrong("has no usable port", "Write a number from 1 to 65535 after the colon."),
+        Some(None) => {
+            return wrong("has no usable port", "Write a number from 1 to 65535 after the colon.");
+        }
         port => port.flatten(),
     };
     let (below, name) = match name.strip_prefix("*.") {
@@ -199,16 +220,25 @@ fn parse_entry(key: &str, at: usize, text: &str) -> Result<Entry> {
         None => (false, name),
     };
     if name == "*" {
-        return wrong("would be every name", "List the names; to reach the whole net set `allow_network = true`.");
+        return wrong(
+            "would be every name",
+            "List the names; to reach the whole net set `allow_network = true`.",
+        );
     }
     match Host::parse(name.as_bytes()) {
         // To deny more than was meant is safe, to allow more is not.
-        Some(Host::Name(name)) if below && !name.contains('.') && key == "allow_domains" => {
-            wrong("would be a whole top-level domain", &format!("Name more of it, as in \"*.example.{name}\"."))
-        }
+        Some(Host::Name(name)) if below && !name.contains('.') && key == "allow_domains" => wrong(
+            "would be a whole top-level domain",
+            &format!("Name more of it, as in \"*.example.{name}\"."),
+        ),
         Some(Host::Name(name)) => Ok(Entry { name, below, port }),
-        Some(Host::Address(_)) => wrong("is an address", "List addresses in `allow_addresses`, with their port."),
-        None => wrong("is no DNS name", "Write \"example.com\", or \"*.example.com\" for the names below it."),
+        Some(Host::Address(_)) => {
+            wrong("is an address", "List addresses in `allow_addresses`, with their port.")
+        }
+        None => wrong(
+            "is no DNS name",
+            "Write \"example.com\", or \"*.example.com\" for the names below it.",
+        ),
     }
 }
 
@@ -217,11 +247,14 @@ fn parse_address(at: usize, text: &str) -> Result<SocketAddr> {
     let hint = "Write address and port: \"127.0.0.1:8080\" or \"[::1]:8080\".";
     match text.parse::<SocketAddr>() {
         Err(_) => wrong("is no address with a port", hint),
-        Ok(_) if text.contains('%') => wrong("has a zone", "Write the address without `%` and what follows it."),
-        Ok(address) if address.port() == 0 => wrong("has port 0", hint),
-        Ok(address) if address.ip().to_canonical() != address.ip() => {
-            wrong("is an IPv4 address in IPv6 form", "Write it with dots, as in \"127.0.0.1:8080\".")
+        Ok(_) if text.contains('%') => {
+            wrong("has a zone", "Write the address without `%` and what follows it.")
         }
+        Ok(address) if address.port() == 0 => wrong("has port 0", hint),
+        Ok(address) if address.ip().to_canonical() != address.ip() => wrong(
+            "is an IPv4 address in IPv6 form",
+            "Write it with dots, as in \"127.0.0.1:8080\".",
+        ),
         Ok(address) if is_nowhere(address.ip()) => wrong("is not the address of a host", hint),
         Ok(address) => Ok(address),
     }
@@ -282,12 +315,19 @@ mod tests {
     #[test]
     fn ports_are_those_of_the_web_unless_given() {
         let allow = allow(&["a.com", "b.com:8443", "*.c.com:22", "d.com", "d.com:22"], &[], &[]);
-        for (name, port) in
-            [("a.com", 80), ("a.com", 443), ("b.com", 8443), ("x.c.com", 22), ("d.com", 22), ("d.com", 80)]
-        {
+        for (name, port) in [
+            ("a.com", 80),
+            ("a.com", 443),
+            ("b.com", 8443),
+            ("x.c.com", 22),
+            ("d.com", 22),
+            ("d.com", 80),
+        ] {
             assert_eq!(allow.check_name(name, port), Ok(()), "{name}:{port}");
         }
-        for (name, port) in [("a.com", 22), ("a.com", 8443), ("b.com", 443), ("x.c.com", 443), ("d.com", 25)] {
+        for (name, port) in
+            [("a.com", 22), ("a.com", 8443), ("b.com", 443), ("x.c.com", 443), ("d.com", 25)]
+        {
             assert_eq!(allow.check_name(name, port), Err(Reason::Port), "{name}:{port}");
         }
     }
@@ -296,7 +336,13 @@ mod tests {
     fn a_denial_wins_on_all_its_ports() {
         let allow = allow(
             &["*.example.com", "*.example.com:8080", "twice.org"],
-            &["bad.example.com", "*.worse.example.com", "half.example.com:8080", "twice.org", "*.zip"],
+            &[
+                "bad.example.com",
+                "*.worse.example.com",
+                "half.example.com:8080",
+                "twice.org",
+                "*.zip",
+            ],
             &[],
         );
         for (name, port) in [
@@ -309,7 +355,9 @@ mod tests {
         }
         assert_eq!(allow.check_name("twice.org", 443), Err(Reason::Denied));
         assert_eq!(allow.check_name("a.zip", 443), Err(Reason::Denied));
-        for (name, port) in [("good.example.com", 443), ("worse.example.com", 443), ("half.example.com", 443)] {
+        for (name, port) in
+            [("good.example.com", 443), ("worse.example.com", 443), ("half.example.com", 443)]
+        {
             assert_eq!(allow.check_name(name, port), Ok(()), "{name}:{port}");
         }
     }
@@ -319,24 +367,45 @@ mod tests {
         let allow = allow(&["example.com"], &[], &["127.0.0.1:8080", "[::1]:443", "10.0.0.5:443"]);
         assert_eq!(allow.check_literal(ip("127.0.0.1"), 8080), Ok(()));
         assert_eq!(allow.check_literal(ip("::1"), 443), Ok(()));
-        for (address, port) in [("127.0.0.1", 8081), ("127.0.0.2", 8080), ("::1", 8080), ("1.1.1.1", 443)] {
-            assert_eq!(allow.check_literal(ip(address), port), Err(Reason::AddressNotAllowed), "{address}:{port}");
+        for (address, port) in
+            [("127.0.0.1", 8081), ("127.0.0.2", 8080), ("::1", 8080), ("1.1.1.1", 443)]
+        {
+            assert_eq!(
+                allow.check_literal(ip(address), port),
+                Err(Reason::AddressNotAllowed),
+                "{address}:{port}"
+            );
         }
-        let found = ["10.0.0.5", "10.0.0.6", "1.1.1.1", "::ffff:10.0.0.5", "::ffff:127.0.0.1", "fd00:ec2::254"];
+        let found = [
+            "10.0.0.5",
+            "10.0.0.6",
+            "1.1.1.1",
+            "::ffff:10.0.0.5",
+            "::ffff:127.0.0.1",
+            "fd00:ec2::254",
+        ];
         let found: Vec<IpAddr> = found.map(ip).to_vec();
         assert_eq!(allow.keep(found.clone(), 443), [ip("10.0.0.5"), ip("1.1.1.1")]);
         assert_eq!(allow.keep(found, 80), [ip("1.1.1.1")]);
-        let many = ["1.0.0.1", "1.0.0.2", "1.0.0.3", "1.0.0.4", "1.0.0.1", "2a00::1"].map(ip).to_vec();
+        let many =
+            ["1.0.0.1", "1.0.0.2", "1.0.0.3", "1.0.0.4", "1.0.0.1", "2a00::1"].map(ip).to_vec();
         assert_eq!(allow.keep(many, 443), ["1.0.0.1", "1.0.0.2", "1.0.0.3", "2a00::1"].map(ip));
     }
 
     #[test]
     fn an_address_can_be_denied_as_a_name_can() {
-        let less =
-            allow(&["a.com"], &[], &["10.0.0.5:443"]).denying(&list(&["10.0.0.5", "1.1.1.1", "[2a00::1]", "b.com"]));
+        let less = allow(&["a.com"], &[], &["10.0.0.5:443"]).denying(&list(&[
+            "10.0.0.5",
+            "1.1.1.1",
+            "[2a00::1]",
+            "b.com",
+        ]));
         let less = less.unwrap();
         assert_eq!(less.check_literal(ip("10.0.0.5"), 443), Err(Reason::Denied));
-        assert_eq!(less.keep(["10.0.0.5", "1.1.1.1", "2a00::1", "1.0.0.1"].map(ip).to_vec(), 443), [ip("1.0.0.1")]);
+        assert_eq!(
+            less.keep(["10.0.0.5", "1.1.1.1", "2a00::1", "1.0.0.1"].map(ip).to_vec(), 443),
+            [ip("1.0.0.1")]
+        );
         assert_eq!(less.check_name("b.com", 443), Err(Reason::Denied));
     }
 
@@ -347,8 +416,14 @@ mod tests {
         assert_eq!(public.check_name("bad.com", 443), Err(Reason::Denied));
         assert_eq!(public.check_literal(ip("1.1.1.1"), 53), Ok(()));
         assert_eq!(public.check_literal(ip("127.0.0.1"), 3000), Ok(()));
-        for (address, port) in [("127.0.0.1", 3001), ("::1", 3000), ("192.168.1.1", 80), ("169.254.169.254", 80)] {
-            assert_eq!(public.check_literal(ip(address), port), Err(Reason::PrivateAddress), "{address}:{port}");
+        for (address, port) in
+            [("127.0.0.1", 3001), ("::1", 3000), ("192.168.1.1", 80), ("169.254.169.254", 80)]
+        {
+            assert_eq!(
+                public.check_literal(ip(address), port),
+                Err(Reason::PrivateAddress),
+                "{address}:{port}"
+            );
             assert!(public.keep(vec![ip(address)], port).is_empty(), "{address}:{port}");
         }
         assert_eq!(public.keep(vec![ip("127.0.0.1"), ip("10.0.0.1")], 3000), [ip("127.0.0.1")]);
@@ -376,7 +451,11 @@ mod tests {
             ("fd00:ec2::254", 80),
             ("255.255.255.255", 80),
         ] {
-            assert_eq!(whole.check_literal(ip(address), port), Err(Reason::PrivateAddress), "{address}:{port}");
+            assert_eq!(
+                whole.check_literal(ip(address), port),
+                Err(Reason::PrivateAddress),
+                "{address}:{port}"
+            );
             assert!(whole.keep(vec![ip(address)], port).is_empty());
         }
     }

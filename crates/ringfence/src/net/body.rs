@@ -43,7 +43,10 @@ async fn copy_exactly(
     Ok(())
 }
 
-async fn copy_chunks(from: &mut (impl AsyncBufRead + Unpin), to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+async fn copy_chunks(
+    from: &mut (impl AsyncBufRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+) -> io::Result<()> {
     loop {
         let line = read_line(from, &mut LONGEST_SIZE.clone()).await.map_err(wrong)?;
         let size = parse_size(&line).ok_or_else(|| wrong(Fault::Malformed))?;
@@ -99,7 +102,11 @@ mod tests {
             ),
             ("anything", Framing::UntilClosed, "anything", ""),
         ] {
-            assert_eq!(copy(text, framing).await.unwrap(), (body.to_owned(), rest.to_owned()), "{text:?}");
+            assert_eq!(
+                copy(text, framing).await.unwrap(),
+                (body.to_owned(), rest.to_owned()),
+                "{text:?}"
+            );
         }
     }
 

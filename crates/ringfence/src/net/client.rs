@@ -35,7 +35,12 @@ impl Client {
     }
 
     /// Tells the run's owner and the client why the request ends here.
-    pub async fn refuse(&mut self, reach: &Reach, via: &'static str, refusal: &Refusal) -> io::Result<()> {
+    pub async fn refuse(
+        &mut self,
+        reach: &Reach,
+        via: &'static str,
+        refusal: &Refusal,
+    ) -> io::Result<()> {
         (reach.decided)(&refusal.decision(via));
         let message = refusal.message();
         self.answer(refusal, &message).await
@@ -46,8 +51,11 @@ impl Client {
         let reason = refusal.reason;
         let body = format!("ringfence: {message}\n");
         // Only what the fence refused is marked; what failed beyond it looks like any gateway's failure.
-        let mark =
-            if reason.is_upstream() { String::new() } else { format!("X-Ringfence-Denied: {}\r\n", reason.name()) };
+        let mark = if reason.is_upstream() {
+            String::new()
+        } else {
+            format!("X-Ringfence-Denied: {}\r\n", reason.name())
+        };
         let head = format!(
             "HTTP/1.1 {}\r\n{mark}Content-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
             reason.status(),

@@ -63,7 +63,10 @@ const HOP: &[&str] = &[
 ];
 
 /// One line with its line end, taken out of the number of bytes that are left.
-pub async fn read_line(from: &mut (impl AsyncBufRead + Unpin), left: &mut u64) -> Result<Vec<u8>, Fault> {
+pub async fn read_line(
+    from: &mut (impl AsyncBufRead + Unpin),
+    left: &mut u64,
+) -> Result<Vec<u8>, Fault> {
     let mut line = Vec::new();
     let read = from.take(*left).read_until(b'\n', &mut line).await.map_err(|_| Fault::Gone)?;
     *left -= read as u64;
@@ -92,7 +95,8 @@ impl Head {
     /// From the whole text, with the empty line at its end.
     pub fn parse(text: &[u8]) -> Option<Head> {
         let text = text.strip_suffix(b"\r\n")?;
-        let mut lines = text.split_inclusive(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r\n"));
+        let mut lines =
+            text.split_inclusive(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r\n"));
         let start = lines.next()??.to_vec();
         let fields = lines.map(|line| parse_field(line?)).collect::<Option<Vec<Field>>>()?;
         let plain = !start.is_empty() && start.iter().all(|byte| is_text(*byte) && *byte != b'\t');
@@ -101,7 +105,8 @@ impl Head {
 
     /// The value of a field that may be there once.
     pub fn single(&self, name: &str) -> Result<Option<&[u8]>, Fault> {
-        let mut values = self.fields.iter().filter(|field| field.is(name)).map(|field| field.value.as_slice());
+        let mut values =
+            self.fields.iter().filter(|field| field.is(name)).map(|field| field.value.as_slice());
         match (values.next(), values.next()) {
             (_, Some(_)) => Err(Fault::Malformed),
             (value, None) => Ok(value),
@@ -112,8 +117,12 @@ impl Head {
     pub fn framing(&self) -> Result<Option<Framing>, Fault> {
         match (self.single("content-length")?, self.single("transfer-encoding")?) {
             (None, None) => Ok(None),
-            (Some(length), None) => parse_length(length).map(|length| Some(Framing::Length(length))),
-            (None, Some(coding)) if coding.eq_ignore_ascii_case(b"chunked") => Ok(Some(Framing::Chunked)),
+            (Some(length), None) => {
+                parse_length(length).map(|length| Some(Framing::Length(length)))
+            }
+            (None, Some(coding)) if coding.eq_ignore_ascii_case(b"chunked") => {
+                Ok(Some(Framing::Chunked))
+            }
             _ => Err(Fault::Malformed),
         }
     }
@@ -128,13 +137,17 @@ impl Head {
             .map(<[u8]>::trim_ascii)
             .collect();
         self.fields.iter().filter(move |field| {
-            !HOP.iter().any(|name| field.is(name)) && !named.iter().any(|name| field.name.eq_ignore_ascii_case(name))
+            !HOP.iter().any(|name| field.is(name))
+                && !named.iter().any(|name| field.name.eq_ignore_ascii_case(name))
         })
     }
 }
 
 /// What is sent on; the caller puts in only what [`Head::parse`] let through.
-pub fn write_head<'a>(start: &[u8], fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> Vec<u8> {
+pub fn write_head<'a>(
+    start: &[u8],
+    fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+) -> Vec<u8> {
     let mut text = [start, b"\r\n"].concat();
     for (name, value) in fields {
         text.extend([name, b": ", value, b"\r\n"].concat());
@@ -163,7 +176,8 @@ fn parse_field(line: &[u8]) -> Option<Field> {
 /// Digits alone: no sign, no list, nothing too long to count.
 fn parse_length(text: &[u8]) -> Result<u64, Fault> {
     let digits = (1..=18).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
-    let number = std::str::from_utf8(text).ok().filter(|_| digits).and_then(|text| text.parse().ok());
+    let number =
+        std::str::from_utf8(text).ok().filter(|_| digits).and_then(|text| text.parse().ok());
     number.ok_or(Fault::Malformed)
 }
 
@@ -228,7 +242,14 @@ mod tests {
         ] {
             assert!(with(lines).is_none(), "{lines:?}");
         }
-        for text in ["", "\r\n", "\r\n\r\n", "GET\tx HTTP/1.1\r\n\r\n", "GET x HTTP/1.1\n\n", "GET x HTTP/1.1\r\n"] {
+        for text in [
+            "",
+            "\r\n",
+            "\r\n\r\n",
+            "GET\tx HTTP/1.1\r\n\r\n",
+            "GET x HTTP/1.1\n\n",
+            "GET x HTTP/1.1\r\n",
+        ] {
             assert!(Head::parse(text.as_bytes()).is_none(), "{text:?}");
         }
     }
@@ -268,7 +289,8 @@ mod tests {
              Proxy-Connection: X-More\r\nX-More: 1\r\nTE: trailers\r\nUpgrade: h2c\r\nKeep-Alive: 5\r\nTrailer: X\r\nX-Public: 1\r\n",
         );
         let head = head.unwrap();
-        let names: Vec<_> = head.end_to_end().map(|field| String::from_utf8_lossy(&field.name)).collect();
+        let names: Vec<_> =
+            head.end_to_end().map(|field| String::from_utf8_lossy(&field.name)).collect();
         assert_eq!(names, ["Host", "X-Public"]);
     }
 
@@ -318,10 +340,17 @@ mod tests {
             }
             let Some(head) = Head::parse(&text) else { continue };
             accepted += 1;
-            let parts = head.fields.iter().flat_map(|field| [&field.name, &field.value]).chain([&head.start]);
+            let parts = head
+                .fields
+                .iter()
+                .flat_map(|field| [&field.name, &field.value])
+                .chain([&head.start]);
             assert!(parts.flatten().all(|byte| !b"\r\n\0".contains(byte)), "{text:?}");
             let _ = head.framing();
-            let written = write_head(&head.start, head.fields.iter().map(|field| (&*field.name, &*field.value)));
+            let written = write_head(
+                &head.start,
+                head.fields.iter().map(|field| (&*field.name, &*field.value)),
+            );
             assert_eq!(Head::parse(&written).as_ref(), Some(&head), "{text:?}");
         }
         assert!(accepted > 1000, "only {accepted} heads were read at all");

@@ -25,7 +25,9 @@ impl Host {
         if text.len() > LONGEST {
             return None;
         }
-        if let Some(address) = std::str::from_utf8(text).ok().and_then(|text| Ipv4Addr::from_str(text).ok()) {
+        if let Some(address) =
+            std::str::from_utf8(text).ok().and_then(|text| Ipv4Addr::from_str(text).ok())
+        {
             return Some(Host::Address(address.into()));
         }
         parse_name(text).map(Host::Name)
@@ -53,20 +55,26 @@ impl Host {
 fn parse_name(text: &[u8]) -> Option<String> {
     let text = text.strip_suffix(b".").unwrap_or(text);
     // The list of forbidden characters is empty here because `is_label` knows the allowed ones.
-    let name = Uts46::new().to_ascii(text, AsciiDenyList::EMPTY, Hyphens::Allow, DnsLength::Verify).ok()?;
+    let name = Uts46::new()
+        .to_ascii(text, AsciiDenyList::EMPTY, Hyphens::Allow, DnsLength::Verify)
+        .ok()?;
     let last = name.rsplit('.').next()?;
     (name.split('.').all(is_label) && !is_number(last)).then(|| name.into_owned())
 }
 
 fn is_label(label: &str) -> bool {
-    let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_';
+    let known = |byte: u8| {
+        byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_'
+    };
     (1..=63).contains(&label.len()) && label.bytes().all(known)
 }
 
 /// No top-level domain is a number. What ends in one is an IPv4 address in octal, hex, short or decimal form,
 /// which `getaddrinfo` would understand.
 fn is_number(label: &str) -> bool {
-    let hex = label.strip_prefix("0x").is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    let hex = label
+        .strip_prefix("0x")
+        .is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
     hex || label.bytes().all(|byte| byte.is_ascii_digit())
 }
 
@@ -95,7 +103,11 @@ impl Target {
 
     /// As a Host header says it to a server on port 80.
     pub fn host_header(&self) -> String {
-        if self.port == 80 { self.host.shown() } else { format!("{}:{}", self.host.shown(), self.port) }
+        if self.port == 80 {
+            self.host.shown()
+        } else {
+            format!("{}:{}", self.host.shown(), self.port)
+        }
     }
 }
 
@@ -108,7 +120,9 @@ pub fn parse_v6(text: &[u8]) -> Option<Ipv6Addr> {
 /// a text with an `@`: there the colon may belong to a password.
 fn split(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     match text.iter().rposition(|byte| *byte == b':') {
-        Some(at) if !text[at..].contains(&b']') && !text.contains(&b'@') => (&text[..at], Some(&text[at + 1..])),
+        Some(at) if !text[at..].contains(&b']') && !text.contains(&b'@') => {
+            (&text[..at], Some(&text[at + 1..]))
+        }
         _ => (text, None),
     }
 }
@@ -149,7 +163,11 @@ mod tests {
             ("a_b.r3---sn-x-.example.com", "a_b.r3---sn-x-.example.com"),
             ("localhost", "localhost"),
         ] {
-            assert_eq!(target(text), Ok(Target { host: Host::Name(name.to_owned()), port: 80 }), "{text}");
+            assert_eq!(
+                target(text),
+                Ok(Target { host: Host::Name(name.to_owned()), port: 80 }),
+                "{text}"
+            );
         }
     }
 
@@ -233,9 +251,18 @@ mod tests {
     #[test]
     fn a_port_is_plain_digits() {
         assert_eq!(target("example.com:8080").unwrap().port, 8080);
-        assert_eq!(target("[::1]:8080").unwrap(), Target { host: Host::Address("::1".parse().unwrap()), port: 8080 });
+        assert_eq!(
+            target("[::1]:8080").unwrap(),
+            Target { host: Host::Address("::1".parse().unwrap()), port: 8080 }
+        );
         assert_eq!(target("[::1]").unwrap().port, 80);
-        for text in ["example.com:", "example.com:0", "example.com:+80", "example.com:080", "example.com:65536"] {
+        for text in [
+            "example.com:",
+            "example.com:0",
+            "example.com:+80",
+            "example.com:080",
+            "example.com:65536",
+        ] {
             assert_eq!(target(text).unwrap_err().reason, Reason::BadRequest, "{text}");
         }
         for text in ["example.com:8x", "example.com: 80", "example.com:٨٠", "example.com:-1"] {
@@ -266,8 +293,8 @@ mod tests {
     #[test]
     fn random_hosts_are_refused_or_come_back_the_same() {
         const PIECES: &[&str] = &[
-            "a", "B", "0", "0x7f", "127", ".", "-", "xn--", "ü", "ß", "\u{200d}", "。", "１", ":", "[", "]", "@", "%",
-            "\0", "*",
+            "a", "B", "0", "0x7f", "127", ".", "-", "xn--", "ü", "ß", "\u{200d}", "。", "１", ":",
+            "[", "]", "@", "%", "\0", "*",
         ];
         let mut state = 0x2545_f491_4f6c_dd1d_u64;
         let mut next = |below: usize| {
@@ -278,7 +305,8 @@ mod tests {
         };
         let mut accepted = 0;
         for _ in 0..50_000 {
-            let mut text: Vec<u8> = (0..next(8)).flat_map(|_| PIECES[next(PIECES.len())].bytes()).collect();
+            let mut text: Vec<u8> =
+                (0..next(8)).flat_map(|_| PIECES[next(PIECES.len())].bytes()).collect();
             if !text.is_empty() && next(8) == 0 {
                 let at = next(text.len());
                 text[at] = next(256) as u8;
@@ -286,11 +314,18 @@ mod tests {
             let Ok(target) = Target::parse(&text, Some(80)) else { continue };
             accepted += 1;
             let shown = target.host.shown();
-            assert_eq!(Target::parse(shown.as_bytes(), Some(80)).as_ref().map(|again| &again.host), Ok(&target.host));
+            assert_eq!(
+                Target::parse(shown.as_bytes(), Some(80)).as_ref().map(|again| &again.host),
+                Ok(&target.host)
+            );
             if let Host::Name(name) = &target.host {
                 assert!(name.split('.').all(is_label), "{text:?}");
                 // Nothing that the system's resolver would take for an address.
-                assert!(name.parse::<IpAddr>().is_err() && !name.rsplit('.').next().is_some_and(is_number), "{text:?}");
+                assert!(
+                    name.parse::<IpAddr>().is_err()
+                        && !name.rsplit('.').next().is_some_and(is_number),
+                    "{text:?}"
+                );
             }
         }
         assert!(accepted > 1000, "only {accepted} hosts were taken at all");

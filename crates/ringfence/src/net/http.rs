@@ -48,7 +48,9 @@ async fn connect(client: &mut Client, reach: &Reach, head: &Head) -> io::Result<
 
 async fn forward(client: &mut Client, reach: &Reach, head: &Head) -> io::Result<()> {
     let reached = match Request::parse(head) {
-        Ok(request) => open(client, reach, &request.target, "http").await.map(|upstream| (request, upstream)),
+        Ok(request) => {
+            open(client, reach, &request.target, "http").await.map(|upstream| (request, upstream))
+        }
         Err(refusal) => Err(refusal),
     };
     match reached {
@@ -57,14 +59,23 @@ async fn forward(client: &mut Client, reach: &Reach, head: &Head) -> io::Result<
     }
 }
 
-async fn open(client: &Client, reach: &Reach, target: &Target, via: &'static str) -> Result<TcpStream, Refusal> {
+async fn open(
+    client: &Client,
+    reach: &Reach,
+    target: &Target,
+    via: &'static str,
+) -> Result<TcpStream, Refusal> {
     if client.surplus {
         return Err(Refusal::new(Reason::Limit, &target.host.shown(), target.port));
     }
     reach.connect(target, via).await
 }
 
-async fn exchange(client: &mut Client, request: &Request<'_>, upstream: TcpStream) -> io::Result<()> {
+async fn exchange(
+    client: &mut Client,
+    request: &Request<'_>,
+    upstream: TcpStream,
+) -> io::Result<()> {
     let mut started = false;
     match relay(client, request, upstream, &mut started).await {
         Err(_) if !started => {
@@ -77,7 +88,12 @@ async fn exchange(client: &mut Client, request: &Request<'_>, upstream: TcpStrea
 }
 
 /// Sends the request and takes the answer, at the same time: a server may answer before it has heard it all.
-async fn relay(client: &mut Client, request: &Request<'_>, upstream: TcpStream, started: &mut bool) -> io::Result<()> {
+async fn relay(
+    client: &mut Client,
+    request: &Request<'_>,
+    upstream: TcpStream,
+    started: &mut bool,
+) -> io::Result<()> {
     let (from, mut to) = upstream.into_split();
     let mut from = BufReader::new(from);
     let Client { read, write, .. } = client;
@@ -132,7 +148,8 @@ impl<'a> Request<'a> {
         let (method, uri, version) = split_start(&head.start).ok_or_else(bad_request)?;
         let scheme = uri.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case(b"http://"));
         let rest = scheme.map(|scheme| &uri[scheme.len()..]).ok_or_else(bad_request)?;
-        let (authority, path) = rest.split_at(rest.iter().position(|byte| b"/?#".contains(byte)).unwrap_or(rest.len()));
+        let (authority, path) =
+            rest.split_at(rest.iter().position(|byte| b"/?#".contains(byte)).unwrap_or(rest.len()));
         let target = Target::parse(authority, Some(80))?;
         let refuse = || Refusal::new(Reason::BadRequest, &target.host.shown(), target.port);
         let host = head.single("host").map_err(|_| refuse())?;
@@ -166,7 +183,8 @@ fn split_start(line: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let mut words = line.split(|byte| *byte == b' ');
     let (method, target, version) = (words.next()?, words.next()?, words.next()?);
     let known = version == b"HTTP/1.1" || version == b"HTTP/1.0";
-    (words.next().is_none() && is_token(method) && !target.is_empty() && known).then_some((method, target, version))
+    (words.next().is_none() && is_token(method) && !target.is_empty() && known)
+        .then_some((method, target, version))
 }
 
 fn bad_request() -> Refusal {

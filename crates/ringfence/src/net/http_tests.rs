@@ -6,7 +6,14 @@ use super::decision::Decision;
 use super::testing::*;
 
 fn refused(host: &str, port: u16, via: &'static str, reason: &'static str) -> Decision {
-    Decision { allowed: false, host: host.to_owned(), port, via, reason: Some(reason), address: None }
+    Decision {
+        allowed: false,
+        host: host.to_owned(),
+        port,
+        via,
+        reason: Some(reason),
+        address: None,
+    }
 }
 
 #[tokio::test]
@@ -15,11 +22,20 @@ async fn a_tunnel_leads_to_the_checked_address() {
     let mut running = Setup { upstream: Some(upstream), ..Setup::default() }.start();
     let mut stream = running.connect().await;
     // The first bytes of the tunnel come in the same packet as its head.
-    stream.write_all(b"CONNECT Example.COM.:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\nhello").await.unwrap();
-    assert_eq!(read_until(&mut stream, "\r\n\r\n").await, "HTTP/1.1 200 Connection established\r\n\r\n");
+    stream
+        .write_all(b"CONNECT Example.COM.:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\nhello")
+        .await
+        .unwrap();
+    assert_eq!(
+        read_until(&mut stream, "\r\n\r\n").await,
+        "HTTP/1.1 200 Connection established\r\n\r\n"
+    );
     assert_eq!(read_exactly(&mut stream, 5).await, b"hello");
     let decision = running.decision().await;
-    assert_eq!((decision.allowed, &*decision.host, decision.port, decision.via), (true, "example.com", 443, "connect"));
+    assert_eq!(
+        (decision.allowed, &*decision.host, decision.port, decision.via),
+        (true, "example.com", 443, "connect")
+    );
     assert_eq!((decision.reason, decision.address), (None, Some(PUBLIC.parse().unwrap())));
     assert_eq!(*running.dialled.lock().unwrap(), [format!("{PUBLIC}:443").parse().unwrap()]);
 }
@@ -50,14 +66,24 @@ async fn what_is_refused_is_neither_looked_up_nor_dialled() {
         ("example.com", "example.com", 0, "bad_request"),
         ("example.com:0", "example.com", 0, "bad_request"),
     ] {
-        let setup =
-            Setup { domains: vec!["example.com", "*.wild.org"], deny: vec!["bad.wild.org"], ..Setup::default() };
+        let setup = Setup {
+            domains: vec!["example.com", "*.wild.org"],
+            deny: vec!["bad.wild.org"],
+            ..Setup::default()
+        };
         let mut running = setup.start();
-        let answer = running.ask(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n")).await;
+        let answer =
+            running.ask(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n")).await;
         let status = if reason == "bad_request" { "400 Bad Request" } else { "403 Forbidden" };
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\nX-Ringfence-Denied: {reason}\r\n")), "{answer}");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}\r\nX-Ringfence-Denied: {reason}\r\n")),
+            "{answer}"
+        );
         let body = answer.split("\r\n\r\n").nth(1).unwrap();
-        assert!(body.starts_with("ringfence: ") && body.ends_with(".\n") && body.lines().count() == 1, "{body}");
+        assert!(
+            body.starts_with("ringfence: ") && body.ends_with(".\n") && body.lines().count() == 1,
+            "{body}"
+        );
         assert!(!answer.contains("secret"), "{answer}");
         assert_eq!(running.decision().await, refused(host, port, "connect", reason), "{target}");
         running.stayed_inside();
@@ -66,11 +92,18 @@ async fn what_is_refused_is_neither_looked_up_nor_dialled() {
 
 #[tokio::test]
 async fn a_name_with_a_nul_or_a_line_end_goes_nowhere() {
-    for target in ["example.com\0.evil.com:443", "evil.com\0.example.com:443", "example.com\n:443", "example.com\r:443"]
-    {
+    for target in [
+        "example.com\0.evil.com:443",
+        "evil.com\0.example.com:443",
+        "example.com\n:443",
+        "example.com\r:443",
+    ] {
         let mut running = Setup::default().start();
         let answer = running.ask(format!("CONNECT {target} HTTP/1.1\r\n\r\n")).await;
-        assert!(answer.starts_with("HTTP/1.1 400 Bad Request\r\nX-Ringfence-Denied: bad_request"), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 400 Bad Request\r\nX-Ringfence-Denied: bad_request"),
+            "{answer}"
+        );
         assert_eq!(running.decision().await, refused("", 0, "http", "bad_request"));
         running.stayed_inside();
     }
@@ -100,7 +133,10 @@ async fn a_plain_request_is_sent_on_without_what_is_for_the_proxy() {
     let serving = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         let head = read_until(&mut stream, "\r\n\r\n").await;
-        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nKeep-Alive: x\r\n\r\nhi").await.unwrap();
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nKeep-Alive: x\r\n\r\nhi")
+            .await
+            .unwrap();
         (head, read_all(&mut stream).await)
     });
     let answer = running
@@ -112,11 +148,17 @@ async fn a_plain_request_is_sent_on_without_what_is_for_the_proxy() {
         .await;
     assert_eq!(answer, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi");
     let (head, rest) = within(serving).await.unwrap();
-    assert_eq!(head, "GET /?q=1 HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\nAccept: */*\r\n\r\n");
+    assert_eq!(
+        head,
+        "GET /?q=1 HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\nAccept: */*\r\n\r\n"
+    );
     // The second request was for another host; it went nowhere, and nobody decided about it.
     assert_eq!(rest, "");
     let decision = running.decision().await;
-    assert_eq!((decision.allowed, &*decision.host, decision.port, decision.via), (true, "example.com", 80, "http"));
+    assert_eq!(
+        (decision.allowed, &*decision.host, decision.port, decision.via),
+        (true, "example.com", 80, "http")
+    );
     running.no_decision();
 }
 
@@ -125,12 +167,21 @@ async fn a_later_request_on_the_same_connection_is_not_read() {
     let (listener, upstream) = listen().await;
     let running = Setup { upstream: Some(upstream), ..Setup::default() }.start();
     let mut client = running.connect().await;
-    client.write_all(b"GET http://example.com/ HTTP/1.1\r\nHost: example.com\r\n\r\n").await.unwrap();
+    client
+        .write_all(b"GET http://example.com/ HTTP/1.1\r\nHost: example.com\r\n\r\n")
+        .await
+        .unwrap();
     let (mut server, _) = within(listener.accept()).await.unwrap();
     read_until(&mut server, "\r\n\r\n").await;
     // The client does not wait for the answer, and the server would keep its connection open.
-    client.write_all(b"GET http://example.com/second HTTP/1.1\r\nHost: example.com\r\n\r\n").await.unwrap();
-    server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: keep-alive\r\n\r\nhi").await.unwrap();
+    client
+        .write_all(b"GET http://example.com/second HTTP/1.1\r\nHost: example.com\r\n\r\n")
+        .await
+        .unwrap();
+    server
+        .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: keep-alive\r\n\r\nhi")
+        .await
+        .unwrap();
     assert!(read_all(&mut client).await.ends_with("Connection: close\r\n\r\nhi"));
     assert_eq!(read_all(&mut server).await, "");
     assert_eq!(running.dialled.lock().unwrap().len(), 1);
@@ -151,15 +202,22 @@ async fn bodies_are_sent_on_as_they_are_framed() {
         let serving = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             let request = read_until(&mut stream, sent).await;
-            let chunks = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+            let chunks =
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
             stream.write_all(chunks.as_bytes()).await.unwrap();
             (request, read_all(&mut stream).await)
         });
-        let answer =
-            running.ask(format!("POST http://example.com/x HTTP/1.1\r\nHost: example.com\r\n{fields}\r\n\r\n{body}"));
-        assert!(answer.await.ends_with("Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n3\r\nabc\r\n0\r\n\r\n"));
+        let answer = running.ask(format!(
+            "POST http://example.com/x HTTP/1.1\r\nHost: example.com\r\n{fields}\r\n\r\n{body}"
+        ));
+        assert!(answer.await.ends_with(
+            "Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+        ));
         let (request, rest) = within(serving).await.unwrap();
-        assert_eq!(request, format!("POST /x HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n{sent}"));
+        assert_eq!(
+            request,
+            format!("POST /x HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n{sent}")
+        );
         assert_eq!(rest, "");
     }
 }
@@ -240,7 +298,9 @@ async fn a_plain_request_is_held_to_the_same_list() {
 #[tokio::test]
 async fn a_large_head_is_refused() {
     let running = Setup::default().start();
-    let answer = running.ask(format!("GET http://example.com/ HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(17_000))).await;
+    let answer = running
+        .ask(format!("GET http://example.com/ HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(17_000)))
+        .await;
     assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
     running.stayed_inside();
 }
@@ -255,7 +315,8 @@ async fn a_server_that_does_not_answer_well_is_a_bad_gateway() {
             read_until(&mut stream, "\r\n\r\n").await;
             stream.write_all(text.as_bytes()).await.unwrap();
         });
-        let answer = running.ask("GET http://example.com/ HTTP/1.1\r\nHost: example.com\r\n\r\n").await;
+        let answer =
+            running.ask("GET http://example.com/ HTTP/1.1\r\nHost: example.com\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 502 Bad Gateway\r\nContent-Type"), "{answer}");
         within(serving).await.unwrap();
     }

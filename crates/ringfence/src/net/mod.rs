@@ -46,8 +46,12 @@ pub fn environment(port: &str) -> Vec<(String, String)> {
     let mut variables = Vec::new();
     // ALL_PROXY speaks HTTP as well, although SOCKS5 is served too: clients that know SOCKS5 only with an optional
     // package fail as soon as any of these variables says `socks5`, whatever they were going to reach.
-    for (name, value) in [("HTTP_PROXY", &*proxy), ("HTTPS_PROXY", &proxy), ("ALL_PROXY", &proxy), ("NO_PROXY", direct)]
-    {
+    for (name, value) in [
+        ("HTTP_PROXY", &*proxy),
+        ("HTTPS_PROXY", &proxy),
+        ("ALL_PROXY", &proxy),
+        ("NO_PROXY", direct),
+    ] {
         variables.push((name.to_owned(), value.to_owned()));
         variables.push((name.to_lowercase(), value.to_owned()));
     }

@@ -35,12 +35,22 @@ impl Proxy {
         resolver: Arc<dyn Resolver>,
         decided: Arc<dyn Fn(&Decision) + Send + Sync>,
     ) -> io::Result<Proxy> {
-        let reach = Reach { allow, resolver, dial: direct(), inside: None, decided, limits: Limits::default() };
+        let reach = Reach {
+            allow,
+            resolver,
+            dial: direct(),
+            inside: None,
+            decided,
+            limits: Limits::default(),
+        };
         Proxy::serve(listener, reach)
     }
 
     /// The same for several who share a listener.
-    pub fn start_for_many(listener: std::net::TcpListener, switch: Arc<Switch>) -> io::Result<Proxy> {
+    pub fn start_for_many(
+        listener: std::net::TcpListener,
+        switch: Arc<Switch>,
+    ) -> io::Result<Proxy> {
         Proxy::begin(listener, Roads::Many(switch))
     }
 

@@ -62,7 +62,8 @@ async fn a_name_that_leads_inside_is_refused() {
 #[tokio::test]
 async fn an_address_inside_is_dropped_from_among_others() {
     let (upstream, _serving) = echo().await;
-    let resolver = Fake::default().answer("example.com", &[&["127.0.0.1", "169.254.169.254", PUBLIC, "::1"]]);
+    let resolver =
+        Fake::default().answer("example.com", &[&["127.0.0.1", "169.254.169.254", PUBLIC, "::1"]]);
     let running = Setup { resolver, upstream: Some(upstream), ..Setup::default() }.start();
     tunnel(&running).await;
     assert_eq!(*running.dialled.lock().unwrap(), [format!("{PUBLIC}:443").parse().unwrap()]);
@@ -88,7 +89,8 @@ async fn a_name_reaches_a_private_address_that_is_listed() {
     let (upstream, _serving) = echo().await;
     let resolver = Fake::default().answer("example.com", &[&["10.0.0.5"]]);
     let addresses = vec!["10.0.0.5:443".to_owned()];
-    let running = Setup { resolver, addresses, upstream: Some(upstream), ..Setup::default() }.start();
+    let running =
+        Setup { resolver, addresses, upstream: Some(upstream), ..Setup::default() }.start();
     tunnel(&running).await;
     let answer = running.ask("CONNECT example.com:80 HTTP/1.1\r\n\r\n").await;
     assert!(answer.contains("X-Ringfence-Denied: private_address"), "{answer}");
@@ -102,7 +104,8 @@ async fn the_next_address_is_tried_where_one_fails() {
     let port = upstream.port();
     let addresses = vec![format!("127.0.0.9:{port}"), format!("127.0.0.1:{port}")];
     let domain: &'static str = format!("example.com:{port}").leak();
-    let mut running = Setup { resolver, addresses, domains: vec![domain], ..Setup::default() }.start();
+    let mut running =
+        Setup { resolver, addresses, domains: vec![domain], ..Setup::default() }.start();
     let mut stream = running.connect().await;
     stream.write_all(format!("CONNECT {domain} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
     assert!(read_until(&mut stream, "\r\n\r\n").await.starts_with("HTTP/1.1 200 "));
@@ -142,7 +145,9 @@ async fn a_sender_waits_for_a_slow_receiver() {
     // Nobody reads, so the sender comes to a stop when all buffers on the way are full.
     let block = vec![7; 64 * 1024];
     let mut sent = 0;
-    while let Ok(written) = tokio::time::timeout(Duration::from_millis(300), client.write(&block)).await {
+    while let Ok(written) =
+        tokio::time::timeout(Duration::from_millis(300), client.write(&block)).await
+    {
         sent += written.unwrap();
         assert!(sent < 256 * 1024 * 1024, "nothing held the sender back");
     }
@@ -194,11 +199,20 @@ async fn connections_over_the_limit_are_told_so() {
         assert!(running.decision().await.allowed);
     }
     let answer = running.ask(CONNECT).await;
-    assert!(answer.starts_with("HTTP/1.1 503 Service Unavailable\r\nX-Ringfence-Denied: limit\r\n"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 503 Service Unavailable\r\nX-Ringfence-Denied: limit\r\n"),
+        "{answer}"
+    );
     let decision = running.decision().await;
-    assert_eq!((decision.allowed, decision.reason, &*decision.host), (false, Some("limit"), "example.com"));
+    assert_eq!(
+        (decision.allowed, decision.reason, &*decision.host),
+        (false, Some("limit"), "example.com")
+    );
     let mut socks = running.connect().await;
-    socks.write_all(&[&[5, 1, 0, 5, 1, 0, 3, 11][..], b"example.com", &[1, 187]].concat()).await.unwrap();
+    socks
+        .write_all(&[&[5, 1, 0, 5, 1, 0, 3, 11][..], b"example.com", &[1, 187]].concat())
+        .await
+        .unwrap();
     assert_eq!(read_exactly(&mut socks, 4).await, [5, 0, 5, 1]);
     assert_eq!(running.dialled.lock().unwrap().len(), 2);
     // A place that is free again is given away again.
@@ -234,7 +248,10 @@ async fn a_slow_head_is_not_waited_for() {
     ] {
         let running = Setup { limits: limits.clone(), ..Setup::default() }.start();
         let answered = running.ask(start).await;
-        assert!(answered.starts_with(answer) && answered.is_empty() == answer.is_empty(), "{answered:?}");
+        assert!(
+            answered.starts_with(answer) && answered.is_empty() == answer.is_empty(),
+            "{answered:?}"
+        );
         running.stayed_inside();
     }
 }
@@ -243,13 +260,17 @@ async fn a_slow_head_is_not_waited_for() {
 async fn a_lookup_and_a_dial_that_never_end_are_given_up() {
     struct Never;
     impl super::Resolver for Never {
-        fn resolve<'a>(&'a self, _: &'a str) -> futures::future::BoxFuture<'a, std::io::Result<Vec<IpAddr>>> {
+        fn resolve<'a>(
+            &'a self,
+            _: &'a str,
+        ) -> futures::future::BoxFuture<'a, std::io::Result<Vec<IpAddr>>> {
             Box::pin(std::future::pending())
         }
     }
     let short = Duration::from_millis(50);
     let target = super::host::Target::parse(b"example.com:443", None).unwrap();
-    let allow = std::sync::Arc::new(super::Allow::parse(&strings(&["example.com"]), &[], &[]).unwrap());
+    let allow =
+        std::sync::Arc::new(super::Allow::parse(&strings(&["example.com"]), &[], &[]).unwrap());
     let mut reach = super::reach::Reach {
         allow,
         resolver: std::sync::Arc::new(Never),
@@ -276,11 +297,18 @@ fn a_proxy_outside_of_a_runtime_is_an_error_and_no_panic() {
 #[test]
 fn the_environment_names_the_proxy_in_every_spelling() {
     let variables = environment("4321");
-    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"] {
-        assert!(variables.contains(&(name.to_owned(), "http://127.0.0.1:4321".to_owned())), "{name}");
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"]
+    {
+        assert!(
+            variables.contains(&(name.to_owned(), "http://127.0.0.1:4321".to_owned())),
+            "{name}"
+        );
     }
     for name in ["NO_PROXY", "no_proxy"] {
-        assert!(variables.contains(&(name.to_owned(), "localhost,127.0.0.1,::1".to_owned())), "{name}");
+        assert!(
+            variables.contains(&(name.to_owned(), "localhost,127.0.0.1,::1".to_owned())),
+            "{name}"
+        );
     }
     assert!(variables.contains(&("NODE_USE_ENV_PROXY".to_owned(), "1".to_owned())));
 }

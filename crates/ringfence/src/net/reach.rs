@@ -79,7 +79,11 @@ impl Reach {
         let refuse = |reason| Refusal::new(reason, &target.host.shown(), target.port);
         let name = match &target.host {
             Host::Address(address) => {
-                return self.allow.check_literal(*address, target.port).map(|()| vec![*address]).map_err(refuse);
+                return self
+                    .allow
+                    .check_literal(*address, target.port)
+                    .map(|()| vec![*address])
+                    .map_err(refuse);
             }
             Host::Name(name) => name,
         };
@@ -94,7 +98,12 @@ impl Reach {
     }
 
     /// The first address that answers. Each next one starts when those before it have failed or taken their time.
-    async fn dial_first(&self, dial: &Dial, addresses: &[IpAddr], port: u16) -> io::Result<(TcpStream, IpAddr)> {
+    async fn dial_first(
+        &self,
+        dial: &Dial,
+        addresses: &[IpAddr],
+        port: u16,
+    ) -> io::Result<(TcpStream, IpAddr)> {
         let mut waiting = addresses.iter();
         let mut tries = FuturesUnordered::new();
         let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
@@ -124,7 +133,10 @@ fn own_loopback(host: &Host) -> Option<Vec<IpAddr>> {
 }
 
 fn unreachable(reason: Reason, target: &Target, addresses: &[IpAddr]) -> Refusal {
-    Refusal { address: addresses.first().copied(), ..Refusal::new(reason, &target.host.shown(), target.port) }
+    Refusal {
+        address: addresses.first().copied(),
+        ..Refusal::new(reason, &target.host.shown(), target.port)
+    }
 }
 
 /// The real thing: straight to the address.

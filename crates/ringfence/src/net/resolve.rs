@@ -31,7 +31,9 @@ impl Resolver for System {
         Box::pin(async move {
             let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(io::Error::other)?;
             let lookup = move || {
-                let found = (name.as_str(), 0).to_socket_addrs().map(|found| found.map(|at| at.ip()).collect());
+                let found = (name.as_str(), 0)
+                    .to_socket_addrs()
+                    .map(|found| found.map(|at| at.ip()).collect());
                 drop(slot);
                 found
             };

@@ -19,7 +19,8 @@ pub async fn copy_response(
 ) -> io::Result<()> {
     let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
     loop {
-        let head = Head::read(from, LONGEST_HEAD).await.map_err(|fault| wrong(fault.to_string()))?;
+        let head =
+            Head::read(from, LONGEST_HEAD).await.map_err(|fault| wrong(fault.to_string()))?;
         let status = parse_status(&head.start).ok_or_else(|| wrong("no status".to_owned()))?;
         if status == 101 {
             // `Upgrade` was not sent on, so nobody asked for this; what follows would not be HTTP.
@@ -31,8 +32,11 @@ pub async fn copy_response(
             continue;
         }
         *started = true;
-        let own: Vec<_> =
-            declared.and_then(framing_field).into_iter().chain([(&b"Connection"[..], b"close".to_vec())]).collect();
+        let own: Vec<_> = declared
+            .and_then(framing_field)
+            .into_iter()
+            .chain([(&b"Connection"[..], b"close".to_vec())])
+            .collect();
         to.write_all(&write(&head, &own)).await?;
         let empty = method == b"HEAD" || status == 204 || status == 304;
         let framing = if empty { Framing::Empty } else { declared.unwrap_or(Framing::UntilClosed) };
@@ -119,7 +123,8 @@ mod tests {
             let (copied, result, started) = copy(text, "GET").await;
             assert!(copied.is_empty() && result.is_err() && !started, "{text:?}");
         }
-        let (_, result, started) = copy("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhi", "GET").await;
+        let (_, result, started) =
+            copy("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhi", "GET").await;
         assert!(result.is_err() && started);
     }
 }

@@ -31,7 +31,9 @@ pub async fn serve(client: &mut Client, reach: &Reach, deadline: Instant) -> io:
         Err(_) => Err(Stop { refusal: Refusal::unread(Reason::HeadTooSlow), code: None }),
     };
     let reached = match asked {
-        Ok(target) if client.surplus => Err(Refusal::new(Reason::Limit, &target.host.shown(), target.port).into()),
+        Ok(target) if client.surplus => {
+            Err(Refusal::new(Reason::Limit, &target.host.shown(), target.port).into())
+        }
         Ok(target) => reach.connect(&target, "socks5").await.map_err(Stop::from),
         Err(stop) => Err(stop),
     };

@@ -36,11 +36,15 @@ async fn a_name_is_resolved_here_and_tunnelled() {
     let (upstream, _serving) = echo().await;
     for name in ["example.com", "EXAMPLE.com.", "ｅxample.com"] {
         let mut running = Setup { upstream: Some(upstream), ..Setup::default() }.start();
-        let (mut stream, code) = request(&running, &[by_name(name.as_bytes(), 443), b"early".to_vec()].concat()).await;
+        let (mut stream, code) =
+            request(&running, &[by_name(name.as_bytes(), 443), b"early".to_vec()].concat()).await;
         assert_eq!(code, 0);
         assert_eq!(read_exactly(&mut stream, 5).await, b"early");
         let decision = running.decision().await;
-        assert_eq!((decision.allowed, &*decision.host, decision.via), (true, "example.com", "socks5"));
+        assert_eq!(
+            (decision.allowed, &*decision.host, decision.via),
+            (true, "example.com", "socks5")
+        );
         assert_eq!(*running.resolver.asked.lock().unwrap(), ["example.com"]);
     }
 }

@@ -31,7 +31,10 @@ pub struct Fake {
 impl Fake {
     pub fn answer(self, name: &str, answers: &[&[&str]]) -> Fake {
         let addresses = |texts: &&[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
-        self.answers.lock().unwrap().insert(name.to_owned(), answers.iter().map(addresses).collect());
+        self.answers
+            .lock()
+            .unwrap()
+            .insert(name.to_owned(), answers.iter().map(addresses).collect());
         self
     }
 }
@@ -41,7 +44,11 @@ impl Resolver for Fake {
         self.asked.lock().unwrap().push(name.to_owned());
         let mut answers = self.answers.lock().unwrap();
         let found = answers.get_mut(name).map(|answers| {
-            if answers.len() > 1 { answers.remove(0) } else { answers.first().cloned().unwrap_or_default() }
+            if answers.len() > 1 {
+                answers.remove(0)
+            } else {
+                answers.first().cloned().unwrap_or_default()
+            }
         });
         Box::pin(async move { found.ok_or_else(|| io::ErrorKind::NotFound.into()) })
     }
@@ -87,7 +94,8 @@ impl Setup {
     pub fn start(self) -> Running {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
-        let allow = Allow::parse(&strings(&self.domains), &strings(&self.deny), &self.addresses).unwrap();
+        let allow =
+            Allow::parse(&strings(&self.domains), &strings(&self.deny), &self.addresses).unwrap();
         let resolver = Arc::new(self.resolver);
         let dialled = Arc::new(Mutex::new(Vec::new()));
         let (tell, decisions) = mpsc::unbounded_channel();

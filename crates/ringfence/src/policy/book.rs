@@ -76,8 +76,12 @@ pub async fn make(
     workspace: Option<&Path>,
     generation: u64,
 ) -> (Rulebook, Watched) {
-    let mut book =
-        Rulebook { faults: found.faults.clone(), ignored: found.ignored.clone(), generation, ..Rulebook::default() };
+    let mut book = Rulebook {
+        faults: found.faults.clone(),
+        ignored: found.ignored.clone(),
+        generation,
+        ..Rulebook::default()
+    };
     let operator = found.operator.clone();
     let sources = blocking(move || files::read(&operator), &mut book).await;
     let readings = evaluate::evaluate(launcher, &sources, &HostExecutables::new()).await;

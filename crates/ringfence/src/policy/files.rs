@@ -64,7 +64,10 @@ impl Rules {
 impl Found {
     /// When looking itself has failed.
     pub fn unknown() -> Found {
-        Found { faults: vec![Fault::of_file("rules", "the rules files could not be looked at")], ..Found::default() }
+        Found {
+            faults: vec![Fault::of_file("rules", "the rules files could not be looked at")],
+            ..Found::default()
+        }
     }
 }
 
@@ -74,11 +77,16 @@ pub fn find(places: &Places, workspace: Option<&Path>) -> Found {
         if let Err(error) = list(dir, &mut found)
             && error.kind() != ErrorKind::NotFound
         {
-            found.faults.push(Fault::of_file(&dir.to_string_lossy(), &format!("cannot be listed: {error}")));
+            found.faults.push(Fault::of_file(
+                &dir.to_string_lossy(),
+                &format!("cannot be listed: {error}"),
+            ));
         }
     }
     // One that is missing is told of when it is read.
-    found.operator.extend(places.files.iter().map(|path| Rules::new(path.clone(), path.metadata().ok().as_ref())));
+    found.operator.extend(
+        places.files.iter().map(|path| Rules::new(path.clone(), path.metadata().ok().as_ref())),
+    );
     if let Some(workspace) = workspace {
         project::find(workspace, &mut found);
     }
@@ -118,7 +126,9 @@ pub fn read(rules: &[Rules]) -> (Vec<Source>, Vec<Fault>) {
     for file in rules {
         match File::open(&file.path).and_then(|opened| text(opened, MAX_BYTES)) {
             Ok(text) => sources.push(Source { name: file.name(), text }),
-            Err(error) => faults.push(Fault::of_file(&file.name(), &format!("cannot be read: {error}"))),
+            Err(error) => {
+                faults.push(Fault::of_file(&file.name(), &format!("cannot be read: {error}")))
+            }
         }
     }
     (sources, faults)

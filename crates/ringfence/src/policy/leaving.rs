@@ -66,16 +66,22 @@ impl Rulebook {
             return Leaving::Off;
         }
         if !self.faults.is_empty() {
-            return Leaving::Prevented("a rules file is broken; `ringfence rules test` shows where".to_owned());
+            return Leaving::Prevented(
+                "a rules file is broken; `ringfence rules test` shows where".to_owned(),
+            );
         }
         if policy.escalate == Escalate::Outside
             && let Err(error) = escalate::account(config)
         {
             return Leaving::Prevented(error.detail());
         }
-        let mut ways_out =
-            self.table.prefixes.iter().filter(|rule| rule.decision < Decision::Forbidden && !rule.project);
-        let is_possible = ways_out.clone().next().is_none() || ways_out.any(|rule| can_leave(rule, config, can_ask));
+        let mut ways_out = self
+            .table
+            .prefixes
+            .iter()
+            .filter(|rule| rule.decision < Decision::Forbidden && !rule.project);
+        let is_possible = ways_out.clone().next().is_none()
+            || ways_out.any(|rule| can_leave(rule, config, can_ask));
         match (is_possible, policy.escalate_risky) {
             (true, _) => Leaving::Possible,
             (false, EscalateRisky::Inside) => Leaving::Prevented(KEPT_BY_SETTING.to_owned()),

@@ -21,7 +21,12 @@ pub struct Warning {
 pub fn lint(table: &Table) -> Vec<Warning> {
     let mut warnings = Vec::new();
     for (at, rule) in table.prefixes.iter().enumerate() {
-        let found = [lets_out(rule), hides(table, rule), never_decides(table, rule), leads_nowhere(table, rule)];
+        let found = [
+            lets_out(rule),
+            hides(table, rule),
+            never_decides(table, rule),
+            leads_nowhere(table, rule),
+        ];
         warnings.extend(found.into_iter().flatten().map(|what| Warning { rule: at, what }));
     }
     warnings
@@ -36,13 +41,20 @@ pub fn notes(table: &Table) -> Vec<Warning> {
             && leads_nowhere(table, rule).is_none()
     };
     let rules = table.prefixes.iter().enumerate().filter(|(_, rule)| asks(rule));
-    rules.map(|(at, rule)| Warning { rule: at, what: format!("`{}` {}", words(rule), unasked_words(rule)) }).collect()
+    rules
+        .map(|(at, rule)| Warning {
+            rule: at,
+            what: format!("`{}` {}", words(rule), unasked_words(rule)),
+        })
+        .collect()
 }
 
 /// Which commands of an `allow` rule leave unasked, and what to write so that others do.
 fn unasked_words(rule: &PrefixRule) -> &'static str {
     match unasked::lets_exact_words_out(rule) {
-        true => "leaves unasked with exactly these words; for a longer command, name every word of it in a rule",
+        true => {
+            "leaves unasked with exactly these words; for a longer command, name every word of it in a rule"
+        }
         false => "never leaves unasked; name every word of a command in a rule to let that one out",
     }
 }
@@ -65,7 +77,9 @@ fn name(program: &str) -> &str {
 fn lets_out(rule: &PrefixRule) -> Option<String> {
     let reason = reason(rule).filter(|_| rule.decision == Decision::Allow)?;
     let (words, unasked) = (words(rule), unasked_words(rule));
-    Some(format!("`{words}` is allowed, and with it what others tell it to do: {reason}. It {unasked}"))
+    Some(format!(
+        "`{words}` is allowed, and with it what others tell it to do: {reason}. It {unasked}"
+    ))
 }
 
 /// Why a command that begins with these words may run what others say, if it may.
@@ -83,10 +97,13 @@ pub fn reason_for_words(prefix: &[String]) -> Option<&'static str> {
 
 /// The reason of the longest line that fits.
 pub fn reason(rule: &PrefixRule) -> Option<&'static str> {
-    let lines = LIST.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once("  "));
+    let lines =
+        LIST.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once("  "));
     let fitting = lines.filter(|(words, _)| fits(words, rule));
     // The first of the longest: `max_by_key` would take the last.
-    fitting.min_by_key(|(words, _)| std::cmp::Reverse(words.split(' ').count())).map(|(_, reason)| reason.trim())
+    fitting
+        .min_by_key(|(words, _)| std::cmp::Reverse(words.split(' ').count()))
+        .map(|(_, reason)| reason.trim())
 }
 
 fn fits(line: &str, rule: &PrefixRule) -> bool {
@@ -98,9 +115,9 @@ fn fits(line: &str, rule: &PrefixRule) -> bool {
     };
     let mut places = line.split(' ');
     places.next().is_some_and(|names| one(names, name(&rule.program)))
-        && places
-            .enumerate()
-            .all(|(at, names)| rule.rest.get(at).is_some_and(|token| token.0.iter().any(|word| one(names, word))))
+        && places.enumerate().all(|(at, names)| {
+            rule.rest.get(at).is_some_and(|token| token.0.iter().any(|word| one(names, word)))
+        })
 }
 
 /// As text a rule on a path hides stricter ones on its name.
@@ -109,7 +126,11 @@ fn hides(table: &Table, rule: &PrefixRule) -> Option<String> {
         rule.program.contains('/')
             && other.program == name(&rule.program)
             && other.decision > rule.decision
-            && other.rest.iter().zip(&rule.rest).all(|(one, two)| one.0.iter().any(|word| two.0.contains(word)))
+            && other
+                .rest
+                .iter()
+                .zip(&rule.rest)
+                .all(|(one, two)| one.0.iter().any(|word| two.0.contains(word)))
     };
     let other = table.prefixes.iter().find(hidden)?;
     Some(format!(
@@ -127,7 +148,11 @@ fn never_decides(table: &Table, rule: &PrefixRule) -> Option<String> {
         other.program == rule.program
             && other.decision > rule.decision
             && other.rest.len() <= rule.rest.len()
-            && other.rest.iter().zip(&rule.rest).all(|(one, two)| two.0.iter().all(|word| one.0.contains(word)))
+            && other
+                .rest
+                .iter()
+                .zip(&rule.rest)
+                .all(|(one, two)| two.0.iter().all(|word| one.0.contains(word)))
     };
     let other = table.prefixes.iter().find(stronger)?;
     Some(format!(
@@ -143,14 +168,15 @@ fn never_decides(table: &Table, rule: &PrefixRule) -> Option<String> {
 fn leads_nowhere(table: &Table, rule: &PrefixRule) -> Option<String> {
     let program = table.programs.get(&rule.program)?;
     let nowhere = rule.decision != Decision::Forbidden && program.files.is_empty();
-    let why = match (rule.program.starts_with('/'), table.host_executables.contains_key(&rule.program)) {
-        _ if rule.program.contains('/') && !rule.program.starts_with('/') => {
-            "a relative path stands for no program at run time"
-        }
-        (true, _) => "there is no such program here",
-        (_, true) => "none of the files that host_executable lists is a program here",
-        _ => "no program of that name is on the search path",
-    };
+    let why =
+        match (rule.program.starts_with('/'), table.host_executables.contains_key(&rule.program)) {
+            _ if rule.program.contains('/') && !rule.program.starts_with('/') => {
+                "a relative path stands for no program at run time"
+            }
+            (true, _) => "there is no such program here",
+            (_, true) => "none of the files that host_executable lists is a program here",
+            _ => "no program of that name is on the search path",
+        };
     nowhere.then(|| format!("`{}` leads nowhere: {why}", words(rule)))
 }
 
@@ -166,7 +192,8 @@ mod tests {
 
     #[test]
     fn every_line_of_the_list_has_words_and_a_reason() {
-        let lines: Vec<&str> = LIST.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+        let lines: Vec<&str> =
+            LIST.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
         assert!(lines.len() > 40);
         for line in lines {
             let (words, reason) = line.split_once("  ").unwrap_or_else(|| panic!("{line}"));
@@ -197,7 +224,10 @@ mod tests {
             "vim",
         ] {
             assert_eq!(warnings(&format!("prefix_rule([{program:?}])")).len(), 1, "{program}");
-            assert!(warnings(&format!("prefix_rule([{program:?}], 'forbidden')")).is_empty(), "{program}");
+            assert!(
+                warnings(&format!("prefix_rule([{program:?}], 'forbidden')")).is_empty(),
+                "{program}"
+            );
         }
         assert!(warnings("prefix_rule(['ls', '-l'])\nprefix_rule(['uname'])").is_empty());
     }
@@ -206,15 +236,22 @@ mod tests {
     fn every_allow_that_asks_says_how_to_write_it_in_full() {
         let text = "prefix_rule(['ls', '-l'])\nprefix_rule(['uname'])\nprefix_rule(['deploy'])\nprefix_rule(['cat'], 'prompt')";
         let table = parse(&[Source { name: "a.rules".into(), text: text.into() }]).unwrap();
-        let notes: Vec<(usize, String)> = notes(&table).into_iter().map(|note| (note.rule, note.what)).collect();
+        let notes: Vec<(usize, String)> =
+            notes(&table).into_iter().map(|note| (note.rule, note.what)).collect();
         let says = |words: &str| {
             format!(
                 "`{words}` leaves unasked with exactly these words; for a longer command, name every word of it in a rule"
             )
         };
         assert_eq!(notes, [(0, says("ls -l")), (2, says("deploy"))]);
-        assert!(warnings("prefix_rule(['make'])")[0].contains("It never leaves unasked; name every word"));
-        assert!(warnings("prefix_rule(['make', 'all'])")[0].contains("It leaves unasked with exactly these words"));
+        assert!(
+            warnings("prefix_rule(['make'])")[0]
+                .contains("It never leaves unasked; name every word")
+        );
+        assert!(
+            warnings("prefix_rule(['make', 'all'])")[0]
+                .contains("It leaves unasked with exactly these words")
+        );
     }
 
     #[test]
@@ -227,8 +264,13 @@ mod tests {
     #[test]
     fn a_rule_that_hides_or_never_decides_is_told_of() {
         let found = warnings("prefix_rule(['/bin/ls'])\nprefix_rule(['ls', '-R'], 'forbidden')");
-        assert!(found.len() == 1 && found[0].starts_with("`/bin/ls` hides `ls -R` (line 2"), "{found:?}");
-        let found = warnings("prefix_rule(['ls', ['a', 'b']])\nprefix_rule(['ls', ['a', 'b', 'c']], 'prompt')");
+        assert!(
+            found.len() == 1 && found[0].starts_with("`/bin/ls` hides `ls -R` (line 2"),
+            "{found:?}"
+        );
+        let found = warnings(
+            "prefix_rule(['ls', ['a', 'b']])\nprefix_rule(['ls', ['a', 'b', 'c']], 'prompt')",
+        );
         assert!(found.len() == 1 && found[0].starts_with("`ls a|b` never decides"), "{found:?}");
         assert!(warnings("prefix_rule(['ls'])\nprefix_rule(['ls', 'a'], 'prompt')").is_empty());
     }

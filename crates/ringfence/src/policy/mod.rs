@@ -80,13 +80,17 @@ impl Places {
     /// Every place where files are looked for, for a reader.
     pub fn shown(&self) -> String {
         let dirs = self.dirs.iter().map(|dir| dir.join("*.rules").display().to_string());
-        dirs.chain(self.files.iter().map(|file| file.display().to_string())).collect::<Vec<_>>().join(", ")
+        dirs.chain(self.files.iter().map(|file| file.display().to_string()))
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 
     /// Why there may be no rules although the operator has written some: they are in a home of Codex that is not the one
     /// that counts. Nothing to say where rules were found.
     pub fn overlooked(&self, book: &Rulebook) -> Option<String> {
-        let is_rules = |entry: &std::fs::DirEntry| entry.path().extension().is_some_and(|ending| ending == "rules");
+        let is_rules = |entry: &std::fs::DirEntry| {
+            entry.path().extension().is_some_and(|ending| ending == "rules")
+        };
         let count = |dir: &PathBuf| {
             let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
             entries.filter(is_rules).count()
@@ -137,13 +141,23 @@ impl Policy {
     pub fn with(places: Places, launcher: Launcher) -> Policy {
         let books = Mutex::new(HashMap::new());
         let open_repositories = Mutex::default();
-        Policy(Arc::new(Inner { places, launcher, books, generation: AtomicU64::new(0), open_repositories }))
+        Policy(Arc::new(Inner {
+            places,
+            launcher,
+            books,
+            generation: AtomicU64::new(0),
+            open_repositories,
+        }))
     }
 
     /// Notes that a run in this workspace may write all of `.git`, because nothing could leave when it began. git must
     /// not trust that repository later, for as long as this server lives.
     pub fn note_open_repository(&self, workspace: &Path) {
-        self.0.open_repositories.lock().unwrap_or_else(PoisonError::into_inner).insert(workspace.to_owned());
+        self.0
+            .open_repositories
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(workspace.to_owned());
     }
 
     /// Whether a run in this workspace could write all of `.git`.
@@ -160,7 +174,8 @@ impl Policy {
             return Arc::clone(&kept.insert(still).book);
         }
         let generation = self.0.generation.fetch_add(1, Ordering::Relaxed) + 1;
-        let (book, watched) = book::make(&self.0.launcher, &self.0.places, &found, Some(workspace), generation).await;
+        let (book, watched) =
+            book::make(&self.0.launcher, &self.0.places, &found, Some(workspace), generation).await;
         book.log();
         Arc::clone(&kept.insert(Kept { found, watched, book: Arc::new(book) }).book)
     }

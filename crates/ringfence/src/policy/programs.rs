@@ -37,19 +37,27 @@ pub fn find(table: &Table, search_path: &OsStr) -> (BTreeMap<String, Program>, W
         return Default::default();
     }
     // A relative one would be found in whatever directory somebody stands in.
-    let dirs: Vec<PathBuf> = std::env::split_paths(search_path).filter(|dir| dir.is_absolute()).collect();
+    let dirs: Vec<PathBuf> =
+        std::env::split_paths(search_path).filter(|dir| dir.is_absolute()).collect();
     // Always before the look itself: what changes in between is then seen the next time.
-    let mut watched: Vec<(PathBuf, Option<Stamp>)> = dirs.iter().map(|dir| (dir.clone(), stamp(dir))).collect();
+    let mut watched: Vec<(PathBuf, Option<Stamp>)> =
+        dirs.iter().map(|dir| (dir.clone(), stamp(dir))).collect();
     let entries = Entries::scan(&dirs);
     let mut programs = BTreeMap::new();
     for word in words {
         let (candidates, further) = candidates(table, &dirs, word);
         watched.extend(candidates.iter().chain(&further).map(|path| (path.clone(), stamp(path))));
         let mut program = Program::default();
-        for (path, own) in candidates.iter().map(|path| (path, true)).chain(further.iter().map(|path| (path, false))) {
+        for (path, own) in candidates
+            .iter()
+            .map(|path| (path, true))
+            .chain(further.iter().map(|path| (path, false)))
+        {
             if let Some((file, id)) = executable(path) {
                 let known = entries.0.get(&id).into_iter().flatten().map(PathBuf::as_path);
-                let paths = known.chain([path.as_path(), Path::new(&file.path)]).filter_map(|path| path.to_str());
+                let paths = known
+                    .chain([path.as_path(), Path::new(&file.path)])
+                    .filter_map(|path| path.to_str());
                 program.paths.extend(paths.map(str::to_owned));
                 match own {
                     true => program.files.push(file),
@@ -72,7 +80,9 @@ pub fn locate(word: &str, search_path: &OsStr) -> Option<File> {
     if word.contains('/') {
         return executable(Path::new(word)).map(|(file, _)| file);
     }
-    std::env::split_paths(search_path).find_map(|dir| executable(&dir.join(word))).map(|(file, _)| file)
+    std::env::split_paths(search_path)
+        .find_map(|dir| executable(&dir.join(word)))
+        .map(|(file, _)| file)
 }
 
 /// The paths that a word stands for, whether they are there or not; and others that go by it.

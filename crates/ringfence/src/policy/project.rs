@@ -29,13 +29,16 @@ pub fn find(at: &Path, found: &mut Found) {
             Rules::new(at.join(FOLDER).join(name), about.as_ref())
         })),
         Err(error) if error.kind() == Kind::NotFound => {}
-        Err(error) => found.faults.push(Fault::of_file(&folder, &format!("cannot be listed: {}", error.detail()))),
+        Err(error) => found
+            .faults
+            .push(Fault::of_file(&folder, &format!("cannot be listed: {}", error.detail()))),
     }
 }
 
 fn names(at: &Path) -> Result<Vec<String>, Error> {
     let (dir, _) = Workspace::open(at, &[])?.open_dir(FOLDER)?;
-    let unreadable = |error: rustix::io::Errno| Error::internal("the folder cannot be read").source(error);
+    let unreadable =
+        |error: rustix::io::Errno| Error::internal("the folder cannot be read").source(error);
     let mut names = Vec::new();
     // What was walked to can only be stood on; to be listed it is opened again, from itself.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -67,9 +70,13 @@ pub fn read(at: &Path, project: &[Rules]) -> (Vec<Source>, Vec<Fault>) {
     for rules in project {
         let name = rules.path.file_name().unwrap_or_default().to_string_lossy();
         let opened = open(at, &name).map_err(|error| error.detail());
-        match opened.and_then(|file| files::text(file, MAX_BYTES).map_err(|error| error.to_string())) {
+        match opened
+            .and_then(|file| files::text(file, MAX_BYTES).map_err(|error| error.to_string()))
+        {
             Ok(text) => sources.push(Source { name: rules.name(), text }),
-            Err(error) => faults.push(Fault::of_file(&rules.name(), &format!("cannot be read: {error}"))),
+            Err(error) => {
+                faults.push(Fault::of_file(&rules.name(), &format!("cannot be read: {error}")))
+            }
         }
     }
     (sources, faults)
@@ -98,7 +105,10 @@ pub fn tighten(file: &str, table: &mut Table) -> Vec<Ignored> {
         kept
     });
     for name in std::mem::take(&mut table.host_executables).into_keys() {
-        ignored.push(Ignored::file(file, &format!("a project's rules cannot say which files go by `{name}`")));
+        ignored.push(Ignored::file(
+            file,
+            &format!("a project's rules cannot say which files go by `{name}`"),
+        ));
     }
     ignored
 }

@@ -52,7 +52,10 @@ async fn files_are_read_in_the_order_of_their_names_and_again_when_they_change()
     house.write("home/rules/a.rules", "prefix_rule(['a'], 'prompt')");
     house.write("home/rules/notes.txt", "no rules");
     let first = house.current().await;
-    assert_eq!(first.table.prefixes.iter().map(|rule| rule.program.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(
+        first.table.prefixes.iter().map(|rule| rule.program.as_str()).collect::<Vec<_>>(),
+        ["a", "b"]
+    );
     assert!(Arc::ptr_eq(&first, &house.current().await), "nothing has changed");
 
     house.write("home/rules/a.rules", "prefix_rule(['a'], 'forbidden')");
@@ -69,13 +72,23 @@ async fn files_are_read_in_the_order_of_their_names_and_again_when_they_change()
 #[tokio::test]
 async fn a_broken_file_is_told_of_and_the_sound_ones_hold() {
     let house = House::new();
-    house.write("home/rules/a.rules", "prefix_rule(['a'], 'forbidden')\nprefix_rule(['x'], 'allow')\nnonsense(");
-    house.write("home/rules/b.rules", "prefix_rule(['b'], 'forbidden')\nprefix_rule(['y'])\nfail('x')");
+    house.write(
+        "home/rules/a.rules",
+        "prefix_rule(['a'], 'forbidden')\nprefix_rule(['x'], 'allow')\nnonsense(",
+    );
+    house.write(
+        "home/rules/b.rules",
+        "prefix_rule(['b'], 'forbidden')\nprefix_rule(['y'])\nfail('x')",
+    );
     house.write("home/rules/c.rules", "prefix_rule(['c'])");
-    house.write("home/rules/d.rules", &format!("x = {}{}", "(".repeat(200_000), ")".repeat(200_000)));
+    house.write(
+        "home/rules/d.rules",
+        &format!("x = {}{}", "(".repeat(200_000), ")".repeat(200_000)),
+    );
     std::fs::write(house.scratch.path().join("home/rules/e.rules"), b"\xff").unwrap();
     let book = house.current().await;
-    let files: Vec<&str> = book.faults.iter().map(|fault| fault.file.rsplit('/').next().unwrap()).collect();
+    let files: Vec<&str> =
+        book.faults.iter().map(|fault| fault.file.rsplit('/').next().unwrap()).collect();
     assert_eq!(files, ["e.rules", "a.rules", "b.rules", "d.rules"], "{:#?}", book.faults);
     assert_eq!(says(&book, "b"), Some(Decision::Forbidden));
     assert_eq!(says(&book, "y"), None, "what a broken file allows does not hold");
@@ -106,7 +119,10 @@ async fn a_link_in_the_folder_is_not_read_and_told_of() {
 #[tokio::test]
 async fn a_project_tightens_and_never_loosens() {
     let house = House::new();
-    house.write("home/rules/a.rules", "prefix_rule(['git'], 'prompt')\nprefix_rule(['ls'])\nhost_executable('ls', [])");
+    house.write(
+        "home/rules/a.rules",
+        "prefix_rule(['git'], 'prompt')\nprefix_rule(['ls'])\nhost_executable('ls', [])",
+    );
     house.write(
         "ws/.codex/rules/p.rules",
         "prefix_rule(['git'], 'allow')\nprefix_rule(['ls'], 'forbidden')\nprefix_rule(['new'])\n\
@@ -131,9 +147,13 @@ async fn a_project_cannot_reach_out_or_hang_or_drown_the_operators_rules() {
     let outside = house.write("outside.rules", "prefix_rule(['secret'], 'prompt')");
     let rules = house.scratch.dir("ws/.codex/rules");
     symlink(outside, rules.join("out.rules")).unwrap();
-    house.write("ws/.codex/rules/deep.rules", &format!("x = {}{}", "(".repeat(200_000), ")".repeat(200_000)));
+    house.write(
+        "ws/.codex/rules/deep.rules",
+        &format!("x = {}{}", "(".repeat(200_000), ")".repeat(200_000)),
+    );
     house.write("ws/.codex/rules/large.rules", &"#".repeat(2 << 20));
-    rustix::fs::mkfifoat(rustix::fs::CWD, rules.join("pipe.rules"), rustix::fs::Mode::RWXU).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, rules.join("pipe.rules"), rustix::fs::Mode::RWXU)
+        .unwrap();
     let book = house.current().await;
     assert_eq!(says(&book, "rm x"), Some(Decision::Forbidden));
     assert_eq!(says(&book, "secret"), None);
@@ -155,7 +175,10 @@ async fn a_name_stands_for_the_first_program_on_the_search_path_and_all_that_lea
     symlink(&real, bin.join("git")).unwrap();
     std::fs::hard_link(&real, bin.join("git-upload-pack")).unwrap();
     house.write("bin/data", "not a program");
-    house.write("home/rules/a.rules", &format!("prefix_rule([['git', 'data', 'gone', './git', {real:?}]])"));
+    house.write(
+        "home/rules/a.rules",
+        &format!("prefix_rule([['git', 'data', 'gone', './git', {real:?}]])"),
+    );
     let book = house.current().await;
     let git = &book.table.programs["git"];
     assert_eq!(git.files.len(), 1);
@@ -183,7 +206,8 @@ async fn when_there_is_a_list_only_listed_files_go_by_the_name() {
         &format!("prefix_rule(['git'])\nhost_executable('git', [{other:?}, '/nonexistent/git'])"),
     );
     let git = &house.current().await.table.programs["git"];
-    let paths = |files: &[::policy::File]| files.iter().map(|file| file.path.clone()).collect::<Vec<_>>();
+    let paths =
+        |files: &[::policy::File]| files.iter().map(|file| file.path.clone()).collect::<Vec<_>>();
     assert_eq!(paths(&git.files), [other.to_str().unwrap()]);
     // The other one goes by the name all the same, for a rule that forbids it.
     assert_eq!(paths(&git.also), [first.to_str().unwrap()]);
@@ -191,10 +215,15 @@ async fn when_there_is_a_list_only_listed_files_go_by_the_name() {
 
 #[test]
 fn the_places_are_codex_home_or_the_one_in_the_home_directory() {
-    let places = |pairs: &[(&str, &str)]| Places::of(&Env::new(pairs.iter().copied(), "/here"), vec!["x.rules".into()]);
+    let places = |pairs: &[(&str, &str)]| {
+        Places::of(&Env::new(pairs.iter().copied(), "/here"), vec!["x.rules".into()])
+    };
     let system = Path::new("/etc/codex/rules");
     assert_eq!(places(&[("HOME", "/h")]).dirs, [system, Path::new("/h/.codex/rules")]);
-    assert_eq!(places(&[("HOME", "/h"), ("CODEX_HOME", "c")]).dirs, [system, Path::new("/here/c/rules")]);
+    assert_eq!(
+        places(&[("HOME", "/h"), ("CODEX_HOME", "c")]).dirs,
+        [system, Path::new("/here/c/rules")]
+    );
     assert_eq!(places(&[]).dirs, [system]);
     assert_eq!(places(&[]).files, [Path::new("/here/x.rules")]);
     assert_eq!(places(&[]).search_path, DEFAULT_PATH);

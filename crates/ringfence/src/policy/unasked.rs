@@ -20,7 +20,10 @@ const NOT_KNOWN: &str = "it is not known to be harmless with any arguments";
 /// Whether a program, by the first word of a rule, is harmless with any arguments.
 pub fn is_harmless(program: &str) -> bool {
     let name = SYSTEM_DIRS.iter().find_map(|dir| program.strip_prefix(dir)).unwrap_or(program);
-    let lines = HARMLESS.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once("  "));
+    let lines = HARMLESS
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split_once("  "));
     lines.into_iter().any(|(names, _)| names.split('|').any(|listed| listed == name))
 }
 
@@ -56,13 +59,21 @@ mod tests {
 
     #[test]
     fn every_line_of_the_list_has_names_and_a_reason() {
-        let lines: Vec<&str> = HARMLESS.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+        let lines: Vec<&str> =
+            HARMLESS.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
         assert!(!lines.is_empty());
         for line in lines {
             let (names, reason) = line.split_once("  ").unwrap_or_else(|| panic!("{line}"));
-            assert!(!names.contains(' ') && !names.contains('*') && reason.trim().len() > 10, "{line}");
+            assert!(
+                !names.contains(' ') && !names.contains('*') && reason.trim().len() > 10,
+                "{line}"
+            );
             for name in names.split('|') {
-                assert_eq!(lint::reason_for_words(&[name.to_owned()]), None, "{name} is on both lists");
+                assert_eq!(
+                    lint::reason_for_words(&[name.to_owned()]),
+                    None,
+                    "{name} is on both lists"
+                );
             }
         }
     }
@@ -95,7 +106,9 @@ mod tests {
 
     #[test]
     fn a_rule_with_every_word_is_enough() {
-        for rule in [&["git", "push", "origin"][..], &["make", "all"], &["npm", "ci"], &["/opt/deploy"]] {
+        for rule in
+            [&["git", "push", "origin"][..], &["make", "all"], &["npm", "ci"], &["/opt/deploy"]]
+        {
             assert_eq!(asks(rule, rule.len()), None, "{rule:?}");
             assert!(asks(rule, rule.len() + 1).is_some(), "{rule:?}");
         }

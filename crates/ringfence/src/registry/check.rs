@@ -38,10 +38,15 @@ pub fn check(flags: &Flags, env: &Env) -> Result<Look> {
         }
     }
     for entry in config.entries.iter() {
-        warnings.extend(registry.get(&entry.name).filter(|tool| tool.spec().name == entry.name).and_then(|tool| {
-            let workspace = known_workspace(config, entry)?;
-            (!tool.is_shown_in(workspace)).then(|| format!("{}.cwd", entry_key(&entry.name)))
-        }));
+        warnings.extend(
+            registry.get(&entry.name).filter(|tool| tool.spec().name == entry.name).and_then(
+                |tool| {
+                    let workspace = known_workspace(config, entry)?;
+                    (!tool.is_shown_in(workspace))
+                        .then(|| format!("{}.cwd", entry_key(&entry.name)))
+                },
+            ),
+        );
     }
     for (key, error) in errors {
         let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint()).to_owned();
@@ -49,7 +54,12 @@ pub fn check(flags: &Flags, env: &Env) -> Result<Look> {
     }
     for key in warnings {
         let hint = "Add its directory to `cwd` under [surface], or see `surface.arguments`.";
-        look.find(Severity::Warning, &key, "the tool is not listed: it lies outside of what [surface] allows", hint);
+        look.find(
+            Severity::Warning,
+            &key,
+            "the tool is not listed: it lies outside of what [surface] allows",
+            hint,
+        );
     }
     look.sort();
     Ok(look)
@@ -71,7 +81,10 @@ fn of_entry(key: &str, home: &str) -> String {
 
 /// The workspace, as far as it matters and is known. Over HTTP each principal has one, and what is relative lies in it.
 fn known_workspace<'a>(config: &'a Config, entry: &Entry) -> Option<&'a Path> {
-    let named = config.settings.iter().any(|setting| setting.key == "workspace" && setting.origin.is_named());
+    let named = config
+        .settings
+        .iter()
+        .any(|setting| setting.key == "workspace" && setting.origin.is_named());
     match &entry.cwd {
         Some(cwd) if cwd.is_absolute() && !named => None,
         _ => Some(config.workspace.as_deref().unwrap_or(Path::new("/workspace"))),
@@ -89,13 +102,21 @@ fn lists(config: &Config) -> Vec<(String, Error)> {
         }
     };
     let sandbox = &config.sandbox;
-    add("sandbox", [0, 0], Allow::faults(&sandbox.allow_domains, &sandbox.deny_domains, &sandbox.allow_addresses));
+    add(
+        "sandbox",
+        [0, 0],
+        Allow::faults(&sandbox.allow_domains, &sandbox.deny_domains, &sandbox.allow_addresses),
+    );
     if let Some(wider) = &config.policy.wider {
         let skip = [sandbox.allow_domains.len(), sandbox.allow_addresses.len()];
         add("policy.wider", skip, Allow::faults(&wider.allow_domains, &[], &wider.allow_addresses));
     }
     for entry in config.entries.iter() {
-        add(&entry_key(&entry.name), [0, 0], Allow::faults(&entry.allow_domains, &[], &entry.allow_addresses));
+        add(
+            &entry_key(&entry.name),
+            [0, 0],
+            Allow::faults(&entry.allow_domains, &[], &entry.allow_addresses),
+        );
     }
     wrong
 }

@@ -4,17 +4,23 @@ use crate::config::scratch::Scratch;
 fn findings(text: &str) -> Vec<(Severity, usize, usize, String)> {
     let scratch = Scratch::new();
     let config = Some(scratch.file("config/config.toml", text));
-    let env = Env::new([("HOME", "/nonexistent"), ("PATH", "/usr/bin:/bin")], scratch.dir("project"));
+    let env =
+        Env::new([("HOME", "/nonexistent"), ("PATH", "/usr/bin:/bin")], scratch.dir("project"));
     let flags = Flags { config, root: Some(scratch.path().join("root")), ..Flags::default() };
     let look = check(&flags, &env).unwrap();
     let findings = look.findings.into_iter();
-    findings.map(|one| (one.severity, one.line.unwrap_or(0), one.column.unwrap_or(0), one.message)).collect()
+    findings
+        .map(|one| (one.severity, one.line.unwrap_or(0), one.column.unwrap_or(0), one.message))
+        .collect()
 }
 
 #[track_caller]
 fn finds(text: &str, expected: &[(Severity, usize, usize, &str)]) {
     let found = findings(text);
-    let found: Vec<_> = found.iter().map(|(one, line, column, text)| (*one, *line, *column, text.as_str())).collect();
+    let found: Vec<_> = found
+        .iter()
+        .map(|(one, line, column, text)| (*one, *line, *column, text.as_str()))
+        .collect();
     assert_eq!(found, expected, "{text}");
 }
 
@@ -41,7 +47,10 @@ fn every_name_and_address_that_is_none_is_told() {
 #[test]
 fn what_a_profile_cannot_keep_is_told_at_its_key() {
     let contained = "[sandbox]\nprofile = \"contained\"\n";
-    finds(&format!("{contained}hide = [\"x\"]\n"), &[(E, 3, 8, "the profile `contained` cannot hide paths")]);
+    finds(
+        &format!("{contained}hide = [\"x\"]\n"),
+        &[(E, 3, 8, "the profile `contained` cannot hide paths")],
+    );
     finds(
         "[sandbox]\nallow_network = true\ndeny_domains = [\"a.b\"]\n",
         &[(E, 3, 16, "`deny_domains` means nothing beside `allow_network`")],
@@ -52,7 +61,12 @@ fn what_a_profile_cannot_keep_is_told_at_its_key() {
     );
     finds(
         "[mcp.a]\ncommand = \"sh\"\nsandbox_profile = \"contained\"\nallow_domains = [\"a.b\"]\n",
-        &[(E, 3, 19, "`contained` hides nothing, and is weaker than the profile of everybody else")],
+        &[(
+            E,
+            3,
+            19,
+            "`contained` hides nothing, and is weaker than the profile of everybody else",
+        )],
     );
 }
 

@@ -54,11 +54,17 @@ impl Schemas {
         let wording = |style| {
             // The words of an operator's command are passed on as they were written.
             if tool.ground().is_some() {
-                return Wording { description: spec.description.clone(), input: Arc::new(spec.input_schema.clone()) };
+                return Wording {
+                    description: spec.description.clone(),
+                    input: Arc::new(spec.input_schema.clone()),
+                };
             }
             let mut input = spec.input_schema.clone();
             respeller.respell_schema(style, &mut input);
-            Wording { description: respeller.respell(style, &spec.description), input: Arc::new(input) }
+            Wording {
+                description: respeller.respell(style, &spec.description),
+                input: Arc::new(input),
+            }
         };
         // Without the surface the list is that of another server, word for word, and its errors are text alone.
         let output = match surface_enabled {
@@ -119,7 +125,8 @@ impl Registry {
         }
         let own = tools.iter().filter(|tool| tool.ground().is_none());
         let respeller = Respeller::new(own.map(|tool| tool.spec().name.clone()));
-        let schemas = tools.iter().map(|tool| Schemas::new(&**tool, config.surface.enabled, &respeller));
+        let schemas =
+            tools.iter().map(|tool| Schemas::new(&**tool, config.surface.enabled, &respeller));
         let schemas = schemas.collect();
         Registry { tools, listed, by_name, schemas, respeller, dropped }
     }
@@ -140,8 +147,13 @@ impl Registry {
     }
 
     /// The tools of the list with their schemas, for those who work in this directory.
-    pub fn listed(&self, workspace: Option<&Path>) -> impl Iterator<Item = (&Arc<dyn Tool>, &Schemas)> {
-        let is_shown = move |tool: &Arc<dyn Tool>| workspace.is_none_or(|workspace| tool.is_shown_in(workspace));
+    pub fn listed(
+        &self,
+        workspace: Option<&Path>,
+    ) -> impl Iterator<Item = (&Arc<dyn Tool>, &Schemas)> {
+        let is_shown = move |tool: &Arc<dyn Tool>| {
+            workspace.is_none_or(|workspace| tool.is_shown_in(workspace))
+        };
         self.tools().iter().zip(&self.schemas).filter(move |(tool, _)| is_shown(tool))
     }
 
@@ -166,8 +178,14 @@ mod tests {
                     for key in ["oneOf", "anyOf", "allOf", "$ref", "$defs"] {
                         assert!(!map.contains_key(key), "{name} has {key}");
                     }
-                    assert!(!map.get("type").is_some_and(Value::is_array), "{name} has a type union");
-                    assert!(!map.get("default").is_some_and(Value::is_null), "{name} has a null default");
+                    assert!(
+                        !map.get("type").is_some_and(Value::is_array),
+                        "{name} has a type union"
+                    );
+                    assert!(
+                        !map.get("default").is_some_and(Value::is_null),
+                        "{name} has a null default"
+                    );
                     map.values().for_each(|value| check(name, value));
                 }
                 Value::Array(items) => items.iter().for_each(|value| check(name, value)),
@@ -177,17 +195,21 @@ mod tests {
         let mut bytes = 0;
         let scratch = Scratch::new();
         let flags = Flags { root: Some(scratch.path().join("root")), ..Flags::default() };
-        let config = resolve(&flags, &Env::new([("HOME", "/nonexistent")], scratch.dir("project"))).unwrap();
+        let config =
+            resolve(&flags, &Env::new([("HOME", "/nonexistent")], scratch.dir("project"))).unwrap();
         for tool in TOOLS.iter().map(|make| make(&config)) {
             let spec = tool.spec();
             assert!(
-                spec.name.len() <= 64 && spec.name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+                spec.name.len() <= 64
+                    && spec.name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
             );
             assert_eq!(spec.input_schema["type"], "object");
             // That of `shell` is another's, to the letter.
             let strict = spec.input_schema.get("additionalProperties") == Some(&Value::Bool(false));
             assert!(strict || spec.name == shell::NAME, "{}", spec.name);
-            for schema in [Some(&spec.input_schema), spec.output_schema.as_ref()].into_iter().flatten() {
+            for schema in
+                [Some(&spec.input_schema), spec.output_schema.as_ref()].into_iter().flatten()
+            {
                 check(&spec.name, &Value::Object(schema.clone()));
                 bytes += serde_json::to_string(schema).unwrap().len();
             }
@@ -203,13 +225,18 @@ mod tests {
         let env = Env::new([("HOME", "/nonexistent")], scratch.dir("project"));
         let config = resolve(&flags, &env).unwrap();
         let registry = |tools: &str| {
-            Registry::new(&resolve(&Flags { tools: Some(tools.to_owned()), ..flags.clone() }, &env).unwrap())
+            Registry::new(
+                &resolve(&Flags { tools: Some(tools.to_owned()), ..flags.clone() }, &env).unwrap(),
+            )
         };
-        let listed =
-            |registry: &Registry| registry.tools().iter().map(|tool| tool.spec().name.clone()).collect::<Vec<_>>();
+        let listed = |registry: &Registry| {
+            registry.tools().iter().map(|tool| tool.spec().name.clone()).collect::<Vec<_>>()
+        };
         let [core, shell, all] = ["core", "shell", "all"].map(registry);
-        let names: Vec<String> = TOOLS.iter().map(|make| make(&config).spec().name.clone()).collect();
-        let usual: Vec<&String> = names.iter().filter(|name| !UNLISTED.contains(&name.as_str())).collect();
+        let names: Vec<String> =
+            TOOLS.iter().map(|make| make(&config).spec().name.clone()).collect();
+        let usual: Vec<&String> =
+            names.iter().filter(|name| !UNLISTED.contains(&name.as_str())).collect();
         assert_eq!(listed(&core).iter().collect::<Vec<_>>(), usual);
         for name in ["file.read", "shell.exec", "browser.navigate", "browser.screenshot"] {
             assert!(usual.iter().any(|listed| *listed == name), "{name}");
@@ -233,8 +260,10 @@ mod tests {
                 ..Flags::default()
             };
             let vars = [("HOME", "/nonexistent"), ("ENABLE_MCP_SERVER_SURFACE", "off")];
-            let registry = Registry::new(&resolve(&flags, &Env::new(vars, scratch.dir(tools))).unwrap());
-            let listed: Vec<&str> = registry.tools().iter().map(|tool| tool.spec().name.as_str()).collect();
+            let registry =
+                Registry::new(&resolve(&flags, &Env::new(vars, scratch.dir(tools))).unwrap());
+            let listed: Vec<&str> =
+                registry.tools().iter().map(|tool| tool.spec().name.as_str()).collect();
             assert_eq!(listed, LEGACY);
             assert_eq!(registry.by_name.len(), LEGACY.len(), "nothing else can be called");
         }

@@ -43,7 +43,10 @@ pub const CLIENT_PATTERNS: &[ClientPattern] = &[
         "default name of the Python SDK: OpenAI Agents, LangChain, LlamaIndex, FastMCP and Pydantic AI send it and hand names to an API that answers 400",
     ),
     underscores("ai-sdk*", "AI SDK (`ai-sdk-mcp-client`): hands names to the model's API"),
-    underscores("*langchain*", "LangChain (`@langchain/mcp-adapters`): hands names to the model's API"),
+    underscores(
+        "*langchain*",
+        "LangChain (`@langchain/mcp-adapters`): hands names to the model's API",
+    ),
     underscores("*langgraph*", "LangGraph, as LangChain"),
     underscores("*agents*", "agent frameworks by that name, among them OpenAI Agents"),
     underscores("*openai*", "OpenAI's connectors: the API takes no dot"),
@@ -55,7 +58,10 @@ pub const CLIENT_PATTERNS: &[ClientPattern] = &[
         "OpenAI Agents for JavaScript and Mastra call themselves what the user called the server",
     ),
     underscores("*mastra*", "Mastra: hands names to the model's API"),
-    underscores("qwen*", "Qwen Code (`qwen-cli-mcp-client-…`): hands names to an OpenAI-compatible API"),
+    underscores(
+        "qwen*",
+        "Qwen Code (`qwen-cli-mcp-client-…`): hands names to an OpenAI-compatible API",
+    ),
     underscores("claude-ai*", "Claude Desktop drops the whole list over one dot"),
     underscores("claude-desktop*", "Claude Desktop drops the whole list over one dot"),
     underscores("*copilot*", "Copilot CLI and SDK: the API answers 400"),
@@ -74,7 +80,8 @@ impl NameStyle {
             ToolNames::Underscore => NameStyle::Underscores,
             ToolNames::Auto => {
                 let name = client.name.to_ascii_lowercase();
-                let found = CLIENT_PATTERNS.iter().find(|pattern| matches_glob(pattern.glob, &name));
+                let found =
+                    CLIENT_PATTERNS.iter().find(|pattern| matches_glob(pattern.glob, &name));
                 found.map_or(NameStyle::Dots, |pattern| pattern.style)
             }
         }
@@ -170,7 +177,10 @@ mod tests {
     use super::*;
 
     fn style_of(name: &str) -> NameStyle {
-        NameStyle::for_client(ToolNames::Auto, &Client { name: name.to_owned(), version: String::new() })
+        NameStyle::for_client(
+            ToolNames::Auto,
+            &Client { name: name.to_owned(), version: String::new() },
+        )
     }
 
     #[test]
@@ -248,8 +258,7 @@ mod tests {
     fn only_whole_names_in_text_are_respelled() {
         let names = ["file.list", "file.read", "shell"].map(str::to_owned);
         let respeller = Respeller::new(names.into_iter());
-        let text =
-            "Use file.list, `file.read` or shell.exec; see file.read. Not src/file.list, file.listing, file.read.txt.";
+        let text = "Use file.list, `file.read` or shell.exec; see file.read. Not src/file.list, file.listing, file.read.txt.";
         assert_eq!(respeller.respell(NameStyle::Dots, text), text);
         assert_eq!(
             respeller.respell(NameStyle::Underscores, text),

@@ -59,7 +59,10 @@ mod tests {
         };
         for schema in [with_error(strict.clone()), outline(with_error(strict))] {
             let validator = jsonschema::draft202012::new(&Value::Object(schema)).unwrap();
-            assert!(validator.is_valid(&json!({"error": {"code": -32600, "kind": "conflict", "etag": "x"}})));
+            assert!(
+                validator
+                    .is_valid(&json!({"error": {"code": -32600, "kind": "conflict", "etag": "x"}}))
+            );
             assert!(validator.is_valid(&json!({"id": "x"})));
             assert!(!validator.is_valid(&json!({"id": 1})));
         }

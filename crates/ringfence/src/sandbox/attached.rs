@@ -53,8 +53,12 @@ pub struct Terms<'a> {
 
 pub fn run(config: &Config, command: &[String], terms: &Terms<'_>, ruling: Ruling) -> Result<u8> {
     profile::check(config)?;
-    let Some(workspace) = &config.workspace else { return Err(Error::internal("there is no workspace")) };
-    let Some((program, args)) = command.split_first() else { return Err(Error::invalid_arguments("no command")) };
+    let Some(workspace) = &config.workspace else {
+        return Err(Error::internal("there is no workspace"));
+    };
+    let Some((program, args)) = command.split_first() else {
+        return Err(Error::invalid_arguments("no command"));
+    };
     let mut rights = profile::rights(config, workspace)?;
     if ruling.lets_out(config) && git::is_let_out(&ruling.table) {
         git::protect(&mut rights);
@@ -97,10 +101,12 @@ pub fn run(config: &Config, command: &[String], terms: &Terms<'_>, ruling: Rulin
             .hint("Set `intercept = true` under [policy], or take the rules away."));
     }
     let kept_inside = Arc::new(KeptInside::default());
-    let desk = (fenced && ruling.is_needed(config)).then(|| ruling.desk(config, &spec.rights, &kept_inside));
-    let outcome =
-        start(&spec, terms.only).and_then(|(control, tier)| watch(control, &spec, allow, desk).map(|end| (end, tier)));
-    let (end, tier) = outcome.map_err(|error| Error::internal("the fence was lost").source(error))?;
+    let desk = (fenced && ruling.is_needed(config))
+        .then(|| ruling.desk(config, &spec.rights, &kept_inside));
+    let outcome = start(&spec, terms.only)
+        .and_then(|(control, tier)| watch(control, &spec, allow, desk).map(|end| (end, tier)));
+    let (end, tier) =
+        outcome.map_err(|error| Error::internal("the fence was lost").source(error))?;
     let kept = kept_inside.take();
     let git_changed = repositories.changes();
     // Whoever runs `git clone` expects a repository; the report lists it all the same.
@@ -143,8 +149,12 @@ struct GitWatch<'a> {
 impl<'a> GitWatch<'a> {
     /// Protects it in these rights.
     fn begin(config: &'a Config, rights: &mut Rights) -> Result<GitWatch<'a>> {
-        let mut watch =
-            GitWatch { config, rights: rights.clone(), repositories: Repositories::default(), before: None };
+        let mut watch = GitWatch {
+            config,
+            rights: rights.clone(),
+            repositories: Repositories::default(),
+            before: None,
+        };
         // Where no sandbox can be put up, the run itself says why; and without an answer nothing of a repository can
         // be written.
         watch.before = match watch.look() {
@@ -170,7 +180,8 @@ impl<'a> GitWatch<'a> {
             return Ok(None);
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| Error::internal("git cannot be asked").source(error))?;
+        let runtime =
+            runtime.map_err(|error| Error::internal("git cannot be asked").source(error))?;
         runtime.block_on(async {
             let cell = Cell::with(self.rights.clone(), self.config, Launcher::own())?;
             self.repositories.look(&cell, self.config.home.as_deref()).await
@@ -191,7 +202,10 @@ fn working_directory(workspace: &Path) -> PathBuf {
 }
 
 /// A supervisor that waits for its spec on the socket.
-fn start(spec: &Spec, only: Option<Tier>) -> io::Result<(std::result::Result<UnixStream, Fault>, Option<Tier>)> {
+fn start(
+    spec: &Spec,
+    only: Option<Tier>,
+) -> io::Result<(std::result::Result<UnixStream, Fault>, Option<Tier>)> {
     let (ours, theirs) = UnixStream::pair()?;
     if spec.fence != Fence::Default {
         Command::new("/proc/self/exe")
@@ -209,7 +223,10 @@ fn start(spec: &Spec, only: Option<Tier>) -> io::Result<(std::result::Result<Uni
         match lay(&channel, &spec.rights, tier) {
             Ok(()) => {
                 let network = (spec.rights.network != Network::All).then_some(0);
-                channel.send(&zygote::Order { network, last: true, socket: None }, &[theirs.as_fd()])?;
+                channel.send(
+                    &zygote::Order { network, last: true, socket: None },
+                    &[theirs.as_fd()],
+                )?;
                 // The zygote goes when this process does, and takes the run with it.
                 std::mem::forget(channel);
                 return Ok((Ok(ours), Some(tier)));
@@ -217,7 +234,8 @@ fn start(spec: &Spec, only: Option<Tier>) -> io::Result<(std::result::Result<Uni
             Err(fault) => refused = Some(refused.unwrap_or(fault)),
         }
     }
-    let none = || Fault::other(Layer::Namespaces, "start", "there is no way to make namespaces here");
+    let none =
+        || Fault::other(Layer::Namespaces, "start", "there is no way to make namespaces here");
     Ok((Err(refused.unwrap_or_else(none)), None))
 }
 
@@ -258,8 +276,12 @@ fn watch(
         let signals = StopSignals::listen()?;
         let cwd = File::open(&spec.cwd)?;
         let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
-        let way_out = allow.map(|allow| Channel::pair().map(|(ours, theirs)| (allow, ours, theirs))).transpose()?;
-        let questions = desk.map(|desk| Channel::pair().map(|(ours, theirs)| (desk, ours, theirs))).transpose()?;
+        let way_out = allow
+            .map(|allow| Channel::pair().map(|(ours, theirs)| (allow, ours, theirs)))
+            .transpose()?;
+        let questions = desk
+            .map(|desk| Channel::pair().map(|(ours, theirs)| (desk, ours, theirs)))
+            .transpose()?;
         let fds = Fds {
             stdin: stdin.as_fd(),
             stdout: stdout.as_fd(),
@@ -273,7 +295,9 @@ fn watch(
         };
         let rest = supervisor::send_spec(control.as_fd(), spec, &fds)?;
         (&control).write_all(&rest)?;
-        let service = questions.map(|(desk, ours, _)| Service::start(ours, desk, Arc::default())).transpose()?;
+        let service = questions
+            .map(|(desk, ours, _)| Service::start(ours, desk, Arc::default()))
+            .transpose()?;
         let way_out = way_out.map(|(allow, ours, _)| (allow, ours));
         let end = follow(control, signals, spec.grace_ms, way_out).await;
         if let Some(service) = service {
@@ -331,7 +355,8 @@ async fn follow(
 /// Opens the report where the command cannot write: there it could put a file of its own in its place, for whoever reads
 /// the report afterwards.
 fn open_report(path: &Path, rights: Option<&Rights>) -> Result<File> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent =
+        path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let parent = parent.canonicalize().map_err(|error| unwritable(&error))?;
     if rights.is_some_and(|rights| rights.writable_roots().any(|root| parent.starts_with(root))) {
         return Err(Error::invalid_arguments(
@@ -340,7 +365,8 @@ fn open_report(path: &Path, rights: Option<&Rights>) -> Result<File> {
         .hint("Name a file outside the workspace and the writable directories with `--report`."));
     }
     let name = path.file_name().ok_or_else(|| unwritable(&io::ErrorKind::IsADirectory.into()))?;
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags =
+        OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     // By the path that was looked at: links on the way may be the work of another run.
     let opened = rustix::fs::open(parent.join(name), flags, Mode::from_raw_mode(0o644));
     opened.map(File::from).map_err(|errno| unwritable(&errno.into()))
@@ -352,7 +378,8 @@ fn unwritable(error: &io::Error) -> Error {
 }
 
 fn code(exit: &Exit) -> u8 {
-    let code = exit.code.or_else(|| exit.signal.map(|signal| 128 + signal)).unwrap_or(i32::from(NO_FENCE));
+    let code =
+        exit.code.or_else(|| exit.signal.map(|signal| 128 + signal)).unwrap_or(i32::from(NO_FENCE));
     u8::try_from(code).unwrap_or(NO_FENCE)
 }
 

@@ -73,7 +73,8 @@ pub async fn start(
     hide: &[&Path],
     terms: Terms,
 ) -> Result<BrowserRun> {
-    let failed = |error: io::Error| Error::internal("the browser could not be started").source(error);
+    let failed =
+        |error: io::Error| Error::internal("the browser could not be started").source(error);
     if config.sandbox.profile == Profile::Contained {
         return Err(Error::new(
             Kind::Unavailable,
@@ -141,7 +142,9 @@ fn rights(config: &Config, dir: &Path, program: &Path, hide: &[&Path]) -> Result
     let mut hidden = profile::hidden(config, dir);
     hidden.extend(hide.iter().map(|path| path.to_path_buf()));
     // A browser may be installed in the home of its user; then that can only be read.
-    hidden.extend(config.home.iter().filter(|home| !program.starts_with(home) && home.is_dir()).cloned());
+    hidden.extend(
+        config.home.iter().filter(|home| !program.starts_with(home) && home.is_dir()).cloned(),
+    );
     hidden.sort();
     hidden.dedup();
     let home = dir.join("home");
@@ -149,7 +152,13 @@ fn rights(config: &Config, dir: &Path, program: &Path, hide: &[&Path]) -> Result
         .mode(0o700)
         .create(&home)
         .map_err(|error| Error::internal("the browser's directory cannot be made").source(error))?;
-    Ok(Rights { workspace: dir.to_owned(), home: Some(home), network: Network::Proxied, hidden, ..Rights::default() })
+    Ok(Rights {
+        workspace: dir.to_owned(),
+        home: Some(home),
+        network: Network::Proxied,
+        hidden,
+        ..Rights::default()
+    })
 }
 
 /// What the operator and a human have let a session's pages reach, and what is left of it by the rules.
@@ -189,14 +198,23 @@ impl BrowserRun {
     ) -> Result<Road> {
         let allow = policy(config)?;
         let number = self.addresses.fetch_add(1, Ordering::Relaxed);
-        let at = IpAddr::V4(Ipv4Addr::from(u32::from(Ipv4Addr::new(127, 0, 0, 0)) + (number & 0x00ff_ffff)));
+        let at = IpAddr::V4(Ipv4Addr::from(
+            u32::from(Ipv4Addr::new(127, 0, 0, 0)) + (number & 0x00ff_ffff),
+        ));
         let cell = Cell::of(session, config, launcher)?;
         let loopback = Loopback { network: cell.rights.network, cell };
         let denied = denied.to_vec();
         self.switch.set(at, allow.denying(&denied)?, inside(&loopback), Arc::clone(&decided));
         let proxy = format!("http://{at}:{}", self.port);
         let allow = Mutex::new(Allowed { most: allow, denied, loopback });
-        Ok(Road { proxy, at, allow, decided, switch: Arc::clone(&self.switch), closed: Arc::default() })
+        Ok(Road {
+            proxy,
+            at,
+            allow,
+            decided,
+            switch: Arc::clone(&self.switch),
+            closed: Arc::default(),
+        })
     }
 
     /// Ends it with all its processes.
@@ -261,7 +279,9 @@ pub fn policy(config: &Config) -> Result<Allow> {
     let sandbox = &config.sandbox;
     match sandbox.network() {
         Network::Off => Ok(Allow::default()),
-        Network::Proxied => Allow::parse(&sandbox.allow_domains, &sandbox.deny_domains, &sandbox.allow_addresses),
+        Network::Proxied => {
+            Allow::parse(&sandbox.allow_domains, &sandbox.deny_domains, &sandbox.allow_addresses)
+        }
         Network::All => Allow::public_net(&sandbox.deny_domains, &sandbox.allow_addresses),
     }
 }
@@ -275,8 +295,11 @@ fn inside(loopback: &Loopback) -> Option<Dial> {
     Some(Arc::new(move |address| {
         let cell = Arc::clone(&cell);
         Box::pin(async move {
-            let Some(zygote) = &cell.zygote else { return Err(io::ErrorKind::ConnectionRefused.into()) };
-            let socket = zygote.socket(network, address.is_ipv6()).await.map_err(io::Error::other)?;
+            let Some(zygote) = &cell.zygote else {
+                return Err(io::ErrorKind::ConnectionRefused.into());
+            };
+            let socket =
+                zygote.socket(network, address.is_ipv6()).await.map_err(io::Error::other)?;
             dial(socket, address).await
         })
     }))
@@ -298,12 +321,26 @@ mod tests {
     #[tokio::test]
     async fn a_browser_answers_on_its_line_and_dies_with_its_holder() {
         let program = Path::new("/usr/bin/chromium-headless-shell");
-        assert!(program.exists(), "chromium-headless-shell is missing: run conformance/packages.sh");
+        assert!(
+            program.exists(),
+            "chromium-headless-shell is missing: run conformance/packages.sh"
+        );
         let place = Place::new();
         let config = config(&place.dir, Profile::Default);
-        let args = ["--headless", "--no-sandbox", "--remote-debugging-pipe", "--disable-gpu", "--no-startup-window"];
+        let args = [
+            "--headless",
+            "--no-sandbox",
+            "--remote-debugging-pipe",
+            "--disable-gpu",
+            "--no-startup-window",
+        ];
         let args = args.map(str::to_owned);
-        let terms = Terms { execs: None, ended: Box::new(|_| {}), cancel: Cancel::new(), tasks: TaskTracker::new() };
+        let terms = Terms {
+            execs: None,
+            ended: Box::new(|_| {}),
+            cancel: Cancel::new(),
+            tasks: TaskTracker::new(),
+        };
         let mut run = start(&config, &launcher(), program, &args, &[], terms).await.unwrap();
         let mut line = run.line.take().unwrap();
         line.write_all(b"{\"id\":1,\"method\":\"Browser.getVersion\"}\0").await.unwrap();
@@ -311,7 +348,11 @@ mod tests {
         while !said.ends_with(b"\0") {
             assert!(line.read_buf(&mut said).await.unwrap() > 0, "it has ended");
         }
-        assert!(String::from_utf8_lossy(&said).contains("HeadlessChrome"), "{}", String::from_utf8_lossy(&said));
+        assert!(
+            String::from_utf8_lossy(&said).contains("HeadlessChrome"),
+            "{}",
+            String::from_utf8_lossy(&said)
+        );
         let dir = run.dir.clone();
         drop(run);
         assert_eq!(line.read_buf(&mut said).await.unwrap_or(0), 0);

@@ -36,7 +36,8 @@ pub struct Cell {
 impl Cell {
     /// The session's own.
     pub fn of(session: &Session, config: &Config, launcher: &Launcher) -> Result<Arc<Cell>> {
-        let make = || Cell::new(&profile::hiding(&session.workspace, config), config, launcher.clone());
+        let make =
+            || Cell::new(&profile::hiding(&session.workspace, config), config, launcher.clone());
         session.keep_while(|cell| cell.hides(config), make)
     }
 
@@ -70,14 +71,22 @@ impl Cell {
             shut_ports: self.shut_ports.clone(),
             allow: self.allow.clone(),
             launcher: self.launcher.clone(),
-            zygote: self.zygote.as_ref().map(|_| Zygote::new(self.launcher.clone(), rights.clone())),
+            zygote: self
+                .zygote
+                .as_ref()
+                .map(|_| Zygote::new(self.launcher.clone(), rights.clone())),
             rights,
             _scratch: None,
         }
     }
 
     /// A wider one for the same session, with its own namespaces.
-    pub fn wider(session: &Session, config: &Config, wider: &Sandbox, launcher: Launcher) -> Result<Cell> {
+    pub fn wider(
+        session: &Session,
+        config: &Config,
+        wider: &Sandbox,
+        launcher: Launcher,
+    ) -> Result<Cell> {
         let config = Config { sandbox: wider.clone(), ..config.clone() };
         let rights = profile::rights(&config, session.workspace.path())?;
         Cell::with(rights, &config, launcher)
@@ -91,7 +100,8 @@ impl Cell {
         run: codex::Run<'_>,
     ) -> Result<Arc<Cell>> {
         let config = Config { sandbox: codex::sandbox(config), ..config.clone() };
-        let rights = codex::rights(&config, profile::hiding(&session.workspace, &config).rights(), run)?;
+        let rights =
+            codex::rights(&config, profile::hiding(&session.workspace, &config).rights(), run)?;
         Cell::with(rights, &config, launcher.clone()).map(Arc::new)
     }
 
@@ -112,7 +122,8 @@ impl Cell {
             Profile::None => Vec::new(),
             _ => profile::environment(config, &rights),
         };
-        let zygote = (profile == Profile::Default).then(|| Zygote::new(launcher.clone(), rights.clone()));
+        let zygote =
+            (profile == Profile::Default).then(|| Zygote::new(launcher.clone(), rights.clone()));
         let shut_ports = config.http.listen.iter().map(std::net::SocketAddr::port).collect();
         let allow = profile::allow(config)?.map(Arc::new);
         Ok(Cell {
@@ -132,7 +143,11 @@ impl Cell {
     pub(super) fn for_browser(config: &Config, launcher: Launcher, rights: Rights) -> Cell {
         Cell {
             profile: Profile::Default,
-            env: rights.home.iter().map(|home| ("HOME".to_owned(), home.display().to_string())).collect(),
+            env: rights
+                .home
+                .iter()
+                .map(|home| ("HOME".to_owned(), home.display().to_string()))
+                .collect(),
             limits: config.sandbox.limits.clone(),
             shut_ports: Vec::new(),
             allow: None,
@@ -154,9 +169,11 @@ impl Cell {
     /// What one run may touch: the session's rights, or what a client has left of them.
     pub(super) fn rights_of(&self, narrowed: Option<Rights>) -> Rights {
         match narrowed {
-            Some(narrowed) => {
-                Rights { scratch: self.rights.scratch.clone(), home: self.rights.home.clone(), ..narrowed }
-            }
+            Some(narrowed) => Rights {
+                scratch: self.rights.scratch.clone(),
+                home: self.rights.home.clone(),
+                ..narrowed
+            },
             None => self.rights.clone(),
         }
     }

@@ -37,13 +37,20 @@ pub fn rights(config: &Config, of: &Rights, run: Run<'_>) -> Result<Rights> {
     let Run { program, home, nested } = run;
     let mut rights = of.clone();
     rights.network = Network::All;
-    let users = config.codex_home.as_ref().map(|home| home.canonicalize().unwrap_or_else(|_| home.clone()));
+    let users =
+        config.codex_home.as_ref().map(|home| home.canonicalize().unwrap_or_else(|_| home.clone()));
     if let Some(users) = &users {
         // What configures it would be anybody's who works here.
-        let is_open = of.writable_roots().chain([of.workspace.as_path()]).any(|root| users.starts_with(root));
+        let is_open =
+            of.writable_roots().chain([of.workspace.as_path()]).any(|root| users.starts_with(root));
         if is_open || of.workspace.starts_with(users) {
-            return Err(Error::permission_denied("codex_home", "CODEX_HOME and the workspace lie in each other")
-                .hint("Set CODEX_HOME to a directory outside the workspace and above it in no place."));
+            return Err(Error::permission_denied(
+                "codex_home",
+                "CODEX_HOME and the workspace lie in each other",
+            )
+            .hint(
+                "Set CODEX_HOME to a directory outside the workspace and above it in no place.",
+            ));
         }
     }
     if config.sandbox.profile == Profile::None {
@@ -63,7 +70,9 @@ pub fn rights(config: &Config, of: &Rights, run: Run<'_>) -> Result<Rights> {
 /// Codex may be installed in the user's CODEX_HOME, which is hidden. Then the part of it that it lies in is not.
 fn show_program(rights: &mut Rights, users: &Path, named: Option<&Path>, program: &Path) {
     let real = program.canonicalize().unwrap_or_else(|_| program.to_owned());
-    let parts = [program, &real].into_iter().filter_map(|path| path.strip_prefix(users).ok()?.iter().next());
+    let parts = [program, &real]
+        .into_iter()
+        .filter_map(|path| path.strip_prefix(users).ok()?.iter().next());
     let keep: Vec<_> = parts.map(|part| users.join(part)).collect();
     if !keep.is_empty() {
         rights.hidden.retain(|hidden| hidden != users && Some(hidden.as_path()) != named);

@@ -26,7 +26,11 @@ struct Refused(Arc<Mutex<BTreeMap<(String, &'static str), u64>>>);
 
 impl Egress {
     /// Takes the listener from where the run's supervisor has put it, which is before the run began.
-    pub fn start(handout: &Channel, allow: &Arc<Allow>, decided: Option<Decided>) -> io::Result<Egress> {
+    pub fn start(
+        handout: &Channel,
+        allow: &Arc<Allow>,
+        decided: Option<Decided>,
+    ) -> io::Result<Egress> {
         Egress::serve(Egress::take(handout)?, allow, decided)
     }
 
@@ -44,7 +48,11 @@ impl Egress {
         }
     }
 
-    fn serve(listener: OwnedFd, allow: &Arc<Allow>, decided: Option<Decided>) -> io::Result<Egress> {
+    fn serve(
+        listener: OwnedFd,
+        allow: &Arc<Allow>,
+        decided: Option<Decided>,
+    ) -> io::Result<Egress> {
         let refused = Refused::default();
         let counted = refused.clone();
         let note = move |decision: &Decision| {
@@ -56,7 +64,8 @@ impl Egress {
             }
         };
         let listener = TcpListener::from(listener);
-        let proxy = Proxy::start(listener, Arc::clone(allow), Arc::new(System::default()), Arc::new(note))?;
+        let proxy =
+            Proxy::start(listener, Arc::clone(allow), Arc::new(System::default()), Arc::new(note))?;
         Ok(Egress { _proxy: proxy, refused })
     }
 
@@ -69,8 +78,13 @@ impl Egress {
 impl Refused {
     fn add(&self, decision: &Decision) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (format!("{}:{}", decision.host, decision.port), decision.reason.unwrap_or("refused"));
-        let key = if all.len() < KINDS || all.contains_key(&key) { key } else { ("…".to_owned(), "refused") };
+        let key =
+            (format!("{}:{}", decision.host, decision.port), decision.reason.unwrap_or("refused"));
+        let key = if all.len() < KINDS || all.contains_key(&key) {
+            key
+        } else {
+            ("…".to_owned(), "refused")
+        };
         *all.entry(key).or_default() += 1;
     }
 

@@ -140,11 +140,13 @@ pub fn build(given: &[(String, String)]) -> Result<Vec<(String, String)>> {
 }
 
 /// Variables of the user's that say where git finds settings.
-const GIT_SETTINGS: &[&str] = &["XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"];
+const GIT_SETTINGS: &[&str] =
+    &["XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"];
 
 /// Those that are set, with `prefix` before their names.
 pub fn git_settings(prefix: &str) -> Vec<(String, String)> {
-    let value = |name: &&str| std::env::var(name).ok().map(|value| (format!("{prefix}{name}"), value));
+    let value =
+        |name: &&str| std::env::var(name).ok().map(|value| (format!("{prefix}{name}"), value));
     GIT_SETTINGS.iter().filter_map(value).collect()
 }
 
@@ -158,17 +160,22 @@ pub fn merge(mut env: Vec<(String, String)>, more: Vec<(String, String)>) -> Vec
 /// What Codex finds its credentials by, where the operator's environment has them. Never to be shown.
 pub fn codex_keys() -> Vec<(String, String)> {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    ["OPENAI_API_KEY", "CODEX_API_KEY"].into_iter().filter_map(|name| Some((name.to_owned(), set(name)?))).collect()
+    ["OPENAI_API_KEY", "CODEX_API_KEY"]
+        .into_iter()
+        .filter_map(|name| Some((name.to_owned(), set(name)?)))
+        .collect()
 }
 
 /// The operator's own environment, for what leaves the sandbox: all of it but what is about this server.
 pub fn operators() -> Vec<(String, String)> {
     let ours = |name: &str| {
         ["MCP_AUTH_", "RINGFENCE_", "SANDBOX_"].iter().any(|prefix| name.starts_with(prefix))
-            || crate::config::env::VARIABLES.iter().any(|variable| variable.secret && variable.name == name)
+            || crate::config::env::VARIABLES
+                .iter()
+                .any(|variable| variable.secret && variable.name == name)
     };
-    let texts =
-        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let texts = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     texts.filter(|(name, _)| !ours(name)).collect()
 }
 
@@ -188,12 +195,19 @@ fn baseline(ours: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, St
 pub fn check(name: &str, value: &str) -> Result<()> {
     let shown: String = name.chars().take(64).collect();
     if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-        return Err(Error::invalid_arguments(format!("`env` has an entry that no program can be given: `{shown}`"))
-            .hint("A name is not empty and has no `=`; neither name nor value has a NUL."));
+        return Err(Error::invalid_arguments(format!(
+            "`env` has an entry that no program can be given: `{shown}`"
+        ))
+        .hint("A name is not empty and has no `=`; neither name nor value has a NUL."));
     }
     if LOADERS.contains(&name) || LOADER_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
-        return Err(Error::permission_denied("env_name", format!("a call may not set the variable `{shown}`"))
-            .hint(format!("It decides what code runs: set it inside the command instead (`{shown}=… program`).")));
+        return Err(Error::permission_denied(
+            "env_name",
+            format!("a call may not set the variable `{shown}`"),
+        )
+        .hint(format!(
+            "It decides what code runs: set it inside the command instead (`{shown}=… program`)."
+        )));
     }
     Ok(())
 }
@@ -204,7 +218,10 @@ pub fn check_override(name: &str, value: &str) -> Result<()> {
     let capitals = name.to_ascii_uppercase();
     let steers = STEERING.contains(&capitals.as_str())
         || LOADERS.contains(&capitals.as_str())
-        || [STEERING_PREFIXES, LOADER_PREFIXES].concat().iter().any(|prefix| capitals.starts_with(prefix))
+        || [STEERING_PREFIXES, LOADER_PREFIXES]
+            .concat()
+            .iter()
+            .any(|prefix| capitals.starts_with(prefix))
         || STEERING_SUFFIXES.iter().any(|suffix| capitals.ends_with(suffix));
     if steers {
         let shown: String = name.chars().filter(|c| !c.is_control()).take(64).collect();

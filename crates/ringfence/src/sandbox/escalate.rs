@@ -47,7 +47,12 @@ pub struct Exec {
 impl Exec {
     /// Opens what it is made of, here, and compares. An error says why the command cannot leave, in words that the
     /// caller may read. It reads files, so not on a thread that others wait for. `is_repository_open` says that a run could write all of `.git`, so that git must not trust it.
-    pub fn check(held: &HeldExec, rights: &Rights, table: &Table, is_repository_open: bool) -> Result<Exec, String> {
+    pub fn check(
+        held: &HeldExec,
+        rights: &Rights,
+        table: &Table,
+        is_repository_open: bool,
+    ) -> Result<Exec, String> {
         if !held.itself {
             return Err("it was not called by its own name".to_owned());
         }
@@ -64,7 +69,11 @@ impl Exec {
         let program = same("the program", &held.program, OFlags::empty(), rights)?;
         if let Some(script) = &held.script {
             let file = same("the script", script, OFlags::empty(), rights)?;
-            script::check(&file, held.argv.get(..held.script_at).unwrap_or_default(), &held.program)?;
+            script::check(
+                &file,
+                held.argv.get(..held.script_at).unwrap_or_default(),
+                &held.program,
+            )?;
         }
         let (name, cwd) = (Path::new(&held.cwd.path), &held.cwd);
         let cwd = open_same("the directory", cwd, OFlags::DIRECTORY)?;
@@ -81,7 +90,9 @@ impl Exec {
             word.clone_from(&script.path);
         }
         let env = match is_git(&argv0) {
-            true if is_repository_open => return Err("an earlier call could write all of `.git`".to_owned()),
+            true if is_repository_open => {
+                return Err("an earlier call could write all of `.git`".to_owned());
+            }
             true => {
                 let command = git_command(&argv0, &args);
                 git::check_command(command)?;
@@ -89,7 +100,9 @@ impl Exec {
             }
             // Others call it, and shall find the same repository or none.
             false if is_repository_open => git::without_repository(),
-            false => git::environment(rights, name, "").unwrap_or_else(|_| git::without_repository()),
+            false => {
+                git::environment(rights, name, "").unwrap_or_else(|_| git::without_repository())
+            }
         };
         let writable = rights.writable_roots().map(Path::to_owned).collect();
         Ok(Exec { held: held.clone(), program, cwd, argv0, args, env, writable })
@@ -151,12 +164,18 @@ fn own_name(held: &HeldExec, rights: &Rights, table: &Table) -> String {
     }
     let fixed = |path: &Path| !rights.writable_roots().any(|root| path.starts_with(root));
     let known = table.programs.get(word).into_iter().flat_map(|program| &program.paths);
-    let mut named = known.filter(|path| path.rsplit('/').next() == Some(word) && fixed(Path::new(path)));
+    let mut named =
+        known.filter(|path| path.rsplit('/').next() == Some(word) && fixed(Path::new(path)));
     named.next().cloned().unwrap_or_else(|| held.program.path.clone())
 }
 
 /// The same file as the run sees, by the same name, where the run cannot write.
-fn same(what: &str, file: &FileIdentity, flags: OFlags, rights: &Rights) -> Result<OwnedFd, String> {
+fn same(
+    what: &str,
+    file: &FileIdentity,
+    flags: OFlags,
+    rights: &Rights,
+) -> Result<OwnedFd, String> {
     if rights.writable_roots().any(|root| Path::new(&file.path).starts_with(root)) {
         return Err(format!("{what} lies where the sandbox can write"));
     }
@@ -235,7 +254,12 @@ async fn start(exec: Exec, waiting: Waiting, place: Where<'_>) -> Result<Answer>
     }
 }
 
-async fn start_outside(exec: &Exec, streams: &[OwnedFd; 3], launcher: &Launcher, config: &Config) -> Result<Control> {
+async fn start_outside(
+    exec: &Exec,
+    streams: &[OwnedFd; 3],
+    launcher: &Launcher,
+    config: &Config,
+) -> Result<Control> {
     let account = account(config)?;
     let spec = Spec {
         env: outside_env(exec, config, account.as_ref()),
@@ -253,14 +277,19 @@ async fn start_wider(exec: Exec, streams: [OwnedFd; 3], place: WiderPlace) -> Re
     let Wider(cell) = &*cell;
     let env = env::merge(env::merge(env::build(&[])?, cell.env.clone()), kept(&exec, &config));
     let known = Repositories::of(&session)?.look(cell, config.home.as_deref()).await?;
-    let rights = Rights { for_git: known.map(|known| known.covered.clone()), ..cell.rights.clone() };
+    let rights =
+        Rights { for_git: known.map(|known| known.covered.clone()), ..cell.rights.clone() };
     let spec = Spec { env: env::merge(env, exec.env.clone()), rights, ..exec.spec(&config) };
     // By its name: the mounts there are others.
     cell.start_in(spec, Fds { program: None, ..exec.fds(&streams) }, terms).await
 }
 
 /// Waits for the end of what runs outside.
-async fn follow(mut control: Control, path: &str, mut signals: mpsc::UnboundedReceiver<i32>) -> Result<Answer> {
+async fn follow(
+    mut control: Control,
+    path: &str,
+    mut signals: mpsc::UnboundedReceiver<i32>,
+) -> Result<Answer> {
     let mut was_signalled = false;
     loop {
         tokio::select! {
@@ -310,7 +339,10 @@ fn ended(exit: &Exit) -> Answer {
 /// A stream that carries data. A directory would be a way to name places inside the sandbox, and a terminal is nobody's
 /// to read from.
 fn usable(stream: Option<OwnedFd>) -> std::io::Result<OwnedFd> {
-    let nothing = || open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(std::io::Error::from);
+    let nothing = || {
+        open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .map_err(std::io::Error::from)
+    };
     let Some(stream) = stream else { return nothing() };
     let kind = FileType::from_raw_mode(fstat(&stream)?.st_mode);
     let terminal = rustix::termios::isatty(&stream);
@@ -329,21 +361,23 @@ pub fn account(config: &Config) -> Result<Option<Account>> {
             let account = Account::find(name)?;
             if account.user.uid == 0 {
                 return Err(Error::invalid_arguments("`escalate_as` under [policy] names root")
-                    .hint("What leaves the sandbox runs without privilege: name an ordinary user."));
+                    .hint(
+                        "What leaves the sandbox runs without privilege: name an ordinary user.",
+                    ));
             }
             match (root, account.user.uid == rustix::process::geteuid().as_raw()) {
                 (true, _) => Ok(Some(account)),
                 (false, true) => Ok(None),
-                (false, false) => {
-                    Err(Error::invalid_arguments(format!("only root can run commands as `{name}` (`escalate_as`)"))
-                        .hint("Take `escalate_as` out: commands run as you."))
-                }
+                (false, false) => Err(Error::invalid_arguments(format!(
+                    "only root can run commands as `{name}` (`escalate_as`)"
+                ))
+                .hint("Take `escalate_as` out: commands run as you.")),
             }
         }
-        None if root => {
-            Err(Error::invalid_arguments("the server runs as root, and `escalate_as` under [policy] names no user")
-                .hint("Set `escalate_as` under [policy] to the user that such commands run as."))
-        }
+        None if root => Err(Error::invalid_arguments(
+            "the server runs as root, and `escalate_as` under [policy] names no user",
+        )
+        .hint("Set `escalate_as` under [policy] to the user that such commands run as.")),
         None => Ok(None),
     }
 }
@@ -351,8 +385,12 @@ pub fn account(config: &Config) -> Result<Option<Account>> {
 /// `PATH` of a command that runs outside: it decides which programs the command's own words stand for.
 pub fn search_path(exec: &Exec, config: &Config) -> Option<String> {
     let env = match config.policy.escalate {
-        Escalate::Wider => env::merge(env::merge(env::build(&[]).ok()?, kept(exec, config)), exec.env.clone()),
-        Escalate::Off | Escalate::Outside => outside_env(exec, config, account(config).ok()?.as_ref()),
+        Escalate::Wider => {
+            env::merge(env::merge(env::build(&[]).ok()?, kept(exec, config)), exec.env.clone())
+        }
+        Escalate::Off | Escalate::Outside => {
+            outside_env(exec, config, account(config).ok()?.as_ref())
+        }
     };
     env.into_iter().find_map(|(name, value)| (name == "PATH").then_some(value))
 }
@@ -363,7 +401,8 @@ fn outside_env(exec: &Exec, config: &Config, account: Option<&Account>) -> Vec<(
         None => env::operators(),
         // The environment of root is not another user's.
         Some(account) => {
-            let own = [("HOME", &account.home), ("USER", &account.name), ("LOGNAME", &account.name)];
+            let own =
+                [("HOME", &account.home), ("USER", &account.name), ("LOGNAME", &account.name)];
             let own = own.into_iter().chain([("SHELL", &account.shell)]);
             let own = own.map(|(name, value)| (name.to_owned(), value.clone())).collect();
             env::merge(env::build(&[]).unwrap_or_default(), own)
@@ -379,7 +418,8 @@ fn outside_env(exec: &Exec, config: &Config, account: Option<&Account>) -> Vec<(
 fn unplanted(path: &str, writable: &[PathBuf]) -> String {
     let fixed = |place: &&str| {
         let real = Path::new(place).canonicalize();
-        place.starts_with('/') && real.is_ok_and(|real| !writable.iter().any(|root| real.starts_with(root)))
+        place.starts_with('/')
+            && real.is_ok_and(|real| !writable.iter().any(|root| real.starts_with(root)))
     };
     path.split(':').filter(fixed).collect::<Vec<_>>().join(":")
 }

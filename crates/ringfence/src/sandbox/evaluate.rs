@@ -19,18 +19,28 @@ const MAX_ANSWERS: u64 = 16 << 20;
 
 /// Reads these files, in this order. There is an answer for each of them: one that ends its child costs only itself.
 /// `known` is what files before them said about which programs may go by a name.
-pub async fn evaluate(launcher: &Launcher, sources: &[Source], known: &HostExecutables) -> Vec<Reading> {
+pub async fn evaluate(
+    launcher: &Launcher,
+    sources: &[Source],
+    known: &HostExecutables,
+) -> Vec<Reading> {
     within(MAX_ANSWERS, launcher, sources, known).await
 }
 
-async fn within(mut room: u64, launcher: &Launcher, sources: &[Source], known: &HostExecutables) -> Vec<Reading> {
+async fn within(
+    mut room: u64,
+    launcher: &Launcher,
+    sources: &[Source],
+    known: &HostExecutables,
+) -> Vec<Reading> {
     let until = Instant::now() + TIME;
     let mut known = known.clone();
     let mut readings: Vec<Reading> = Vec::new();
     while let Some(rest) = sources.get(readings.len()..).filter(|rest| !rest.is_empty()) {
         let before = readings.len();
         let request = Request { sources: rest.to_vec(), known: known.clone() };
-        let ended = match timeout_at(until, ask(launcher, &request, &mut readings, &mut room)).await {
+        let ended = match timeout_at(until, ask(launcher, &request, &mut readings, &mut room)).await
+        {
             Ok(Ok(status)) => explain(status),
             Ok(Err(error)) => format!("the process that reads rules failed: {error}"),
             Err(_) => format!("reading the rules took more than {} s", TIME.as_secs()),
@@ -102,7 +112,9 @@ fn explain(status: ExitStatus) -> String {
         // The kernel's answer to the limit on computing time.
         Some(9) => "reading this file takes more than 5 s of computing: simplify it".to_owned(),
         Some(signal) => {
-            format!("reading this file takes too much memory or nests too deeply (signal {signal}): simplify it")
+            format!(
+                "reading this file takes too much memory or nests too deeply (signal {signal}): simplify it"
+            )
         }
         None => "the process that reads rules ended without an answer about this file".to_owned(),
     }
@@ -149,7 +161,12 @@ mod tests {
     #[tokio::test]
     async fn no_more_rules_come_back_than_there_is_room_for() {
         let many = source("many", "x = [prefix_rule(['a' * 2000], 'prompt') for _ in range(10)]");
-        let sources = [source("first", "prefix_rule(['a'])"), many.clone(), many, source("last", "prefix_rule(['b'])")];
+        let sources = [
+            source("first", "prefix_rule(['a'])"),
+            many.clone(),
+            many,
+            source("last", "prefix_rule(['b'])"),
+        ];
         let readings = within(10_000, &launcher(), &sources, &HostExecutables::new()).await;
         assert!(readings.len() == 4 && readings[0].faults.is_empty(), "{}", readings.len());
         for reading in &readings[1..] {
@@ -160,7 +177,11 @@ mod tests {
     #[tokio::test]
     async fn a_binary_that_cannot_be_started_is_a_fault_of_every_file() {
         let sources = [source("a", ""), source("b", "")];
-        let readings = evaluate(&Launcher::new("/nonexistent"), &sources, &HostExecutables::new()).await;
-        assert!(readings.len() == 2 && readings.iter().all(|reading| reading.faults.len() == 1), "{readings:#?}");
+        let readings =
+            evaluate(&Launcher::new("/nonexistent"), &sources, &HostExecutables::new()).await;
+        assert!(
+            readings.len() == 2 && readings.iter().all(|reading| reading.faults.len() == 1),
+            "{readings:#?}"
+        );
     }
 }

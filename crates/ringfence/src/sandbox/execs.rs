@@ -83,7 +83,11 @@ impl Service {
         self.over.cancel();
     }
 
-    pub fn start(channel: Channel, desk: Arc<dyn Desk>, wider: Arc<WiderRuns>) -> io::Result<Service> {
+    pub fn start(
+        channel: Channel,
+        desk: Arc<dyn Desk>,
+        wider: Arc<WiderRuns>,
+    ) -> io::Result<Service> {
         rustix::io::ioctl_fionbio(&channel, true)?;
         let watched = std::os::unix::net::UnixDatagram::from(channel.as_fd().try_clone_to_owned()?);
         let line = Arc::new(Line { channel, watched: UnixDatagram::from_std(watched)? });
@@ -139,7 +143,8 @@ async fn serve(line: Arc<Line>, desk: Arc<dyn Desk>, over: CancellationToken) {
         match notice {
             Ok(Some((Notice::Ruled(ruled), _))) => desk.ruled(ruled),
             Ok(Some((Notice::Held(id), _))) if is_over => {
-                let answer = Answer::Refuse("ringfence: not started: its run has ended\n".to_owned(), 126);
+                let answer =
+                    Answer::Refuse("ringfence: not started: its run has ended\n".to_owned(), 126);
                 // A supervisor that cannot be told is gone, and the run with it.
                 let _ = line.reply(&Reply { id, answer }).await;
             }
@@ -207,7 +212,7 @@ pub fn exec_log(root: &Path) -> Result<File> {
         rustix::fs::fcntl_setfl(&memory, OFlags::APPEND)?;
         Ok(memory)
     });
-    opened
-        .map(File::from)
-        .map_err(|error: rustix::io::Errno| Error::internal("there is no place for the list of execs").source(error))
+    opened.map(File::from).map_err(|error: rustix::io::Errno| {
+        Error::internal("there is no place for the list of execs").source(error)
+    })
 }

@@ -48,7 +48,9 @@ fn way_out(fault: &Fault) -> &'static str {
             "Run `ringfence doctor`: it shows what this host refuses and how to allow it. In a container, `profile = \
              \"contained\"` under `[sandbox]` promises less and needs no namespaces."
         }
-        Layer::Landlock | Layer::Seccomp => "Run `ringfence doctor`. This kernel does not have what the sandbox needs.",
+        Layer::Landlock | Layer::Seccomp => {
+            "Run `ringfence doctor`. This kernel does not have what the sandbox needs."
+        }
         Layer::Exec => {
             "Run `ringfence doctor`. The programs of a run cannot be watched here, so rules cannot hold; `intercept = \
              false` under [policy] runs without them."
@@ -60,8 +62,9 @@ fn way_out(fault: &Fault) -> &'static str {
 /// What a run in a fence of ours looks like from inside, and few others.
 fn is_fenced() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let has =
-        |name: &str, value: &str| status.lines().any(|line| line.strip_prefix(name).map(str::trim) == Some(value));
+    let has = |name: &str, value: &str| {
+        status.lines().any(|line| line.strip_prefix(name).map(str::trim) == Some(value))
+    };
     has("NoNewPrivs:", "1") && has("Seccomp:", "2")
 }
 
@@ -84,11 +87,16 @@ fn spawn_failed(program: &str, fault: &Fault) -> Error {
         Some(Errno::NOENT) => (
             Kind::NotFound,
             format!("there is no program `{shown}`"),
-            match REPLACED_DIRECTORIES.iter().any(|directory| Path::new(program).starts_with(directory)) {
+            match REPLACED_DIRECTORIES
+                .iter()
+                .any(|directory| Path::new(program).starts_with(directory))
+            {
                 true => {
                     "The sandbox has directories of its own in place of the host's /tmp, /var/tmp and /run. Put the program into the workspace."
                 }
-                false => "Check the name; a path is relative to `cwd`, a bare name is looked up in PATH.",
+                false => {
+                    "Check the name; a path is relative to `cwd`, a bare name is looked up in PATH."
+                }
             },
         ),
         Some(Errno::ACCESS | Errno::ISDIR | Errno::NOTDIR | Errno::LOOP) => (
@@ -106,7 +114,11 @@ fn spawn_failed(program: &str, fault: &Fault) -> Error {
             "the command is longer than the system takes".to_owned(),
             "Pass long text through `stdin` or a file.",
         ),
-        _ => (Kind::Internal, format!("`{shown}` could not be started"), Kind::Internal.default_hint()),
+        _ => (
+            Kind::Internal,
+            format!("`{shown}` could not be started"),
+            Kind::Internal.default_hint(),
+        ),
     };
     Error::new(kind, message).reason("spawn_failed").hint(hint).source(fault.clone())
 }

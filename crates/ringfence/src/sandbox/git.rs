@@ -17,8 +17,7 @@ use super::gitlinks;
 
 /// Whether a rule lets git out.
 pub fn is_let_out(table: &Table) -> bool {
-    let is_git =
-        |program: &str| matches!(program.rsplit('/').next(), Some(name) if name == "git" || name.starts_with("git-"));
+    let is_git = |program: &str| matches!(program.rsplit('/').next(), Some(name) if name == "git" || name.starts_with("git-"));
     table.prefixes.iter().any(|rule| rule.decision < Decision::Forbidden && is_git(&rule.program))
 }
 
@@ -26,11 +25,16 @@ pub fn is_let_out(table: &Table) -> bool {
 pub fn protect(rights: &mut Rights) {
     let own = rights.workspace.join(".git");
     // A worktree's repository lies elsewhere, and is a place of its own that may be written: it is one no longer.
-    let (elsewhere, kept) =
-        std::mem::take(&mut rights.writable).into_iter().partition(|path| rights.repositories.contains(path));
+    let (elsewhere, kept) = std::mem::take(&mut rights.writable)
+        .into_iter()
+        .partition(|path| rights.repositories.contains(path));
     rights.writable = kept;
     rights.closed.extend::<Vec<PathBuf>>(elsewhere);
-    for path in [own].into_iter().chain(rights.repositories.clone()).filter(|path| !rights.closed.contains(path)) {
+    for path in [own]
+        .into_iter()
+        .chain(rights.repositories.clone())
+        .filter(|path| !rights.closed.contains(path))
+    {
         if !rights.protected.iter().any(|known| known.path == path) {
             rights.protected.push(Protected { path, stand_in: StandIn::Directory });
         }
@@ -56,10 +60,14 @@ const OTHER_REPOSITORY: [(&str, &str); 4] = [
 /// option before the subcommand means only git knows: `-C` and `--git-dir` choose a repository.
 pub fn check_command(command: &str) -> Result<(), String> {
     if command.starts_with('-') {
-        return Err("an option before the subcommand of git can choose another repository".to_owned());
+        return Err(
+            "an option before the subcommand of git can choose another repository".to_owned()
+        );
     }
     match OTHER_REPOSITORY.iter().find(|(name, _)| *name == command) {
-        Some((name, does)) => Err(format!("`git {name}` {does}, and git outside works on that of the workspace alone")),
+        Some((name, does)) => Err(format!(
+            "`git {name}` {does}, and git outside works on that of the workspace alone"
+        )),
         None => Ok(()),
     }
 }
@@ -68,7 +76,11 @@ pub fn check_command(command: &str) -> Result<(), String> {
 const SHALLOW: [&str; 3] = ["push", "fetch", "ls-remote"];
 
 /// What git is told, so that it looks for nothing.
-pub fn environment(rights: &Rights, cwd: &Path, command: &str) -> Result<Vec<(String, String)>, String> {
+pub fn environment(
+    rights: &Rights,
+    cwd: &Path,
+    command: &str,
+) -> Result<Vec<(String, String)>, String> {
     let told = repository(rights, cwd)?;
     let own = told.iter().find(|(name, _)| name == "GIT_DIR").map(|(_, path)| Path::new(path));
     match own {
@@ -95,29 +107,38 @@ fn repository(rights: &Rights, cwd: &Path) -> Result<Vec<(String, String)>, Stri
             let repository = top.join(".git");
             let kind = repository.symlink_metadata().map(|found| found.file_type());
             match kind {
-                Ok(kind) if kind.is_dir() => {
-                    Ok(quiet().chain([set("GIT_DIR", &repository), set("GIT_WORK_TREE", top)]).collect())
-                }
+                Ok(kind) if kind.is_dir() => Ok(quiet()
+                    .chain([set("GIT_DIR", &repository), set("GIT_WORK_TREE", top)])
+                    .collect()),
                 // A work tree of a repository elsewhere. Its file is closed to the run as the directory would be, but git
                 // would look for it from where it is called, and find what was put nearer in the meantime.
                 Ok(kind) if kind.is_file() => {
-                    let own = elsewhere(&repository)
-                        .ok_or_else(|| format!("{} does not name a repository", repository.display()))?;
-                    let is_taken_in = rights.repositories.iter().any(|known| own.starts_with(known));
+                    let own = elsewhere(&repository).ok_or_else(|| {
+                        format!("{} does not name a repository", repository.display())
+                    })?;
+                    let is_taken_in =
+                        rights.repositories.iter().any(|known| own.starts_with(known));
                     match in_writable(&own) && !is_taken_in {
-                        true => Err(format!("the repository in {} is not closed to the sandbox", own.display())),
-                        false => Ok(quiet().chain([set("GIT_DIR", &own), set("GIT_WORK_TREE", top)]).collect()),
+                        true => Err(format!(
+                            "the repository in {} is not closed to the sandbox",
+                            own.display()
+                        )),
+                        false => Ok(quiet()
+                            .chain([set("GIT_DIR", &own), set("GIT_WORK_TREE", top)])
+                            .collect()),
                     }
                 }
                 _ => Err(format!("{} is neither a directory nor a file", repository.display())),
             }
         }
-        Some(top) => Err(format!("the repository in {} is not closed to the sandbox", top.display())),
+        Some(top) => {
+            Err(format!("the repository in {} is not closed to the sandbox", top.display()))
+        }
         // Where nothing is, the run may not put a repository either: so it is in the workspace itself, and outside. But
         // the workspace could be made to look like one, so git is told where it would have to be.
-        None if cwd == rights.workspace => {
-            Ok(quiet().chain([("GIT_DIR".to_owned(), cwd.join(".git").display().to_string())]).collect())
-        }
+        None if cwd == rights.workspace => Ok(quiet()
+            .chain([("GIT_DIR".to_owned(), cwd.join(".git").display().to_string())])
+            .collect()),
         None if !in_writable(cwd) => Ok(quiet().collect()),
         None => Err(format!("{} is in no repository", cwd.display())),
     }
@@ -141,7 +162,10 @@ fn settings_include(own: &Path) -> io::Result<bool> {
         Some(text) => own.join(String::from_utf8_lossy(&text).trim()),
         None => own.to_owned(),
     };
-    for file in [own, &common].into_iter().flat_map(|at| ["config", "config.worktree"].map(|name| at.join(name))) {
+    for file in [own, &common]
+        .into_iter()
+        .flat_map(|at| ["config", "config.worktree"].map(|name| at.join(name)))
+    {
         let text = read_bounded(&file, MAX_SETTINGS)?.unwrap_or_default().to_ascii_lowercase();
         // `[include]` and `[includeIf "…"]`: nothing may stand before the name.
         if text.windows(b"[include".len()).any(|part| part == b"[include") {
@@ -160,7 +184,8 @@ fn elsewhere(pointer: &Path) -> Option<PathBuf> {
 /// Reads a file that the run may have put there: a pipe is not waited for, no link is followed, and what is longer than
 /// `limit` is an error rather than a part of it. `None` where there is no such file.
 pub fn read_bounded(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let flags =
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(file) => File::from(file),
         Err(Errno::NOENT) => return Ok(None),
@@ -192,7 +217,10 @@ fn quiet() -> impl Iterator<Item = (String, String)> {
     ];
     let count = ("GIT_CONFIG_COUNT".to_owned(), config.len().to_string());
     let pairs = config.into_iter().enumerate().flat_map(|(at, (key, value))| {
-        [(format!("GIT_CONFIG_KEY_{at}"), key.to_owned()), (format!("GIT_CONFIG_VALUE_{at}"), value.to_owned())]
+        [
+            (format!("GIT_CONFIG_KEY_{at}"), key.to_owned()),
+            (format!("GIT_CONFIG_VALUE_{at}"), value.to_owned()),
+        ]
     });
     [count].into_iter().chain(pairs)
 }
@@ -215,7 +243,8 @@ mod tests {
     fn a_pipe_a_link_and_a_long_file_are_not_read() {
         let base = std::env::temp_dir().join(format!("ringfence-bounded-{}", std::process::id()));
         std::fs::create_dir_all(&base).unwrap();
-        let (pipe, link, long, short) = (base.join("pipe"), base.join("link"), base.join("long"), base.join("short"));
+        let (pipe, link, long, short) =
+            (base.join("pipe"), base.join("link"), base.join("long"), base.join("short"));
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, Mode::RWXU).unwrap();
         std::fs::write(&short, "x").unwrap();
         std::os::unix::fs::symlink(&short, &link).unwrap();
@@ -242,7 +271,10 @@ mod tests {
         }
         let rights = Rights { workspace: ws.clone(), ..Rights::default() };
         let told = environment(&rights, &plain, "push").unwrap();
-        assert!(told.contains(&("GIT_DIR".to_owned(), ws.join(".git").display().to_string())), "{told:?}");
+        assert!(
+            told.contains(&("GIT_DIR".to_owned(), ws.join(".git").display().to_string())),
+            "{told:?}"
+        );
         assert!(environment(&rights, &sub, "push").unwrap_err().contains("sub"));
         std::fs::remove_dir(ws.join(".git")).unwrap();
         let told = environment(&rights, &ws, "fetch").unwrap();

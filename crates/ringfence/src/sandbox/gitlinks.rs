@@ -74,7 +74,9 @@ mod tests {
     use super::*;
 
     fn index(version: u32, name: usize, modes: &[u32], extension: &[u8]) -> Vec<u8> {
-        let mut bytes = [b"DIRC".as_slice(), &version.to_be_bytes(), &(modes.len() as u32).to_be_bytes()].concat();
+        let mut bytes =
+            [b"DIRC".as_slice(), &version.to_be_bytes(), &(modes.len() as u32).to_be_bytes()]
+                .concat();
         for mode in modes {
             let start = bytes.len();
             bytes.extend([0xe0; MODE_AT]);
@@ -95,7 +97,8 @@ mod tests {
     fn submodules_are_found_in_every_form_of_an_index() {
         for version in 2..=4 {
             for name in NAMES {
-                let plain = index(version, name, &[0o100644, 0o120000, 0o100755], b"TREE\0\0\0\x02xx");
+                let plain =
+                    index(version, name, &[0o100644, 0o120000, 0o100755], b"TREE\0\0\0\x02xx");
                 assert_eq!(has(&plain, name), Some(false), "{version} {name}");
                 let linked = index(version, name, &[0o100644, SUBMODULE, 0o100644], b"");
                 assert_eq!(has(&linked, name), Some(true), "{version} {name}");

@@ -82,7 +82,11 @@ impl Ground {
             allow_network: entry.allow_network,
             allow_domains: entry.allow_domains.clone(),
             allow_addresses: entry.allow_addresses.clone(),
-            deny_domains: if entry.allow_network { Vec::new() } else { everybodys.deny_domains.clone() },
+            deny_domains: if entry.allow_network {
+                Vec::new()
+            } else {
+                everybodys.deny_domains.clone()
+            },
             writable: if writes { everybodys.writable.clone() } else { Vec::new() },
             ..everybodys.clone()
         };
@@ -130,7 +134,11 @@ impl Ground {
     }
 
     /// This environment as a run of it gets it.
-    pub fn environment(&self, session: &Session, env: Vec<(String, String)>) -> Result<Vec<(String, String)>> {
+    pub fn environment(
+        &self,
+        session: &Session,
+        env: Vec<(String, String)>,
+    ) -> Result<Vec<(String, String)>> {
         if self.config.sandbox.profile == Profile::None {
             return Ok(env);
         }
@@ -147,21 +155,32 @@ impl Ground {
             if let Some(cell) = &kept.cell {
                 return Ok(Arc::clone(cell));
             }
-            let mut cell = Cell::with(kept.workspace.rights().clone(), &self.config, launcher.clone())?;
+            let mut cell =
+                Cell::with(kept.workspace.rights().clone(), &self.config, launcher.clone())?;
             cell.env.retain(|(name, _)| !self.variables.contains(name));
             let cell = Arc::clone(kept.cell.insert(Arc::new(cell)));
-            let watch = Grounds::watch(Arc::downgrade(grounds), self.name.clone(), Arc::downgrade(&cell), self.idle);
+            let watch = Grounds::watch(
+                Arc::downgrade(grounds),
+                self.name.clone(),
+                Arc::downgrade(&cell),
+                self.idle,
+            );
             tokio::spawn(watch);
             Ok(cell)
         })
     }
 
-    fn with<T>(&self, session: &Session, work: impl FnOnce(&Arc<Grounds>, &mut Kept) -> Result<T>) -> Result<T> {
+    fn with<T>(
+        &self,
+        session: &Session,
+        work: impl FnOnce(&Arc<Grounds>, &mut Kept) -> Result<T>,
+    ) -> Result<T> {
         let all = session.keep(|| Ok(Grounds::default()))?;
         let mut grounds = all.lock();
         // One that was made for another definition goes when its last run does.
         let fits = |kept: &&mut Kept| {
-            kept.definition == self.definition && profile::hides(kept.workspace.rights(), &self.config)
+            kept.definition == self.definition
+                && profile::hides(kept.workspace.rights(), &self.config)
         };
         if let Some(kept) = grounds.get_mut(&self.name).filter(fits) {
             return work(&all, kept);
@@ -172,7 +191,12 @@ impl Ground {
         let mut rights = profile::rights_apart(&self.config, path, &owner)?;
         rights.read_only = self.read_only;
         let workspace = Arc::new(session.workspace.guarded(|held| *held = rights));
-        let mut kept = Kept { definition: self.definition.clone(), workspace, cell: None, used: Instant::now() };
+        let mut kept = Kept {
+            definition: self.definition.clone(),
+            workspace,
+            cell: None,
+            used: Instant::now(),
+        };
         let result = work(&all, &mut kept);
         grounds.insert(self.name.clone(), kept);
         result
@@ -197,15 +221,26 @@ mod tests {
         fn new() -> Place {
             let scratch = Scratch::new();
             let file = scratch.file("config/config.toml", "[mcp.a]\ncommand = \"true\"\n");
-            let flags = Flags { config: Some(file), root: Some(scratch.path().join("root")), ..Flags::default() };
-            let config = resolve(&flags, &Env::new([("HOME", "/nonexistent")], scratch.dir("ws"))).unwrap();
+            let flags = Flags {
+                config: Some(file),
+                root: Some(scratch.path().join("root")),
+                ..Flags::default()
+            };
+            let config =
+                resolve(&flags, &Env::new([("HOME", "/nonexistent")], scratch.dir("ws"))).unwrap();
             let workspace = Workspace::open(&scratch.dir("ws"), &[]).unwrap();
             Place { _scratch: scratch, config, workspace: Arc::new(workspace) }
         }
 
         fn session(&self, principal: &str) -> Session {
             let principal = Principal::named(principal);
-            Session::new(principal, "http", Arc::clone(&self.workspace), &self.config.root, Cancel::new())
+            Session::new(
+                principal,
+                "http",
+                Arc::clone(&self.workspace),
+                &self.config.root,
+                Cancel::new(),
+            )
         }
 
         fn ground(&self, definition: &str) -> Ground {

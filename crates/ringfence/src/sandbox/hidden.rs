@@ -11,8 +11,10 @@ use crate::config::{self, Config};
 const LIST: &str = include_str!("hidden.list");
 
 /// Directories that hold a bit of everything.
-const COMMON: &[&str] =
-    &["/", "/boot", "/dev", "/etc", "/home", "/media", "/mnt", "/opt", "/proc", "/root", "/srv", "/sys", "/var"];
+const COMMON: &[&str] = &[
+    "/", "/boot", "/dev", "/etc", "/home", "/media", "/mnt", "/opt", "/proc", "/root", "/srv",
+    "/sys", "/var",
+];
 
 /// Every place on the list, whether it exists or not.
 pub(super) fn listed(config: &Config, workspace: &Path) -> Vec<PathBuf> {
@@ -48,7 +50,8 @@ fn can_be_hidden(config: &Config, workspace: &Path, place: &Path) -> bool {
     let holds = |needed: &Path| needed.starts_with(place);
     let is_common = COMMON.iter().any(|common| place == Path::new(common));
     // A run has others under these names, and what it makes there is its own.
-    let is_replaced = config::REPLACED_DIRECTORIES.iter().any(|directory| place.starts_with(directory));
+    let is_replaced =
+        config::REPLACED_DIRECTORIES.iter().any(|directory| place.starts_with(directory));
     !is_common
         && !is_replaced
         && !config::is_system(place)
@@ -80,12 +83,21 @@ mod tests {
     #[test]
     fn every_line_has_a_reason_and_every_variable_is_read() {
         for line in LIST.lines().filter(|line| !line.is_empty()) {
-            assert!(line.split_once('#').is_some_and(|(_, reason)| !reason.trim().is_empty()), "{line}");
+            assert!(
+                line.split_once('#').is_some_and(|(_, reason)| !reason.trim().is_empty()),
+                "{line}"
+            );
         }
-        let named: BTreeSet<&str> =
-            words().filter_map(|word| word.strip_prefix('$')).filter_map(|word| word.split('/').next()).collect();
+        let named: BTreeSet<&str> = words()
+            .filter_map(|word| word.strip_prefix('$'))
+            .filter_map(|word| word.split('/').next())
+            .collect();
         assert_eq!(named, CREDENTIAL_VARIABLES.iter().copied().collect());
-        assert!(words().all(|word| word.starts_with("~/") || word.starts_with('$') || word.starts_with('/')));
+        assert!(
+            words().all(|word| word.starts_with("~/")
+                || word.starts_with('$')
+                || word.starts_with('/'))
+        );
     }
 
     #[test]
@@ -113,7 +125,10 @@ mod tests {
         ] {
             assert!(places.contains(&PathBuf::from(place)), "{place}");
         }
-        assert!(!places.contains(&PathBuf::from("/opt/cargo")) && !places.contains(&PathBuf::from("/opt/settings")));
+        assert!(
+            !places.contains(&PathBuf::from("/opt/cargo"))
+                && !places.contains(&PathBuf::from("/opt/settings"))
+        );
     }
 
     #[test]
@@ -142,7 +157,8 @@ mod tests {
             }
         }
         // Through a link, too.
-        let link = std::env::temp_dir().join(format!("ringfence-hidden-link-{}", std::process::id()));
+        let link =
+            std::env::temp_dir().join(format!("ringfence-hidden-link-{}", std::process::id()));
         let _ = std::fs::remove_file(&link);
         std::os::unix::fs::symlink("/usr/share", &link).unwrap();
         let found = hidden(&[("GNUPGHOME", link.to_str().unwrap())]);

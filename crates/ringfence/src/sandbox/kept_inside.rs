@@ -52,7 +52,9 @@ impl KeptInside {
         let known = entries.iter().position(|entry| entry.command == command && entry.why == why);
         match known {
             Some(at) => entries[at].count += 1,
-            None if entries.len() < MAX_ENTRIES => entries.push(KeptCommand { command, why, count: 1 }),
+            None if entries.len() < MAX_ENTRIES => {
+                entries.push(KeptCommand { command, why, count: 1 })
+            }
             None => *unlisted += 1,
         }
     }
@@ -62,7 +64,11 @@ impl KeptInside {
         let KeptList { mut entries, unlisted } = std::mem::take(&mut *self.list());
         if unlisted > 0 {
             let why = "the audit log has a line for each".to_owned();
-            entries.push(KeptCommand { command: "other commands".to_owned(), why, count: unlisted });
+            entries.push(KeptCommand {
+                command: "other commands".to_owned(),
+                why,
+                count: unlisted,
+            });
         }
         entries
     }
@@ -87,9 +93,15 @@ mod tests {
         }
         let taken = kept.take();
         assert_eq!(taken.len(), MAX_ENTRIES + 1);
-        assert_eq!(taken[0].line(), "`mkdir` ran inside the sandbox (2 times): no one can be asked");
+        assert_eq!(
+            taken[0].line(),
+            "`mkdir` ran inside the sandbox (2 times): no one can be asked"
+        );
         assert!(taken.iter().all(|entry| entry.command.chars().count() <= MAX_CHARS));
-        assert_eq!((taken[MAX_ENTRIES].command.as_str(), taken[MAX_ENTRIES].count), ("other commands", 85));
+        assert_eq!(
+            (taken[MAX_ENTRIES].command.as_str(), taken[MAX_ENTRIES].count),
+            ("other commands", 85)
+        );
         assert_eq!(kept.take(), []);
     }
 }

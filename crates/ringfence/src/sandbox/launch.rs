@@ -181,11 +181,19 @@ impl Launcher {
     }
 
     /// Makes a supervisor that is our own child.
-    pub(super) fn supervisor(&self) -> impl FnOnce(OwnedFd) -> std::future::Ready<Result<Option<Child>>> {
+    pub(super) fn supervisor(
+        &self,
+    ) -> impl FnOnce(OwnedFd) -> std::future::Ready<Result<Option<Child>>> {
         let mut command = self.command(supervisor::ARGUMENT);
         move |control| {
-            let spawned = command.stdin(Stdio::from(control)).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-            std::future::ready(spawned.map(Some).map_err(|error| cannot_start("the supervisor", &error)))
+            let spawned = command
+                .stdin(Stdio::from(control))
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn();
+            std::future::ready(
+                spawned.map(Some).map_err(|error| cannot_start("the supervisor", &error)),
+            )
         }
     }
 }
@@ -212,7 +220,9 @@ impl Cell {
                 Ok(run)
             }
             Ok(Some(Report::Failed(failure))) => Err(fault::explain(&program, &failure)),
-            Ok(_) => Err(cannot_start(&program, &io::Error::other("the supervisor did not answer"))),
+            Ok(_) => {
+                Err(cannot_start(&program, &io::Error::other("the supervisor did not answer")))
+            }
             Err(error) => Err(cannot_start(&program, &error)),
         }
     }
@@ -270,15 +280,22 @@ impl Cell {
     }
 
     /// Starts what was let in from elsewhere, on the streams that it brings. But for those it is a run like any other.
-    pub(super) async fn start_in(&self, spec: Spec, fds: Fds<BorrowedFd<'_>>, terms: WiderTerms) -> Result<Control> {
+    pub(super) async fn start_in(
+        &self,
+        spec: Spec,
+        fds: Fds<BorrowedFd<'_>>,
+        terms: WiderTerms,
+    ) -> Result<Control> {
         let failed = |error: io::Error| cannot_start("the command", &error);
         let spec = self.specified(spec);
-        let (mut control, handout) = self.begin(spec, fds, Some(terms.execs), self.allow.is_some()).await?;
+        let (mut control, handout) =
+            self.begin(spec, fds, Some(terms.execs), self.allow.is_some()).await?;
         if let (Some(handout), Some(allow)) = (handout, &self.allow) {
             let first = control.report().await.map_err(failed)?;
             if matches!(first, Some(Report::Started(_))) {
                 let less = Arc::new(allow.denying(&terms.denied_hosts)?);
-                control.egress = Some(Egress::start(&handout, &less, Some(terms.decided)).map_err(failed)?);
+                control.egress =
+                    Some(Egress::start(&handout, &less, Some(terms.decided)).map_err(failed)?);
             }
             control.told = first;
         }
@@ -287,7 +304,12 @@ impl Cell {
 
     /// What every run of this cell is told, whatever it runs.
     fn specified(&self, spec: Spec) -> Spec {
-        Spec { fence: self.fence(), limits: self.limits.clone(), shut_ports: self.shut_ports.clone(), ..spec }
+        Spec {
+            fence: self.fence(),
+            limits: self.limits.clone(),
+            shut_ports: self.shut_ports.clone(),
+            ..spec
+        }
     }
 
     /// Hands a run to a supervisor, with its proxy's listener to be handed out and somebody who answers for its execs.
@@ -313,7 +335,8 @@ impl Cell {
             log: log.map(AsFd::as_fd),
             ..fds
         };
-        let mut control = Control::open(|socket| self.supervisor(network, socket), &spec, &fds).await?;
+        let mut control =
+            Control::open(|socket| self.supervisor(network, socket), &spec, &fds).await?;
         if let (Some((ours, _)), Some(execs)) = (notices, execs) {
             control.service = Some(Service::start(ours, execs.desk, execs.wider).map_err(failed)?);
         }
@@ -406,5 +429,7 @@ impl Run {
 
 fn cannot_start(program: &str, error: &io::Error) -> Error {
     tracing::warn!("cannot start a run of {program:?}: {error}");
-    Error::internal("the command could not be started").reason("spawn_failed").source(error.to_string())
+    Error::internal("the command could not be started")
+        .reason("spawn_failed")
+        .source(error.to_string())
 }

@@ -27,16 +27,23 @@ pub struct Line {
 impl Line {
     /// Ours, and the end for the run. No message may be longer than `most` bytes.
     pub fn pair(most: usize) -> Result<(Line, OwnedFd)> {
-        let failed = |error: io::Error| Error::internal("there is no line to the run").source(error);
+        let failed =
+            |error: io::Error| Error::internal("there is no line to the run").source(error);
         let (ours, theirs) = Socket::pair().map_err(failed)?;
         ours.set_nonblocking(true).map_err(failed)?;
         let (from, to) = UnixStream::from_std(ours).map_err(failed)?.into_split();
-        Ok((Line { from: BufReader::new(from), to, partial: Vec::new(), most, owed: 0 }, theirs.into()))
+        Ok((
+            Line { from: BufReader::new(from), to, partial: Vec::new(), most, owed: 0 },
+            theirs.into(),
+        ))
     }
 
     /// An earlier message has no answer yet. Answers that nobody waited for are passed over.
     pub fn is_busy(&mut self) -> bool {
-        while self.owed > 0 && self.receive().now_or_never().is_some_and(|said| matches!(said, Ok(Some(_)))) {}
+        while self.owed > 0
+            && self.receive().now_or_never().is_some_and(|said| matches!(said, Ok(Some(_))))
+        {
+        }
         self.owed > 0
     }
 

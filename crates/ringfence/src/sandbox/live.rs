@@ -184,18 +184,22 @@ impl Ended {
     /// Takes over what a supervisor has reported, in place of what it reported before.
     pub(super) fn set_report(&mut self, exit: &Exit, reported: Reported) {
         (self.exit_code, self.signal, self.reported) = (exit.code, exit.signal, reported);
-        self.denials = exit.denials.iter().filter_map(|denial| serde_json::to_value(denial).ok()).collect();
+        self.denials =
+            exit.denials.iter().filter_map(|denial| serde_json::to_value(denial).ok()).collect();
         self.limits.clone_from(&exit.limits);
         self.execs = exit.execs;
     }
 
     /// Adds denials that were seen elsewhere. What was denied before only counts more often.
     pub(super) fn add_denials(&mut self, more: Vec<Value>) {
-        let is_same = |one: &Value, other: &Value| ["kind", "name", "reason"].iter().all(|key| one[key] == other[key]);
+        let is_same = |one: &Value, other: &Value| {
+            ["kind", "name", "reason"].iter().all(|key| one[key] == other[key])
+        };
         for denial in more {
             match self.denials.iter_mut().find(|known| is_same(known, &denial)) {
                 Some(known) => {
-                    let counts = [&known["count"], &denial["count"]].map(|count| count.as_u64().unwrap_or_default());
+                    let counts = [&known["count"], &denial["count"]]
+                        .map(|count| count.as_u64().unwrap_or_default());
                     known["count"] = counts[0].saturating_add(counts[1]).into();
                 }
                 None => self.denials.push(denial),

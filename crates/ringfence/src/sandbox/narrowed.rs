@@ -30,9 +30,16 @@ struct NarrowedCell {
 }
 
 /// What a call runs in whose workspace is held to this: `whole`, or a sandbox beside it.
-pub(super) fn cell(session: &Session, whole: Arc<Cell>, config: &Config, workspace: &Workspace) -> Result<Arc<Cell>> {
+pub(super) fn cell(
+    session: &Session,
+    whole: Arc<Cell>,
+    config: &Config,
+    workspace: &Workspace,
+) -> Result<Arc<Cell>> {
     // Without namespaces runs share those of the host, whatever is done here.
-    let Some(narrowing) = workspace.taken_away().filter(|_| whole.zygote.is_some()) else { return Ok(whole) };
+    let Some(narrowing) = workspace.taken_away().filter(|_| whole.zygote.is_some()) else {
+        return Ok(whole);
+    };
     // What a wider run executes it finds in the workspace or in HOME. Who may write the one shares the other, for its
     // caches; who may not has another.
     let home = match (&whole.rights.home, workspace.rights().read_only) {
@@ -43,7 +50,12 @@ pub(super) fn cell(session: &Session, whole: Arc<Cell>, config: &Config, workspa
 }
 
 impl NarrowedCells {
-    fn get(&self, whole: &Arc<Cell>, narrowing: &Arc<Narrowing>, home: Option<PathBuf>) -> Arc<Cell> {
+    fn get(
+        &self,
+        whole: &Arc<Cell>,
+        narrowing: &Arc<Narrowing>,
+        home: Option<PathBuf>,
+    ) -> Arc<Cell> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|known| known.whole.strong_count() > 0);
         let is_it = |known: &NarrowedCell| {
@@ -81,10 +93,14 @@ mod tests {
     #[test]
     fn calls_under_the_same_word_share_one_and_idle_ones_are_few() {
         let place = Place::new();
-        let whole = Cell::of(&place.session, &config(&place.dir, Profile::Default), &launcher()).unwrap();
+        let whole =
+            Cell::of(&place.session, &config(&place.dir, Profile::Default), &launcher()).unwrap();
         let cells = NarrowedCells::default();
         let busy = cells.get(&whole, &narrowing("busy"), None);
-        assert!(Arc::ptr_eq(&busy, &cells.get(&whole, &narrowing("busy"), None)) && !Arc::ptr_eq(&busy, &whole));
+        assert!(
+            Arc::ptr_eq(&busy, &cells.get(&whole, &narrowing("busy"), None))
+                && !Arc::ptr_eq(&busy, &whole)
+        );
         let first = Arc::downgrade(&cells.get(&whole, &narrowing("first"), None));
         for number in 0..IDLE {
             assert!(first.upgrade().is_some(), "{number}");

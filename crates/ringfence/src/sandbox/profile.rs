@@ -36,8 +36,12 @@ pub fn rights_apart(config: &Config, workspace: &Path, owner: &[&str]) -> Result
 
 fn rights_at(config: &Config, workspace: &Path, home: PathBuf) -> Result<Rights> {
     let sandbox = &config.sandbox;
-    let mut rights =
-        Rights { workspace: workspace.to_owned(), home: Some(home), network: sandbox.network(), ..Rights::default() };
+    let mut rights = Rights {
+        workspace: workspace.to_owned(),
+        home: Some(home),
+        network: sandbox.network(),
+        ..Rights::default()
+    };
     for path in &sandbox.writable {
         rights.writable.push(writable(path)?);
     }
@@ -61,7 +65,8 @@ fn rights_at(config: &Config, workspace: &Path, home: PathBuf) -> Result<Rights>
 /// Refuses a protected name that is a link to a place that runs have to write as a whole: nothing there can be covered.
 fn check_ends(rights: &Rights) -> Result<()> {
     // A name that is writable itself is so by the operator's word.
-    let is_name = |path: &Path| steering::names().any(|(name, _)| rights.workspace.join(name) == path);
+    let is_name =
+        |path: &Path| steering::names().any(|(name, _)| rights.workspace.join(name) == path);
     let is_root = |path: &Path| rights.writable_roots().any(|root| root == path);
     match rights.protected.iter().any(|known| is_root(&known.path) && !is_name(&known.path)) {
         true => Err(Error::permission_denied(
@@ -86,12 +91,19 @@ fn unprotected(config: &Config, rights: &Rights) -> Result<Vec<PathBuf>> {
         if holds_workspace || !all.iter().any(|known| known.starts_with(&path)) {
             let known: Vec<String> = all
                 .iter()
-                .map(|known| known.strip_prefix(&rights.workspace).unwrap_or(known).display().to_string())
+                .map(|known| {
+                    known.strip_prefix(&rights.workspace).unwrap_or(known).display().to_string()
+                })
                 .collect();
-            return Err(Error::invalid_arguments("a path of `unprotect` is not one that is protected")
-                .with("key", "sandbox.unprotect")
-                .hint(format!("It takes one of these, or a directory with some of them: {}.", known.join(", ")))
-                .source(path.display().to_string()));
+            return Err(Error::invalid_arguments(
+                "a path of `unprotect` is not one that is protected",
+            )
+            .with("key", "sandbox.unprotect")
+            .hint(format!(
+                "It takes one of these, or a directory with some of them: {}.",
+                known.join(", ")
+            ))
+            .source(path.display().to_string()));
         }
         unprotected.push(path);
     }
@@ -100,7 +112,10 @@ fn unprotected(config: &Config, rights: &Rights) -> Result<Vec<PathBuf>> {
 
 /// A path below `.git` in the repository that this stands for, which lies elsewhere for a work tree.
 fn in_repository(rights: &Rights, path: PathBuf) -> PathBuf {
-    let below = path.strip_prefix(rights.workspace.join(".git")).ok().filter(|below| !below.as_os_str().is_empty());
+    let below = path
+        .strip_prefix(rights.workspace.join(".git"))
+        .ok()
+        .filter(|below| !below.as_os_str().is_empty());
     match (below, rights.repositories.first()) {
         (Some(below), Some(repository)) => repository.join(below),
         _ => path,
@@ -161,7 +176,8 @@ pub fn allow(config: &Config) -> Result<Option<Allow>> {
     let sandbox = &config.sandbox;
     match sandbox.network() {
         Network::Proxied => {
-            Allow::parse(&sandbox.allow_domains, &sandbox.deny_domains, &sandbox.allow_addresses).map(Some)
+            Allow::parse(&sandbox.allow_domains, &sandbox.deny_domains, &sandbox.allow_addresses)
+                .map(Some)
         }
         Network::Off | Network::All => Ok(None),
     }
@@ -169,9 +185,12 @@ pub fn allow(config: &Config) -> Result<Option<Allow>> {
 
 fn writable(path: &Path) -> Result<PathBuf> {
     let hint = "Name an existing directory, other than `/`, in `writable`.";
-    let settled = path.canonicalize().ok().filter(|settled| settled.is_dir() && settled.parent().is_some());
+    let settled =
+        path.canonicalize().ok().filter(|settled| settled.is_dir() && settled.parent().is_some());
     settled.ok_or_else(|| {
-        Error::invalid_arguments("a path of `writable` cannot be made so").hint(hint).source(path.display().to_string())
+        Error::invalid_arguments("a path of `writable` cannot be made so")
+            .hint(hint)
+            .source(path.display().to_string())
     })
 }
 
@@ -186,8 +205,9 @@ impl Scratch {
         if config.sandbox.profile != Profile::Contained {
             return Ok(None);
         }
-        let held = HeldDir::create(config.root.join("tmp").join(short("t")))
-            .map_err(|error| Error::internal("the directory for temporary files cannot be made").source(error))?;
+        let held = HeldDir::create(config.root.join("tmp").join(short("t"))).map_err(|error| {
+            Error::internal("the directory for temporary files cannot be made").source(error)
+        })?;
         rights.scratch = Some(held.path().to_owned());
         Ok(Some(Scratch { _held: held }))
     }
@@ -197,27 +217,37 @@ pub(super) fn hidden(config: &Config, workspace: &Path) -> Vec<PathBuf> {
     let listed = listed(config, workspace);
     let named = config.sandbox.hide.iter().map(|path| lexical::normalize(workspace, path));
     // Where it is said to be elsewhere. In the workspace it would hide a part of that, and is the operator's own choice.
-    let codex = config.codex_home.iter().filter(|home| !home.starts_with(workspace) && !workspace.starts_with(home));
-    let steering = config.file.iter().chain(&config.log.file).chain(&config.private).chain(codex).cloned();
+    let codex = config
+        .codex_home
+        .iter()
+        .filter(|home| !home.starts_with(workspace) && !workspace.starts_with(home));
+    let steering =
+        config.file.iter().chain(&config.log.file).chain(&config.private).chain(codex).cloned();
     // The log, the sockets and other callers' files are in the root; what a run needs of it is opened on top. The keys
     // are named one by one, so that the canary of every run tries to read them wherever the root lies.
-    let root = [config.root.clone()].into_iter().chain(ROOT_KEYS.iter().map(|key| config.root.join(key)));
-    let mut hidden: Vec<PathBuf> = listed.into_iter().chain(named).chain(steering).chain(root).collect();
+    let root =
+        [config.root.clone()].into_iter().chain(ROOT_KEYS.iter().map(|key| config.root.join(key)));
+    let mut hidden: Vec<PathBuf> =
+        listed.into_iter().chain(named).chain(steering).chain(root).collect();
     hidden.sort();
     hidden.dedup();
     hidden
 }
 
 /// Where the run's HOME is: one for each workspace, so that caches last and nothing of one project reaches another.
-pub(super) fn cache_home(config: &Config, workspace: &Path, owner: Option<&[&str]>) -> Result<PathBuf> {
+pub(super) fn cache_home(
+    config: &Config,
+    workspace: &Path,
+    owner: Option<&[&str]>,
+) -> Result<PathBuf> {
     let place = serde_json::Value::from(workspace.display().to_string());
-    let name = digest(&owner.map_or_else(|| place.clone(), |owner| serde_json::json!([place, owner])));
-    let home = config.root.join("homes").join(name.trim_start_matches("sha256:").get(..16).unwrap_or("0"));
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&home)
-        .map_err(|error| Error::internal("the cache directory of the workspace cannot be made").source(error))?;
+    let name =
+        digest(&owner.map_or_else(|| place.clone(), |owner| serde_json::json!([place, owner])));
+    let home =
+        config.root.join("homes").join(name.trim_start_matches("sha256:").get(..16).unwrap_or("0"));
+    DirBuilder::new().recursive(true).mode(0o700).create(&home).map_err(|error| {
+        Error::internal("the cache directory of the workspace cannot be made").source(error)
+    })?;
     // A run may have made that impossible, and has only itself to blame.
     if let Err(error) = ignore_stand_ins(config, &home) {
         tracing::debug!("git is not told what to ignore: {error}");
@@ -230,9 +260,12 @@ fn ignore_stand_ins(config: &Config, home: &Path) -> std::io::Result<()> {
     let users = config.home.as_ref().map(|home| home.join(".config/git/ignore"));
     let users = users.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
     // With a slash behind them they mean directories alone: a real `.mcp.json` is not ignored.
-    let names: String = steering::names().map(|(name, _)| format!("/{}/\n", name.display())).collect();
+    let names: String =
+        steering::names().map(|(name, _)| format!("/{}/\n", name.display())).collect();
     // A run may have put anything here, a link to elsewhere too, so it is opened as any other path of a caller.
-    let Ok(Place::Ready { dir, .. }) = Workspace::open(home, &[]).and_then(|home| home.place(IGNORE, true)) else {
+    let Ok(Place::Ready { dir, .. }) =
+        Workspace::open(home, &[]).and_then(|home| home.place(IGNORE, true))
+    else {
         return Ok(());
     };
     let _ = unlinkat(&dir, "ignore.new", AtFlags::empty());
@@ -245,7 +278,8 @@ fn ignore_stand_ins(config: &Config, home: &Path) -> std::io::Result<()> {
 /// What programs are told so that they find their way in the fence.
 pub fn environment(config: &Config, rights: &Rights) -> Vec<(String, String)> {
     let mut env = Vec::new();
-    let mut set = |name: &str, value: &Path| env.push((name.to_owned(), value.display().to_string()));
+    let mut set =
+        |name: &str, value: &Path| env.push((name.to_owned(), value.display().to_string()));
     if let Some(home) = &rights.home {
         set("HOME", home);
     }

@@ -28,7 +28,14 @@ pub struct Progress {
 
 impl Progress {
     pub fn new(now: Instant) -> Self {
-        Progress { started: now, last: now, count: 0, lines: Vec::new(), waiting: None, partial: Default::default() }
+        Progress {
+            started: now,
+            last: now,
+            count: 0,
+            lines: Vec::new(),
+            waiting: None,
+            partial: Default::default(),
+        }
     }
 
     pub fn push(&mut self, stream: Stream, chunk: &[u8]) {
@@ -100,7 +107,10 @@ mod tests {
         assert_eq!(progress.take(now), ("one\n[stderr] oops".to_owned(), 1.0));
         progress.push(Stream::Stdout, b"o\n1%\r2%\r");
         assert_eq!(progress.take(now), ("two\n2%".to_owned(), 2.0));
-        assert_eq!(progress.take(now + Duration::from_secs(45)), ("still running, 45 s".to_owned(), 3.0));
+        assert_eq!(
+            progress.take(now + Duration::from_secs(45)),
+            ("still running, 45 s".to_owned(), 3.0)
+        );
     }
 
     #[test]

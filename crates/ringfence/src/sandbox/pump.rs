@@ -164,19 +164,35 @@ impl Pump {
         let is_lost = state.exit.is_none() && state.stop.is_none();
         let exit = state.exit.unwrap_or_default();
         let is_unknown = state.reported == Reported::Missing && !is_lost;
-        let mut warnings: Vec<String> = left_behind(&exit, held).filter(|_| state.stop.is_none()).into_iter().collect();
+        let mut warnings: Vec<String> =
+            left_behind(&exit, held).filter(|_| state.stop.is_none()).into_iter().collect();
         if state.stop.is_some() && !state.gone {
-            warnings.push("not everything the command started has ended yet; it is still being killed".to_owned());
+            warnings.push(
+                "not everything the command started has ended yet; it is still being killed"
+                    .to_owned(),
+            );
         }
         if is_unknown {
-            warnings.push("what the command was denied is not known: its supervisor did not report".to_owned());
+            warnings.push(
+                "what the command was denied is not known: its supervisor did not report"
+                    .to_owned(),
+            );
         }
         if exit.out_of_memory {
-            warnings.push("the command used more memory than it may, and was ended for it".to_owned());
+            warnings
+                .push("the command used more memory than it may, and was ended for it".to_owned());
         }
         warnings.extend(stored);
         let bytes = self.totals;
-        let mut ended = Ended { is_lost, stop: state.stop, bytes, output, warnings, duration, ..Ended::default() };
+        let mut ended = Ended {
+            is_lost,
+            stop: state.stop,
+            bytes,
+            output,
+            warnings,
+            duration,
+            ..Ended::default()
+        };
         ended.set_report(&exit, state.reported);
         ended
     }
@@ -224,7 +240,9 @@ fn share(budget: usize, stdout: u64, stderr: u64) -> (usize, usize) {
 
 fn left_behind(exit: &Exit, held: bool) -> Option<String> {
     // Names are chosen by the processes themselves.
-    let plain = |name: &String| name.chars().map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect::<String>();
+    let plain = |name: &String| {
+        name.chars().map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect::<String>()
+    };
     let holding = if held { " and still held the output" } else { "" };
     match exit.left_behind {
         0 if held => {
@@ -254,8 +272,12 @@ mod tests {
 
     #[test]
     fn a_name_cannot_break_the_line() {
-        let exit = Exit { left_behind: 2, names: vec!["a\nb".into(), "ü".into()], ..Exit::default() };
+        let exit =
+            Exit { left_behind: 2, names: vec!["a\nb".into(), "ü".into()], ..Exit::default() };
         let warning = left_behind(&exit, true).unwrap();
-        assert_eq!(warning, "2 background processes (a?b, ?) outlived the command and still held the output; ended");
+        assert_eq!(
+            warning,
+            "2 background processes (a?b, ?) outlived the command and still held the output; ended"
+        );
     }
 }

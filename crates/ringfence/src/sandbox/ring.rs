@@ -173,7 +173,8 @@ pub fn collapse(text: &str) -> String {
 
 fn collapse_line(line: &str) -> String {
     let body = line.trim_end_matches(['\r', '\n']);
-    let end = if line.ends_with("\r\n") { "\r\n" } else { &line[line.trim_end_matches('\n').len()..] };
+    let end =
+        if line.ends_with("\r\n") { "\r\n" } else { &line[line.trim_end_matches('\n').len()..] };
     let last = body.rsplit('\r').next().unwrap_or(body);
     format!("{last}{end}")
 }
@@ -225,7 +226,11 @@ mod tests {
     fn a_smaller_limit_cuts_what_the_ring_still_had_whole() {
         let all: String = (0..100).map(|line| format!("line {line}\n")).collect();
         let shown = shown(4000, 200, &[all.as_bytes()]);
-        assert!(shown.truncated && shown.text.starts_with("line 0\n") && shown.text.ends_with("line 99\n"));
+        assert!(
+            shown.truncated
+                && shown.text.starts_with("line 0\n")
+                && shown.text.ends_with("line 99\n")
+        );
         assert!(shown.text.len() < 270, "{}", shown.text.len());
     }
 

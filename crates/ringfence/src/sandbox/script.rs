@@ -14,10 +14,12 @@ use jail::intercept::exec::wire::FileIdentity;
 use jail::script::{FIRST_BYTES, first_line};
 
 pub fn check(script: &OwnedFd, before: &[String], program: &FileIdentity) -> Result<(), String> {
-    let text = first_bytes(script).map_err(|error| format!("the script cannot be read: {error}"))?;
+    let text =
+        first_bytes(script).map_err(|error| format!("the script cannot be read: {error}"))?;
     let words = first_line(&text).ok_or("the script does not say what runs it")?;
     let named = words.first().and_then(|path| fs::metadata(path).ok());
-    let is_program = named.is_some_and(|found| (found.dev(), found.ino()) == (program.device, program.inode));
+    let is_program =
+        named.is_some_and(|found| (found.dev(), found.ino()) == (program.device, program.inode));
     match is_program && words == before {
         true => Ok(()),
         false => Err("it was not started as the script says".to_owned()),

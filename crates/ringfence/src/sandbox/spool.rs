@@ -59,7 +59,8 @@ impl Spool {
         }
         let before = std::mem::take(before);
         let lost = |error| Error::internal("cannot store the output").source(error);
-        let opened = self.outputs.create().and_then(|output| Ok((output.file().map_err(lost)?, output)));
+        let opened =
+            self.outputs.create().and_then(|output| Ok((output.file().map_err(lost)?, output)));
         self.state = match opened {
             Ok((file, output)) => State::Stored(output, File::from_std(file)),
             Err(error) => {

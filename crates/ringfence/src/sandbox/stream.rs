@@ -141,8 +141,11 @@ impl Input {
                 .hint("Start the command with `interactive: true` to write to it later."));
         }
         if self.waiting.len() + bytes.len() > INPUT_BYTES {
-            return Err(Error::new(Kind::ResourceExhausted, "the program has not taken what was written before")
-                .hint("Read its output, or wait until it reads its input."));
+            return Err(Error::new(
+                Kind::ResourceExhausted,
+                "the program has not taken what was written before",
+            )
+            .hint("Read its output, or wait until it reads its input."));
         }
         self.waiting.extend(bytes);
         self.stays_open = !close;
@@ -159,7 +162,9 @@ pub(super) async fn drive(mut run: Run, mut keep: Keep, mut inbox: mpsc::Unbound
     let mut pipes = [run.stdout.take(), run.stderr.take()];
     let mut buffers = [vec![0; CHUNK], vec![0; CHUNK]];
     let mut input = match run.stdin.take() {
-        Some((pipe, bytes)) => Input { pipe: Some(pipe), waiting: bytes.into(), stays_open: run.interactive },
+        Some((pipe, bytes)) => {
+            Input { pipe: Some(pipe), waiting: bytes.into(), stays_open: run.interactive }
+        }
         None => Input { pipe: None, waiting: VecDeque::new(), stays_open: false },
     };
     let deadline = keep.deadline.clone();
@@ -279,7 +284,12 @@ pub(super) async fn drive(mut run: Run, mut keep: Keep, mut inbox: mpsc::Unbound
 }
 
 /// Answers whoever comes late.
-async fn remember(mut pump: Pump, mut ended: Ended, mut inbox: mpsc::UnboundedReceiver<Ask>, cancel: &Cancel) {
+async fn remember(
+    mut pump: Pump,
+    mut ended: Ended,
+    mut inbox: mpsc::UnboundedReceiver<Ask>,
+    cancel: &Cancel,
+) {
     let until = Instant::now() + REMEMBERED;
     loop {
         let ask = tokio::select! {
@@ -324,7 +334,9 @@ fn due(state: &State, looking: Option<&Looking>) -> Instant {
 fn say(state: &State, looking: Option<&mut Looking>) {
     let now = Instant::now();
     let Some(looking) = looking.filter(|_| state.until.is_none()) else { return };
-    let (Some(progress), Some(caller)) = (&mut looking.progress, &looking.look.caller) else { return };
+    let (Some(progress), Some(caller)) = (&mut looking.progress, &looking.look.caller) else {
+        return;
+    };
     if progress.due() <= now {
         let (text, count) = progress.take(now);
         let caller = caller.clone();

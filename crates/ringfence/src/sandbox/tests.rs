@@ -38,7 +38,8 @@ impl Place {
         let workspace = Workspace::open(&dir.join("ws"), &[]).unwrap();
         let rights = profile::rights(&config, workspace.path()).unwrap();
         let workspace = Arc::new(workspace.held_to(rights).unwrap());
-        let session = Session::new(Principal::local(), "stdio", workspace, &config.root, Cancel::new());
+        let session =
+            Session::new(Principal::local(), "stdio", workspace, &config.root, Cancel::new());
         Place { dir, session: Arc::new(session) }
     }
 
@@ -145,7 +146,9 @@ fn our_memory_kib() -> u64 {
 
 async fn is_gone(pid: &str) {
     let pid = rustix::process::Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
-    let Ok(handle) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else { return };
+    let Ok(handle) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else {
+        return;
+    };
     let gone = tokio::task::spawn_blocking(move || {
         let limit = rustix::event::Timespec { tv_sec: 5, tv_nsec: 0 };
         let mut watched = [rustix::event::PollFd::new(&handle, rustix::event::PollFlags::IN)];
@@ -158,14 +161,18 @@ async fn is_gone(pid: &str) {
 fn children() -> impl Iterator<Item = String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let pids = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-    let pids: Vec<String> = pids.flat_map(|list| list.split(' ').map(str::to_owned).collect::<Vec<_>>()).collect();
+    let pids: Vec<String> =
+        pids.flat_map(|list| list.split(' ').map(str::to_owned).collect::<Vec<_>>()).collect();
     pids.into_iter().filter_map(|pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok())
 }
 
 #[tokio::test]
 async fn streams_and_exit_code_come_back_apart() {
     let outcome = Test::new().run(bash("echo out; echo err >&2; exit 3")).await;
-    assert_eq!((outcome.ended.exit_code, outcome.ended.signal, outcome.ended.stop), (Some(3), None, None));
+    assert_eq!(
+        (outcome.ended.exit_code, outcome.ended.signal, outcome.ended.stop),
+        (Some(3), None, None)
+    );
     assert_eq!((outcome.stdout.text.as_str(), outcome.stderr.text.as_str()), ("out\n", "err\n"));
     assert_eq!((outcome.ended.output, outcome.ended.warnings), (None, vec![]));
     let outcome = Test::new().run(bash("kill -KILL $$")).await;
@@ -198,9 +205,15 @@ async fn our_environment_stays_ours() {
 async fn a_missing_program_is_not_found() {
     let launch = Launch { program: "no-such-program-anywhere".into(), args: vec![], ..bash("") };
     let error = Place::new().cell().start(launch).await.err().unwrap();
-    assert_eq!((error.kind(), error.reason_name()), (crate::base::Kind::NotFound, Some("spawn_failed")));
+    assert_eq!(
+        (error.kind(), error.reason_name()),
+        (crate::base::Kind::NotFound, Some("spawn_failed"))
+    );
     let launch = Launch { program: "/etc/passwd".into(), args: vec![], ..bash("") };
-    assert_eq!(Place::new().cell().start(launch).await.err().unwrap().kind(), crate::base::Kind::InvalidArguments);
+    assert_eq!(
+        Place::new().cell().start(launch).await.err().unwrap().kind(),
+        crate::base::Kind::InvalidArguments
+    );
 }
 
 #[tokio::test]
@@ -211,21 +224,30 @@ async fn a_background_process_does_not_hold_the_result() {
     assert!(began.elapsed() < Duration::from_millis(600), "{:?}", began.elapsed());
     assert_eq!(outcome.ended.exit_code, Some(0));
     // The name is bash's until the exec of sleep.
-    assert!(outcome.ended.warnings[0].starts_with("1 background process ("), "{:?}", outcome.ended.warnings);
+    assert!(
+        outcome.ended.warnings[0].starts_with("1 background process ("),
+        "{:?}",
+        outcome.ended.warnings
+    );
     assert!(outcome.ended.warnings[0].ends_with("; ended"));
     is_gone(&outcome.stdout.text).await;
 
     let began = Instant::now();
     let outcome = test.run(bash("trap '' TERM; sleep 30 & echo $!")).await;
     assert!(began.elapsed() < Duration::from_millis(600), "{:?}", began.elapsed());
-    assert!(outcome.ended.warnings[0].ends_with(" outlived the command and still held the output; ended"));
+    assert!(
+        outcome.ended.warnings[0]
+            .ends_with(" outlived the command and still held the output; ended")
+    );
     is_gone(&outcome.stdout.text).await;
 }
 
 #[tokio::test]
 async fn a_deadline_ends_the_tree_and_keeps_what_was_said() {
     let test = Test { deadline: Deadline::after(Duration::from_millis(200)).into(), ..Test::new() };
-    let outcome = test.run(bash("trap '' TERM; (setsid bash -c 'echo $BASHPID; exec sleep 100' &); sleep 100")).await;
+    let outcome = test
+        .run(bash("trap '' TERM; (setsid bash -c 'echo $BASHPID; exec sleep 100' &); sleep 100"))
+        .await;
     assert_eq!((outcome.ended.stop, outcome.ended.signal), (Some(Stop::Deadline), Some(9)));
     assert_eq!(outcome.ended.warnings, Vec::<String>::new());
     // Already dead: a result never comes before the end of what it tells of.
@@ -245,14 +267,20 @@ async fn a_cancelled_run_tells_its_cause() {
         inbox.recv().await;
     });
     let outcome = test.run(bash("echo up; sleep 100")).await;
-    assert_eq!((outcome.ended.stop, outcome.ended.signal), (Some(Stop::Cancelled(Cause::Client)), Some(15)));
+    assert_eq!(
+        (outcome.ended.stop, outcome.ended.signal),
+        (Some(Stop::Cancelled(Cause::Client)), Some(15))
+    );
     assert_eq!(outcome.stdout.text, "up\n");
 }
 
 #[tokio::test]
 async fn a_dropped_run_ends_its_tree() {
-    let run =
-        Place::new().cell().start(bash("(setsid bash -c 'echo $BASHPID; exec sleep 100' &); sleep 100")).await.unwrap();
+    let run = Place::new()
+        .cell()
+        .start(bash("(setsid bash -c 'echo $BASHPID; exec sleep 100' &); sleep 100"))
+        .await
+        .unwrap();
     let mut line = [0; 32];
     run.stdout.as_ref().unwrap().readable().await.unwrap();
     let count = run.stdout.as_ref().unwrap().try_read(&mut line).unwrap();
@@ -307,7 +335,11 @@ async fn a_flood_costs_no_memory_and_little_disk() {
 #[tokio::test]
 async fn a_client_that_takes_nothing_slows_the_run_down() {
     let (caller, mut inbox) = Caller::new(Abilities { progress: true, ..Abilities::default() });
-    let test = Test { caller, deadline: Deadline::after(Duration::from_millis(700)).into(), ..Test::new() };
+    let test = Test {
+        caller,
+        deadline: Deadline::after(Duration::from_millis(700)).into(),
+        ..Test::new()
+    };
     let slow = tokio::spawn(async move {
         let first = inbox.recv().await;
         std::future::pending::<()>().await;
@@ -319,7 +351,12 @@ async fn a_client_that_takes_nothing_slows_the_run_down() {
     let free = Test { deadline: Deadline::after(Duration::from_millis(700)).into(), ..Test::new() };
     let free = free.run(bash("yes")).await;
     assert_eq!((outcome.ended.stop, free.ended.stop), (Some(Stop::Deadline), Some(Stop::Deadline)));
-    assert!(outcome.stdout.bytes < free.stdout.bytes / 2, "{} {}", outcome.stdout.bytes, free.stdout.bytes);
+    assert!(
+        outcome.stdout.bytes < free.stdout.bytes / 2,
+        "{} {}",
+        outcome.stdout.bytes,
+        free.stdout.bytes
+    );
 }
 
 #[tokio::test]

@@ -53,6 +53,21 @@ pub fn zygote(tier: Tier, program: &Path, channel: Channel) -> io::Result<Comman
 fn wrapped() -> Vec<OsString> {
     let user = rustix::process::geteuid().as_raw().to_string();
     let group = rustix::process::getegid().as_raw().to_string();
-    let words = ["--unshare-user", "--uid", &user, "--gid", &group, "--cap-add", "ALL", "--dev-bind", "/", "/"];
-    words.iter().chain(&["--die-with-parent", "--", "/proc/self/fd/1"]).map(OsString::from).collect()
+    let words = [
+        "--unshare-user",
+        "--uid",
+        &user,
+        "--gid",
+        &group,
+        "--cap-add",
+        "ALL",
+        "--dev-bind",
+        "/",
+        "/",
+    ];
+    words
+        .iter()
+        .chain(&["--die-with-parent", "--", "/proc/self/fd/1"])
+        .map(OsString::from)
+        .collect()
 }

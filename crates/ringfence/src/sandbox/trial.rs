@@ -64,13 +64,23 @@ struct Report {
 impl Trial {
     /// Runs our own binary with these arguments. It is handed over as standard input and run from there, so that it
     /// need not lie where a run can see it.
-    pub fn own<S: AsRef<OsStr>>(&self, profile: Profile, tier: Option<Tier>, args: &[S]) -> io::Result<Ended> {
+    pub fn own<S: AsRef<OsStr>>(
+        &self,
+        profile: Profile,
+        tier: Option<Tier>,
+        args: &[S],
+    ) -> io::Result<Ended> {
         let mut command = vec![OsString::from("/proc/self/fd/0")];
         command.extend(args.iter().map(|arg| arg.as_ref().to_owned()));
         self.run(profile, tier, &command)
     }
 
-    pub fn run(&self, profile: Profile, tier: Option<Tier>, program: &[OsString]) -> io::Result<Ended> {
+    pub fn run(
+        &self,
+        profile: Profile,
+        tier: Option<Tier>,
+        program: &[OsString],
+    ) -> io::Result<Ended> {
         let _ = std::fs::remove_file(&self.report);
         let mut command = Command::new("/proc/self/exe");
         command.arg("sandbox").args(&self.place).args(["--profile", profile.name()]);
@@ -78,7 +88,10 @@ impl Trial {
             command.args(["--tier", tier.name()]);
         }
         command.arg("--report").arg(&self.report).arg("--").args(program);
-        command.env_clear().envs(self.env.iter().map(|(name, value)| (name, value))).current_dir(&self.directory);
+        command
+            .env_clear()
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
+            .current_dir(&self.directory);
         command.stdin(File::open("/proc/self/exe")?).stdout(Stdio::piped()).stderr(Stdio::piped());
         let (code, output, said) = finish(command.spawn()?)?;
         Ok(judge(code, output, &said, &self.report))
@@ -93,10 +106,15 @@ pub fn run_inside(program: &Path) -> io::Result<bool> {
 
 /// Waits for it, but not for ever. What it says fits into a pipe.
 fn finish(mut child: Child) -> io::Result<(Option<i32>, Vec<u8>, String)> {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(|| io::Error::other("no pid"))?;
+    let pid = i32::try_from(child.id())
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or_else(|| io::Error::other("no pid"))?;
     let process = pidfd_open(pid, PidfdFlags::empty())?;
     let patience = Timespec { tv_sec: PATIENCE.as_secs().try_into().unwrap_or(30), tv_nsec: 0 };
-    let ended = rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience)));
+    let ended = rustix::io::retry_on_intr(|| {
+        poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience))
+    });
     if ended? == 0 {
         child.kill()?;
     }
@@ -112,12 +130,19 @@ fn finish(mut child: Child) -> io::Result<(Option<i32>, Vec<u8>, String)> {
 }
 
 fn judge(code: Option<i32>, output: Vec<u8>, said: &str, report: &Path) -> Ended {
-    let report = std::fs::read(report).ok().and_then(|text| serde_json::from_slice::<Report>(&text).ok());
+    let report =
+        std::fs::read(report).ok().and_then(|text| serde_json::from_slice::<Report>(&text).ok());
     match report {
         Some(Report { fault: Some(fault), .. }) => Ended::Refused(fault),
-        Some(Report { exit_code: Some(0), tier, limits, .. }) if code == Some(0) => Ended::Ran { tier, limits, output },
-        Some(_) => Ended::Refused(Fault::other(Layer::Canary, "run a program", "it was killed or failed")),
+        Some(Report { exit_code: Some(0), tier, limits, .. }) if code == Some(0) => {
+            Ended::Ran { tier, limits, output }
+        }
+        Some(_) => {
+            Ended::Refused(Fault::other(Layer::Canary, "run a program", "it was killed or failed"))
+        }
         None if code.is_none() => Ended::Failed("a run in the fence did not end".to_owned()),
-        None => Ended::Failed(said.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()),
+        None => Ended::Failed(
+            said.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned(),
+        ),
     }
 }

@@ -20,8 +20,10 @@ impl Account {
     pub fn find(name: &str) -> Result<Account> {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         parse(name, &read("/etc/passwd"), &read("/etc/group")).ok_or_else(|| {
-            Error::invalid_arguments(format!("`escalate_as` names `{name}`, which is no user of this host"))
-                .hint("Name a user of /etc/passwd in `escalate_as` under [policy].")
+            Error::invalid_arguments(format!(
+                "`escalate_as` names `{name}`, which is no user of this host"
+            ))
+            .hint("Name a user of /etc/passwd in `escalate_as` under [policy].")
         })
     }
 }

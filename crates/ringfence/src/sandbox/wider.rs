@@ -77,26 +77,33 @@ impl WiderRuns {
         let runs = Arc::clone(self);
         let driven = async move {
             match start.await {
-                Ok(control) => WiderRun { control, grace, path, signals, ended }.drive(&runs, answer).await,
+                Ok(control) => {
+                    WiderRun { control, grace, path, signals, ended }.drive(&runs, answer).await
+                }
                 // The process that waited may be gone.
                 Err(error) => drop(answer.send(Err(error))),
             }
         };
         self.tasks.spawn(driven.in_current_span());
-        answered.await.unwrap_or_else(|_| Err(Error::internal("the command in the wider sandbox was lost")))
+        answered
+            .await
+            .unwrap_or_else(|_| Err(Error::internal("the command in the wider sandbox was lost")))
     }
 
     /// Waits until all of them have reported, and adds what they did to the end of their run.
     pub(super) async fn finish(&self, at_most: Duration, ended: &mut Ended) {
         self.tasks.close();
         let in_time = timeout(at_most, self.tasks.wait()).await.is_ok();
-        let Seen { denials, execs, out_of_memory, is_unreported } = std::mem::take(&mut *self.seen());
+        let Seen { denials, execs, out_of_memory, is_unreported } =
+            std::mem::take(&mut *self.seen());
         ended.add_denials(denials);
         if execs > 0 {
             *ended.execs.get_or_insert_default() += execs;
         }
         if out_of_memory {
-            ended.warnings.push("a command in the wider sandbox used more memory than it may".to_owned());
+            ended
+                .warnings
+                .push("a command in the wider sandbox used more memory than it may".to_owned());
         }
         if is_unreported || !in_time {
             ended.reported = Reported::Missing;
@@ -162,7 +169,9 @@ impl WiderRun {
         seen.denials.extend(refused);
         match last {
             Some(exit) => {
-                seen.denials.extend(exit.denials.iter().filter_map(|denial| serde_json::to_value(denial).ok()));
+                seen.denials.extend(
+                    exit.denials.iter().filter_map(|denial| serde_json::to_value(denial).ok()),
+                );
                 seen.execs += exit.execs.unwrap_or_default();
                 seen.out_of_memory |= exit.out_of_memory;
             }

@@ -104,10 +104,16 @@ impl Zygote {
 
     /// A socket that lives in the network of this number, which it can be used in from here.
     pub async fn socket(&self, network: u32, ipv6: bool) -> Result<OwnedFd> {
-        let failed = |error: io::Error| Error::internal("the session's network cannot be used").source(error);
+        let failed = |error: io::Error| {
+            Error::internal("the session's network cannot be used").source(error)
+        };
         let (ours, theirs) = Channel::pair().map_err(failed)?;
         let family = if ipv6 { 6 } else { 4 };
-        self.order(Order { network: Some(network), last: false, socket: Some(family) }, theirs.into()).await?;
+        self.order(
+            Order { network: Some(network), last: false, socket: Some(family) },
+            theirs.into(),
+        )
+        .await?;
         let handed = tokio::task::spawn_blocking(move || ours.receive::<()>());
         match handed.await.map_err(|error| failed(io::Error::other(error)))?.map_err(failed)? {
             Some(((), mut fds)) if fds.len() == 1 => Ok(fds.remove(0)),
@@ -128,8 +134,9 @@ impl Zygote {
             *live = None;
         }
         let started = self.start().await.map_err(|fault| fault::explain("", &fault))?;
-        let lost =
-            |error: io::Error| fault::explain("", &Fault::new(Layer::Namespaces, "ask for a supervisor", &error));
+        let lost = |error: io::Error| {
+            fault::explain("", &Fault::new(Layer::Namespaces, "ask for a supervisor", &error))
+        };
         order(&started.channel, &wanted, &control).map_err(lost)?;
         Ok(live.insert(started).tier)
     }
@@ -143,7 +150,9 @@ impl Zygote {
                 Err(fault) => refused = refused.or(Some(fault)),
             }
         }
-        Err(refused.unwrap_or_else(|| Fault::other(Layer::Namespaces, "start", "there is no way to make namespaces")))
+        Err(refused.unwrap_or_else(|| {
+            Fault::other(Layer::Namespaces, "start", "there is no way to make namespaces")
+        }))
     }
 
     async fn start_in(&self, tier: Tier) -> std::result::Result<Live, Fault> {
@@ -158,7 +167,9 @@ impl Zygote {
             talk.send(&ground, &[])?;
             talk.receive::<Laid>()
         });
-        let laid = tokio::time::timeout(START, laid).await.map_err(|_| failed(io::ErrorKind::TimedOut.into()))?;
+        let laid = tokio::time::timeout(START, laid)
+            .await
+            .map_err(|_| failed(io::ErrorKind::TimedOut.into()))?;
         match laid.map_err(|error| failed(io::Error::other(error)))?.map_err(failed)? {
             Some((Ok(()), _)) => Ok(Live { channel, tier, child }),
             Some((Err(fault), _)) => Err(fault),

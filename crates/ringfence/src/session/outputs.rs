@@ -80,15 +80,18 @@ impl OutputQuota {
     /// Takes up to `wanted` more bytes for an output, and returns how many it got. Others are dropped for it.
     fn reserve(&self, file: &OutputFile, wanted: u64) -> u64 {
         let mut ledger = self.lock();
-        let Some(own) = ledger.stored.iter().find(|entry| entry.file.id == file.id).map(|entry| entry.bytes) else {
+        let Some(own) =
+            ledger.stored.iter().find(|entry| entry.file.id == file.id).map(|entry| entry.bytes)
+        else {
             return 0;
         };
         let needed = own.saturating_add(wanted).max(LEAST_BYTES);
         let got = loop {
             let in_session = |entry: &Entry| entry.file.is_in(&file.dir);
             let is_other = |entry: &Entry| entry.file.id != file.id;
-            let of_session =
-                self.session_bytes.saturating_sub(ledger.sum(|entry| in_session(entry) && is_other(entry)));
+            let of_session = self
+                .session_bytes
+                .saturating_sub(ledger.sum(|entry| in_session(entry) && is_other(entry)));
             let room = of_session.min(self.principal_bytes.saturating_sub(ledger.sum(is_other)));
             // A session that is full makes room by itself, however old the outputs of others are.
             let is_full = of_session < needed;
@@ -171,10 +174,21 @@ impl Outputs {
         drop(held);
         let id = short("o");
         let path = self.dir.join(&id);
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(failed)?;
         let place = OutputFile { dir: Arc::clone(&self.dir), id: id.clone() };
         self.quota.lock().stored.push_back(Entry { file: place.clone(), bytes: 0, is_open: true });
-        let output = OpenOutput { handle: format!("output:{id}"), file, place, quota: Arc::clone(&self.quota) };
+        let output = OpenOutput {
+            handle: format!("output:{id}"),
+            file,
+            place,
+            quota: Arc::clone(&self.quota),
+        };
         // One that stays empty counts as well.
         output.reserve(0);
         Ok(output)
@@ -188,16 +202,21 @@ impl Outputs {
         };
         let id = handle.strip_prefix("output:").ok_or_else(not_found)?;
         // Our own ids only: nothing a caller writes here becomes a path.
-        let ours =
-            id.strip_prefix("o-").is_some_and(|hex| hex.len() == 16 && hex.bytes().all(|b| b.is_ascii_hexdigit()));
+        let ours = id
+            .strip_prefix("o-")
+            .is_some_and(|hex| hex.len() == 16 && hex.bytes().all(|b| b.is_ascii_hexdigit()));
         if !ours {
             return Err(not_found());
         }
-        let is_dropped = || self.quota.lock().dropped.iter().any(|file| file.id == id && file.is_in(&self.dir));
+        let is_dropped =
+            || self.quota.lock().dropped.iter().any(|file| file.id == id && file.is_in(&self.dir));
         File::open(self.dir.join(id)).map_err(|error| match is_dropped() {
-            true => Error::new(Kind::NotFound, "this output was dropped to make room for newer ones")
-                .reason("output_dropped")
-                .hint("Run the command again and read its output before other long outputs follow."),
+            true => Error::new(
+                Kind::NotFound,
+                "this output was dropped to make room for newer ones",
+            )
+            .reason("output_dropped")
+            .hint("Run the command again and read its output before other long outputs follow."),
             false => not_found().source(error),
         })
     }
@@ -255,7 +274,9 @@ impl Write for OpenOutput {
 
 impl Drop for OpenOutput {
     fn drop(&mut self) {
-        if let Some(entry) = self.quota.lock().stored.iter_mut().find(|entry| entry.file.id == self.place.id) {
+        if let Some(entry) =
+            self.quota.lock().stored.iter_mut().find(|entry| entry.file.id == self.place.id)
+        {
             entry.is_open = false;
         }
     }
@@ -301,7 +322,8 @@ mod tests {
     #[test]
     fn small_and_empty_outputs_count_too() {
         let scratch = Scratch::new();
-        let outputs = Outputs::with_quota(scratch.path().join("s-1"), OutputQuota::new(LEAST_BYTES));
+        let outputs =
+            Outputs::with_quota(scratch.path().join("s-1"), OutputQuota::new(LEAST_BYTES));
         let handles: Vec<String> = (0..=PER_SESSION).map(|at| store(&outputs, at % 2)).collect();
         assert_eq!(reason(&outputs, &handles[0]), Some("output_dropped"));
         assert_eq!(reason(&outputs, &handles[1]), None);
@@ -312,7 +334,8 @@ mod tests {
         let scratch = Scratch::new();
         let dir = scratch.path().join("s-1");
         let outputs = Outputs::with_quota(dir.clone(), OutputQuota::new(FILE));
-        let mut open: Vec<OpenOutput> = (0..PER_SESSION).map(|_| outputs.create().unwrap()).collect();
+        let mut open: Vec<OpenOutput> =
+            (0..PER_SESSION).map(|_| outputs.create().unwrap()).collect();
         for output in &mut open {
             output.write_all(&vec![b'x'; FILE as usize]).unwrap();
         }
@@ -336,7 +359,8 @@ mod tests {
             let quota = quotas.for_principal(&Principal::named(principal), FILE);
             Outputs::with_quota(scratch.path().join(id), quota)
         };
-        let (first, second, third) = (session("anna", "s-1"), session("anna", "s-2"), session("anna", "s-3"));
+        let (first, second, third) =
+            (session("anna", "s-1"), session("anna", "s-2"), session("anna", "s-3"));
         let other = session("bert", "s-4");
         let of_other = store(&other, FILE);
         let oldest = store(&first, FILE);
@@ -349,7 +373,10 @@ mod tests {
         assert_eq!(reason(&first, &oldest), None, "the principal has its total");
         let more = store(&third, FILE);
         assert_eq!(reason(&first, &oldest), Some("output_dropped"));
-        assert_eq!((reason(&second, &last), reason(&third, &more), reason(&other, &of_other)), (None, None, None));
+        assert_eq!(
+            (reason(&second, &last), reason(&third, &more), reason(&other, &of_other)),
+            (None, None, None)
+        );
         drop(first);
         let kept = store(&third, FILE);
         for _ in 3..PER_SESSION {

@@ -78,14 +78,23 @@ fn simplify(schema: &mut Value) {
 }
 
 /// Reads arguments into `T`, or says which one is wrong and what would be right.
-pub fn parse<T: DeserializeOwned>(arguments: &Map<String, Value>, schema: &Map<String, Value>) -> Result<T> {
+pub fn parse<T: DeserializeOwned>(
+    arguments: &Map<String, Value>,
+    schema: &Map<String, Value>,
+) -> Result<T> {
     if let Some(Value::Object(properties)) = schema.get("properties") {
         for name in arguments.keys() {
             if !properties.contains_key(name) {
                 return Err(unknown_argument(name, properties));
             }
         }
-        for name in schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
+        for name in schema
+            .get("required")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+        {
             if !arguments.contains_key(name) {
                 return Err(Error::invalid_arguments(format!("the argument `{name}` is missing"))
                     .hint(describe(name, properties))
@@ -201,9 +210,17 @@ mod tests {
     #[test]
     fn an_error_is_short_however_long_the_argument() {
         let long = "ü".repeat(50_000);
-        for arguments in [json!({"path": "x", "limit": long}), json!({"path": "x", "mode": long}), json!({&long: 1})] {
+        for arguments in [
+            json!({"path": "x", "limit": long}),
+            json!({"path": "x", "mode": long}),
+            json!({&long: 1}),
+        ] {
             let error = read(arguments).unwrap_err();
-            assert!(error.body(&crate::base::TraceId::mint()).to_string().len() < 2048, "{:.200}", error.to_string());
+            assert!(
+                error.body(&crate::base::TraceId::mint()).to_string().len() < 2048,
+                "{:.200}",
+                error.to_string()
+            );
         }
     }
 }

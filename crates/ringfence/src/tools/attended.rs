@@ -22,12 +22,16 @@ struct Attending {
 
 impl Attended {
     pub fn by(cx: &Arc<RunCx>, run: Option<Arc<Deadline>>) -> Arc<Attended> {
-        Arc::new(Attended { now: RwLock::new(Attending { cx: Arc::clone(cx), clocks: Vec::new() }), run })
+        Arc::new(Attended {
+            now: RwLock::new(Attending { cx: Arc::clone(cx), clocks: Vec::new() }),
+            run,
+        })
     }
 
     /// From now on this call is asked; these clocks are its own.
     pub fn take_over(&self, cx: &Arc<RunCx>, clocks: Vec<Arc<Deadline>>) {
-        *self.now.write().unwrap_or_else(PoisonError::into_inner) = Attending { cx: Arc::clone(cx), clocks };
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) =
+            Attending { cx: Arc::clone(cx), clocks };
     }
 
     pub fn cx(&self) -> Arc<RunCx> {

@@ -59,9 +59,9 @@ pub fn spec(config: &Config, about: About) -> Spec {
         streaming: false,
         timeout: DEFAULT_TIMEOUT + OVERHEAD,
         unavailable: match config.sandbox.profile {
-            Profile::Contained => {
-                Some("a browser needs namespaces, which the profile `contained` does without".to_owned())
-            }
+            Profile::Contained => Some(
+                "a browser needs namespaces, which the profile `contained` does without".to_owned(),
+            ),
             _ => find(config).err().map(|error| error.message().to_owned()),
         },
     }
@@ -71,16 +71,25 @@ pub fn spec(config: &Config, about: About) -> Spec {
 pub fn prepare(cx: &PrepareCx<'_>, timeout_ms: Option<u64>) -> Result<Plan> {
     find(cx.config)?;
     if timeout_ms == Some(0) {
-        return Err(Error::invalid_arguments("`timeout_ms` is zero").hint("Leave it out for 30 seconds."));
+        return Err(
+            Error::invalid_arguments("`timeout_ms` is zero").hint("Leave it out for 30 seconds.")
+        );
     }
     let (session, call) = (cx.session.workspace.rights().network, cx.workspace.rights().network);
     if session != Network::Off && call == Network::Off {
         // A page's way out is as wide as the operator's network, whatever a client leaves of that.
-        return Err(Error::permission_denied("client_sandbox", "the client's sandbox allows no network")
-            .hint("Have the client allow network access for this call."));
+        return Err(Error::permission_denied(
+            "client_sandbox",
+            "the client's sandbox allows no network",
+        )
+        .hint("Have the client allow network access for this call."));
     }
     let limit = limit(timeout_ms) + OVERHEAD;
-    Ok(Plan { timeout: Some(limit.min(cx.config.limits.timeout_ceiling)), asks: command::asks(cx), ..Plan::default() })
+    Ok(Plan {
+        timeout: Some(limit.min(cx.config.limits.timeout_ceiling)),
+        asks: command::asks(cx),
+        ..Plan::default()
+    })
 }
 
 pub fn limit(timeout_ms: Option<u64>) -> Duration {
@@ -123,7 +132,8 @@ impl Held {
     /// Replaces the page if it hangs: an address can then be opened in its tab.
     pub async fn replace_if_hung(&mut self) -> Result<()> {
         if self.page.is_hung().await {
-            let replaced = tokio::time::timeout(REPLACE, self.context.replace_page(&self.page)).await;
+            let replaced =
+                tokio::time::timeout(REPLACE, self.context.replace_page(&self.page)).await;
             if let Some(page) = replaced.map_err(|_| overdue(REPLACE))?? {
                 self.page = page;
             }
@@ -164,7 +174,9 @@ pub async fn denied_hosts(cx: &RunCx) -> Result<Vec<String>> {
 /// that needed it first, so it holds nothing of that.
 async fn terms(cx: &RunCx) -> Result<Terms> {
     let policed = Policed::of(cx).await?;
-    let execs = policed.map(|policed| policed.quiet_desk(cx.approvals.clone(), &cx.config.root)).transpose()?;
+    let execs = policed
+        .map(|policed| policed.quiet_desk(cx.approvals.clone(), &cx.config.root))
+        .transpose()?;
     let log = execs.as_ref().and_then(|execs| execs.log.as_ref()?.try_clone().ok());
     let (approvals, own) = (cx.approvals.clone(), cx.config.policy.audit_execs.then(Own::default));
     let ended = Box::new(move |ended: &mut Ended| {
@@ -193,7 +205,12 @@ fn no_page(cx: &RunCx, tabs: &Tabs, handle: Option<&str>) -> Error {
 
 /// Does the work, unless its time is up or the call is cancelled. After the first the browser and the page are
 /// checked, and a page that hangs is replaced, so that the next call works.
-pub async fn within<T>(cx: &RunCx, held: &Held, limit: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
+pub async fn within<T>(
+    cx: &RunCx,
+    held: &Held,
+    limit: Duration,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
     let bounded = async {
         let done = tokio::time::timeout(limit, work).await;
         match done.unwrap_or_else(|_| Err(overdue(limit))) {
@@ -219,9 +236,12 @@ const UNRESPONSIVE: &str = "page_unresponsive";
 const REPLACE: Duration = Duration::from_secs(10);
 
 pub fn overdue(limit: Duration) -> Error {
-    Error::new(Kind::DeadlineExceeded, format!("the page did not do it within {} ms", limit.as_millis()))
-        .reason(UNRESPONSIVE)
-        .hint("Raise `timeout_ms`; browser.logs may say what the page waits for.")
+    Error::new(
+        Kind::DeadlineExceeded,
+        format!("the page did not do it within {} ms", limit.as_millis()),
+    )
+    .reason(UNRESPONSIVE)
+    .hint("Raise `timeout_ms`; browser.logs may say what the page waits for.")
 }
 
 /// Replaces the page if it hangs, and then says so instead of the error.
@@ -233,7 +253,8 @@ async fn recover(held: &Held, error: Error) -> Error {
     match tokio::time::timeout(REPLACE, held.context.replace_page(&held.page)).await {
         Ok(Ok(Some(page))) => {
             let handle = page.handle();
-            let message = format!("the page hangs, so an empty one has taken its place as {handle}");
+            let message =
+                format!("the page hangs, so an empty one has taken its place as {handle}");
             Error::new(Kind::DeadlineExceeded, message)
                 .reason(UNRESPONSIVE)
                 .hint("Open an address with browser.navigate. What the page had loaded or entered is lost.")
@@ -254,7 +275,9 @@ pub fn fit(lines: &[String], most: usize) -> (String, bool) {
                 text.push('\n');
             }
             let left = lines.len() - at;
-            text.push_str(&format!("… [{left} more lines: narrow it with `target` or `depth`, or raise `max_bytes`]"));
+            text.push_str(&format!(
+                "… [{left} more lines: narrow it with `target` or `depth`, or raise `max_bytes`]"
+            ));
             return (text, true);
         }
         text.push_str(line);

@@ -100,7 +100,12 @@ impl BrowserAct {
             description: "Clicks, types, selects, scrolls, drags, uploads or waits on a page opened with \
                 browser.navigate. Waits until the element can be used, and for what the action starts.",
             scope: Scope::Network,
-            hints: Hints { read_only: false, destructive: true, idempotent: false, open_world: true },
+            hints: Hints {
+                read_only: false,
+                destructive: true,
+                idempotent: false,
+                open_world: true,
+            },
             writes: false,
             input: arguments::schema::<Args>(),
             output: arguments::reply_schema::<Reply>(),
@@ -111,10 +116,12 @@ impl BrowserAct {
 
     fn read(&self, arguments: &Map<String, Value>) -> Result<Args> {
         let args: Args = arguments::parse(arguments, &self.spec.input_schema)?;
-        let needs = |given: bool, name: &str| match given {
-            true => Ok(()),
-            false => Err(Error::invalid_arguments(format!("this op needs `{name}`")).with("argument", name)),
-        };
+        let needs =
+            |given: bool, name: &str| match given {
+                true => Ok(()),
+                false => Err(Error::invalid_arguments(format!("this op needs `{name}`"))
+                    .with("argument", name)),
+            };
         match args.op {
             Op::Type => needs(args.text.is_some(), "text")?,
             Op::Press => needs(args.key.is_some(), "key")?,
@@ -140,7 +147,8 @@ async fn act(cx: &Arc<RunCx>, args: &Args, held: &Held) -> Result<Output> {
         let state = page.state();
         (state.document().to_owned(), state.log.last(), state.dialogs_seen)
     };
-    let answers = Answers { accept: args.accept_dialogs.unwrap_or(false), text: args.prompt_text.clone() };
+    let answers =
+        Answers { accept: args.accept_dialogs.unwrap_or(false), text: args.prompt_text.clone() };
     let answering = page.answering(answers);
     let known: Vec<String> = context.pages().iter().map(|page| page.handle()).collect();
     let loads = context.downloads.count();
@@ -161,7 +169,12 @@ async fn act(cx: &Arc<RunCx>, args: &Args, held: &Held) -> Result<Output> {
     };
     let (url, title) = page.describe().await;
     let downloads = context.downloads.since(loads, false, DOWNLOADS).await;
-    let new_pages = context.pages().iter().map(|page| page.handle()).filter(|handle| !known.contains(handle)).collect();
+    let new_pages = context
+        .pages()
+        .iter()
+        .map(|page| page.handle())
+        .filter(|handle| !known.contains(handle))
+        .collect();
     let state = page.state();
     let reply = Reply {
         page: page.handle(),
@@ -202,11 +215,14 @@ async fn carry_out(cx: &Arc<RunCx>, args: &Args, held: &Held, end: Instant) -> R
         }
         Op::Drag => page.drag(on, args.to.as_deref().unwrap_or_default(), ready).await,
         Op::Upload => {
-            let (uploads, files) = (Arc::clone(&held.context.uploads), args.files.clone().unwrap_or_default());
+            let (uploads, files) =
+                (Arc::clone(&held.context.uploads), args.files.clone().unwrap_or_default());
             let workspace = Arc::clone(&cx.workspace);
             let copy = async {
-                let work = tokio::task::spawn_blocking(move || uploads.hand_over(&workspace, &files));
-                work.await.map_err(|error| Error::internal("the copy ended unexpectedly").source(error))?
+                let work =
+                    tokio::task::spawn_blocking(move || uploads.hand_over(&workspace, &files));
+                work.await
+                    .map_err(|error| Error::internal("the copy ended unexpectedly").source(error))?
             };
             page.upload(on, copy, ready).await
         }
@@ -220,7 +236,8 @@ async fn carry_out(cx: &Arc<RunCx>, args: &Args, held: &Held, end: Instant) -> R
             let left = end.saturating_duration_since(Instant::now());
             match page.travel(how, Until::Load, left).await? {
                 Some(_) => Ok(0),
-                None => Err(Error::new(Kind::NotFound, "there is no page in that direction").reason("no_history")),
+                None => Err(Error::new(Kind::NotFound, "there is no page in that direction")
+                    .reason("no_history")),
             }
         }
     }
@@ -231,7 +248,10 @@ impl Reply {
         let moved = if self.navigated { "now at" } else { "at" };
         let mut text = format!("done; {} {moved} {}\n{}", self.page, self.url, self.title);
         if self.other_matches > 0 {
-            text.push_str(&format!("\n{} other elements fit the selector as well", self.other_matches));
+            text.push_str(&format!(
+                "\n{} other elements fit the selector as well",
+                self.other_matches
+            ));
         }
         if !self.new_pages.is_empty() {
             text.push_str(&format!("\nnew pages: {}", self.new_pages.join(", ")));
@@ -255,7 +275,11 @@ impl Tool for BrowserAct {
     fn limits(&self) -> Vec<Limit> {
         vec![
             Limit::fixed("files of an upload", Count(crate::browser::upload::FILES as u64)),
-            Limit { of: "wait for an element", usual: READY.shown(), most: "`[limits] timeout_ms`".to_owned() },
+            Limit {
+                of: "wait for an element",
+                usual: READY.shown(),
+                most: "`[limits] timeout_ms`".to_owned(),
+            },
         ]
     }
 
@@ -264,7 +288,11 @@ impl Tool for BrowserAct {
         browser::prepare(cx, args.timeout_ms)
     }
 
-    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let args = self.read(&call.consume().arguments)?;
             let held = Held::existing(&cx, args.page.as_deref()).await?;

@@ -52,7 +52,12 @@ impl BrowserEval {
             title: "Run a script in a page",
             description: "Runs JavaScript in a page opened with browser.navigate and returns its value as JSON.",
             scope: Scope::Network,
-            hints: Hints { read_only: false, destructive: true, idempotent: false, open_world: true },
+            hints: Hints {
+                read_only: false,
+                destructive: true,
+                idempotent: false,
+                open_world: true,
+            },
             writes: false,
             input: arguments::schema::<Args>(),
             output: arguments::reply_schema::<Reply>(),
@@ -66,11 +71,15 @@ async fn eval(cx: &RunCx, args: &Args, held: &Held) -> Result<Output> {
     let most = browser::budget(cx, args.max_bytes);
     let limit = browser::limit(args.timeout_ms);
     let found = held.page.eval(&args.script, args.target.as_deref(), most, limit).await?;
-    let text = if found.kind == "undefined" { "undefined".to_owned() } else { found.value.to_string() };
+    let text =
+        if found.kind == "undefined" { "undefined".to_owned() } else { found.value.to_string() };
     let truncated = found.cut || text.len() > most;
     let value = crate::browser::log::cut(&text, most);
-    let shown =
-        if truncated { format!("{value}\n… [cut: return less, or raise `max_bytes`]") } else { value.clone() };
+    let shown = if truncated {
+        format!("{value}\n… [cut: return less, or raise `max_bytes`]")
+    } else {
+        value.clone()
+    };
     let reply = Reply { page: held.page.handle(), value, kind: found.kind, truncated };
     Ok(browser::output(shown, &json!(reply)))
 }
@@ -89,7 +98,11 @@ impl Tool for BrowserEval {
         browser::prepare(cx, args.timeout_ms)
     }
 
-    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let args: Args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
             let held = Held::existing(&cx, args.page.as_deref()).await?;

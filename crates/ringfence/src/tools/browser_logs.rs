@@ -69,7 +69,12 @@ impl BrowserLogs {
             title: "Read a page's logs",
             description: "Console messages, errors, requests, dialogs and downloads of a page, and what was blocked.",
             scope: Scope::Network,
-            hints: Hints { read_only: true, destructive: false, idempotent: true, open_world: true },
+            hints: Hints {
+                read_only: true,
+                destructive: false,
+                idempotent: true,
+                open_world: true,
+            },
             writes: false,
             input: arguments::schema::<Args>(),
             output: arguments::reply_schema::<Reply>(),
@@ -81,14 +86,20 @@ impl BrowserLogs {
 
 impl Args {
     fn wants(&self, entry: &Entry) -> bool {
-        let kind = self.kinds.as_ref().is_none_or(|kinds| kinds.iter().any(|kind| kind.name() == entry.kind));
+        let kind = self
+            .kinds
+            .as_ref()
+            .is_none_or(|kinds| kinds.iter().any(|kind| kind.name() == entry.kind));
         let lower = |text: &str| text.to_lowercase();
         let has = |wanted: &String| {
             lower(&entry.text).contains(&lower(wanted))
                 || entry.url.as_ref().is_some_and(|url| lower(url).contains(&lower(wanted)))
         };
         let bad = ["error", "blocked"].contains(&entry.kind)
-            || entry.level.as_deref().is_some_and(|level| ["failed", "warning", "error", "exception"].contains(&level));
+            || entry
+                .level
+                .as_deref()
+                .is_some_and(|level| ["failed", "warning", "error", "exception"].contains(&level));
         kind && self.filter.as_ref().is_none_or(has) && (bad || self.failed != Some(true))
     }
 }
@@ -146,17 +157,29 @@ fn read(cx: &RunCx, args: &Args, held: &Held) -> Output {
     let (entries, cut) = newest(wanted.into_iter(), limit, &mut most);
     truncated |= cut;
     let lost = state.log.lost_after(since);
-    let reply = Reply { page: held.page.handle(), last: state.log.last(), entries, blocked, truncated, lost };
+    let reply = Reply {
+        page: held.page.handle(),
+        last: state.log.last(),
+        entries,
+        blocked,
+        truncated,
+        lost,
+    };
     drop(state);
     let mut lines: Vec<String> = reply.entries.iter().map(line).collect();
     lines.extend(
-        reply.blocked.iter().map(|entry| format!("blocked: {} ({})", entry.text, entry.url.as_deref().unwrap_or(""))),
+        reply.blocked.iter().map(|entry| {
+            format!("blocked: {} ({})", entry.text, entry.url.as_deref().unwrap_or(""))
+        }),
     );
     if lines.is_empty() {
         lines.push("nothing".to_owned());
     }
     if reply.truncated {
-        lines.insert(0, "[older entries left out: raise `limit` or `max_bytes`, or filter]".to_owned());
+        lines.insert(
+            0,
+            "[older entries left out: raise `limit` or `max_bytes`, or filter]".to_owned(),
+        );
     }
     browser::output(lines.join("\n"), &reply)
 }
@@ -179,7 +202,11 @@ impl Tool for BrowserLogs {
         browser::prepare(cx, None)
     }
 
-    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let args: Args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
             let held = Held::existing(&cx, args.page.as_deref()).await?;

@@ -97,7 +97,12 @@ impl BrowserNavigate {
             description: "Opens an address in a real browser (Chromium) of this session and waits until it is there. \
                 Look at it with browser.screenshot or browser.snapshot, use it with browser.act.",
             scope: Scope::Network,
-            hints: Hints { read_only: false, destructive: false, idempotent: false, open_world: true },
+            hints: Hints {
+                read_only: false,
+                destructive: false,
+                idempotent: false,
+                open_world: true,
+            },
             writes: false,
             input: arguments::schema::<Args>(),
             output: arguments::reply_schema::<Reply>(),
@@ -120,7 +125,8 @@ impl BrowserNavigate {
         }
         let limit = browser::limit(args.timeout_ms);
         let work = self.go(cx, &args, &url, &held);
-        browser::within(cx, &held, limit + std::time::Duration::from_secs(3) + RESPONSIVE, work).await
+        browser::within(cx, &held, limit + std::time::Duration::from_secs(3) + RESPONSIVE, work)
+            .await
     }
 
     async fn go(&self, cx: &RunCx, args: &Args, url: &str, held: &Held) -> Result<Output> {
@@ -162,7 +168,8 @@ impl BrowserNavigate {
             redirects: arrival.redirects,
             load_ms,
             timed_out: arrival.timed_out,
-            console_errors: state.log.after(log).filter(|entry| entry.kind == "error").count() as u64,
+            console_errors: state.log.after(log).filter(|entry| entry.kind == "error").count()
+                as u64,
             requests,
             dialogs: state.dialogs_after(dialogs),
             downloads,
@@ -181,15 +188,23 @@ fn beyond(config: &Config, denied: &[String], url: &str) -> Result<Option<(Strin
         return Ok(None);
     }
     if !allow.granting(&host, port)?.lets_through(&host, port) {
-        let message = format!("{host}:{port} may not be reached: it is private, or the operator has denied it");
-        return Err(Error::permission_denied("blocked_by_policy", message)
-            .hint("Only public addresses can be opened, and servers that you start on localhost."));
+        let message = format!(
+            "{host}:{port} may not be reached: it is private, or the operator has denied it"
+        );
+        return Err(Error::permission_denied("blocked_by_policy", message).hint(
+            "Only public addresses can be opened, and servers that you start on localhost.",
+        ));
     }
     Ok(Some((host, port)))
 }
 
 /// Asks for one host, which then stays open to the session's pages: they need it for more than this call.
-async fn confirm(cx: &RunCx, call: &Prepared, url: &str, place: (String, u16)) -> Result<Granted<(String, u16)>> {
+async fn confirm(
+    cx: &RunCx,
+    call: &Prepared,
+    url: &str,
+    place: (String, u16),
+) -> Result<Granted<(String, u16)>> {
     let subject = format!("{}:{}", place.0, place.1);
     let why = "The sandbox does not allow this host. A yes lets this session's pages reach it until they are closed.";
     let prompt = Prompt::exec(call, subject.clone(), why, json!({"url": url}), &cx.session);
@@ -228,8 +243,15 @@ pub fn happenings(dialogs: &[Dialog], downloads: &[Download]) -> String {
         text.push_str(&format!("\n{} {done}: {}", dialog.kind, dialog.message));
     }
     for download in downloads {
-        let read = download.output.as_ref().map(|output| format!(", read it as {output}")).unwrap_or_default();
-        text.push_str(&format!("\ndownload {}: {}, {} bytes{read}", download.name, download.state, download.bytes));
+        let read = download
+            .output
+            .as_ref()
+            .map(|output| format!(", read it as {output}"))
+            .unwrap_or_default();
+        text.push_str(&format!(
+            "\ndownload {}: {}, {} bytes{read}",
+            download.name, download.state, download.bytes
+        ));
     }
     text
 }
@@ -254,7 +276,11 @@ impl Tool for BrowserNavigate {
         browser::prepare(cx, args.timeout_ms)
     }
 
-    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move { self.execute(&cx, call.consume()).await })
     }
 }

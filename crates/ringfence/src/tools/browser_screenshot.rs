@@ -78,7 +78,12 @@ impl BrowserScreenshot {
             description: "A picture of a page opened with browser.navigate: the window, the whole page or one element. \
                 Returned scaled for you to see; with `path` written to the workspace as well.",
             scope: Scope::Workspace,
-            hints: Hints { read_only: false, destructive: true, idempotent: false, open_world: true },
+            hints: Hints {
+                read_only: false,
+                destructive: true,
+                idempotent: false,
+                open_world: true,
+            },
             writes: true,
             input: arguments::schema::<Args>(),
             output: arguments::reply_schema::<Reply>(),
@@ -99,8 +104,10 @@ async fn take(cx: &Arc<RunCx>, args: &Args, held: &Held) -> Result<Output> {
     let region = page.region(args.full_page.unwrap_or(false), args.target.as_deref()).await?;
     let quality = args.quality.unwrap_or(QUALITY);
     let inline = args.inline.unwrap_or(true);
-    let scale = region.scale(args.max_width.unwrap_or(MAX_WIDTH), args.max_height.unwrap_or(MAX_HEIGHT));
-    let file_format = args.format.or_else(|| Format::of_name(args.path.as_deref()?)).unwrap_or(Format::Png);
+    let scale =
+        region.scale(args.max_width.unwrap_or(MAX_WIDTH), args.max_height.unwrap_or(MAX_HEIGHT));
+    let file_format =
+        args.format.or_else(|| Format::of_name(args.path.as_deref()?)).unwrap_or(Format::Png);
     let inline_format = args.format.unwrap_or(Format::Jpeg);
     let wants_file = args.path.is_some() || !inline;
     // One picture serves as both where both would be the same.
@@ -121,13 +128,18 @@ async fn take(cx: &Arc<RunCx>, args: &Args, held: &Held) -> Result<Output> {
     if one {
         shown = file.clone();
     }
-    let mut reply = about(&region, scale, (file_format, file.as_deref()), (inline_format, shown.as_deref()));
+    let mut reply =
+        about(&region, scale, (file_format, file.as_deref()), (inline_format, shown.as_deref()));
     reply.page = page.handle();
     reply.url = page.state().url.clone();
     if let (Some(path), Some(data)) = (&args.path, file) {
         let (path, cx) = (path.clone(), Arc::clone(cx));
-        let work = tokio::task::spawn_blocking(move || file_write::write_base64(&cx.workspace, path, data, &cx.cancel));
-        let written = work.await.map_err(|error| Error::internal("the write ended unexpectedly").source(error))??;
+        let work = tokio::task::spawn_blocking(move || {
+            file_write::write_base64(&cx.workspace, path, data, &cx.cancel)
+        });
+        let written = work
+            .await
+            .map_err(|error| Error::internal("the write ended unexpectedly").source(error))??;
         reply.path = Some(written.path);
         reply.etag = written.etag;
     }
@@ -137,7 +149,12 @@ async fn take(cx: &Arc<RunCx>, args: &Args, held: &Held) -> Result<Output> {
     Ok(Output { content, ..Output::default() })
 }
 
-fn about(region: &Region, scale: f64, file: (Format, Option<&str>), shown: (Format, Option<&str>)) -> Reply {
+fn about(
+    region: &Region,
+    scale: f64,
+    file: (Format, Option<&str>),
+    shown: (Format, Option<&str>),
+) -> Reply {
     let (main, by) = if file.1.is_some() { (file, 1.0) } else { (shown, scale) };
     let bytes = main.1.map_or(0, |data| (data.len() as u64 / 4 * 3).saturating_sub(padding(data)));
     let whole = |length: f64| (length * by).round().max(1.0) as u32;
@@ -172,7 +189,8 @@ impl Tool for BrowserScreenshot {
         }
         let within = |value: Option<u32>, name: &str, most: u32| match value {
             Some(number) if !(1..=most).contains(&number) => {
-                Err(Error::invalid_arguments(format!("`{name}` must be 1 to {most}")).with("argument", name))
+                Err(Error::invalid_arguments(format!("`{name}` must be 1 to {most}"))
+                    .with("argument", name))
             }
             _ => Ok(()),
         };
@@ -183,12 +201,18 @@ impl Tool for BrowserScreenshot {
             // To fail before the page is drawn; the write finds its place again.
             cx.workspace.place(path, false)?;
         } else if args.inline == Some(false) {
-            return Err(Error::invalid_arguments("without `path` and without `inline` there is no picture to see"));
+            return Err(Error::invalid_arguments(
+                "without `path` and without `inline` there is no picture to see",
+            ));
         }
         browser::prepare(cx, args.timeout_ms)
     }
 
-    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
             self.execute(&cx, args).await

@@ -60,7 +60,12 @@ impl BrowserSnapshot {
             description: "What a page shows and offers, from its accessibility tree, frames included. Elements have \
                 refs ([e12]) for browser.act; a ref holds until the page changes.",
             scope: Scope::Network,
-            hints: Hints { read_only: true, destructive: false, idempotent: true, open_world: true },
+            hints: Hints {
+                read_only: true,
+                destructive: false,
+                idempotent: true,
+                open_world: true,
+            },
             writes: false,
             input: arguments::schema::<Args>(),
             output: arguments::reply_schema::<Reply>(),
@@ -71,14 +76,26 @@ impl BrowserSnapshot {
 }
 
 async fn look(cx: &RunCx, args: &Args, held: &Held) -> Result<Output> {
-    let wanted = Wanted { mode: args.mode.unwrap_or_default(), target: args.target.clone(), depth: args.depth };
+    let wanted = Wanted {
+        mode: args.mode.unwrap_or_default(),
+        target: args.target.clone(),
+        depth: args.depth,
+    };
     let (lines, diff) = match held.page.look(&wanted, args.diff.unwrap_or(false)).await? {
         Seen::All(lines) => (lines, false),
         Seen::Changes(lines) => (lines, true),
     };
     let (url, title) = held.page.describe().await;
     let (snapshot, truncated) = browser::fit(&lines, browser::budget(cx, args.max_bytes));
-    let reply = Reply { page: held.page.handle(), url, title, snapshot, lines: lines.len(), truncated, diff };
+    let reply = Reply {
+        page: held.page.handle(),
+        url,
+        title,
+        snapshot,
+        lines: lines.len(),
+        truncated,
+        diff,
+    };
     let nothing = if diff { "nothing has changed" } else { "there is nothing to see" };
     let body = if reply.snapshot.is_empty() { nothing } else { &reply.snapshot };
     let text = format!("{}: {}\n{}\n\n{body}", reply.page, reply.url, reply.title);
@@ -91,7 +108,10 @@ impl Tool for BrowserSnapshot {
     }
 
     fn limits(&self) -> Vec<Limit> {
-        vec![Limit::text(browser::MAX_BYTES), Limit::fixed("lines", Count(crate::browser::snapshot::LINES as u64))]
+        vec![
+            Limit::text(browser::MAX_BYTES),
+            Limit::fixed("lines", Count(crate::browser::snapshot::LINES as u64)),
+        ]
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
@@ -99,7 +119,11 @@ impl Tool for BrowserSnapshot {
         browser::prepare(cx, None)
     }
 
-    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let args: Args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
             let held = Held::existing(&cx, args.page.as_deref()).await?;

@@ -67,7 +67,12 @@ impl BrowserTabs {
             title: "List and close pages",
             description: "Lists, opens, selects and closes the pages of this session.",
             scope: Scope::Network,
-            hints: Hints { read_only: false, destructive: true, idempotent: false, open_world: true },
+            hints: Hints {
+                read_only: false,
+                destructive: true,
+                idempotent: false,
+                open_world: true,
+            },
             writes: false,
             input: arguments::schema::<Args>(),
             output: arguments::reply_schema::<Reply>(),
@@ -103,11 +108,18 @@ impl BrowserTabs {
 }
 
 async fn list(context: &Context) -> Reply {
-    let mut reply =
-        Reply { downloads: context.downloads.since(0, false, std::time::Duration::ZERO).await, ..Reply::default() };
+    let mut reply = Reply {
+        downloads: context.downloads.since(0, false, std::time::Duration::ZERO).await,
+        ..Reply::default()
+    };
     for page in context.pages() {
         let (url, title) = page.describe().await;
-        reply.pages.push(Tab { page: page.handle(), url, title, current: context.is_current(&page) });
+        reply.pages.push(Tab {
+            page: page.handle(),
+            url,
+            title,
+            current: context.is_current(&page),
+        });
     }
     reply
 }
@@ -129,12 +141,17 @@ impl Tool for BrowserTabs {
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
         let args: Args = arguments::parse(arguments, &self.spec.input_schema)?;
         if args.page.is_none() && matches!(args.op, Some(Op::Select | Op::Close)) {
-            return Err(Error::invalid_arguments("name the `page`").hint("browser.tabs without arguments lists them."));
+            return Err(Error::invalid_arguments("name the `page`")
+                .hint("browser.tabs without arguments lists them."));
         }
         browser::prepare(cx, None)
     }
 
-    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
             self.execute(&cx, args).await

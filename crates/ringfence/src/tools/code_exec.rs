@@ -92,13 +92,18 @@ impl CodeExec {
         let about = About::of(config);
         let languages = runtimes::languages();
         let mut input_schema = arguments::schema::<Arguments>();
-        if let Some(language) = input_schema.get_mut("properties").and_then(|all| all.get_mut("language")) {
+        if let Some(language) =
+            input_schema.get_mut("properties").and_then(|all| all.get_mut("language"))
+        {
             language["enum"] = json!(languages);
         }
         let spec = Spec {
             name: "code.exec".into(),
             title: "Run code".into(),
-            description: format!("{DESCRIPTION} {}", if about.fenced { SANDBOXED } else { about.description.trim() }),
+            description: format!(
+                "{DESCRIPTION} {}",
+                if about.fenced { SANDBOXED } else { about.description.trim() }
+            ),
             version: "1.0.0".into(),
             scope: Scope::Exec,
             hints: about.hints,
@@ -110,7 +115,9 @@ impl CodeExec {
             requires_approval: !about.fenced,
             streaming: true,
             timeout: DEFAULT_TIMEOUT,
-            unavailable: languages.is_empty().then(|| "no interpreter was found on PATH".to_owned()),
+            unavailable: languages
+                .is_empty()
+                .then(|| "no interpreter was found on PATH".to_owned()),
         };
         CodeExec { spec, launcher }
     }
@@ -166,7 +173,10 @@ impl Tool for CodeExec {
         let asked = arguments.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
         Ok(Plan {
             env: arguments.environment(found.runtime.way)?,
-            cwd: arguments.cwd.as_ref().map(|_| cx.workspace.path().join(shown).display().to_string()),
+            cwd: arguments
+                .cwd
+                .as_ref()
+                .map(|_| cx.workspace.path().join(shown).display().to_string()),
             timeout: Some(asked.min(cx.config.limits.timeout_ceiling)),
             asks: command::asks(cx),
             command: Some(arguments.command_line()),
@@ -175,7 +185,11 @@ impl Tool for CodeExec {
         })
     }
 
-    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move { self.execute(&cx, call.consume()).await })
     }
 }
@@ -183,7 +197,8 @@ impl Tool for CodeExec {
 impl Arguments {
     /// For a question: the interpreter, what it is given, and the code itself.
     fn command_line(&self) -> String {
-        let words: Vec<String> = self.file.iter().chain(self.args.iter().flatten()).cloned().collect();
+        let words: Vec<String> =
+            self.file.iter().chain(self.args.iter().flatten()).cloned().collect();
         let line = visible::command_line(&self.language, &words);
         match &self.code {
             Some(code) => format!("{line}, with this code:\n{code}"),
@@ -196,22 +211,32 @@ impl Arguments {
     fn check(&self) -> Result<()> {
         let refused = |what: &str, hint: &str| Err(Error::invalid_arguments(what).hint(hint));
         match (&self.code, &self.file, self.reset) {
-            (Some(_), Some(_), _) => return refused("give either `code` or `file`", "`file` is a path."),
+            (Some(_), Some(_), _) => {
+                return refused("give either `code` or `file`", "`file` is a path.");
+            }
             (None, None, Some(true)) | (Some(_), None, _) | (None, Some(_), _) => {}
-            (None, None, _) => return refused("`code` is missing", "Give `code`, or the path of a `file`."),
+            (None, None, _) => {
+                return refused("`code` is missing", "Give `code`, or the path of a `file`.");
+            }
         }
         if self.code.iter().chain(self.args.iter().flatten()).any(|text| text.contains('\0')) {
-            return refused("code and arguments cannot hold a NUL", "Write it as an escape (`\\0`).");
+            return refused(
+                "code and arguments cannot hold a NUL",
+                "Write it as an escape (`\\0`).",
+            );
         }
         if self.timeout_ms == Some(0) {
             return refused("`timeout_ms` is zero", "Leave it out for a minute.");
         }
         match self.session.as_deref() {
-            None if self.reset == Some(true) => refused("`reset` is for a session", "Give its handle as `session`."),
-            None => Ok(()),
-            Some(_) if self.stdin.is_some() => {
-                refused("code in a session has no `stdin`", "Leave out `session`, or put the text into the code.")
+            None if self.reset == Some(true) => {
+                refused("`reset` is for a session", "Give its handle as `session`.")
             }
+            None => Ok(()),
+            Some(_) if self.stdin.is_some() => refused(
+                "code in a session has no `stdin`",
+                "Leave out `session`, or put the text into the code.",
+            ),
             Some(session) => {
                 let starts = session == "new" || self.reset == Some(true);
                 match (self.cwd.is_some() || self.env.is_some()) && !starts {
@@ -227,8 +252,11 @@ impl Arguments {
 
     fn check_for(&self, way: Way) -> Result<()> {
         if self.session.is_some() && !way.has_driver() {
-            return Err(Error::invalid_arguments(format!("there are no sessions for {}", self.language))
-                .hint("python, javascript and bash have them."));
+            return Err(Error::invalid_arguments(format!(
+                "there are no sessions for {}",
+                self.language
+            ))
+            .hint("python, javascript and bash have them."));
         }
         if self.stdin.is_some() && self.file.is_none() && way == Way::Stdin {
             return Err(Error::invalid_arguments(format!(

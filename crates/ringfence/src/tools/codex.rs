@@ -29,7 +29,8 @@ use turn::{Turn, find};
 
 pub const NAME: &str = "codex";
 const TITLE: &str = "Codex";
-const DESCRIPTION: &str = "Run a Codex session. Accepts configuration parameters matching the Codex Config struct.";
+const DESCRIPTION: &str =
+    "Run a Codex session. Accepts configuration parameters matching the Codex Config struct.";
 /// A session takes as long as its work; the operator's ceiling bounds it.
 const TIMEOUT: Duration = Duration::from_secs(3600);
 
@@ -62,7 +63,13 @@ impl Codex {
 
 /// What the two tools say of themselves. An agent that runs another one is asked about, every time; with the surface off
 /// the call decides, since its transport matters there.
-pub fn spec(config: &Config, name: &str, title: &str, about: &str, input_schema: Map<String, Value>) -> Spec {
+pub fn spec(
+    config: &Config,
+    name: &str,
+    title: &str,
+    about: &str,
+    input_schema: Map<String, Value>,
+) -> Spec {
     let fence = match (config.surface.enabled, config.sandbox.profile) {
         (false, _) => "",
         (true, Profile::None) => " There is no sandbox but Codex's own.",
@@ -116,7 +123,11 @@ impl Tool for Codex {
         turn::prepare(&self.read(arguments, cx.shape)?, cx)
     }
 
-    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let call = call.consume();
             let turn = self.read(&call.arguments, &cx.shape)?;

@@ -42,8 +42,15 @@ impl CodexReply {
         CodexReply { spec, launcher: Launcher::own(), config: Arc::new(config.clone()) }
     }
 
-    fn read(&self, arguments: &Map<String, Value>, config: &Config, session: &Session, shape: &Shape) -> Result<Turn> {
-        let Arguments { prompt, thread_id, conversation_id } = arguments::parse(arguments, &self.spec.input_schema)?;
+    fn read(
+        &self,
+        arguments: &Map<String, Value>,
+        config: &Config,
+        session: &Session,
+        shape: &Shape,
+    ) -> Result<Turn> {
+        let Arguments { prompt, thread_id, conversation_id } =
+            arguments::parse(arguments, &self.spec.input_schema)?;
         let thread = thread_id.or(conversation_id).ok_or_else(|| {
             Error::invalid_arguments("either threadId or conversationId must be provided")
                 .hint("Give the `threadId` of a result of `codex`.")
@@ -53,7 +60,12 @@ impl CodexReply {
         // Where it works is the thread's.
         let (mut cwd, mut env) = (known.settings.cwd.clone(), None);
         shape.fill(&mut cwd, &mut env);
-        Ok(Turn { prompt, settings: known.settings, env: env.unwrap_or_default(), thread: Some(thread) })
+        Ok(Turn {
+            prompt,
+            settings: known.settings,
+            env: env.unwrap_or_default(),
+            thread: Some(thread),
+        })
     }
 }
 
@@ -74,7 +86,11 @@ impl Tool for CodexReply {
         turn::prepare(&self.read(arguments, cx.config, cx.session, cx.shape)?, cx)
     }
 
-    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let call = call.consume();
             let turn = self.read(&call.arguments, &cx.config, &cx.session, &cx.shape)?;

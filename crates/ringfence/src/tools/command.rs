@@ -23,7 +23,8 @@ use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Profile};
 use crate::sandbox::repositories::{Known, Repositories};
 use crate::sandbox::{
-    Cell, Ended, Keep, KeptInside, Launch, Launcher, Live, Look, Outcome, Reads, Seen, Stdin, Stop, env,
+    Cell, Ended, Keep, KeptInside, Launch, Launcher, Live, Look, Outcome, Reads, Seen, Stdin, Stop,
+    env,
 };
 
 pub const MAX_BYTES: usize = 256 << 10;
@@ -72,7 +73,12 @@ impl About {
         let reaches_out = !fenced || network != Network::Off;
         let mut effects = vec!["exec", "filesystem_write"];
         effects.extend(reaches_out.then_some("network"));
-        let hints = Hints { read_only: false, destructive: true, idempotent: false, open_world: reaches_out };
+        let hints = Hints {
+            read_only: false,
+            destructive: true,
+            idempotent: false,
+            open_world: reaches_out,
+        };
         About { fenced, description, effects, hints }
     }
 }
@@ -115,7 +121,12 @@ impl Started {
     }
 
     /// What has come once it is over or `until` is; the call's cancellation ends it.
-    pub async fn watch(&self, cx: &RunCx, max_bytes: Option<usize>, until: BoxFuture<'static, ()>) -> Result<Seen> {
+    pub async fn watch(
+        &self,
+        cx: &RunCx,
+        max_bytes: Option<usize>,
+        until: BoxFuture<'static, ()>,
+    ) -> Result<Seen> {
         let budget = Started::budget(cx, max_bytes);
         let caller = self.streaming.then(|| cx.caller.clone());
         let look = Look { caller, budget, until, gives_way: false };
@@ -220,7 +231,12 @@ pub fn record_end(approvals: &Approvals, ended: &Ended) {
 }
 
 /// Runs it to its end, its deadline or its cancellation.
-pub async fn run(cx: &Arc<RunCx>, call: Prepared, launcher: &Launcher, command: Command) -> Result<(Profile, Outcome)> {
+pub async fn run(
+    cx: &Arc<RunCx>,
+    call: Prepared,
+    launcher: &Launcher,
+    command: Command,
+) -> Result<(Profile, Outcome)> {
     let max_bytes = command.max_bytes;
     let started = start(cx, call, launcher, command, Some(Arc::clone(&cx.deadline))).await?;
     match started.watch(cx, max_bytes, Box::pin(pending())).await? {
@@ -238,7 +254,8 @@ pub async fn start(
     deadline: Option<Arc<Deadline>>,
 ) -> Result<Started> {
     let cell = cx.cell(launcher)?;
-    let footing = Footing { cell, rights: cx.workspace.rights().clone(), stays_in: false, reads: None };
+    let footing =
+        Footing { cell, rights: cx.workspace.rights().clone(), stays_in: false, reads: None };
     start_on(cx, call, launcher, command, deadline, footing).await
 }
 
@@ -266,12 +283,18 @@ pub async fn start_on(
     let cwd_path = cx.workspace.path().join(below);
     // What the operator allows there was looked at when the call was prepared, and a human may have seen the name.
     if cx.ground.is_some() && cwd_path.components().ne(Path::new(&call.cwd).components()) {
-        return Err(Error::new(Kind::Conflict, "the directory of the command has become another one meanwhile")
-            .reason("cwd_changed")
-            .hint("Something replaced it while the call waited. Look at the directory and call again."));
+        return Err(Error::new(
+            Kind::Conflict,
+            "the directory of the command has become another one meanwhile",
+        )
+        .reason("cwd_changed")
+        .hint(
+            "Something replaced it while the call waited. Look at the directory and call again.",
+        ));
     }
     let lacking = unkept(cx, cell.profile)?;
-    let policed = Policed::of(cx).await?.map(|policed| if stays_in { policed.kept_in() } else { policed });
+    let policed =
+        Policed::of(cx).await?.map(|policed| if stays_in { policed.kept_in() } else { policed });
     let rules = policed.as_ref().map(|policed| policed.book.generation);
     let denied_hosts = policed.as_ref().map(Policed::denied_hosts).unwrap_or_default();
     let attended = Attended::by(cx, deadline.clone());
@@ -280,7 +303,13 @@ pub async fn start_on(
         Some(policed) => {
             let env = env::merge(command.env.clone(), cell.env.clone());
             // What this call may not write another of the session could: nothing of that is let out either.
-            Some(policed.desk(&attended, Arc::new(call), launcher, (cell.rights.clone(), env), &kept_inside)?)
+            Some(policed.desk(
+                &attended,
+                Arc::new(call),
+                launcher,
+                (cell.rights.clone(), env),
+                &kept_inside,
+            )?)
         }
         None => None,
     };
@@ -343,7 +372,18 @@ pub async fn start_on(
     let live = cell.start(launch).await?.keep(keep);
     let streaming = command.streaming;
     let (profile, narrowing) = (cell.profile, cx.workspace.taken_away().cloned());
-    Ok(Started { profile, live, attended, narrowing, rules, lacking, record, kept_inside, streaming, end })
+    Ok(Started {
+        profile,
+        live,
+        attended,
+        narrowing,
+        rules,
+        lacking,
+        record,
+        kept_inside,
+        streaming,
+        end,
+    })
 }
 
 fn sum_execs(list: &Mutex<Option<ExecList>>, ended: &mut Ended) {
@@ -408,8 +448,7 @@ fn unkept(cx: &RunCx, profile: Profile) -> Result<Option<String>> {
         return Err(Error::permission_denied("client_sandbox", message)
             .hint("Have the operator use the profile `default`, or the client allow reading."));
     }
-    let told =
-        "the profile `contained` cannot keep parts of a writable directory read-only, as the client's sandbox would";
+    let told = "the profile `contained` cannot keep parts of a writable directory read-only, as the client's sandbox would";
     Ok((now.protected.len() > before.protected.len()).then(|| told.to_owned()))
 }
 

@@ -73,7 +73,9 @@ impl Configured {
         let mut arguments = given.clone();
         if let Some(Value::Object(properties)) = self.entry.input_schema.get("properties") {
             for (name, property) in properties {
-                if let (Some(default), false) = (property.get("default"), arguments.contains_key(name)) {
+                if let (Some(default), false) =
+                    (property.get("default"), arguments.contains_key(name))
+                {
                     arguments.insert(name.clone(), default.clone());
                 }
             }
@@ -89,20 +91,30 @@ impl Configured {
         let told = |error: jsonschema::ValidationError<'_>| {
             let place = error.instance_path().to_string();
             let what = error.masked().to_string();
-            if place.is_empty() { what } else { format!("{}: {what}", place.trim_start_matches('/')) }
+            if place.is_empty() {
+                what
+            } else {
+                format!("{}: {what}", place.trim_start_matches('/'))
+            }
         };
         let fits = self.validator.is_valid(&value);
         match value {
             Value::Object(arguments) if fits => Ok(arguments),
             value => {
-                let faults: Vec<String> = self.validator.iter_errors(&value).take(TOLD).map(told).collect();
-                let message = format!("the arguments of `{}` do not fit: {}", self.spec.name, faults.join("; "));
-                let error = Error::invalid_arguments(message).reason("schema").with("faults", faults);
+                let faults: Vec<String> =
+                    self.validator.iter_errors(&value).take(TOLD).map(told).collect();
+                let message = format!(
+                    "the arguments of `{}` do not fit: {}",
+                    self.spec.name,
+                    faults.join("; ")
+                );
+                let error =
+                    Error::invalid_arguments(message).reason("schema").with("faults", faults);
                 let schema = json!(self.entry.input_schema);
                 Err(match schema.to_string().len() <= SCHEMA_BYTES {
-                    true => {
-                        error.with("schema", schema).hint("Correct the call by the schema that comes with this error.")
-                    }
+                    true => error
+                        .with("schema", schema)
+                        .hint("Correct the call by the schema that comes with this error."),
                     false => error.hint("Correct the call by the schema in the list of tools."),
                 })
             }
@@ -125,7 +137,8 @@ impl Configured {
     async fn execute(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<Output> {
         // They have been checked, and nobody could change them since.
         let arguments = self.complete(&call.arguments);
-        let program = program::find(&self.entry, &cx.session.workspace).map_err(|error| self.explain(error))?;
+        let program = program::find(&self.entry, &cx.session.workspace)
+            .map_err(|error| self.explain(error))?;
         // What a path leads to may have changed while somebody was asked.
         self.filter.check(cx.workspace.path(), Path::new(&call.cwd), &arguments)?;
         let secrets = &cx.config.secrets;
@@ -137,7 +150,10 @@ impl Configured {
         for (name, value) in &self.entry.env {
             own.push((name.clone(), words::value(value, |one| words::reveal(secrets, one))?));
         }
-        let env = env::merge(env::merge(program::baseline(&cx.session.workspace)?, own), cx.shape.env.clone());
+        let env = env::merge(
+            env::merge(program::baseline(&cx.session.workspace)?, own),
+            cx.shape.env.clone(),
+        );
         let command = Command {
             program: program.display().to_string(),
             args,
@@ -166,19 +182,33 @@ impl Configured {
         let said = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
         // Before it is cut: half of a value is not found any more.
         let said: String = known::redact(&said).chars().take(1024).collect();
-        tracing::warn!("the command of `{}` cannot be started: {}", self.spec.name, error.log_line());
-        let why = self.unavailable().unwrap_or_else(|| format!("its program `{}` failed", program::name(&self.entry)));
-        Error::new(Kind::Internal, format!("the command of `{}` could not be started: {why}", self.spec.name))
-            .reason("spawn_failed")
-            .hint("Ask the operator to run `ringfence config check`, which names the reason and the fix.")
-            .with("stderr", said.replace(&self.entry.command, &self.spec.name))
+        tracing::warn!(
+            "the command of `{}` cannot be started: {}",
+            self.spec.name,
+            error.log_line()
+        );
+        let why = self
+            .unavailable()
+            .unwrap_or_else(|| format!("its program `{}` failed", program::name(&self.entry)));
+        Error::new(
+            Kind::Internal,
+            format!("the command of `{}` could not be started: {why}", self.spec.name),
+        )
+        .reason("spawn_failed")
+        .hint(
+            "Ask the operator to run `ringfence config check`, which names the reason and the fix.",
+        )
+        .with("stderr", said.replace(&self.entry.command, &self.spec.name))
     }
 }
 
 /// The properties that are lists and nothing else.
 fn lists(schema: &Map<String, Value>) -> BTreeSet<String> {
     let properties = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
-    properties.filter(|(_, property)| property["type"] == "array").map(|(name, _)| name.clone()).collect()
+    properties
+        .filter(|(_, property)| property["type"] == "array")
+        .map(|(name, _)| name.clone())
+        .collect()
 }
 
 fn spec(entry: &Entry, config: &Config) -> Spec {
@@ -224,8 +254,13 @@ impl Tool for Configured {
 
     /// Looked up each time: a program that is installed later needs no reload.
     fn unavailable(&self) -> Option<String> {
-        let told = |fault: ProgramFault| format!("its program `{}` {}", program::name(&self.entry), fault.describe());
-        self.spec.unavailable.clone().or_else(|| program::fault(&self.entry, &self.ground.config).map(told))
+        let told = |fault: ProgramFault| {
+            format!("its program `{}` {}", program::name(&self.entry), fault.describe())
+        };
+        self.spec
+            .unavailable
+            .clone()
+            .or_else(|| program::fault(&self.entry, &self.ground.config).map(told))
     }
 
     fn ground(&self) -> Option<&Arc<Ground>> {
@@ -237,7 +272,8 @@ impl Tool for Configured {
     }
 
     fn session_defaults(&self, session: &Session, shape: &Shape) -> Value {
-        let env = self.entry.env.iter().map(|(name, value)| (name.clone(), value.text.clone())).collect();
+        let env =
+            self.entry.env.iter().map(|(name, value)| (name.clone(), value.text.clone())).collect();
         super::defaults((session, shape), self.entry.cwd.as_deref(), env)
     }
 
@@ -253,7 +289,8 @@ impl Tool for Configured {
         // Without the `.` that stands for the workspace itself.
         let cwd: PathBuf = cx.workspace.path().join(below).components().collect();
         self.filter.check(cx.workspace.path(), &cwd, &arguments)?;
-        let program = program::find(&self.entry, &cx.session.workspace).map_err(|error| self.explain(error))?;
+        let program = program::find(&self.entry, &cx.session.workspace)
+            .map_err(|error| self.explain(error))?;
         if self.spec.unavailable.is_none() && program::fault(&self.entry, cx.config).is_some() {
             let missing = Error::internal("it cannot be started").reason("spawn_failed");
             return Err(self.explain(missing.source(self.entry.command.clone())));
@@ -264,11 +301,15 @@ impl Tool for Configured {
             cx.config.secrets.get(one)?;
         }
         let shown: Vec<String> = words.iter().map(words::Word::shown).collect();
-        let own = self.entry.env.iter().map(|(name, value)| (name.clone(), value.text.clone())).collect();
+        let own =
+            self.entry.env.iter().map(|(name, value)| (name.clone(), value.text.clone())).collect();
         Ok(Plan {
             cwd: Some(cwd.display().to_string()),
             env: env::merge(
-                self.ground.environment(cx.session, env::merge(program::baseline(&cx.session.workspace)?, own))?,
+                self.ground.environment(
+                    cx.session,
+                    env::merge(program::baseline(&cx.session.workspace)?, own),
+                )?,
                 cx.shape.env.clone(),
             ),
             timeout: None,
@@ -280,7 +321,11 @@ impl Tool for Configured {
         })
     }
 
-    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move { self.execute(&cx, call.consume()).await })
     }
 }

@@ -22,7 +22,9 @@ const MAX_OFFSET: u64 = i64::MAX as u64 / 2;
 pub fn check(cancel: &Cancel) -> Result<()> {
     match cancel.is_cancelled().then(|| cancel.cause()) {
         None => Ok(()),
-        Some(Some(Cause::Deadline)) => Err(Error::new(Kind::DeadlineExceeded, "the file took too long")),
+        Some(Some(Cause::Deadline)) => {
+            Err(Error::new(Kind::DeadlineExceeded, "the file took too long"))
+        }
         Some(_) => Err(Error::new(Kind::Cancelled, "the call was cancelled")),
     }
 }
@@ -99,7 +101,8 @@ impl Content {
         while buffer.len() < len {
             let filled = buffer.len();
             // Of a small file only what it has, and one byte to see its end: zeroing a whole chunk costs more than the read.
-            let rest = usize::try_from(self.size().saturating_sub(at + filled as u64)).unwrap_or(CHUNK);
+            let rest =
+                usize::try_from(self.size().saturating_sub(at + filled as u64)).unwrap_or(CHUNK);
             buffer.resize(len.min(filled + rest.saturating_add(1).clamp(512, CHUNK)), 0);
             let count = match self.file.read_at(&mut buffer[filled..], at + filled as u64) {
                 Ok(count) => count,
@@ -125,7 +128,9 @@ impl Content {
     pub fn survey(&self, known: Option<&'static Encoding>, cancel: &Cancel) -> Result<Survey> {
         let head = self.read(0, HEAD_BYTES)?;
         let mark = text::bom(&head);
-        let bom = mark.filter(|(marked, _)| known.is_none_or(|known| known == *marked)).map_or(0, |(_, len)| len);
+        let bom = mark
+            .filter(|(marked, _)| known.is_none_or(|known| known == *marked))
+            .map_or(0, |(_, len)| len);
         let mut detector = Detector::new(known.or(mark.map(|(encoding, _)| encoding)));
         if self.size() > WHOLE_BYTES {
             detector.feed(&head[bom..]);
@@ -166,7 +171,14 @@ impl Content {
         Ok(guess.encoding())
     }
 
-    fn surveyed(&self, etag: String, head: Vec<u8>, found: Found, bom: usize, whole: bool) -> Survey {
+    fn surveyed(
+        &self,
+        etag: String,
+        head: Vec<u8>,
+        found: Found,
+        bom: usize,
+        whole: bool,
+    ) -> Survey {
         Survey { etag, size: self.size(), head, found, bom, whole }
     }
 
@@ -260,6 +272,8 @@ pub fn weak_etag(stat: &Stat) -> String {
 
 /// Whether two looks saw the same state of the same file.
 pub fn same(a: &Stat, b: &Stat) -> bool {
-    let key = |s: &Stat| (s.st_dev, s.st_ino, s.st_size, s.st_mtime, s.st_mtime_nsec, s.st_ctime, s.st_ctime_nsec);
+    let key = |s: &Stat| {
+        (s.st_dev, s.st_ino, s.st_size, s.st_mtime, s.st_mtime_nsec, s.st_ctime, s.st_ctime_nsec)
+    };
     key(a) == key(b)
 }

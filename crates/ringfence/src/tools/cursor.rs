@@ -20,7 +20,8 @@ pub struct Question(String);
 
 impl Question {
     pub fn of(tool: &str, arguments: &Map<String, Value>) -> Question {
-        const ABOUT_THE_PAGE: [&str; 6] = ["cursor", "limit", "max_results", "max_bytes", "timeout_ms", "details"];
+        const ABOUT_THE_PAGE: [&str; 6] =
+            ["cursor", "limit", "max_results", "max_bytes", "timeout_ms", "details"];
         let mut asked = arguments.clone();
         asked.retain(|name, _| !ABOUT_THE_PAGE.contains(&name.as_str()));
         Question(format!("{tool} {}", digest(&Value::Object(asked))))
@@ -88,7 +89,17 @@ mod tests {
         let good = asked.cursor(b"a", 1);
         let changed = format!("{}A", &good[..good.len() - 1]);
         let plain = URL_SAFE_NO_PAD.encode("a/b");
-        for wrong in ["", "?", "a", "src/a", &good[1..], &format!("{good}AA"), &changed, &plain, &"A".repeat(9000)] {
+        for wrong in [
+            "",
+            "?",
+            "a",
+            "src/a",
+            &good[1..],
+            &format!("{good}AA"),
+            &changed,
+            &plain,
+            &"A".repeat(9000),
+        ] {
             let error = asked.place(wrong).unwrap_err();
             assert_eq!(error.kind(), crate::base::Kind::InvalidArguments, "{wrong:.50}");
         }

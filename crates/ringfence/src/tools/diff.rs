@@ -30,7 +30,8 @@ pub fn changes(path: &str, old: &str, new: &str, unified: bool) -> Option<Change
     // A lone carriage return ends no line anywhere else here.
     let lines = |text| -> Vec<&str> { str::split_inclusive(text, '\n').collect() };
     let (old, new) = (lines(old), lines(new));
-    let diff = TextDiff::configure().timeout(DEADLINE).newline_terminated(true).diff_slices(&old, &new);
+    let diff =
+        TextDiff::configure().timeout(DEADLINE).newline_terminated(true).diff_slices(&old, &new);
     let mut changes = Changes::default();
     for change in diff.iter_all_changes() {
         match change.tag() {
@@ -40,7 +41,11 @@ pub fn changes(path: &str, old: &str, new: &str, unified: bool) -> Option<Change
         }
     }
     if unified {
-        let text = diff.unified_diff().context_radius(3).header(&format!("a/{path}"), &format!("b/{path}")).to_string();
+        let text = diff
+            .unified_diff()
+            .context_radius(3)
+            .header(&format!("a/{path}"), &format!("b/{path}"))
+            .to_string();
         changes.unified = Some(text);
     }
     Some(changes)
@@ -48,7 +53,9 @@ pub fn changes(path: &str, old: &str, new: &str, unified: bool) -> Option<Change
 
 /// Cuts a diff that is too long for a result, at a line end, and stores the whole. Whether it was cut, and the handle.
 pub fn fit(diff: &mut Option<String>, outputs: &Outputs) -> (bool, Option<String>) {
-    let Some(whole) = diff.as_ref().filter(|diff| diff.len() > MAX_DIFF) else { return (false, None) };
+    let Some(whole) = diff.as_ref().filter(|diff| diff.len() > MAX_DIFF) else {
+        return (false, None);
+    };
     let stored = keep(whole, outputs);
     let cut = cut(whole);
     *diff = Some(cut);
@@ -68,7 +75,9 @@ pub fn keep(text: &str, outputs: &Outputs) -> Option<String> {
         }
     });
     // What was asked for has happened; a text that could not be kept is no reason to say that it has not.
-    stored.inspect_err(|error| tracing::warn!("a part of a result is not kept: {}", error.log_line())).ok()
+    stored
+        .inspect_err(|error| tracing::warn!("a part of a result is not kept: {}", error.log_line()))
+        .ok()
 }
 
 fn cut(text: &str) -> String {
@@ -88,18 +97,27 @@ mod tests {
         let found = changes("x", "a\nb\nc\n", "a\nB\nc\nd\n", true).unwrap();
         assert_eq!((found.added, found.removed), (2, 1));
         let unified = found.unified.unwrap();
-        assert!(unified.starts_with("--- a/x\n+++ b/x\n@@ ") && unified.contains("\n-b\n+B\n c\n+d\n"), "{unified}");
+        assert!(
+            unified.starts_with("--- a/x\n+++ b/x\n@@ ") && unified.contains("\n-b\n+B\n c\n+d\n"),
+            "{unified}"
+        );
 
         // A carriage return alone ends no line.
         let found = changes("x", "a\rb\nc", "a\rB\nc", true).unwrap();
         assert_eq!((found.added, found.removed), (1, 1));
-        assert!(found.unified.unwrap().ends_with("@@ -1,2 +1,2 @@\n-a\rb\n+a\rB\n c\n\\ No newline at end of file\n"));
+        assert!(
+            found
+                .unified
+                .unwrap()
+                .ends_with("@@ -1,2 +1,2 @@\n-a\rb\n+a\rB\n c\n\\ No newline at end of file\n")
+        );
 
         let long: String = (0..2000).map(|line| format!("zeile {line} ü\n")).collect();
         let found = changes("x", "", &long, true).unwrap();
         assert_eq!(found.added, 2000);
         let whole = found.unified.unwrap();
-        let (mut diff, dir) = (Some(whole.clone()), std::env::temp_dir().join(crate::base::ids::short("diff")));
+        let (mut diff, dir) =
+            (Some(whole.clone()), std::env::temp_dir().join(crate::base::ids::short("diff")));
         let (cut, handle) = {
             let outputs = Outputs::new(dir.clone());
             let (cut, handle) = fit(&mut diff, &outputs);
@@ -109,7 +127,11 @@ mod tests {
             (cut, handle)
         };
         let shown = diff.unwrap();
-        assert!(cut && handle.is_some() && shown.len() <= MAX_DIFF + 40 && shown.contains("bytes omitted]"));
+        assert!(
+            cut && handle.is_some()
+                && shown.len() <= MAX_DIFF + 40
+                && shown.contains("bytes omitted]")
+        );
         let mut short = Some("x".to_owned());
         assert_eq!(fit(&mut short, &Outputs::new(dir)), (false, None));
     }

@@ -72,7 +72,9 @@ impl Policed {
         // Rules may have changed since the call was prepared; what they would have closed then is open in this one.
         let is_guarded = !git::is_let_out(&book.table) || git::is_closed(cx.workspace.rights());
         let leaving = match book.leaving(&cx.config, cx.gate.can_ask(cx.caller.abilities())) {
-            Leaving::Possible if !is_guarded => Leaving::Prevented("the rules changed as the call began".to_owned()),
+            Leaving::Possible if !is_guarded => {
+                Leaving::Prevented("the rules changed as the call began".to_owned())
+            }
             leaving => leaving,
         };
         let heuristics = cx.config.policy.heuristics == Heuristics::Prompt;
@@ -85,7 +87,9 @@ impl Policed {
     #[must_use]
     pub fn kept_in(self) -> Policed {
         let leaving = match self.leaving {
-            Leaving::Possible => Leaving::Prevented("commands of this tool do not leave the sandbox".to_owned()),
+            Leaving::Possible => {
+                Leaving::Prevented("commands of this tool do not leave the sandbox".to_owned())
+            }
             leaving => leaving,
         };
         Policed { rules: Rules { lets_out: false, ..self.rules }, leaving, ..self }
@@ -102,10 +106,14 @@ impl Policed {
     /// rules allow is the operator's config to say, and they cannot be asked about.
     pub fn denied_hosts(&self) -> Vec<String> {
         let mut last = BTreeMap::new();
-        for rule in self.book.table.networks.iter().filter(|rule| rule.decision != Decision::Prompt) {
+        for rule in self.book.table.networks.iter().filter(|rule| rule.decision != Decision::Prompt)
+        {
             last.insert(rule.host.clone(), rule.decision);
         }
-        last.into_iter().filter(|(_, decision)| *decision == Decision::Forbidden).map(|(host, _)| host).collect()
+        last.into_iter()
+            .filter(|(_, decision)| *decision == Decision::Forbidden)
+            .map(|(host, _)| host)
+            .collect()
     }
 
     /// The desk for one run. `env` is what the run starts with, to tell what a command has changed of it; `kept_inside`
@@ -166,7 +174,11 @@ enum Place {
 
 impl Desk for RunDesk {
     fn ruled(&self, ruled: Ruled) {
-        let how = if ruled.verdict.decision == Decision::Forbidden { "refused" } else { self.stands.name() };
+        let how = if ruled.verdict.decision == Decision::Forbidden {
+            "refused"
+        } else {
+            self.stands.name()
+        };
         let mut fields = fields(ruled.pid, &ruled.path, &ruled.argv, &ruled.verdict, &self.own);
         fields.extend([("by".to_owned(), "rule".into()), ("ran".to_owned(), how.into())]);
         if ruled.verdict.decision == Decision::Allow
@@ -203,7 +215,8 @@ impl RunDesk {
                     }
                     self.record(&held, "approval", "refused", None);
                     let (why, hint) = (error.detail(), error.hint_text().unwrap_or_default());
-                    let line = format!("ringfence: {}: not allowed: {why}. {hint}", held.program.path);
+                    let line =
+                        format!("ringfence: {}: not allowed: {why}. {hint}", held.program.path);
                     return Answer::Refuse(format!("{}\n", line.trim_end()), 1);
                 }
             },
@@ -237,9 +250,11 @@ impl RunDesk {
 
     /// Lets it begin where it is; `why` says why it did not leave although a rule lets it.
     fn run_inside(&self, held: &HeldExec, by: &str, why: Option<&str>) -> Answer {
-        let why = why.map(|why| match escalate::is_git(&held.program.path) && self.is_repository_closed() {
-            true => format!("{why}; `.git` is read-only here while a rule lets git out"),
-            false => why.to_owned(),
+        let why = why.map(|why| {
+            match escalate::is_git(&held.program.path) && self.is_repository_closed() {
+                true => format!("{why}; `.git` is read-only here while a rule lets git out"),
+                false => why.to_owned(),
+            }
         });
         if !self.record(held, by, self.stands.name(), why.as_deref()) {
             return unrecorded(held);
@@ -274,9 +289,12 @@ impl RunDesk {
         match (asked, self.attended.cx().config.policy.escalate_risky) {
             (None, _) | (Some(_), EscalateRisky::Outside) => (place, None),
             (Some(_), EscalateRisky::Inside) => (Place::Kept(KEPT_BY_SETTING.to_owned()), None),
-            (Some(reason), EscalateRisky::Ask) => {
-                (place, Some(format!("It would run outside the sandbox with more than its rule says: {reason}.")))
-            }
+            (Some(reason), EscalateRisky::Ask) => (
+                place,
+                Some(format!(
+                    "It would run outside the sandbox with more than its rule says: {reason}."
+                )),
+            ),
         }
     }
 
@@ -284,13 +302,19 @@ impl RunDesk {
     async fn place(&self, held: &HeldExec) -> Place {
         match &self.leaving {
             Leaving::Off => return Place::Here("nothing leaves the sandbox"),
-            _ if !held.itself => return Place::Here("it is not the program that the rule's name stands for"),
-            _ if held.verdict.origin.file == ::policy::HEURISTICS => return Place::Here("no rule lets it out"),
+            _ if !held.itself => {
+                return Place::Here("it is not the program that the rule's name stands for");
+            }
+            _ if held.verdict.origin.file == ::policy::HEURISTICS => {
+                return Place::Here("no rule lets it out");
+            }
             Leaving::Prevented(why) => return Place::Kept(why.clone()),
             Leaving::Possible => {}
         }
         if self.is_denied_reading() {
-            return Place::Kept("the client's sandbox denies reading, which nothing outside would keep".to_owned());
+            return Place::Kept(
+                "the client's sandbox denies reading, which nothing outside would keep".to_owned(),
+            );
         }
         let cx = self.attended.cx();
         if cx.config.policy.escalate == Escalate::Outside
@@ -313,20 +337,31 @@ impl RunDesk {
         self.began_denied || denies_reading(&self.attended.cx())
     }
 
-    async fn ask(&self, held: &HeldExec, place: &Place, reason: &str, waiting: Waiting) -> Result<Granted<Waiting>> {
+    async fn ask(
+        &self,
+        held: &HeldExec,
+        place: &Place,
+        reason: &str,
+        waiting: Waiting,
+    ) -> Result<Granted<Waiting>> {
         let verdict = &held.verdict;
         let cx = self.attended.cx();
         // Long commands are shown whole below.
         let words = quoted(&self.own.words(&held.argv));
         let is_cut = words.chars().nth(120).is_some();
         let subject: String = words.chars().take(120).chain(is_cut.then_some('…')).collect();
-        let prompt = Prompt::exec(&self.call, subject, reason, self.shown(held, place), &cx.session);
+        let prompt =
+            Prompt::exec(&self.call, subject, reason, self.shown(held, place), &cx.session);
         let prompt = Prompt { offers_inside: matches!(place, Place::Outside(_)), ..prompt };
         // Two scripts of one interpreter may have the same words, and the same words mean another thing elsewhere; and
         // what may run inside may not therefore leave.
         let files = [Some(&held.program), held.script.as_ref(), Some(&held.cwd)];
         let files = files.map(|file| file.map(|file| (file.device, file.inode)));
-        let kept: Vec<_> = held.env.iter().filter(|(name, _)| cx.config.policy.escalate_env.contains(name)).collect();
+        let kept: Vec<_> = held
+            .env
+            .iter()
+            .filter(|(name, _)| cx.config.policy.escalate_env.contains(name))
+            .collect();
         let argv = digest(&json!([files, held.argv, kept, matches!(place, Place::Outside(_))]));
         let rule = format!("exec {}:{}", verdict.origin.file, verdict.origin.line);
         let clocks = self.attended.clocks();
@@ -362,12 +397,15 @@ impl RunDesk {
         add(
             "runs",
             match place {
-                Place::Here(_) if matches!(self.stands, Stands::Wider) => "in the wider sandbox".to_owned(),
+                Place::Here(_) if matches!(self.stands, Stands::Wider) => {
+                    "in the wider sandbox".to_owned()
+                }
                 Place::Here(why) => format!("in the sandbox ({why})"),
                 Place::Kept(why) => format!("in the sandbox ({why})"),
                 Place::Outside(_) => match self.attended.cx().config.policy.escalate {
                     Escalate::Wider => "in the wider sandbox".to_owned(),
-                    _ => "outside the sandbox, with your rights and without the environment below".to_owned(),
+                    _ => "outside the sandbox, with your rights and without the environment below"
+                        .to_owned(),
                 },
             },
         );
@@ -388,7 +426,10 @@ impl RunDesk {
             false => format!("+{}", self.own.words(&[format!("{name}={value}")]).join(" ")),
         };
         let added = env.iter().filter(|pair| !noise(&pair.0) && !self.env.contains(pair));
-        let taken = self.env.iter().filter(|(name, _)| !noise(name) && !env.iter().any(|(other, _)| other == name));
+        let taken = self
+            .env
+            .iter()
+            .filter(|(name, _)| !noise(name) && !env.iter().any(|(other, _)| other == name));
         let added = added.map(|(name, value)| show(name, value));
         added.chain(taken.map(|(name, _)| format!("-{name}"))).collect()
     }
@@ -440,10 +481,12 @@ fn unrecorded(held: &HeldExec) -> Answer {
 fn unanswered(error: &Error) -> Option<&'static str> {
     match (error.kind(), error.reason_name()) {
         (Kind::ApprovalExpired, _) => Some(NO_ONE_ANSWERED),
-        (Kind::TooLarge, _) => Some("its rule does not name the whole command, and it is too long for a question"),
-        (Kind::ResourceExhausted, _) => {
-            Some("its rule does not name the whole command, and too many questions wait in this session already")
+        (Kind::TooLarge, _) => {
+            Some("its rule does not name the whole command, and it is too long for a question")
         }
+        (Kind::ResourceExhausted, _) => Some(
+            "its rule does not name the whole command, and too many questions wait in this session already",
+        ),
         (_, Some("no_asker" | "no_human")) => Some(NO_ONE_TO_ASK),
         _ => None,
     }

@@ -31,7 +31,8 @@ impl Existing {
     pub fn look(object: Object, hold: u64, cancel: &Cancel) -> Result<Existing> {
         let content = Content::new(object.open_read()?, object.path.clone(), hold)?;
         let survey = content.survey(None, cancel)?;
-        let fresh = SystemTime::now().duration_since(content.modified()).unwrap_or_default() < JUST_NOW;
+        let fresh =
+            SystemTime::now().duration_since(content.modified()).unwrap_or_default() < JUST_NOW;
         Ok(Existing { object, content, survey, fresh })
     }
 
@@ -63,7 +64,14 @@ impl Existing {
 
     pub fn text(&self) -> Option<String> {
         let bytes = self.content.bytes().filter(|_| self.is_text())?;
-        Some(self.survey.found.encoding.decode_without_bom_handling(&bytes[self.survey.bom..]).0.into_owned())
+        Some(
+            self.survey
+                .found
+                .encoding
+                .decode_without_bom_handling(&bytes[self.survey.bom..])
+                .0
+                .into_owned(),
+        )
     }
 
     /// Its mode as new bytes have it: set-user-id and the like do not survive them, as the kernel has it for
@@ -120,7 +128,8 @@ impl Existing {
     /// system's clock leaves no trace but the bytes themselves, so those of a file changed just now are compared.
     pub fn holds_still(&self) -> Result<bool> {
         let Some(seen) = self.content.bytes().filter(|_| self.fresh) else { return Ok(true) };
-        let now = Content::new(self.object.open_read()?, self.object.path.clone(), seen.len() as u64)?;
+        let now =
+            Content::new(self.object.open_read()?, self.object.path.clone(), seen.len() as u64)?;
         Ok(now.bytes() == Some(seen))
     }
 }

@@ -142,7 +142,8 @@ impl Args {
             kind: self.kind.unwrap_or_default(),
             sort,
             details: self.details.unwrap_or(false),
-            limit: usize::try_from(self.limit.unwrap_or(DEFAULT_LIMIT).clamp(1, MAX_LIMIT)).unwrap_or(1),
+            limit: usize::try_from(self.limit.unwrap_or(DEFAULT_LIMIT).clamp(1, MAX_LIMIT))
+                .unwrap_or(1),
             after,
             selection,
         };
@@ -206,7 +207,11 @@ impl Tool for FileList {
         Ok(Plan::default())
     }
 
-    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let arguments = call.consume().arguments;
             let args: Args = arguments::parse(&arguments, &self.spec.input_schema)?;
@@ -221,10 +226,22 @@ impl Tool for FileList {
 }
 
 fn list(workspace: &Arc<Workspace>, job: &Job, budget: usize, cancel: &Cancel) -> Result<Reply> {
-    list_until(workspace, job, budget, &Halt::new(cancel.clone(), Some(Instant::now() + PATIENCE)), cancel)
+    list_until(
+        workspace,
+        job,
+        budget,
+        &Halt::new(cancel.clone(), Some(Instant::now() + PATIENCE)),
+        cancel,
+    )
 }
 
-fn list_until(workspace: &Arc<Workspace>, job: &Job, budget: usize, halt: &Halt, cancel: &Cancel) -> Result<Reply> {
+fn list_until(
+    workspace: &Arc<Workspace>,
+    job: &Job,
+    budget: usize,
+    halt: &Halt,
+    cancel: &Cancel,
+) -> Result<Reply> {
     let tree = match Tree::at(workspace, &job.path, job.sight)? {
         Start::Tree(tree) => tree,
         Start::File(_, path) => {
@@ -245,14 +262,18 @@ fn list_until(workspace: &Arc<Workspace>, job: &Job, budget: usize, halt: &Halt,
     }
     let mut picked = picker.finish();
     if halt.is_called() {
-        picked.warnings.push("the tree is very large: not all of it was looked at; list a part of it".to_owned());
+        picked.warnings.push(
+            "the tree is very large: not all of it was looked at; list a part of it".to_owned(),
+        );
     }
     let (items, shown, last) = picked.fit(budget.saturating_sub(FRAME_BYTES));
     let halted = halt.is_called();
     let truncated = picked.total > picked.before + shown || halted;
     let next_cursor = match last {
         // Where not all was looked at, something may stand before the last entry: going on after it would skip that.
-        Some(path) if truncated && !halted && job.sorted_by_name => Some(job.question.cursor(&path, 0)),
+        Some(path) if truncated && !halted && job.sorted_by_name => {
+            Some(job.question.cursor(&path, 0))
+        }
         _ => None,
     };
     Ok(Reply {

@@ -148,10 +148,14 @@ impl Args {
             ));
         }
         if decoding == Decoding::Base64 && (lines || self.line_numbers == Some(true)) {
-            return Err(Error::invalid_arguments("base64 has no lines: use `byte_offset` and `byte_length`"));
+            return Err(Error::invalid_arguments(
+                "base64 has no lines: use `byte_offset` and `byte_length`",
+            ));
         }
         if self.offset == Some(0) {
-            return Err(Error::invalid_arguments("`offset` counts lines from 1, or from the end when negative"));
+            return Err(Error::invalid_arguments(
+                "`offset` counts lines from 1, or from the end when negative",
+            ));
         }
         Ok(decoding)
     }
@@ -222,7 +226,11 @@ impl Tool for FileRead {
 
     fn limits(&self) -> Vec<Limit> {
         vec![
-            Limit { of: "lines", usual: Count(DEFAULT_LINES).shown(), most: "the text of a result".to_owned() },
+            Limit {
+                of: "lines",
+                usual: Count(DEFAULT_LINES).shown(),
+                most: "the text of a result".to_owned(),
+            },
             Limit::text(MAX_BYTES),
             Limit::fixed("an image that is shown", Bytes(MAX_IMAGE_BYTES)),
             Limit::fixed("a file whose etag is of its content", Bytes(super::content::WHOLE_BYTES)),
@@ -235,7 +243,11 @@ impl Tool for FileRead {
         Ok(Plan::default())
     }
 
-    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let args: Args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
             let work = tokio::task::spawn_blocking(move || {
@@ -248,13 +260,20 @@ impl Tool for FileRead {
                 };
                 read(content, &args, stored, cx.budget, &cx.cancel)
             });
-            work.await.map_err(|error| Error::internal("the read ended unexpectedly").source(error))?
+            work.await
+                .map_err(|error| Error::internal("the read ended unexpectedly").source(error))?
         })
     }
 }
 
 /// Reads what `args` ask for. A stored output is a command's text and is never taken for a binary file.
-fn read(mut content: Content, args: &Args, stored: bool, budget: usize, cancel: &Cancel) -> Result<Output> {
+fn read(
+    mut content: Content,
+    args: &Args,
+    stored: bool,
+    budget: usize,
+    cancel: &Cancel,
+) -> Result<Output> {
     let decoding = args.validate()?;
     let mut tries = TRIES;
     loop {
@@ -298,7 +317,8 @@ impl Answer {
         let magic = mime::by_content(&survey.head).filter(|_| !stored);
         let binary = named.is_none() && !stored && (survey.found.binary || magic.is_some());
         let mut answer = Answer::about(content, &survey, magic, binary);
-        if let Some((width, height)) = magic.and_then(|mime| image::dimensions(mime, &survey.head)) {
+        if let Some((width, height)) = magic.and_then(|mime| image::dimensions(mime, &survey.head))
+        {
             (answer.reply.width, answer.reply.height) = (Some(width), Some(height));
         }
         let max = args.max_text(budget);
@@ -307,7 +327,10 @@ impl Answer {
             answer.notes.push("unchanged since it had this etag".to_owned());
         } else if decoding == Decoding::Base64 {
             answer.take_base64(content, args, max)?;
-        } else if binary && magic.is_some_and(mime::is_shown_as_image) && survey.size <= MAX_IMAGE_BYTES {
+        } else if binary
+            && magic.is_some_and(mime::is_shown_as_image)
+            && survey.size <= MAX_IMAGE_BYTES
+        {
             answer.take_image(content)?;
         } else if binary {
             answer.describe_binary(content, &survey)?;
@@ -317,7 +340,12 @@ impl Answer {
         Ok(answer)
     }
 
-    fn about(content: &Content, survey: &Survey, magic: Option<&'static str>, binary: bool) -> Answer {
+    fn about(
+        content: &Content,
+        survey: &Survey,
+        magic: Option<&'static str>,
+        binary: bool,
+    ) -> Answer {
         let mime = magic.or_else(|| mime::by_name(&content.path));
         let reply = Reply {
             path: content.path.clone(),
@@ -325,7 +353,9 @@ impl Answer {
             etag: survey.etag.clone(),
             size: survey.size,
             mtime: format_utc(content.modified()),
-            mime: mime.unwrap_or(if binary { "application/octet-stream" } else { "text/plain" }).to_owned(),
+            mime: mime
+                .unwrap_or(if binary { "application/octet-stream" } else { "text/plain" })
+                .to_owned(),
             ..Reply::default()
         };
         Answer { reply, text: String::new(), notes: Vec::new(), image: None }
@@ -334,7 +364,9 @@ impl Answer {
     fn take_base64(&mut self, content: &Content, args: &Args, max: usize) -> Result<()> {
         let from = args.byte_offset.unwrap_or(0);
         let most = max / 4 * 3;
-        let wanted = args.byte_length.map_or(usize::MAX, |length| usize::try_from(length).unwrap_or(usize::MAX));
+        let wanted = args
+            .byte_length
+            .map_or(usize::MAX, |length| usize::try_from(length).unwrap_or(usize::MAX));
         let mut bytes = content.read(from, most.min(wanted))?;
         let end = from + bytes.len() as u64;
         self.mask(content, from, &mut bytes)?;
@@ -344,7 +376,10 @@ impl Answer {
         self.reply.truncated = wanted > most && end < self.reply.size;
         if end < self.reply.size && !bytes.is_empty() {
             self.reply.next_byte_offset = Some(end);
-            self.notes.push(format!("base64 of bytes {from}-{end} of {}; next byte_offset {end}", self.reply.size));
+            self.notes.push(format!(
+                "base64 of bytes {from}-{end} of {}; next byte_offset {end}",
+                self.reply.size
+            ));
         }
         Ok(())
     }
@@ -377,7 +412,9 @@ impl Answer {
         // A name of the workspace's is not handed on as a part of a command.
         let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._".contains(&byte));
         let from = if plain { self.reply.path.as_str() } else { "IN" };
-        format!("shell.exec `magick {from} {how} small.png` (or ffmpeg, or Python with Pillow), then file.read it.")
+        format!(
+            "shell.exec `magick {from} {how} small.png` (or ffmpeg, or Python with Pillow), then file.read it."
+        )
     }
 
     fn describe_binary(&mut self, content: &Content, survey: &Survey) -> Result<()> {
@@ -424,9 +461,19 @@ impl Answer {
             reply.total_lines = Some(found.lines);
             reply.final_newline = Some(found.final_newline);
         }
-        let Excerpt { text, start_line, end_line, byte_offset, truncated, next_offset, next_byte_offset, .. } = excerpt;
+        let Excerpt {
+            text,
+            start_line,
+            end_line,
+            byte_offset,
+            truncated,
+            next_offset,
+            next_byte_offset,
+            ..
+        } = excerpt;
         (reply.start_line, reply.end_line, reply.byte_offset) = (start_line, end_line, byte_offset);
-        (reply.truncated, reply.next_offset, reply.next_byte_offset) = (truncated, next_offset, next_byte_offset);
+        (reply.truncated, reply.next_offset, reply.next_byte_offset) =
+            (truncated, next_offset, next_byte_offset);
         reply.lossy = excerpt.lossy;
         reply.long_lines_cut = excerpt.line_cut.then_some(1);
         self.text = text;
@@ -448,9 +495,15 @@ impl Answer {
                 notes.push(format!("lines {start}-{end}{total}"));
             }
         } else if self.text.is_empty() {
-            notes.push(format!("nothing there: {} bytes, {} lines", reply.size, reply.total_lines.unwrap_or(0)));
+            notes.push(format!(
+                "nothing there: {} bytes, {} lines",
+                reply.size,
+                reply.total_lines.unwrap_or(0)
+            ));
         }
-        if let (true, Some(next)) = (line_cut || reply.next_offset.is_none(), reply.next_byte_offset) {
+        if let (true, Some(next)) =
+            (line_cut || reply.next_offset.is_none(), reply.next_byte_offset)
+        {
             notes.push(format!("{} bytes in all; next byte_offset {next}", reply.size));
         }
         if let Some(next) = reply.next_offset {
@@ -487,7 +540,8 @@ impl Answer {
 
 /// The one thing a file can be too large for.
 fn too_large_for(what: &str) -> Error {
-    Error::new(Kind::TooLarge, format!("the file is too large {what}")).hint("Use `byte_offset` and `byte_length`.")
+    Error::new(Kind::TooLarge, format!("the file is too large {what}"))
+        .hint("Use `byte_offset` and `byte_length`.")
 }
 
 #[cfg(test)]

@@ -199,13 +199,18 @@ impl Tool for FileReplace {
         Ok(Plan::default())
     }
 
-    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let args: Args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
             let cancel = cx.cancel.clone();
             let work = turn::blocking(&cancel, "the edit ended unexpectedly", move || {
                 let mut reply = replace(&cx.workspace, &args, &cx.cancel)?;
-                (reply.diff_truncated, reply.output) = diff::fit(&mut reply.diff, &cx.session.outputs);
+                (reply.diff_truncated, reply.output) =
+                    diff::fit(&mut reply.diff, &cx.session.outputs);
                 reply.fit(cx.budget, &cx.session.outputs);
                 Ok(reply)
             });
@@ -225,9 +230,10 @@ impl Args {
     /// Checks what the schema alone cannot say.
     fn compile(&self) -> Result<Vec<Edit>> {
         if self.edits.is_empty() || self.edits.len() > MAX_EDITS {
-            return Err(
-                Error::invalid_arguments(format!("`edits` must hold 1 to {MAX_EDITS} edits")).with("argument", "edits")
-            );
+            return Err(Error::invalid_arguments(format!(
+                "`edits` must hold 1 to {MAX_EDITS} edits"
+            ))
+            .with("argument", "edits"));
         }
         if self.glob.is_some() {
             self.check_glob()?;
@@ -244,9 +250,8 @@ impl Args {
                 .with("argument", "total_expected"));
         }
         if self.if_match.is_some() {
-            return Err(
-                Error::invalid_arguments("`if_match` is for one file, not for `glob`").with("argument", "if_match")
-            );
+            return Err(Error::invalid_arguments("`if_match` is for one file, not for `glob`")
+                .with("argument", "if_match"));
         }
         Ok(())
     }
@@ -284,8 +289,12 @@ impl Reply {
             fits
         });
         let fits = fits.count();
-        let list: String =
-            self.files.iter().filter_map(|file| serde_json::to_string(file).ok()).map(|line| line + "\n").collect();
+        let list: String = self
+            .files
+            .iter()
+            .filter_map(|file| serde_json::to_string(file).ok())
+            .map(|line| line + "\n")
+            .collect();
         self.files_output = diff::keep(&list, outputs);
         self.files_omitted = (self.files.len() - fits) as u64;
         self.files.truncate(fits);
@@ -294,7 +303,9 @@ impl Reply {
     fn place(&self) -> String {
         match self.etag {
             Some(_) => self.path.clone(),
-            None => format!("{} files of {}", self.files.len() as u64 + self.files_omitted, self.path),
+            None => {
+                format!("{} files of {}", self.files.len() as u64 + self.files_omitted, self.path)
+            }
         }
     }
 

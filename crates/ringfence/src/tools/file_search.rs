@@ -148,7 +148,9 @@ struct Job {
 
 impl Args {
     fn timeout(&self) -> Duration {
-        self.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis).clamp(Duration::from_millis(1), MAX_TIMEOUT)
+        self.timeout_ms
+            .map_or(DEFAULT_TIMEOUT, Duration::from_millis)
+            .clamp(Duration::from_millis(1), MAX_TIMEOUT)
     }
 
     fn job(&self, arguments: &Map<String, Value>) -> Result<Job> {
@@ -158,7 +160,9 @@ impl Args {
         let selection = Selection::new(globs, excluded, self.file_type.as_deref())?;
         let question = Question::of(NAME, arguments);
         let after = self.cursor.as_ref().map(|cursor| question.place(cursor)).transpose()?;
-        let lines = |wanted: Option<u64>| usize::try_from(wanted.unwrap_or(0).min(MAX_CONTEXT)).unwrap_or(0);
+        let lines = |wanted: Option<u64>| {
+            usize::try_from(wanted.unwrap_or(0).min(MAX_CONTEXT)).unwrap_or(0)
+        };
         let multiline = self.multiline.unwrap_or(false);
         let mode = self.output.unwrap_or_default();
         Ok(Job {
@@ -178,8 +182,10 @@ impl Args {
                 after: if mode == Mode::Content { lines(self.after) } else { 0 },
                 max_per_file: self.max_per_file.map(|most| most.max(1)),
             },
-            max_results: usize::try_from(self.max_results.unwrap_or(DEFAULT_RESULTS).clamp(1, MAX_RESULTS))
-                .unwrap_or(1),
+            max_results: usize::try_from(
+                self.max_results.unwrap_or(DEFAULT_RESULTS).clamp(1, MAX_RESULTS),
+            )
+            .unwrap_or(1),
             timeout: self.timeout(),
             max_bytes: self.max_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(MAX_BYTES)),
             question,
@@ -253,14 +259,22 @@ impl Tool for FileSearch {
         Ok(Plan { timeout: Some(args.timeout() + SLACK), ..Plan::default() })
     }
 
-    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let arguments = call.consume().arguments;
             let args: Args = arguments::parse(&arguments, &self.spec.input_schema)?;
             let job = args.job(&arguments)?;
             let cancel = cx.cancel.clone();
             let work = turn::blocking(&cancel, "the search ended unexpectedly", move || {
-                let stored = job.path.starts_with("output:").then(|| cx.session.outputs.open(&job.path)).transpose()?;
+                let stored = job
+                    .path
+                    .starts_with("output:")
+                    .then(|| cx.session.outputs.open(&job.path))
+                    .transpose()?;
                 search(&cx.workspace, stored, &job, cx.budget, &cx.cancel)
             });
             let reply = work.await?;
@@ -313,7 +327,9 @@ fn answer(job: &Job, start: &Start, room: usize, halt: &Halt) -> (Reply, u64) {
         }
         Start::File(file, path) => {
             if seek::one_file(&job.want, file, path, &found, halt) {
-                reply.warnings.push("this is a binary file: its zero bytes were taken for line ends".to_owned());
+                reply.warnings.push(
+                    "this is a binary file: its zero bytes were taken for line ends".to_owned(),
+                );
             }
         }
     }
@@ -334,7 +350,8 @@ fn look_again(workspace: &Arc<Workspace>, job: &Job, cancel: &Cancel) -> Result<
     let Start::Tree(tree) = Tree::at(workspace, &job.path, sight)? else { return Ok(None) };
     let halt = Halt::new(cancel.clone(), Some(Instant::now() + SECOND_LOOK.min(job.timeout)));
     let found = Found::new(3, MIN_BYTES, None);
-    let want = Want { mode: Mode::Files, before: 0, after: 0, max_per_file: None, ..job.want.clone() };
+    let want =
+        Want { mode: Mode::Files, before: 0, after: 0, max_per_file: None, ..job.want.clone() };
     let seeker = Seeker::new(&want, &job.selection, tree.path(), &found, &halt);
     tree.walk(&seeker, threads(), &halt);
     let mut left_out = Reply::default();
@@ -342,7 +359,8 @@ fn look_again(workspace: &Arc<Workspace>, job: &Job, cancel: &Cancel) -> Result<
     if left_out.files_matched == 0 {
         return Ok(None);
     }
-    let names: Vec<_> = left_out.matches.iter().map(|hit| crate::base::workspace::quoted(&hit.path)).collect();
+    let names: Vec<_> =
+        left_out.matches.iter().map(|hit| crate::base::workspace::quoted(&hit.path)).collect();
     let at_least = if halt.is_called() { "at least " } else { "" };
     Ok(Some(format!(
         "{at_least}{} files that are ignored by git or hidden match, such as {}: set `gitignore: false` or `hidden: true`",

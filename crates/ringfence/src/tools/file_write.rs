@@ -166,7 +166,10 @@ impl Tool for FileWrite {
     }
 
     fn limits(&self) -> Vec<Limit> {
-        vec![Limit::fixed("a diff in the result", Bytes(super::diff::MAX_DIFF as u64)), Limit::time(self.spec.timeout)]
+        vec![
+            Limit::fixed("a diff in the result", Bytes(super::diff::MAX_DIFF as u64)),
+            Limit::time(self.spec.timeout),
+        ]
     }
 
     fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Plan> {
@@ -174,22 +177,34 @@ impl Tool for FileWrite {
         Ok(Plan::default())
     }
 
-    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move {
             let args: Args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
             let work = tokio::task::spawn_blocking(move || {
                 let mut reply = write(&cx.workspace, &args, &cx.cancel)?;
-                (reply.diff_truncated, reply.output) = diff::fit(&mut reply.diff, &cx.session.outputs);
+                (reply.diff_truncated, reply.output) =
+                    diff::fit(&mut reply.diff, &cx.session.outputs);
                 Ok::<_, Error>(reply)
             });
-            let reply = work.await.map_err(|error| Error::internal("the write ended unexpectedly").source(error))??;
+            let reply = work
+                .await
+                .map_err(|error| Error::internal("the write ended unexpectedly").source(error))??;
             Ok(reply.into_output())
         })
     }
 }
 
 /// Writes bytes that another tool has made, as a caller's own write of them would be.
-pub fn write_base64(workspace: &Workspace, path: String, content: String, cancel: &Cancel) -> Result<Reply> {
+pub fn write_base64(
+    workspace: &Workspace,
+    path: String,
+    content: String,
+    cancel: &Cancel,
+) -> Result<Reply> {
     let (encoding, diff) = (Some(InEncoding::Base64), Some(Diff::None));
     write(workspace, &Args { path, content, encoding, diff, ..Args::default() }, cancel)
 }
@@ -203,11 +218,13 @@ enum Input<'a> {
 impl Args {
     fn input(&self) -> Result<Input<'_>> {
         match self.encoding.unwrap_or_default() {
-            InEncoding::Base64 => STANDARD.decode(&self.content).map(Input::Bytes).map_err(|error| {
-                Error::invalid_arguments("the argument `content` is not base64")
-                    .with("argument", "content")
-                    .source(error)
-            }),
+            InEncoding::Base64 => {
+                STANDARD.decode(&self.content).map(Input::Bytes).map_err(|error| {
+                    Error::invalid_arguments("the argument `content` is not base64")
+                        .with("argument", "content")
+                        .source(error)
+                })
+            }
             InEncoding::Keep | InEncoding::Utf8 => Ok(Input::Text(&self.content)),
         }
     }
@@ -232,7 +249,9 @@ fn write(workspace: &Workspace, args: &Args, cancel: &Cancel) -> Result<Reply> {
         };
         let (path, target, existing) = match place {
             Place::NoParent { path } => (path, None, None),
-            Place::Ready { dir, name, path, existing } => (path, Some((Arc::new(dir), name)), existing),
+            Place::Ready { dir, name, path, existing } => {
+                (path, Some((Arc::new(dir), name)), existing)
+            }
         };
         let old = existing.map(|object| Existing::look(object, HOLD_BYTES, cancel)).transpose()?;
         let job = Job::new(args, &input, path, old)?;
@@ -250,9 +269,12 @@ fn write(workspace: &Workspace, args: &Args, cancel: &Cancel) -> Result<Reply> {
             }
         }
     }
-    Err(Error::new(Kind::Conflict, format!("{} keeps changing while it is written", quoted(&args.path)))
-        .reason("busy")
-        .hint("Stop whatever writes it, or try again."))
+    Err(Error::new(
+        Kind::Conflict,
+        format!("{} keeps changing while it is written", quoted(&args.path)),
+    )
+    .reason("busy")
+    .hint("Stop whatever writes it, or try again."))
 }
 
 /// One attempt, decided down to the byte before anything is touched.
@@ -268,7 +290,12 @@ struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    fn new(args: &'a Args, input: &Input<'_>, path: String, old: Option<Existing>) -> Result<Job<'a>> {
+    fn new(
+        args: &'a Args,
+        input: &Input<'_>,
+        path: String,
+        old: Option<Existing>,
+    ) -> Result<Job<'a>> {
         check_preconditions(args, old.as_ref(), &path)?;
         let append = args.mode == Some(Mode::Append) && old.is_some();
         let (bytes, encoding, text) = match input {
@@ -315,7 +342,12 @@ impl<'a> Job<'a> {
         Ok(etag.map(|etag| self.reply(Some(etag))))
     }
 
-    fn create(&self, dir: &Arc<OwnedFd>, name: &OsString, cancel: &Cancel) -> Result<Option<String>> {
+    fn create(
+        &self,
+        dir: &Arc<OwnedFd>,
+        name: &OsString,
+        cancel: &Cancel,
+    ) -> Result<Option<String>> {
         let mode = if self.args.executable == Some(true) { 0o777 } else { 0o666 };
         let mut temporary = Temporary::create(dir, name, &self.path, mode)?;
         temporary.write(&self.bytes, cancel)?;
@@ -327,7 +359,13 @@ impl<'a> Job<'a> {
         }
     }
 
-    fn replace(&self, old: &Existing, dir: &Arc<OwnedFd>, name: &OsString, cancel: &Cancel) -> Result<Option<String>> {
+    fn replace(
+        &self,
+        old: &Existing,
+        dir: &Arc<OwnedFd>,
+        name: &OsString,
+        cancel: &Cancel,
+    ) -> Result<Option<String>> {
         let temporary = old.stage(dir, name, &self.bytes, self.new_mode(old), cancel)?;
         let etag = self.new_etag(&temporary)?;
         if !old.holds_still()? {
@@ -366,7 +404,9 @@ impl<'a> Job<'a> {
 
     fn preview(self) -> Reply {
         let etag = match &self.old {
-            Some(old) if self.append => old.content.bytes().map(|bytes| etag_of(&[bytes, &self.bytes].concat())),
+            Some(old) if self.append => {
+                old.content.bytes().map(|bytes| etag_of(&[bytes, &self.bytes].concat()))
+            }
             _ => (self.bytes.len() as u64 <= WHOLE_BYTES).then(|| etag_of(&self.bytes)),
         };
         self.reply(etag)
@@ -415,14 +455,23 @@ fn wanted_eol(args: &Args, old: Option<&Existing>) -> Eol {
     match args.eol.unwrap_or_default() {
         InEol::Lf => Eol::Lf,
         InEol::Crlf => Eol::Crlf,
-        InEol::Keep => old.filter(|old| old.is_text()).map_or(Eol::None, |old| old.survey.found.eol),
+        InEol::Keep => {
+            old.filter(|old| old.is_text()).map_or(Eol::None, |old| old.survey.found.eol)
+        }
     }
 }
 
 /// The text as the file is to hold it. What the file's encoding cannot say is an error, not a question mark.
-fn encode(args: &Args, text: &str, old: Option<&Existing>, append: bool) -> Result<(Vec<u8>, &'static Encoding)> {
+fn encode(
+    args: &Args,
+    text: &str,
+    old: Option<&Existing>,
+    append: bool,
+) -> Result<(Vec<u8>, &'static Encoding)> {
     let keep = args.encoding.unwrap_or_default() == InEncoding::Keep;
-    if let Some(old) = old.filter(|old| append && !keep && old.is_text() && old.survey.found.encoding != UTF_8) {
+    if let Some(old) =
+        old.filter(|old| append && !keep && old.is_text() && old.survey.found.encoding != UTF_8)
+    {
         let encoding = old.survey.found.encoding.name();
         return Err(Error::invalid_arguments(format!(
             "the file is in {encoding}: UTF-8 at its end would be no text there"
@@ -431,13 +480,18 @@ fn encode(args: &Args, text: &str, old: Option<&Existing>, append: bool) -> Resu
         .hint("Use encoding keep to append in the file's own, or overwrite it as a whole.")
         .with("encoding", encoding.to_ascii_lowercase()));
     }
-    let Some(old) = old.filter(|old| keep && old.is_text()) else { return Ok((text.as_bytes().to_vec(), UTF_8)) };
+    let Some(old) = old.filter(|old| keep && old.is_text()) else {
+        return Ok((text.as_bytes().to_vec(), UTF_8));
+    };
     let encoding = old.survey.found.encoding;
     let body = text::encode(encoding, text).ok_or_else(|| {
-        Error::invalid_arguments(format!("the file is in {}, which cannot express this text", encoding.name()))
-            .reason("encoding_error")
-            .hint("Use encoding utf-8 to turn the file into UTF-8, or leave those characters out.")
-            .with("encoding", encoding.name().to_ascii_lowercase())
+        Error::invalid_arguments(format!(
+            "the file is in {}, which cannot express this text",
+            encoding.name()
+        ))
+        .reason("encoding_error")
+        .hint("Use encoding utf-8 to turn the file into UTF-8, or leave those characters out.")
+        .with("encoding", encoding.name().to_ascii_lowercase())
     })?;
     let marked = old.survey.bom > 0 && !append && !text.starts_with('\u{feff}');
     Ok((if marked { [text::mark(encoding), &body].concat() } else { body }, encoding))

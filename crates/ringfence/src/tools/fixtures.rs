@@ -53,7 +53,11 @@ impl Tool for Fixture {
         Ok(Plan::default())
     }
 
-    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
         (self.body)(Call { cx, prepared: call.consume() })
     }
 }
@@ -76,7 +80,12 @@ fn fixture(name: &str, description: &str, properties: Value, body: Body) -> Arc<
     with_schema(name, description, schema, body)
 }
 
-fn with_schema(name: &str, description: &str, input_schema: Map<String, Value>, body: Body) -> Arc<dyn Tool> {
+fn with_schema(
+    name: &str,
+    description: &str,
+    input_schema: Map<String, Value>,
+    body: Body,
+) -> Arc<dyn Tool> {
     let spec = Spec {
         name: name.to_owned(),
         title: name.replace('_', " "),

@@ -22,7 +22,8 @@ fn little(bytes: &[u8], at: usize, length: usize) -> Option<u32> {
 
 /// Segment after segment, until the one that begins a frame.
 fn jpeg(bytes: &[u8]) -> Option<(u32, u32)> {
-    let two = |at: usize| Some(u32::from(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?)));
+    let two =
+        |at: usize| Some(u32::from(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?)));
     let mut at = 2;
     loop {
         let marker = bytes.get(at..at + 2)?;
@@ -33,7 +34,9 @@ fn jpeg(bytes: &[u8]) -> Option<(u32, u32)> {
             // Padding, and markers that stand alone.
             0xff => at += 1,
             0x01 | 0xd0..=0xd8 => at += 2,
-            0xc0..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf => return Some((two(at + 7)?, two(at + 5)?)),
+            0xc0..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf => {
+                return Some((two(at + 7)?, two(at + 5)?));
+            }
             0xd9 | 0xda => return None,
             _ => at += 2 + usize::try_from(two(at + 2)?.max(2)).ok()?,
         }
@@ -58,14 +61,23 @@ mod tests {
 
     #[test]
     fn sizes_are_found_and_nonsense_is_not_believed() {
-        let png = [&b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"[..], &[0, 0, 7, 0xd0, 0, 0, 3, 0xe8]].concat();
+        let png =
+            [&b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"[..], &[0, 0, 7, 0xd0, 0, 0, 3, 0xe8]].concat();
         assert_eq!(dimensions("image/png", &png), Some((2000, 1000)));
         assert_eq!(dimensions("image/gif", b"GIF89a\x20\x03\x58\x02"), Some((800, 600)));
-        let jpeg = b"\xff\xd8\xff\xe0\0\x04ab\xff\xff\xdb\0\x03x\xff\xc2\0\x11\x08\x02\x58\x03\x20\x03";
+        let jpeg =
+            b"\xff\xd8\xff\xe0\0\x04ab\xff\xff\xdb\0\x03x\xff\xc2\0\x11\x08\x02\x58\x03\x20\x03";
         assert_eq!(dimensions("image/jpeg", jpeg), Some((800, 600)));
-        let webp = |kind: &[u8], rest: &[u8]| [&b"RIFF\0\0\0\0WEBP"[..], kind, b"\0\0\0\0", rest].concat();
-        assert_eq!(dimensions("image/webp", &webp(b"VP8X", &[0, 0, 0, 0, 0x1f, 3, 0, 0x57, 2, 0])), Some((800, 600)));
-        assert_eq!(dimensions("image/webp", &webp(b"VP8L", &[0x2f, 0x1f, 0xc3, 0x95, 0])), Some((800, 600)));
+        let webp =
+            |kind: &[u8], rest: &[u8]| [&b"RIFF\0\0\0\0WEBP"[..], kind, b"\0\0\0\0", rest].concat();
+        assert_eq!(
+            dimensions("image/webp", &webp(b"VP8X", &[0, 0, 0, 0, 0x1f, 3, 0, 0x57, 2, 0])),
+            Some((800, 600))
+        );
+        assert_eq!(
+            dimensions("image/webp", &webp(b"VP8L", &[0x2f, 0x1f, 0xc3, 0x95, 0])),
+            Some((800, 600))
+        );
         let lossy = [0, 0, 0, 0x9d, 1, 0x2a, 0x20, 3, 0x58, 2];
         assert_eq!(dimensions("image/webp", &webp(b"VP8 ", &lossy)), Some((800, 600)));
         for (mime, whole) in [("image/png", png.as_slice()), ("image/jpeg", jpeg)] {

@@ -72,7 +72,12 @@ impl Limits {
 }
 
 /// The hint for a command that failed with this output and these denials.
-pub fn hint(cx: &RunCx, profile: Profile, output: &[&str], denials: &[Map<String, Value>]) -> Option<String> {
+pub fn hint(
+    cx: &RunCx,
+    profile: Profile,
+    output: &[&str],
+    denials: &[Map<String, Value>],
+) -> Option<String> {
     match profile {
         Profile::None => None,
         _ => Limits::of(cx).explain(output, denials),
@@ -88,7 +93,8 @@ fn protected_files() -> Vec<&'static str> {
 impl Limits {
     fn explain(&self, output: &[&str], denials: &[Map<String, Value>]) -> Option<String> {
         let text: Vec<String> = output.iter().map(|text| tail(text).to_lowercase()).collect();
-        let says = |words: &[&str]| text.iter().any(|text| words.iter().any(|word| text.contains(word)));
+        let says =
+            |words: &[&str]| text.iter().any(|text| words.iter().any(|word| text.contains(word)));
         let wanted = Wanted::of(denials);
         // A directory stands in for a protected file that is missing.
         let at_stand_in = says(IS_DIRECTORY) && says(&protected_files());
@@ -121,7 +127,9 @@ impl Limits {
                 .to_owned(),
         };
         if !self.refused_roots.is_empty() {
-            let roots = list(self.refused_roots.iter().map(|root| format!("{:?}", root.display().to_string())));
+            let roots = list(
+                self.refused_roots.iter().map(|root| format!("{:?}", root.display().to_string())),
+            );
             hint.push_str(&format!(
                 " The client asked to write {roots}, outside the workspace; the operator can open that with `writable = \
                  [{roots}]` under [sandbox]."
@@ -170,18 +178,26 @@ struct Wanted {
 impl Wanted {
     fn of(denials: &[Map<String, Value>]) -> Wanted {
         let mut wanted = Wanted::default();
-        let text =
-            |denial: &'_ Map<String, Value>, key: &str| denial.get(key).and_then(Value::as_str).map(str::to_owned);
-        let network = denials.iter().filter(|denial| text(denial, "kind").as_deref() == Some("network"));
+        let text = |denial: &'_ Map<String, Value>, key: &str| {
+            denial.get(key).and_then(Value::as_str).map(str::to_owned)
+        };
+        let network =
+            denials.iter().filter(|denial| text(denial, "kind").as_deref() == Some("network"));
         for name in network.filter_map(|denial| text(denial, "name")) {
             let host = name.rsplit_once(':').map_or(name.as_str(), |(host, _)| host);
-            let (list, entry) = match host.parse::<IpAddr>().is_ok() || name.parse::<SocketAddr>().is_ok() {
-                true => (&mut wanted.addresses, name.as_str()),
-                false => (&mut wanted.names, host),
-            };
+            let (list, entry) =
+                match host.parse::<IpAddr>().is_ok() || name.parse::<SocketAddr>().is_ok() {
+                    true => (&mut wanted.addresses, name.as_str()),
+                    false => (&mut wanted.names, host),
+                };
             // "…" stands for all that were not told apart, and what is no plain name may try to be something else.
-            let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
-            if entry.contains('.') && entry.chars().all(is_plain) && !list.iter().any(|known| known == entry) {
+            let is_plain = |c: char| {
+                c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']')
+            };
+            if entry.contains('.')
+                && entry.chars().all(is_plain)
+                && !list.iter().any(|known| known == entry)
+            {
                 list.push(entry.to_owned());
             }
         }
@@ -203,7 +219,8 @@ impl Wanted {
         let quoted = |names: &[String]| list(names.iter().map(|name| format!("\"{name}\"")));
         let mut keys = Vec::new();
         if !self.names.is_empty() || self.addresses.is_empty() {
-            let names = if self.names.is_empty() { "\"HOST\"".to_owned() } else { quoted(&self.names) };
+            let names =
+                if self.names.is_empty() { "\"HOST\"".to_owned() } else { quoted(&self.names) };
             keys.push(format!("`allow_domains = [{names}]`"));
         }
         if !self.addresses.is_empty() {
@@ -245,9 +262,16 @@ mod tests {
     #[test]
     fn ordinary_failures_get_no_hint() {
         for network in [Network::Off, Network::Proxied, Network::All] {
-            assert_eq!(limits(network).explain(&["error: 2 tests failed", "No such file or directory"], &[]), None);
+            assert_eq!(
+                limits(network)
+                    .explain(&["error: 2 tests failed", "No such file or directory"], &[]),
+                None
+            );
         }
-        assert_eq!(limits(Network::All).explain(&["", "Could not resolve host: example.com"], &[]), None);
+        assert_eq!(
+            limits(Network::All).explain(&["", "Could not resolve host: example.com"], &[]),
+            None
+        );
     }
 
     #[test]
@@ -273,12 +297,17 @@ mod tests {
     #[test]
     fn who_set_a_limit_decides_where_it_is_opened() {
         let read_only = &["", "touch: cannot touch 'x': Read-only file system"];
-        let entry = Limits { declares_no_writes: true, section: "[mcp.lint]".to_owned(), ..limits(Network::Off) };
+        let entry = Limits {
+            declares_no_writes: true,
+            section: "[mcp.lint]".to_owned(),
+            ..limits(Network::Off)
+        };
         let hint = entry.explain(read_only, &[]).unwrap();
         assert!(hint.contains("side_effects = [\"filesystem_write\"]` under [mcp.lint]"), "{hint}");
 
         let mode = Some("read-only".to_owned());
-        let client = Limits { read_only_by_client: true, client_mode: mode.clone(), ..limits(Network::Off) };
+        let client =
+            Limits { read_only_by_client: true, client_mode: mode.clone(), ..limits(Network::Off) };
         let hint = client.explain(read_only, &[]).unwrap();
         assert!(hint.contains("`read-only`") && hint.contains("Change it in the client"), "{hint}");
 
@@ -295,7 +324,9 @@ mod tests {
     fn only_the_end_of_a_long_output_is_looked_at() {
         let long = format!("Connection refused{}", "é".repeat(TAIL_BYTES));
         assert_eq!(limits(Network::Off).explain(&[&long, ""], &[]), None);
-        let hint = limits(Network::Off).explain(&["", "connect ECONNREFUSED 127.0.0.1:5432"], &[]).unwrap();
+        let hint = limits(Network::Off)
+            .explain(&["", "connect ECONNREFUSED 127.0.0.1:5432"], &[])
+            .unwrap();
         assert!(hint.contains("localhost is the session's own"), "{hint}");
     }
 }

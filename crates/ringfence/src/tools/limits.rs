@@ -57,7 +57,11 @@ impl Limit {
 
     /// Text of a result: the client's budget, unless more is asked for.
     pub fn text(most: usize) -> Limit {
-        Limit { of: "text of a result", usual: "the client's budget".to_owned(), most: Bytes(most as u64).shown() }
+        Limit {
+            of: "text of a result",
+            usual: "the client's budget".to_owned(),
+            most: Bytes(most as u64).shown(),
+        }
     }
 
     /// Time, up to what the operator allows.
@@ -79,7 +83,8 @@ mod tests {
     fn overview() -> String {
         let scratch = Scratch::new();
         let flags = Flags { root: Some(scratch.path().join("root")), ..Flags::default() };
-        let config = resolve(&flags, &Env::new([("HOME", "/nonexistent")], scratch.dir("project"))).unwrap();
+        let config =
+            resolve(&flags, &Env::new([("HOME", "/nonexistent")], scratch.dir("project"))).unwrap();
         let tools: Vec<std::sync::Arc<dyn Tool>> = TOOLS.iter().map(|make| make(&config)).collect();
         let mut text = String::from(
             "\n| tool | scope | side effects | read-only / destructive / idempotent / open world | progress | listed in |\n|---|---|---|---|---|---|\n",
@@ -88,7 +93,8 @@ mod tests {
         for tool in &tools {
             let spec = tool.spec();
             let hints = &spec.hints;
-            let effects = if spec.effects.is_empty() { "–".to_owned() } else { spec.effects.join(", ") };
+            let effects =
+                if spec.effects.is_empty() { "–".to_owned() } else { spec.effects.join(", ") };
             let sets = match spec.name.as_str() {
                 "shell" => "shell, all",
                 name if UNLISTED.contains(&name) => "all",
@@ -127,14 +133,18 @@ mod tests {
             std::fs::write(path, format!("{before}{BEGIN}{made}{END}{after}")).unwrap();
             return;
         }
-        assert_eq!(now, made, "docs/tools.md is not what the code says; RINGFENCE_BLESS=1 writes it anew");
+        assert_eq!(
+            now, made,
+            "docs/tools.md is not what the code says; RINGFENCE_BLESS=1 writes it anew"
+        );
     }
 
     #[test]
     fn every_tool_has_limits() {
         let scratch = Scratch::new();
         let flags = Flags { root: Some(scratch.path().join("root")), ..Flags::default() };
-        let config = resolve(&flags, &Env::new([("HOME", "/nonexistent")], scratch.dir("project"))).unwrap();
+        let config =
+            resolve(&flags, &Env::new([("HOME", "/nonexistent")], scratch.dir("project"))).unwrap();
         for tool in TOOLS.iter().map(|make| make(&config)) {
             assert!(!tool.limits().is_empty(), "{} has no limits", tool.spec().name);
         }

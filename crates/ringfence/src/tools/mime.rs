@@ -43,7 +43,10 @@ pub fn by_content(head: &[u8]) -> Option<&'static str> {
 
 pub fn by_name(path: &str) -> Option<&'static str> {
     let (_, extension) = path.rsplit_once('.')?;
-    EXTENSIONS.iter().find(|(known, _)| extension.eq_ignore_ascii_case(known)).map(|(_, mime)| *mime)
+    EXTENSIONS
+        .iter()
+        .find(|(known, _)| extension.eq_ignore_ascii_case(known))
+        .map(|(_, mime)| *mime)
 }
 
 /// The formats that models are shown as images.

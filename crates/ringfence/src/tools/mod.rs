@@ -191,7 +191,13 @@ pub struct RunCx {
 impl RunCx {
     /// What its commands run in.
     pub fn cell(&self, launcher: &Launcher) -> Result<Arc<Cell>> {
-        Cell::of_call(&self.session, &self.config, launcher, self.ground.as_deref(), &self.workspace)
+        Cell::of_call(
+            &self.session,
+            &self.config,
+            launcher,
+            self.ground.as_deref(),
+            &self.workspace,
+        )
     }
 
     /// Asks a human in mid-run about one step of this call. The clock stands still meanwhile.
@@ -259,11 +265,19 @@ pub trait Tool: Send + Sync + 'static {
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan>;
 
     /// Runs the call. The grant is consumed, so it can be used once.
-    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>>;
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>>;
 }
 
 /// What a call gets that says nothing itself: the session's choice over the tool's own.
-fn defaults((session, shape): (&Session, &Shape), cwd: Option<&Path>, env: Vec<(String, String)>) -> Value {
+fn defaults(
+    (session, shape): (&Session, &Shape),
+    cwd: Option<&Path>,
+    env: Vec<(String, String)>,
+) -> Value {
     let below = shape.cwd.as_deref().map(Path::new).or(cwd).unwrap_or(Path::new(""));
     let show = |(name, value): (String, String)| {
         let value = if is_sensitive(&name) { "[set]".to_owned() } else { shown_value(&value) };

@@ -19,7 +19,8 @@ impl Own {
         for (word, shown) in words.iter().zip(&mut shown) {
             let holds = |secret: &Secret| {
                 let value = secret.expose();
-                !value.is_empty() && word.as_bytes().windows(value.len()).any(|window| window == value)
+                !value.is_empty()
+                    && word.as_bytes().windows(value.len()).any(|window| window == value)
             };
             if let Some((name, _)) = self.0.iter().find(|(_, secret)| holds(secret)) {
                 *shown = format!("[secret:{name}]");
@@ -35,7 +36,10 @@ mod tests {
 
     #[test]
     fn words_that_hold_a_short_value_are_not_shown() {
-        let own = Own(vec![("PIN".to_owned(), Secret::new("4711")), ("NONE".to_owned(), Secret::new(""))]);
+        let own = Own(vec![
+            ("PIN".to_owned(), Secret::new("4711")),
+            ("NONE".to_owned(), Secret::new("")),
+        ]);
         let words = ["login", "4711", "--pin=4711", "471"].map(str::to_owned);
         assert_eq!(own.words(&words), ["login", "[secret:PIN]", "[secret:PIN]", "471"]);
         assert_eq!(Own::default().words(&words), words);

@@ -60,7 +60,16 @@ impl Kept {
         let shown = shown.chars().take(200).map(|c| if c.is_control() { ' ' } else { c });
         let shown = shown.chain(is_cut.then_some('…')).collect();
         let line = line.map(|line| Arc::new(tokio::sync::Mutex::new(line)));
-        Kept { id, what, shown, began: SystemTime::now(), since: Instant::now(), started, line, turn: Mutex::default() }
+        Kept {
+            id,
+            what,
+            shown,
+            began: SystemTime::now(),
+            since: Instant::now(),
+            started,
+            line,
+            turn: Mutex::default(),
+        }
     }
 
     pub fn age(&self) -> Duration {
@@ -95,8 +104,11 @@ impl Runs {
         if self.has_room() {
             return Ok(());
         }
-        Err(Error::new(Kind::ResourceExhausted, format!("{RUNNING} commands and shells go on in this session already"))
-            .hint("See them with shell.session and `op: list`; end some with `op: close`."))
+        Err(Error::new(
+            Kind::ResourceExhausted,
+            format!("{RUNNING} commands and shells go on in this session already"),
+        )
+        .hint("See them with shell.session and `op: list`; end some with `op: close`."))
     }
 
     /// The session is over, and so is everything that goes on in it. What is kept here keeps its calls, and they their
@@ -110,7 +122,8 @@ impl Runs {
         let kept = Arc::new(kept);
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, kept| !kept.started.live.is_forgotten());
-        let oldest = all.values().filter(|kept| kept.ended().is_some()).min_by_key(|kept| kept.since);
+        let oldest =
+            all.values().filter(|kept| kept.ended().is_some()).min_by_key(|kept| kept.since);
         if all.len() >= KEPT
             && let Some(id) = oldest.map(|kept| kept.id.clone())
         {

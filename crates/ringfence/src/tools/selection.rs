@@ -26,12 +26,19 @@ pub struct Selection {
 }
 
 impl Selection {
-    pub fn new(include: &[String], exclude: &[String], file_type: Option<&str>) -> Result<Selection> {
+    pub fn new(
+        include: &[String],
+        exclude: &[String],
+        file_type: Option<&str>,
+    ) -> Result<Selection> {
         // A glob that begins with `!` excludes, as ripgrep's do.
         let negated = include.iter().filter_map(|glob| glob.strip_prefix('!'));
         let exclude: Vec<&str> = exclude.iter().map(String::as_str).chain(negated).collect();
-        let include: Vec<&str> = include.iter().map(String::as_str).filter(|glob| !glob.starts_with('!')).collect();
-        let dotted = |glob: &&str| glob.split('/').any(|name| name.starts_with('.') && name != "." && name != "..");
+        let include: Vec<&str> =
+            include.iter().map(String::as_str).filter(|glob| !glob.starts_with('!')).collect();
+        let dotted = |glob: &&str| {
+            glob.split('/').any(|name| name.starts_with('.') && name != "." && name != "..")
+        };
         Ok(Selection {
             names_hidden: include.iter().any(dotted),
             include: matcher("glob", &include, true)?,
@@ -52,7 +59,11 @@ impl Selection {
 
     /// Whether a path that is not excluded is wanted.
     pub fn includes(&self, path: &[u8], is_dir: bool) -> bool {
-        let typed = || self.types.as_ref().is_none_or(|types| !types.matched(as_path(path), is_dir).is_ignore());
+        let typed = || {
+            self.types
+                .as_ref()
+                .is_none_or(|types| !types.matched(as_path(path), is_dir).is_ignore())
+        };
         matches(self.include.as_ref(), path, is_dir).unwrap_or(true) && typed()
     }
 }
@@ -96,7 +107,10 @@ fn matcher(argument: &str, globs: &[&str], contents: bool) -> Result<Option<Giti
         }
         builder.add_line(None, &line).map_err(|error| unclear(glob, error.to_string()))?;
     }
-    builder.build().map(Some).map_err(|error| wrong(format!("`{argument}` holds too much: {error}")))
+    builder
+        .build()
+        .map(Some)
+        .map_err(|error| wrong(format!("`{argument}` holds too much: {error}")))
 }
 
 fn types(name: &str) -> Result<Types> {
@@ -107,14 +121,19 @@ fn types(name: &str) -> Result<Types> {
     if !known.contains(&name) {
         let hint = match nearest(name, &known) {
             Some(near) => format!("Did you mean `{near}`?"),
-            None => "Types are ripgrep's: rust, py, js, ts, go, java, c, cpp, md, json … or use `glob`.".to_owned(),
+            None => {
+                "Types are ripgrep's: rust, py, js, ts, go, java, c, cpp, md, json … or use `glob`."
+                    .to_owned()
+            }
         };
         return Err(Error::invalid_arguments("the argument `type` names no known type of files")
             .hint(hint)
             .with("argument", "type"));
     }
     builder.select(name);
-    builder.build().map_err(|error| Error::internal("the types of files make no sense").source(error))
+    builder
+        .build()
+        .map_err(|error| Error::internal("the types of files make no sense").source(error))
 }
 
 #[cfg(test)]
@@ -128,7 +147,8 @@ mod tests {
 
     #[test]
     fn globs_are_those_of_git() {
-        let wanted = |globs: &[&str], path: &str| selection(globs, &[]).includes(path.as_bytes(), false);
+        let wanted =
+            |globs: &[&str], path: &str| selection(globs, &[]).includes(path.as_bytes(), false);
         for (glob, path, matches) in [
             ("*.rs", "a.rs", true),
             ("*.rs", "src/deep/a.rs", true),
@@ -152,7 +172,10 @@ mod tests {
         let less = selection(&["*.rs", "!gen.rs"], &["vendor/", "*.min.js"]);
         assert!(less.excludes(b"a/gen.rs", false) && less.excludes(b"x/vendor", true));
         assert!(!less.excludes(b"x/vendor", false) && less.excludes(b"a.min.js", false));
-        assert!(selection(&[".github/**"], &[]).names_hidden && !selection(&["./a/*.rs"], &[]).names_hidden);
+        assert!(
+            selection(&[".github/**"], &[]).names_hidden
+                && !selection(&["./a/*.rs"], &[]).names_hidden
+        );
     }
 
     #[test]

@@ -22,8 +22,7 @@ use crate::sandbox::{KeptCommand, Launcher, Outcome, Stdin, Stop, env};
 
 pub const NAME: &str = "shell";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
-const DESCRIPTION: &str =
-    "Runs a shell command and returns its output. You MUST provide the workdir as an absolute path.";
+const DESCRIPTION: &str = "Runs a shell command and returns its output. You MUST provide the workdir as an absolute path.";
 /// What `timeout` and its like exit with.
 const TIMED_OUT: i32 = 124;
 /// Where shells put the number of a signal.
@@ -72,14 +71,19 @@ impl Shell {
 
     fn read(&self, arguments: &Map<String, Value>) -> Result<Arguments> {
         let known = self.spec.input_schema.get("properties").and_then(Value::as_object);
-        let known = arguments.iter().filter(|(name, _)| known.is_some_and(|known| known.contains_key(*name)));
-        let known: Map<String, Value> = known.map(|(name, value)| (name.clone(), value.clone())).collect();
+        let known = arguments
+            .iter()
+            .filter(|(name, _)| known.is_some_and(|known| known.contains_key(*name)));
+        let known: Map<String, Value> =
+            known.map(|(name, value)| (name.clone(), value.clone())).collect();
         let arguments: Arguments = arguments::parse(&known, &self.spec.input_schema)?;
         if arguments.command.contains('\0') {
-            return Err(Error::invalid_arguments("a command cannot hold a NUL").hint("Pass such bytes through a file."));
+            return Err(Error::invalid_arguments("a command cannot hold a NUL")
+                .hint("Pass such bytes through a file."));
         }
         if !Path::new(&arguments.workdir).is_absolute() {
-            let message = format!("`workdir` {} is not an absolute path", quoted(&arguments.workdir));
+            let message =
+                format!("`workdir` {} is not an absolute path", quoted(&arguments.workdir));
             return Err(Error::invalid_arguments(message)
                 .hint("Give the absolute path of a directory in the workspace.")
                 .with("argument", "workdir"));
@@ -103,7 +107,8 @@ impl Shell {
         };
         let (profile, outcome) = command::run(cx, call, &self.launcher, command).await?;
         let has_failed = outcome.ended.stop.is_none() && outcome.ended.exit_code != Some(0);
-        let denials: Vec<_> = outcome.ended.denials.iter().filter_map(|denial| denial.as_object().cloned()).collect();
+        let denials: Vec<_> =
+            outcome.ended.denials.iter().filter_map(|denial| denial.as_object().cloned()).collect();
         let said = [outcome.stdout.text.as_str()];
         let hint = has_failed.then(|| likely_limit::hint(cx, profile, &said, &denials)).flatten();
         Ok(output(outcome, hint))
@@ -134,7 +139,11 @@ impl Tool for Shell {
         })
     }
 
-    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move { self.execute(&cx, call.consume()).await })
     }
 }
@@ -216,14 +225,20 @@ fn output(outcome: Outcome, hint: Option<String>) -> Output {
     };
     let mut text = outcome.stdout.text;
     let git = ended.git_changed.iter().map(|change| format!("git: {change}"));
-    let notes = ended.warnings.iter().cloned().chain(ended.kept_inside.iter().map(KeptCommand::line)).chain(git);
+    let notes = ended
+        .warnings
+        .iter()
+        .cloned()
+        .chain(ended.kept_inside.iter().map(KeptCommand::line))
+        .chain(git);
     for note in notes.chain(hint) {
         if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
         }
         text.push_str(&format!("[ringfence] {note}\n"));
     }
-    let duration = json!({"secs": ended.duration.as_secs(), "nanos": ended.duration.subsec_nanos()});
+    let duration =
+        json!({"secs": ended.duration.as_secs(), "nanos": ended.duration.subsec_nanos()});
     let reply = json!({"exit_code": exit_code, "output": text, "duration": duration, "timed_out": timed_out});
     let is_error = matches!(ended.stop, Some(Stop::Cancelled(_)));
     Output { is_error, facts, ..Output::text(reply.to_string()) }

@@ -185,9 +185,17 @@ impl Tool for ShellExec {
     fn limits(&self) -> Vec<Limit> {
         vec![
             Limit::time(DEFAULT_TIMEOUT),
-            Limit { of: "wait before `running`", usual: DEFAULT_YIELD.shown(), most: "the time".to_owned() },
+            Limit {
+                of: "wait before `running`",
+                usual: DEFAULT_YIELD.shown(),
+                most: "the time".to_owned(),
+            },
             Limit::text(command::MAX_BYTES),
-            Limit { of: "stored output", usual: "50 MB".to_owned(), most: "`[limits] output_file_bytes`".to_owned() },
+            Limit {
+                of: "stored output",
+                usual: "50 MB".to_owned(),
+                most: "`[limits] output_file_bytes`".to_owned(),
+            },
         ]
     }
 
@@ -220,7 +228,11 @@ impl Tool for ShellExec {
         })
     }
 
-    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move { self.execute(&cx, call.consume()).await })
     }
 }
@@ -231,12 +243,16 @@ impl Arguments {
         self.program()?;
         self.environment()?;
         if self.timeout_ms == Some(0) {
-            return Err(Error::invalid_arguments("`timeout_ms` is zero").hint("Leave it out for two minutes."));
+            return Err(Error::invalid_arguments("`timeout_ms` is zero")
+                .hint("Leave it out for two minutes."));
         }
         let Some(session) = &self.session else { return Ok(()) };
         let refused = |what: &str, hint: &str| Err(Error::invalid_arguments(what).hint(hint));
         if self.argv.is_some() {
-            return refused("a shell session takes `command`, not `argv`", "Give the line for bash as `command`.");
+            return refused(
+                "a shell session takes `command`, not `argv`",
+                "Give the line for bash as `command`.",
+            );
         }
         if self.stdin.is_some() {
             return refused(
@@ -267,7 +283,9 @@ impl Arguments {
     }
 
     fn timeout(&self, config: &Config) -> Duration {
-        self.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis).min(config.limits.timeout_ceiling)
+        self.timeout_ms
+            .map_or(DEFAULT_TIMEOUT, Duration::from_millis)
+            .min(config.limits.timeout_ceiling)
     }
 
     fn wait(&self) -> Duration {
@@ -293,13 +311,14 @@ impl Arguments {
     /// The program and its arguments, from whichever of the two forms was given.
     fn program(&self) -> Result<(String, Vec<String>)> {
         let (program, args) = match (&self.command, &self.argv) {
-            (Some(command), None) => (command::shell().to_owned(), vec!["-c".to_owned(), command.clone()]),
+            (Some(command), None) => {
+                (command::shell().to_owned(), vec!["-c".to_owned(), command.clone()])
+            }
             (None, Some(argv)) => match argv.split_first() {
                 Some((program, args)) if !program.is_empty() => (program.clone(), args.to_vec()),
                 _ => {
-                    return Err(
-                        Error::invalid_arguments("`argv` names no program").hint("Its first item is the program.")
-                    );
+                    return Err(Error::invalid_arguments("`argv` names no program")
+                        .hint("Its first item is the program."));
                 }
             },
             _ => {
@@ -308,13 +327,15 @@ impl Arguments {
             }
         };
         if args.iter().chain([&program]).any(|part| part.contains('\0')) {
-            return Err(Error::invalid_arguments("a command cannot hold a NUL").hint("Pass such bytes through a file."));
+            return Err(Error::invalid_arguments("a command cannot hold a NUL")
+                .hint("Pass such bytes through a file."));
         }
         Ok((program, args))
     }
 
     fn environment(&self) -> Result<Vec<(String, String)>> {
-        let given: Vec<(String, String)> = self.env.clone().unwrap_or_default().into_iter().collect();
+        let given: Vec<(String, String)> =
+            self.env.clone().unwrap_or_default().into_iter().collect();
         env::build(&given)
     }
 }

@@ -98,9 +98,10 @@ impl ShellSession {
         let mut output = arguments::reply_schema::<Reply>();
         // A result is one of the two, so it has the required fields of neither.
         output.remove("required");
-        if let (Some(Value::Object(all)), Some(Value::Object(list))) =
-            (output.get_mut("properties"), arguments::reply_schema::<Listing>().remove("properties"))
-        {
+        if let (Some(Value::Object(all)), Some(Value::Object(list))) = (
+            output.get_mut("properties"),
+            arguments::reply_schema::<Listing>().remove("properties"),
+        ) {
             all.extend(list);
         }
         let spec = Spec {
@@ -160,7 +161,11 @@ impl ShellSession {
                 runs.remove(&kept);
                 let until = Box::pin(async move { wait.passed().await });
                 let budget = Started::budget(cx, max_bytes);
-                let seen = heed(cx, kept.started.look(Look { caller: None, budget, until, gives_way: true })).await?;
+                let seen = heed(
+                    cx,
+                    kept.started.look(Look { caller: None, budget, until, gives_way: true }),
+                )
+                .await?;
                 show(cx, &kept, seen, Some(shown))
             }
         }
@@ -205,7 +210,8 @@ async fn look(
 fn show(cx: &RunCx, kept: &Kept, seen: Seen, closed: Option<bool>) -> Result<Output> {
     match seen {
         Seen::Over(outcome) => {
-            let mut facts = Facts { denials: Vec::new(), execs: None, ..command::facts(&outcome.ended) };
+            let mut facts =
+                Facts { denials: Vec::new(), execs: None, ..command::facts(&outcome.ended) };
             let mut reply = Reply::over(cx, kept.started.profile, outcome);
             if let Some(shown) = closed {
                 // That it was stopped is what was asked for.
@@ -231,14 +237,13 @@ fn list(runs: &Runs) -> Result<Output> {
         age_ms: millis(kept.age()),
     };
     let listing = Listing { runs: runs.list().into_iter().map(row).collect() };
-    let lines = listing
-        .runs
-        .iter()
-        .map(|row| format!("{} {} {} {} s: {}", row.id, row.kind, row.status, row.age_ms / 1000, row.command));
+    let lines = listing.runs.iter().map(|row| {
+        format!("{} {} {} {} s: {}", row.id, row.kind, row.status, row.age_ms / 1000, row.command)
+    });
     let text = lines.collect::<Vec<_>>().join("\n");
     let text = if text.is_empty() { "nothing goes on in this session".to_owned() } else { text };
-    let structured =
-        serde_json::to_value(listing).map_err(|e| Error::internal("the result cannot be written").source(e))?;
+    let structured = serde_json::to_value(listing)
+        .map_err(|e| Error::internal("the result cannot be written").source(e))?;
     Ok(Output::of(text, structured))
 }
 
@@ -267,7 +272,11 @@ impl Tool for ShellSession {
         Ok(Plan { asks, command, command_covers: &["input"], ..Plan::default() })
     }
 
-    fn run(self: Arc<Self>, cx: Arc<RunCx>, call: Granted<Prepared>) -> BoxFuture<'static, Result<Output>> {
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
         Box::pin(async move { self.execute(&cx, &call.consume()).await })
     }
 }
@@ -281,7 +290,8 @@ impl Arguments {
                 .with("argument", "id"));
         }
         if self.op == Op::Write && self.input.is_none() && self.eof != Some(true) {
-            return Err(Error::invalid_arguments("there is nothing to write").hint("Give `input`, or `eof: true`."));
+            return Err(Error::invalid_arguments("there is nothing to write")
+                .hint("Give `input`, or `eof: true`."));
         }
         self.signal().map(drop)
     }
@@ -289,16 +299,19 @@ impl Arguments {
     fn signal(&self) -> Result<Signal> {
         let name = self.signal.as_deref().unwrap_or("INT").to_ascii_uppercase();
         let name = name.strip_prefix("SIG").unwrap_or(&name);
-        SIGNALS.iter().find(|(known, _)| *known == name).map(|(_, signal)| *signal).ok_or_else(|| {
-            let names = SIGNALS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-            Error::invalid_arguments("`signal` names no signal that can be sent")
-                .hint(format!("It is one of {names}."))
-                .with("argument", "signal")
-        })
+        SIGNALS.iter().find(|(known, _)| *known == name).map(|(_, signal)| *signal).ok_or_else(
+            || {
+                let names = SIGNALS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+                Error::invalid_arguments("`signal` names no signal that can be sent")
+                    .hint(format!("It is one of {names}."))
+                    .with("argument", "signal")
+            },
+        )
     }
 
     fn wait(&self) -> Duration {
-        let usual = if matches!(self.op, Op::Write | Op::Signal) { AFTER_WRITE } else { DEFAULT_WAIT };
+        let usual =
+            if matches!(self.op, Op::Write | Op::Signal) { AFTER_WRITE } else { DEFAULT_WAIT };
         self.wait_ms.map_or(usual, Duration::from_millis).min(LONGEST_WAIT)
     }
 }

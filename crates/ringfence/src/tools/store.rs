@@ -10,8 +10,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{
-    AtFlags, FallocateFlags, Gid, Mode, OFlags, RenameFlags, Stat, Uid, XattrFlags, fallocate, fchmod, fchown,
-    fgetxattr, flistxattr, fsetxattr, fstat, ftruncate, linkat, openat, renameat, renameat_with, statat, unlinkat,
+    AtFlags, FallocateFlags, Gid, Mode, OFlags, RenameFlags, Stat, Uid, XattrFlags, fallocate,
+    fchmod, fchown, fgetxattr, flistxattr, fsetxattr, fstat, ftruncate, linkat, openat, renameat,
+    renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -40,8 +41,10 @@ pub struct Temporary {
 impl Temporary {
     pub fn create(dir: &Arc<OwnedFd>, target: &OsStr, path: &str, mode: u32) -> Result<Temporary> {
         let name = temporary_name(target);
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(dir, &name, flags, Mode::from_raw_mode(mode)).map_err(|errno| os_error(errno, path))?;
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(dir, &name, flags, Mode::from_raw_mode(mode))
+            .map_err(|errno| os_error(errno, path))?;
         Ok(Temporary { dir: Arc::clone(dir), name, file: File::from(file), path: path.to_owned() })
     }
 
@@ -60,7 +63,8 @@ impl Temporary {
         if (mine.st_uid, mine.st_gid) != (stat.st_uid, stat.st_gid) {
             // Only root may give files away; for anybody else the new file is theirs, as with every editor.
             let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
-            let _ = fchown(&self.file, Some(uid), Some(gid)).or_else(|_| fchown(&self.file, None, Some(gid)));
+            let _ = fchown(&self.file, Some(uid), Some(gid))
+                .or_else(|_| fchown(&self.file, None, Some(gid)));
         }
         self.set_mode(mode)
     }
@@ -75,12 +79,15 @@ impl Temporary {
 
     /// Becomes `name` unless something has that name; then nothing happens and the answer is false.
     pub fn put_new(mut self, name: &OsStr) -> Result<bool> {
-        let placed = match renameat_with(&self.dir, &self.name, &self.dir, name, RenameFlags::NOREPLACE) {
-            // Not every file system knows the flag; a hard link refuses an existing name as well.
-            Err(Errno::INVAL | Errno::NOSYS) => linkat(&self.dir, &self.name, &self.dir, name, AtFlags::empty())
-                .and_then(|()| unlinkat(&self.dir, &self.name, AtFlags::empty())),
-            renamed => renamed,
-        };
+        let placed =
+            match renameat_with(&self.dir, &self.name, &self.dir, name, RenameFlags::NOREPLACE) {
+                // Not every file system knows the flag; a hard link refuses an existing name as well.
+                Err(Errno::INVAL | Errno::NOSYS) => {
+                    linkat(&self.dir, &self.name, &self.dir, name, AtFlags::empty())
+                        .and_then(|()| unlinkat(&self.dir, &self.name, AtFlags::empty()))
+                }
+                renamed => renamed,
+            };
         match placed {
             Ok(()) => {
                 self.name.clear();
@@ -113,7 +120,9 @@ impl Temporary {
                 match linkat(&self.dir, name, &self.dir, &kept, AtFlags::empty()) {
                     Ok(()) => {}
                     // One that knows neither keeps nothing.
-                    Err(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP | Errno::MLINK) => kept.clear(),
+                    Err(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP | Errno::MLINK) => {
+                        kept.clear()
+                    }
                     Err(errno) => return Err(failed(errno)),
                 }
                 if let Err(errno) = renameat(&self.dir, &self.name, &self.dir, name) {
@@ -127,8 +136,13 @@ impl Temporary {
             Err(errno) => return Err(failed(errno)),
         }
         self.name.clear();
-        let mut exchanged =
-            Exchanged { dir: Arc::clone(&self.dir), name: name.to_owned(), kept, new, path: self.path.clone() };
+        let mut exchanged = Exchanged {
+            dir: Arc::clone(&self.dir),
+            name: name.to_owned(),
+            kept,
+            new,
+            path: self.path.clone(),
+        };
         if exchanged.kept.is_empty() {
             return Ok(Some(exchanged));
         }
@@ -199,19 +213,27 @@ impl Exchanged {
     /// Leaves what was there under its other name for good.
     fn leave(&mut self, errno: Option<Errno>) -> Error {
         let shown = quoted(&self.path);
-        let error = Error::new(Kind::Conflict, format!("{shown} was changed by somebody else while it was written"))
-            .reason("displaced");
+        let error = Error::new(
+            Kind::Conflict,
+            format!("{shown} was changed by somebody else while it was written"),
+        )
+        .reason("displaced");
         let error = match errno {
             Some(errno) => error.source(errno),
             None => error,
         };
         if self.kept.is_empty() {
-            return error.hint("The new bytes are in place, and what they replaced is lost. Read the file again.");
+            return error.hint(
+                "The new bytes are in place, and what they replaced is lost. Read the file again.",
+            );
         }
         let kept = std::mem::take(&mut self.kept);
         let kept = Path::new(&self.path).with_file_name(kept).to_string_lossy().into_owned();
         error
-            .hint(format!("What was there could not be put back and is kept as {}. Compare the two.", quoted(&kept)))
+            .hint(format!(
+                "What was there could not be put back and is kept as {}. Compare the two.",
+                quoted(&kept)
+            ))
             .with("kept", kept)
     }
 }
@@ -275,7 +297,8 @@ pub fn overwrite(file: &File, old: Option<&[u8]>, new: &[u8], path: &str) -> Res
 pub fn append(file: &File, end: u64, bytes: &[u8], path: &str, cancel: &Cancel) -> Result<()> {
     let mut at = end;
     for chunk in bytes.chunks(CHUNK) {
-        let written = check(cancel).and_then(|()| file.write_all_at(chunk, at).map_err(|error| io_error(&error, path)));
+        let written = check(cancel)
+            .and_then(|()| file.write_all_at(chunk, at).map_err(|error| io_error(&error, path)));
         if let Err(error) = written {
             if let Err(worse) = ftruncate(file, end) {
                 tracing::error!("cannot shorten a file after a failed write: {worse}");

@@ -79,7 +79,9 @@ impl Unit {
     pub fn after_newline(self, bytes: &[u8]) -> Option<usize> {
         match self {
             Unit::Byte => bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1),
-            wide => bytes.chunks_exact(2).position(|unit| wide.is(unit, b'\n')).map(|at| at * 2 + 2),
+            wide => {
+                bytes.chunks_exact(2).position(|unit| wide.is(unit, b'\n')).map(|at| at * 2 + 2)
+            }
         }
     }
 }
@@ -133,7 +135,8 @@ impl Detector {
         self.utf8.feed(bytes);
         let head = &bytes[..bytes.len().min(HEAD_BYTES - self.head)];
         self.nul |= head.contains(&0);
-        self.controls += head.iter().filter(|byte| matches!(**byte, 1..=6 | 14..=26 | 28..=31 | 127)).count();
+        self.controls +=
+            head.iter().filter(|byte| matches!(**byte, 1..=6 | 14..=26 | 28..=31 | 127)).count();
         self.head += head.len();
         self.count_lines(bytes);
         self.seen += bytes.len() as u64;
@@ -153,7 +156,11 @@ impl Detector {
                 .count() as u64,
         };
         let before = &self.last[2 - width..];
-        if self.seen > 0 && bytes.len() >= width && unit.is(before, b'\r') && unit.is(&bytes[..width], b'\n') {
+        if self.seen > 0
+            && bytes.len() >= width
+            && unit.is(before, b'\r')
+            && unit.is(&bytes[..width], b'\n')
+        {
             self.crlf += 1;
         }
         if let Some(last) = bytes.len().checked_sub(width).map(|at| &bytes[at..]) {
@@ -163,14 +170,19 @@ impl Detector {
 
     /// `complete` says that the bytes ended here, so that half a character at the end is an error. `guess` is
     /// asked about text that is not UTF-8.
-    pub fn finish(self, complete: bool, guess: impl FnOnce() -> Result<&'static Encoding>) -> Result<Found> {
+    pub fn finish(
+        self,
+        complete: bool,
+        guess: impl FnOnce() -> Result<&'static Encoding>,
+    ) -> Result<Found> {
         let binary = self.known.is_none() && (self.nul || self.controls * 10 > self.head);
         let encoding = match self.known {
             Some(known) => known,
             None if binary || self.utf8.valid(complete) || self.utf8.mostly() => UTF_8,
             None => guess()?,
         };
-        let final_newline = self.seen > 0 && self.unit.is(&self.last[2 - self.unit.width()..], b'\n');
+        let final_newline =
+            self.seen > 0 && self.unit.is(&self.last[2 - self.unit.width()..], b'\n');
         Ok(Found {
             encoding,
             binary,
@@ -314,7 +326,12 @@ fn whole_characters(encoding: &'static Encoding, bytes: &[u8]) -> usize {
         let tail = len.saturating_sub(3);
         let lead = bytes[tail..].iter().rposition(|byte| *byte >= 0xc0).map(|at| tail + at);
         return match lead {
-            Some(at) if std::str::from_utf8(&bytes[at..]).is_err_and(|error| error.error_len().is_none()) => at,
+            Some(at)
+                if std::str::from_utf8(&bytes[at..])
+                    .is_err_and(|error| error.error_len().is_none()) =>
+            {
+                at
+            }
             _ => len,
         };
     }
@@ -329,7 +346,9 @@ fn whole_characters(encoding: &'static Encoding, bytes: &[u8]) -> usize {
     }
     (0..4.min(len))
         .map(|cut| len - cut)
-        .find(|len| encoding.decode_without_bom_handling_and_without_replacement(&bytes[..*len]).is_some())
+        .find(|len| {
+            encoding.decode_without_bom_handling_and_without_replacement(&bytes[..*len]).is_some()
+        })
         .unwrap_or(len)
 }
 
@@ -386,7 +405,11 @@ mod tests {
         for (bytes, encoding, eol, lines) in samples {
             for chunk in [2, 4, 1000] {
                 let found = found(bytes, chunk);
-                assert_eq!((found.encoding.name(), found.eol, found.lines), (encoding, eol, lines), "{bytes:?}");
+                assert_eq!(
+                    (found.encoding.name(), found.eol, found.lines),
+                    (encoding, eol, lines),
+                    "{bytes:?}"
+                );
                 assert!(!found.binary);
             }
         }
@@ -404,7 +427,11 @@ mod tests {
                 while at < bytes.len() {
                     let window = &bytes[at..bytes.len().min(at + 37)];
                     let part = decode(encoding, window, max, at + window.len() < bytes.len());
-                    assert!(part.used > 0 && part.text.len() <= max && !part.lossy, "{} {max}", encoding.name());
+                    assert!(
+                        part.used > 0 && part.text.len() <= max && !part.lossy,
+                        "{} {max}",
+                        encoding.name()
+                    );
                     at += part.used;
                     back += &part.text;
                 }

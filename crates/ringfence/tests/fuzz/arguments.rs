@@ -31,7 +31,9 @@ fn fitting(rng: &mut Rng, schema: &Value) -> Value {
             Some(properties) => {
                 let mut map = Map::new();
                 for (name, property) in properties {
-                    let required = schema["required"].as_array().is_some_and(|names| names.iter().any(|n| n == name));
+                    let required = schema["required"]
+                        .as_array()
+                        .is_some_and(|names| names.iter().any(|n| n == name));
                     if required || rng.one_in(2) {
                         map.insert(name.clone(), fitting(rng, property));
                     }
@@ -39,8 +41,15 @@ fn fitting(rng: &mut Rng, schema: &Value) -> Value {
                 Value::Object(map)
             }
             None => {
-                let values = schema.get("additionalProperties").filter(|s| s.is_object()).unwrap_or(&Value::Null);
-                Value::Object((0..rng.below(4)).map(|_| (mutate::any_string(rng), fitting(rng, values))).collect())
+                let values = schema
+                    .get("additionalProperties")
+                    .filter(|s| s.is_object())
+                    .unwrap_or(&Value::Null);
+                Value::Object(
+                    (0..rng.below(4))
+                        .map(|_| (mutate::any_string(rng), fitting(rng, values)))
+                        .collect(),
+                )
             }
         },
         _ => mutate::any_value(rng, 2),
@@ -62,10 +71,14 @@ fn forbids(schema: &Value, value: &Value) -> bool {
         _ => false,
     };
     let not_an_option = schema["enum"].as_array().is_some_and(|options| !options.contains(value));
-    let below = schema["type"] == "integer" && schema["minimum"].as_f64() > value.as_f64() && value.is_number();
+    let below = schema["type"] == "integer"
+        && schema["minimum"].as_f64() > value.as_f64()
+        && value.is_number();
     let inside = match value {
         Value::Object(map) => forbids_members(schema, map),
-        Value::Array(items) => items.iter().any(|item| !item.is_null() && forbids(&schema["items"], item)),
+        Value::Array(items) => {
+            items.iter().any(|item| !item.is_null() && forbids(&schema["items"], item))
+        }
         _ => false,
     };
     wrong_type || not_an_option || below || inside
@@ -73,10 +86,12 @@ fn forbids(schema: &Value, value: &Value) -> bool {
 
 fn forbids_members(schema: &Value, map: &Map<String, Value>) -> bool {
     let properties = schema["properties"].as_object();
-    let missing = schema["required"]
-        .as_array()
-        .is_some_and(|names| names.iter().filter_map(Value::as_str).any(|name| !map.contains_key(name)));
-    let member = |name: &String, value: &Value| match properties.and_then(|properties| properties.get(name)) {
+    let missing = schema["required"].as_array().is_some_and(|names| {
+        names.iter().filter_map(Value::as_str).any(|name| !map.contains_key(name))
+    });
+    let member = |name: &String, value: &Value| match properties
+        .and_then(|properties| properties.get(name))
+    {
         Some(property) => forbids(property, value),
         None => match &schema["additionalProperties"] {
             Value::Bool(allowed) => !allowed,
@@ -89,7 +104,8 @@ fn forbids_members(schema: &Value, map: &Map<String, Value>) -> bool {
 #[test]
 fn arguments_are_checked_without_a_panic_and_in_few_words() {
     let stage = Stage::new();
-    let flags = Flags { root: Some(stage.root()), workspace: Some(stage.workspace()), ..Flags::default() };
+    let flags =
+        Flags { root: Some(stage.root()), workspace: Some(stage.workspace()), ..Flags::default() };
     let config = resolve(&flags, &Env::new([("HOME", "/nonexistent")], "/")).unwrap();
     ringfence::config::prepare_root(&config).unwrap();
     let server = Server::new(config).unwrap();
@@ -122,7 +138,10 @@ fn arguments_are_checked_without_a_panic_and_in_few_words() {
             }
             Ok(_) => {
                 taken += 1;
-                assert!(!forbids_members(&schema, &map), "the schema forbids it and it was taken: {about:?}");
+                assert!(
+                    !forbids_members(&schema, &map),
+                    "the schema forbids it and it was taken: {about:?}"
+                );
             }
         }
         forbidden += u64::from(forbids_members(&schema, &map));

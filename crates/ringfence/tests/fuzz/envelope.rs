@@ -22,7 +22,9 @@ pub fn sound_messages() -> Vec<Value> {
             json!({"protocolVersion": version, "capabilities": {"elicitation": {}}, "clientInfo": info}),
         )
     };
-    let call = |tool: &str, arguments: Value| request("tools/call", json!({"name": tool, "arguments": arguments}));
+    let call = |tool: &str, arguments: Value| {
+        request("tools/call", json!({"name": tool, "arguments": arguments}))
+    };
     vec![
         initialize("2024-11-05"),
         initialize("2025-11-25"),
@@ -35,11 +37,20 @@ pub fn sound_messages() -> Vec<Value> {
         request("logging/setLevel", json!({"level": "debug"})),
         call("file.read", json!({"path": "file.txt", "offset": 1, "limit": 10})),
         call("file_read", json!({"path": "dir"})),
-        call("file.write", json!({"path": "dir/new.txt", "content": "text\n", "mode": "overwrite"})),
+        call(
+            "file.write",
+            json!({"path": "dir/new.txt", "content": "text\n", "mode": "overwrite"}),
+        ),
         call("shell.exec", json!({"command": "true", "env": {"A": "b"}, "timeout_ms": 1000})),
         call("shell.exec", json!({"argv": ["true"], "cwd": "dir", "stdin": "x"})),
-        request("tools/call", json!({"name": "file.read", "arguments": {"path": "file.txt"}, "_meta": stateless})),
-        request("tools/call", json!({"name": "shell.exec", "arguments": {"command": "true"}, "_meta": stateless})),
+        request(
+            "tools/call",
+            json!({"name": "file.read", "arguments": {"path": "file.txt"}, "_meta": stateless}),
+        ),
+        request(
+            "tools/call",
+            json!({"name": "shell.exec", "arguments": {"command": "true"}, "_meta": stateless}),
+        ),
         request(
             "tools/call",
             json!({"name": "file.read", "arguments": {"path": "file.txt"}, "_meta": {"progressToken": 1}}),
@@ -98,8 +109,8 @@ fn read(bytes: &[u8]) -> serde_json::Result<Value> {
 
 /// Judges a message as the server does and checks the verdict.
 pub fn check(bytes: &[u8]) -> Fate {
-    let verdict =
-        std::panic::catch_unwind(|| judge(bytes)).unwrap_or_else(|_| panic!("judge panicked on {:?}", Shown(bytes)));
+    let verdict = std::panic::catch_unwind(|| judge(bytes))
+        .unwrap_or_else(|_| panic!("judge panicked on {:?}", Shown(bytes)));
     let parsed = read(bytes);
     let about = Shown(bytes);
     match verdict {
@@ -110,7 +121,10 @@ pub fn check(bytes: &[u8]) -> Fate {
         Verdict::Ignore => {
             let message = parsed.unwrap_or_else(|_| panic!("no JSON, and ignored: {about:?}"));
             let null_id = message.get("id") == Some(&Value::Null);
-            assert!(message.get("method").is_some() && (null_id || message.get("id").is_none()), "ignored: {about:?}");
+            assert!(
+                message.get("method").is_some() && (null_id || message.get("id").is_none()),
+                "ignored: {about:?}"
+            );
             Fate::Silence
         }
         Verdict::Pass(message) => {
@@ -127,7 +141,8 @@ pub fn check(bytes: &[u8]) -> Fate {
                 }
                 (None, id) => {
                     assert!(
-                        id.is_some() && (message.contains_key("result") || message.contains_key("error")),
+                        id.is_some()
+                            && (message.contains_key("result") || message.contains_key("error")),
                         "{about:?}"
                     );
                     Fate::Perhaps
@@ -137,7 +152,12 @@ pub fn check(bytes: &[u8]) -> Fate {
     }
 }
 
-fn check_refusal(refusal: &Value, kind: Kind, parsed: &serde_json::Result<Value>, about: &Shown<'_>) {
+fn check_refusal(
+    refusal: &Value,
+    kind: Kind,
+    parsed: &serde_json::Result<Value>,
+    about: &Shown<'_>,
+) {
     assert_eq!(refusal["jsonrpc"], "2.0", "{about:?}");
     let error = &refusal["error"];
     assert_error_body(&error["data"], about);
@@ -147,7 +167,8 @@ fn check_refusal(refusal: &Value, kind: Kind, parsed: &serde_json::Result<Value>
     match parsed {
         Err(_) => assert_eq!((error["code"].as_i64(), id), (Some(-32700), None), "{about:?}"),
         Ok(Value::Object(message)) => {
-            let answers = message.get("result").or(message.get("error")).is_some() && message.get("method").is_none();
+            let answers = message.get("result").or(message.get("error")).is_some()
+                && message.get("method").is_none();
             let sound = message.get("id").filter(|id| !answers && (id.is_string() || id.is_i64()));
             assert_eq!(id, sound, "the id is kept when it is a request's: {about:?}");
             // A method of one era asked for in the other is known at the edge already.

@@ -24,7 +24,8 @@ impl Bench {
             "io.modelcontextprotocol/clientCapabilities": {},
         });
         let params = json!({"name": tool, "arguments": arguments, "_meta": meta});
-        let message = json!({"jsonrpc": "2.0", "id": self.calls, "method": "tools/call", "params": params});
+        let message =
+            json!({"jsonrpc": "2.0", "id": self.calls, "method": "tools/call", "params": params});
         self.server.send(message.to_string().as_bytes(), arguments);
         let answer = self.server.answer(arguments);
         assert_eq!(answer["id"], self.calls, "{answer} for {arguments}");
@@ -37,14 +38,16 @@ impl Bench {
 }
 
 fn reason(result: &Value) -> Option<&str> {
-    (result["isError"] == true).then(|| result["structuredContent"]["error"]["reason"].as_str().unwrap_or("?"))
+    (result["isError"] == true)
+        .then(|| result["structuredContent"]["error"]["reason"].as_str().unwrap_or("?"))
 }
 
 /// All bytes, in as many calls as it takes.
 fn read_bytes(bench: &mut Bench, step: usize) -> Vec<u8> {
     let (mut bytes, mut next) = (Vec::new(), Some(0));
     while let Some(at) = next {
-        let call = json!({"path": "f", "encoding": "base64", "byte_offset": at, "byte_length": step});
+        let call =
+            json!({"path": "f", "encoding": "base64", "byte_offset": at, "byte_length": step});
         let result = bench.call("file.read", &call);
         let about = &result["_meta"]["dev.ringfence/file"];
         let text = result["content"][0]["text"].as_str().unwrap();
@@ -65,9 +68,14 @@ fn check_read(bench: &mut Bench, model: &Model, rng: &mut Rng) {
     let result = bench.call("file.read", &call);
     let expected: String = lines.iter().skip(offset - 1).take(limit).copied().collect();
     let shown = result["content"][0]["text"].as_str().unwrap_or_default();
-    let rest = shown.strip_prefix(&expected).unwrap_or_else(|| panic!("{shown:?} for {expected:?} of {model:?}"));
+    let rest = shown
+        .strip_prefix(&expected)
+        .unwrap_or_else(|| panic!("{shown:?} for {expected:?} of {model:?}"));
     let noted = rest.strip_prefix('\n').unwrap_or(rest);
-    assert!(noted.is_empty() || noted.starts_with('[') && noted.ends_with(']'), "{rest:?} of {model:?}");
+    assert!(
+        noted.is_empty() || noted.starts_with('[') && noted.ends_with(']'),
+        "{rest:?} of {model:?}"
+    );
     let about = &result["_meta"]["dev.ringfence/file"];
     assert_eq!(about["etag"], etag_of(&model.bytes()), "{about}");
     assert_eq!(about["total_lines"], lines.len(), "{about} of {model:?}");
@@ -81,7 +89,8 @@ fn any_edit(rng: &mut Rng, model: &Model) -> Edit {
     let most = *rng.pick(&[1, 2, 4, 30]);
     let length = rng.below((characters.len() - start).min(most) + 1);
     // What is nobody's may be part of no edit: see the unit tests.
-    let mut old: String = characters[start..start + length].iter().take_while(|c| **c != '\u{fffd}').collect();
+    let mut old: String =
+        characters[start..start + length].iter().take_while(|c| **c != '\u{fffd}').collect();
     if rng.one_in(8) || old.is_empty() {
         old.push_str(rng.pick::<&str>(&["zz", "a", "\n", "ab"]));
     }
@@ -91,7 +100,14 @@ fn any_edit(rng: &mut Rng, model: &Model) -> Edit {
     if regex {
         // Each `$` that is not meant is doubled.
         new = format!("{}{}", new.replace('$', ""), rng.pick(&["", "${0}", "<${0}>"]));
-        old = rng.pick(&[regex::escape(&old), "[a-c]+".to_owned(), "(?m)^".to_owned(), "\\n\\n".to_owned()]).clone();
+        old = rng
+            .pick(&[
+                regex::escape(&old),
+                "[a-c]+".to_owned(),
+                "(?m)^".to_owned(),
+                "\\n\\n".to_owned(),
+            ])
+            .clone();
     } else if new == old {
         new.push('x');
     }
@@ -134,8 +150,12 @@ fn check_replace(bench: &mut Bench, model: &mut Model, rng: &mut Rng) {
         Ok(counts) => {
             assert_eq!(reason(&result), None, "{}", about());
             let reply = &result["structuredContent"];
-            let told: Vec<usize> =
-                reply["edits"].as_array().unwrap().iter().map(|e| e["count"].as_u64().unwrap() as usize).collect();
+            let told: Vec<usize> = reply["edits"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|e| e["count"].as_u64().unwrap() as usize)
+                .collect();
             assert_eq!(told, counts, "{}", about());
             assert_eq!(reply["etag"], etag_of(&after.bytes()), "{}", about());
             if !dry {
@@ -152,7 +172,8 @@ fn check_write(bench: &mut Bench, model: &mut Model, rng: &mut Rng) {
     let text = if append { body } else { format!("{}\n{body}", model.first_line()) };
     let text = if rng.one_in(4) { text.replace('\n', "\r\n") } else { text };
     let mode = if append { "append" } else { "overwrite" };
-    let call = json!({"path": "f", "content": text, "mode": mode, "if_match": etag_of(&model.bytes())});
+    let call =
+        json!({"path": "f", "content": text, "mode": mode, "if_match": etag_of(&model.bytes())});
     let result = bench.call("file.write", &call);
     if !model.can_say(&text) {
         assert_eq!(reason(&result), Some("encoding_error"), "{call} of {model:?}: {result}");
@@ -182,7 +203,11 @@ fn files_behave_as_their_model_does() {
                 }
             }
             let (found, expected) = (bench.on_disk(), model.bytes());
-            assert_eq!(found.escape_ascii().to_string(), expected.escape_ascii().to_string(), "{model:?}");
+            assert_eq!(
+                found.escape_ascii().to_string(),
+                expected.escape_ascii().to_string(),
+                "{model:?}"
+            );
             if !model.is_certain() {
                 break;
             }

@@ -46,7 +46,10 @@ struct Reproduce<'a> {
 
 impl Drop for Reproduce<'_> {
     fn drop(&mut self) {
-        eprintln!("{}: failed in case {}; again with RINGFENCE_FUZZ_SEED={}", self.name, self.case, self.seed);
+        eprintln!(
+            "{}: failed in case {}; again with RINGFENCE_FUZZ_SEED={}",
+            self.name, self.case, self.seed
+        );
     }
 }
 
@@ -57,7 +60,8 @@ fn number(variable: &str) -> Option<u64> {
 
 /// The given seed; else a new one for a search, which would find nothing more in the same cases.
 fn seed() -> u64 {
-    let fixed = number("RINGFENCE_FUZZ_SEED").or(number("RINGFENCE_FUZZ_SECONDS").is_none().then_some(1));
+    let fixed =
+        number("RINGFENCE_FUZZ_SEED").or(number("RINGFENCE_FUZZ_SECONDS").is_none().then_some(1));
     fixed.unwrap_or_else(|| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         now.as_nanos() as u64
@@ -67,7 +71,10 @@ fn seed() -> u64 {
 /// What every error promises to whoever gets it, in JSON-RPC's `data` or inside a result.
 fn assert_error_body(body: &Value, about: &dyn std::fmt::Debug) {
     for name in ["kind", "message", "hint"] {
-        assert!(body[name].as_str().is_some_and(|text| !text.is_empty()), "no `{name}` in {body} for {about:?}");
+        assert!(
+            body[name].as_str().is_some_and(|text| !text.is_empty()),
+            "no `{name}` in {body} for {about:?}"
+        );
     }
     assert!(body["code"].is_i64(), "no `code` in {body} for {about:?}");
     let trace_id = body["trace_id"].as_str().unwrap_or_default();
@@ -75,7 +82,10 @@ fn assert_error_body(body: &Value, about: &dyn std::fmt::Debug) {
         trace_id.len() == 32 && trace_id.bytes().all(|b| b.is_ascii_hexdigit()),
         "trace_id of {body} for {about:?}"
     );
-    assert!(ringfence::base::error::KINDS.iter().any(|row| body["kind"] == row.name), "unknown kind in {body}");
+    assert!(
+        ringfence::base::error::KINDS.iter().any(|row| body["kind"] == row.name),
+        "unknown kind in {body}"
+    );
     let size = body.to_string().len();
     assert!(size < 4096, "an error of {size} bytes: {:.300}… for {about:?}", body.to_string());
 }
@@ -85,7 +95,10 @@ struct Stage(PathBuf);
 
 impl Stage {
     fn new() -> Self {
-        let path = std::env::temp_dir().canonicalize().unwrap().join(ringfence::base::ids::short("ringfence-fuzz"));
+        let path = std::env::temp_dir()
+            .canonicalize()
+            .unwrap()
+            .join(ringfence::base::ids::short("ringfence-fuzz"));
         std::fs::create_dir_all(path.join("workspace/dir")).unwrap();
         std::fs::write(path.join("workspace/file.txt"), "one\ntwo\n").unwrap();
         Stage(path)

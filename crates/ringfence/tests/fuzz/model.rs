@@ -31,9 +31,12 @@ pub struct Model {
 }
 
 /// Text by which an encoding is known for certain.
-const CHINESE: &str = "这是一个用来测试编码检测的中文文件。内容要足够长才能判断清楚它到底是什么编码。";
-const JAPANESE: &str = "日本語のテキストです。これは文字コードの判定を試すための文章です。ひらがなとカタカナ。";
-const WIDE: &str = "grün und größer, 漢字 and кириллица: a line by which one knows what this is. ÄÖÜäöüß";
+const CHINESE: &str =
+    "这是一个用来测试编码检测的中文文件。内容要足够长才能判断清楚它到底是什么编码。";
+const JAPANESE: &str =
+    "日本語のテキストです。これは文字コードの判定を試すための文章です。ひらがなとカタカナ。";
+const WIDE: &str =
+    "grün und größer, 漢字 and кириллица: a line by which one knows what this is. ÄÖÜäöüß";
 
 /// What one edit should do.
 pub struct Edit {
@@ -70,7 +73,9 @@ impl Model {
                 let at = model.first_line().chars().count()
                     + 1
                     + rng.below(model.tokens.len() - model.first_line().chars().count());
-                model.tokens.insert(at.min(model.tokens.len()), Token::Raw(*rng.pick(&[0xff, 0xfe, 0xc0])));
+                model
+                    .tokens
+                    .insert(at.min(model.tokens.len()), Token::Raw(*rng.pick(&[0xff, 0xfe, 0xc0])));
             }
         }
         model
@@ -105,7 +110,8 @@ impl Model {
         }
         let text = self.text();
         let Some(rest) = text.strip_prefix(self.first_line()) else { return false };
-        self.is_unicode() || rest.chars().filter(|c| !c.is_ascii()).count() <= self.first_line().chars().count()
+        self.is_unicode()
+            || rest.chars().filter(|c| !c.is_ascii()).count() <= self.first_line().chars().count()
     }
 
     /// With `\n` for every line end, and U+FFFD for what is nobody's.
@@ -142,7 +148,8 @@ impl Model {
     }
 
     pub fn bytes(&self) -> Vec<u8> {
-        let mut bytes = if self.bom { encode(self.encoding, "\u{feff}").unwrap() } else { Vec::new() };
+        let mut bytes =
+            if self.bom { encode(self.encoding, "\u{feff}").unwrap() } else { Vec::new() };
         for token in &self.tokens {
             match token {
                 Token::Raw(byte) => bytes.push(*byte),
@@ -203,7 +210,11 @@ impl Model {
         // From the end, so that what is left of it keeps its place.
         let place = |at: usize| text[..at].chars().count();
         for (start, end_at) in found.iter().rev() {
-            let new = if edit.regex { edit.new.replace("${0}", &text[*start..*end_at]) } else { edit.new.clone() };
+            let new = if edit.regex {
+                edit.new.replace("${0}", &text[*start..*end_at])
+            } else {
+                edit.new.clone()
+            };
             if !self.can_say(&new) {
                 return Err("encoding_error");
             }
@@ -214,7 +225,11 @@ impl Model {
                 Eol::Crlf => Some(true),
                 Eol::Mixed => {
                     let after = self.tokens[from..].iter().find_map(end);
-                    Some(after.or_else(|| self.tokens[..from].iter().rev().find_map(end)).unwrap_or(false))
+                    Some(
+                        after
+                            .or_else(|| self.tokens[..from].iter().rev().find_map(end))
+                            .unwrap_or(false),
+                    )
                 }
             };
             self.tokens.splice(from..to, tokens(&new, crlf));
@@ -264,7 +279,11 @@ pub fn any_text(rng: &mut Rng, most: usize, unicode: bool) -> String {
     let wide = ["ü", "😀", "é", "漢字", "\u{200d}", "\u{feff}"];
     let mut text = String::new();
     for _ in 0..rng.below(most) {
-        text.push_str(if unicode && rng.one_in(8) { rng.pick::<&str>(&wide) } else { rng.pick::<&str>(&narrow) });
+        text.push_str(if unicode && rng.one_in(8) {
+            rng.pick::<&str>(&wide)
+        } else {
+            rng.pick::<&str>(&narrow)
+        });
     }
     text
 }

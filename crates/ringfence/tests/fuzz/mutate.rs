@@ -104,7 +104,8 @@ const NAMES: &[&str] = &[
 ];
 
 /// A lone continuation, an overlong form, a surrogate, beyond the last character, a byte order mark, a cut character.
-const INVALID_UTF8: &[&[u8]] = &[b"\x80", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xff\xfe", b"\xe2\x82"];
+const INVALID_UTF8: &[&[u8]] =
+    &[b"\x80", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xff\xfe", b"\xe2\x82"];
 
 /// Any value at all.
 pub fn any_value(rng: &mut Rng, depth: usize) -> Value {
@@ -115,14 +116,27 @@ pub fn any_value(rng: &mut Rng, depth: usize) -> Value {
         3..=5 => json!(any_string(rng)),
         6 => json!([]),
         7 => (0..rng.below(4)).map(|_| any_value(rng, depth - 1)).collect(),
-        _ => Value::Object((0..rng.below(4)).map(|_| (any_name(rng), any_value(rng, depth - 1))).collect()),
+        _ => Value::Object(
+            (0..rng.below(4)).map(|_| (any_name(rng), any_value(rng, depth - 1))).collect(),
+        ),
     }
 }
 
 pub fn any_number(rng: &mut Rng) -> Value {
     match rng.below(4) {
         0 => json!(rng.below(10)),
-        1 => json!(rng.pick(&[i64::MIN, i64::MIN + 1, -1, 0, 1, 255, 65_536, 1 << 31, 1 << 53, i64::MAX])),
+        1 => json!(rng.pick(&[
+            i64::MIN,
+            i64::MIN + 1,
+            -1,
+            0,
+            1,
+            255,
+            65_536,
+            1 << 31,
+            1 << 53,
+            i64::MAX
+        ])),
         2 => json!(rng.pick(&[u64::MAX, u64::MAX - 1, 1 << 63])),
         _ => json!(rng.pick(&[0.0, -0.0, 0.5, 1.0, -1.5, 1e300, 5e-324, f64::MAX])),
     }
@@ -133,7 +147,9 @@ pub fn any_string(rng: &mut Rng) -> String {
     match rng.below(12) {
         0 => text.repeat(1 + rng.below(300)),
         1 => "x".repeat(1 << rng.below(17)),
-        2 => (0..rng.below(40)).map(|_| char::from_u32(rng.next() as u32 % 0x11_0000).unwrap_or('\u{fffd}')).collect(),
+        2 => (0..rng.below(40))
+            .map(|_| char::from_u32(rng.next() as u32 % 0x11_0000).unwrap_or('\u{fffd}'))
+            .collect(),
         3 => (*rng.pick(STRINGS)).to_owned() + &text,
         _ => text,
     }

@@ -60,14 +60,19 @@ fn no_path_leads_out_or_to_what_is_protected() {
         stop.store(true, Ordering::Relaxed);
     });
     assert_eq!(std::fs::read_to_string(stage.path().join("outside/secret")).unwrap(), "secret");
-    assert_eq!(std::fs::read_dir(stage.path().join("outside")).unwrap().count(), 1, "nothing was made outside");
+    assert_eq!(
+        std::fs::read_dir(stage.path().join("outside")).unwrap().count(),
+        1,
+        "nothing was made outside"
+    );
 }
 
 fn check(workspace: &Workspace, rights: &Rights, path: &str, create: bool) {
     let inside = |fd: i32| -> PathBuf {
         let real = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap();
         assert!(real.starts_with(workspace.path()), "{path:?} led to {}", real.display());
-        let closed = ["closed", "hidden"].iter().any(|name| real.starts_with(workspace.path().join(name)));
+        let closed =
+            ["closed", "hidden"].iter().any(|name| real.starts_with(workspace.path().join(name)));
         assert!(!closed, "{path:?} led to {}", real.display());
         real
     };
@@ -103,7 +108,9 @@ fn tree(stage: &Stage) -> Workspace {
     let (base, outside) = (stage.workspace(), stage.path().join("outside"));
     std::fs::create_dir(&outside).unwrap();
     std::fs::write(outside.join("secret"), "secret").unwrap();
-    for directory in ["a/b/c", "b/a", "closed/a", "hidden/a", ".git/hooks", ".git/modules/a", ".codex"] {
+    for directory in
+        ["a/b/c", "b/a", "closed/a", "hidden/a", ".git/hooks", ".git/modules/a", ".codex"]
+    {
         std::fs::create_dir_all(base.join(directory)).unwrap();
     }
     for (target, link) in [

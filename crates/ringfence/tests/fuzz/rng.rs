@@ -4,7 +4,9 @@ pub struct Rng(u64);
 
 impl Rng {
     pub fn new(seed: u64, case: u64) -> Self {
-        let mut state = seed.wrapping_add(case.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut state = seed
+            .wrapping_add(case.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+            .wrapping_add(0x9e37_79b9_7f4a_7c15);
         state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         // The one state that xorshift never leaves.

@@ -39,21 +39,30 @@ impl Server {
             .unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let (found, lines) = channel();
-        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| found.send(line)));
+        std::thread::spawn(move || {
+            output.lines().map_while(Result::ok).try_for_each(|line| found.send(line))
+        });
         Server { input: child.stdin.take(), child, lines, stage }
     }
 
     pub fn send(&mut self, bytes: &[u8], about: &dyn std::fmt::Debug) {
         let input = self.input.as_mut().unwrap();
-        let sent = input.write_all(bytes).and_then(|()| input.write_all(b"\n")).and_then(|()| input.flush());
+        let sent = input
+            .write_all(bytes)
+            .and_then(|()| input.write_all(b"\n"))
+            .and_then(|()| input.flush());
         sent.unwrap_or_else(|error| panic!("the server is gone ({error}) before {about:?}"));
     }
 
     /// The next answer. Its questions are declined, so that nothing ever runs; what it announces is passed over.
     pub fn answer(&mut self, about: &dyn std::fmt::Debug) -> Value {
         loop {
-            let line = self.lines.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("{error}: {about:?}"));
-            let message: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+            let line = self
+                .lines
+                .recv_timeout(PATIENCE)
+                .unwrap_or_else(|error| panic!("{error}: {about:?}"));
+            let message: Value =
+                serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
             match (message.get("method"), message.get("id")) {
                 (Some(_), Some(id)) => {
                     let no = json!({"jsonrpc": "2.0", "id": id, "result": {"action": "decline"}});
@@ -101,7 +110,10 @@ fn check_answer(answer: &Value, about: &Shown<'_>) {
         }
         (Some(result), None) if result["isError"] == true => {
             assert_error_body(&result["structuredContent"]["error"], about);
-            assert_ne!(result["structuredContent"]["error"]["kind"], "internal", "{answer} for {about:?}");
+            assert_ne!(
+                result["structuredContent"]["error"]["kind"], "internal",
+                "{answer} for {about:?}"
+            );
         }
         (Some(_), None) => {}
         _ => panic!("neither a result nor an error: {answer} for {about:?}"),
@@ -117,7 +129,9 @@ fn a_refused_version_is_not_repeated_at_length() {
         "io.modelcontextprotocol/clientInfo": {"name": "fuzz", "version": "1"},
         "io.modelcontextprotocol/clientCapabilities": {},
     });
-    let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}).to_string();
+    let message =
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}})
+            .to_string();
     let about = Shown(message.as_bytes());
     server.send(message.as_bytes(), &about);
     let answer = server.answer(&about);

@@ -9,7 +9,8 @@ use crate::support::matrix::{CELLS, eras, on_cell, on_cells_at_once};
 use crate::support::server::{binary, ringfence};
 use crate::support::subset::assert_holds;
 use crate::support::{
-    Approve, Client, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually, on_every_transport, token,
+    Approve, Client, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually,
+    on_every_transport, token,
 };
 
 fn plain(options: Options) -> Options {
@@ -27,7 +28,10 @@ fn echo(client: &mut Client, text: &str) -> Value {
 
 #[track_caller]
 fn assert_ran(message: &Value, text: &str) {
-    assert_holds(json!({"result": {"isError": false, "structuredContent": {"stdout": format!("{text}\n")}}}), message);
+    assert_holds(
+        json!({"result": {"isError": false, "structuredContent": {"stdout": format!("{text}\n")}}}),
+        message,
+    );
 }
 
 /// Codex turns an empty form into its own menu. Every other client gets a form with the choices in it.
@@ -40,7 +44,9 @@ fn a_question_has_the_shape_that_clients_really_show() {
             client.name = name.to_owned();
             client.shake_hands();
             assert_ran(&echo(&mut client, "shape"), "shape");
-            let [question] = &client.questions[..] else { panic!("asked {} times", client.questions.len()) };
+            let [question] = &client.questions[..] else {
+                panic!("asked {} times", client.questions.len())
+            };
             let empty = serde_json::Map::new();
             let meta = question.get("_meta").and_then(Value::as_object).unwrap_or(&empty);
             let schema = match name.to_ascii_lowercase().starts_with("codex") {
@@ -58,15 +64,25 @@ fn a_question_has_the_shape_that_clients_really_show() {
             };
             assert_eq!(question["requestedSchema"], schema, "{name}");
             // The engine numbers every request of the server's for progress; nothing else may be there.
-            assert!(meta.keys().all(|key| ["persist", "progressToken"].contains(&key.as_str())), "{meta:?}");
+            assert!(
+                meta.keys().all(|key| ["persist", "progressToken"].contains(&key.as_str())),
+                "{meta:?}"
+            );
             assert_eq!(question["mode"], "form");
-            let members: Vec<&String> = question.as_object().unwrap().keys().filter(|key| *key != "_meta").collect();
+            let members: Vec<&String> =
+                question.as_object().unwrap().keys().filter(|key| *key != "_meta").collect();
             assert_eq!(members.len(), 3, "{question}");
             let text = question["message"].as_str().unwrap();
             let workspace = server.workspace().display().to_string();
-            for part in
-                ["shell.exec", "echo shape", "without a sandbox", &workspace, "local", "network", "sandbox: none"]
-            {
+            for part in [
+                "shell.exec",
+                "echo shape",
+                "without a sandbox",
+                &workspace,
+                "local",
+                "network",
+                "sandbox: none",
+            ] {
                 assert!(text.contains(part), "{part} is not in the question:\n{text}");
             }
         }
@@ -84,7 +100,8 @@ fn a_choice_in_the_form_is_the_answer() {
         client.approve = Approve::Decline;
         assert_ran(&echo(client, "three"), "three");
         assert_eq!(client.questions.len(), 2);
-        let modes: Vec<Value> = server.events("approval").iter().map(|event| event["mode"].clone()).collect();
+        let modes: Vec<Value> =
+            server.events("approval").iter().map(|event| event["mode"].clone()).collect();
         assert_eq!(modes, ["once", "session", "session"]);
     });
 }
@@ -104,7 +121,10 @@ fn a_choice_that_was_not_offered_is_a_no() {
     let mut client = server.client(MODERN);
     client.approve = Approve::Choice("session");
     assert_eq!(error_of(&echo(&mut client, "one"))["kind"], "approval_denied");
-    assert_eq!(client.questions[0]["requestedSchema"]["properties"]["choice"]["enum"], json!(["once"]));
+    assert_eq!(
+        client.questions[0]["requestedSchema"]["properties"]["choice"]["enum"],
+        json!(["once"])
+    );
 }
 
 /// Codex shows a form with a choice too, and a question about leaving the sandbox has one more answer than its menu.
@@ -149,7 +169,8 @@ fn a_question_about_leaving_the_sandbox_offers_to_stay_inside() {
                     "default": "once",
                 }}})
             );
-            let modes: Vec<Value> = server.events("approval").iter().map(|event| event["mode"].clone()).collect();
+            let modes: Vec<Value> =
+                server.events("approval").iter().map(|event| event["mode"].clone()).collect();
             assert_eq!(modes, ["inside", "inside", "once", "session", "session"]);
         }
     }
@@ -161,7 +182,8 @@ fn a_question_about_leaving_the_sandbox_offers_to_stay_inside() {
 fn a_question_begins_with_what_decides() {
     on_every_transport(plain, |server, client| {
         std::fs::create_dir(server.workspace().join("sub")).unwrap();
-        let stdin = format!("{}Allow `shell.exec`? (1 lines, read all)\ncommand: ls\n", "\n".repeat(3000));
+        let stdin =
+            format!("{}Allow `shell.exec`? (1 lines, read all)\ncommand: ls\n", "\n".repeat(3000));
         let filler = "x".repeat(30_000);
         client.call(
             "shell.exec",
@@ -169,14 +191,26 @@ fn a_question_begins_with_what_decides() {
         );
         let text = client.questions[0]["message"].as_str().unwrap();
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].starts_with(&format!("Allow `shell.exec`? ({} lines, ", lines.len())), "{}", lines[0]);
-        assert!(lines[0].ends_with(" characters, read all) It runs without a sandbox."), "{}", lines[0]);
+        assert!(
+            lines[0].starts_with(&format!("Allow `shell.exec`? ({} lines, ", lines.len())),
+            "{}",
+            lines[0]
+        );
+        assert!(
+            lines[0].ends_with(" characters, read all) It runs without a sandbox."),
+            "{}",
+            lines[0]
+        );
         assert_eq!(lines[1], "command: touch 'r\\u{2800}an' 'a b'");
         let directory = server.workspace().canonicalize().unwrap().join("sub");
-        assert_eq!(lines[2], format!("runs: without a sandbox; directory: {}", directory.display()));
+        assert_eq!(
+            lines[2],
+            format!("runs: without a sandbox; directory: {}", directory.display())
+        );
         assert!(lines[3].starts_with("PATH: /"), "{}", lines[3]);
         assert!(
-            text.contains(&filler) && text.contains("\n    [3000 blank lines]\n    | Allow `shell.exec`?"),
+            text.contains(&filler)
+                && text.contains("\n    [3000 blank lines]\n    | Allow `shell.exec`?"),
             "{text}"
         );
         assert!(text.contains("\nargument \"env A\": \\u{a0}\\u{3164}\n"), "{text}");
@@ -185,7 +219,10 @@ fn a_question_begins_with_what_decides() {
         client.call("shell.exec", json!({"command": long}));
         let lines: Vec<&str> = client.questions[1]["message"].as_str().unwrap().lines().collect();
         assert!(lines[1].starts_with("runs: without a sandbox; directory: /"), "{lines:?}");
-        assert_eq!(lines[2..6], ["command:", "    | true", "    [3 blank lines]", "    | rm -rf x\\u{d}"]);
+        assert_eq!(
+            lines[2..6],
+            ["command:", "    | true", "    [3 blank lines]", "    | rm -rf x\\u{d}"]
+        );
     });
 }
 
@@ -213,7 +250,10 @@ fn what_cannot_be_shown_whole_is_refused_and_nobody_is_asked() {
         // The way that the hint names.
         let script = format!("touch ran # {}\n", "x".repeat(30_000));
         std::fs::write(server.workspace().join("script"), script.repeat(3)).unwrap();
-        assert_eq!(client.call("shell.exec", json!({"command": "sh script"}))["result"]["isError"], false);
+        assert_eq!(
+            client.call("shell.exec", json!({"command": "sh script"}))["result"]["isError"],
+            false
+        );
         assert!(server.workspace().join("ran").exists());
     });
 }
@@ -221,24 +261,37 @@ fn what_cannot_be_shown_whole_is_refused_and_nobody_is_asked() {
 /// Each tool says in its own words what would run.
 #[test]
 fn every_tool_that_runs_something_says_so_first() {
-    let question = |client: &Client| client.questions.last().unwrap()["message"].as_str().unwrap().to_owned();
+    let question =
+        |client: &Client| client.questions.last().unwrap()["message"].as_str().unwrap().to_owned();
     for cell in eras() {
         on_cell(
             cell,
             |options| plain(options).arg("--tools").arg("all"),
             |server, client| {
                 std::fs::write(server.workspace().join("f.sh"), "true").unwrap();
-                client.call("code.exec", json!({"stdin": "in", "file": "f.sh", "language": "bash"}));
+                client
+                    .call("code.exec", json!({"stdin": "in", "file": "f.sh", "language": "bash"}));
                 let text = question(client);
                 assert_eq!(text.lines().nth(1), Some("command: bash f.sh"), "{text}");
                 let code = "import os\nos.remove('x')";
-                client.call("code.exec", json!({"stdin": "in", "args": ["a b"], "code": code, "language": "python"}));
+                client.call(
+                    "code.exec",
+                    json!({"stdin": "in", "args": ["a b"], "code": code, "language": "python"}),
+                );
                 let text = question(client);
-                assert!(text.lines().nth(1).unwrap().starts_with("runs: without a sandbox; directory: /"), "{text}");
-                let shown =
-                    "\ncommand:\n    | python 'a b', with this code:\n    | import os\n    | os.remove('x')\nPATH: ";
+                assert!(
+                    text.lines()
+                        .nth(1)
+                        .unwrap()
+                        .starts_with("runs: without a sandbox; directory: /"),
+                    "{text}"
+                );
+                let shown = "\ncommand:\n    | python 'a b', with this code:\n    | import os\n    | os.remove('x')\nPATH: ";
                 assert!(text.contains(shown), "{text}");
-                let started = client.call("shell.exec", json!({"command": "cat", "interactive": true, "yield_ms": 0}));
+                let started = client.call(
+                    "shell.exec",
+                    json!({"command": "cat", "interactive": true, "yield_ms": 0}),
+                );
                 let id = &started["result"]["structuredContent"]["exec_id"];
                 client.call(
                     "shell.session",
@@ -253,7 +306,10 @@ fn every_tool_that_runs_something_says_so_first() {
             |options| plain(options).arg("--tools").arg("shell"),
             |server, client| {
                 let workspace = server.workspace().canonicalize().unwrap();
-                client.call("shell", json!({"login": false, "workdir": workspace, "command": "echo one"}));
+                client.call(
+                    "shell",
+                    json!({"login": false, "workdir": workspace, "command": "echo one"}),
+                );
                 let text = question(client);
                 assert_eq!(text.lines().nth(1), Some("command: echo one"), "{text}");
             },
@@ -267,15 +323,15 @@ fn a_no_says_whose_it_was() {
     on_every_transport(plain, |_, client| {
         client.approve = Approve::Decline;
         let message = echo(client, "no");
-        let want =
-            json!({"kind": "approval_denied", "hint": "~The client said no; headless clients do so by themselves"});
+        let want = json!({"kind": "approval_denied", "hint": "~The client said no; headless clients do so by themselves"});
         assert_holds(want, error_of(&message));
     });
 }
 
 #[test]
 fn own_tools_takes_names_and_patterns() {
-    let named = |options: Options| options.config("[approval]\nown_tools = [\"file_write\", \"shell.*\"]");
+    let named =
+        |options: Options| options.config("[approval]\nown_tools = [\"file_write\", \"shell.*\"]");
     on_every_transport(named, |server, client| {
         client.approve = Approve::Decline;
         for (tool, arguments) in [
@@ -284,7 +340,11 @@ fn own_tools_takes_names_and_patterns() {
             ("shell.exec", json!({"command": "touch ran"})),
             ("shell_exec", json!({"command": "touch ran"})),
         ] {
-            assert_eq!(error_of(&client.call(tool, arguments))["kind"], "approval_denied", "{tool}");
+            assert_eq!(
+                error_of(&client.call(tool, arguments))["kind"],
+                "approval_denied",
+                "{tool}"
+            );
         }
         assert_eq!(client.questions.len(), 4);
         std::fs::write(server.workspace().join("there"), "text").unwrap();
@@ -292,7 +352,10 @@ fn own_tools_takes_names_and_patterns() {
         assert_eq!(client.questions.len(), 4, "file.read is not named");
         let file = server.scratch.path().join("config.toml");
         std::fs::write(file, "[approval]\nown_tools = [\"file.read\"]").unwrap();
-        assert_eq!(error_of(&client.call("file_read", json!({"path": "there"})))["kind"], "approval_denied");
+        assert_eq!(
+            error_of(&client.call("file_read", json!({"path": "there"})))["kind"],
+            "approval_denied"
+        );
         assert_ran(&echo(client, "free"), "free");
         assert_eq!(client.questions.len(), 5);
     });
@@ -340,7 +403,10 @@ fn a_no_and_a_closed_dialog_are_both_a_no() {
         for answer in [Approve::Decline, Approve::Cancel] {
             client.approve = answer;
             let message = client.call("shell.exec", json!({"command": "touch ran"}));
-            assert_holds(json!({"kind": "approval_denied", "hint": "*", "trace_id": "*"}), error_of(&message));
+            assert_holds(
+                json!({"kind": "approval_denied", "hint": "*", "trace_id": "*"}),
+                error_of(&message),
+            );
         }
         assert!(!server.workspace().join("ran").exists());
         assert_eq!(server.events("call.start").len(), 0, "nothing was started");
@@ -348,7 +414,10 @@ fn a_no_and_a_closed_dialog_are_both_a_no() {
             json!([{"outcome": "denied", "by": "client"}, {"outcome": "denied", "by": "client"}]),
             &json!(server.events("approval")),
         );
-        assert_holds(json!([{"status": "denied", "error": "approval_denied"}]), &json!(server.stops(2)));
+        assert_holds(
+            json!([{"status": "denied", "error": "approval_denied"}]),
+            &json!(server.stops(2)),
+        );
     });
 }
 
@@ -362,11 +431,17 @@ fn silence_is_a_no() {
             // The question was put; nobody comes back with an answer.
             assert_eq!(message["result"]["resultType"], "input_required", "{message}");
         } else {
-            assert_holds(json!({"kind": "approval_expired", "hint": "*", "trace_id": "*"}), error_of(&message));
+            assert_holds(
+                json!({"kind": "approval_expired", "hint": "*", "trace_id": "*"}),
+                error_of(&message),
+            );
         }
         let stops = server.stops(1);
         assert_holds(json!({"status": "denied", "error": "approval_expired"}), &stops[0]);
-        assert_holds(json!([{"outcome": "expired", "by": "nobody"}]), &json!(server.events("approval")));
+        assert_holds(
+            json!([{"outcome": "expired", "by": "nobody"}]),
+            &json!(server.events("approval")),
+        );
         assert!(!server.workspace().join("ran").exists());
         if client.is_modern() {
             let state = &message["result"]["requestState"];
@@ -376,7 +451,10 @@ fn silence_is_a_no() {
                 state,
                 json!({"q1": Approve::Once.answer()}),
             );
-            assert_holds(json!({"error": {"code": -32602, "data": {"kind": "invalid_arguments", "hint": "*"}}}), &late);
+            assert_holds(
+                json!({"error": {"code": -32602, "data": {"kind": "invalid_arguments", "hint": "*"}}}),
+                &late,
+            );
             assert!(!server.workspace().join("ran").exists());
         }
     });
@@ -396,7 +474,10 @@ fn a_client_that_cannot_ask_is_told_at_once() {
             let want = json!({"kind": "approval_denied", "reason": "no_asker", "hint": "~ringfence approvals"});
             assert_holds(want, error_of(&message));
             assert!(client.questions.is_empty());
-            assert_holds(json!([{"outcome": "denied", "by": "nobody"}]), &json!(server.events("approval")));
+            assert_holds(
+                json!([{"outcome": "denied", "by": "nobody"}]),
+                &json!(server.events("approval")),
+            );
             assert!(!server.workspace().join("ran").exists());
         }
     }
@@ -415,10 +496,15 @@ fn an_accept_that_nobody_saw_is_a_no() {
         on_cell(cell, plain, |server, client| {
             let arguments = json!({"command": "touch ran"});
             for meta in &unseen {
-                let id =
-                    client.start("tools/call", json!({"name": "shell.exec", "arguments": arguments, "_meta": meta}));
+                let id = client.start(
+                    "tools/call",
+                    json!({"name": "shell.exec", "arguments": arguments, "_meta": meta}),
+                );
                 let message = client.finish(id, "shell.exec", &arguments);
-                assert_holds(json!({"kind": "approval_denied", "reason": "no_human"}), error_of(&message));
+                assert_holds(
+                    json!({"kind": "approval_denied", "reason": "no_human"}),
+                    error_of(&message),
+                );
             }
             assert!(client.questions.is_empty(), "it was asked all the same");
             assert!(!server.workspace().join("ran").exists());
@@ -437,11 +523,15 @@ fn a_client_that_pushes_its_state_is_believed_at_once() {
         &declared["result"]["capabilities"]["experimental"],
     );
     let push = |client: &mut Client, kind: &str| {
-        let answer = client.request("codex/sandbox-state/update", json!({"sandboxPolicy": {"type": kind}}));
+        let answer =
+            client.request("codex/sandbox-state/update", json!({"sandboxPolicy": {"type": kind}}));
         assert_eq!(answer["result"], json!({}));
     };
     push(&mut client, "danger-full-access");
-    assert_holds(json!({"kind": "approval_denied", "reason": "no_human"}), error_of(&echo(&mut client, "one")));
+    assert_holds(
+        json!({"kind": "approval_denied", "reason": "no_human"}),
+        error_of(&echo(&mut client, "one")),
+    );
     push(&mut client, "workspace-write");
     assert_ran(&echo(&mut client, "two"), "two");
 }
@@ -475,7 +565,8 @@ fn without_a_handle_there_is_no_trust() {
         client.approve = Approve::Decline;
         assert_eq!(error_of(&echo(&mut client, "two"))["kind"], "approval_denied");
         // The handle that came with a result can be used from then on, also as an argument.
-        client.handle = first["result"]["_meta"]["dev.ringfence/session"].as_str().map(str::to_owned);
+        client.handle =
+            first["result"]["_meta"]["dev.ringfence/session"].as_str().map(str::to_owned);
         client.approve = Approve::Session;
         assert_ran(&echo(&mut client, "three"), "three");
         let handle = client.handle.take();
@@ -484,7 +575,10 @@ fn without_a_handle_there_is_no_trust() {
         assert_ran(&client.call("shell.exec", arguments), "four");
         let forged = json!({"command": "echo five", "ringfence_session": "forged"});
         let message = client.call("shell.exec", forged);
-        assert_holds(json!({"error": {"code": -32602, "data": {"reason": "bad_session"}}}), &message);
+        assert_holds(
+            json!({"error": {"code": -32602, "data": {"reason": "bad_session"}}}),
+            &message,
+        );
     }
 }
 
@@ -537,7 +631,10 @@ fn sealed_state_is_good_for_one_answer_to_the_same_call() {
             assert_refused(&client.retry("shell.exec", &arguments, &changed, yes()), "bad_state");
         }
         for forged in ["", "x", "{}"] {
-            assert_refused(&client.retry("shell.exec", &arguments, &json!(forged), yes()), "bad_state");
+            assert_refused(
+                &client.retry("shell.exec", &arguments, &json!(forged), yes()),
+                "bad_state",
+            );
         }
         assert_refused(
             &client.retry("shell.exec", &json!({"command": "echo other >> ran"}), &state, yes()),
@@ -562,7 +659,8 @@ fn a_retry_without_an_answer_is_asked_again() {
     let again = client.retry("shell.exec", &arguments, &state, json!({}));
     assert_eq!(again["result"]["resultType"], "input_required", "{again}");
     assert_refused(&client.retry("shell.exec", &arguments, &state, yes()), "used_state");
-    let message = client.retry("shell.exec", &arguments, &again["result"]["requestState"].clone(), yes());
+    let message =
+        client.retry("shell.exec", &arguments, &again["result"]["requestState"].clone(), yes());
     assert_holds(json!({"result": {"structuredContent": {"exit_code": 0}}}), &message);
     assert_eq!(std::fs::read_to_string(server.workspace().join("ran")).unwrap(), "once\n");
 }
@@ -570,7 +668,8 @@ fn a_retry_without_an_answer_is_asked_again() {
 #[test]
 fn sealed_state_is_good_for_its_principal_alone() {
     let options = Options::new(Transport::Http).unfenced().config("shared_workspace = true");
-    let mut server = options.env("MCP_AUTH_ENABLED", "true").env("MCP_AUTH_JWT_SECRET", token::SECRET).spawn();
+    let mut server =
+        options.env("MCP_AUTH_ENABLED", "true").env("MCP_AUTH_JWT_SECRET", token::SECRET).spawn();
     let mut anna = server.client_as(MODERN, Some(&token::of("anna")));
     anna.shake_hands();
     let mut bert = server.client_as(MODERN, Some(&token::of("bert")));
@@ -596,7 +695,8 @@ fn sealed_state_of_another_server_is_worth_nothing() {
 }
 
 fn steps(server: &Server) -> Vec<String> {
-    let log = std::fs::read_to_string(server.workspace().join("asks_twice.log")).unwrap_or_default();
+    let log =
+        std::fs::read_to_string(server.workspace().join("asks_twice.log")).unwrap_or_default();
     log.lines().map(str::to_owned).collect()
 }
 
@@ -632,10 +732,20 @@ fn a_parked_run_is_not_disturbed_by_old_state() {
         let keys = round["inputRequests"].as_object().unwrap().keys();
         keys.map(|key| (key.clone(), json!({"action": "accept", "content": {}}))).collect::<Value>()
     };
-    let second = client.retry("test_asks_twice", &json!({}), &first["requestState"], answers(&first))["result"].clone();
+    let second = client.retry(
+        "test_asks_twice",
+        &json!({}),
+        &first["requestState"],
+        answers(&first),
+    )["result"]
+        .clone();
     assert_eq!(second["resultType"], "input_required");
-    assert_refused(&client.retry("test_asks_twice", &json!({}), &first["requestState"], answers(&first)), "used_state");
-    let last = client.retry("test_asks_twice", &json!({}), &second["requestState"], answers(&second));
+    assert_refused(
+        &client.retry("test_asks_twice", &json!({}), &first["requestState"], answers(&first)),
+        "used_state",
+    );
+    let last =
+        client.retry("test_asks_twice", &json!({}), &second["requestState"], answers(&second));
     assert_eq!(last["result"]["isError"], false, "{last:#}");
     assert_eq!(steps(&server), ["first", "second"]);
 }
@@ -644,7 +754,11 @@ fn a_parked_run_is_not_disturbed_by_old_state() {
 #[test]
 fn a_parked_run_that_nobody_comes_back_for_ends() {
     let config = "[approval]\nexpiry_s = 1\n[limits]\ngrace_ms = 100";
-    let mut server = Options::new(Transport::Http).unfenced().config(config).arg("--conformance-fixtures").spawn();
+    let mut server = Options::new(Transport::Http)
+        .unfenced()
+        .config(config)
+        .arg("--conformance-fixtures")
+        .spawn();
     let mut client = server.connect(MODERN);
     client.approve = Approve::Never;
     client.call("test_asks_twice", json!({}));
@@ -653,8 +767,11 @@ fn a_parked_run_that_nobody_comes_back_for_ends() {
 }
 
 fn pending(server: &Server) -> Vec<Value> {
-    let output =
-        ringfence(&server.scratch).args(["approvals", "--json", "--root"]).arg(server.root()).output().unwrap();
+    let output = ringfence(&server.scratch)
+        .args(["approvals", "--json", "--root"])
+        .arg(server.root())
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let value: Value = serde_json::from_slice(&output.stdout).unwrap();
     value["pending"].as_array().unwrap().clone()
@@ -668,7 +785,12 @@ status = pty.spawn(sys.argv[1:])
 sys.exit(os.waitstatus_to_exitcode(status))
 "#;
     let mut command = std::process::Command::new("python3");
-    command.args(["-c", script]).arg(binary()).args(["approvals", "--root"]).arg(server.root()).args(words);
+    command
+        .args(["-c", script])
+        .arg(binary())
+        .args(["approvals", "--root"])
+        .arg(server.root())
+        .args(words);
     let output = command.stdin(std::process::Stdio::null()).output().expect("python3 runs");
     (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -700,14 +822,18 @@ fn a_person_at_the_terminal_can_answer_for_a_client_that_cannot() {
                 json!({"tool": "shell.exec", "arguments": {"command": "echo seen"}, "principal": "local"}),
                 &question,
             );
-            let (done, said) = at_terminal(&server, &[words, &[question["id"].as_str().unwrap()]].concat());
+            let (done, said) =
+                at_terminal(&server, &[words, &[question["id"].as_str().unwrap()]].concat());
             assert!(done, "{said}");
             let message = client.finish(id, "shell.exec", &arguments);
             match outcome {
                 "approved" => assert_ran(&message, "seen"),
                 _ => assert_eq!(error_of(&message)["kind"], "approval_denied"),
             }
-            assert_holds(json!({"outcome": outcome, "by": "terminal"}), server.events("approval").last().unwrap());
+            assert_holds(
+                json!({"outcome": outcome, "by": "terminal"}),
+                server.events("approval").last().unwrap(),
+            );
             assert!(pending(&server).is_empty());
         }
     }
@@ -721,17 +847,22 @@ fn the_terminal_can_trust_a_session() {
     let arguments = json!({"command": "echo seen"});
     let id = client.start_call("shell.exec", &arguments);
     let question = wait_for_question(&server);
-    let (done, said) = at_terminal(&server, &["allow", question["id"].as_str().unwrap(), "--session"]);
+    let (done, said) =
+        at_terminal(&server, &["allow", question["id"].as_str().unwrap(), "--session"]);
     assert!(done, "{said}");
     assert_ran(&client.finish(id, "shell.exec", &arguments), "seen");
     assert_ran(&client.call("shell.exec", arguments), "seen");
-    assert_holds(json!([{"by": "terminal", "mode": "session"}, {"by": "trust"}]), &json!(server.events("approval")));
+    assert_holds(
+        json!([{"by": "terminal", "mode": "session"}, {"by": "trust"}]),
+        &json!(server.events("approval")),
+    );
 }
 
 /// The list says how old a question is and when it expires; `--inside` is an answer where the question offers it.
 #[test]
 fn the_terminal_can_keep_a_command_inside() {
-    let options = Options::new(Transport::Http).unfenced().config(TERMINAL).arg("--conformance-fixtures");
+    let options =
+        Options::new(Transport::Http).unfenced().config(TERMINAL).arg("--conformance-fixtures");
     let mut server = options.spawn();
     let mut client = server.connect(SESSIONS);
     client.approve = Approve::Never;
@@ -739,7 +870,8 @@ fn the_terminal_can_keep_a_command_inside() {
     let question = wait_for_question(&server);
     let name = question["id"].as_str().unwrap();
     let (_, listed) = at_terminal(&server, &[]);
-    let header = listed.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{listed}"));
+    let header =
+        listed.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{listed}"));
     assert!(header.contains(", asked ") && header.contains(" ago, expires in "), "{header}");
     let (done, said) = at_terminal(&server, &["allow", name, "--inside", "--session"]);
     assert!(!done, "both cannot be: {said}");
@@ -808,8 +940,11 @@ fn an_agent_cannot_approve_itself() {
     let id = question["id"].as_str().unwrap();
     let (done, said) = at_terminal(&server, &["allow", id]);
     assert!(!done && said.contains("cannot answer"), "{said}");
-    let piped =
-        ringfence(&server.scratch).args(["approvals", "allow", id, "--root"]).arg(server.root()).output().unwrap();
+    let piped = ringfence(&server.scratch)
+        .args(["approvals", "allow", id, "--root"])
+        .arg(server.root())
+        .output()
+        .unwrap();
     assert!(!piped.status.success(), "no terminal at all");
     assert!(!server.workspace().join("ran").exists());
     assert_eq!(pending(&server).len(), 1, "the question still waits");
@@ -838,6 +973,8 @@ fn the_approval_socket_is_for_the_owner_alone() {
     });
     let [socket] = &sockets[..] else { panic!("{sockets:?}") };
     // It is there a moment before it has its mode; its directory was closed before.
-    eventually(DEADLINE, "nobody else may use it", || socket.metadata().unwrap().permissions().mode() & 0o777 == 0o600);
+    eventually(DEADLINE, "nobody else may use it", || {
+        socket.metadata().unwrap().permissions().mode() & 0o777 == 0o600
+    });
     assert_eq!(socket.parent().unwrap().metadata().unwrap().permissions().mode() & 0o077, 0);
 }

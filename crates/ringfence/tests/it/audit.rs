@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 
 use crate::support::server::{Scratch, binary, ringfence, verify};
 use crate::support::subset::assert_holds;
-use crate::support::{Approve, DEADLINE, MODERN, Options, SESSIONS, Transport, eventually, on_every_transport};
+use crate::support::{
+    Approve, DEADLINE, MODERN, Options, SESSIONS, Transport, eventually, on_every_transport,
+};
 
 #[test]
 fn a_call_is_on_record_with_everything_that_matters() {
@@ -17,7 +19,8 @@ fn a_call_is_on_record_with_everything_that_matters() {
         |server, client| {
             let command = json!({"command": "echo hello; echo no >&2; exit 3"});
             let message = client.call("shell.exec", command);
-            let trace = message["result"]["_meta"]["dev.ringfence/trace_id"].as_str().unwrap().to_owned();
+            let trace =
+                message["result"]["_meta"]["dev.ringfence/trace_id"].as_str().unwrap().to_owned();
             let stop = server.stops(1).remove(0);
             let transport = format!("{:?}", client.transport).to_lowercase();
             let workspace = server.workspace().display().to_string();
@@ -56,7 +59,10 @@ fn a_call_is_on_record_with_everything_that_matters() {
 fn arguments_and_tokens_are_not_in_the_log() {
     let mut server = Options::new(Transport::Stdio).env("RINGFENCE_LOG", "trace").spawn();
     let mut client = server.connect(SESSIONS);
-    client.call("shell.exec", json!({"command": "echo $TOKEN >/dev/null", "env": {"TOKEN": "hunter2hunter2"}}));
+    client.call(
+        "shell.exec",
+        json!({"command": "echo $TOKEN >/dev/null", "env": {"TOKEN": "hunter2hunter2"}}),
+    );
     client.call("file.write", json!({"path": "f", "content": "hunter2hunter2"}));
     client.hang_up();
     assert!(server.ended().success());
@@ -74,9 +80,18 @@ fn the_log_can_be_filtered() {
     let session = server.stops(2)[0]["session"].as_str().unwrap().to_owned();
     let filtered = |filter: &[&str]| -> Vec<Value> {
         let mut command = ringfence(&server.scratch);
-        let output = command.args(["audit", "--json", "--root"]).arg(server.root()).args(filter).output().unwrap();
+        let output = command
+            .args(["audit", "--json", "--root"])
+            .arg(server.root())
+            .args(filter)
+            .output()
+            .unwrap();
         assert!(output.status.success(), "{filter:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     };
     let by_trace = filtered(&["--trace", &trace]);
     assert_eq!(by_trace.len(), 3, "approval, start, stop: {by_trace:?}");
@@ -133,7 +148,10 @@ fn one_changed_byte_is_found_and_named() {
         std::fs::write(&file, &changed).unwrap();
         let (code, text) = verify(&scratch);
         assert_eq!(code, 1, "{text}");
-        assert!(text.contains("BROKEN") && text.contains(&format!("line {number}")), "line {number}: {text}");
+        assert!(
+            text.contains("BROKEN") && text.contains(&format!("line {number}")),
+            "line {number}: {text}"
+        );
     }
     std::fs::write(&file, &whole).unwrap();
     assert_eq!(verify(&scratch).0, 0);
@@ -145,15 +163,20 @@ fn a_removed_line_and_a_cut_tail_are_found() {
     let whole = std::fs::read(&file).unwrap();
     let lines: Vec<&[u8]> = whole.split_inclusive(|byte| *byte == b'\n').collect();
     let without = |number: usize| {
-        let kept = lines.iter().enumerate().filter(|(at, _)| at + 1 != number).map(|(_, line)| *line);
+        let kept =
+            lines.iter().enumerate().filter(|(at, _)| at + 1 != number).map(|(_, line)| *line);
         kept.collect::<Vec<_>>().concat()
     };
     let swapped = [&lines[..3], &[lines[4], lines[3]], &lines[5..]].concat().concat();
     let cut = lines[..lines.len() - 2].concat();
     let torn = whole[..whole.len() - 20].to_vec();
-    for (what, bytes) in
-        [("removed", without(5)), ("swapped", swapped), ("cut", cut), ("torn", torn), ("emptied", Vec::new())]
-    {
+    for (what, bytes) in [
+        ("removed", without(5)),
+        ("swapped", swapped),
+        ("cut", cut),
+        ("torn", torn),
+        ("emptied", Vec::new()),
+    ] {
         std::fs::write(&file, bytes).unwrap();
         let (code, text) = verify(&scratch);
         assert_eq!(code, 1, "{what}: {text}");
@@ -225,11 +248,22 @@ fn nothing_runs_when_the_log_cannot_be_written() {
             let message = client.call("shell.exec", json!({"command": "touch ran"}));
             let error = &message["result"]["structuredContent"]["error"];
             assert_holds(json!({"kind": "unavailable", "hint": "*", "trace_id": "*"}), error);
-            assert!(!server.workspace().join("ran").exists(), "{}: it ran off the record", client.at());
+            assert!(
+                !server.workspace().join("ran").exists(),
+                "{}: it ran off the record",
+                client.at()
+            );
             // Also where nobody has to be asked, which would be on record first.
             let message = client.call("file.write", json!({"path": "ran", "content": ""}));
-            assert_eq!(message["result"]["structuredContent"]["error"]["kind"], "unavailable", "{message}");
-            assert!(!server.workspace().join("ran").exists(), "{}: it ran off the record", client.at());
+            assert_eq!(
+                message["result"]["structuredContent"]["error"]["kind"], "unavailable",
+                "{message}"
+            );
+            assert!(
+                !server.workspace().join("ran").exists(),
+                "{}: it ran off the record",
+                client.at()
+            );
             std::fs::rename(server.root().join("moved"), &audit).unwrap();
         },
     );
@@ -253,20 +287,27 @@ fn nothing_runs_when_the_disk_is_full() {
     client.approve = Approve::Session;
     let mut ran = 0;
     let refused = loop {
-        let message = client.call("shell.exec", json!({"command": format!("echo {ran} > ran-{ran}")}));
+        let message =
+            client.call("shell.exec", json!({"command": format!("echo {ran} > ran-{ran}")}));
         if message["result"]["isError"] == true {
             break message;
         }
         ran += 1;
         assert!(ran < 100, "the log never fills");
     };
-    assert_holds(json!({"error": {"hint": "*", "trace_id": "*"}}), &refused["result"]["structuredContent"]);
+    assert_holds(
+        json!({"error": {"hint": "*", "trace_id": "*"}}),
+        &refused["result"]["structuredContent"],
+    );
     assert!(ran > 0);
     assert!(!server.workspace().join(format!("ran-{ran}")).exists(), "it ran off the record");
     let message = client.call("file.write", json!({"path": "written", "content": ""}));
     assert_eq!(message["result"]["isError"], true, "{message}");
     assert!(!server.workspace().join("written").exists(), "it ran off the record");
-    assert!(client.request("tools/list", json!({}))["result"]["tools"].is_array(), "the server lives on");
+    assert!(
+        client.request("tools/list", json!({}))["result"]["tools"].is_array(),
+        "the server lives on"
+    );
 }
 
 #[test]

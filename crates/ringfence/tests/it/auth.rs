@@ -12,7 +12,9 @@ use serde_json::{Value, json};
 use crate::support::client::with_token;
 use crate::support::http::{Answer, Exchange, Request};
 use crate::support::subset::assert_holds;
-use crate::support::{Approve, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually, token};
+use crate::support::{
+    Approve, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually, token,
+};
 
 /// A fresh Ed25519 pair: the private key as DER and as PEM, the public one as PEM.
 fn key_pair() -> (Vec<u8>, String, String) {
@@ -21,8 +23,9 @@ fn key_pair() -> (Vec<u8>, String, String) {
     let pair = Ed25519KeyPair::generate().unwrap();
     let private = pair.to_pkcs8v1().unwrap().as_ref().to_vec();
     let public: aws_lc_rs::encoding::PublicKeyX509Der<'_> = pair.public_key().as_der().unwrap();
-    let pem =
-        |kind: &str, der: &[u8]| format!("-----BEGIN {kind}-----\n{}\n-----END {kind}-----\n", STANDARD.encode(der));
+    let pem = |kind: &str, der: &[u8]| {
+        format!("-----BEGIN {kind}-----\n{}\n-----END {kind}-----\n", STANDARD.encode(der))
+    };
     (private.clone(), pem("PRIVATE KEY", &private), pem("PUBLIC KEY", public.as_ref()))
 }
 
@@ -34,9 +37,9 @@ fn guarded(transport: Transport) -> Options {
 }
 
 fn discover() -> Request {
-    let meta =
-        json!({"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}});
-    let message = json!({"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": meta}});
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}});
+    let message =
+        json!({"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": meta}});
     Request::post("/mcp", message.to_string())
         .header("MCP-Protocol-Version", MODERN)
         .header("Mcp-Method", "server/discover")
@@ -44,11 +47,17 @@ fn discover() -> Request {
 
 fn initialize() -> Request {
     let params = json!({"protocolVersion": SESSIONS, "capabilities": {}, "clientInfo": {"name": "it", "version": "1"}});
-    Request::post("/mcp", json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).to_string())
+    Request::post(
+        "/mcp",
+        json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).to_string(),
+    )
 }
 
 fn capabilities() -> Request {
-    Request::post("/mcp", json!({"jsonrpc": "2.0", "id": 1, "method": "mcp.capabilities"}).to_string())
+    Request::post(
+        "/mcp",
+        json!({"jsonrpc": "2.0", "id": 1, "method": "mcp.capabilities"}).to_string(),
+    )
 }
 
 /// Every way in, by name.
@@ -88,7 +97,10 @@ fn without_a_token_no_door_opens() {
     for (name, request) in doors() {
         eprintln!("{name}");
         assert_challenged(&request.fetch(server.address()), false);
-        assert_challenged(&request.header("Authorization", "Basic YTpi").fetch(server.address()), false);
+        assert_challenged(
+            &request.header("Authorization", "Basic YTpi").fetch(server.address()),
+            false,
+        );
     }
     // A token in the address would end up in logs; it is no token.
     let mut request = discover();
@@ -106,7 +118,9 @@ fn refused_tokens_are_in_the_log_and_the_token_is_not() {
         let answer = with_token(discover(), Some(&bad)).fetch(server.address());
         answers.push(answer.message()["error"]["data"]["trace_id"].as_str().unwrap().to_owned());
     }
-    let lines = |log: &str| log.lines().filter(|line| line.contains("refused:")).map(str::to_owned).collect::<Vec<_>>();
+    let lines = |log: &str| {
+        log.lines().filter(|line| line.contains("refused:")).map(str::to_owned).collect::<Vec<_>>()
+    };
     eventually(DEADLINE, "it is in the log", || !lines(&server.log()).is_empty());
     let log = server.log();
     let lines = lines(&log);
@@ -119,7 +133,12 @@ fn refused_tokens_are_in_the_log_and_the_token_is_not() {
 fn with_algorithm(algorithm: &str, claims: &Value, signature: &[u8]) -> String {
     let header = json!({"alg": algorithm, "typ": "JWT"});
     let part = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
-    format!("{}.{}.{}", part(header.to_string().as_bytes()), part(claims.to_string().as_bytes()), part(signature))
+    format!(
+        "{}.{}.{}",
+        part(header.to_string().as_bytes()),
+        part(claims.to_string().as_bytes()),
+        part(signature)
+    )
 }
 
 #[test]
@@ -166,22 +185,32 @@ fn a_bad_token_opens_no_door() {
         assert_ne!(status(&with_token(request, Some(&valid)), server.address()), 401, "{name}");
     }
     // Clocks differ by a little.
-    assert_eq!(status(&with_token(discover(), Some(&but("exp", json!(token::now() - 5)))), server.address()), 200);
+    assert_eq!(
+        status(
+            &with_token(discover(), Some(&but("exp", json!(token::now() - 5)))),
+            server.address()
+        ),
+        200
+    );
 }
 
 /// A public key is known to everybody, so it must never be taken for a secret.
 #[test]
 fn a_public_key_is_not_a_secret() {
     let (private, _, public) = key_pair();
-    let options = Options::new(Transport::Http).env("MCP_AUTH_ENABLED", "true").env("MCP_AUTH_JWT_PUBLIC_KEY", &public);
+    let options = Options::new(Transport::Http)
+        .env("MCP_AUTH_ENABLED", "true")
+        .env("MCP_AUTH_JWT_PUBLIC_KEY", &public);
     let server = options.spawn();
     let claims = token::claims("anna");
     let key = EncodingKey::from_ed_der(&private);
     let good = jsonwebtoken::encode(&Header::new(Algorithm::EdDSA), &claims, &key).unwrap();
     assert_eq!(status(&with_token(discover(), Some(&good)), server.address()), 200);
-    for confused in
-        [token::sign(&claims, &public), token::sign(&claims, public.trim()), with_algorithm("none", &claims, b"")]
-    {
+    for confused in [
+        token::sign(&claims, &public),
+        token::sign(&claims, public.trim()),
+        with_algorithm("none", &claims, b""),
+    ] {
         assert_challenged(&with_token(discover(), Some(&confused)).fetch(server.address()), true);
     }
 }
@@ -200,16 +229,28 @@ fn the_resource_names_its_issuer() {
     let server = guarded(Transport::Http).env("MCP_AUTH_ISSUER", issuer).spawn();
     let challenge = discover().fetch(server.address());
     let challenge = challenge.header("www-authenticate").unwrap();
-    let url = challenge.split("resource_metadata=\"").nth(1).and_then(|rest| rest.split('"').next()).expect("a URL");
+    let url = challenge
+        .split("resource_metadata=\"")
+        .nth(1)
+        .and_then(|rest| rest.split('"').next())
+        .expect("a URL");
     let path = url.strip_prefix(&format!("http://{}", server.address())).expect("an address here");
     for path in [path, "/.well-known/oauth-protected-resource"] {
         let answer = Request::new("GET", path).fetch(server.address());
         assert_eq!(answer.status, 200, "no token is needed to learn where to get one");
         let resource = format!("http://{}/mcp", server.address());
-        assert_holds(json!({"resource": resource, "authorization_servers": [issuer]}), &answer.message());
+        assert_holds(
+            json!({"resource": resource, "authorization_servers": [issuer]}),
+            &answer.message(),
+        );
     }
     let without = guarded(Transport::Http).spawn();
-    assert_eq!(Request::new("GET", "/.well-known/oauth-protected-resource").fetch(without.address()).status, 404);
+    assert_eq!(
+        Request::new("GET", "/.well-known/oauth-protected-resource")
+            .fetch(without.address())
+            .status,
+        404
+    );
 }
 
 fn as_two(transport: Transport) -> (Server, String, String) {
@@ -227,8 +268,9 @@ fn a_session_is_of_no_use_to_another_principal() {
     let stolen = with_token(request.clone(), Some(&bert)).fetch(server.address());
     assert_eq!(stolen.status, 404, "it looks like none at all");
     for method in ["GET", "DELETE"] {
-        let request =
-            Request::new(method, "/mcp").header("Accept", "text/event-stream").header("Mcp-Session-Id", &session);
+        let request = Request::new(method, "/mcp")
+            .header("Accept", "text/event-stream")
+            .header("Mcp-Session-Id", &session);
         assert_eq!(with_token(request, Some(&bert)).fetch(server.address()).status, 404);
     }
     assert_eq!(request.fetch(server.address()).status, 200, "it still lives");
@@ -251,8 +293,11 @@ fn no_message_talks_itself_into_another_principals_session() {
         let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": call, "_meta": meta}});
         for message in [answer, cancel] {
             for header in [None, Some(version), Some(MODERN)] {
-                let request = Request::post("/mcp", message.to_string()).header("Mcp-Session-Id", &session);
-                let request = header.into_iter().fold(request, |it, header| it.header("MCP-Protocol-Version", header));
+                let request =
+                    Request::post("/mcp", message.to_string()).header("Mcp-Session-Id", &session);
+                let request = header
+                    .into_iter()
+                    .fold(request, |it, header| it.header("MCP-Protocol-Version", header));
                 with_token(request, Some(&bert)).fetch(server.address());
             }
         }
@@ -262,7 +307,10 @@ fn no_message_talks_itself_into_another_principals_session() {
         "it was answered or cancelled"
     );
     client.reply(&question, json!({"action": "decline"}));
-    assert_eq!(client.wait(&call)["result"]["structuredContent"]["error"]["kind"], "approval_denied");
+    assert_eq!(
+        client.wait(&call)["result"]["structuredContent"]["error"]["kind"],
+        "approval_denied"
+    );
     assert!(!server.workspace().join("ran").exists());
 }
 
@@ -326,9 +374,16 @@ fn assert_refuses(options: Options, words: &[&str]) {
 #[test]
 fn a_public_address_needs_auth() {
     for address in ["0.0.0.0:0", "[::]:0"] {
-        assert_refuses(Options::new(Transport::Http).arg("--http").arg(address), &["MCP_AUTH_ENABLED"]);
+        assert_refuses(
+            Options::new(Transport::Http).arg("--http").arg(address),
+            &["MCP_AUTH_ENABLED"],
+        );
     }
-    let open = Options::new(Transport::Http).arg("--http").arg("0.0.0.0:0").arg("--insecure-no-auth").spawn();
+    let open = Options::new(Transport::Http)
+        .arg("--http")
+        .arg("0.0.0.0:0")
+        .arg("--insecure-no-auth")
+        .spawn();
     drop(open);
     drop(guarded(Transport::Http).arg("--http").arg("0.0.0.0:0").spawn());
 }
@@ -343,7 +398,10 @@ fn auth_without_exactly_one_key_refuses_to_start() {
     assert_refuses(on().env(names[0], "short"), &names[..1]);
     assert_refuses(on().env(names[1], "no key at all"), &names[1..]);
     assert_refuses(on().env(names[1], &private), &names[1..]);
-    assert_refuses(Options::new(Transport::Http).env("MCP_AUTH_ENABLED", "perhaps"), &["MCP_AUTH_ENABLED"]);
+    assert_refuses(
+        Options::new(Transport::Http).env("MCP_AUTH_ENABLED", "perhaps"),
+        &["MCP_AUTH_ENABLED"],
+    );
 }
 
 /// Behind a proxy that speaks TLS, clients are told the address that they can reach.
@@ -351,7 +409,11 @@ fn auth_without_exactly_one_key_refuses_to_start() {
 fn metadata_names_the_public_url() {
     let issuer = "https://issuer.example";
     for (url, resource, metadata) in [
-        ("https://tools.example.org", "https://tools.example.org/mcp", "/.well-known/oauth-protected-resource/mcp"),
+        (
+            "https://tools.example.org",
+            "https://tools.example.org/mcp",
+            "/.well-known/oauth-protected-resource/mcp",
+        ),
         (
             "https://tools.example.org:8443/ring/mcp",
             "https://tools.example.org:8443/ring/mcp",
@@ -359,26 +421,44 @@ fn metadata_names_the_public_url() {
         ),
     ] {
         let config = format!("[http]\npublic_url = \"{url}\"");
-        let server = guarded(Transport::Http).config(&config).env("MCP_AUTH_ISSUER", issuer).spawn();
+        let server =
+            guarded(Transport::Http).config(&config).env("MCP_AUTH_ISSUER", issuer).spawn();
         let host = resource.split('/').nth(2).unwrap();
         for host in [host.to_owned(), server.address().to_string()] {
             let refused = discover().header("Host", &host).fetch(server.address());
             let challenge = refused.header("www-authenticate").unwrap();
-            let named = format!("resource_metadata=\"https://{}{metadata}\"", resource.split('/').nth(2).unwrap());
+            let named = format!(
+                "resource_metadata=\"https://{}{metadata}\"",
+                resource.split('/').nth(2).unwrap()
+            );
             assert!(challenge.contains(&named), "{challenge}");
             for path in [metadata, "/.well-known/oauth-protected-resource"] {
-                let answer = Request::new("GET", path).header("Host", &host).fetch(server.address());
-                assert_holds(json!({"resource": resource, "authorization_servers": [issuer]}), &answer.message());
+                let answer =
+                    Request::new("GET", path).header("Host", &host).fetch(server.address());
+                assert_holds(
+                    json!({"resource": resource, "authorization_servers": [issuer]}),
+                    &answer.message(),
+                );
             }
         }
         let elsewhere = "/.well-known/oauth-protected-resource/other";
         assert_eq!(Request::new("GET", elsewhere).fetch(server.address()).status, 404);
-        assert_eq!(discover().header("Host", "other.example.org").fetch(server.address()).status, 403);
+        assert_eq!(
+            discover().header("Host", "other.example.org").fetch(server.address()).status,
+            403
+        );
     }
-    for url in
-        ["tools.example.org", "ftp://tools.example.org", "https://", "https://a.example/?x", "https://a@b.example"]
-    {
-        assert_refuses(guarded(Transport::Http).config(&format!("[http]\npublic_url = \"{url}\"")), &["public URL"]);
+    for url in [
+        "tools.example.org",
+        "ftp://tools.example.org",
+        "https://",
+        "https://a.example/?x",
+        "https://a@b.example",
+    ] {
+        assert_refuses(
+            guarded(Transport::Http).config(&format!("[http]\npublic_url = \"{url}\"")),
+            &["public URL"],
+        );
     }
 }
 
@@ -392,17 +472,32 @@ fn requests_from_pages_of_other_sites_are_refused() {
         request.fetch(server.address())
     };
     let local = "http://localhost:3000";
-    for (site, origin) in [("", ""), ("none", ""), ("same-origin", ""), ("same-origin", local), ("", local)] {
+    for (site, origin) in
+        [("", ""), ("none", ""), ("same-origin", ""), ("same-origin", local), ("", local)]
+    {
         assert_eq!(answer(site, origin).status, 200, "{site} {origin}");
     }
-    assert_eq!(answer("cross-site", "https://listed.example").status, 200, "the operator has listed it");
-    for (site, origin) in
-        [("cross-site", ""), ("same-site", ""), ("same-site", local), ("cross-site", local), ("?", "")]
-    {
+    assert_eq!(
+        answer("cross-site", "https://listed.example").status,
+        200,
+        "the operator has listed it"
+    );
+    for (site, origin) in [
+        ("cross-site", ""),
+        ("same-site", ""),
+        ("same-site", local),
+        ("cross-site", local),
+        ("?", ""),
+    ] {
         let refused = answer(site, origin);
-        assert_eq!((refused.status, &refused.message()["error"]["data"]["reason"]), (403, &json!("fetch_site")));
+        assert_eq!(
+            (refused.status, &refused.message()["error"]["data"]["reason"]),
+            (403, &json!("fetch_site"))
+        );
     }
-    let stream = Request::new("GET", "/mcp/sse").header("Sec-Fetch-Site", "cross-site").fetch(server.address());
+    let stream = Request::new("GET", "/mcp/sse")
+        .header("Sec-Fetch-Site", "cross-site")
+        .fetch(server.address());
     assert_eq!(stream.status, 403);
 }
 
@@ -415,13 +510,15 @@ fn open_streams_end_with_their_token() {
     let bearer = token::sign(&json!({"sub": "anna", "exp": token::now() - 20}), token::SECRET);
     let opened = with_token(initialize(), Some(&bearer)).fetch(address);
     let session = opened.header("mcp-session-id").expect("a session").to_owned();
-    let meta =
-        json!({"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}});
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}});
     let params = json!({"name": "test_sleep", "arguments": {"ms": 120_000}, "_meta": meta});
-    let call = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}).to_string();
+    let call =
+        json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}).to_string();
     let requests = [
         Request::new("GET", "/mcp/sse"),
-        Request::new("GET", "/mcp").header("Mcp-Session-Id", &session).header("MCP-Protocol-Version", SESSIONS),
+        Request::new("GET", "/mcp")
+            .header("Mcp-Session-Id", &session)
+            .header("MCP-Protocol-Version", SESSIONS),
         Request::post("/mcp", call)
             .header("MCP-Protocol-Version", MODERN)
             .header("Mcp-Method", "tools/call")

@@ -7,9 +7,13 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::support::matrix::{eras, on_cell, on_cells_at_once};
-use crate::support::process::{marker, status_kb, tree, wait_for_death, wait_for_tree, with_argument};
+use crate::support::process::{
+    marker, status_kb, tree, wait_for_death, wait_for_tree, with_argument,
+};
 use crate::support::subset::assert_holds;
-use crate::support::{Approve, Client, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually, server};
+use crate::support::{
+    Approve, Client, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually, server,
+};
 
 const GRACE: &str = "[limits]\ngrace_ms = 300";
 /// The grace, and two seconds for all the rest.
@@ -39,7 +43,10 @@ fn start_tree(client: &mut Client) -> (String, String) {
 /// Two calls are on record, `true` and the tree, and the second says why it ended.
 fn assert_cause(server: &Server, status: &str, cause: &str) {
     let stops = server.stops(2);
-    assert_holds(json!({"status": status, "cause": cause, "stdout_bytes": 6, "tool": "shell.exec"}), &stops[1]);
+    assert_holds(
+        json!({"status": status, "cause": cause, "stdout_bytes": 6, "tool": "shell.exec"}),
+        &stops[1],
+    );
     assert_eq!(server.events("call.start").len(), 2);
 }
 
@@ -89,7 +96,8 @@ fn closing_the_answer_does_not_cancel_in_a_session() {
     let mut server = graceful(Options::new(Transport::Http)).spawn();
     let mut client = server.connect(SESSIONS);
     trust(&mut client);
-    let command = "echo begun > begun; while [ ! -e go ]; do sleep 0.02; done; echo finished > finished";
+    let command =
+        "echo begun > begun; while [ ! -e go ]; do sleep 0.02; done; echo finished > finished";
     let id = client.start_call("shell.exec", &json!({"command": command}));
     eventually(DEADLINE, "it has begun", || server.workspace().join("begun").exists());
     client.hang_up_on(&id);
@@ -150,8 +158,7 @@ fn a_signal_ends_everything_and_the_log_is_closed() {
                 server.signal(signal);
                 wait_for_death(&marker, DEAD_WITHIN);
                 // What there was is still told.
-                let partial =
-                    json!({"isError": true, "structuredContent": {"status": "cancelled", "stdout": "begun\n"}});
+                let partial = json!({"isError": true, "structuredContent": {"status": "cancelled", "stdout": "begun\n"}});
                 assert_holds(json!({"result": partial}), &client.wait(&id));
                 assert!(server.ended().success(), "{}", server.log());
                 assert_cause(server, "cancelled", "shutdown");
@@ -234,8 +241,9 @@ fn a_tree_that_does_not_listen_is_killed() {
     let mut client = server.connect(SESSIONS);
     trust(&mut client);
     let marker = marker();
-    let command =
-        format!("trap '' TERM; (trap '' TERM; setsid -f sleep {marker}); echo begun; while :; do sleep {marker}; done");
+    let command = format!(
+        "trap '' TERM; (trap '' TERM; setsid -f sleep {marker}); echo begun; while :; do sleep {marker}; done"
+    );
     let id = client.start_call("shell.exec", &json!({"command": command}));
     wait_for_tree(&marker);
     let begun = Instant::now();
@@ -250,14 +258,21 @@ fn a_tree_that_does_not_listen_is_killed() {
 fn a_question_is_withdrawn_with_its_call() {
     for transport in [Transport::Stdio, Transport::Http, Transport::Sse] {
         let mut server = graceful(Options::new(transport).unfenced()).spawn();
-        let mut client = server.connect(if transport == Transport::Sse { "2025-06-18" } else { SESSIONS });
+        let mut client =
+            server.connect(if transport == Transport::Sse { "2025-06-18" } else { SESSIONS });
         client.approve = Approve::Never;
         let id = client.start_call("shell.exec", &json!({"command": "touch ran"}));
         let (asked, _) = client.wait_question();
         client.cancel(&id);
         let stop = server.stops(1).remove(0);
-        assert_holds(json!({"status": "cancelled", "error": "cancelled", "cause": "client"}), &stop);
-        assert_holds(json!([{"outcome": "expired", "by": "client"}]), &json!(server.events("approval")));
+        assert_holds(
+            json!({"status": "cancelled", "error": "cancelled", "cause": "client"}),
+            &stop,
+        );
+        assert_holds(
+            json!([{"outcome": "expired", "by": "client"}]),
+            &json!(server.events("approval")),
+        );
         // A late yes is too late.
         client.reply(&asked, Approve::Once.answer().unwrap());
         assert!(client.request("tools/list", json!({}))["result"]["tools"].is_array());
@@ -273,8 +288,7 @@ fn output_is_streamed_while_a_command_runs() {
         on_cell(cell, graceful, |server, client| {
             trust(client);
             let command = "echo one; while [ ! -e go ]; do sleep 0.02; done; echo two";
-            let params =
-                json!({"name": "shell.exec", "arguments": {"command": command}, "_meta": {"progressToken": "p"}});
+            let params = json!({"name": "shell.exec", "arguments": {"command": command}, "_meta": {"progressToken": "p"}});
             let id = client.start("tools/call", params);
             let note = client.wait_notification("notifications/progress");
             assert_holds(json!({"progressToken": "p", "message": "~one"}), &note["params"]);
@@ -282,7 +296,11 @@ fn output_is_streamed_while_a_command_runs() {
             let message = client.wait(&id);
             assert_eq!(message["result"]["structuredContent"]["stdout"], "one\ntwo\n", "{message}");
             let mut last = note["params"]["progress"].as_f64().unwrap();
-            for later in client.notifications.iter().filter(|note| note["method"] == "notifications/progress") {
+            for later in client
+                .notifications
+                .iter()
+                .filter(|note| note["method"] == "notifications/progress")
+            {
                 let progress = later["params"]["progress"].as_f64().unwrap();
                 assert!(progress > last, "progress only grows");
                 last = progress;
@@ -305,7 +323,11 @@ fn megabytes(server: &Server) -> u64 {
 }
 
 fn silence() -> Duration {
-    if std::env::var_os("RINGFENCE_PROOF").is_some() { Duration::from_secs(30) } else { Duration::from_secs(3) }
+    if std::env::var_os("RINGFENCE_PROOF").is_some() {
+        Duration::from_secs(30)
+    } else {
+        Duration::from_secs(3)
+    }
 }
 
 /// Watches the server's memory while the client reads nothing, and returns by how many kilobytes it has grown.
@@ -333,28 +355,36 @@ fn unkept(options: Options) -> Options {
 
 #[test]
 fn a_client_that_does_not_read_blocks_the_command_and_costs_no_memory() {
-    on_cells_at_once(eras().filter(|cell| cell.transport == Transport::Stdio), unkept, |server, client| {
-        let grown = flood(server, client);
-        assert!(grown < 20 * 1024, "grew by {grown} kB");
-        let blocked_at = megabytes(server);
-        assert!((5..300).contains(&blocked_at), "blocked after {blocked_at} MB of 300");
-        // Blocked means that it stays where it is.
-        std::thread::sleep(Duration::from_millis(500));
-        assert_eq!(megabytes(server), blocked_at, "it goes on");
-        // And it goes on when somebody reads.
-        client.pause(false);
-        eventually(DEADLINE, "it goes on", || megabytes(server) > blocked_at);
-    });
+    on_cells_at_once(
+        eras().filter(|cell| cell.transport == Transport::Stdio),
+        unkept,
+        |server, client| {
+            let grown = flood(server, client);
+            assert!(grown < 20 * 1024, "grew by {grown} kB");
+            let blocked_at = megabytes(server);
+            assert!((5..300).contains(&blocked_at), "blocked after {blocked_at} MB of 300");
+            // Blocked means that it stays where it is.
+            std::thread::sleep(Duration::from_millis(500));
+            assert_eq!(megabytes(server), blocked_at, "it goes on");
+            // And it goes on when somebody reads.
+            client.pause(false);
+            eventually(DEADLINE, "it goes on", || megabytes(server) > blocked_at);
+        },
+    );
 }
 
 /// On the network the system's own buffers hold some megabytes before anything blocks; ours hold nothing.
 #[test]
 fn a_client_that_does_not_read_costs_no_memory_on_the_network() {
-    on_cells_at_once(eras().filter(|cell| cell.transport != Transport::Stdio), unkept, |server, client| {
-        let grown = flood(server, client);
-        assert!(grown < 20 * 1024, "{}: grew by {grown} kB", client.at());
-        assert!(megabytes(server) > 5, "{}: nothing was said", client.at());
-    });
+    on_cells_at_once(
+        eras().filter(|cell| cell.transport != Transport::Stdio),
+        unkept,
+        |server, client| {
+            let grown = flood(server, client);
+            assert!(grown < 20 * 1024, "{}: grew by {grown} kB", client.at());
+            assert!(megabytes(server) > 5, "{}: nothing was said", client.at());
+        },
+    );
 }
 
 /// A cancellation reaches a call whose client has stopped reading.
@@ -365,7 +395,9 @@ fn a_client_that_does_not_read_can_still_cancel() {
         let mut client = server.connect(SESSIONS);
         trust(&mut client);
         let marker = marker();
-        let command = format!("(setsid -f sleep {marker}); (exec sleep {marker} >/dev/null) & yes 0123456789");
+        let command = format!(
+            "(setsid -f sleep {marker}); (exec sleep {marker} >/dev/null) & yes 0123456789"
+        );
         let params = json!({"name": "shell.exec", "arguments": {"command": command}, "_meta": {"progressToken": "p"}});
         let id = client.start("tools/call", params);
         client.pause(true);

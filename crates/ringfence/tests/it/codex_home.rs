@@ -45,12 +45,17 @@ impl Home {
     }
 
     fn doctor(&self) -> Vec<Value> {
-        let output = ringfence(&self.scratch).env("PATH", self.search_path()).args(["doctor", "--json"]).output();
+        let output = ringfence(&self.scratch)
+            .env("PATH", self.search_path())
+            .args(["doctor", "--json"])
+            .output();
         let told: Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
         fn rows(value: &Value, found: &mut Vec<Value>) {
             match value {
                 Value::Array(items) => items.iter().for_each(|item| rows(item, found)),
-                Value::Object(row) if row.get("name") == Some(&json!("rules")) => found.push(value.clone()),
+                Value::Object(row) if row.get("name") == Some(&json!("rules")) => {
+                    found.push(value.clone())
+                }
                 Value::Object(row) => row.values().for_each(|item| rows(item, found)),
                 _ => {}
             }
@@ -67,7 +72,9 @@ fn the_helpers_on_the_search_path_lead_to_the_rules_of_the_client() {
     let mut server = home.options().env("PATH", &home.search_path()).spawn();
     assert!(home.is_forbidden(&mut server), "{}", server.log());
     let file = home.path.join("rules/default.rules").display().to_string();
-    eventually(DEADLINE, "the log names the file", || server.log().contains(&format!("these files count: {file}")));
+    eventually(DEADLINE, "the log names the file", || {
+        server.log().contains(&format!("these files count: {file}"))
+    });
     let told = home.doctor();
     assert!(told.iter().any(|row| row["text"].as_str().unwrap().contains(&file)), "{told:?}");
 }
@@ -80,7 +87,8 @@ fn the_environment_of_codex_leads_to_its_rules() {
     let text = format!("#!/bin/bash\nenv -u CODEX_HOME {} \"$@\"\nexit $?\n", binary().display());
     std::fs::write(&codex, text).unwrap();
     std::fs::set_permissions(&codex, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let mut server = home.options().env("CODEX_HOME", home.path.to_str().unwrap()).through(codex).spawn();
+    let mut server =
+        home.options().env("CODEX_HOME", home.path.to_str().unwrap()).through(codex).spawn();
     assert!(home.is_forbidden(&mut server), "{}", server.log());
 }
 
@@ -88,7 +96,8 @@ fn the_environment_of_codex_leads_to_its_rules() {
 fn what_the_operator_sets_counts_before_what_codex_reveals() {
     let home = Home::at("elsewhere");
     let other = home.scratch.path().join("tmp").display().to_string();
-    let mut server = home.options().env("PATH", &home.search_path()).env("CODEX_HOME", &other).spawn();
+    let mut server =
+        home.options().env("PATH", &home.search_path()).env("CODEX_HOME", &other).spawn();
     assert!(!home.is_forbidden(&mut server), "{}", server.log());
     eventually(DEADLINE, "the log warns", || {
         server.log().contains("WARN")
@@ -112,16 +121,21 @@ fn a_home_in_the_workspace_gives_no_rules() {
 fn a_server_without_rules_says_where_it_looked() {
     let home = Home::at("elsewhere");
     std::fs::remove_file(home.path.join("rules/default.rules")).unwrap();
-    let mut server = home.options().env("PATH", &home.search_path()).arg("--tools").arg("shell").spawn();
+    let mut server =
+        home.options().env("PATH", &home.search_path()).arg("--tools").arg("shell").spawn();
     let _client = server.connect(SESSIONS);
     let place = home.path.join("rules/*.rules").display().to_string();
     eventually(DEADLINE, "the log says so", || {
-        server.log().contains("WARN") && server.log().contains("none were found in") && server.log().contains(&place)
+        server.log().contains("WARN")
+            && server.log().contains("none were found in")
+            && server.log().contains(&place)
     });
     let told = home.doctor();
     assert!(
-        told.iter()
-            .any(|row| row["text"].as_str().unwrap().contains(&format!("none in /etc/codex/rules/*.rules, {place}"))),
+        told.iter().any(|row| row["text"]
+            .as_str()
+            .unwrap()
+            .contains(&format!("none in /etc/codex/rules/*.rules, {place}"))),
         "{told:?}"
     );
 }

@@ -16,7 +16,9 @@ use crate::support::place::visible_folder;
 use crate::support::process::{marker, wait_for_death, with_argument};
 use crate::support::server::Scratch;
 use crate::support::subset::assert_holds;
-use crate::support::{Approve, Client, DEADLINE, Options, SESSIONS, Server, Transport, eventually, on_every_transport};
+use crate::support::{
+    Approve, Client, DEADLINE, Options, SESSIONS, Server, Transport, eventually, on_every_transport,
+};
 
 const THREAD: &str = "01a1e507-1a6d-7780-bad2-f3ce356a988a";
 
@@ -48,7 +50,8 @@ impl Pair {
         let bin = scratch.path().join("bin");
         std::fs::create_dir_all(&bin).unwrap();
         std::fs::write(bin.join("codex"), TURNCOAT).unwrap();
-        std::fs::set_permissions(bin.join("codex"), std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::set_permissions(bin.join("codex"), std::fs::Permissions::from_mode(0o755))
+            .unwrap();
         let home = scratch.path().join("home/.codex");
         std::fs::create_dir_all(&home).unwrap();
         std::fs::write(home.join("config.toml"), "# the user's\n").unwrap();
@@ -131,7 +134,8 @@ fn without_the_surface_the_list_is_the_legacy_pair_and_nothing_else() {
             assert_eq!(tool["inputSchema"]["required"], json!(["prompt"]));
             assert_eq!(tool["inputSchema"]["additionalProperties"], false);
         }
-        let mut names: Vec<&String> = codex["inputSchema"]["properties"].as_object().unwrap().keys().collect();
+        let mut names: Vec<&String> =
+            codex["inputSchema"]["properties"].as_object().unwrap().keys().collect();
         names.sort();
         let all = [
             "approval-policy",
@@ -146,7 +150,8 @@ fn without_the_surface_the_list_is_the_legacy_pair_and_nothing_else() {
             "sandbox",
         ];
         assert_eq!(names, all);
-        let mut names: Vec<&String> = reply["inputSchema"]["properties"].as_object().unwrap().keys().collect();
+        let mut names: Vec<&String> =
+            reply["inputSchema"]["properties"].as_object().unwrap().keys().collect();
         names.sort();
         assert_eq!(names, ["conversationId", "prompt", "threadId"]);
     });
@@ -156,12 +161,15 @@ fn without_the_surface_the_list_is_the_legacy_pair_and_nothing_else() {
 #[test]
 fn without_the_surface_nothing_else_is_declared_or_answered() {
     on_every_transport(off, |_, client| {
-        for method in
-            ["foo/bar", "mcp.capabilities", "ringfence/session/update", "codex/sandbox-state/update", "prompts/list"]
-        {
+        for method in [
+            "foo/bar",
+            "mcp.capabilities",
+            "ringfence/session/update",
+            "codex/sandbox-state/update",
+            "prompts/list",
+        ] {
             let message = client.request(method, json!({}));
-            let expected =
-                json!({"code": -32601, "message": format!("method not found: {method}"), "data": {"method": method}});
+            let expected = json!({"code": -32601, "message": format!("method not found: {method}"), "data": {"method": method}});
             assert_holds(expected, &message["error"]);
         }
     });
@@ -174,9 +182,11 @@ fn without_the_surface_nothing_else_is_declared_or_answered() {
         assert!(hello.get("instructions").is_none() && hello.get("_meta").is_none(), "{hello:#}");
         // A state that comes all the same is not taken, whichever way.
         let state = json!({"sandboxPolicy": {"type": "read-only"}, "sandboxCwd": "/"});
-        assert_eq!(client.request("codex/sandbox-state/update", state.clone())["error"]["code"], -32601);
-        let params =
-            json!({"name": "codex", "arguments": {"prompt": "echo ran"}, "_meta": {"codex/sandbox-state": state}});
+        assert_eq!(
+            client.request("codex/sandbox-state/update", state.clone())["error"]["code"],
+            -32601
+        );
+        let params = json!({"name": "codex", "arguments": {"prompt": "echo ran"}, "_meta": {"codex/sandbox-state": state}});
         assert_eq!(said(&client.request("tools/call", params)), "ran");
     }
 }
@@ -190,22 +200,41 @@ fn without_the_surface_every_failure_is_a_text() {
             ("file.read", json!({"path": "a.txt"}), "Unknown tool 'file.read'"),
             ("shell.exec", json!({"command": "true"}), "Unknown tool 'shell.exec'"),
             ("shell", json!({"command": "true", "workdir": "/"}), "Unknown tool 'shell'"),
-            ("codex", json!({}), "Failed to parse configuration for Codex tool: the argument `prompt` is missing"),
+            (
+                "codex",
+                json!({}),
+                "Failed to parse configuration for Codex tool: the argument `prompt` is missing",
+            ),
             (
                 "codex",
                 json!({"prompt": "x", "sandbox": "none"}),
                 "Failed to parse configuration for Codex tool: the argument `sandbox` does not fit",
             ),
-            ("codex", json!({"prompt": "x", "timeout": 1}), "Failed to parse configuration for Codex tool: "),
-            ("codex-reply", json!({"prompt": "x"}), "either threadId or conversationId must be provided"),
-            ("codex-reply", json!({"prompt": "x", "threadId": "../../x"}), "not_found: there is no such thread"),
+            (
+                "codex",
+                json!({"prompt": "x", "timeout": 1}),
+                "Failed to parse configuration for Codex tool: ",
+            ),
+            (
+                "codex-reply",
+                json!({"prompt": "x"}),
+                "either threadId or conversationId must be provided",
+            ),
+            (
+                "codex-reply",
+                json!({"prompt": "x", "threadId": "../../x"}),
+                "not_found: there is no such thread",
+            ),
             ("codex", json!({"prompt": "x"}), "unavailable: there is no Codex on this host"),
         ] {
             let message = client.call(tool, arguments);
             let result = &message["result"];
             assert_eq!(result["isError"], true, "{message:#}");
             assert!(result.get("structuredContent").is_none(), "{message:#}");
-            assert!(result["content"][0]["text"].as_str().unwrap().contains(text), "{text}: {message:#}");
+            assert!(
+                result["content"][0]["text"].as_str().unwrap().contains(text),
+                "{text}: {message:#}"
+            );
         }
         assert!(client.questions.is_empty());
     });
@@ -229,12 +258,18 @@ fn the_surface_lists_the_pair_with_all_tools_and_calls_it_always() {
                 for tool in pair {
                     let meta = &tool["_meta"];
                     assert_eq!(meta["dev.ringfence/requires_approval"], true);
-                    assert_eq!(meta["dev.ringfence/side_effects"], json!(["exec", "filesystem_write", "network"]));
+                    assert_eq!(
+                        meta["dev.ringfence/side_effects"],
+                        json!(["exec", "filesystem_write", "network"])
+                    );
                     assert_holds(
                         json!({"allow": false, "scope": "exec", "reason": "there is no Codex on this host"}),
                         &meta["dev.ringfence/permission"],
                     );
-                    assert_holds(json!({"destructiveHint": true, "openWorldHint": true}), &tool["annotations"]);
+                    assert_holds(
+                        json!({"destructiveHint": true, "openWorldHint": true}),
+                        &tool["annotations"],
+                    );
                 }
                 let message = client.call("codex", json!({"prompt": "x"}));
                 assert_holds(
@@ -256,11 +291,18 @@ fn codex_is_looked_for_at_every_call() {
     let mut options = pair.options.clone();
     options.env.retain(|(name, _)| name != "PATH");
     let bin = codex.parent().unwrap().display();
-    let mut server = options.env("PATH", &format!("{bin}:/usr/bin:/bin")).arg("--tools").arg("all").spawn();
+    let mut server =
+        options.env("PATH", &format!("{bin}:/usr/bin:/bin")).arg("--tools").arg("all").spawn();
     let mut client = server.connect(SESSIONS);
     let allowed = |client: &mut Client| {
         let tools = client.request("tools/list", json!({}))["result"]["tools"].clone();
-        let tool = tools.as_array().unwrap().iter().find(|tool| tool["name"] == "codex-reply").unwrap().clone();
+        let tool = tools
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|tool| tool["name"] == "codex-reply")
+            .unwrap()
+            .clone();
         tool["_meta"]["dev.ringfence/permission"]["allow"].clone()
     };
     assert_eq!(allowed(&mut client), false);
@@ -274,7 +316,10 @@ fn codex_is_looked_for_at_every_call() {
     std::fs::rename(&codex, own.join("codex")).unwrap();
     std::os::unix::fs::symlink(own.join("codex"), &codex).unwrap();
     let message = client.call("codex", json!({"prompt": "echo here"}));
-    assert_eq!(message["result"]["structuredContent"]["error"]["reason"], "runtime_missing", "{message:#}");
+    assert_eq!(
+        message["result"]["structuredContent"]["error"]["reason"], "runtime_missing",
+        "{message:#}"
+    );
 }
 
 #[test]
@@ -295,7 +340,8 @@ fn a_turn_asks_shows_what_it_would_do_and_goes_on_with_its_settings() {
         let words = "exec --json --skip-git-repo-check --color=never --model=--last --sandbox=workspace-write \
             --config=tools={\"web_search\" = true} --config=developer_instructions=\"two\\nlines\" --config=approval_policy=\"never\"";
         let workspace = server.workspace().canonicalize().unwrap().join("sub");
-        let expected = format!("{words}\n{}\nsk- unset [secret:OPENAI_API_KEY]", workspace.display());
+        let expected =
+            format!("{words}\n{}\nsk- unset [secret:OPENAI_API_KEY]", workspace.display());
         assert_eq!(said(&message), expected);
         let id = thread(&message);
         let question = client.questions[0]["message"].as_str().unwrap();
@@ -346,8 +392,10 @@ fn a_thread_that_was_not_begun_here_is_unknown() {
     said(&begun);
     // It outlives the server, since Codex keeps the conversation as well.
     let (_again, mut client) = pair.start(SESSIONS);
-    let message =
-        client.call("codex-reply", json!({"prompt": "cat $CODEX_HOME/sessions/x", "threadId": thread(&begun)}));
+    let message = client.call(
+        "codex-reply",
+        json!({"prompt": "cat $CODEX_HOME/sessions/x", "threadId": thread(&begun)}),
+    );
     assert_eq!(said(&message), "said");
 }
 
@@ -379,7 +427,9 @@ fn a_nested_sandbox_takes_nothing_of_the_fence_away() {
         outside = outside.display(),
         home = pair.scratch.path().join("home").display(),
     );
-    let script = format!("cat > /tmp/inner <<'END'\n{inner}\nEND\nunshare -Urm --propagation private bash /tmp/inner");
+    let script = format!(
+        "cat > /tmp/inner <<'END'\n{inner}\nEND\nunshare -Urm --propagation private bash /tmp/inner"
+    );
     let message = client.call("codex", json!({"prompt": script, "sandbox": "workspace-write"}));
     let said = said(&message).to_owned();
     assert!(said.starts_with("0\nmounts\n"), "it is root in there, and can mount: {said}");
@@ -388,13 +438,20 @@ fn a_nested_sandbox_takes_nothing_of_the_fence_away() {
     }
     let hostname = std::fs::read_to_string("/etc/hostname").unwrap();
     assert!(!said.lines().any(|line| line == hostname.trim()), "{said}");
-    assert!(!outside.join("x").exists() && !server.workspace().join(".git/hooks/pre-commit").exists());
+    assert!(
+        !outside.join("x").exists() && !server.workspace().join(".git/hooks/pre-commit").exists()
+    );
     assert!(!server.workspace().join(".codex").exists());
     // Without a sandbox of its own there is nothing to nest.
-    let message = client
-        .call("codex", json!({"prompt": "unshare -Ur true && echo nested; true", "sandbox": "danger-full-access"}));
+    let message = client.call(
+        "codex",
+        json!({"prompt": "unshare -Ur true && echo nested; true", "sandbox": "danger-full-access"}),
+    );
     assert!(!self::said(&message).contains("nested\n"), "{message:#}");
-    assert_holds(json!([{"kind": "syscall", "name": "unshare"}]), &message["result"]["structuredContent"]["denials"]);
+    assert_holds(
+        json!([{"kind": "syscall", "name": "unshare"}]),
+        &message["result"]["structuredContent"]["denials"],
+    );
 }
 
 /// A sandbox inside has a copy of the tree, and what is covered later has to be covered there as well.
@@ -404,7 +461,8 @@ fn what_comes_later_is_covered_in_a_nested_sandbox_too() {
     let (server, mut client) = pair.start(SESSIONS);
     let workspace = server.workspace();
     let git = |words: &[&str]| {
-        let output = std::process::Command::new("git").current_dir(&workspace).args(words).output().unwrap();
+        let output =
+            std::process::Command::new("git").current_dir(&workspace).args(words).output().unwrap();
         assert!(output.status.success(), "{output:?}");
     };
     git(&["init", "-q", "."]);
@@ -414,7 +472,9 @@ fn what_comes_later_is_covered_in_a_nested_sandbox_too() {
         until [ -z \"$(cat {secret} 2>/dev/null)\" ] && [ ! -w .git/config ]; do sleep 0.01; done; echo closed",
         secret = secret.display()
     );
-    let script = format!("cat > /tmp/inner <<'END'\n{inner}\nEND\nunshare -Urm --propagation slave bash /tmp/inner");
+    let script = format!(
+        "cat > /tmp/inner <<'END'\n{inner}\nEND\nunshare -Urm --propagation slave bash /tmp/inner"
+    );
     let message = std::thread::scope(|scope| {
         scope.spawn(|| {
             eventually(DEADLINE, "it runs", || workspace.join("begun").exists());
@@ -424,7 +484,10 @@ fn what_comes_later_is_covered_in_a_nested_sandbox_too() {
         });
         client.call("codex", json!({"prompt": script, "sandbox": "workspace-write"}))
     });
-    assert!(message["result"]["structuredContent"]["content"].as_str().unwrap().starts_with("closed"), "{message:#}");
+    assert!(
+        message["result"]["structuredContent"]["content"].as_str().unwrap().starts_with("closed"),
+        "{message:#}"
+    );
 }
 
 /// Whoever has a namespace of control groups can mount them: the host's, when the server is root.
@@ -448,9 +511,14 @@ fn a_nested_sandbox_has_no_control_groups_of_its_own() {
         assert!(!said.lines().any(|line| line == word.trim()), "{word}: {said}");
     }
     assert!(said.ends_with("nested"), "what a sandbox needs is there: {said}");
-    let made = std::process::Command::new("find").args(["/sys/fs/cgroup", "-maxdepth", "3", "-name", &name]).output();
+    let made = std::process::Command::new("find")
+        .args(["/sys/fs/cgroup", "-maxdepth", "3", "-name", &name])
+        .output();
     assert_eq!(String::from_utf8(made.unwrap().stdout).unwrap(), "", "a group of the host's");
-    assert_holds(json!([{"kind": "syscall", "name": "unshare"}]), &message["result"]["structuredContent"]["denials"]);
+    assert_holds(
+        json!([{"kind": "syscall", "name": "unshare"}]),
+        &message["result"]["structuredContent"]["denials"],
+    );
 }
 
 /// Holds the workspace open, leaves the tree of mounts behind and has it go: what was on top of single names in there
@@ -497,13 +565,17 @@ fn what_runs_in_a_nested_sandbox_nests_no_further() {
     std::fs::write(upper.join(".ssh/id"), "key\n").unwrap();
     let (server, mut client) = pair.start(SESSIONS);
     let make_repository = || {
-        let made =
-            std::process::Command::new("git").args(["init", "-q"]).current_dir(server.workspace()).status().unwrap();
+        let made = std::process::Command::new("git")
+            .args(["init", "-q"])
+            .current_dir(server.workspace())
+            .status()
+            .unwrap();
         assert!(made.success());
         std::fs::create_dir_all(server.workspace().join(".git/hooks")).unwrap();
     };
     make_repository();
-    let prepare = format!("export UPPER={}; cat > /tmp/leave.py <<'END'{LEAVE}END\n", upper.display());
+    let prepare =
+        format!("export UPPER={}; cat > /tmp/leave.py <<'END'{LEAVE}END\n", upper.display());
     for (depth, before, left) in [(0, "", true), (2, "unshare -Ur unshare -Ur", false)] {
         let script = format!("{prepare}{before} python3 /tmp/leave.py");
         let message = client.call("codex", json!({"prompt": script, "sandbox": "workspace-write"}));
@@ -512,16 +584,26 @@ fn what_runs_in_a_nested_sandbox_nests_no_further() {
         // What it has done there is found, and everybody is told.
         let structured = &message["result"]["structuredContent"];
         assert_eq!(structured["warnings"].is_array(), left, "{message:#}");
-        assert_eq!(said.contains("[ringfence: protected paths are not what they were"), left, "{said}");
+        assert_eq!(
+            said.contains("[ringfence: protected paths are not what they were"),
+            left,
+            "{said}"
+        );
         if left {
             let hooks = server.workspace().canonicalize().unwrap().join(".git/hooks");
-            assert_holds(json!([{"kind": "protected", "name": hooks.display().to_string()}]), &structured["denials"]);
+            assert_holds(
+                json!([{"kind": "protected", "name": hooks.display().to_string()}]),
+                &structured["denials"],
+            );
             server.wait_for_log("protected paths are not what they were");
             std::fs::remove_dir_all(server.workspace().join(".git")).unwrap();
             make_repository();
         }
         if !left {
-            assert!(said.contains("unshare: Operation not permitted") && !said.contains("DONE"), "{said}");
+            assert!(
+                said.contains("unshare: Operation not permitted") && !said.contains("DONE"),
+                "{said}"
+            );
         }
         // Not even a tree that is gone gives more to read, or to write elsewhere.
         assert!(!said.contains("b'key") && !upper.join("outside-too").exists(), "{said}");
@@ -543,7 +625,8 @@ fn nothing_nests_where_something_in_the_workspace_is_hidden() {
         );
     }
     assert_eq!(client.questions.len(), 1);
-    let message = client.call("codex", json!({"prompt": "cat .env; true", "sandbox": "danger-full-access"}));
+    let message =
+        client.call("codex", json!({"prompt": "cat .env; true", "sandbox": "danger-full-access"}));
     assert!(!said(&message).contains("hunter2"), "{message:#}");
 }
 
@@ -554,7 +637,9 @@ fn read_only_is_kept_by_the_fence_whatever_codex_does() {
     let message = client.call("codex", json!({"prompt": "echo x > a; unshare -Urm bash -c 'mount -o remount,rw,bind . ; echo x > a'", "sandbox": "read-only"}));
     assert!(said(&message).contains("Read-only file system"), "{message:#}");
     assert!(!server.workspace().join("a").exists());
-    assert!(client.questions[0]["message"].as_str().unwrap().contains("with the workspace read-only"));
+    assert!(
+        client.questions[0]["message"].as_str().unwrap().contains("with the workspace read-only")
+    );
 }
 
 /// Nothing is promised that cannot be kept: without namespaces there is no sandbox for Codex to make.
@@ -570,7 +655,8 @@ fn a_contained_codex_runs_only_without_a_sandbox_of_its_own() {
         );
     }
     assert!(client.questions.is_empty() && !server.workspace().join("a").exists());
-    let message = client.call("codex", json!({"prompt": "echo x > a; cat a", "sandbox": "danger-full-access"}));
+    let message = client
+        .call("codex", json!({"prompt": "echo x > a; cat a", "sandbox": "danger-full-access"}));
     assert_eq!(said(&message), "x");
 }
 
@@ -597,7 +683,8 @@ fn the_end_of_a_call_is_the_end_of_everything_in_it() {
 
 #[test]
 fn a_turn_that_takes_too_long_says_what_it_has_done() {
-    let pair = Pair::new(Transport::Stdio).config("limits.grace_ms = 200\nlimits.timeout_ms = 1500");
+    let pair =
+        Pair::new(Transport::Stdio).config("limits.grace_ms = 200\nlimits.timeout_ms = 1500");
     let (_server, mut client) = pair.start(SESSIONS);
     let script = "echo '{\"type\":\"item.completed\",\"item\":{\"type\":\"agent_message\",\"text\":\"half done\"}}' >&3; sleep 60";
     let message = client.call("codex", json!({"prompt": script, "sandbox": "danger-full-access"}));
@@ -607,7 +694,10 @@ fn a_turn_that_takes_too_long_says_what_it_has_done() {
     );
     let id = thread(&message);
     let content = message["result"]["structuredContent"]["content"].as_str().unwrap();
-    assert!(content.contains("not done within 1500 ms") && content.contains(&format!("thread {id}")), "{content}");
+    assert!(
+        content.contains("not done within 1500 ms") && content.contains(&format!("thread {id}")),
+        "{content}"
+    );
 }
 
 /// Its failures are results with its own words.
@@ -615,7 +705,8 @@ fn a_turn_that_takes_too_long_says_what_it_has_done() {
 fn a_codex_that_fails_says_why() {
     let pair = Pair::new(Transport::Stdio);
     let (_server, mut client) = pair.start(SESSIONS);
-    let message = client.call("codex", json!({"prompt": "exit 0", "config": {"model_verbosity": "low"}}));
+    let message =
+        client.call("codex", json!({"prompt": "exit 0", "config": {"model_verbosity": "low"}}));
     said(&message);
     for (script, text) in [
         ("echo no credits >&2; kill -KILL $PPID", "Codex was killed"),
@@ -625,9 +716,13 @@ fn a_codex_that_fails_says_why() {
         ),
     ] {
         let script = script.replace("$PPID", "$$");
-        let message = client.call("codex", json!({"prompt": script, "sandbox": "danger-full-access"}));
+        let message =
+            client.call("codex", json!({"prompt": script, "sandbox": "danger-full-access"}));
         let result = &message["result"];
-        assert_holds(json!({"isError": true, "structuredContent": {"error": {"reason": "codex_failed"}}}), result);
+        assert_holds(
+            json!({"isError": true, "structuredContent": {"error": {"reason": "codex_failed"}}}),
+            result,
+        );
         let content = result["structuredContent"]["content"].as_str().unwrap();
         assert!(content.contains(text), "{text}: {message:#}");
     }
@@ -644,13 +739,17 @@ fn codex_starts_where_the_session_says_and_shares_no_home_with_it() {
         "ringfence/session/update",
         json!({"cwd_override": "sub", "env_overrides": {"MODE": "chosen", "CODEX_HOME": "/elsewhere"}}),
     );
-    let planted = client.call("shell.exec", json!({"command": "echo evil > ~/.profile; cat ~/.profile"}));
+    let planted =
+        client.call("shell.exec", json!({"command": "echo evil > ~/.profile; cat ~/.profile"}));
     assert_eq!(planted["result"]["structuredContent"]["stdout"], "evil\n", "{planted:#}");
     let prompt = "pwd; echo $MODE ${CODEX_HOME%/threads/*}; ls -A ~ | grep profile";
     let message = client.call("codex", json!({"prompt": prompt}));
     let place = server.workspace().canonicalize().unwrap().join("sub");
     let homes = server.root().join("codex");
-    assert!(said(&message).starts_with(&format!("{}\nchosen {}/", place.display(), homes.display())), "{message:#}");
+    assert!(
+        said(&message).starts_with(&format!("{}\nchosen {}/", place.display(), homes.display())),
+        "{message:#}"
+    );
     assert!(!said(&message).contains(".profile"), "{message:#}");
 }
 
@@ -659,7 +758,10 @@ fn codex_starts_where_the_session_says_and_shares_no_home_with_it() {
 fn a_client_without_network_runs_no_codex() {
     let pair = Pair::new(Transport::Stdio);
     let (_server, mut client) = pair.start(SESSIONS);
-    client.request("codex/sandbox-state/update", json!({"sandboxPolicy": {"type": "read-only"}, "sandboxCwd": "/"}));
+    client.request(
+        "codex/sandbox-state/update",
+        json!({"sandboxPolicy": {"type": "read-only"}, "sandboxCwd": "/"}),
+    );
     let message = client.call("codex", json!({"prompt": "true"}));
     assert_holds(
         json!({"kind": "permission_denied", "reason": "client_sandbox"}),
@@ -669,7 +771,8 @@ fn a_client_without_network_runs_no_codex() {
         "codex/sandbox-state/update",
         json!({"sandboxPolicy": {"type": "read-only", "network_access": true}, "sandboxCwd": "/"}),
     );
-    let message = client.call("codex", json!({"prompt": "echo x > a", "sandbox": "danger-full-access"}));
+    let message =
+        client.call("codex", json!({"prompt": "echo x > a", "sandbox": "danger-full-access"}));
     assert!(said(&message).contains("Read-only file system"), "{message:#}");
 }
 
@@ -691,7 +794,8 @@ fn legacy_clients_are_told_of_every_event() {
             .filter(|note| note["method"] == "codex/event")
             .map(|note| &note["params"])
             .collect();
-        let kinds: Vec<&str> = told.iter().filter_map(|params| params["msg"]["type"].as_str()).collect();
+        let kinds: Vec<&str> =
+            told.iter().filter_map(|params| params["msg"]["type"].as_str()).collect();
         assert_eq!(kinds, ["thread.started", "turn.started", "item.completed", "turn.completed"]);
         for params in told {
             assert_eq!(params["_meta"]["threadId"], thread(&message));
@@ -707,13 +811,19 @@ fn without_the_surface_codex_starts_unasked_on_stdio_and_asks_elsewhere() {
         let pair = Pair::new(cell.transport).config("enable_mcp_server_surface = false");
         let (server, mut asked) = pair.start(cell.version);
         let is_stdio = cell.transport == Transport::Stdio;
-        let begun =
-            asked.call("codex", json!({"prompt": "echo ran > /etc/x; echo in $PWD", "sandbox": "workspace-write"}));
+        let begun = asked.call(
+            "codex",
+            json!({"prompt": "echo ran > /etc/x; echo in $PWD", "sandbox": "workspace-write"}),
+        );
         assert!(said(&begun).contains("/etc/x: Read-only"), "it is in the sandbox: {begun:#}");
         said(&asked.call("codex-reply", json!({"prompt": "true", "threadId": thread(&begun)})));
         assert_eq!(asked.questions.len(), if is_stdio { 0 } else { 2 }, "{}", asked.at());
         let expected = if is_stdio { "not_needed" } else { "approved" };
-        assert!(server.stops(2).iter().all(|stop| stop["approval"] == expected), "{:#?}", server.audit());
+        assert!(
+            server.stops(2).iter().all(|stop| stop["approval"] == expected),
+            "{:#?}",
+            server.audit()
+        );
 
         // A client that nobody sits at.
         let mut server = pair.options.clone().spawn();
@@ -735,7 +845,8 @@ fn without_the_surface_codex_starts_unasked_on_stdio_and_asks_elsewhere() {
 #[test]
 fn without_the_surface_the_operator_can_still_be_asked() {
     for lines in ["[approval]\nown_tools = \"always\"", "[sandbox]\nprofile = \"none\""] {
-        let pair = Pair::new(Transport::Stdio).config(&format!("enable_mcp_server_surface = false\n{lines}"));
+        let pair = Pair::new(Transport::Stdio)
+            .config(&format!("enable_mcp_server_surface = false\n{lines}"));
         let (server, mut client) = pair.start(SESSIONS);
         client.approve = Approve::Decline;
         let message = client.call("codex", json!({"prompt": "touch ran"}));
@@ -753,15 +864,23 @@ fn without_the_surface_every_result_fits_the_legacy_schema() {
     let (_server, mut client) = pair.start(SESSIONS);
     let listed = client.request("tools/list", json!({}))["result"]["tools"].clone();
     let validator = jsonschema::draft202012::new(&listed[0]["outputSchema"]).unwrap();
-    let fails = "echo '{\"type\":\"turn.failed\",\"error\":{\"message\":\"no credits\"}}' >&3; kill -9 $$";
+    let fails =
+        "echo '{\"type\":\"turn.failed\",\"error\":{\"message\":\"no credits\"}}' >&3; kill -9 $$";
     for (prompt, structured) in [("echo hi", true), (fails, true)] {
         let result = client.call("codex", json!({"prompt": prompt}))["result"].clone();
         assert_eq!(result.get("structuredContent").is_some(), structured, "{result:#}");
         assert!(validator.is_valid(&result["structuredContent"]), "{result:#}");
     }
-    for arguments in [json!({}), json!({"prompt": "x", "threadId": THREAD}), json!({"prompt": "x", "cwd": "../.."})] {
+    for arguments in [
+        json!({}),
+        json!({"prompt": "x", "threadId": THREAD}),
+        json!({"prompt": "x", "cwd": "../.."}),
+    ] {
         let result = client.call("codex", arguments)["result"].clone();
-        assert!(result["isError"] == true && result.get("structuredContent").is_none(), "{result:#}");
+        assert!(
+            result["isError"] == true && result.get("structuredContent").is_none(),
+            "{result:#}"
+        );
     }
 }
 
@@ -772,7 +891,9 @@ fn trust_in_one_that_only_reads_is_not_for_one_that_does_what_it_likes() {
     said(&client.call("codex", json!({"prompt": "true", "sandbox": "read-only"})));
     client.approve = Approve::Decline;
     said(&client.call("codex", json!({"prompt": "true", "sandbox": "read-only"})));
-    for other in [json!({"sandbox": "danger-full-access"}), json!({"config": {"model_verbosity": "low"}})] {
+    for other in
+        [json!({"sandbox": "danger-full-access"}), json!({"config": {"model_verbosity": "low"}})]
+    {
         let mut arguments = other;
         arguments["prompt"] = json!("true");
         let message = client.call("codex", arguments);

@@ -49,7 +49,13 @@ fn with(text: &str) -> (Arc<Scratch>, PathBuf) {
 fn run(scratch: &Scratch, words: &[&str]) -> Output {
     let root = scratch.path().join("root");
     let mut command = ringfence(scratch);
-    command.arg("config").args(words).env("SANDBOX_ROOT", root).env("LINT_KEY", "planted-planted").output().unwrap()
+    command
+        .arg("config")
+        .args(words)
+        .env("SANDBOX_ROOT", root)
+        .env("LINT_KEY", "planted-planted")
+        .output()
+        .unwrap()
 }
 
 fn text(output: &Output) -> String {
@@ -72,7 +78,9 @@ fn check_tells_everything_with_its_place() {
                 "error: {name}:6:9: `{{fiel}}` is no property of `input_schema`\n6 | args = [\"{{fiel}}\"]\n  |         ^^^^^^^^\nhint: Did you mean `{{file}}`?\n"
             ),
             &format!("error: {name}:14:38: entry 2 of `allow_domains`"),
-            &format!("warning: {name}:15:21: it is asked for all the same. It may use the network.\n"),
+            &format!(
+                "warning: {name}:15:21: it is asked for all the same. It may use the network.\n"
+            ),
             &format!("warning: {name}:16:21: `API_TOKEN` looks like a secret"),
             &format!("{name}: 3 mistakes, 2 warnings, 1 tool\n"),
         ] {
@@ -107,7 +115,10 @@ fn check_ends_well_where_a_file_can_be_used() {
     // A warning counts where one says so.
     std::fs::write(&file, "[mcp.lint]\ncommand = \"no-such-linter\"\n").unwrap();
     assert_eq!(run(&scratch, &["check", file.to_str().unwrap()]).status.code(), Some(0));
-    assert_eq!(run(&scratch, &["check", "--strict", file.to_str().unwrap()]).status.code(), Some(64));
+    assert_eq!(
+        run(&scratch, &["check", "--strict", file.to_str().unwrap()]).status.code(),
+        Some(64)
+    );
     // Without a file there is nothing to find; a named one must be there.
     let output = run(&scratch, &["check"]);
     assert_eq!(
@@ -117,8 +128,11 @@ fn check_ends_well_where_a_file_can_be_used() {
     assert_eq!(run(&scratch, &["check", "/nonexistent.toml"]).status.code(), Some(66));
     // Where one stands does not matter.
     let home = scratch.path().join("home");
-    let output =
-        ringfence(&scratch).args(["config", "check", file.to_str().unwrap()]).current_dir(home).output().unwrap();
+    let output = ringfence(&scratch)
+        .args(["config", "check", file.to_str().unwrap()])
+        .current_dir(home)
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
 }
 
@@ -127,7 +141,8 @@ fn show_tells_every_value_and_who_set_it() {
     let (scratch, file) = with(GOOD);
     let name = file.to_str().unwrap();
     let workspace = scratch.path().join("workspace");
-    let output = run(&scratch, &["show", "--config", name, "--workspace", workspace.to_str().unwrap()]);
+    let output =
+        run(&scratch, &["show", "--config", name, "--workspace", workspace.to_str().unwrap()]);
     let said = text(&output);
     assert_eq!(output.status.code(), Some(0));
     let line = |start: &str| {
@@ -138,7 +153,10 @@ fn show_tells_every_value_and_who_set_it() {
     assert_eq!(line("tools"), "tools = \"all\" (config.toml:1)");
     assert_eq!(line("approval.terminal"), "approval.terminal = true (config.toml:4)");
     assert_eq!(line("approval.expiry_s"), "approval.expiry_s = 300 (default)");
-    assert_eq!(line("root"), format!("root = \"{}\" (SANDBOX_ROOT)", scratch.path().join("root").display()));
+    assert_eq!(
+        line("root"),
+        format!("root = \"{}\" (SANDBOX_ROOT)", scratch.path().join("root").display())
+    );
     assert_eq!(line("workspace"), format!("workspace = \"{}\" (--workspace)", workspace.display()));
     assert_eq!(line("browser.program"), "browser.program = - (not set)");
     assert_eq!(line("mcp.lint.command"), "mcp.lint.command = \"sh\" (config.toml:7)");
@@ -146,15 +164,19 @@ fn show_tells_every_value_and_who_set_it() {
     assert_eq!(line("mcp.lint.requires_approval"), "mcp.lint.requires_approval = true (default)");
     assert_eq!(line("log.format"), "log.format = \"pretty\" (default)");
     assert!(
-        said.contains("${LINT_KEY}  set  (for lint)") && said.contains("${NOT_THERE}  missing  (for lint)"),
+        said.contains("${LINT_KEY}  set  (for lint)")
+            && said.contains("${NOT_THERE}  missing  (for lint)"),
         "{said}"
     );
     for secret in ["hunter2", "planted"] {
         assert!(!said.contains(secret), "{said}");
     }
     // Origins stand below each other.
-    let widths: Vec<usize> =
-        said.lines().filter(|line| line.starts_with("limits.")).map(|line| line.find("  (").unwrap()).collect();
+    let widths: Vec<usize> = said
+        .lines()
+        .filter(|line| line.starts_with("limits."))
+        .map(|line| line.find("  (").unwrap())
+        .collect();
     assert!(
         widths.len() == 5
             && said
@@ -175,7 +197,8 @@ fn show_tells_every_value_and_who_set_it() {
 
     let output = run(&scratch, &["show", "--json", "--config", name]);
     let data: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let find = |key: &str| data["keys"].as_array().unwrap().iter().find(|one| one["key"] == key).unwrap();
+    let find =
+        |key: &str| data["keys"].as_array().unwrap().iter().find(|one| one["key"] == key).unwrap();
     assert_eq!(
         find("approval.terminal"),
         &json!({"key": "approval.terminal", "value": true, "origin": {"from": "file", "file": name, "line": 4}})
@@ -205,12 +228,16 @@ fn schema_is_one_that_editors_take() {
     assert!(validator.is_valid(&value(GOOD)));
     assert!(!validator.is_valid(&value(BAD)));
     assert_eq!(schema["properties"]["limits"]["properties"]["grace_ms"]["maximum"], 60_000);
-    assert_eq!(schema["properties"]["mcp"]["additionalProperties"]["properties"]["timeout_ms"]["default"], 120_000);
+    assert_eq!(
+        schema["properties"]["mcp"]["additionalProperties"]["properties"]["timeout_ms"]["default"],
+        120_000
+    );
 }
 
 #[test]
 fn serve_refuses_a_mistake_and_goes_on_without_a_tool() {
-    let refused = Options::new(Transport::Stdio).config("[approval]\nexpiry = 3\nterminal = 1\n").refuse();
+    let refused =
+        Options::new(Transport::Stdio).config("[approval]\nexpiry = 3\nterminal = 1\n").refuse();
     assert_eq!(refused.status.code(), Some(64));
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(said.contains("config.toml:2:1: there is no key `expiry` here"), "{said}");
@@ -223,17 +250,25 @@ fn serve_refuses_a_mistake_and_goes_on_without_a_tool() {
     let names = client.request("tools/list", json!({}))["result"].to_string();
     assert!(names.contains("\"good\"") && !names.contains("\"bad\""), "{names}");
     let log = server.log();
-    assert!(log.contains("`bad`") && log.contains("config.toml:5:1: there is no key `timeout` here"), "{log}");
+    assert!(
+        log.contains("`bad`") && log.contains("config.toml:5:1: there is no key `timeout` here"),
+        "{log}"
+    );
 }
 
 #[test]
 fn doctor_names_what_is_wrong_with_the_config() {
     let (scratch, file) = with(BAD);
-    let output = ringfence(&scratch).args(["doctor", "--json", "--config"]).arg(&file).output().unwrap();
+    let output =
+        ringfence(&scratch).args(["doctor", "--json", "--config"]).arg(&file).output().unwrap();
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let rows: Vec<&Value> = found["health"].as_array().unwrap().iter().filter(|row| row["name"] == "config").collect();
+    let rows: Vec<&Value> =
+        found["health"].as_array().unwrap().iter().filter(|row| row["name"] == "config").collect();
     assert_eq!(rows.len(), 5, "{rows:#?}");
-    assert!(rows[0]["text"].as_str().unwrap().contains(":2:1: there is no key `expiry` here"), "{rows:#?}");
+    assert!(
+        rows[0]["text"].as_str().unwrap().contains(":2:1: there is no key `expiry` here"),
+        "{rows:#?}"
+    );
     assert_eq!(rows[0]["fix"], "Did you mean `expiry_s`?");
     assert!(!found.to_string().contains("hunter2"));
 }

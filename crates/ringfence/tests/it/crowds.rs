@@ -28,9 +28,9 @@ fn guarded() -> Server {
 }
 
 fn discover() -> Request {
-    let meta =
-        json!({"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}});
-    let message = json!({"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": meta}});
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}});
+    let message =
+        json!({"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": meta}});
     Request::post("/mcp", message.to_string())
         .header("MCP-Protocol-Version", MODERN)
         .header("Mcp-Method", "server/discover")
@@ -45,7 +45,8 @@ fn initialize(bearer: &str) -> Request {
 /// A request in a session; the status of its answer.
 fn list(address: SocketAddr, bearer: &str, session: &str) -> u16 {
     let message = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/list"}).to_string();
-    let request = with_token(Request::post("/mcp", message), Some(bearer)).header("Mcp-Session-Id", session);
+    let request =
+        with_token(Request::post("/mcp", message), Some(bearer)).header("Mcp-Session-Id", session);
     request.header("MCP-Protocol-Version", SESSIONS).fetch(address).status
 }
 
@@ -69,32 +70,45 @@ fn listen(address: SocketAddr, bearer: &str, session: &str) -> Exchange {
 fn assert_open_to_others(crowd: impl FnOnce(SocketAddr) -> Vec<TcpStream>) {
     let server = guarded();
     let (address, bearer) = (server.address(), token::of("anna"));
-    let request = with_token(Request::new("GET", "/mcp/sse"), Some(&bearer)).header("Accept", "text/event-stream");
+    let request = with_token(Request::new("GET", "/mcp/sse"), Some(&bearer))
+        .header("Accept", "text/event-stream");
     let stream = request.send(address).expect("an answer");
     assert_eq!(stream.status, 200);
     let mut events = Events(BufReader::new(stream.body));
     let endpoint = events.next().expect("the address to post to").data;
     let crowd = crowd(address);
     for name in ["anna", "bert"] {
-        let stream = with_token(discover(), Some(&token::of(name))).begin(address).expect("a connection");
+        let stream =
+            with_token(discover(), Some(&token::of(name))).begin(address).expect("a connection");
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let answer = Exchange::read(stream).unwrap_or_else(|error| panic!("{name} is kept out: {error}"));
+        let answer =
+            Exchange::read(stream).unwrap_or_else(|error| panic!("{name} is kept out: {error}"));
         assert_eq!(answer.status, 200, "{name}");
     }
     let ping = json!({"jsonrpc": "2.0", "id": "p", "method": "mcp.capabilities"}).to_string();
-    assert_eq!(with_token(Request::post(&endpoint, ping), Some(&bearer)).fetch(address).status, 202);
+    assert_eq!(
+        with_token(Request::post(&endpoint, ping), Some(&bearer)).fetch(address).status,
+        202
+    );
     assert!(events.next().expect("an answer on the stream").data.contains("\"p\""));
     drop(crowd);
 }
 
 #[test]
 fn connections_that_never_send_keep_nobody_out() {
-    assert_open_to_others(|address| (0..CROWD).map(|_| TcpStream::connect(address).unwrap()).collect());
+    assert_open_to_others(|address| {
+        (0..CROWD).map(|_| TcpStream::connect(address).unwrap()).collect()
+    });
 }
 
 /// A connection with next to no room for answers.
 fn connect_narrow(address: SocketAddr) -> TcpStream {
-    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
+    let socket = rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::STREAM,
+        None,
+    )
+    .unwrap();
     rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 4096).unwrap();
     rustix::net::connect(&socket, &address).unwrap();
     socket.into()
@@ -126,7 +140,8 @@ fn streams_of_one_principal_stop_at_their_share() {
         streams.push(exchange);
     }
     assert_eq!(streams.pop().unwrap().whole().message()["error"]["data"]["reason"], "streams");
-    let sse = with_token(Request::new("GET", "/mcp/sse"), Some(&anna)).header("Accept", "text/event-stream");
+    let sse = with_token(Request::new("GET", "/mcp/sse"), Some(&anna))
+        .header("Accept", "text/event-stream");
     assert_eq!(sse.fetch(address).status, 429, "both kinds of streams count together");
     // Calls go on, and so do the streams of others.
     let session = open(address, &anna);
@@ -134,7 +149,9 @@ fn streams_of_one_principal_stop_at_their_share() {
     assert_eq!(listen(address, &bert, &open(address, &bert)).status, 200);
     // A stream that ends makes room.
     drop(streams.drain(..8));
-    crate::support::eventually(DEADLINE, "there is room again", || listen(address, &anna, &session).status == 200);
+    crate::support::eventually(DEADLINE, "there is room again", || {
+        listen(address, &anna, &session).status == 200
+    });
 }
 
 #[test]

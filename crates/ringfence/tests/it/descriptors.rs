@@ -45,17 +45,23 @@ fn give(scratch: &Scratch, user: Option<u32>) {
 
 /// Something that starts the binary as that user, with few files.
 fn wrapper(scratch: &Scratch, user: Option<u32>) -> std::path::PathBuf {
-    let become_user = user.map(|id| format!("setpriv --reuid {id} --regid {id} --clear-groups")).unwrap_or_default();
+    let become_user = user
+        .map(|id| format!("setpriv --reuid {id} --regid {id} --clear-groups"))
+        .unwrap_or_default();
     let file = scratch.path().join("limited");
     let binary = visible_binary().display();
-    std::fs::write(&file, format!("#!/bin/sh\nexec {become_user} prlimit --nofile={FILES} '{binary}' \"$@\"\n"))
-        .unwrap();
+    std::fs::write(
+        &file,
+        format!("#!/bin/sh\nexec {become_user} prlimit --nofile={FILES} '{binary}' \"$@\"\n"),
+    )
+    .unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
     file
 }
 
 fn echo(client: &mut Client) -> serde_json::Value {
-    client.call("shell.exec", json!({"command": "echo started"}))["result"]["structuredContent"].clone()
+    client.call("shell.exec", json!({"command": "echo started"}))["result"]["structuredContent"]
+        .clone()
 }
 
 #[test]

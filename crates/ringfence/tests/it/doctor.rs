@@ -92,11 +92,15 @@ impl House {
     fn doctor(&self, args: &[&str]) -> (i32, String, Value) {
         let text = self.command("doctor").args(args).output().unwrap();
         let json = self.command("doctor").args(args).arg("--json").output().unwrap();
-        let found: Value = serde_json::from_slice(&json.stdout).unwrap_or_else(|_| panic!("{json:?}"));
+        let found: Value =
+            serde_json::from_slice(&json.stdout).unwrap_or_else(|_| panic!("{json:?}"));
         let said = out(&text);
         assert_eq!(text.status.code(), json.status.code(), "{said}");
         assert_eq!(found["verdict"]["exit_code"], text.status.code().unwrap(), "{said}");
-        assert!(said.contains(&format!("Verdict: {}", found["verdict"]["sentence"].as_str().unwrap())), "{said}");
+        assert!(
+            said.contains(&format!("Verdict: {}", found["verdict"]["sentence"].as_str().unwrap())),
+            "{said}"
+        );
         for promise in found["verdict"]["promises"].as_array().unwrap() {
             assert!(said.contains(promise["text"].as_str().unwrap()), "{said}");
         }
@@ -166,8 +170,11 @@ fn everything_holds_here_as_root_and_as_anybody() {
             (&found["verdict"]["profile"], &found["verdict"]["tier"]),
             (&"default".into(), &"namespaces".into())
         );
-        let canaries = fence(&found, "default", Some("namespaces"))["canaries"].as_object().unwrap();
-        for canary in ["write_outside", "write_protected", "read_hidden", "reach_network", "have_privileges"] {
+        let canaries =
+            fence(&found, "default", Some("namespaces"))["canaries"].as_object().unwrap();
+        for canary in
+            ["write_outside", "write_protected", "read_hidden", "reach_network", "have_privileges"]
+        {
             assert_eq!(canaries[canary], false, "{said}");
         }
         assert_eq!(canaries["use_home"], true, "{said}");
@@ -184,7 +191,11 @@ fn everything_holds_here_as_root_and_as_anybody() {
         let run = house.sandbox(&["--report", report.to_str().unwrap()]);
         assert_eq!(run.status.code(), Some(0), "{run:?}");
         assert_eq!(read(&report)["limits"], found["verdict"]["limits"], "{said}");
-        assert_eq!(said.contains("advisory"), !found["verdict"]["limits_enforced"].as_bool().unwrap(), "{said}");
+        assert_eq!(
+            said.contains("advisory"),
+            !found["verdict"]["limits_enforced"].as_bool().unwrap(),
+            "{said}"
+        );
     }
 }
 
@@ -238,7 +249,11 @@ fn where_default_is_refused_contained_is_offered_and_none_is_not() {
             let (code, said, found) = house.doctor(&[]);
             assert_eq!(code, 1, "{said}");
             let verdict = &found["verdict"];
-            assert_eq!((&verdict["profile"], &verdict["offered"]), (&Value::Null, &"contained".into()), "{said}");
+            assert_eq!(
+                (&verdict["profile"], &verdict["offered"]),
+                (&Value::Null, &"contained".into()),
+                "{said}"
+            );
             assert!(said.contains("profile = \"contained\"") && !said.contains("`none`"), "{said}");
             assert!(said.contains("It does not promise:"), "{said}");
             let user = layer(&found, "user_namespace");
@@ -314,7 +329,8 @@ fn a_network_that_cannot_be_handed_over_is_refused_with_the_kernels_reason() {
     for who in everybody() {
         let house = House::new(who, &["python3", "-c", CROWD]);
         let said = house.command("doctor").arg("--json").output().unwrap();
-        let found: Value = serde_json::from_slice(&said.stdout).unwrap_or_else(|_| panic!("{said:?}"));
+        let found: Value =
+            serde_json::from_slice(&said.stdout).unwrap_or_else(|_| panic!("{said:?}"));
         let network = layer(&found, "network_namespace");
         assert_eq!(network["outcome"], "refused", "{network}");
         assert_eq!(network["errno"], rustix::io::Errno::TOOMANYREFS.raw_os_error(), "{network}");
@@ -330,12 +346,20 @@ fn a_broken_config_is_shown_and_the_host_is_tried_all_the_same() {
     let (code, said, found) = house.doctor(&["--config", file.to_str().unwrap()]);
     assert_eq!(code, 0, "{said}");
     let config = &found["health"][0];
-    assert_eq!((&config["name"], &config["outcome"]), (&"config".into(), &"refused".into()), "{said}");
+    assert_eq!(
+        (&config["name"], &config["outcome"]),
+        (&"config".into(), &"refused".into()),
+        "{said}"
+    );
     assert!(config["text"].as_str().unwrap().contains("profil"), "{said}");
     // The host would do, but no run starts with this config.
     assert_eq!(found["verdict"]["ready"], false, "{said}");
     assert!(said.contains("Verdict: nothing starts"), "{said}");
-    let run = house.command("sandbox").args(["--config", file.to_str().unwrap(), "--", "/bin/true"]).output().unwrap();
+    let run = house
+        .command("sandbox")
+        .args(["--config", file.to_str().unwrap(), "--", "/bin/true"])
+        .output()
+        .unwrap();
     assert!(!run.status.success());
     assert_eq!(house.names("tmp"), [""; 0]);
 }
@@ -360,7 +384,11 @@ fn what_the_config_asks_for_is_what_is_judged() {
         "{said}"
     );
     assert!(fence(&found, "contained", None)["text"].as_str().unwrap().contains("hide"), "{said}");
-    let run = house.command("sandbox").args(["--config", file.to_str().unwrap(), "--", "/bin/true"]).output().unwrap();
+    let run = house
+        .command("sandbox")
+        .args(["--config", file.to_str().unwrap(), "--", "/bin/true"])
+        .output()
+        .unwrap();
     assert!(!run.status.success());
     std::fs::write(&file, "[sandbox]\nprofile = \"none\"\n").unwrap();
     let (_, said, found) = house.doctor(&["--config", file.to_str().unwrap()]);
@@ -373,14 +401,21 @@ fn rules_are_tried_and_what_is_wrong_with_them_is_shown() {
         let house = House::new(who, &[]);
         let folder = house.path("home/.codex/rules");
         std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("good.rules"), "prefix_rule(pattern = [\"uname\"], decision = \"forbidden\")\n")
-            .unwrap();
+        std::fs::write(
+            folder.join("good.rules"),
+            "prefix_rule(pattern = [\"uname\"], decision = \"forbidden\")\n",
+        )
+        .unwrap();
         let (_, text, found) = house.doctor(&[]);
         let used = found["fences"].as_array().unwrap().iter().filter(|fence| fence["used"] == true);
         let used: Vec<&Value> = used.map(|fence| &fence["canaries"]["run_forbidden"]).collect();
         assert_eq!(used, [false, false], "{text}");
         let health = |found: &Value, part: &str| found["health"].to_string().contains(part);
-        assert!(health(&found, "1 in 1 files") && health(&found, "what rules allow runs in the sandbox"), "{text}");
+        assert!(
+            health(&found, "1 in 1 files")
+                && health(&found, "what rules allow runs in the sandbox"),
+            "{text}"
+        );
         std::fs::write(folder.join("bad.rules"), "prefix_rule(pattern = [\n").unwrap();
         let (_, text, found) = house.doctor(&[]);
         assert!(health(&found, "bad.rules:") && health(&found, "mend the file"), "{text}");

@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 use crate::support::place::visible_folder;
 use crate::support::server::{Scratch, binary, ringfence};
 use crate::support::subset::assert_holds;
-use crate::support::{Approve, Client, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually};
+use crate::support::{
+    Approve, Client, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually,
+};
 
 fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
@@ -28,7 +30,9 @@ impl Example {
         let scratch = Scratch::within(visible_folder());
         let folder = scratch.path().join("example");
         std::fs::create_dir(&folder).unwrap();
-        for file in std::fs::read_dir(examples().join(name)).unwrap().map(|entry| entry.unwrap().path()) {
+        for file in
+            std::fs::read_dir(examples().join(name)).unwrap().map(|entry| entry.unwrap().path())
+        {
             std::fs::copy(&file, folder.join(file.file_name().unwrap())).unwrap();
         }
         Example { scratch, config: folder.join("config.toml") }
@@ -82,7 +86,10 @@ impl Example {
 fn is_listed(client: &mut Client, tool: &str, meta: Value) {
     let list = client.request("tools/list", json!({}));
     let tools = list["result"]["tools"].as_array().unwrap();
-    let found = tools.iter().find(|other| other["name"] == tool).unwrap_or_else(|| panic!("no {tool} in {list:#}"));
+    let found = tools
+        .iter()
+        .find(|other| other["name"] == tool)
+        .unwrap_or_else(|| panic!("no {tool} in {list:#}"));
     assert_holds(meta, &found["_meta"]);
 }
 
@@ -116,7 +123,10 @@ fn a_linter() {
     assert_eq!(reply(&client.call("lint", json!({"files": ["good.sh"]})))["exit_code"], 0);
     assert_eq!(client.questions.len(), 0, "nobody is asked");
     // Paths outside, arguments that are none, and names that a shell would run.
-    assert_eq!(error(&client.call("lint", json!({"files": ["/etc/profile"]})))["reason"], "surface_path");
+    assert_eq!(
+        error(&client.call("lint", json!({"files": ["/etc/profile"]})))["reason"],
+        "surface_path"
+    );
     assert_eq!(error(&client.call("lint", json!({"files": ["../x"]})))["reason"], "surface_path");
     assert_eq!(
         error(&client.call("lint", json!({"files": ["good.sh"], "severity": "all"})))["kind"],
@@ -130,12 +140,18 @@ fn a_linter() {
 #[test]
 fn a_test_runner() {
     let example = Example::new("tests");
-    example.file("test_calc.py", "def test_sum():\n    assert 1 + 1 == 2\n\ndef test_wrong():\n    assert 1 == 2\n");
+    example.file(
+        "test_calc.py",
+        "def test_sum():\n    assert 1 + 1 == 2\n\ndef test_wrong():\n    assert 1 == 2\n",
+    );
     let reach = "import pathlib, socket\n\ndef test_reach():\n    pathlib.Path('made').write_text('x')\n\n\
                  def test_net():\n    socket.create_connection(('127.0.0.1', PORT), 2)\n\n\
                  def test_tmp(tmp_path):\n    (tmp_path / 'x').write_text('x')\n";
     let host = TcpListener::bind("127.0.0.1:0").unwrap();
-    example.file("test_reach.py", &reach.replace("PORT", &host.local_addr().unwrap().port().to_string()));
+    example.file(
+        "test_reach.py",
+        &reach.replace("PORT", &host.local_addr().unwrap().port().to_string()),
+    );
     let (_server, mut client) = example.start();
     is_listed(
         &mut client,
@@ -151,7 +167,9 @@ fn a_test_runner() {
     assert_eq!(said["exit_code"], 1, "{said}");
     let text = said["stdout"].as_str().unwrap();
     assert!(text.contains("3 failed, 2 passed"), "{text}");
-    for failed in ["test_calc.py::test_wrong", "test_reach.py::test_reach", "test_reach.py::test_net"] {
+    for failed in
+        ["test_calc.py::test_wrong", "test_reach.py::test_reach", "test_reach.py::test_net"]
+    {
         assert!(text.contains(&format!("FAILED {failed}")), "{text}");
     }
     assert!(text.contains("Read-only file system"), "{text}");
@@ -160,7 +178,10 @@ fn a_test_runner() {
         .map(|one| one.unwrap().file_name())
         .collect();
     assert_eq!(left.len(), 2, "{left:?}");
-    assert_eq!(error(&client.call("test", json!({"words": "x'; id"})))["kind"], "invalid_arguments");
+    assert_eq!(
+        error(&client.call("test", json!({"words": "x'; id"})))["kind"],
+        "invalid_arguments"
+    );
 }
 
 #[test]
@@ -179,7 +200,9 @@ fn a_deploy_script_behind_approval() {
     assert_eq!(error(&client.call("deploy", arguments.clone()))["kind"], "approval_denied");
     assert!(!release.exists());
     let question = client.questions[0]["message"].as_str().unwrap().to_owned();
-    for part in ["Allow `deploy`?", "staging", "the first page", "filesystem_write", "sandbox: default"] {
+    for part in
+        ["Allow `deploy`?", "staging", "the first page", "filesystem_write", "sandbox: default"]
+    {
         assert!(question.contains(part), "{part} is not in {question}");
     }
     client.approve = Approve::Once;
@@ -263,21 +286,29 @@ fn a_database_query_with_a_secret() {
         json!({"dev.ringfence/requires_approval": true, "dev.ringfence/side_effects": ["exec", "network"]}),
     );
     client.approve = Approve::Decline;
-    assert_eq!(error(&client.call("query", json!({"command": "GET", "key": "greeting"})))["kind"], "approval_denied");
+    assert_eq!(
+        error(&client.call("query", json!({"command": "GET", "key": "greeting"})))["kind"],
+        "approval_denied"
+    );
     client.approve = Approve::Session;
     let message = client.call("query", json!({"command": "GET", "key": "greeting"}));
     assert_eq!(reply(&message)["stdout"], "hello\n", "{message:#}");
     // Nothing that changes anything, and no option for redis-cli.
-    for arguments in [json!({"command": "SET", "key": "x", "more": ["y"]}), json!({"command": "GET", "key": "-h"})] {
+    for arguments in [
+        json!({"command": "SET", "key": "x", "more": ["y"]}),
+        json!({"command": "GET", "key": "-h"}),
+    ] {
         assert_eq!(error(&client.call("query", arguments))["kind"], "invalid_arguments");
     }
     assert_eq!(redis.say(password, "EXISTS x"), ":0");
     // The session's own commands have no such way.
-    let other = client.call("shell.exec", json!({"command": format!("redis-cli -p {} PING", redis.port)}));
+    let other =
+        client.call("shell.exec", json!({"command": format!("redis-cli -p {} PING", redis.port)}));
     assert_ne!(reply(&other)["exit_code"], 0, "{other:#}");
     let reached: Vec<Value> = server.events("network");
     assert!(
-        !reached.is_empty() && reached.iter().all(|one| one["port"] == redis.port && one["allowed"] == true),
+        !reached.is_empty()
+            && reached.iter().all(|one| one["port"] == redis.port && one["allowed"] == true),
         "{reached:?}"
     );
     // Nobody has seen it.
@@ -289,15 +320,26 @@ fn a_database_query_with_a_secret() {
         message
     );
     assert!(!written.contains(password));
-    assert!(Value::from(client.questions.clone()).to_string().contains("REDISCLI_AUTH=${secret:REDIS_PASSWORD}"));
+    assert!(
+        Value::from(client.questions.clone())
+            .to_string()
+            .contains("REDISCLI_AUTH=${secret:REDIS_PASSWORD}")
+    );
 }
 
 #[test]
 fn without_its_secret_a_query_is_refused() {
     let example = Example::new("database");
-    let checked = ringfence(&example.scratch).args(["config", "check"]).arg(&example.config).output().unwrap();
+    let checked = ringfence(&example.scratch)
+        .args(["config", "check"])
+        .arg(&example.config)
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&checked.stdout).into_owned();
-    assert!(checked.status.success() && said.contains("warning: ") && said.contains("REDIS_PASSWORD"), "{said}");
+    assert!(
+        checked.status.success() && said.contains("warning: ") && said.contains("REDIS_PASSWORD"),
+        "{said}"
+    );
     let mut server = example.options(Transport::Stdio).spawn();
     let mut client = server.connect(SESSIONS);
     let message = client.call("query", json!({"command": "GET", "key": "a"}));
@@ -326,7 +368,10 @@ fn a_network_fetcher() {
     let example = Example::new("fetcher");
     // A name that leads nowhere in place of one out there, and a server of this machine.
     example.replace("\"docs.python.org\", ", "\"nowhere.invalid\", ");
-    example.replace("side_effects", &format!("allow_addresses = [\"127.0.0.1:{port}\"]\nside_effects"));
+    example.replace(
+        "side_effects",
+        &format!("allow_addresses = [\"127.0.0.1:{port}\"]\nside_effects"),
+    );
     let (server, mut client) = example.start();
     is_listed(
         &mut client,
@@ -349,7 +394,8 @@ fn a_network_fetcher() {
     // One that is allowed is looked for, and is not there.
     assert_ne!(reply(&fetch("http://nowhere.invalid/"))["exit_code"], 0);
     assert_eq!(error(&fetch("file:///etc/passwd"))["kind"], "invalid_arguments");
-    let nowhere = server.events("network").into_iter().find(|one| one["host"] == "nowhere.invalid").unwrap();
+    let nowhere =
+        server.events("network").into_iter().find(|one| one["host"] == "nowhere.invalid").unwrap();
     assert_ne!(nowhere["reason"], "not_allowed", "{nowhere}");
     assert!(client.questions.len() >= 4, "each is asked for");
     // The operator's own list is sound, too.
@@ -389,7 +435,10 @@ fn a_team_server() {
         assert_eq!(reply(&message)["stdout"], " 2  2 12 notes.txt\n", "{message:#}");
         // It is hers alone.
         let message = bob.call("count", json!({"files": ["notes.txt"]}));
-        assert!(reply(&message)["stderr"].as_str().unwrap().contains("No such file"), "{message:#}");
+        assert!(
+            reply(&message)["stderr"].as_str().unwrap().contains("No such file"),
+            "{message:#}"
+        );
         let hers = server.root().join("workspaces");
         let path = std::fs::read_dir(&hers)
             .unwrap()
@@ -419,13 +468,31 @@ fn a_monorepo_whose_clients_choose_where_to_start() {
     example.file("packages/web/index.html", "x");
     example.file("other/secret.txt", "x");
     let (_server, mut client) = example.start();
-    is_listed(&mut client, "describe", json!({"dev.ringfence/session_defaults": {"overrides": false}}));
-    assert_eq!(reply(&client.call("describe", json!({})))["stdout"], "package: packages\nstage: development\nweb\n");
-    let update = |client: &mut Client, params: Value| client.request("ringfence/session/update", params);
-    let done = update(&mut client, json!({"cwd_override": "packages/web", "env_overrides": {"STAGE": "production"}}));
+    is_listed(
+        &mut client,
+        "describe",
+        json!({"dev.ringfence/session_defaults": {"overrides": false}}),
+    );
+    assert_eq!(
+        reply(&client.call("describe", json!({})))["stdout"],
+        "package: packages\nstage: development\nweb\n"
+    );
+    let update =
+        |client: &mut Client, params: Value| client.request("ringfence/session/update", params);
+    let done = update(
+        &mut client,
+        json!({"cwd_override": "packages/web", "env_overrides": {"STAGE": "production"}}),
+    );
     assert!(done.get("error").is_none(), "{done:#}");
-    assert_eq!(reply(&client.call("describe", json!({})))["stdout"], "package: web\nstage: production\nindex.html\n");
-    is_listed(&mut client, "describe", json!({"dev.ringfence/session_defaults": {"overrides": true}}));
+    assert_eq!(
+        reply(&client.call("describe", json!({})))["stdout"],
+        "package: web\nstage: production\nindex.html\n"
+    );
+    is_listed(
+        &mut client,
+        "describe",
+        json!({"dev.ringfence/session_defaults": {"overrides": true}}),
+    );
     for params in [
         json!({"cwd_override": "../.."}),
         json!({"env_overrides": {"PATH": "/x"}}),
@@ -446,7 +513,9 @@ fn a_monorepo_whose_clients_choose_where_to_start() {
 fn the_script_of_the_examples_calls_and_asks() {
     let example = Example::new("deploy");
     example.file("site/index.html", "hello\n");
-    for (answer, code, said) in [("n\n", 1, "denied"), ("y\n", 0, "deployed to production: 2 files")] {
+    for (answer, code, said) in
+        [("n\n", 1, "denied"), ("y\n", 0, "deployed to production: 2 files")]
+    {
         let mut child = Command::new(examples().join("call.py"))
             .arg(&example.config)
             .arg(example.scratch.path().join("workspace"))
@@ -460,7 +529,8 @@ fn the_script_of_the_examples_calls_and_asks() {
             .unwrap();
         child.stdin.take().unwrap().write_all(answer.as_bytes()).unwrap();
         let output = child.wait_with_output().unwrap();
-        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let (out, err) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert_eq!(output.status.code(), Some(code), "{out}\n{err}");
         assert!(out.contains(said) && err.contains("Allow `deploy`?"), "{out}\n{err}");
     }
@@ -471,9 +541,12 @@ fn the_script_of_the_examples_calls_and_asks() {
 fn every_example_is_tested_and_documented() {
     let own = include_str!("examples.rs");
     let index = std::fs::read_to_string(examples().join("README.md")).unwrap();
-    let folders =
-        std::fs::read_dir(examples()).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
-    let names: Vec<String> = folders.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect();
+    let folders = std::fs::read_dir(examples())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_dir());
+    let names: Vec<String> =
+        folders.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect();
     assert!(names.len() >= 6, "{names:?}");
     for name in names {
         assert!(own.contains(&format!("Example::new(\"{name}\")")), "{name} is not run");

@@ -27,8 +27,7 @@ fn stdout(client: &mut Client, command: &str) -> String {
 }
 
 /// Waits inside the fence for somebody to listen there, then asks.
-const ASK: &str =
-    "for i in $(seq 100); do exec 3<>/dev/tcp/127.0.0.1/7070 && break; sleep 0.05; done 2>/dev/null; cat <&3";
+const ASK: &str = "for i in $(seq 100); do exec 3<>/dev/tcp/127.0.0.1/7070 && break; sleep 0.05; done 2>/dev/null; cat <&3";
 const ANSWER: &str = "python3 -c \"import socket; s = socket.create_server(('127.0.0.1', 7070)); \
     c = s.accept()[0]; c.sendall(b'here'); c.close(); import time; time.sleep(60)\"";
 
@@ -46,7 +45,10 @@ fn tmp_and_the_network_are_the_sessions_own() {
     let mut server = Options::new(Transport::Http).spawn();
     let mut one = server.connect(SESSIONS);
     let mut other = server.connect(SESSIONS);
-    assert_eq!(stdout(&mut one, "echo mine > /tmp/mine; echo mine > /dev/shm/mine; cat /tmp/mine"), "mine\n");
+    assert_eq!(
+        stdout(&mut one, "echo mine > /tmp/mine; echo mine > /dev/shm/mine; cat /tmp/mine"),
+        "mine\n"
+    );
     assert_eq!(stdout(&mut one, "cat /tmp/mine /dev/shm/mine"), "mine\nmine\n");
     assert_eq!(run(&mut other, "cat /tmp/mine || cat /dev/shm/mine")["exit_code"], 1);
     let serving = one.start_call("shell.exec", &json!({"command": ANSWER}));
@@ -63,7 +65,10 @@ fn processes_of_one_call_are_not_seen_by_the_next() {
     let marker = marker();
     let id = client.start_call("shell.exec", &json!({"command": format!("exec sleep {marker}")}));
     wait_for_one(&marker);
-    assert_eq!(run(&mut client, &format!("pgrep -f 'sleep {marker}' | grep -v $$ | grep -v $BASHPID"))["stdout"], "");
+    assert_eq!(
+        run(&mut client, &format!("pgrep -f 'sleep {marker}' | grep -v $$ | grep -v $BASHPID"))["stdout"],
+        ""
+    );
     client.cancel(&id);
 }
 
@@ -79,7 +84,11 @@ fn newest(of: u32) -> u32 {
 fn children(of: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{of}/task")).unwrap().flatten();
     let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-    lists.flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<u32>>()).collect()
+    lists
+        .flat_map(|list| {
+            list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<u32>>()
+        })
+        .collect()
 }
 
 fn kill(pid: u32) {
@@ -101,7 +110,10 @@ fn lose(find: impl Fn(&Server) -> u32) {
     assert_eq!(message["result"]["structuredContent"]["error"]["kind"], "internal", "{message}");
     wait_for_death(&marker, DEADLINE);
     assert_eq!(stdout(&mut client, "echo next"), "next\n");
-    assert!(!server.workspace().join(".codex").exists() || !is_empty(&server.workspace().join(".codex")));
+    assert!(
+        !server.workspace().join(".codex").exists()
+            || !is_empty(&server.workspace().join(".codex"))
+    );
 }
 
 fn wait_for_tree_of_two(marker: &str) {
@@ -154,7 +166,9 @@ fn nothing_survives_a_server_that_is_killed_at_any_moment() {
         server.signal(Signal::KILL);
         server.ended();
         wait_for_death(&marker, DEADLINE);
-        eventually(DEADLINE, "what stood in for missing paths is gone", || is_empty(&server.workspace()));
+        eventually(DEADLINE, "what stood in for missing paths is gone", || {
+            is_empty(&server.workspace())
+        });
     }
 }
 
@@ -239,7 +253,9 @@ fn connections_that_wait_do_not_keep_a_cover_off() {
     std::fs::write(git.join("config"), "[core]\n").unwrap();
     let patience = (DEADLINE / 2).as_secs().to_string();
     let id = client.start_call("shell.exec", &json!({"argv": ["python3", "-c", CROWD, patience]}));
-    eventually(DEADLINE, "all that are made at once wait", || server.workspace().join("ready").exists());
+    eventually(DEADLINE, "all that are made at once wait", || {
+        server.workspace().join("ready").exists()
+    });
     std::fs::write(git.join("config.lock"), "[core]\n[user]\n").unwrap();
     std::fs::rename(git.join("config.lock"), git.join("config")).unwrap();
     let message = client.finish(id, "shell.exec", &json!({}));
@@ -274,8 +290,7 @@ fn what_a_user_has_put_there_is_not_taken_away() {
 }
 
 /// Small enough to be reached at once.
-const TIGHT: &str =
-    "[limits]\ngrace_ms = 200\n[sandbox]\nmemory_mb = 64\nprocesses = 40\nfile_mb = 1\ncpu_s = 1\nopen_files = 64";
+const TIGHT: &str = "[limits]\ngrace_ms = 200\n[sandbox]\nmemory_mb = 64\nprocesses = 40\nfile_mb = 1\ncpu_s = 1\nopen_files = 64";
 
 fn tight() -> (Server, Client) {
     let mut server = Options::new(Transport::Stdio).config(TIGHT).spawn();
@@ -291,7 +306,10 @@ fn a_memory_hog_is_ended_and_told() {
     let result = run(&mut client, &format!("exec python3 -c '{hog}'"));
     assert_eq!(result["stdout"], "", "{result}");
     assert_ne!(result["exit_code"], 0, "{result}");
-    assert!(["cgroup1", "cgroup2", "rlimits"].contains(&result["sandbox"]["limits"].as_str().unwrap()), "{result}");
+    assert!(
+        ["cgroup1", "cgroup2", "rlimits"].contains(&result["sandbox"]["limits"].as_str().unwrap()),
+        "{result}"
+    );
     assert!(result["warnings"].to_string().contains("memory"), "{result}");
     assert_eq!(stdout(&mut client, "echo next"), "next\n");
 }
@@ -336,7 +354,9 @@ fn memory_that_no_process_maps_counts_where_there_is_a_control_group() {
         }
         match result["stdout"].as_str().unwrap().trim().parse::<u64>() {
             Ok(taken) => assert!(taken < 128, "{kind}: {message}"),
-            Err(_) => assert!(result["warnings"].to_string().contains("memory"), "{kind}: {message}"),
+            Err(_) => {
+                assert!(result["warnings"].to_string().contains("memory"), "{kind}: {message}")
+            }
         }
     }
 }
@@ -369,9 +389,12 @@ fn one_file_one_process_and_one_table_of_files_have_their_limits() {
 fn a_private_tmp_cannot_fill_the_machine() {
     let mut server = Options::new(Transport::Stdio).spawn();
     let mut client = server.connect(SESSIONS);
-    let size: u64 = stdout(&mut client, "df --output=size -B1 /tmp | tail -n 1").trim().parse().unwrap();
+    let size: u64 =
+        stdout(&mut client, "df --output=size -B1 /tmp | tail -n 1").trim().parse().unwrap();
     assert!(size <= 2 << 30, "{size}");
-    for (place, most) in [("/tmp", 512 << 10), ("/var/tmp", 128 << 10), ("/run", 16 << 10), ("/dev/shm", 64 << 10)] {
+    for (place, most) in
+        [("/tmp", 512 << 10), ("/var/tmp", 128 << 10), ("/run", 16 << 10), ("/dev/shm", 64 << 10)]
+    {
         let command = format!("df --output=itotal {place} | tail -n 1");
         let files: u64 = stdout(&mut client, &command).trim().parse().unwrap();
         assert_eq!(files, most, "{place}");
@@ -382,7 +405,10 @@ fn a_private_tmp_cannot_fill_the_machine() {
 fn refusals_are_in_the_result_and_on_record() {
     let mut server = Options::new(Transport::Stdio).spawn();
     let mut client = server.connect(SESSIONS);
-    let result = run(&mut client, "python3 -c 'import socket; socket.socket(40, 1)'; unshare -r true; unshare -r true");
+    let result = run(
+        &mut client,
+        "python3 -c 'import socket; socket.socket(40, 1)'; unshare -r true; unshare -r true",
+    );
     let expected = json!([
         {"kind": "syscall", "name": "socket", "count": 1},
         {"kind": "syscall", "name": "unshare", "count": 2},
@@ -399,7 +425,9 @@ fn one_answer() -> (u16, std::thread::JoinHandle<()>) {
         let (mut stream, _) = listener.accept().unwrap();
         let mut request = [0; 1024];
         let _ = stream.read(&mut request).unwrap();
-        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nhost").unwrap();
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nhost")
+            .unwrap();
     });
     (port, answering)
 }
@@ -407,14 +435,18 @@ fn one_answer() -> (u16, std::thread::JoinHandle<()>) {
 #[test]
 fn only_what_is_allowed_is_reached_and_every_decision_is_on_record() {
     let (port, answering) = one_answer();
-    let config = format!("[sandbox]\nallow_addresses = [\"127.0.0.1:{port}\"]\nallow_domains = [\"example.com\"]");
+    let config = format!(
+        "[sandbox]\nallow_addresses = [\"127.0.0.1:{port}\"]\nallow_domains = [\"example.com\"]"
+    );
     let mut server = Options::new(Transport::Stdio).config(&config).spawn();
     let mut client = server.connect(SESSIONS);
     let get = |url: &str| format!("curl -s -S --noproxy '' -m 5 -o - '{url}'");
     assert_eq!(stdout(&mut client, &get(&format!("http://127.0.0.1:{port}/"))), "host");
     answering.join().unwrap();
-    let refused =
-        run(&mut client, &format!("{}; curl -s -m 5 https://evil.test/; true", get("http://169.254.169.254/")));
+    let refused = run(
+        &mut client,
+        &format!("{}; curl -s -m 5 https://evil.test/; true", get("http://169.254.169.254/")),
+    );
     assert_holds(
         json!([{"kind": "network", "name": "169.254.169.254:80", "reason": "not_allowed", "count": 1},
         {"kind": "network", "name": "evil.test:443", "reason": "not_allowed", "count": 1}]),
@@ -422,20 +454,27 @@ fn only_what_is_allowed_is_reached_and_every_decision_is_on_record() {
     );
     assert_eq!(refused["sandbox"]["network"], "proxied");
     // Without the proxy there is nothing but the loopback.
-    assert_ne!(run(&mut client, &format!("curl -s --noproxy '*' -m 5 http://127.0.0.1:{port}/"))["exit_code"], 0);
+    assert_ne!(
+        run(&mut client, &format!("curl -s --noproxy '*' -m 5 http://127.0.0.1:{port}/"))["exit_code"],
+        0
+    );
     let decisions = server.events("network");
     assert_eq!(decisions.len(), 3, "{decisions:?}");
     assert_holds(
         json!({"host": "127.0.0.1", "port": port, "allowed": true, "via": "http", "trace_id": "*"}),
         &decisions[0],
     );
-    assert_holds(json!({"host": "evil.test", "port": 443, "allowed": false, "reason": "not_allowed"}), &decisions[2]);
+    assert_holds(
+        json!({"host": "evil.test", "port": 443, "allowed": false, "reason": "not_allowed"}),
+        &decisions[2],
+    );
     assert_eq!(server::verify(&server.scratch).0, 0);
 }
 
 #[test]
 fn with_the_whole_network_our_own_door_and_metadata_stay_shut() {
-    let mut server = Options::new(Transport::Http).config("[sandbox]\nallow_network = true").spawn();
+    let mut server =
+        Options::new(Transport::Http).config("[sandbox]\nallow_network = true").spawn();
     let mut client = server.connect(SESSIONS);
     let (port, answering) = one_answer();
     assert_eq!(stdout(&mut client, &format!("curl -s -m 5 http://127.0.0.1:{port}/")), "host");
@@ -455,7 +494,8 @@ fn with_the_whole_network_our_own_door_and_metadata_stay_shut() {
 /// nothing.
 #[test]
 fn with_the_whole_network_every_metadata_address_stays_shut() {
-    let mut server = Options::new(Transport::Stdio).config("[sandbox]\nallow_network = true").spawn();
+    let mut server =
+        Options::new(Transport::Stdio).config("[sandbox]\nallow_network = true").spawn();
     let mut client = server.connect(SESSIONS);
     let addresses = [
         "169.254.169.254",
@@ -535,7 +575,10 @@ fn a_root_and_a_workspace_below_a_replaced_directory_show_nothing_else_of_it() {
             .unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{base}: {output:?}");
-        assert!(said.contains("in the workspace") && workspace.join("made").exists(), "{base}: {said}");
+        assert!(
+            said.contains("in the workspace") && workspace.join("made").exists(),
+            "{base}: {said}"
+        );
         assert!(!said.contains("key of") && !said.contains("next to"), "{base}: {said}");
         assert!(!said.contains(".sibling"), "{base}: {said}");
         std::fs::remove_dir_all(&place).unwrap();

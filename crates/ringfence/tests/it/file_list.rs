@@ -29,16 +29,23 @@ fn what_is_closed_is_not_listed() {
     fs::write(workspace.join("secrets/key"), "SECRET").unwrap();
     let mut server = Options::new(Transport::Stdio).on(&scratch).spawn();
     let mut client = server.connect(VERSION);
-    assert_eq!(paths(&client.call("file.list", json!({"depth": 0}))), ["open", "secrets", "secrets/key"]);
+    assert_eq!(
+        paths(&client.call("file.list", json!({"depth": 0}))),
+        ["open", "secrets", "secrets/key"]
+    );
     drop((client, server));
 
-    let mut server = Options::new(Transport::Stdio).on(&scratch).config("[sandbox]\nhide = [\"secrets\"]").spawn();
+    let mut server = Options::new(Transport::Stdio)
+        .on(&scratch)
+        .config("[sandbox]\nhide = [\"secrets\"]")
+        .spawn();
     let mut client = server.connect(VERSION);
     // Whatever has been found by now: the name, and the directory under another name.
     assert_eq!(paths(&client.call("file.list", json!({"depth": 0, "hidden": true}))), ["open"]);
     fs::rename(workspace.join("secrets"), workspace.join("open/moved")).unwrap();
     assert_eq!(paths(&client.call("file.list", json!({"depth": 0, "hidden": true}))), ["open"]);
-    let found = client.call("file.search", json!({"pattern": "SECRET", "hidden": true, "gitignore": false}));
+    let found = client
+        .call("file.search", json!({"pattern": "SECRET", "hidden": true, "gitignore": false}));
     assert_eq!(found["result"]["structuredContent"]["files_matched"], 0, "{found:#}");
     for (near, closed) in [("secret", "secrets"), ("open/move", "moved")] {
         let answer = client.call("file.read", json!({"path": near}));
@@ -75,8 +82,9 @@ fn no_race_lists_what_is_outside() {
                 for name in ["real", "swap"] {
                     let at = workspace.join(name);
                     if at.symlink_metadata().is_ok_and(|found| found.is_dir())
-                        && fs::read_dir(at.join("deep"))
-                            .is_ok_and(|found| found.flatten().any(|entry| entry.file_name() == "OUTSIDE"))
+                        && fs::read_dir(at.join("deep")).is_ok_and(|found| {
+                            found.flatten().any(|entry| entry.file_name() == "OUTSIDE")
+                        })
                     {
                         naive_leaks += 1;
                     }
@@ -106,8 +114,14 @@ fn a_hostile_tree_is_listed_in_bounds() {
     let scratch = if memory.is_dir() { Scratch::within(memory) } else { Scratch::new() };
     let mut server = Options::new(Transport::Stdio).on(&scratch).spawn();
     let workspace = server.workspace();
-    let script = "import os\nfor i in range(3000):\n  os.mkdir('e'); os.mkdir('d'); os.chdir('d')\n";
-    let made = std::process::Command::new("python3").arg("-c").arg(script).current_dir(&workspace).status().unwrap();
+    let script =
+        "import os\nfor i in range(3000):\n  os.mkdir('e'); os.mkdir('d'); os.chdir('d')\n";
+    let made = std::process::Command::new("python3")
+        .arg("-c")
+        .arg(script)
+        .current_dir(&workspace)
+        .status()
+        .unwrap();
     assert!(made.success());
     let mut client = server.connect(VERSION);
     let start = Instant::now();
@@ -119,6 +133,7 @@ fn a_hostile_tree_is_listed_in_bounds() {
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     assert_eq!(paths(&client.call("file.list", json!({}))), ["d", "e"]);
     // The standard library would recurse on this.
-    let removed = std::process::Command::new("rm").arg("-rf").arg(workspace.join("d")).status().unwrap();
+    let removed =
+        std::process::Command::new("rm").arg("-rf").arg(workspace.join("d")).status().unwrap();
     assert!(removed.success());
 }

@@ -25,7 +25,8 @@ fn found(client: &mut Client, mut arguments: Value) -> BTreeSet<(String, u64)> {
         let reply = &answer["result"]["structuredContent"];
         assert_eq!(reply["timed_out"], false, "{answer:#}");
         for hit in reply["matches"].as_array().unwrap_or_else(|| panic!("{answer:#}")) {
-            let new = all.insert((hit["path"].as_str().unwrap().to_owned(), hit["line"].as_u64().unwrap()));
+            let new = all
+                .insert((hit["path"].as_str().unwrap().to_owned(), hit["line"].as_u64().unwrap()));
             assert!(new, "{hit} twice");
         }
         match reply["next_cursor"].as_str() {
@@ -41,7 +42,14 @@ fn found(client: &mut Client, mut arguments: Value) -> BTreeSet<(String, u64)> {
 /// The same by ripgrep.
 fn by_ripgrep(at: &Path, arguments: &[&str]) -> BTreeSet<(String, u64)> {
     let output = Command::new("rg")
-        .args(["--no-config", "--no-heading", "--with-filename", "--line-number", "--null", "--color=never"])
+        .args([
+            "--no-config",
+            "--no-heading",
+            "--with-filename",
+            "--line-number",
+            "--null",
+            "--color=never",
+        ])
         // Ours reads no ignore file outside the workspace, and heeds `.gitignore` without a repository, too.
         .args(["--no-ignore-global", "--no-ignore-parent", "--no-require-git"])
         .args(arguments)
@@ -66,9 +74,15 @@ fn grow(at: &Path) {
     };
     let words = ["needle", "Needle", "haystack", "needles", "straw needle", "x"];
     for number in 0..400usize {
-        let text: String = (0..number % 17).map(|line| format!("{} {line}\n", words[(number + line) % 6])).collect();
+        let text: String = (0..number % 17)
+            .map(|line| format!("{} {line}\n", words[(number + line) % 6]))
+            .collect();
         put(
-            &format!("pack{}/src/file{number}.{}", number % 9, ["rs", "py", "log", "txt"][number % 4]),
+            &format!(
+                "pack{}/src/file{number}.{}",
+                number % 9,
+                ["rs", "py", "log", "txt"][number % 4]
+            ),
             text.as_bytes(),
         );
     }
@@ -83,7 +97,8 @@ fn grow(at: &Path) {
     put(".git/info/exclude", b"pack6/src/file6.log\nexcluded.txt\n");
     put(".git/HEAD", b"ref: needle\n");
     put("pack7/excluded.txt", b"needle\n");
-    let wide: Vec<u8> = "\u{feff}eins\nneedle\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let wide: Vec<u8> =
+        "\u{feff}eins\nneedle\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
     put("wide.txt", &wide);
     let wide: Vec<u8> = "\u{feff}needle\n".encode_utf16().flat_map(u16::to_be_bytes).collect();
     put("wide-be.txt", &wide);
@@ -128,12 +143,19 @@ fn ripgrep_finds_the_same() {
         if ours.get("path").is_some() {
             theirs_from_above.insert(0, "--ignore-parent");
         }
-        let expected = if ours.get("path").is_some() { by_ripgrep(&workspace, &theirs_from_above) } else { expected };
+        let expected = if ours.get("path").is_some() {
+            by_ripgrep(&workspace, &theirs_from_above)
+        } else {
+            expected
+        };
         assert!(!expected.is_empty(), "{theirs:?} finds nothing");
         let ours_found = found(&mut client, ours.clone());
         let more: Vec<_> = ours_found.difference(&expected).take(5).collect();
         let less: Vec<_> = expected.difference(&ours_found).take(5).collect();
-        assert!(more.is_empty() && less.is_empty(), "{ours}: only ours {more:?}, only ripgrep's {less:?}");
+        assert!(
+            more.is_empty() && less.is_empty(),
+            "{ours}: only ours {more:?}, only ripgrep's {less:?}"
+        );
         hits += expected.len();
     }
     assert!(hits > 3000, "{hits} hits in all say little");
@@ -145,7 +167,12 @@ fn ripgrep_finds_the_same_in_this_repository() {
     // A copy, which nobody edits meanwhile.
     let mut server = Options::new(Transport::Stdio).spawn();
     let project = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-    let copied = Command::new("cp").arg("-r").arg(project).arg(server.workspace().join("crates")).status().unwrap();
+    let copied = Command::new("cp")
+        .arg("-r")
+        .arg(project)
+        .arg(server.workspace().join("crates"))
+        .status()
+        .unwrap();
     assert!(copied.success());
     let project = server.workspace();
     let mut client = server.connect(VERSION);
@@ -159,11 +186,18 @@ fn ripgrep_finds_the_same_in_this_repository() {
 fn a_stored_output_is_searched_by_its_handle() {
     let mut server = Options::new(Transport::Stdio).spawn();
     let mut client = server.connect(VERSION);
-    let answer = client.call("shell.exec", json!({"command": "seq 100000; echo needle; seq 100000"}));
-    let handle = answer["result"]["structuredContent"]["output"].as_str().unwrap_or_else(|| panic!("{answer:#}"));
-    let answer = client.call("file.search", json!({"pattern": "needle", "path": handle, "before": 1}));
+    let answer =
+        client.call("shell.exec", json!({"command": "seq 100000; echo needle; seq 100000"}));
+    let handle = answer["result"]["structuredContent"]["output"]
+        .as_str()
+        .unwrap_or_else(|| panic!("{answer:#}"));
+    let answer =
+        client.call("file.search", json!({"pattern": "needle", "path": handle, "before": 1}));
     let hit = &answer["result"]["structuredContent"]["matches"][0];
-    assert_eq!((&hit["line"], &hit["before"], &hit["path"]), (&json!(100_001), &json!(["100000"]), &json!(handle)));
+    assert_eq!(
+        (&hit["line"], &hit["before"], &hit["path"]),
+        (&json!(100_001), &json!(["100000"]), &json!(handle))
+    );
     let answer = client.call("file.search", json!({"pattern": "x", "path": "output:../../audit"}));
     assert_eq!(answer["result"]["structuredContent"]["error"]["kind"], "not_found", "{answer:#}");
 }
@@ -212,9 +246,16 @@ fn a_search_ends_in_time_and_when_cancelled() {
     let start = Instant::now();
     let answer = client.call("file.search", slow);
     let reply = &answer["result"]["structuredContent"];
-    assert_eq!((&reply["timed_out"], &reply["truncated"]), (&json!(true), &json!(true)), "{answer:#}");
+    assert_eq!(
+        (&reply["timed_out"], &reply["truncated"]),
+        (&json!(true), &json!(true)),
+        "{answer:#}"
+    );
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-    let id = client.start_call("file.search", &json!({"pattern": "needle", "path": "huge", "timeout_ms": 100_000}));
+    let id = client.start_call(
+        "file.search",
+        &json!({"pattern": "needle", "path": "huge", "timeout_ms": 100_000}),
+    );
     client.cancel(&id);
     let start = Instant::now();
     let answer = client.call("file.list", json!({}));

@@ -33,7 +33,8 @@ fn tree(at: &Path) -> Tree {
 }
 
 fn changed(before: &Tree, after: &Tree) -> Vec<String> {
-    let new = after.iter().filter(|(path, about)| before.get(*path) != Some(about)).map(|(path, _)| path);
+    let new =
+        after.iter().filter(|(path, about)| before.get(*path) != Some(about)).map(|(path, _)| path);
     let gone = before.keys().filter(|path| !after.contains_key(*path));
     let mut names: Vec<String> = new.chain(gone).map(|path| path.display().to_string()).collect();
     names.sort();
@@ -46,7 +47,10 @@ fn changed(before: &Tree, after: &Tree) -> Vec<String> {
 fn with_own_tmp(scratch: &Scratch, transport: Transport) -> Option<PathBuf> {
     let is_root = rustix::process::geteuid().is_root();
     let flags = if is_root { "-m" } else { "-rm" };
-    let works = Command::new("unshare").args([flags, "true"]).output().is_ok_and(|output| output.status.success());
+    let works = Command::new("unshare")
+        .args([flags, "true"])
+        .output()
+        .is_ok_and(|output| output.status.success());
     if !works || (!is_root && transport != Transport::Stdio) {
         return None;
     }
@@ -136,7 +140,9 @@ fn only_root_and_what_was_asked_for_has_changed() {
 }
 
 fn names(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let entries = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<String> = entries.collect();
     names.sort();
     names
@@ -149,7 +155,9 @@ fn the_default_list_is_small() {
     let mut client = server.connect(SESSIONS);
     let listed = client.request("tools/list", json!({}));
     // Each tool names the workspace; how long its path is here says nothing.
-    let text = listed["result"].to_string().replace(server.workspace().to_str().unwrap(), "/home/somebody/a-project");
+    let text = listed["result"]
+        .to_string()
+        .replace(server.workspace().to_str().unwrap(), "/home/somebody/a-project");
     let bytes = text.len();
     println!("{bytes} bytes for {} tools", listed["result"]["tools"].as_array().unwrap().len());
     assert!(bytes <= 24 << 10, "the list has grown to {bytes} bytes");

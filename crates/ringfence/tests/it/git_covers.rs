@@ -77,7 +77,8 @@ impl Stage {
         let mut command = self.command(&server::binary(), "ws");
         command.arg("sandbox").arg("--root").arg(self.0.join("root")).arg("--report").arg(&report);
         let output = command.args(["--", "bash", "-c", script]).output().unwrap();
-        let text = std::fs::read_to_string(&report).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        let text =
+            std::fs::read_to_string(&report).unwrap_or_else(|error| panic!("{error}: {output:?}"));
         (output, serde_json::from_str(&text).unwrap())
     }
 
@@ -85,7 +86,8 @@ impl Stage {
     #[track_caller]
     fn keeps_out(&self, script: &str) {
         let (output, _) = self.run(script);
-        let found = Command::new("grep").args(["-rlq", "planted"]).arg(self.0.join("ws")).status().unwrap();
+        let found =
+            Command::new("grep").args(["-rlq", "planted"]).arg(self.0.join("ws")).status().unwrap();
         assert!(!found.success(), "{script}\n{output:?}");
     }
 
@@ -129,17 +131,24 @@ fn submodules_at_any_depth_are_covered_whatever_was_planted_above_them() {
     }
     // Their pointers lead where they led.
     stage.run("mkdir evil; for at in libs/part libs/part/inner; do rm -f $at/.git; echo 'gitdir: ../../evil' > $at/.git; done");
-    assert!(stage.git("ws/libs/part", &["rev-parse", "--git-dir"]).ends_with(".git/modules/libs/part"));
-    assert!(stage.git("ws/libs/part/inner", &["rev-parse", "--git-dir"]).ends_with("modules/inner"));
+    assert!(
+        stage.git("ws/libs/part", &["rev-parse", "--git-dir"]).ends_with(".git/modules/libs/part")
+    );
+    assert!(
+        stage.git("ws/libs/part/inner", &["rev-parse", "--git-dir"]).ends_with("modules/inner")
+    );
 }
 
 #[test]
 fn a_submodule_with_a_repository_of_its_own_is_covered() {
     let stage = with_submodules();
     std::fs::remove_file(stage.0.join("ws/libs/part/.git")).unwrap();
-    std::fs::rename(stage.0.join("ws/.git/modules/libs/part"), stage.0.join("ws/libs/part/.git")).unwrap();
+    std::fs::rename(stage.0.join("ws/.git/modules/libs/part"), stage.0.join("ws/libs/part/.git"))
+        .unwrap();
     stage.git("ws", &["config", "--file", "libs/part/.git/config", "--unset", "core.worktree"]);
-    stage.keeps_out("echo planted >> libs/part/.git/config; echo planted > libs/part/.git/hooks/pre-commit");
+    stage.keeps_out(
+        "echo planted >> libs/part/.git/config; echo planted > libs/part/.git/hooks/pre-commit",
+    );
     stage.keeps_out("perl -e 'rename shift, shift' libs/part gone; mkdir -p libs/part/.git/hooks; echo planted > libs/part/.git/hooks/pre-commit");
 }
 
@@ -149,9 +158,16 @@ fn no_bare_repository_is_laid_into_a_plain_workspace() {
     let (output, _) = stage.run(
         "mkdir -p objects refs; echo 'ref: refs/heads/main' > HEAD; printf '[core]\\n\\tbare = true\\n\\tfsmonitor = touch planted\\n' > config; git init -q --bare .; ls",
     );
-    let asked = stage.command(Path::new("/usr/bin/git"), "ws").args(["rev-parse", "--git-dir"]).output().unwrap();
+    let asked = stage
+        .command(Path::new("/usr/bin/git"), "ws")
+        .args(["rev-parse", "--git-dir"])
+        .output()
+        .unwrap();
     assert!(!asked.status.success(), "{asked:?} {output:?}");
-    assert!(!stage.0.join("ws/HEAD").exists() && !stage.0.join("ws/.git").exists(), "what stood in is gone again");
+    assert!(
+        !stage.0.join("ws/HEAD").exists() && !stage.0.join("ws/.git").exists(),
+        "what stood in is gone again"
+    );
 }
 
 #[test]
@@ -171,7 +187,10 @@ fn hooks_are_covered_however_their_directory_is_written() {
         stage.write("ws/tools/hooks/pre-push", "#!/bin/sh\n");
         let config = std::fs::read_to_string(stage.0.join("ws/.git/config")).unwrap();
         stage.write("ws/.git/config", &format!("{config}{text}"));
-        assert!(stage.git("ws", &["rev-parse", "--git-path", "hooks"]).ends_with("tools/hooks"), "{text:.200}");
+        assert!(
+            stage.git("ws", &["rev-parse", "--git-path", "hooks"]).ends_with("tools/hooks"),
+            "{text:.200}"
+        );
         stage.keeps_out(
             "echo planted > tools/hooks/pre-commit; mv tools old; mkdir -p tools/hooks; echo planted > tools/hooks/x",
         );
@@ -192,7 +211,8 @@ fn hooks_that_the_user_or_a_worktree_configures_are_covered() {
     stage.git("ws", &["config", "--worktree", "core.hooksPath", "tools/of\u{fc}"]);
     let raw = std::ffi::OsStr::from_bytes(b"tools/of\xc3\xbc");
     std::fs::create_dir_all(stage.0.join("ws").join(raw)).unwrap();
-    stage.keeps_out("echo planted > tools/of*/pre-commit; echo '# planted' >> .git/config.worktree");
+    stage
+        .keeps_out("echo planted > tools/of*/pre-commit; echo '# planted' >> .git/config.worktree");
 }
 
 #[test]
@@ -207,7 +227,9 @@ fn worktrees_in_the_workspace_are_covered() {
     let stage = Stage::with_repository();
     stage.git("ws", &["worktree", "add", "-q", "deep/er/tree"]);
     stage.keeps_out("for f in commondir gitdir config.worktree; do echo planted > .git/worktrees/tree/$f; done; echo 'gitdir: planted' > deep/er/tree/.git");
-    assert!(stage.git("ws/deep/er/tree", &["rev-parse", "--git-dir"]).ends_with(".git/worktrees/tree"));
+    assert!(
+        stage.git("ws/deep/er/tree", &["rev-parse", "--git-dir"]).ends_with(".git/worktrees/tree")
+    );
 }
 
 /// A link there could lead anywhere later, so that nothing in the directory can be written.
@@ -216,7 +238,8 @@ fn submodules_of_a_worktree_that_are_links_are_closed() {
     let stage = Stage::with_repository();
     stage.git("ws", &["worktree", "add", "-q", "tree"]);
     stage.write("ws/.git/worktrees/tree/modules/real/HEAD", "ref: refs/heads/main\n");
-    std::os::unix::fs::symlink("real", stage.0.join("ws/.git/worktrees/tree/modules/part")).unwrap();
+    std::os::unix::fs::symlink("real", stage.0.join("ws/.git/worktrees/tree/modules/part"))
+        .unwrap();
     stage.keeps_out(
         "cd .git/worktrees/tree/modules; echo planted > new; rm part; ln -s ../../../elsewhere part; mv ../modules ../m; mkdir -p ../modules/part; echo planted > ../modules/part/config",
     );
@@ -226,9 +249,16 @@ fn submodules_of_a_worktree_that_are_links_are_closed() {
 fn what_a_run_makes_is_reported_and_covered_from_the_next_run_on() {
     let stage = Stage::with_repository();
     assert_eq!(stage.changes("git init -q nested"), ["a repository was made: nested/.git"]);
-    stage.keeps_out("echo planted > nested/.git/hooks/pre-commit; echo '# planted' >> nested/.git/config");
+    stage.keeps_out(
+        "echo planted > nested/.git/hooks/pre-commit; echo '# planted' >> nested/.git/config",
+    );
     // Ordinary work is no change.
-    assert_eq!(stage.changes("echo two > file; git commit -qam two; git checkout -q -b feature; git tag v1"), [""; 0]);
+    assert_eq!(
+        stage.changes(
+            "echo two > file; git commit -qam two; git checkout -q -b feature; git tag v1"
+        ),
+        [""; 0]
+    );
     let host = stage.0.join("ws/.git/hooks/post-commit");
     std::fs::write(&host, "#!/bin/sh\n").unwrap();
     assert_eq!(stage.changes("true"), [""; 0]);
@@ -245,11 +275,17 @@ fn what_the_host_adds_while_a_run_lives_is_compared_too() {
     let command = "touch begun; until [ -e added ]; do sleep 0.01; done; echo '[core]' >> .git/modules/late/config";
     let id = client.start_call("shell.exec", &json!({"command": command}));
     eventually(DEADLINE, "the run has begun", || server.workspace().join("begun").exists());
-    stage.git(&workspace, &["submodule", "--quiet", "add", &stage.0.join("late").display().to_string(), "late"]);
+    stage.git(
+        &workspace,
+        &["submodule", "--quiet", "add", &stage.0.join("late").display().to_string(), "late"],
+    );
     std::fs::write(server.workspace().join("added"), "").unwrap();
     let result = client.wait(&id)["result"]["structuredContent"].clone();
     let changes = result["git_changed"].as_array().unwrap_or_else(|| panic!("{result:#}"));
-    assert!(changes.iter().any(|change| change == "a repository was made: late (.git/modules/late)"), "{changes:?}");
+    assert!(
+        changes.iter().any(|change| change == "a repository was made: late (.git/modules/late)"),
+        "{changes:?}"
+    );
     assert_holds(json!({"git_changed": result["git_changed"]}), &server.stops(1)[0]);
 }
 
@@ -259,16 +295,31 @@ fn a_hostile_repository_gains_nothing_by_being_asked() {
     let stage = Stage::with_repository();
     let trap = stage.write("trap", "#!/bin/sh\ntouch \"$(dirname \"$0\")/sprung\"\n");
     std::fs::set_permissions(&trap, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    for key in ["core.fsmonitor", "core.pager", "core.sshCommand", "diff.external", "core.editor", "pager.config"] {
+    for key in [
+        "core.fsmonitor",
+        "core.pager",
+        "core.sshCommand",
+        "diff.external",
+        "core.editor",
+        "pager.config",
+    ] {
         stage.git("ws", &["config", key, &trap.display().to_string()]);
     }
     let (output, _) = stage.run("true");
     assert!(output.status.success() && !stage.0.join("sprung").exists(), "{output:?}");
     // A pipe that nobody writes to: the answer does not come, and nothing of the repository can be written.
-    rustix::fs::mkfifoat(rustix::fs::CWD, stage.0.join("ws/pipe"), rustix::fs::Mode::from_raw_mode(0o644)).unwrap();
+    rustix::fs::mkfifoat(
+        rustix::fs::CWD,
+        stage.0.join("ws/pipe"),
+        rustix::fs::Mode::from_raw_mode(0o644),
+    )
+    .unwrap();
     stage.git("ws", &["config", "--file", ".git/config", "include.path", "../pipe"]);
     let (output, _) = stage.run("echo planted > .git/anything; echo ok > fine");
-    assert!(stage.0.join("ws/fine").exists() && !stage.0.join("ws/.git/anything").exists(), "{output:?}");
+    assert!(
+        stage.0.join("ws/fine").exists() && !stage.0.join("ws/.git/anything").exists(),
+        "{output:?}"
+    );
 }
 
 #[test]
@@ -304,8 +355,9 @@ fn submodules_that_were_checked_out_before_are_updated() {
     // What it would replace is the same, and still nobody's to replace: it is what it was afterwards.
     let settings = stage.0.join("ws/.git/modules/libs/part/config");
     let before = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&settings).unwrap());
-    let (output, _) =
-        stage.run("cd .git/modules/libs/part; cp config config.lock; mv config.lock config; ls config.lock");
+    let (output, _) = stage.run(
+        "cd .git/modules/libs/part; cp config config.lock; mv config.lock config; ls config.lock",
+    );
     assert!(!output.status.success(), "the new file is gone: {output:?}");
     assert_eq!(before, std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&settings).unwrap()));
 }
@@ -314,8 +366,11 @@ fn submodules_that_were_checked_out_before_are_updated() {
 fn a_hook_that_is_a_link_to_a_script_of_the_project_is_covered() {
     let stage = Stage::with_repository();
     stage.write("ws/scripts/check", "#!/bin/sh\n");
-    std::os::unix::fs::symlink("../../scripts/check", stage.0.join("ws/.git/hooks/pre-commit")).unwrap();
-    stage.keeps_out("echo planted > scripts/check; echo planted > new; mv new scripts/check; rm -f new");
+    std::os::unix::fs::symlink("../../scripts/check", stage.0.join("ws/.git/hooks/pre-commit"))
+        .unwrap();
+    stage.keeps_out(
+        "echo planted > scripts/check; echo planted > new; mv new scripts/check; rm -f new",
+    );
 }
 
 #[test]
@@ -326,7 +381,9 @@ fn hooks_behind_several_links_are_covered() {
         std::os::unix::fs::symlink(target, stage.0.join("ws").join(name)).unwrap();
     }
     stage.git("ws", &["config", "core.hooksPath", "hk"]);
-    stage.run("mkdir evil; echo planted > evil/pre-commit; ln -sfn evil h1; rm -f h1; ln -s evil h1");
+    stage.run(
+        "mkdir evil; echo planted > evil/pre-commit; ln -sfn evil h1; rm -f h1; ln -s evil h1",
+    );
     assert!(!stage.0.join("ws/hk/pre-commit").exists());
 }
 
@@ -334,12 +391,16 @@ fn hooks_behind_several_links_are_covered() {
 fn settings_that_are_reached_by_links_are_covered() {
     let stage = Stage::with_repository();
     // Dotfiles that are kept in the project.
-    let dotfile = stage.write("ws/dot/gitconfig", "[user]\n\tname = me\n\temail = me@example.com\n");
+    let dotfile =
+        stage.write("ws/dot/gitconfig", "[user]\n\tname = me\n\temail = me@example.com\n");
     std::fs::remove_file(stage.0.join("home/.gitconfig")).unwrap();
     std::os::unix::fs::symlink(&dotfile, stage.0.join("home/.gitconfig")).unwrap();
     std::os::unix::fs::symlink(stage.0.join("ws"), stage.0.join("alias")).unwrap();
     stage.write("ws/conf/shared.inc", "");
-    stage.git("ws", &["config", "include.path", &stage.0.join("alias/conf/shared.inc").display().to_string()]);
+    stage.git(
+        "ws",
+        &["config", "include.path", &stage.0.join("alias/conf/shared.inc").display().to_string()],
+    );
     stage.keeps_out("echo '# planted' >> dot/gitconfig; echo '# planted' >> conf/shared.inc");
 }
 
@@ -402,7 +463,8 @@ fn a_repository_that_a_run_made_cannot_stop_the_next_run() {
         .output()
         .unwrap();
     assert!(
-        !refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("core.hooksPath"),
+        !refused.status.success()
+            && String::from_utf8_lossy(&refused.stderr).contains("core.hooksPath"),
         "{refused:?}"
     );
 }

@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 use crate::support::subset::assert_holds;
 use crate::support::{Client, Options, SESSIONS, Server, Transport, on_every_transport};
 
-const LOOKUP: &str =
-    "getent ahosts wanted.example.com || python3 -c 'import socket; socket.getaddrinfo(\"wanted.example.com\", 443)'";
+const LOOKUP: &str = "getent ahosts wanted.example.com || python3 -c 'import socket; socket.getaddrinfo(\"wanted.example.com\", 443)'";
 
 /// The structured result of a command.
 #[track_caller]
@@ -46,9 +45,15 @@ fn an_address_without_a_name_is_on_record_too() {
     let (_server, mut client) = with("");
     let result = run(&mut client, "exec 3<>/dev/tcp/192.0.2.7/5432");
     assert_hint(&result, &["192.0.2.7:5432", "allow_addresses"]);
-    assert_holds(json!([{"kind": "network", "name": "192.0.2.7:5432"}]), &result["sandbox"]["denials"]);
+    assert_holds(
+        json!([{"kind": "network", "name": "192.0.2.7:5432"}]),
+        &result["sandbox"]["denials"],
+    );
     let six = run(&mut client, "exec 3<>/dev/tcp/2001:db8::7/443");
-    assert_holds(json!([{"kind": "network", "name": "[2001:db8::7]:443"}]), &six["sandbox"]["denials"]);
+    assert_holds(
+        json!([{"kind": "network", "name": "[2001:db8::7]:443"}]),
+        &six["sandbox"]["denials"],
+    );
 }
 
 #[test]
@@ -72,8 +77,10 @@ fn each_of_several_runs_has_its_own_record_of_names() {
 #[test]
 fn a_lookup_of_the_machine_itself_is_no_denial() {
     let (_server, mut client) = with("");
-    let result =
-        run(&mut client, "getent hosts localhost; getent hosts \"$(hostname)\"; getent hosts 127.0.0.9; false");
+    let result = run(
+        &mut client,
+        "getent hosts localhost; getent hosts \"$(hostname)\"; getent hosts 127.0.0.9; false",
+    );
     assert_holds(json!({"denials": []}), &result["sandbox"]);
     assert_eq!(result["hint"], Value::Null);
 }
@@ -82,7 +89,10 @@ fn a_lookup_of_the_machine_itself_is_no_denial() {
 fn a_name_that_bypasses_the_proxy_is_on_record_with_the_names_it_refused() {
     let (_server, mut client) = with("[sandbox]\nallow_domains = [\"allowed.example.com\"]");
     let result = run(&mut client, &format!("{LOOKUP}; curl -sS https://refused.example.com"));
-    assert_hint(&result, &["HTTPS_PROXY", "wanted.example.com", "refused.example.com", "[sandbox]"]);
+    assert_hint(
+        &result,
+        &["HTTPS_PROXY", "wanted.example.com", "refused.example.com", "[sandbox]"],
+    );
 }
 
 #[test]
@@ -92,14 +102,20 @@ fn a_read_only_place_is_explained_by_who_made_it_so() {
     assert_hint(&run(&mut client, "touch /usr/x"), &["`writable` under [sandbox]"]);
     let look = client.call("look", json!({}))["result"]["structuredContent"].clone();
     assert_hint(&look, &["filesystem_write", "[mcp.look]"]);
-    let code = client.call("code.exec", json!({"language": "python", "code": "open('/usr/x', 'w')"}));
-    let code: Value = serde_json::from_str(code["result"]["content"][0]["text"].as_str().unwrap()).unwrap();
+    let code =
+        client.call("code.exec", json!({"language": "python", "code": "open('/usr/x', 'w')"}));
+    let code: Value =
+        serde_json::from_str(code["result"]["content"][0]["text"].as_str().unwrap()).unwrap();
     assert_hint(&code, &["`writable` under [sandbox]"]);
     // In a shell that stays, too.
-    let opened =
-        client.call("shell.exec", json!({"command": "true", "session": "new"}))["result"]["structuredContent"].clone();
+    let opened = client.call("shell.exec", json!({"command": "true", "session": "new"}))["result"]
+        ["structuredContent"]
+        .clone();
     let arguments = json!({"command": "touch /usr/x", "session": opened["session"]});
-    assert_hint(&client.call("shell.exec", arguments)["result"]["structuredContent"], &["`writable` under [sandbox]"]);
+    assert_hint(
+        &client.call("shell.exec", arguments)["result"]["structuredContent"],
+        &["`writable` under [sandbox]"],
+    );
 }
 
 #[test]
@@ -111,13 +127,19 @@ fn a_root_that_the_client_asked_for_and_did_not_get_is_named() {
         json!({"name": "shell.exec", "arguments": {"command": "touch /usr/x"}, "_meta": {"codex/sandbox-state-meta": state}}),
     );
     let result = client.wait(&id)["result"].clone();
-    assert_hint(&result["structuredContent"], &["/srv/asked-for", "`writable = [\"/srv/asked-for\"]`"]);
+    assert_hint(
+        &result["structuredContent"],
+        &["/srv/asked-for", "`writable = [\"/srv/asked-for\"]`"],
+    );
 }
 
 #[test]
 fn a_refused_connection_names_the_sandboxs_own_localhost() {
     let (_server, mut client) = with("");
-    assert_hint(&run(&mut client, "exec 3<>/dev/tcp/127.0.0.1/5432"), &["localhost", "allow_addresses"]);
+    assert_hint(
+        &run(&mut client, "exec 3<>/dev/tcp/127.0.0.1/5432"),
+        &["localhost", "allow_addresses"],
+    );
     // A command that succeeds needs no hint, whatever it says.
     assert_eq!(run(&mut client, "echo Connection refused")["hint"], Value::Null);
 }
@@ -137,11 +159,16 @@ fn a_timeout_names_what_the_caller_can_set() {
     let config = "[mcp.slow]\ncommand = \"sleep\"\nargs = [\"60\"]\nrequires_approval = false\ntimeout_ms = 200\n\
                   [limits]\ntimeout_ms = 5000\ngrace_ms = 100";
     let (_server, mut client) = with(config);
-    let hint = |message: &Value| message["result"]["structuredContent"]["error"]["hint"].as_str().unwrap().to_owned();
+    let hint = |message: &Value| {
+        message["result"]["structuredContent"]["error"]["hint"].as_str().unwrap().to_owned()
+    };
     let own = hint(&client.call("shell.exec", json!({"command": "sleep 60", "timeout_ms": 200})));
     assert!(own.contains("Raise `timeout_ms` (at most 5000)"), "{own}");
     let slow = hint(&client.call("slow", json!({})));
-    assert!(slow.contains("operator") && slow.contains("`timeout_ms` (at most 5000) under [mcp.slow]"), "{slow}");
+    assert!(
+        slow.contains("operator") && slow.contains("`timeout_ms` (at most 5000) under [mcp.slow]"),
+        "{slow}"
+    );
     let meta = json!({"dev.ringfence/timeout_ms": 150});
     let id = client.start("tools/call", json!({"name": "slow", "arguments": {}, "_meta": meta}));
     let meta = hint(&client.wait(&id));
@@ -160,10 +187,16 @@ fn a_missing_program_is_told_in_discovery_and_by_the_call() {
         let permission = &entry["_meta"]["dev.ringfence/permission"];
         assert_holds(json!({"allow": false}), permission);
         let reason = permission["reason"].as_str().unwrap();
-        assert!(reason.contains(&format!("`{program}` was not found")) && !reason.contains('/'), "{reason}");
+        assert!(
+            reason.contains(&format!("`{program}` was not found")) && !reason.contains('/'),
+            "{reason}"
+        );
         let error = client.call(tool, json!({}))["result"]["structuredContent"]["error"].clone();
         assert_holds(json!({"kind": "internal", "reason": "spawn_failed"}), &error);
-        assert!(error["message"].as_str().unwrap().contains(&format!("`{program}` was not found")), "{error}");
+        assert!(
+            error["message"].as_str().unwrap().contains(&format!("`{program}` was not found")),
+            "{error}"
+        );
     }
     let here = listed.as_array().unwrap().iter().find(|entry| entry["name"] == "here").unwrap();
     assert_holds(json!({"allow": true}), &here["_meta"]["dev.ringfence/permission"]);
@@ -177,8 +210,14 @@ fn a_missing_interpreter_is_named() {
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     let error =
         client.call("shell.exec", json!({"argv": ["./run.py"]}))["result"]["structuredContent"]["error"].clone();
-    assert_holds(json!({"kind": "not_found", "reason": "spawn_failed", "interpreter": "/opt/python9"}), &error);
-    assert!(error["message"].as_str().unwrap().contains("`./run.py` is a script for `/opt/python9`"), "{error}");
+    assert_holds(
+        json!({"kind": "not_found", "reason": "spawn_failed", "interpreter": "/opt/python9"}),
+        &error,
+    );
+    assert!(
+        error["message"].as_str().unwrap().contains("`./run.py` is a script for `/opt/python9`"),
+        "{error}"
+    );
     let tmp = client.call("shell.exec", json!({"argv": ["/tmp/tool"]}))["result"]["structuredContent"]["error"].clone();
     assert!(tmp["hint"].as_str().unwrap().contains("/tmp"), "{tmp}");
 }

@@ -24,7 +24,10 @@ fn travel(server: &mut Server, client: &mut Client) {
     let code = "open('out.txt', 'w').write(open('in.txt').read().upper())";
     let processed = good(client, "code.exec", json!({"language": "python", "code": code}));
     let processed: Value = serde_json::from_str(text(&processed)).unwrap();
-    assert_eq!((&processed["result"], &processed["artifacts"][0]["path"]), (&json!("4"), &json!("out.txt")));
+    assert_eq!(
+        (&processed["result"], &processed["artifacts"][0]["path"]),
+        (&json!("4"), &json!("out.txt"))
+    );
     assert_eq!(std::fs::read_to_string(server.workspace().join("out.txt")).unwrap(), "TEST");
     let made = text(&good(client, "file.read", json!({"path": "out.txt"}))).to_owned();
     good(client, "file.write", json!({"path": "end.txt", "content": format!("{made}!")}));
@@ -40,7 +43,9 @@ fn travel(server: &mut Server, client: &mut Client) {
     let (mut said, until) = (text(&begun).to_owned(), Instant::now() + DEADLINE);
     while !said.contains("Serving") {
         assert!(Instant::now() < until, "it never served: {said}");
-        said = text(&good(client, "shell.session", json!({"op": "read", "id": id, "wait_ms": 100}))).to_owned();
+        said =
+            text(&good(client, "shell.session", json!({"op": "read", "id": id, "wait_ms": 100})))
+                .to_owned();
     }
     let opened = good(client, "browser.navigate", json!({"url": "http://localhost:8080/"}));
     assert_eq!(opened["structuredContent"]["title"], "There", "{opened}");

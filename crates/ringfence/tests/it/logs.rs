@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use crate::support::place::visible_folder;
 use crate::support::process::{parent, with_argument};
 use crate::support::server::Scratch;
-use crate::support::{Client, DEADLINE, Options, SESSIONS, Server, Transport, eventually, on_every_transport};
+use crate::support::{
+    Client, DEADLINE, Options, SESSIONS, Server, Transport, eventually, on_every_transport,
+};
 
 /// A server whose log goes to a file as JSON, all of it.
 fn logging(options: Options, scratch: &Arc<Scratch>) -> Options {
@@ -24,7 +26,9 @@ fn logging(options: Options, scratch: &Arc<Scratch>) -> Options {
 
 fn lines(server: &Server) -> Vec<Value> {
     let text = std::fs::read_to_string(server.scratch.path().join("log")).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect()
 }
 
 fn trace_of(answer: &Value) -> &str {
@@ -48,25 +52,56 @@ fn the_end_of_a_call_is_logged_as_it_is_on_record() {
             let stops = server.stops(3);
             let mut ends = Vec::new();
             eventually(DEADLINE, "the calls are in the log", || {
-                ends = lines(server).into_iter().filter(|line| line["message"] == "a call ended").collect();
+                ends = lines(server)
+                    .into_iter()
+                    .filter(|line| line["message"] == "a call ended")
+                    .collect();
                 ends.len() == 3
             });
             for (end, stop) in ends.iter().zip(&stops) {
-                let fields =
-                    ["trace_id", "session", "principal", "tool", "arguments_hash", "cwd", "profile", "timeout_ms"];
-                let more = ["approval", "started", "stopped", "duration_ms", "status", "error", "reason", "exit_code"];
-                for name in fields.iter().chain(&more).chain(&["stdout_bytes", "stderr_bytes", "signal"]) {
+                let fields = [
+                    "trace_id",
+                    "session",
+                    "principal",
+                    "tool",
+                    "arguments_hash",
+                    "cwd",
+                    "profile",
+                    "timeout_ms",
+                ];
+                let more = [
+                    "approval",
+                    "started",
+                    "stopped",
+                    "duration_ms",
+                    "status",
+                    "error",
+                    "reason",
+                    "exit_code",
+                ];
+                for name in
+                    fields.iter().chain(&more).chain(&["stdout_bytes", "stderr_bytes", "signal"])
+                {
                     assert_eq!(end[name], stop[name], "{name} of {end:#}\nand {stop:#}");
                 }
                 for name in ["trace_id", "session", "tool"] {
-                    assert_eq!(end["span"][name], stop[name], "every line about a call has its {name}: {end:#}");
+                    assert_eq!(
+                        end["span"][name], stop[name],
+                        "every line about a call has its {name}: {end:#}"
+                    );
                 }
             }
             let [ran, failed, denied] = &ends[..] else { unreachable!() };
             assert_eq!((&ran["exit_code"], &ran["approval"]), (&json!(3), &json!("approved")));
             assert_eq!((&ran["stdout_bytes"], &ran["stderr_bytes"]), (&json!(4), &json!(4)));
-            assert_eq!((&failed["error"], &failed["approval"]), (&json!("not_found"), &json!("not_needed")));
-            assert_eq!((&denied["status"], &denied["approval"]), (&json!("denied"), &json!("denied")));
+            assert_eq!(
+                (&failed["error"], &failed["approval"]),
+                (&json!("not_found"), &json!("not_needed"))
+            );
+            assert_eq!(
+                (&denied["status"], &denied["approval"]),
+                (&json!("denied"), &json!("denied"))
+            );
             assert!(denied["started"].is_null() && ran["started"].is_string());
         },
     );
@@ -85,10 +120,14 @@ fn the_log_is_one_line_each_in_either_form_and_the_environment_has_its_say() {
     };
     let pretty = run(Options::new(Transport::Stdio));
     assert!(pretty.contains("trace_id=") && pretty.contains("a call ended"), "{pretty}");
-    assert!(pretty.lines().all(|line| !line.starts_with("ERROR") && !line.starts_with('{')), "{pretty}");
+    assert!(
+        pretty.lines().all(|line| !line.starts_with("ERROR") && !line.starts_with('{')),
+        "{pretty}"
+    );
     let json = run(Options::new(Transport::Stdio).env("RINGFENCE_LOG_FORMAT", "json"));
     assert!(
-        json.lines().count() >= 2 && json.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()),
+        json.lines().count() >= 2
+            && json.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()),
         "{json}"
     );
     // A flag wins over the environment.
@@ -125,7 +164,10 @@ fn a_log_that_cannot_be_used_stops_the_start() {
     };
     // Relative to where the server is started, which is the workspace here.
     let inside = refused(Options::new(Transport::Stdio).args(&["--log-file", "my.log"]));
-    assert!(inside.contains("a directory that holds the log file") && inside.contains("hint: "), "{inside}");
+    assert!(
+        inside.contains("a directory that holds the log file") && inside.contains("hint: "),
+        "{inside}"
+    );
     for file in ["/nowhere/log", "/dev/full", "/"] {
         let said = refused(Options::new(Transport::Stdio).env("RINGFENCE_LOG_FILE", file));
         assert!(said.contains("cannot be used") && said.contains("--log-file"), "{file}: {said}");
@@ -144,7 +186,10 @@ fn warnings_from_before_the_log_are_in_it() {
     let config = format!("[auth]\nenabled = true\njwt_secret_file = '{}'", secret.display());
     let server = logging(Options::new(Transport::Http), &scratch).config(&config).spawn();
     let said = lines(&server);
-    assert!(said.iter().any(|line| line["message"].as_str().unwrap().contains("can be read by others")), "{said:?}");
+    assert!(
+        said.iter().any(|line| line["message"].as_str().unwrap().contains("can be read by others")),
+        "{said:?}"
+    );
 }
 
 /// Everything in a message that a client might show, except what a command itself has printed.
@@ -162,7 +207,9 @@ fn paths(text: &str) -> Vec<&str> {
     let words = text.split(|c: char| c.is_whitespace() || "`'\"()[]{},;=<>".contains(c));
     let words = words.map(|word| word.trim_end_matches(['.', ':', '…']));
     words
-        .filter(|word| word.len() > 2 && word.starts_with('/') && word[1..].starts_with(char::is_alphanumeric))
+        .filter(|word| {
+            word.len() > 2 && word.starts_with('/') && word[1..].starts_with(char::is_alphanumeric)
+        })
         .collect()
 }
 
@@ -203,8 +250,12 @@ requires_approval = false
 fn lose_zygote(server: &Server, client: &mut Client) -> Value {
     let arguments = json!({"command": "touch begun; sleep 60"});
     let id = client.start_call("shell.exec", &arguments);
-    let zygotes =
-        || with_argument("__zygote").into_iter().filter(|pid| parent(*pid) == server.pid()).collect::<Vec<_>>();
+    let zygotes = || {
+        with_argument("__zygote")
+            .into_iter()
+            .filter(|pid| parent(*pid) == server.pid())
+            .collect::<Vec<_>>()
+    };
     // A zygote of an earlier call is there before this one runs, and would only be started again.
     eventually(DEADLINE, "it runs", || server.workspace().join("begun").exists());
     for pid in zygotes() {
@@ -261,18 +312,27 @@ fn errors_tell_clients_nothing_of_the_host_and_the_log_everything() {
             }
             let lost = lose_zygote(server, client);
             assert_tells_nothing(server, &lost);
-            for (method, params) in
-                [("tools/call", json!({"name": 5})), ("no/method", json!({})), ("tools/call", json!({}))]
-            {
+            for (method, params) in [
+                ("tools/call", json!({"name": 5})),
+                ("no/method", json!({})),
+                ("tools/call", json!({})),
+            ] {
                 assert_tells_nothing(server, &client.request(method, params)["error"]);
             }
             // The log has what the client has not, under the same id.
-            for (tool, detail) in [("test_panic", "panicked at "), ("gone", "program"), ("locked", "passwd")] {
+            for (tool, detail) in
+                [("test_panic", "panicked at "), ("gone", "program"), ("locked", "passwd")]
+            {
                 let answer = client.call(tool, json!({}));
                 let trace = trace_of(&answer).to_owned();
-                assert_eq!(answer["result"]["structuredContent"]["error"]["kind"], "internal", "{answer:#}");
-                let about: Vec<Value> =
-                    lines(server).into_iter().filter(|line| line["span"]["trace_id"] == trace.as_str()).collect();
+                assert_eq!(
+                    answer["result"]["structuredContent"]["error"]["kind"], "internal",
+                    "{answer:#}"
+                );
+                let about: Vec<Value> = lines(server)
+                    .into_iter()
+                    .filter(|line| line["span"]["trace_id"] == trace.as_str())
+                    .collect();
                 let has = |line: &Value| line["message"].as_str().unwrap().contains(detail);
                 assert!(about.iter().any(has), "{tool}: {about:#?}");
                 assert!(about.iter().any(|line| line["level"] == "ERROR"), "{tool}: {about:#?}");
@@ -283,7 +343,8 @@ fn errors_tell_clients_nothing_of_the_host_and_the_log_everything() {
             std::fs::write(root.join("outputs"), "").unwrap();
             assert_tells_nothing(
                 server,
-                &client.call("shell.exec", json!({"command": "yes | head -c 300000"}))["result"]["structuredContent"]["error"],
+                &client.call("shell.exec", json!({"command": "yes | head -c 300000"}))["result"]["structuredContent"]
+                    ["error"],
             );
             let rules = server.scratch.path().join("home/.codex/rules");
             std::fs::create_dir_all(&rules).unwrap();
@@ -292,11 +353,20 @@ fn errors_tell_clients_nothing_of_the_host_and_the_log_everything() {
             if said["result"]["isError"] == true {
                 assert_tells_nothing(server, &said);
             }
-            std::fs::write(server.scratch.path().join("config.toml"), "root = '/nowhere'\nworkspace = '/nowhere/else'")
-                .unwrap();
-            assert_tells_nothing(server, &client.request("mcp.capabilities", json!({}))["result"]["config"]);
+            std::fs::write(
+                server.scratch.path().join("config.toml"),
+                "root = '/nowhere'\nworkspace = '/nowhere/else'",
+            )
+            .unwrap();
+            assert_tells_nothing(
+                server,
+                &client.request("mcp.capabilities", json!({}))["result"]["config"],
+            );
             std::fs::rename(&workspace, server.scratch.path().join("moved")).unwrap();
-            assert_tells_nothing(server, &client.call("file.write", json!({"path": "a/b", "content": "x"})));
+            assert_tells_nothing(
+                server,
+                &client.call("file.write", json!({"path": "a/b", "content": "x"})),
+            );
             std::fs::rename(server.scratch.path().join("moved"), &workspace).unwrap();
             std::fs::remove_dir_all(root.join("audit")).unwrap();
             std::fs::write(root.join("audit"), "").unwrap();

@@ -3,7 +3,13 @@
 //! `RINGFENCE_PROOF=1` makes the runs that are about time and amounts long; `RINGFENCE_BINARY` names another build
 //! to test; `RINGFENCE_KEEP=1` keeps the directories of the servers.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "these are tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "these are tests"
+)]
 
 mod approvals;
 mod audit;

@@ -86,14 +86,23 @@ fn cases() -> Vec<Case> {
     let early = || refusal(-32600, "invalid_request", "x", 400);
     let call = |params: Value| json!({"jsonrpc": "2.0", "id": "x", "method": "tools/call", "params": params});
     // In both eras the message must be sound but for the one thing that is wrong.
-    let dressed =
-        |name: Value, arguments: Value| call(json!({"name": name, "arguments": arguments, "_meta": meta(MODERN)}));
+    let dressed = |name: Value, arguments: Value| {
+        call(json!({"name": name, "arguments": arguments, "_meta": meta(MODERN)}))
+    };
     let mut without_capabilities = meta(MODERN);
-    without_capabilities.as_object_mut().unwrap().remove("io.modelcontextprotocol/clientCapabilities");
+    without_capabilities
+        .as_object_mut()
+        .unwrap()
+        .remove("io.modelcontextprotocol/clientCapabilities");
     let mut without_version = meta(MODERN);
     without_version.as_object_mut().unwrap().remove("io.modelcontextprotocol/protocolVersion");
     vec![
-        case("not JSON", Any, "this is not JSON", refusal(-32700, "parse_error", nobody.clone(), 400)),
+        case(
+            "not JSON",
+            Any,
+            "this is not JSON",
+            refusal(-32700, "parse_error", nobody.clone(), 400),
+        ),
         case(
             "truncated",
             Any,
@@ -107,7 +116,12 @@ fn cases() -> Vec<Case> {
             refusal(-32700, "parse_error", nobody.clone(), 400),
         ),
         case("nothing but a brace", Any, "}", refusal(-32700, "parse_error", nobody.clone(), 400)),
-        case("null id", Any, json!({"jsonrpc": "2.0", "id": null, "method": "tools/list"}), Want::Silence),
+        case(
+            "null id",
+            Any,
+            json!({"jsonrpc": "2.0", "id": null, "method": "tools/list"}),
+            Want::Silence,
+        ),
         case(
             "null id on a call",
             Any,
@@ -115,16 +129,56 @@ fn cases() -> Vec<Case> {
             Want::Silence,
         ),
         case("no jsonrpc", Any, json!({"id": "x", "method": "tools/list"}), envelope("x")),
-        case("jsonrpc 1.0", Any, json!({"jsonrpc": "1.0", "id": "x", "method": "tools/list"}), envelope("x")),
-        case("jsonrpc as a number", Any, json!({"jsonrpc": 2.0, "id": "x", "method": "tools/list"}), envelope("x")),
+        case(
+            "jsonrpc 1.0",
+            Any,
+            json!({"jsonrpc": "1.0", "id": "x", "method": "tools/list"}),
+            envelope("x"),
+        ),
+        case(
+            "jsonrpc as a number",
+            Any,
+            json!({"jsonrpc": 2.0, "id": "x", "method": "tools/list"}),
+            envelope("x"),
+        ),
         case("no method", Any, json!({"jsonrpc": "2.0", "id": "x"}), envelope("x")),
         case("method 42", Any, json!({"jsonrpc": "2.0", "id": "x", "method": 42}), envelope("x")),
-        case("method null", Any, json!({"jsonrpc": "2.0", "id": "x", "method": null}), envelope("x")),
-        case("id an object", Any, json!({"jsonrpc": "2.0", "id": {"a": 1}, "method": "tools/list"}), anonymous()),
-        case("id a list", Any, json!({"jsonrpc": "2.0", "id": [1], "method": "tools/list"}), anonymous()),
-        case("id true", Any, json!({"jsonrpc": "2.0", "id": true, "method": "tools/list"}), anonymous()),
-        case("id a fraction", Any, json!({"jsonrpc": "2.0", "id": 1.5, "method": "tools/list"}), anonymous()),
-        case("a batch", Any, json!([{"jsonrpc": "2.0", "id": "x", "method": "tools/list"}]), anonymous()),
+        case(
+            "method null",
+            Any,
+            json!({"jsonrpc": "2.0", "id": "x", "method": null}),
+            envelope("x"),
+        ),
+        case(
+            "id an object",
+            Any,
+            json!({"jsonrpc": "2.0", "id": {"a": 1}, "method": "tools/list"}),
+            anonymous(),
+        ),
+        case(
+            "id a list",
+            Any,
+            json!({"jsonrpc": "2.0", "id": [1], "method": "tools/list"}),
+            anonymous(),
+        ),
+        case(
+            "id true",
+            Any,
+            json!({"jsonrpc": "2.0", "id": true, "method": "tools/list"}),
+            anonymous(),
+        ),
+        case(
+            "id a fraction",
+            Any,
+            json!({"jsonrpc": "2.0", "id": 1.5, "method": "tools/list"}),
+            anonymous(),
+        ),
+        case(
+            "a batch",
+            Any,
+            json!([{"jsonrpc": "2.0", "id": "x", "method": "tools/list"}]),
+            anonymous(),
+        ),
         case("an empty batch", Any, "[]", anonymous()),
         case("a number", Any, "42", anonymous()),
         case("a text", Any, "\"hello\"", anonymous()),
@@ -141,7 +195,12 @@ fn cases() -> Vec<Case> {
             json!({"jsonrpc": "2.0", "id": "x", "method": "resources/list", "params": {"_meta": meta(MODERN)}}),
             refusal(-32601, "method_not_found", "x", 404),
         ),
-        case("unknown tool", Any, dressed(json!("no.such"), json!({})), refusal(-32602, "unknown_tool", "x", 200)),
+        case(
+            "unknown tool",
+            Any,
+            dressed(json!("no.such"), json!({})),
+            refusal(-32602, "unknown_tool", "x", 200),
+        ),
         case(
             "very long tool name",
             Any,
@@ -155,14 +214,24 @@ fn cases() -> Vec<Case> {
         case("arguments a text", Any, dressed(json!("shell.exec"), json!("touch ran")), params()),
         case("arguments a list", Any, dressed(json!("shell.exec"), json!(["touch ran"])), params()),
         case("_meta a text", Any, call(json!({"name": "shell.exec", "_meta": "x"})), params()),
-        case("a response to nothing", Sessions, json!({"jsonrpc": "2.0", "id": 4711, "result": {}}), Want::Silence),
+        case(
+            "a response to nothing",
+            Sessions,
+            json!({"jsonrpc": "2.0", "id": 4711, "result": {}}),
+            Want::Silence,
+        ),
         case(
             "unknown notification",
             Sessions,
             json!({"jsonrpc": "2.0", "method": "notifications/unheard_of"}),
             Want::Silence,
         ),
-        case("broken notification", Any, json!({"jsonrpc": "1.0", "method": "notifications/cancelled"}), Want::Silence),
+        case(
+            "broken notification",
+            Any,
+            json!({"jsonrpc": "1.0", "method": "notifications/cancelled"}),
+            Want::Silence,
+        ),
         case(
             "cancelling nothing",
             Sessions,
@@ -177,7 +246,12 @@ fn cases() -> Vec<Case> {
         case("no version", First, initialize(Value::Null), params()),
         case("version a number", First, initialize(json!(20251125)), params()),
         case("version 1.0.0 later", Sessions, initialize(json!("1.0.0")), version()),
-        case("list before the handshake", First, json!({"jsonrpc": "2.0", "id": "x", "method": "tools/list"}), early()),
+        case(
+            "list before the handshake",
+            First,
+            json!({"jsonrpc": "2.0", "id": "x", "method": "tools/list"}),
+            early(),
+        ),
         case(
             "call before the handshake",
             First,
@@ -203,7 +277,12 @@ fn cases() -> Vec<Case> {
             refusal(-32602, "invalid_request", "x", 400),
         ),
         // Without the header of HTTP this looks like a request that comes before a handshake.
-        case("no version in _meta", Modern, modern("tools/list", json!({}), without_version), early()),
+        case(
+            "no version in _meta",
+            Modern,
+            modern("tools/list", json!({}), without_version),
+            early(),
+        ),
         case(
             "a removed method",
             Modern,
@@ -308,8 +387,12 @@ fn every_malformed_message_is_told_what_is_wrong_and_the_server_lives_on() {
             if !first {
                 old.shake_hands();
             }
-            for case in cases().iter().filter(|case| applies(case, cell) && (case.when == When::First) == first) {
-                let result = run(&server, &mut old, case).and_then(|()| if first { Ok(()) } else { lives(&mut old) });
+            for case in cases()
+                .iter()
+                .filter(|case| applies(case, cell) && (case.when == When::First) == first)
+            {
+                let result = run(&server, &mut old, case)
+                    .and_then(|()| if first { Ok(()) } else { lives(&mut old) });
                 tally.check(case.name, &old.at(), result);
             }
         }
@@ -346,7 +429,8 @@ fn run(server: &Server, client: &mut Client, case: &Case) -> Result<(), String> 
         Want::Refusal { code, kind, id, .. } => {
             if client.transport == Transport::Sse && *kind == "too_large" && id.is_null() {
                 // Too large to be read at all, so the POST itself says so.
-                let answer = Request::post(client.endpoint(), case.send.clone()).fetch(server.address());
+                let answer =
+                    Request::post(client.endpoint(), case.send.clone()).fetch(server.address());
                 return judge_http(&answer, 413, *code, kind, id);
             }
             client.send_bytes(&case.send, None);
@@ -360,19 +444,26 @@ fn run(server: &Server, client: &mut Client, case: &Case) -> Result<(), String> 
     }
 }
 
-fn run_http(server: &Server, client: &Client, case: &Case, message: Option<Value>) -> Result<(), String> {
+fn run_http(
+    server: &Server,
+    client: &Client,
+    case: &Case,
+    message: Option<Value>,
+) -> Result<(), String> {
     let message = message.filter(Value::is_object);
     let mut request = client.post_request(&case.send, message.as_ref());
-    let own = message
-        .as_ref()
-        .and_then(|message| message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"].as_str());
+    let own = message.as_ref().and_then(|message| {
+        message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"].as_str()
+    });
     if let Some(own) = own {
         request = request.header("MCP-Protocol-Version", own);
     }
     let answer = request.fetch(server.address());
     match &case.want {
         Want::Silence if answer.status == 202 && answer.body.is_empty() => Ok(()),
-        Want::Silence => Err(format!("{} {}", answer.status, String::from_utf8_lossy(&answer.body))),
+        Want::Silence => {
+            Err(format!("{} {}", answer.status, String::from_utf8_lossy(&answer.body)))
+        }
         Want::Refusal { code, kind, id, status } => {
             // In a session an answer of the engine's is a stream, whatever it says.
             let status = if *status == 404 && !client.is_modern() { 200 } else { *status };
@@ -383,15 +474,20 @@ fn run_http(server: &Server, client: &Client, case: &Case, message: Option<Value
     }
 }
 
-fn judge_http(answer: &Answer, status: u16, code: i64, kind: &str, id: &Value) -> Result<(), String> {
+fn judge_http(
+    answer: &Answer,
+    status: u16,
+    code: i64,
+    kind: &str,
+    id: &Value,
+) -> Result<(), String> {
     let text = String::from_utf8_lossy(&answer.body).into_owned();
     if answer.status != status {
         return Err(format!("wanted status {status}, got {} {text}", answer.status));
     }
-    if !answer
-        .header("content-type")
-        .is_some_and(|kind| kind.starts_with("application/json") || kind.starts_with("text/event-stream"))
-    {
+    if !answer.header("content-type").is_some_and(|kind| {
+        kind.starts_with("application/json") || kind.starts_with("text/event-stream")
+    }) {
         return Err(format!("not JSON: {:?} {text}", answer.header("content-type")));
     }
     judge(&answer.message(), code, kind, id)
@@ -422,7 +518,8 @@ fn list() -> Value {
 fn check_all(tally: &mut Tally, server: &Server, client: &mut Client, cases: Vec<HttpCase>) {
     for case in cases {
         let answer = case.request.fetch(server.address());
-        let result = judge_http(&answer, case.status, case.code, case.kind, &case.id).and_then(|()| lives(client));
+        let result = judge_http(&answer, case.status, case.code, case.kind, &case.id)
+            .and_then(|()| lives(client));
         tally.check(case.name, &client.at(), result);
     }
 }
@@ -431,8 +528,14 @@ fn check_all(tally: &mut Tally, server: &Server, client: &mut Client, cases: Vec
 #[test]
 fn every_wrong_header_is_told_what_is_wrong() {
     let mut tally = Tally::default();
-    let case =
-        |name, request: Request, status, code, kind, id: Value| HttpCase { name, request, status, code, kind, id };
+    let case = |name, request: Request, status, code, kind, id: Value| HttpCase {
+        name,
+        request,
+        status,
+        code,
+        kind,
+        id,
+    };
     for version in ["2025-11-25", MODERN] {
         let mut server = Options::new(Transport::Http).config(CONFIG).spawn();
         let mut client = server.connect(version);
@@ -444,7 +547,14 @@ fn every_wrong_header_is_told_what_is_wrong() {
         let good = || client.post_request(&bytes, Some(&message));
         assert_eq!(good().fetch(server.address()).status, 200);
         let mut cases = vec![
-            case("Accept html", good().header("Accept", "text/html"), 406, -32600, "invalid_request", Value::Null),
+            case(
+                "Accept html",
+                good().header("Accept", "text/html"),
+                406,
+                -32600,
+                "invalid_request",
+                Value::Null,
+            ),
             case(
                 "Accept JSON alone",
                 good().header("Accept", "application/json"),
@@ -461,7 +571,14 @@ fn every_wrong_header_is_told_what_is_wrong() {
                 "invalid_request",
                 Value::Null,
             ),
-            case("no Content-Type", good().header("Content-Type", ""), 415, -32600, "invalid_request", Value::Null),
+            case(
+                "no Content-Type",
+                good().header("Content-Type", ""),
+                415,
+                -32600,
+                "invalid_request",
+                Value::Null,
+            ),
             case(
                 "a form",
                 good().header("Content-Type", "application/x-www-form-urlencoded"),
@@ -470,7 +587,14 @@ fn every_wrong_header_is_told_what_is_wrong() {
                 "invalid_request",
                 Value::Null,
             ),
-            case("foreign Host", good().header("Host", "evil.example"), 403, -32600, "permission_denied", Value::Null),
+            case(
+                "foreign Host",
+                good().header("Host", "evil.example"),
+                403,
+                -32600,
+                "permission_denied",
+                Value::Null,
+            ),
             case(
                 "rebound Host",
                 good().header("Host", "127.0.0.1.evil.example:80"),
@@ -487,9 +611,30 @@ fn every_wrong_header_is_told_what_is_wrong() {
                 "permission_denied",
                 Value::Null,
             ),
-            case("Origin null", good().header("Origin", "null"), 403, -32600, "permission_denied", Value::Null),
-            case("PUT", Request { method: "PUT".into(), ..good() }, 405, -32601, "method_not_found", Value::Null),
-            case("another path", Request { path: "/other".into(), ..good() }, 404, -32602, "not_found", Value::Null),
+            case(
+                "Origin null",
+                good().header("Origin", "null"),
+                403,
+                -32600,
+                "permission_denied",
+                Value::Null,
+            ),
+            case(
+                "PUT",
+                Request { method: "PUT".into(), ..good() },
+                405,
+                -32601,
+                "method_not_found",
+                Value::Null,
+            ),
+            case(
+                "another path",
+                Request { path: "/other".into(), ..good() },
+                404,
+                -32602,
+                "not_found",
+                Value::Null,
+            ),
             case(
                 "GET without a session",
                 Request::new("GET", "/mcp").header("Accept", "text/event-stream"),
@@ -529,7 +674,14 @@ fn every_wrong_header_is_told_what_is_wrong() {
                     "invalid_request",
                     x(),
                 ),
-                case("no Mcp-Method", good().header("Mcp-Method", ""), 400, -32020, "invalid_request", x()),
+                case(
+                    "no Mcp-Method",
+                    good().header("Mcp-Method", ""),
+                    400,
+                    -32020,
+                    "invalid_request",
+                    x(),
+                ),
                 case(
                     "Mcp-Name of another",
                     call().header("Mcp-Name", "file.read"),
@@ -538,7 +690,14 @@ fn every_wrong_header_is_told_what_is_wrong() {
                     "invalid_request",
                     x(),
                 ),
-                case("no Mcp-Name", call().header("Mcp-Name", ""), 400, -32020, "invalid_request", x()),
+                case(
+                    "no Mcp-Name",
+                    call().header("Mcp-Name", ""),
+                    400,
+                    -32020,
+                    "invalid_request",
+                    x(),
+                ),
                 case(
                     "another version in the header",
                     good().header("MCP-Protocol-Version", "2025-11-25"),
@@ -559,11 +718,27 @@ fn every_wrong_header_is_told_what_is_wrong() {
         } else {
             let x = || json!("x");
             cases.extend([
-                case("unknown session", good().header("Mcp-Session-Id", "gone"), 404, -32602, "not_found", x()),
-                case("no session", good().header("Mcp-Session-Id", ""), 400, -32600, "invalid_request", x()),
+                case(
+                    "unknown session",
+                    good().header("Mcp-Session-Id", "gone"),
+                    404,
+                    -32602,
+                    "not_found",
+                    x(),
+                ),
+                case(
+                    "no session",
+                    good().header("Mcp-Session-Id", ""),
+                    400,
+                    -32600,
+                    "invalid_request",
+                    x(),
+                ),
                 case(
                     "GET of no session",
-                    Request::new("GET", "/mcp").header("Accept", "text/event-stream").header("Mcp-Session-Id", "gone"),
+                    Request::new("GET", "/mcp")
+                        .header("Accept", "text/event-stream")
+                        .header("Mcp-Session-Id", "gone"),
                     404,
                     -32602,
                     "not_found",
@@ -609,7 +784,8 @@ fn a_session_ends_once() {
     let mut other = server.connect("2025-11-25");
     assert!((200..300).contains(&client.delete()));
     assert_eq!(client.delete(), 404);
-    let answer = client.post_request(list().to_string().as_bytes(), Some(&list())).fetch(server.address());
+    let answer =
+        client.post_request(list().to_string().as_bytes(), Some(&list())).fetch(server.address());
     judge_http(&answer, 404, -32602, "not_found", &json!("x")).unwrap();
     lives(&mut other).unwrap();
     // The same client starts anew.
@@ -621,8 +797,14 @@ fn a_session_ends_once() {
 #[test]
 fn the_event_stream_refuses_what_http_refuses() {
     let mut tally = Tally::default();
-    let case =
-        |name, request: Request, status, code, kind| HttpCase { name, request, status, code, kind, id: Value::Null };
+    let case = |name, request: Request, status, code, kind| HttpCase {
+        name,
+        request,
+        status,
+        code,
+        kind,
+        id: Value::Null,
+    };
     for version in ["2025-06-18", MODERN] {
         let mut server = Options::new(Transport::Sse).config(CONFIG).spawn();
         let mut client = server.connect(version);
@@ -632,7 +814,13 @@ fn the_event_stream_refuses_what_http_refuses() {
         let cases = vec![
             case("unknown stream", post("/mcp/message?session_id=gone"), 404, -32602, "not_found"),
             case("no stream named", post("/mcp/message"), 400, -32600, "invalid_request"),
-            case("foreign Host on GET", open().header("Host", "evil.example"), 403, -32600, "permission_denied"),
+            case(
+                "foreign Host on GET",
+                open().header("Host", "evil.example"),
+                403,
+                -32600,
+                "permission_denied",
+            ),
             case(
                 "foreign Host on POST",
                 post(&endpoint).header("Host", "evil.example"),
@@ -677,7 +865,9 @@ fn a_notification_first_ends_nothing() {
         let note = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
         match cell.transport {
             Transport::Http => {
-                let answer = client.post_request(note.to_string().as_bytes(), Some(&note)).fetch(server.address());
+                let answer = client
+                    .post_request(note.to_string().as_bytes(), Some(&note))
+                    .fetch(server.address());
                 assert!([202, 400].contains(&answer.status), "{}", answer.status);
             }
             _ => client.send(&note),
@@ -708,10 +898,12 @@ fn later_versions_get_our_newest() {
         for asked in ["2026-07-28", "2031-01-01"] {
             let mut server = Options::new(transport).spawn();
             let mut client = server.client("2025-11-25");
-            let params =
-                json!({"protocolVersion": asked, "capabilities": {}, "clientInfo": {"name": "it", "version": "1"}});
+            let params = json!({"protocolVersion": asked, "capabilities": {}, "clientInfo": {"name": "it", "version": "1"}});
             let answer = client.request("initialize", params);
-            assert_eq!(answer["result"]["protocolVersion"], "2025-11-25", "{transport:?}: {answer}");
+            assert_eq!(
+                answer["result"]["protocolVersion"], "2025-11-25",
+                "{transport:?}: {answer}"
+            );
         }
     }
 }
@@ -722,13 +914,18 @@ fn an_id_comes_back_as_it_was_given() {
     for cell in eras() {
         let mut server = Options::new(cell.transport).spawn();
         let mut client = server.connect(cell.version);
-        for id in [json!(0), json!(-7), json!(9_007_199_254_740_993_i64), json!("ünï ☃"), json!("")] {
-            let mut message = json!({"jsonrpc": "2.0", "id": id, "method": "tools/list", "params": {}});
+        for id in [json!(0), json!(-7), json!(9_007_199_254_740_993_i64), json!("ünï ☃"), json!("")]
+        {
+            let mut message =
+                json!({"jsonrpc": "2.0", "id": id, "method": "tools/list", "params": {}});
             if client.is_modern() {
                 message["params"]["_meta"] = client.meta();
             }
             let answer = if cell.transport == Transport::Http {
-                client.post_request(message.to_string().as_bytes(), Some(&message)).fetch(server.address()).message()
+                client
+                    .post_request(message.to_string().as_bytes(), Some(&message))
+                    .fetch(server.address())
+                    .message()
             } else {
                 client.send(&message);
                 match &id {
@@ -748,13 +945,16 @@ fn a_message_of_many_small_values_takes_little_memory() {
     let mut server = Options::new(Transport::Stdio).spawn();
     let mut client = server.connect(MODERN);
     let peak = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
     };
     let before = peak();
     let list = "[],".repeat(5_000_000);
-    let message = format!(r#"{{"jsonrpc": "2.0", "id": "x", "method": "tools/list", "params": {{"x": [{list}0]}}}}"#);
+    let message = format!(
+        r#"{{"jsonrpc": "2.0", "id": "x", "method": "tools/list", "params": {{"x": [{list}0]}}}}"#
+    );
     client.send_bytes(message.as_bytes(), None);
     judge(&client.wait("x"), -32600, "too_large", &json!("x")).unwrap();
     let grown = peak() - before;

@@ -28,13 +28,16 @@ fn names(tools: &[Value]) -> Vec<&str> {
 #[test]
 fn a_client_is_shown_names_that_it_can_use_and_told_the_others() {
     for cell in eras() {
-        for (name, dots) in [("mcp", false), ("@langchain/mcp-adapters", false), ("codex-mcp-client", true)] {
+        for (name, dots) in
+            [("mcp", false), ("@langchain/mcp-adapters", false), ("codex-mcp-client", true)]
+        {
             let mut server = Options::new(cell.transport).arg("--tools").arg("all").spawn();
             let (mut client, hello) = greet(&mut server, cell.version, name);
             let at = format!("{name} {}", client.at());
             let tools = listed(&mut client);
             for tool in &tools {
-                let (spelled, own) = (tool["name"].as_str().unwrap(), tool["_meta"]["dev.ringfence/name"].as_str());
+                let (spelled, own) =
+                    (tool["name"].as_str().unwrap(), tool["_meta"]["dev.ringfence/name"].as_str());
                 let own = own.unwrap_or(spelled);
                 let expected = if dots { own.to_owned() } else { own.replace('.', "_") };
                 assert_eq!(spelled, expected, "{at}");
@@ -43,19 +46,27 @@ fn a_client_is_shown_names_that_it_can_use_and_told_the_others() {
                     assert_eq!(tells, spelled != own, "{at}: {title}");
                 }
             }
-            let spell = |dotted: &str| if dots { dotted.to_owned() } else { dotted.replace('.', "_") };
+            let spell =
+                |dotted: &str| if dots { dotted.to_owned() } else { dotted.replace('.', "_") };
             // Whatever names a tool names it as the list does.
             let text = json!([tools, hello["instructions"]]).to_string();
             for other in ["file.read", "file.write", "shell.exec", "browser.navigate"] {
                 let unspelled = text.matches(other).count();
-                let own = text.matches(&format!("\"{other}\"")).count() + text.matches(&format!("({other})")).count();
+                let own = text.matches(&format!("\"{other}\"")).count()
+                    + text.matches(&format!("({other})")).count();
                 assert_eq!(unspelled > own, dots, "{at}: {other} in {text}");
             }
             assert!(hello["instructions"].as_str().unwrap().contains(&spell("file.read")), "{at}");
             let known = client.request("mcp.capabilities", json!({}))["result"]["tools"].clone();
-            assert!(known.as_array().unwrap().iter().any(|tool| tool["name"] == "file.read"), "{at}: the dotted name");
+            assert!(
+                known.as_array().unwrap().iter().any(|tool| tool["name"] == "file.read"),
+                "{at}: the dotted name"
+            );
             let missing = client.call("file.read", json!({"path": "absent"}));
-            let hint = missing["result"]["structuredContent"]["error"]["hint"].as_str().unwrap().to_owned();
+            let hint = missing["result"]["structuredContent"]["error"]["hint"]
+                .as_str()
+                .unwrap()
+                .to_owned();
             assert!(hint.contains(&format!("`{}`", spell("file.list"))), "{at}: {hint}");
         }
     }
@@ -69,7 +80,10 @@ fn names_of_files_in_a_hint_are_left_alone() {
     let (mut client, _) = greet(&mut server, SESSIONS, "mcp");
     let message = client.call("file_read", json!({"path": "file.lis"}));
     let error = &message["result"]["structuredContent"]["error"];
-    assert_eq!((&error["hint"], &error["nearest"]), (&json!("Did you mean `file.list`?"), &json!(["file.list"])));
+    assert_eq!(
+        (&error["hint"], &error["nearest"]),
+        (&json!("Did you mean `file.list`?"), &json!(["file.list"]))
+    );
 }
 
 #[test]
@@ -77,11 +91,13 @@ fn deny_and_allow_take_either_spelling() {
     for client_name in ["codex-mcp-client", "mcp"] {
         for spelling in ["file.read", "file_read"] {
             for (list, is_shown) in [("deny", false), ("allow", true)] {
-                let mut server =
-                    Options::new(Transport::Stdio).config(&format!("[surface]\n{list} = [\"{spelling}\"]")).spawn();
+                let mut server = Options::new(Transport::Stdio)
+                    .config(&format!("[surface]\n{list} = [\"{spelling}\"]"))
+                    .spawn();
                 let (mut client, _) = greet(&mut server, SESSIONS, client_name);
                 let tools = listed(&mut client);
-                let shown = names(&tools).iter().any(|name| ["file.read", "file_read"].contains(name));
+                let shown =
+                    names(&tools).iter().any(|name| ["file.read", "file_read"].contains(name));
                 assert_eq!(shown, is_shown, "{list} {spelling}: {:?}", names(&tools));
                 assert_eq!(tools.len() == 1, is_shown, "{list} {spelling}");
                 std::fs::write(server.workspace().join("a"), "text").unwrap();
@@ -89,7 +105,10 @@ fn deny_and_allow_take_either_spelling() {
                     let message = client.call(called, json!({"path": "a"}));
                     match is_shown {
                         true => assert_eq!(message["result"]["isError"], false, "{message:#}"),
-                        false => assert_holds(json!({"data": {"kind": "unknown_tool"}}), &message["error"]),
+                        false => assert_holds(
+                            json!({"data": {"kind": "unknown_tool"}}),
+                            &message["error"],
+                        ),
                     }
                 }
             }
@@ -101,19 +120,24 @@ fn deny_and_allow_take_either_spelling() {
 #[test]
 fn own_tools_takes_either_spelling() {
     for spelling in ["file.read", "file_read", "file_*"] {
-        let mut server =
-            Options::new(Transport::Stdio).config(&format!("[approval]\nown_tools = [\"{spelling}\"]")).spawn();
+        let mut server = Options::new(Transport::Stdio)
+            .config(&format!("[approval]\nown_tools = [\"{spelling}\"]"))
+            .spawn();
         std::fs::write(server.workspace().join("a"), "text").unwrap();
         let (mut client, _) = greet(&mut server, SESSIONS, "mcp");
         client.approve = Approve::Decline;
         for (asked, called) in ["file.read", "file_read"].into_iter().enumerate() {
             let message = client.call(called, json!({"path": "a"}));
-            assert_eq!(message["result"]["structuredContent"]["error"]["kind"], "approval_denied", "{message:#}");
+            assert_eq!(
+                message["result"]["structuredContent"]["error"]["kind"], "approval_denied",
+                "{message:#}"
+            );
             assert_eq!(client.questions.len(), asked + 1, "{spelling} {called}");
         }
         let message = client.call("shell_exec", json!({"command": "true"}));
         assert_eq!(message["result"]["isError"], false, "{message:#}");
-        let read = listed(&mut client).into_iter().find(|tool| tool["name"] == "file_read").unwrap();
+        let read =
+            listed(&mut client).into_iter().find(|tool| tool["name"] == "file_read").unwrap();
         assert_eq!(read["_meta"]["dev.ringfence/requires_approval"], true, "{read:#}");
     }
 }
@@ -151,8 +175,15 @@ fn the_record_has_the_dotted_name() {
     assert!(stops.iter().all(|stop| stop["tool"] == "file.read"), "{stops:#?}");
     for spelling in ["file.read", "file_read"] {
         let mut command = ringfence(&server.scratch);
-        let output = command.args(["audit", "--json", "--tool", spelling, "--root"]).arg(server.root()).output();
+        let output = command
+            .args(["audit", "--json", "--tool", spelling, "--root"])
+            .arg(server.root())
+            .output();
         let text = String::from_utf8(output.unwrap().stdout).unwrap();
-        assert_eq!(text.lines().filter(|line| line.contains("\"call.stop\"")).count(), 3, "{spelling}: {text}");
+        assert_eq!(
+            text.lines().filter(|line| line.contains("\"call.stop\"")).count(),
+            3,
+            "{spelling}: {text}"
+        );
     }
 }

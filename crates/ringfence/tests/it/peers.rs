@@ -13,10 +13,18 @@ const BODY: &str = r#"{"jsonrpc":"2.0","id":1,"method":"mcp.capabilities"}"#;
 
 /// The arguments of a `curl` that posts one message and prints the status alone.
 fn curl(url: &str, more: &[&str]) -> Vec<String> {
-    let common = ["curl", "-s", "-m", "10", "-o", "/dev/null", "-w", "%{http_code}", "--data", BODY];
+    let common =
+        ["curl", "-s", "-m", "10", "-o", "/dev/null", "-w", "%{http_code}", "--data", BODY];
     let headers = ["-H", "Content-Type: application/json"];
     let host: &[&str] = if more.contains(&"-H") { &[] } else { &["-H", "Host: localhost"] };
-    common.iter().chain(&headers).chain(host).chain(more).chain(&[url]).map(|word| (*word).to_owned()).collect()
+    common
+        .iter()
+        .chain(&headers)
+        .chain(host)
+        .chain(more)
+        .chain(&[url])
+        .map(|word| (*word).to_owned())
+        .collect()
 }
 
 /// What this command prints; `before` are the words that start it.
@@ -35,7 +43,11 @@ fn sources() -> Vec<String> {
         socket.local_addr()
     });
     let outward = outward.ok().map(|address| address.ip().to_string());
-    ["127.0.0.1", "127.0.0.2", "127.255.0.7"].map(str::to_owned).into_iter().chain(outward).collect()
+    ["127.0.0.1", "127.0.0.2", "127.255.0.7"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(outward)
+        .collect()
 }
 
 /// Asserts that our own user is answered and, where another one can be had, that it is refused.
@@ -60,11 +72,15 @@ fn another_user_is_refused_from_every_address_of_this_machine() {
 #[test]
 fn another_user_is_refused_at_a_public_address_too() {
     for bind in ["0.0.0.0:0", "[::]:0"] {
-        let server = Options::new(Transport::Http).args(&["--http", bind, "--insecure-no-auth"]).spawn();
+        let server =
+            Options::new(Transport::Http).args(&["--http", bind, "--insecure-no-auth"]).spawn();
         let port = server.address().port();
         for source in sources() {
             for target in sources() {
-                assert_only_the_own_user(&format!("http://{target}:{port}/mcp"), &["--interface", &source]);
+                assert_only_the_own_user(
+                    &format!("http://{target}:{port}/mcp"),
+                    &["--interface", &source],
+                );
             }
         }
         if bind.starts_with('[') {
@@ -86,13 +102,18 @@ impl OtherMachine {
             println!("not root: there is no other machine to connect from");
             return None;
         }
-        let holder = Command::new("unshare").args(["--net", "sleep", "300"]).stdin(Stdio::null()).spawn().unwrap();
+        let holder = Command::new("unshare")
+            .args(["--net", "sleep", "300"])
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
         let pid = holder.id().to_string();
         let space = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap();
         eventually(DEADLINE, "it has a network of its own", || space(&pid) != space("self"));
         // A test network (RFC 5737), a part of it for each process so that tests do not meet.
         let part = (std::process::id() % 60 * 4).to_string();
-        let [ours, theirs] = [1, 2].map(|at| format!("203.0.113.{}", part.parse::<u32>().unwrap() + at));
+        let [ours, theirs] =
+            [1, 2].map(|at| format!("203.0.113.{}", part.parse::<u32>().unwrap() + at));
         let (near, far) = (format!("rf{pid}a"), format!("rf{pid}b"));
         let run = |line: &str| {
             let words: Vec<&str> = line.split(' ').collect();
@@ -119,13 +140,15 @@ impl Drop for OtherMachine {
 /// Addresses that come up after the start count as well: the cable is laid while the server runs.
 #[test]
 fn with_the_flag_another_machine_is_answered_and_a_new_address_of_ours_is_not() {
-    let server = Options::new(Transport::Http).args(&["--http", "0.0.0.0:0", "--insecure-no-auth"]).spawn();
+    let server =
+        Options::new(Transport::Http).args(&["--http", "0.0.0.0:0", "--insecure-no-auth"]).spawn();
     let Some(other) = OtherMachine::new() else { return };
     let url = format!("http://{}:{}/mcp", other.address, server.address().port());
     let space = format!("--net=/proc/{}/ns/net", other.holder.id());
     assert_eq!(printed(&["nsenter", &space], &curl(&url, &[])), "200", "{}", server.log());
     assert_only_the_own_user(&url, &["--interface", &other.address.to_string()]);
-    let bridged = Options::new(Transport::Http).args(&["--http", "[::]:0", "--insecure-no-auth"]).spawn();
+    let bridged =
+        Options::new(Transport::Http).args(&["--http", "[::]:0", "--insecure-no-auth"]).spawn();
     let url = format!("http://{}:{}/mcp", other.address, bridged.address().port());
     assert_eq!(printed(&["nsenter", &space], &curl(&url, &[])), "200", "{}", bridged.log());
 }
@@ -135,7 +158,8 @@ fn printed_in_a_sandbox(config: &str, arguments: serde_json::Value) -> (String, 
     let mut server: Server = Options::new(Transport::Stdio).config(config).spawn();
     let mut client = server.connect(SESSIONS);
     let result = client.call("shell.exec", arguments);
-    let stdout = result["result"]["structuredContent"]["stdout"].as_str().unwrap_or_default().to_owned();
+    let stdout =
+        result["result"]["structuredContent"]["stdout"].as_str().unwrap_or_default().to_owned();
     (stdout, result)
 }
 
@@ -152,11 +176,12 @@ fn a_sandboxed_process_of_another_server_is_no_peer() {
         }
     }
     // Its parent is gone, and it has a session of its own.
-    let orphan = curl(&url, &[]).iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
-    let script =
-        "(setsid -f sh -c \"$1\" > status); until [ \"$(wc -c < status)\" = 3 ]; do sleep 0.05; done; cat status";
+    let orphan =
+        curl(&url, &[]).iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
+    let script = "(setsid -f sh -c \"$1\" > status); until [ \"$(wc -c < status)\" = 3 ]; do sleep 0.05; done; cat status";
     let argv = json!(["sh", "-c", script, "sh", orphan]);
-    let (status, result) = printed_in_a_sandbox("[sandbox]\nallow_network = true", json!({"argv": argv}));
+    let (status, result) =
+        printed_in_a_sandbox("[sandbox]\nallow_network = true", json!({"argv": argv}));
     assert_eq!(status, "403", "{result}");
 }
 
@@ -167,7 +192,10 @@ fn the_proxy_of_a_run_is_no_peer() {
     let address = server.address();
     let config = format!("[sandbox]\nallow_addresses = [\"{address}\"]");
     // The header as curl makes it, since the proxy refuses one that names another host; and no way around the proxy.
-    let command = curl(&format!("http://{address}/mcp"), &["-H", &format!("Host: {address}"), "--noproxy", ""]);
+    let command = curl(
+        &format!("http://{address}/mcp"),
+        &["-H", &format!("Host: {address}"), "--noproxy", ""],
+    );
     let (status, result) = printed_in_a_sandbox(&config, json!({"argv": command}));
     assert_eq!(status, "403", "{result}");
 }
@@ -186,10 +214,12 @@ print(peer.makefile().readline().split()[1], end='')
 fn a_process_that_hides_its_descriptors_is_told_apart_by_its_sandbox() {
     let server = Options::new(Transport::Http).spawn();
     let port = server.address().port().to_string();
-    let command: Vec<String> = ["python3", "-I", "-c", HIDDEN, "127.0.0.1", &port, BODY].map(str::to_owned).into();
+    let command: Vec<String> =
+        ["python3", "-I", "-c", HIDDEN, "127.0.0.1", &port, BODY].map(str::to_owned).into();
     // An ordinary user's server cannot tell it from other servers of that user, such as those of tests beside this one.
     let outside = printed(&[], &command);
     assert!(outside == "200" || outside == "403" && !is_root(), "{outside}");
-    let (status, result) = printed_in_a_sandbox("[sandbox]\nallow_network = true", json!({"argv": command}));
+    let (status, result) =
+        printed_in_a_sandbox("[sandbox]\nallow_network = true", json!({"argv": command}));
     assert_eq!(status, "403", "{result}");
 }

@@ -20,7 +20,9 @@ fn run(client: &mut Client, command: &str) -> Value {
 fn repository() -> (Server, Client) {
     let mut server = Options::new(Transport::Stdio).spawn();
     let git = server.workspace().join(".git");
-    for directory in ["hooks", "objects", "refs", "modules/sub/hooks", "modules/sub/objects", "worktrees/one"] {
+    for directory in
+        ["hooks", "objects", "refs", "modules/sub/hooks", "modules/sub/objects", "worktrees/one"]
+    {
         std::fs::create_dir_all(git.join(directory)).unwrap();
     }
     for (file, text) in [
@@ -65,7 +67,10 @@ fn the_sign_of_a_worktree_changes_nothing() {
 #[test]
 fn a_submodule_without_its_signs_is_still_one() {
     let (server, mut client) = repository();
-    run(&mut client, "cd .git/modules/sub; mv HEAD H; mv objects o; cd ../../worktrees/one; mv HEAD H; true");
+    run(
+        &mut client,
+        "cd .git/modules/sub; mv HEAD H; mv objects o; cd ../../worktrees/one; mv HEAD H; true",
+    );
     assert_protected(&server, &mut client);
 }
 
@@ -90,7 +95,8 @@ fn a_crowd_of_worktrees_hides_none() {
 #[test]
 fn a_forged_mark_does_not_close_the_repository() {
     let (server, mut client) = repository();
-    let forge = "python3 -c 'import os; os.setxattr(\".git\", \"user.ringfence.stand_in\", b\"1\")'; true";
+    let forge =
+        "python3 -c 'import os; os.setxattr(\".git\", \"user.ringfence.stand_in\", b\"1\")'; true";
     run(&mut client, forge);
     assert_eq!(run(&mut client, "echo ref: refs/heads/other > .git/HEAD")["exit_code"], 0);
     assert_protected(&server, &mut client);
@@ -99,7 +105,10 @@ fn a_forged_mark_does_not_close_the_repository() {
 #[test]
 fn links_in_the_repository_close_it_and_stop_nothing() {
     let (server, mut client) = repository();
-    run(&mut client, "mkdir .git/modules/x; touch .git/modules/x/HEAD; ln -s / .git/modules/x/hooks; true");
+    run(
+        &mut client,
+        "mkdir .git/modules/x; touch .git/modules/x/HEAD; ln -s / .git/modules/x/hooks; true",
+    );
     assert_protected(&server, &mut client);
     let (server, mut client) = repository();
     let modules = server.workspace().join(".git/modules");
@@ -116,9 +125,15 @@ fn the_way_to_the_workspace_cannot_be_moved() {
     let mut client = server.connect(SESSIONS);
     let above = server.scratch.path().display().to_string();
     assert!(above.starts_with("/tmp/"), "{above}");
-    let result = run(&mut client, &format!("mv {above} /tmp/moved; echo $?; mv {above}/root /tmp/root; echo $?"));
+    let result = run(
+        &mut client,
+        &format!("mv {above} /tmp/moved; echo $?; mv {above}/root /tmp/root; echo $?"),
+    );
     assert_eq!(result["stdout"], "1\n1\n", "{result}");
-    assert_eq!(run(&mut client, "touch here; pwd")["stdout"], format!("{}\n", server.workspace().display()));
+    assert_eq!(
+        run(&mut client, "touch here; pwd")["stdout"],
+        format!("{}\n", server.workspace().display())
+    );
     assert!(server.workspace().join("here").exists());
 }
 
@@ -133,14 +148,17 @@ fn a_second_run_makes_no_repository_while_the_first_one_lives() {
     assert_ne!(run(&mut other, "mkdir .git/objects || touch .git/HEAD")["exit_code"], 0);
     one.cancel(&id);
     wait_for_death(&marker, DEADLINE);
-    eventually(DEADLINE, "nothing is left", || std::fs::read_dir(server.workspace()).unwrap().count() == 0);
+    eventually(DEADLINE, "nothing is left", || {
+        std::fs::read_dir(server.workspace()).unwrap().count() == 0
+    });
 }
 
 #[test]
 fn a_lock_held_elsewhere_stops_no_run() {
     let (server, mut client) = repository();
     let config = server.workspace().join(".git/config").display().to_string();
-    let mut holder = Command::new("flock").args(["--no-fork", "-x", &config, "sleep", "20"]).spawn().unwrap();
+    let mut holder =
+        Command::new("flock").args(["--no-fork", "-x", &config, "sleep", "20"]).spawn().unwrap();
     eventually(DEADLINE, "it is locked", || {
         !Command::new("flock").args(["-n", "-x", &config, "true"]).status().unwrap().success()
     });
@@ -153,7 +171,10 @@ fn a_lock_held_elsewhere_stops_no_run() {
 fn a_run_cannot_make_its_home_unusable() {
     let mut server = Options::new(Transport::Stdio).spawn();
     let mut client = server.connect(SESSIONS);
-    run(&mut client, "mkdir -p ~/.config/git; rm -f ~/.config/git/ignore; mkdir -p ~/.config/git/ignore.new/x");
+    run(
+        &mut client,
+        "mkdir -p ~/.config/git; rm -f ~/.config/git/ignore; mkdir -p ~/.config/git/ignore.new/x",
+    );
     client.hang_up();
     server.ended();
     let mut next = Options::new(Transport::Stdio).on(&server.scratch).spawn();
@@ -189,8 +210,9 @@ fn a_hidden_file_that_the_host_replaces_stays_hidden() {
     let mut server = Options::new(Transport::Stdio).on(&scratch).spawn();
     let mut client = server.connect(SESSIONS);
     let shown = secret.display();
-    let script =
-        format!("touch ready; until [ -e go ]; do sleep 0.01; done; sleep 0.3; cat {shown}; cat {shown}; true");
+    let script = format!(
+        "touch ready; until [ -e go ]; do sleep 0.01; done; sleep 0.3; cat {shown}; cat {shown}; true"
+    );
     let id = client.start_call("shell.exec", &json!({ "command": script }));
     eventually(DEADLINE, "it runs", || server.workspace().join("ready").exists());
     std::fs::write(scratch.path().join("home/new"), "new secret").unwrap();
@@ -199,7 +221,10 @@ fn a_hidden_file_that_the_host_replaces_stays_hidden() {
     let message = client.finish(id, "shell.exec", &json!({}));
     let text = message["result"]["structuredContent"].to_string();
     assert!(text.contains("ermission denied") && !text.contains("secret\""), "{message}");
-    assert!(!message["result"]["structuredContent"]["stdout"].as_str().unwrap().contains("secret"), "{message}");
+    assert!(
+        !message["result"]["structuredContent"]["stdout"].as_str().unwrap().contains("secret"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -217,7 +242,8 @@ for _ in range(400):
 one, two = socket.socketpair(); one.sendall(b'still here'); print(two.recv(20).decode())
 ";
     std::fs::write(server.workspace().join("many.py"), script).unwrap();
-    let result = client.call("shell.exec", json!({"argv": ["python3", "many.py"], "timeout_ms": 20_000}));
+    let result =
+        client.call("shell.exec", json!({"argv": ["python3", "many.py"], "timeout_ms": 20_000}));
     assert_eq!(result["result"]["structuredContent"]["stdout"], "still here\n", "{result}");
     assert_eq!(run(&mut client, "echo next")["stdout"], "next\n");
 }

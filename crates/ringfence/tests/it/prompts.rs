@@ -46,12 +46,19 @@ fn a_question_shows_everything_that_decides_and_no_secret() {
         client.call("shell.exec", serving.script(script));
         let [first, second] = &client.questions[..] else { panic!("{:?}", client.questions) };
         assert!(
-            text(first).lines().next().unwrap().ends_with("lines, read all) A rule asks for it: because of prompt")
+            text(first)
+                .lines()
+                .next()
+                .unwrap()
+                .ends_with("lines, read all) A rule asks for it: because of prompt")
                 && text(first).starts_with("Allow `md5sum "),
             "{first}"
         );
         assert_eq!(line(first, "program"), "/usr/bin/md5sum");
-        assert_eq!(line(first, "command"), "md5sum '--api-key=[redacted]' --token '[redacted]' 'two words'");
+        assert_eq!(
+            line(first, "command"),
+            "md5sum '--api-key=[redacted]' --token '[redacted]' 'two words'"
+        );
         let directory = server.workspace().canonicalize().unwrap().join("a b");
         let lines: Vec<&str> = text(first).lines().collect();
         assert!(lines[1].starts_with("command: md5sum "), "{first}");
@@ -60,14 +67,27 @@ fn a_question_shows_everything_that_decides_and_no_secret() {
         // Outside it is not the path that the command has set.
         assert!(lines[3].starts_with("PATH: /") && lines[3] != "PATH: /usr/bin:/bin", "{first}");
         assert!(lines[0].contains(&format!("({} lines, read all)", lines.len())), "{first}");
-        for part in ["+ADDED=value", "+URL=ftp://[redacted]@host/x", "+MY_TOKEN=[redacted]", "+PATH=/usr/bin:/bin"] {
+        for part in [
+            "+ADDED=value",
+            "+URL=ftp://[redacted]@host/x",
+            "+MY_TOKEN=[redacted]",
+            "+PATH=/usr/bin:/bin",
+        ] {
             assert!(line(first, "environment").contains(part), "{part}: {first}");
         }
         assert!(line(first, "called by").matches("bash(").count() >= 2, "{first}");
-        assert_eq!(line(first, "rule"), "test.rules:2", "clients need not know where rules are kept");
+        assert_eq!(
+            line(first, "rule"),
+            "test.rules:2",
+            "clients need not know where rules are kept"
+        );
         assert!(line(first, "runs").starts_with("outside the sandbox"), "{first}");
-        assert_eq!(line(second, "script"), serving.scratch.path().join("tools/out").to_str().unwrap());
-        let told = json!([client.questions, server.events("exec"), server.events("approval")]).to_string();
+        assert_eq!(
+            line(second, "script"),
+            serving.scratch.path().join("tools/out").to_str().unwrap()
+        );
+        let told =
+            json!([client.questions, server.events("exec"), server.events("approval")]).to_string();
         // The script itself is the call's argument, and the client wrote it.
         assert!(!told.contains("hunter2"), "{told}");
     }
@@ -79,16 +99,21 @@ fn a_yes_lets_it_out_and_a_no_ends_it_alone() {
         let serving = asking(cell.transport);
         let (server, mut client) = start(&serving, cell.version);
         let own = std::fs::read_link("/proc/self/ns/mnt").unwrap().display().to_string();
-        let message = client.call("shell.exec", serving.script("$OUT readlink /proc/self/ns/mnt; echo $?"));
+        let message =
+            client.call("shell.exec", serving.script("$OUT readlink /proc/self/ns/mnt; echo $?"));
         assert_eq!(result(&message)["stdout"], format!("{own}\n0\n"), "{message}");
         for answer in [Approve::Decline, Approve::Cancel] {
             client.approve = answer;
-            let message = client.call("shell.exec", serving.script("$OUT touch $M; echo $?; echo on"));
+            let message =
+                client.call("shell.exec", serving.script("$OUT touch $M; echo $?; echo on"));
             let result = result(&message);
             assert_eq!(result["stdout"], "1\non\n", "{message}");
             assert_holds(json!("~: not allowed: "), &result["stderr"]);
             let name = serving.scratch.path().join("tools/out");
-            assert_holds(json!([{"kind": "exec", "name": name, "count": 1}]), &result["sandbox"]["denials"]);
+            assert_holds(
+                json!([{"kind": "exec", "name": name, "count": 1}]),
+                &result["sandbox"]["denials"],
+            );
         }
         assert!(!serving.marker().exists());
         let expected = json!([
@@ -121,7 +146,10 @@ fn trust_is_for_the_same_words_of_the_same_file() {
         assert_eq!(ask(&mut client, "md5sum /etc/hostname /etc/passwd"), 1, "other words");
         assert_eq!(ask(&mut client, "md5sum -- /etc/hostname"), 1, "other words");
         assert_eq!(
-            ask(&mut client, "cp /usr/bin/md5sum .; ./md5sum /etc/hostname; (exec -a md5sum ./md5sum /etc/hostname)"),
+            ask(
+                &mut client,
+                "cp /usr/bin/md5sum .; ./md5sum /etc/hostname; (exec -a md5sum ./md5sum /etc/hostname)"
+            ),
             2,
             "another file"
         );
@@ -159,9 +187,16 @@ fn trust_in_a_script_inside_is_not_trust_in_one_that_leaves() {
         json!({"command": "printf '#!/bin/sh\necho planted\n' > deploy; chmod +x deploy; ./deploy"}),
     );
     assert_eq!(result(&first)["stdout"], "planted\n", "{first}");
-    assert!(line(&client.questions[0], "runs").starts_with("in the sandbox"), "{:?}", client.questions);
+    assert!(
+        line(&client.questions[0], "runs").starts_with("in the sandbox"),
+        "{:?}",
+        client.questions
+    );
     client.approve = Approve::Decline;
-    let second = client.call("shell.exec", json!({"command": format!("cd {}; ./deploy; echo $?", folder.display())}));
+    let second = client.call(
+        "shell.exec",
+        json!({"command": format!("cd {}; ./deploy; echo $?", folder.display())}),
+    );
     std::fs::remove_dir_all(&folder).unwrap();
     assert_eq!(client.questions.len(), 2, "the real one was not asked about: {second}");
     assert_eq!(result(&second)["stdout"], "1\n", "{second}");
@@ -175,7 +210,10 @@ fn silence_is_a_no() {
     let message = client.call("shell.exec", serving.script("$OUT touch $M; echo $?"));
     assert_eq!(result(&message)["stdout"], "1\n", "{message}");
     assert_holds(json!("~nobody answered"), &result(&message)["stderr"]);
-    assert_holds(json!([{"outcome": "expired", "by": "nobody"}]), &json!(server.events("approval")));
+    assert_holds(
+        json!([{"outcome": "expired", "by": "nobody"}]),
+        &json!(server.events("approval")),
+    );
     assert!(!serving.marker().exists());
     let mut modern = serving.options.clone().spawn();
     let mut client = modern.connect(MODERN);
@@ -183,7 +221,9 @@ fn silence_is_a_no() {
     let marker = marker();
     let message = client.call(
         "shell.exec",
-        serving.script(&format!("/usr/bin/perl -e 'sleep $ARGV[0]' {marker} & $OUT touch $M; echo $? > code; wait")),
+        serving.script(&format!(
+            "/usr/bin/perl -e 'sleep $ARGV[0]' {marker} & $OUT touch $M; echo $? > code; wait"
+        )),
     );
     assert_eq!(message["result"]["resultType"], "input_required", "{message}");
     wait_for_death(&marker, DEADLINE);
@@ -205,10 +245,16 @@ fn nobody_to_ask_is_a_no_with_a_hint() {
         let message = client.call("shell.exec", serving.script("$OUT touch $M; echo $?"));
         assert_eq!(result(&message)["stdout"], "1\n", "{message}");
         let said = result(&message)["stderr"].as_str().unwrap();
-        assert!(said.contains("nobody can be asked") && said.contains("ringfence approvals"), "{said}");
+        assert!(
+            said.contains("nobody can be asked") && said.contains("ringfence approvals"),
+            "{said}"
+        );
         assert_eq!(said.lines().count(), 1, "{said}");
         assert!(!serving.marker().exists());
-        assert_holds(json!([{"outcome": "denied", "by": "nobody"}]), &json!(server.events("approval")));
+        assert_holds(
+            json!([{"outcome": "denied", "by": "nobody"}]),
+            &json!(server.events("approval")),
+        );
     }
 }
 
@@ -252,19 +298,23 @@ fn several_at_once_are_answered_in_any_order() {
     client.approve = Approve::Never;
     let id = client.start_call(
         "shell.exec",
-        &serving.script("for i in 1 2 3 4; do ( $OUT echo yes-$i 2>/dev/null || echo no-$i ) & done; wait"),
+        &serving.script(
+            "for i in 1 2 3 4; do ( $OUT echo yes-$i 2>/dev/null || echo no-$i ) & done; wait",
+        ),
     );
     let mut asked: Vec<(Value, Value)> = (0..4).map(|_| client.wait_question()).collect();
     asked.reverse();
     let mut expected = BTreeSet::new();
     for (at, (id, question)) in asked.iter().enumerate() {
         let number = line(question, "command").rsplit('-').next().unwrap();
-        let (answer, word) = if at % 2 == 0 { (Approve::Once, "yes") } else { (Approve::Decline, "no") };
+        let (answer, word) =
+            if at % 2 == 0 { (Approve::Once, "yes") } else { (Approve::Decline, "no") };
         expected.insert(format!("{word}-{number}"));
         client.reply(id, answer.answer().unwrap());
     }
     let message = client.wait(&id);
-    let said: BTreeSet<String> = result(&message)["stdout"].as_str().unwrap().lines().map(str::to_owned).collect();
+    let said: BTreeSet<String> =
+        result(&message)["stdout"].as_str().unwrap().lines().map(str::to_owned).collect();
     assert_eq!(said, expected, "{message}");
 }
 
@@ -287,12 +337,19 @@ fn the_clock_stands_still_while_somebody_decides() {
     arguments["timeout_ms"] = json!(1000);
     client.approve = Approve::Once;
     let message = client.call("shell.exec", arguments);
-    assert_eq!(result(&message)["error"]["kind"], "deadline_exceeded", "it runs on once it is allowed: {message}");
+    assert_eq!(
+        result(&message)["error"]["kind"],
+        "deadline_exceeded",
+        "it runs on once it is allowed: {message}"
+    );
 }
 
 fn pending(server: &Server) -> usize {
-    let output =
-        ringfence(&server.scratch).args(["approvals", "--json", "--root"]).arg(server.root()).output().unwrap();
+    let output = ringfence(&server.scratch)
+        .args(["approvals", "--json", "--root"])
+        .arg(server.root())
+        .output()
+        .unwrap();
     let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     value["pending"].as_array().map_or(0, Vec::len)
 }
@@ -309,20 +366,33 @@ fn a_parked_call_puts_all_open_questions_into_one_round() {
         let first = client.call("shell.exec", arguments.clone());
         assert_eq!(first["result"]["resultType"], "input_required", "{first}");
         eventually(DEADLINE, "all wait", || pending(&server) == 5);
-        let round = client.retry("shell.exec", &arguments, &first["result"]["requestState"], json!({}));
+        let round =
+            client.retry("shell.exec", &arguments, &first["result"]["requestState"], json!({}));
         let asked = round["result"]["inputRequests"].as_object().unwrap().clone();
         assert_eq!(asked.len(), 5, "{round}");
-        let commands: BTreeSet<String> =
-            asked.values().map(|question| line(&question["params"], "command").to_owned()).collect();
+        let commands: BTreeSet<String> = asked
+            .values()
+            .map(|question| line(&question["params"], "command").to_owned())
+            .collect();
         assert_eq!(commands.len(), 5);
         let answers: Map<String, Value> =
             asked.keys().map(|key| (key.clone(), Approve::Once.answer().unwrap())).collect();
-        let next = client.retry("shell.exec", &arguments, &round["result"]["requestState"], Value::Object(answers));
+        let next = client.retry(
+            "shell.exec",
+            &arguments,
+            &round["result"]["requestState"],
+            Value::Object(answers),
+        );
         let asked = next["result"]["inputRequests"].as_object().unwrap().clone();
         assert_eq!(asked.len(), 1, "{next}");
         let answers: Map<String, Value> =
             asked.keys().map(|key| (key.clone(), Approve::Decline.answer().unwrap())).collect();
-        let last = client.retry("shell.exec", &arguments, &next["result"]["requestState"], Value::Object(answers));
+        let last = client.retry(
+            "shell.exec",
+            &arguments,
+            &next["result"]["requestState"],
+            Value::Object(answers),
+        );
         let mut said: Vec<&str> = result(&last)["stdout"].as_str().unwrap().lines().collect();
         said.sort_unstable();
         assert_eq!(said, ["out-1", "out-2", "out-3", "out-4", "out-5"], "{last}");
@@ -360,7 +430,8 @@ fn a_call_that_is_cancelled_takes_its_questions_back() {
     let (server, mut client) = start(&serving, SESSIONS);
     client.listen();
     client.approve = Approve::Never;
-    let id = client.start_call("shell.exec", &serving.script("$OUT touch $M & md5sum /etc/hostname & wait"));
+    let id = client
+        .start_call("shell.exec", &serving.script("$OUT touch $M & md5sum /etc/hostname & wait"));
     let first = client.wait_question().0;
     client.wait_question();
     client.cancel(&id);
@@ -374,14 +445,20 @@ fn a_call_that_is_cancelled_takes_its_questions_back() {
 /// Where nothing leaves, a question is about running it at all.
 #[test]
 fn a_question_is_asked_though_nothing_leaves() {
-    let serving = Serving::new(Transport::Stdio).rules(&[("[\"md5sum\"]", "prompt"), ("[\"stat\"]", "allow")]);
+    let serving = Serving::new(Transport::Stdio)
+        .rules(&[("[\"md5sum\"]", "prompt"), ("[\"stat\"]", "allow")]);
     let (server, mut client) = start(&serving, SESSIONS);
-    let message = client
-        .call("shell.exec", serving.script("md5sum /etc/hostname > /dev/null; echo $?; stat / > /dev/null; echo $?"));
+    let message = client.call(
+        "shell.exec",
+        serving.script("md5sum /etc/hostname > /dev/null; echo $?; stat / > /dev/null; echo $?"),
+    );
     assert_eq!(result(&message)["stdout"], "0\n0\n", "{message}");
     assert_eq!(client.questions.len(), 1);
     let place = line(&client.questions[0], "runs");
-    assert!(place.starts_with("in the sandbox (nothing leaves the sandbox); directory: /"), "{place}");
+    assert!(
+        place.starts_with("in the sandbox (nothing leaves the sandbox); directory: /"),
+        "{place}"
+    );
     assert!(line(&client.questions[0], "PATH").starts_with('/'));
     assert_holds(
         json!([{"verdict": "prompt", "ran": "inside"}, {"verdict": "allow", "ran": "inside"}]),
@@ -393,17 +470,25 @@ fn a_question_is_asked_though_nothing_leaves() {
 #[test]
 fn more_than_a_rule_says_is_asked_about() {
     let serving = Serving::new(Transport::Stdio).outside();
-    let serving = serving.rules(&[("[\"touch\"]", "allow"), ("[\"cat\"]", "allow"), ("[\"basename\"]", "allow")]);
+    let serving = serving.rules(&[
+        ("[\"touch\"]", "allow"),
+        ("[\"cat\"]", "allow"),
+        ("[\"basename\"]", "allow"),
+    ]);
     let (_server, mut client) = start(&serving, SESSIONS);
     client.approve = Approve::Decline;
-    let script = "touch $M; echo $?; cat /etc/hostname > /dev/null; echo $?; basename /a/b; echo $?";
+    let script =
+        "touch $M; echo $?; cat /etc/hostname > /dev/null; echo $?; basename /a/b; echo $?";
     let message = client.call("shell.exec", serving.script(script));
     assert_eq!(result(&message)["stdout"], "1\n1\nb\n0\n", "{message}");
     assert_eq!(client.questions.len(), 2);
-    for (question, reason) in client.questions.iter().zip(["writes, replaces", "not known to be harmless"]) {
+    for (question, reason) in
+        client.questions.iter().zip(["writes, replaces", "not known to be harmless"])
+    {
         let text = text(question);
         assert!(
-            text.contains("outside the sandbox with more than its rule says") && text.contains(reason),
+            text.contains("outside the sandbox with more than its rule says")
+                && text.contains(reason),
             "{question}"
         );
     }

@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 
 use crate::support::server::verify;
 use crate::support::subset::assert_holds;
-use crate::support::{Client, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually, token};
+use crate::support::{
+    Client, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually, token,
+};
 
 /// More than may be refused at once.
 const STORM: usize = 300;
@@ -24,7 +26,8 @@ fn accounted(server: &Server, principal: &str) -> (usize, u64) {
 
 /// The answers to many calls of a tool that does not exist and to one with wrong arguments.
 fn storm(client: &mut Client) -> Vec<Value> {
-    let mut answers: Vec<Value> = (1..STORM).map(|_| client.call("no.such.tool", json!({}))).collect();
+    let mut answers: Vec<Value> =
+        (1..STORM).map(|_| client.call("no.such.tool", json!({}))).collect();
     answers.push(client.call("file.read", json!({"path": 7})));
     answers
 }
@@ -36,13 +39,21 @@ fn a_storm_of_refused_calls_is_counted_and_valid_calls_run() {
     let answers = storm(&mut client);
     assert_eq!(answers[0]["error"]["data"]["kind"], "unknown_tool", "{}", answers[0]);
     let errors = answers.iter().map(|answer| &answer["result"]["structuredContent"]["error"]);
-    let exhausted: Vec<&Value> = errors.filter(|error| error["kind"] == "resource_exhausted").collect();
+    let exhausted: Vec<&Value> =
+        errors.filter(|error| error["kind"] == "resource_exhausted").collect();
     assert!(exhausted.len() > 50, "{} of {STORM}", exhausted.len());
     for error in &exhausted {
-        assert_holds(json!({"reason": "refused_calls", "retry_after_ms": "*", "trace_id": "*"}), error);
+        assert_holds(
+            json!({"reason": "refused_calls", "retry_after_ms": "*", "trace_id": "*"}),
+            error,
+        );
         assert!(error["hint"].as_str().unwrap().contains("Valid calls still run"), "{error}");
     }
-    assert!(exhausted[0]["message"].as_str().unwrap().contains("there is no tool `no.such.tool`"), "{}", exhausted[0]);
+    assert!(
+        exhausted[0]["message"].as_str().unwrap().contains("there is no tool `no.such.tool`"),
+        "{}",
+        exhausted[0]
+    );
     let valid = client.call("file.list", json!({}));
     assert_eq!(valid["result"]["isError"], false, "{valid}");
     client.hang_up();
@@ -51,7 +62,10 @@ fn a_storm_of_refused_calls_is_counted_and_valid_calls_run() {
     assert!(RECORDED.contains(&recorded), "{recorded} recorded, {counted} counted");
     assert_eq!((recorded as u64 + counted, counted), (STORM as u64, exhausted.len() as u64));
     let summary = server.events("call.refused").remove(0);
-    assert_holds(json!({"principal": "local", "errors": {"unknown_tool": "*"}, "first": "*", "last": "*"}), &summary);
+    assert_holds(
+        json!({"principal": "local", "errors": {"unknown_tool": "*"}, "first": "*", "last": "*"}),
+        &summary,
+    );
     assert_eq!(server.events("call.start").len(), 1);
     let stop = server.events("server.stop").remove(0);
     assert!(summary["seq"].as_u64() < stop["seq"].as_u64(), "the sum is there before the end");
@@ -94,7 +108,8 @@ fn each_principal_has_its_own_limit() {
     eventually(DEADLINE, "the count is on record", || !server.events("call.refused").is_empty());
     server.signal(rustix::process::Signal::TERM);
     assert!(server.ended().success());
-    let names: Vec<Value> = server.events("call.refused").iter().map(|record| record["principal"].clone()).collect();
+    let names: Vec<Value> =
+        server.events("call.refused").iter().map(|record| record["principal"].clone()).collect();
     assert!(!names.is_empty() && names.iter().all(|name| name == &names[0]), "{names:?}");
     let (recorded, counted) = accounted(&server, names[0].as_str().unwrap());
     assert!(RECORDED.contains(&recorded), "{recorded} recorded, {counted} counted");

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use crate::support::matrix::{eras, on_cell, on_cells_at_once};
 use crate::support::server::{Scratch, binary, ringfence};
 use crate::support::{
-    Approve, Client, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually, on_every_transport,
+    Approve, Client, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually,
+    on_every_transport,
 };
 
 const CHANGED: &str = "notifications/tools/list_changed";
@@ -50,7 +51,10 @@ fn about(client: &mut Client) -> Value {
 fn listen(client: &mut Client) {
     match (client.is_modern(), client.transport) {
         (true, _) => {
-            client.start("subscriptions/listen", json!({"notifications": {"toolsListChanged": true}}));
+            client.start(
+                "subscriptions/listen",
+                json!({"notifications": {"toolsListChanged": true}}),
+            );
             client.wait_notification("notifications/subscriptions/acknowledged");
         }
         (false, Transport::Http) => client.listen(),
@@ -68,10 +72,16 @@ fn the_next_request_sees_an_edit() {
             assert!(lists(client, "browser.act"), "a list after an edit in place");
             replace(server, "tools = 'shell'");
             let answer = client.call("file.read", json!({"path": "x"}));
-            assert_eq!(answer["error"]["data"]["kind"], "unknown_tool", "a call after a replaced file: {answer}");
+            assert_eq!(
+                answer["error"]["data"]["kind"], "unknown_tool",
+                "a call after a replaced file: {answer}"
+            );
             write(server, "tools = 'core'\n[approval]\nown_tools = 'always'");
             let all = client.request("mcp.capabilities", json!({}))["result"].clone();
-            assert_eq!(all["config"], json!({"generation": 4, "state": "ok", "dropped": [], "restart_needed": []}));
+            assert_eq!(
+                all["config"],
+                json!({"generation": 4, "state": "ok", "dropped": [], "restart_needed": []})
+            );
             assert_eq!(all["tools"][0]["requires_approval"], true, "{all}");
         },
     );
@@ -99,7 +109,11 @@ fn clients_hear_of_changes_without_asking() {
             replace(server, "");
             client.wait_notification(CHANGED);
             client.drain();
-            assert!(client.notifications.iter().all(|note| note["method"] != CHANGED), "{:?}", client.notifications);
+            assert!(
+                client.notifications.iter().all(|note| note["method"] != CHANGED),
+                "{:?}",
+                client.notifications
+            );
         },
     );
 }
@@ -111,12 +125,14 @@ fn a_config_behind_links_is_swapped_as_clusters_do() {
         let at = scratch.path().join("etc");
         for (name, tools) in [("..1", "core"), ("..2", "all")] {
             std::fs::create_dir_all(at.join(name)).unwrap();
-            std::fs::write(at.join(name).join("config.toml"), format!("tools = '{tools}'")).unwrap();
+            std::fs::write(at.join(name).join("config.toml"), format!("tools = '{tools}'"))
+                .unwrap();
         }
         symlink("..1", at.join("..data")).unwrap();
         symlink("..data/config.toml", at.join("config.toml")).unwrap();
-        let options =
-            |options: Options| options.on(&scratch).arg("--config").arg(at.join("config.toml").to_str().unwrap());
+        let options = |options: Options| {
+            options.on(&scratch).arg("--config").arg(at.join("config.toml").to_str().unwrap())
+        };
         on_cell(cell, options, |_, client| {
             listen(client);
             assert!(!lists(client, "browser.act"));
@@ -145,7 +161,11 @@ fn a_file_that_was_not_there_may_appear_and_may_not_vanish() {
     assert!(lists(&mut client, "browser.act"));
     std::fs::remove_file(folder.join("config.toml")).unwrap();
     let about_it = about(&mut client);
-    assert_eq!((&about_it["state"], &about_it["generation"]), (&json!("broken"), &json!(2)), "{about_it}");
+    assert_eq!(
+        (&about_it["state"], &about_it["generation"]),
+        (&json!("broken"), &json!(2)),
+        "{about_it}"
+    );
     assert!(lists(&mut client, "browser.act"), "the last good state stays");
     std::fs::write(folder.join("config.toml"), "tools = 'core'").unwrap();
     assert!(!lists(&mut client, "browser.act"));
@@ -160,11 +180,11 @@ fn a_broken_edit_keeps_the_last_good_and_says_so() {
             assert!(lists(client, "browser.act"));
             write(server, "tools = 'core'\n[limits]\ngrace_sm = 3\n");
             assert!(lists(client, "browser.act"), "the last good state stays");
-            assert!(client.call("file.list", json!({"path": "."}))["result"]["isError"] != json!(true));
-            let fault =
-                json!({"file": "config.toml", "line": 3, "column": 1, "message": "there is no key `grace_sm` here"});
-            let expected =
-                json!({"generation": 1, "state": "broken", "dropped": [], "restart_needed": [], "fault": fault});
+            assert!(
+                client.call("file.list", json!({"path": "."}))["result"]["isError"] != json!(true)
+            );
+            let fault = json!({"file": "config.toml", "line": 3, "column": 1, "message": "there is no key `grace_sm` here"});
+            let expected = json!({"generation": 1, "state": "broken", "dropped": [], "restart_needed": [], "fault": fault});
             assert_eq!(about(client), expected);
             let place = format!("{}:3:1: there is no key `grace_sm` here", file(server).display());
             eventually(DEADLINE, "the log names the place", || server.log().contains(&place));
@@ -175,7 +195,11 @@ fn a_broken_edit_keeps_the_last_good_and_says_so() {
                 server.log()
             );
             let reloads = server.events("config.reload");
-            assert_eq!((reloads.len(), &reloads[0]["outcome"]), (1, &json!("broken")), "{reloads:?}");
+            assert_eq!(
+                (reloads.len(), &reloads[0]["outcome"]),
+                (1, &json!("broken")),
+                "{reloads:?}"
+            );
             write(server, "tools = 'core'\n[limits]\ngrace_ms = 3\n");
             assert!(!lists(client, "browser.act"), "mended");
             assert_eq!(about(client)["state"], "ok");
@@ -198,11 +222,19 @@ fn doctor_shows_the_place_of_what_is_wrong() {
     // A tool that is left out is shown in the same way.
     write(&server, "[mcp.lint]\ncommand = 'true'\ntimout_ms = 5\n");
     let left_out = about(&mut client)["dropped"].clone();
-    assert_eq!(left_out, json!([{"tool": "lint", "line": 3, "message": "there is no key `timout_ms` here"}]));
+    assert_eq!(
+        left_out,
+        json!([{"tool": "lint", "line": 3, "message": "there is no key `timout_ms` here"}])
+    );
     let mut doctor = ringfence(&server.scratch);
     doctor.args(["doctor", "--root"]).arg(server.root()).arg("--config").arg(file(&server));
     let said = String::from_utf8(doctor.output().unwrap().stdout).unwrap();
-    assert!(said.contains("config.toml:3:1: there is no key `timout_ms` here; the tool `lint` is left out"), "{said}");
+    assert!(
+        said.contains(
+            "config.toml:3:1: there is no key `timout_ms` here; the tool `lint` is left out"
+        ),
+        "{said}"
+    );
     assert!(said.contains("Did you mean `timeout_ms`?"), "{said}");
 }
 
@@ -216,7 +248,8 @@ fn what_counts_at_the_start_stays_and_is_named() {
     );
     assert!(lists(&mut client, "browser.act"));
     let needed = about(&mut client)["restart_needed"].clone();
-    let mut needed: Vec<&str> = needed.as_array().unwrap().iter().map(|key| key.as_str().unwrap()).collect();
+    let mut needed: Vec<&str> =
+        needed.as_array().unwrap().iter().map(|key| key.as_str().unwrap()).collect();
     needed.sort_unstable();
     assert_eq!(needed, ["http.allowed_hosts", "limits.message_mb", "sandbox.memory_mb"]);
     write(&server, "tools = 'all'\nlimits.message_mb = 1\n");
@@ -236,12 +269,15 @@ fn no_answer_is_of_two_states() {
         );
         match state % 2 {
             0 => format!("tools = 'all'\ntool_names = 'dot'\napproval.own_tools = 'always'\n{say}"),
-            _ => format!("tool_names = 'underscore'\ntools = 'shell'\napproval.own_tools = 'auto'\n{say}"),
+            _ => format!(
+                "tool_names = 'underscore'\ntools = 'shell'\napproval.own_tools = 'auto'\n{say}"
+            ),
         }
     };
     replace(&server, &text(0));
     let stop = std::sync::atomic::AtomicBool::new(false);
-    let mut clients: Vec<Client> = (0..3).map(|at| server.connect([SESSIONS, MODERN][at % 2])).collect();
+    let mut clients: Vec<Client> =
+        (0..3).map(|at| server.connect([SESSIONS, MODERN][at % 2])).collect();
     std::thread::scope(|scope| {
         let looking: Vec<_> = clients
             .drain(..)
@@ -250,11 +286,16 @@ fn no_answer_is_of_two_states() {
                 scope.spawn(move || {
                     let mut answers = 0;
                     while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                        let list = client.request("tools/list", json!({}))["result"]["tools"].clone();
+                        let list =
+                            client.request("tools/list", json!({}))["result"]["tools"].clone();
                         let tools = list.as_array().unwrap();
                         let first = tools[0]["_meta"]["dev.ringfence/requires_approval"].as_bool();
-                        let one = (tools.len() == 2, tools[0]["name"] == "shell", first == Some(false));
-                        assert!(one == (true, true, true) || one == (false, false, false), "{one:?} of {list}");
+                        let one =
+                            (tools.len() == 2, tools[0]["name"] == "shell", first == Some(false));
+                        assert!(
+                            one == (true, true, true) || one == (false, false, false),
+                            "{one:?} of {list}"
+                        );
                         let answer = client.call("say", json!({}));
                         let words: Vec<&str> = said(&answer).split_whitespace().collect();
                         assert!(words.len() == 2 && words[0] == words[1], "{words:?}");
@@ -309,7 +350,8 @@ fn the_surface_goes_and_comes_back() {
 
 /// An entry that says its word, after it has waited for a file where it is told to.
 fn entry(word: &str, more: &str) -> String {
-    let script = format!("while [ -n \"$1\" ] && [ ! -e \"$1\" ]; do sleep 0.01; done; echo {word}");
+    let script =
+        format!("while [ -n \"$1\" ] && [ ! -e \"$1\" ]; do sleep 0.01; done; echo {word}");
     format!(
         "[mcp.say]\ncommand = 'sh'\nargs = ['-c', '{script}', 'say', '{{until}}']\nrequires_approval = false\n\
          description = 'Says {word}.'\n{more}\n[mcp.say.input_schema]\ntype = 'object'\n\
@@ -318,7 +360,9 @@ fn entry(word: &str, more: &str) -> String {
 }
 
 fn said(message: &Value) -> &str {
-    message["result"]["structuredContent"]["stdout"].as_str().unwrap_or_else(|| panic!("{message:#}"))
+    message["result"]["structuredContent"]["stdout"]
+        .as_str()
+        .unwrap_or_else(|| panic!("{message:#}"))
 }
 
 #[test]
@@ -399,7 +443,10 @@ fn trust_dies_with_the_definition_that_it_was_given_to() {
 fn one_bad_entry_is_left_out_and_told() {
     let mut server = Options::new(Transport::Stdio).config(&entry("one", "")).spawn();
     let mut client = server.connect(SESSIONS);
-    write(&server, &format!("{}[mcp.other]\ncommand = 'true'\nstreming = true\n", entry("one", "")));
+    write(
+        &server,
+        &format!("{}[mcp.other]\ncommand = 'true'\nstreming = true\n", entry("one", "")),
+    );
     assert!(lists(&mut client, "say") && !lists(&mut client, "other"));
     let row = json!([{"tool": "other", "line": 13, "message": "there is no key `streming` here"}]);
     let about_it = about(&mut client);
@@ -417,7 +464,8 @@ fn requests_that_come_together_make_one_reload() {
             |options| options.config("tools = 'core'"),
             |server, client| {
                 write(server, "tools = 'all'");
-                let ids: Vec<String> = (0..20).map(|_| client.start("tools/list", json!({}))).collect();
+                let ids: Vec<String> =
+                    (0..20).map(|_| client.start("tools/list", json!({}))).collect();
                 for id in ids {
                     let answer = client.wait(&id);
                     let tools = answer["result"]["tools"].as_array().unwrap();
@@ -438,8 +486,10 @@ fn without_a_watcher_every_request_still_looks() {
     let script = "#!/bin/sh\nexec unshare --user --map-root-user sh -c \\\n\
         'echo 0 > /proc/sys/user/max_inotify_instances && exec \"$0\" \"$@\"' ";
     std::fs::write(&program, format!("{script}'{}' \"$@\"\n", binary().display())).unwrap();
-    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    let options = Options::new(Transport::Stdio).config("tools = 'core'").on(&scratch).through(program);
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    let options =
+        Options::new(Transport::Stdio).config("tools = 'core'").on(&scratch).through(program);
     let mut server = options.spawn();
     let mut client = server.connect(SESSIONS);
     eventually(DEADLINE, "it is told", || {

@@ -35,7 +35,8 @@ fn declared(client: &mut Client) -> BTreeMap<String, Declared> {
         let tool = tools.as_array().unwrap().iter().find(|tool| tool["name"] == name).unwrap();
         tool.get("outputSchema").cloned()
     };
-    let names = listed.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned());
+    let names =
+        listed.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned());
     names
         .map(|name| {
             let declared = Declared { listed: schema(&listed, &name), full: schema(&full, &name) };
@@ -46,9 +47,12 @@ fn declared(client: &mut Client) -> BTreeMap<String, Declared> {
 
 #[track_caller]
 fn assert_valid(what: &str, schema: &Value, value: &Value) {
-    let validator = jsonschema::draft202012::new(schema).unwrap_or_else(|error| panic!("{what}: {error}"));
-    let faults: Vec<String> =
-        validator.iter_errors(value).map(|error| format!("{}: {error}", error.instance_path())).collect();
+    let validator =
+        jsonschema::draft202012::new(schema).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let faults: Vec<String> = validator
+        .iter_errors(value)
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect();
     assert!(faults.is_empty(), "{what}: {faults:#?} in {value:#}, by {schema:#}");
 }
 
@@ -57,8 +61,10 @@ fn described(result: &Value) -> Value {
     if let Some(structured) = result.get("structuredContent") {
         return structured.clone();
     }
-    let texts = result["content"].as_array().unwrap().iter().filter_map(|block| block["text"].as_str());
-    let mut objects = texts.filter_map(|text| serde_json::from_str::<Value>(text).ok()).filter(Value::is_object);
+    let texts =
+        result["content"].as_array().unwrap().iter().filter_map(|block| block["text"].as_str());
+    let mut objects =
+        texts.filter_map(|text| serde_json::from_str::<Value>(text).ok()).filter(Value::is_object);
     objects.next_back().unwrap_or_else(|| panic!("no JSON in {result:#}"))
 }
 
@@ -69,10 +75,15 @@ fn check(tool: &str, declared: &Declared, message: &Value) {
     if let Some(schema) = &declared.listed {
         match result.get("structuredContent") {
             Some(structured) => assert_valid(&format!("{tool} by tools/list"), schema, structured),
-            None => assert_eq!(result["isError"], true, "{tool} declares an outputSchema: {message:#}"),
+            None => {
+                assert_eq!(result["isError"], true, "{tool} declares an outputSchema: {message:#}")
+            }
         }
     }
-    let full = declared.full.as_ref().unwrap_or_else(|| panic!("{tool} has no schema in mcp.capabilities"));
+    let full = declared
+        .full
+        .as_ref()
+        .unwrap_or_else(|| panic!("{tool} has no schema in mcp.capabilities"));
     assert_valid(&format!("{tool} by mcp.capabilities"), full, &described(result));
 }
 
@@ -82,7 +93,10 @@ fn check_failure(tool: &str, declared: &Declared, message: &Value) {
     check(tool, declared, message);
     let error = &message["result"]["structuredContent"]["error"];
     for member in ["kind", "message", "hint", "trace_id"] {
-        assert!(error[member].as_str().is_some_and(|text| !text.is_empty()), "{tool}: {member} in {message:#}");
+        assert!(
+            error[member].as_str().is_some_and(|text| !text.is_empty()),
+            "{tool}: {member} in {message:#}"
+        );
     }
 }
 
@@ -99,7 +113,10 @@ fn a_failed_call_of_every_tool_is_valid_by_its_schema() {
                     // `shell` ignores what it does not know, and misses what it needs.
                     let message = client.call(tool, json!({"no_such_argument": true}));
                     check_failure(tool, declared, &message);
-                    assert_eq!(message["result"]["structuredContent"]["error"]["kind"], "invalid_arguments");
+                    assert_eq!(
+                        message["result"]["structuredContent"]["error"]["kind"],
+                        "invalid_arguments"
+                    );
                 }
             },
         );
@@ -148,13 +165,17 @@ fn successful_results_of_every_tool_fit_the_full_schema() {
     commands(&mut bench);
     pages(&mut bench);
     codex(&mut bench);
-    let missing: Vec<&String> = bench.declared.keys().filter(|name| !bench.succeeded.contains(*name)).collect();
+    let missing: Vec<&String> =
+        bench.declared.keys().filter(|name| !bench.succeeded.contains(*name)).collect();
     assert!(missing.is_empty(), "never succeeded: {missing:?}");
 }
 
 fn files(bench: &mut Bench) {
     bench.succeed("file.write", json!({"path": "a.txt", "content": "one\ntwo\nthree\n"}));
-    bench.succeed("file.write", json!({"path": "a.txt", "content": "one\ntwo\n3\n", "diff": "unified"}));
+    bench.succeed(
+        "file.write",
+        json!({"path": "a.txt", "content": "one\ntwo\n3\n", "diff": "unified"}),
+    );
     bench.succeed("file.read", json!({"path": "a.txt"}));
     bench.succeed("file.read", json!({"path": "a.txt", "encoding": "base64"}));
     bench.succeed("file.list", json!({"path": "."}));
@@ -163,9 +184,15 @@ fn files(bench: &mut Bench) {
     }
     bench.succeed("file.search", json!({"pattern": "two", "before": 1, "after": 1}));
     bench.succeed("file.search", json!({"pattern": "absent"}));
-    bench.succeed("file.replace", json!({"path": "a.txt", "edits": [{"old": "two", "new": "2"}], "diff": "unified"}));
+    bench.succeed(
+        "file.replace",
+        json!({"path": "a.txt", "edits": [{"old": "two", "new": "2"}], "diff": "unified"}),
+    );
     let edits = json!([{"old": "one", "new": "1"}]);
-    bench.succeed("file.replace", json!({"path": ".", "edits": edits, "glob": ["*.txt"], "total_expected": 1}));
+    bench.succeed(
+        "file.replace",
+        json!({"path": ".", "edits": edits, "glob": ["*.txt"], "total_expected": 1}),
+    );
     assert_eq!(bench.fail("file.read", json!({"path": "../x"}))["reason"], "outside_workspace");
 }
 
@@ -178,17 +205,26 @@ fn commands(bench: &mut Bench) {
         bench.fail("shell.exec", json!({"command": "sleep 600", "timeout_ms": 50}))["kind"],
         "deadline_exceeded"
     );
-    bench.succeed("code.exec", json!({"language": "python", "code": "open('made.txt', 'w').write('x')\n6 * 7"}));
+    bench.succeed(
+        "code.exec",
+        json!({"language": "python", "code": "open('made.txt', 'w').write('x')\n6 * 7"}),
+    );
     bench.succeed("code.exec", json!({"language": "python", "code": "1 / 0"}));
     let workdir = bench.server.workspace();
     bench.succeed("shell", json!({"command": "echo hi; exit 3", "workdir": workdir}));
-    bench.succeed("shell", json!({"command": "cat < /dev/zero > /dev/null", "workdir": workdir, "timeout_ms": 50}));
+    bench.succeed(
+        "shell",
+        json!({"command": "cat < /dev/zero > /dev/null", "workdir": workdir, "timeout_ms": 50}),
+    );
     bench.succeed("greet", json!({"name": "you"}));
 }
 
 fn pages(bench: &mut Bench) {
     let url = browser::serve(&bench.server, &mut bench.client);
-    bench.succeed("browser.navigate", json!({"url": format!("{url}/form"), "snapshot": "interactive"}));
+    bench.succeed(
+        "browser.navigate",
+        json!({"url": format!("{url}/form"), "snapshot": "interactive"}),
+    );
     bench.succeed("browser.snapshot", json!({}));
     bench.succeed("browser.screenshot", json!({}));
     bench.succeed("browser.screenshot", json!({"path": "page.png"}));

@@ -33,7 +33,11 @@ fn log_of(files: usize) -> Arc<Scratch> {
 /// Exit code and text of `ringfence audit prune`.
 fn prune(scratch: &Scratch, words: &[&str]) -> (i32, String) {
     let mut command = ringfence(scratch);
-    let output = command.args(["audit", "prune", "--root"]).arg(scratch.path().join("root")).args(words).output();
+    let output = command
+        .args(["audit", "prune", "--root"])
+        .arg(scratch.path().join("root"))
+        .args(words)
+        .output();
     let output = output.unwrap();
     let text = [output.stdout, output.stderr].concat();
     (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&text).into_owned())
@@ -84,7 +88,9 @@ fn a_prune_leaves_a_sealed_record_that_verify_accepts() {
     let after = log_files(&scratch);
     assert_eq!(after.len(), 2, "the newest file and the record: {text}");
     assert_eq!(after[0], before[2]);
-    assert!(!before[0].with_extension("head").exists() && !before[1].with_extension("head").exists());
+    assert!(
+        !before[0].with_extension("head").exists() && !before[1].with_extension("head").exists()
+    );
     assert_verified(&scratch, "2 files (");
 
     let events = audit(&scratch);
@@ -95,10 +101,20 @@ fn a_prune_leaves_a_sealed_record_that_verify_accepts() {
     let gone: u64 = removed.iter().map(|file| file["records"].as_u64().unwrap()).sum();
     // The new file has its header, the record and its end.
     assert_eq!(u64::try_from(records + 3 - events.len()).unwrap(), gone);
-    assert_holds(json!({"by": "ringfence audit prune", "before": "*", "total": {"files": 2, "records": gone}}), record);
-    let shown = ringfence(&scratch).args(["audit", "--root"]).arg(scratch.path().join("root")).output().unwrap();
+    assert_holds(
+        json!({"by": "ringfence audit prune", "before": "*", "total": {"files": 2, "records": gone}}),
+        record,
+    );
+    let shown = ringfence(&scratch)
+        .args(["audit", "--root"])
+        .arg(scratch.path().join("root"))
+        .output()
+        .unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
-    assert!(shown.lines().any(|line| line.contains("prune") && line.contains("2 files")), "{shown}");
+    assert!(
+        shown.lines().any(|line| line.contains("prune") && line.contains("2 files")),
+        "{shown}"
+    );
 
     let (code, text) = prune(&scratch, &["--before", "2020-01-01"]);
     assert!(code == 0 && text.contains("nothing to prune"), "{text}");
@@ -123,7 +139,9 @@ fn whatever_else_is_missing_or_changed_is_still_broken() {
     }
     // The record itself, changed in every part of it that matters.
     let whole = std::fs::read_to_string(&record).unwrap();
-    for (from, to) in [("\"prune\"", "\"prunE\""), ("\"records\":", "\"records\":1"), ("2026", "2025")] {
+    for (from, to) in
+        [("\"prune\"", "\"prunE\""), ("\"records\":", "\"records\":1"), ("2026", "2025")]
+    {
         std::fs::write(&record, whole.replacen(from, to, 3)).unwrap();
         assert_ne!(std::fs::read_to_string(&record).unwrap(), whole, "{from}");
         assert_broken(&scratch, name(&record));
@@ -189,7 +207,10 @@ fn a_file_in_use_and_all_after_it_stay() {
     let before = log_files(&scratch);
     let (code, text) = prune(&scratch, &["--before", "0s"]);
     assert_eq!(code, 0, "{text}");
-    assert!(text.contains("1 file (") && text.contains(name(&before[1])) && text.contains("in use"), "{text}");
+    assert!(
+        text.contains("1 file (") && text.contains(name(&before[1])) && text.contains("in use"),
+        "{text}"
+    );
     assert_eq!(log_files(&scratch)[..2], before[1..]);
     let mut client = server.connect(SESSIONS);
     client.call("file.list", json!({}));
@@ -207,7 +228,10 @@ fn a_broken_file_stops_the_prune() {
     std::fs::write(&files[1], whole.replacen("file.list", "file.lost", 1)).unwrap();
     for words in [&["--before", "0s"][..], &["--before", "0s", "--dry-run"]] {
         let (code, text) = prune(&scratch, words);
-        assert!(code != 0 && text.contains("nothing was pruned") && text.contains(name(&files[1])), "{code}: {text}");
+        assert!(
+            code != 0 && text.contains("nothing was pruned") && text.contains(name(&files[1])),
+            "{code}: {text}"
+        );
         assert!(text.contains("audit verify"), "{text}");
     }
     assert_eq!(log_files(&scratch), files);
@@ -215,7 +239,10 @@ fn a_broken_file_stops_the_prune() {
     // A file that is missing without a record is not covered up by one.
     let taken = take_away(&files[0]);
     let (code, text) = prune(&scratch, &["--before", "0s"]);
-    assert!(code != 0 && text.contains(name(&files[0])) && text.contains("missing"), "{code}: {text}");
+    assert!(
+        code != 0 && text.contains(name(&files[0])) && text.contains("missing"),
+        "{code}: {text}"
+    );
     put_back(&taken);
     assert_eq!(prune(&scratch, &["--before", "0s"]).0, 0);
 }
@@ -228,8 +255,11 @@ fn prune_needs_a_time_and_takes_no_filters() {
     }
     let root = scratch.path().join("root");
     let mut command = ringfence(&scratch);
-    let output =
-        command.args(["audit", "--tool", "x", "prune", "--before", "0s", "--root"]).arg(root).output().unwrap();
+    let output = command
+        .args(["audit", "--tool", "x", "prune", "--before", "0s", "--root"])
+        .arg(root)
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(64), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(log_files(&scratch).len(), 1);
 }
@@ -240,11 +270,15 @@ fn keep_prunes_when_a_server_starts() {
         let scratch = log_of(2);
         age_by_a_year(&scratch);
         assert_verified(&scratch, "2 files");
-        let mut server = Options::new(transport).on(&scratch).config("[audit]\nkeep = \"90d\"").spawn();
+        let mut server =
+            Options::new(transport).on(&scratch).config("[audit]\nkeep = \"90d\"").spawn();
         let mut client = server.connect(SESSIONS);
         assert_eq!(client.call("file.list", json!({}))["result"]["isError"], false);
         eventually(DEADLINE, "the old files are pruned", || server.events("prune").len() == 1);
-        assert_holds(json!({"by": "audit.keep", "total": {"files": 2}}), &server.events("prune")[0]);
+        assert_holds(
+            json!({"by": "audit.keep", "total": {"files": 2}}),
+            &server.events("prune")[0],
+        );
         eventually(DEADLINE, "the files are gone", || log_files(&scratch).len() == 2);
         assert_verified(&scratch, "2 files (");
         client.hang_up();
@@ -261,7 +295,8 @@ fn nothing_is_pruned_unasked_or_early() {
     age_by_a_year(&scratch);
     run_server(&scratch);
     assert_eq!(log_files(&scratch).len(), 3);
-    let mut server = Options::new(Transport::Stdio).on(&scratch).config("[audit]\nkeep = \"500d\"").spawn();
+    let mut server =
+        Options::new(Transport::Stdio).on(&scratch).config("[audit]\nkeep = \"500d\"").spawn();
     let mut client = server.connect(SESSIONS);
     client.call("file.list", json!({}));
     client.hang_up();
@@ -276,7 +311,8 @@ fn a_prune_that_fails_is_a_warning_and_the_server_serves() {
     let files = log_files(&scratch);
     let text = std::fs::read_to_string(&files[0]).unwrap();
     std::fs::write(&files[0], text.replacen("file.list", "file.lost", 1)).unwrap();
-    let mut server = Options::new(Transport::Stdio).on(&scratch).config("[audit]\nkeep = \"90d\"").spawn();
+    let mut server =
+        Options::new(Transport::Stdio).on(&scratch).config("[audit]\nkeep = \"90d\"").spawn();
     let mut client = server.connect(SESSIONS);
     assert_eq!(client.call("file.list", json!({}))["result"]["isError"], false);
     eventually(DEADLINE, "the log has a warning", || server.log().contains("nothing was pruned"));
@@ -295,6 +331,9 @@ fn a_bad_span_is_refused_with_its_place() {
     ] {
         let output = Options::new(Transport::Http).config(&format!("[audit]\n{line}")).refuse();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && text.contains("config.toml:2") && text.contains(says), "{line}: {text}");
+        assert!(
+            !output.status.success() && text.contains("config.toml:2") && text.contains(says),
+            "{line}: {text}"
+        );
     }
 }

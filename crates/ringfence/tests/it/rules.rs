@@ -50,7 +50,10 @@ impl House {
 #[test]
 fn check_uses_the_rules_of_the_home_directory_and_what_the_project_tightens() {
     let house = House::with("prefix_rule(['git'])\n");
-    house.write("workspace/.codex/rules/p.rules", "prefix_rule(['git', 'push'], 'forbidden')\nprefix_rule(['ls'])\n");
+    house.write(
+        "workspace/.codex/rules/p.rules",
+        "prefix_rule(['git', 'push'], 'forbidden')\nprefix_rule(['ls'])\n",
+    );
     let (code, out, err) = house.told(&["check", "git", "push"]);
     assert_eq!((code, out.contains("\"decision\":\"forbidden\"}\n")), (0, true), "{out}{err}");
     assert!(err.contains("p.rules:2: a project's rules cannot allow `ls`"), "{err}");
@@ -75,17 +78,25 @@ fn a_broken_file_is_shown_with_line_and_caret() {
         let (code, _, err) = house.told(words);
         assert_eq!(code, 1, "{words:?}");
         let place = format!("{}:2:1", house.0.path().join("home/.codex/rules/my.rules").display());
-        assert!(err.contains(&place) && err.contains("\n2 | prefix_rule") && err.contains("| ^^^^"), "{err}");
+        assert!(
+            err.contains(&place) && err.contains("\n2 | prefix_rule") && err.contains("| ^^^^"),
+            "{err}"
+        );
     }
     assert_eq!(house.told(&["check", "git"]).1, "", "no verdict from rules that are not sound");
 }
 
 #[test]
 fn test_tries_the_examples() {
-    let house = House::with("prefix_rule(['git', 'push'], match = ['git push x'], not_match = ['git pull'])\n");
+    let house = House::with(
+        "prefix_rule(['git', 'push'], match = ['git push x'], not_match = ['git pull'])\n",
+    );
     let (code, out, _) = house.told(&["test"]);
     assert_eq!(code, 0, "{out}");
-    assert!(out.contains("1 rule, 2 examples hold") && out.ends_with("ok: 1 sound rule, 2 examples\n"), "{out}");
+    assert!(
+        out.contains("1 rule, 2 examples hold") && out.ends_with("ok: 1 sound rule, 2 examples\n"),
+        "{out}"
+    );
 
     house.write(
         "home/.codex/rules/my.rules",
@@ -94,7 +105,10 @@ fn test_tries_the_examples() {
     let (code, out, err) = house.told(&["test"]);
     assert_eq!(code, 1);
     assert!(out.contains("my.rules: BROKEN"), "{out}");
-    assert!(err.contains("`match` lists `git pull`") && err.contains("`not_match` lists `git push`"), "{err}");
+    assert!(
+        err.contains("`match` lists `git pull`") && err.contains("`not_match` lists `git push`"),
+        "{err}"
+    );
 }
 
 #[test]
@@ -105,11 +119,14 @@ fn explain_names_the_rule_that_decides_and_what_would_happen() {
     let (code, out, _) = house.told(&["explain", "--", "sh", "-c", "ls; id"]);
     assert_eq!(code, 0);
     assert!(out.starts_with("sh -c 'ls; id': forbidden\n"), "{out}");
-    let rule =
-        |line: &str| out.lines().find(|other| other.contains(line)).unwrap_or_else(|| panic!("{out}")).to_owned();
+    let rule = |line: &str| {
+        out.lines().find(|other| other.contains(line)).unwrap_or_else(|| panic!("{out}")).to_owned()
+    };
     assert!(rule("my.rules:3").starts_with("> forbidden  sh -c"), "{out}");
     assert!(rule("my.rules:1").starts_with("  allow"), "{out}");
-    for told in ["Write a script.", "exit code 1", "2 rules match", "one by one", "the real file counts"] {
+    for told in
+        ["Write a script.", "exit code 1", "2 rules match", "one by one", "the real file counts"]
+    {
         assert!(out.contains(told), "{told}: {out}");
     }
     let (_, out, _) = house.told(&["explain", "--", "/bin/sh", "-c", "id"]);
@@ -125,19 +142,31 @@ fn explain_and_lint_say_what_an_allow_means_for_a_command_with_more_words() {
         "prefix_rule(['mkdir'])\nprefix_rule(['id'])\nprefix_rule(['find', '.', '-delete'])\nprefix_rule(['ls', '-l'])\n",
     );
     let (_, out, _) = house.told(&["explain", "mkdir", "-p", "x"]);
-    for told in
-        ["someone is asked whether it runs outside or inside", "no one can be asked it runs inside", "escalate_risky"]
-    {
+    for told in [
+        "someone is asked whether it runs outside or inside",
+        "no one can be asked it runs inside",
+        "escalate_risky",
+    ] {
         assert!(out.contains(told), "{told}: {out}");
     }
     for plain in [&["explain", "id", "-u"][..], &["explain", "find", ".", "-delete"]] {
         let (_, out, _) = house.told(plain);
-        assert!(!out.contains("escalate_risky") && out.contains("What cannot leave runs in the sandbox"), "{out}");
+        assert!(
+            !out.contains("escalate_risky")
+                && out.contains("What cannot leave runs in the sandbox"),
+            "{out}"
+        );
     }
     let (_, out, _) = house.told(&["explain", "find", ".", "-delete", "-quit"]);
-    assert!(out.contains("more words than its rule names") && out.contains("escalate_risky"), "{out}");
+    assert!(
+        out.contains("more words than its rule names") && out.contains("escalate_risky"),
+        "{out}"
+    );
     let (_, out, _) = house.told(&["lint"]);
-    assert!(out.contains("escalate_risky") && out.contains("where no one can be asked not at all"), "{out}");
+    assert!(
+        out.contains("escalate_risky") && out.contains("where no one can be asked not at all"),
+        "{out}"
+    );
     for told in [
         ":1: `mkdir` is allowed",
         "It never leaves unasked; name every word of a command in a rule to let that one out",
@@ -149,7 +178,11 @@ fn explain_and_lint_say_what_an_allow_means_for_a_command_with_more_words() {
     }
     assert!(!out.contains("`id`"), "{out}");
     let (_, out, _) = house.told(&["explain", "ls", "-l", "/etc"]);
-    assert!(out.contains("not known to be harmless") && out.contains("A rule with every word of the command"), "{out}");
+    assert!(
+        out.contains("not known to be harmless")
+            && out.contains("A rule with every word of the command"),
+        "{out}"
+    );
     let house = House::with("prefix_rule(['mkdir'], 'prompt')\n");
     let (_, out, _) = house.told(&["explain", "mkdir", "x"]);
     assert!(out.contains("A no, silence or no one to ask is exit code 1."), "{out}");
@@ -165,18 +198,26 @@ fn at_run_time_no_allow_on_a_path_hides_what_is_forbidden_on_the_name() {
 
 #[test]
 fn lint_warns_about_rules_that_let_out_what_others_say() {
-    let house = House::with("prefix_rule(['env'])\nprefix_rule(['ls'])\nprefix_rule(['nosuchprogram'])\n");
+    let house =
+        House::with("prefix_rule(['env'])\nprefix_rule(['ls'])\nprefix_rule(['nosuchprogram'])\n");
     let (code, out, _) = house.told(&["lint"]);
     assert_eq!(code, 1, "{out}");
     assert!(
-        out.contains("my.rules:1: `env` is allowed") && out.contains("runs the program its arguments name"),
+        out.contains("my.rules:1: `env` is allowed")
+            && out.contains("runs the program its arguments name"),
         "{out}"
     );
     assert!(out.contains("my.rules:3: `nosuchprogram` leads nowhere"), "{out}");
-    assert!(out.contains("my.rules:2: note: `ls` leaves unasked") && out.contains("2 warnings"), "{out}");
+    assert!(
+        out.contains("my.rules:2: note: `ls` leaves unasked") && out.contains("2 warnings"),
+        "{out}"
+    );
     assert_eq!(out.matches("nosuchprogram").count(), 1, "what leads nowhere does not leave: {out}");
     let house = House::with("prefix_rule(['uname'])\nprefix_rule(['env'], 'prompt')\n");
-    assert_eq!(house.told(&["lint"]), (0, "2 rules, nothing to warn about\n".to_owned(), String::new()));
+    assert_eq!(
+        house.told(&["lint"]),
+        (0, "2 rules, nothing to warn about\n".to_owned(), String::new())
+    );
     let (code, out, _) = House::with("prefix_rule(['ls', '-l'])\n").told(&["lint"]);
     assert!(code == 0 && out.contains("note: `ls -l`"), "a note is no warning: {out}");
 }
@@ -193,7 +234,10 @@ fn a_hostile_file_is_bounded_and_explained() {
     let nested = format!("x = {}{}\n", "[".repeat(300_000), "]".repeat(300_000));
     let cases = [
         ("time", "x = 1 << 30000000\ny = [str(x) for _ in range(1000)]\n"),
-        ("loops", "def f():\n    for a in range(1000000):\n        for b in range(1000000):\n            pass\nf()\n"),
+        (
+            "loops",
+            "def f():\n    for a in range(1000000):\n        for b in range(1000000):\n            pass\nf()\n",
+        ),
         ("memory", "x = 'a' * (1 << 34)\n"),
         ("lists", "x = [[0] * 1000000 for _ in range(1000000)]\n"),
         ("nesting", &nested),

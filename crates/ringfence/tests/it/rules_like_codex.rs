@@ -37,7 +37,10 @@ fn run(program: &Path, words: &[&str], case: &Case, at: &Path) -> Output {
         command.arg("--rules").arg(file);
     }
     command.args(&case.command).current_dir(at.join("workspace")).env_clear();
-    command.env("HOME", at.join("home")).env("CODEX_HOME", at.join("home")).env("PATH", "/usr/bin:/bin");
+    command
+        .env("HOME", at.join("home"))
+        .env("CODEX_HOME", at.join("home"))
+        .env("PATH", "/usr/bin:/bin");
     command.output().unwrap()
 }
 
@@ -55,7 +58,12 @@ struct Tally {
     refused: AtomicUsize,
 }
 
-fn write_files(rng: &mut Rng, known: &mut Vec<Vec<String>>, at: &Path, number: u64) -> Vec<PathBuf> {
+fn write_files(
+    rng: &mut Rng,
+    known: &mut Vec<Vec<String>>,
+    at: &Path,
+    number: u64,
+) -> Vec<PathBuf> {
     let count = *rng.pick(&[1, 1, 1, 2, 3]);
     (0..count)
         .map(|file| {
@@ -75,11 +83,15 @@ fn compare(codex: &Path, case: &Case, at: &Path, seed: &str, tally: &Tally) {
     let same = theirs.stdout == ours.stdout && theirs.status.code() == ours.status.code();
     if !same {
         let told = |output: &Output| {
-            let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            let (out, err) =
+                (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
             format!("{:?}\n{out}{err}", output.status.code())
         };
-        let files: Vec<String> =
-            case.files.iter().map(|file| std::fs::read_to_string(file).unwrap_or_default()).collect();
+        let files: Vec<String> = case
+            .files
+            .iter()
+            .map(|file| std::fs::read_to_string(file).unwrap_or_default())
+            .collect();
         panic!(
             "{seed}: {:?} {:?}\n{}\n--- Codex: {}\n--- Ringfence: {}",
             case.options,
@@ -89,7 +101,8 @@ fn compare(codex: &Path, case: &Case, at: &Path, seed: &str, tally: &Tally) {
             told(&ours)
         );
     }
-    let count = match (ours.status.code(), ours.stdout.windows(8).any(|bytes| bytes == b"decision")) {
+    let count = match (ours.status.code(), ours.stdout.windows(8).any(|bytes| bytes == b"decision"))
+    {
         (Some(0), true) => &tally.matched,
         (Some(0), false) => &tally.unmatched,
         _ => &tally.refused,
@@ -130,11 +143,17 @@ fn rules_check_answers_as_codex_does() {
         }
     });
     println!("{} pairs alike: {tally:?}", pairs());
-    for (name, count) in
-        [("match", &tally.matched), ("match nothing", &tally.unmatched), ("are refused", &tally.refused)]
-    {
+    for (name, count) in [
+        ("match", &tally.matched),
+        ("match nothing", &tally.unmatched),
+        ("are refused", &tally.refused),
+    ] {
         let count = count.load(Ordering::Relaxed);
-        assert!(count * 10 >= pairs(), "only {count} of {} {name}: the corpus says too little", pairs());
+        assert!(
+            count * 10 >= pairs(),
+            "only {count} of {} {name}: the corpus says too little",
+            pairs()
+        );
     }
 }
 
@@ -149,7 +168,8 @@ fn rules_check_answers_as_codex_does_in_every_corner() {
         std::fs::write(&path, rules).unwrap();
         for command in *commands {
             for options in [vec![], vec!["--resolve-host-executables", "--pretty"]] {
-                let command = std::iter::once("--").chain(command.split('\0')).map(str::to_owned).collect();
+                let command =
+                    std::iter::once("--").chain(command.split('\0')).map(str::to_owned).collect();
                 let case = Case { files: vec![path.clone()], options, command };
                 compare(&codex, &case, scratch.path(), &format!("corner {number}"), &tally);
             }

@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 
 use crate::support::process::{marker, wait_for_death, with_argument};
 use crate::support::subset::assert_holds;
-use crate::support::{Approve, Client, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually};
+use crate::support::{
+    Approve, Client, DEADLINE, MODERN, Options, SESSIONS, Server, Transport, eventually,
+};
 
 /// Is denied something, and then ignores every request to end.
 const STUBBORN: &str = "unshare -r true; trap '' TERM; touch ready; while :; do sleep 0.05; done";
@@ -27,7 +29,10 @@ fn start(version: &'static str, arguments: Value) -> (Server, Client, String) {
 /// The record of the end names the denial and the execs, and those are listed one by one before it.
 #[track_caller]
 fn assert_reported(server: &Server, stop: &Value) {
-    assert_holds(json!({"denials": [{"kind": "syscall", "name": "unshare", "count": 1}], "report": null}), stop);
+    assert_holds(
+        json!({"denials": [{"kind": "syscall", "name": "unshare", "count": 1}], "report": null}),
+        stop,
+    );
     assert!(stop["execs"]["count"].as_u64() >= Some(4), "bash, unshare, touch and sleep: {stop}");
     assert_eq!(stop["execs"]["unlisted"], Value::Null, "{stop}");
     let listed = server.events("exec");
@@ -38,7 +43,8 @@ fn assert_reported(server: &Server, stop: &Value) {
 #[test]
 fn a_run_that_ignores_sigterm_until_its_deadline_is_on_record() {
     for version in [SESSIONS, MODERN] {
-        let (server, mut client, id) = start(version, json!({"command": STUBBORN, "timeout_ms": 800}));
+        let (server, mut client, id) =
+            start(version, json!({"command": STUBBORN, "timeout_ms": 800}));
         let message = client.wait(&id);
         let result = &message["result"]["structuredContent"];
         assert_holds(
@@ -79,7 +85,9 @@ fn what_lives_on_between_calls_is_on_record_when_the_server_ends() {
         assert_eq!(message["result"]["isError"], false, "{message}");
         client.hang_up();
         assert!(server.ended().success(), "{}", server.log());
-        let [stop] = &server.events("run.stop")[..] else { panic!("{tool}: {:#?}", server.audit()) };
+        let [stop] = &server.events("run.stop")[..] else {
+            panic!("{tool}: {:#?}", server.audit())
+        };
         assert_holds(json!({"status": "cancelled", "signal": 9}), stop);
         assert_reported(&server, stop);
     }
@@ -104,9 +112,13 @@ fn a_run_that_ignores_sigterm_when_the_server_ends_is_on_record() {
         }
         assert!(server.ended().success(), "{}", server.log());
         let stop = &server.stops(1)[0];
-        assert_holds(json!({"status": "cancelled", "cause": if by_signal { "shutdown" } else { "eof" }}), stop);
+        assert_holds(
+            json!({"status": "cancelled", "cause": if by_signal { "shutdown" } else { "eof" }}),
+            stop,
+        );
         assert_reported(&server, stop);
-        let events: Vec<Value> = server.audit().iter().map(|record| record["event"].clone()).collect();
+        let events: Vec<Value> =
+            server.audit().iter().map(|record| record["event"].clone()).collect();
         let at = |name: &str| events.iter().rposition(|event| event == name).unwrap();
         assert!(at("exec") < at("call.stop") && at("call.stop") < at("server.stop"), "{events:?}");
     }
@@ -115,12 +127,15 @@ fn a_run_that_ignores_sigterm_when_the_server_ends_is_on_record() {
 #[test]
 fn a_background_run_that_ignores_sigterm_is_on_record_however_it_ends() {
     for end in ["close", "eof", "shutdown"] {
-        let (mut server, mut client, id) = start(SESSIONS, json!({"command": STUBBORN, "yield_ms": 100}));
+        let (mut server, mut client, id) =
+            start(SESSIONS, json!({"command": STUBBORN, "yield_ms": 100}));
         let message = client.wait(&id);
         let result = &message["result"]["structuredContent"];
         assert_eq!(result["status"], "running", "{message}");
         match end {
-            "close" => drop(client.call("shell.session", json!({"op": "close", "id": result["exec_id"]}))),
+            "close" => {
+                drop(client.call("shell.session", json!({"op": "close", "id": result["exec_id"]})))
+            }
             "eof" => client.hang_up(),
             _ => server.signal(Signal::TERM),
         }
@@ -140,10 +155,14 @@ fn what_is_left_behind_is_on_record_too() {
     let mut server = options(Transport::Stdio).spawn();
     let mut client = server.connect(SESSIONS);
     let late = "trap '' TERM; touch up; exec >/dev/null 2>&1 </dev/null; until [ -e go ]; do sleep 0.01; done; unshare -r true; touch done; sleep 30";
-    let command = format!("(setsid bash -c \"{late}\" &) ; until [ -e up ]; do sleep 0.01; done; echo main");
+    let command =
+        format!("(setsid bash -c \"{late}\" &) ; until [ -e up ]; do sleep 0.01; done; echo main");
     let message = client.call("shell.exec", json!({"command": command}));
     let result = &message["result"]["structuredContent"];
-    assert_holds(json!({"status": "completed", "stdout": "main\n", "warnings": ["~outlived the command"]}), result);
+    assert_holds(
+        json!({"status": "completed", "stdout": "main\n", "warnings": ["~outlived the command"]}),
+        result,
+    );
     std::fs::write(server.workspace().join("go"), "").unwrap();
     let stop = &server.stops(1)[0];
     assert_holds(json!({"status": "completed", "report": "interim", "denials": null}), stop);
@@ -158,8 +177,11 @@ fn what_is_left_behind_is_on_record_too() {
 fn below(server: &Server, levels: usize) -> u32 {
     (0..levels).fold(server.pid(), |of, _| {
         let tasks = std::fs::read_dir(format!("/proc/{of}/task")).unwrap().flatten();
-        let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-        let all = lists.flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<u32>>());
+        let lists =
+            tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+        let all = lists.flat_map(|list| {
+            list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<u32>>()
+        });
         all.last().unwrap()
     })
 }
@@ -183,7 +205,10 @@ fn lose(levels: usize) -> (Server, Value) {
 fn a_lost_first_process_ends_its_run_with_a_whole_report() {
     let (server, message) = lose(3);
     let result = &message["result"]["structuredContent"];
-    assert_holds(json!({"status": "killed", "signal": 9, "sandbox": {"denials": [{"name": "unshare"}]}}), result);
+    assert_holds(
+        json!({"status": "killed", "signal": 9, "sandbox": {"denials": [{"name": "unshare"}]}}),
+        result,
+    );
     let stop = &server.stops(1)[0];
     assert_holds(
         json!({"status": "failed", "signal": 9, "denials": [{"name": "unshare"}], "execs": {"count": 3}, "report": null}),
@@ -196,7 +221,10 @@ fn a_lost_first_process_ends_its_run_with_a_whole_report() {
 fn a_lost_supervisor_is_a_missing_report_on_record() {
     for levels in [1, 2] {
         let (server, message) = lose(levels);
-        assert_eq!(message["result"]["structuredContent"]["error"]["reason"], "supervisor_lost", "{message}");
+        assert_eq!(
+            message["result"]["structuredContent"]["error"]["reason"], "supervisor_lost",
+            "{message}"
+        );
         let stop = &server.stops(1)[0];
         assert_holds(
             json!({"status": "failed", "error": "internal", "reason": "supervisor_lost", "report": "missing"}),

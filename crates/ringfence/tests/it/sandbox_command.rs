@@ -28,14 +28,25 @@ impl Sandbox {
         let mut command = ringfence(&scratch);
         if let Some((first, rest)) = through.split_first() {
             let binary = command.get_program().to_owned();
-            let env: Vec<_> =
-                command.get_envs().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned()))).collect();
+            let env: Vec<_> = command
+                .get_envs()
+                .filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())))
+                .collect();
             command = std::process::Command::new(first);
-            command.args(rest).arg(binary).env_clear().envs(env).current_dir(scratch.path().join("workspace"));
+            command
+                .args(rest)
+                .arg(binary)
+                .env_clear()
+                .envs(env)
+                .current_dir(scratch.path().join("workspace"));
         }
         command.args(["sandbox", "--profile", profile, "--root"]).arg(scratch.path().join("root"));
         command.arg("--config").arg(config).arg("--report").arg(scratch.path().join("report.json"));
-        command.args(["--", "bash", "-c", script]).stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+        command
+            .args(["--", "bash", "-c", script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .process_group(0);
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -57,7 +68,8 @@ impl Sandbox {
     }
 
     fn report(&self) -> Value {
-        serde_json::from_slice(&std::fs::read(self.scratch.path().join("report.json")).unwrap()).unwrap()
+        serde_json::from_slice(&std::fs::read(self.scratch.path().join("report.json")).unwrap())
+            .unwrap()
     }
 }
 
@@ -75,8 +87,9 @@ fn a_signal_is_passed_on_and_its_status_comes_back() {
     for profile in PROFILES {
         for (signal, name) in [(Signal::TERM, "TERM"), (Signal::INT, "INT"), (Signal::HUP, "HUP")] {
             // It handles the signal, takes its time, and ends with a status of its own.
-            let script =
-                format!("trap 'sleep 0.2; touch handled; exit 7' {name}; echo ready; while :; do sleep 0.02; done");
+            let script = format!(
+                "trap 'sleep 0.2; touch handled; exit 7' {name}; echo ready; while :; do sleep 0.02; done"
+            );
             let mut sandbox = Sandbox::start(&[], profile, &script);
             sandbox.signal(signal);
             assert_eq!(sandbox.code(), Some(7), "{profile} {name}");

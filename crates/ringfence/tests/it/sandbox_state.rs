@@ -45,7 +45,8 @@ fn call_with(client: &mut Client, state: &Value, tool: &str, arguments: Value) -
 }
 
 fn call(client: &mut Client, meta: &Value, tool: &str, arguments: Value) -> Value {
-    let id = client.start("tools/call", json!({"name": tool, "arguments": arguments, "_meta": meta}));
+    let id =
+        client.start("tools/call", json!({"name": tool, "arguments": arguments, "_meta": meta}));
     client.finish(id, tool, &arguments)["result"].clone()
 }
 
@@ -74,7 +75,10 @@ fn exit_code(result: &Value) -> i64 {
 #[track_caller]
 fn assert_reason(result: &Value, reason: &str) {
     assert_eq!(result["isError"], true, "{result:#}");
-    assert_holds(json!({"kind": "permission_denied", "reason": reason}), &result["structuredContent"]["error"]);
+    assert_holds(
+        json!({"kind": "permission_denied", "reason": reason}),
+        &result["structuredContent"]["error"],
+    );
 }
 
 /// Says it the way this generation does; what goes with each call is given back.
@@ -89,7 +93,12 @@ fn tell(client: &mut Client, fixture: &Value, state: &Value) -> Value {
             assert_eq!(push(client, state)["result"], json!({}));
             json!({})
         }
-        _ => fixture["keys"].as_array().unwrap().iter().map(|key| (key.as_str().unwrap(), state.clone())).collect(),
+        _ => fixture["keys"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|key| (key.as_str().unwrap(), state.clone()))
+            .collect(),
     }
 }
 
@@ -109,12 +118,16 @@ fn a_pushed_state_needs_no_jsonrpc_member() {
             |options| options,
             |server, client| {
                 let mut params = json!({});
-                for (id, policy) in [("req-42", &printed), ("req-43", &json!({"type": "read-only"}))] {
-                    params = client.dressed(UPDATE, with_handle(client, &json!({"sandboxPolicy": policy})));
+                for (id, policy) in
+                    [("req-42", &printed), ("req-43", &json!({"type": "read-only"}))]
+                {
+                    params = client
+                        .dressed(UPDATE, with_handle(client, &json!({"sandboxPolicy": policy})));
                     client.send(&json!({"id": id, "method": UPDATE, "params": params}));
                     assert_eq!(client.wait(id), json!({"jsonrpc": "2.0", "id": id, "result": {}}));
                 }
-                let refused = call(client, &json!({}), "file.write", json!({"path": "x", "content": "x"}));
+                let refused =
+                    call(client, &json!({}), "file.write", json!({"path": "x", "content": "x"}));
                 assert_reason(&refused, "client_read_only");
                 assert!(!server.workspace().join("x").exists());
                 // No other method, and no other version.
@@ -141,22 +154,42 @@ fn every_generation_of_the_state_narrows_on_every_transport() {
             |server, client| {
                 let workspace = server.workspace().display().to_string();
                 for (name, text) in GENERATIONS {
-                    let fixture: Value = serde_json::from_str(&text.replace("${WS}", &workspace)).unwrap();
+                    let fixture: Value =
+                        serde_json::from_str(&text.replace("${WS}", &workspace)).unwrap();
                     let write = json!({"path": "written", "content": name});
                     let meta = tell(client, &fixture, &fixture["read_only"]);
-                    let touched = call(client, &meta, "shell.exec", json!({"command": "touch made || exit 9"}));
+                    let touched = call(
+                        client,
+                        &meta,
+                        "shell.exec",
+                        json!({"command": "touch made || exit 9"}),
+                    );
                     assert_eq!(exit_code(&touched), 9, "{name}: {touched:#}");
-                    assert_eq!(touched["_meta"]["dev.ringfence/client_sandbox"]["mode"], "read-only", "{name}");
+                    assert_eq!(
+                        touched["_meta"]["dev.ringfence/client_sandbox"]["mode"], "read-only",
+                        "{name}"
+                    );
                     let refused = call(client, &meta, "file.write", write.clone());
                     assert_reason(&refused, "client_read_only");
                     let hint = refused["structuredContent"]["error"]["hint"].as_str().unwrap();
                     assert!(hint.contains("`read-only`"), "{name}: {hint}");
-                    assert!(!server.workspace().join("made").exists() && !server.workspace().join("written").exists());
+                    assert!(
+                        !server.workspace().join("made").exists()
+                            && !server.workspace().join("written").exists()
+                    );
 
                     let meta = tell(client, &fixture, &fixture["workspace_write"]);
                     let command = json!({"command": "touch made || exit 9"});
-                    assert_eq!(exit_code(&call(client, &meta, "shell.exec", command.clone())), 0, "{name}");
-                    assert_eq!(call(client, &meta, "file.write", write.clone())["isError"], false, "{name}");
+                    assert_eq!(
+                        exit_code(&call(client, &meta, "shell.exec", command.clone())),
+                        0,
+                        "{name}"
+                    );
+                    assert_eq!(
+                        call(client, &meta, "file.write", write.clone())["isError"],
+                        false,
+                        "{name}"
+                    );
                     std::fs::remove_file(server.workspace().join("made")).unwrap();
                     std::fs::remove_file(server.workspace().join("written")).unwrap();
 
@@ -174,7 +207,8 @@ fn both_capabilities_are_declared_in_both_eras() {
     for cell in crate::support::CELLS {
         let mut server = Options::new(cell.transport).spawn();
         let hello = server.client(cell.version).shake_hands();
-        let declared = json!({"codex/sandbox-state": {"version": "1.0.0"}, "codex/sandbox-state-meta": {}});
+        let declared =
+            json!({"codex/sandbox-state": {"version": "1.0.0"}, "codex/sandbox-state-meta": {}});
         assert_holds(declared, &hello["capabilities"]["experimental"]);
     }
 }
@@ -235,15 +269,32 @@ fn what_comes_with_a_call_counts_for_that_call_and_the_newer_form_before_the_old
             cell,
             |options| options,
             |server, client| {
-                assert_eq!(push(client, &json!({"sandboxPolicy": {"type": "read-only"}}))["result"], json!({}));
+                assert_eq!(
+                    push(client, &json!({"sandboxPolicy": {"type": "read-only"}}))["result"],
+                    json!({})
+                );
                 let write = json!({"sandboxPolicy": {"type": "workspace-write"}});
                 assert_eq!(exit_code(&run_with(client, &write, "touch one")), 0);
-                assert_eq!(exit_code(&client.call("shell.exec", json!({"command": "touch two"}))["result"]), 1);
+                assert_eq!(
+                    exit_code(
+                        &client.call("shell.exec", json!({"command": "touch two"}))["result"]
+                    ),
+                    1
+                );
                 let mut both = managed(&[special("root", "read")]);
                 both["sandboxPolicy"] = json!({"type": "danger-full-access"});
                 assert_eq!(exit_code(&run_with(client, &both, "touch three")), 1);
-                let differ = json!({"codex/sandbox-state": both, "codex/sandbox-state-meta": write});
-                assert_eq!(exit_code(&call(client, &differ, "shell.exec", json!({"command": "touch four"}))), 1);
+                let differ =
+                    json!({"codex/sandbox-state": both, "codex/sandbox-state-meta": write});
+                assert_eq!(
+                    exit_code(&call(
+                        client,
+                        &differ,
+                        "shell.exec",
+                        json!({"command": "touch four"})
+                    )),
+                    1
+                );
                 assert!(server.workspace().join("one").exists());
                 for name in ["two", "three", "four"] {
                     assert!(!server.workspace().join(name).exists(), "{name}");
@@ -259,8 +310,14 @@ fn a_state_belongs_to_its_session() {
         let mut server = Options::new(transport).spawn();
         let (mut narrow, mut wide) = (server.connect(SESSIONS), server.connect(SESSIONS));
         push(&mut narrow, &json!({"sandboxPolicy": {"type": "read-only"}}));
-        assert_eq!(exit_code(&narrow.call("shell.exec", json!({"command": "touch one"}))["result"]), 1);
-        assert_eq!(exit_code(&wide.call("shell.exec", json!({"command": "touch two"}))["result"]), 0);
+        assert_eq!(
+            exit_code(&narrow.call("shell.exec", json!({"command": "touch one"}))["result"]),
+            1
+        );
+        assert_eq!(
+            exit_code(&wide.call("shell.exec", json!({"command": "touch two"}))["result"]),
+            0
+        );
     }
 }
 
@@ -271,9 +328,13 @@ fn a_state_that_cannot_be_read_is_refused_and_the_session_is_read_only() {
             cell,
             |options| options,
             |server, client| {
-                for (at, bad) in [json!({}), json!({"sandboxPolicy": {"type": "new"}}), json!({"sandboxPolicy": 3})]
-                    .iter()
-                    .enumerate()
+                for (at, bad) in [
+                    json!({}),
+                    json!({"sandboxPolicy": {"type": "new"}}),
+                    json!({"sandboxPolicy": 3}),
+                ]
+                .iter()
+                .enumerate()
                 {
                     assert_eq!(
                         push(client, &json!({"sandboxPolicy": {"type": "workspace-write"}}))["result"],
@@ -285,22 +346,33 @@ fn a_state_that_cannot_be_read_is_refused_and_the_session_is_read_only() {
                         &answer["error"],
                     );
                     assert_eq!(
-                        exit_code(&client.call("shell.exec", json!({"command": format!("touch f{at}")}))["result"]),
+                        exit_code(
+                            &client.call("shell.exec", json!({"command": format!("touch f{at}")}))
+                                ["result"]
+                        ),
                         1
                     );
                 }
                 push(client, &json!({"sandboxPolicy": {"type": "workspace-write"}}));
-                let told = server.log.lock().unwrap().matches("sandbox state cannot be read").count();
+                let told =
+                    server.log.lock().unwrap().matches("sandbox state cannot be read").count();
                 let bad = with_handle(client, &json!({"sandboxPolicy": "bad"}));
                 client.notify(UPDATE, bad);
-                let refused = client.call("file.write", json!({"path": "f", "content": ""}))["result"].clone();
+                let refused =
+                    client.call("file.write", json!({"path": "f", "content": ""}))["result"]
+                        .clone();
                 assert_reason(&refused, "client_read_only");
                 let log = server.log.clone();
                 eventually(Duration::from_secs(5), "a line in the log", || {
                     log.lock().unwrap().matches("sandbox state cannot be read").count() > told
                 });
                 assert_reason(
-                    &call_with(client, &json!([]), "file.write", json!({"path": "f", "content": ""})),
+                    &call_with(
+                        client,
+                        &json!([]),
+                        "file.write",
+                        json!({"path": "f", "content": ""}),
+                    ),
                     "client_read_only",
                 );
             },
@@ -313,7 +385,10 @@ fn without_a_session_a_pushed_state_is_refused() {
     let mut server = Options::new(Transport::Http).spawn();
     let mut client = server.connect("2026-07-28");
     let answer = client.request(UPDATE, json!({"sandboxPolicy": {"type": "read-only"}}));
-    assert_holds(json!({"data": {"kind": "invalid_request", "reason": "no_session"}}), &answer["error"]);
+    assert_holds(
+        json!({"data": {"kind": "invalid_request", "reason": "no_session"}}),
+        &answer["error"],
+    );
 }
 
 /// What each run may write is its own: the next one may have more again, and /tmp and HOME are the session's.
@@ -359,7 +434,10 @@ fn parts_of_the_workspace_can_be_all_that_is_writable() {
                 ]);
                 let script = "for at in . docs src src/generated src/generated/keep; do touch $at/made 2>/dev/null && echo $at; done";
                 let result = run_with(client, &state, script);
-                assert_eq!(result["structuredContent"]["stdout"], "src\nsrc/generated/keep\n", "{result:#}");
+                assert_eq!(
+                    result["structuredContent"]["stdout"], "src\nsrc/generated/keep\n",
+                    "{result:#}"
+                );
                 assert_holds(
                     json!({"workspace": "parts", "ignored": ["~/opt/elsewhere"]}),
                     &result["_meta"]["dev.ringfence/client_sandbox"],
@@ -372,7 +450,12 @@ fn parts_of_the_workspace_can_be_all_that_is_writable() {
                     ("src/generated/made", true),
                     ("src/generated/keep/deep/made", false),
                 ] {
-                    let result = call_with(client, &state, "file.write", json!({"path": path, "content": "x"}));
+                    let result = call_with(
+                        client,
+                        &state,
+                        "file.write",
+                        json!({"path": path, "content": "x"}),
+                    );
                     assert_eq!(result["isError"], refused, "{path}: {result:#}");
                     assert!(!(server.workspace().join(path).exists() && refused), "{path}");
                     if refused {
@@ -390,14 +473,22 @@ fn the_repository_is_read_only_under_a_clients_sandbox() {
     let mut server = Options::new(Transport::Stdio).spawn();
     let git = |args: &[&str]| {
         assert!(
-            std::process::Command::new("git").args(args).current_dir(server.workspace()).status().unwrap().success()
+            std::process::Command::new("git")
+                .args(args)
+                .current_dir(server.workspace())
+                .status()
+                .unwrap()
+                .success()
         )
     };
     git(&["init", "-q"]);
     let mut client = server.connect(SESSIONS);
     let state = json!({"sandboxPolicy": {"type": "workspace-write"}});
-    let result =
-        run_with(&mut client, &state, "git status --short; touch .git/index.lock && echo wrote; touch file && echo ok");
+    let result = run_with(
+        &mut client,
+        &state,
+        "git status --short; touch .git/index.lock && echo wrote; touch file && echo ok",
+    );
     assert_eq!(result["structuredContent"]["stdout"], "ok\n", "{result:#}");
     assert_reason(
         &call_with(&mut client, &state, "file.write", json!({"path": ".git/x", "content": ""})),
@@ -431,10 +522,13 @@ fn what_the_client_denies_is_neither_read_nor_written() {
                 for name in ["secret/key", "deep/er/.env", ".env", "plain"] {
                     std::fs::write(at.join(name), "hunter2").unwrap();
                 }
-                let pattern =
-                    json!({"path": {"type": "glob_pattern", "pattern": at.join("**/*.env")}, "access": "deny"});
-                let state =
-                    managed(&[special("root", "read"), entry(&at, "write"), entry(at.join("secret"), "deny"), pattern]);
+                let pattern = json!({"path": {"type": "glob_pattern", "pattern": at.join("**/*.env")}, "access": "deny"});
+                let state = managed(&[
+                    special("root", "read"),
+                    entry(&at, "write"),
+                    entry(at.join("secret"), "deny"),
+                    pattern,
+                ]);
                 let result = run_with(
                     client,
                     &state,
@@ -442,17 +536,34 @@ fn what_the_client_denies_is_neither_read_nor_written() {
                 );
                 let said = result["structuredContent"]["stdout"].as_str().unwrap();
                 assert_eq!(said.matches("hunter2").count(), 1, "{result:#}");
-                assert!(at.join(".env").exists() && at.join("secret/key").exists() && at.join("deep/er/.env").exists());
+                assert!(
+                    at.join(".env").exists()
+                        && at.join("secret/key").exists()
+                        && at.join("deep/er/.env").exists()
+                );
                 // A file that comes later has the name all the same.
                 std::fs::write(at.join("later.env"), "hunter2").unwrap();
-                for path in ["secret/key", ".env", "deep/er/.env", "later.env", "secret/new", "new.env"] {
-                    assert_reason(&call_with(client, &state, "file.read", json!({"path": path})), "client_denied");
+                for path in
+                    ["secret/key", ".env", "deep/er/.env", "later.env", "secret/new", "new.env"]
+                {
                     assert_reason(
-                        &call_with(client, &state, "file.write", json!({"path": path, "content": ""})),
+                        &call_with(client, &state, "file.read", json!({"path": path})),
+                        "client_denied",
+                    );
+                    assert_reason(
+                        &call_with(
+                            client,
+                            &state,
+                            "file.write",
+                            json!({"path": path, "content": ""}),
+                        ),
                         "client_denied",
                     );
                 }
-                assert_eq!(call_with(client, &state, "file.read", json!({"path": "plain"}))["isError"], false);
+                assert_eq!(
+                    call_with(client, &state, "file.read", json!({"path": "plain"}))["isError"],
+                    false
+                );
                 std::fs::remove_file(at.join("later.env")).unwrap();
             },
         );
@@ -471,13 +582,19 @@ fn reads_that_the_client_does_not_allow_see_nothing() {
         "for at in {}; do ls -A $at 2>/dev/null; done; cat /etc/passwd > /dev/null && echo system; echo x > made && cat made; echo y > ~/f && cat ~/f; echo z > /var/tmp/f && cat /var/tmp/f",
         places.join(" ")
     );
-    let seen = run_with(&mut client, &managed(&[special("root", "read"), special("project_roots", "write")]), &script);
+    let seen = run_with(
+        &mut client,
+        &managed(&[special("root", "read"), special("project_roots", "write")]),
+        &script,
+    );
     assert!(seen["structuredContent"]["stdout"].as_str().unwrap().lines().count() > 4, "{seen:#}");
     let state = managed(&[special("minimal", "read"), special("project_roots", "write")]);
     let result = run_with(&mut client, &state, &script);
     assert_eq!(result["structuredContent"]["stdout"], "system\nx\ny\nz\n", "{result:#}");
     let elsewhere = managed(&[special("minimal", "read"), entry("/opt", "write")]);
-    for (tool, arguments) in [("shell.exec", json!({"command": "true"})), ("file.read", json!({"path": "made"}))] {
+    for (tool, arguments) in
+        [("shell.exec", json!({"command": "true"})), ("file.read", json!({"path": "made"}))]
+    {
         assert_reason(&call_with(&mut client, &elsewhere, tool, arguments), "client_denied");
     }
     // A place that is denied around the workspace, which is not.
@@ -502,16 +619,23 @@ fn other_writable_places_are_narrowed_as_well() {
         .config(&format!("[sandbox]\nwritable = [{:?}]", data.display().to_string()))
         .spawn();
     let mut client = server.connect(SESSIONS);
-    let script =
-        format!("cd {}; touch a && echo a; chmod 777 . && echo mode; touch sub/b && echo b; true", data.display());
-    let stdout =
-        |client: &mut Client, state: &Value| run_with(client, state, &script)["structuredContent"]["stdout"].clone();
-    let excluding = json!({"sandboxPolicy": {"type": "workspace-write", "exclude_slash_tmp": true}});
+    let script = format!(
+        "cd {}; touch a && echo a; chmod 777 . && echo mode; touch sub/b && echo b; true",
+        data.display()
+    );
+    let stdout = |client: &mut Client, state: &Value| {
+        run_with(client, state, &script)["structuredContent"]["stdout"].clone()
+    };
+    let excluding =
+        json!({"sandboxPolicy": {"type": "workspace-write", "exclude_slash_tmp": true}});
     assert_eq!(stdout(&mut client, &excluding), "");
-    let part = managed(&[special("root", "read"), special("project_roots", "write"), entry(data.join("sub"), "write")]);
+    let part = managed(&[
+        special("root", "read"),
+        special("project_roots", "write"),
+        entry(data.join("sub"), "write"),
+    ]);
     assert_eq!(stdout(&mut client, &part), "b\n");
-    let whole =
-        json!({"sandboxPolicy": {"type": "workspace-write", "exclude_slash_tmp": true, "writable_roots": [data]}});
+    let whole = json!({"sandboxPolicy": {"type": "workspace-write", "exclude_slash_tmp": true, "writable_roots": [data]}});
     assert_eq!(stdout(&mut client, &whole), "a\nmode\nb\n");
 }
 
@@ -528,13 +652,16 @@ fn a_network_that_the_client_takes_away_is_gone() {
     let script = format!(
         "(exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && echo reached; echo ${{http_proxy:-none}} | cut -c1-4"
     );
-    for (config, before) in
-        [("allow_network = true", "reached\nnone\n"), ("allow_domains = [\"example.org\"]", "http\n")]
-    {
-        let mut server = Options::new(Transport::Stdio).config(&format!("[sandbox]\n{config}")).spawn();
+    for (config, before) in [
+        ("allow_network = true", "reached\nnone\n"),
+        ("allow_domains = [\"example.org\"]", "http\n"),
+    ] {
+        let mut server =
+            Options::new(Transport::Stdio).config(&format!("[sandbox]\n{config}")).spawn();
         let mut client = server.connect(SESSIONS);
         for (network, said, called) in [(true, before, "*"), (false, "none\n", "off")] {
-            let state = json!({"sandboxPolicy": {"type": "workspace-write", "network_access": network}});
+            let state =
+                json!({"sandboxPolicy": {"type": "workspace-write", "network_access": network}});
             let result = run_with(&mut client, &state, &script);
             assert_eq!(result["structuredContent"]["stdout"], said, "{config}: {result:#}");
             assert_holds(json!(called), &result["structuredContent"]["sandbox"]["network"]);
@@ -542,7 +669,8 @@ fn a_network_that_the_client_takes_away_is_gone() {
     }
     let mut server = Options::new(Transport::Stdio).spawn();
     let mut client = server.connect(SESSIONS);
-    let given = run_with(&mut client, &json!({"sandboxPolicy": {"type": "danger-full-access"}}), &script);
+    let given =
+        run_with(&mut client, &json!({"sandboxPolicy": {"type": "danger-full-access"}}), &script);
     assert_eq!(given["structuredContent"]["stdout"], "none\n", "a client gives no network");
 }
 
@@ -589,11 +717,17 @@ for name, way in [
     let workspace = server.workspace().to_owned();
     std::fs::write(workspace.join("serve.py"), SERVE).unwrap();
     std::fs::write(workspace.join("reach.py"), REACH).unwrap();
-    rustix::fs::mkfifoat(rustix::fs::CWD, workspace.join("wait"), rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+    rustix::fs::mkfifoat(
+        rustix::fs::CWD,
+        workspace.join("wait"),
+        rustix::fs::Mode::from_raw_mode(0o600),
+    )
+    .unwrap();
     let wide = client.start_call("shell.exec", &json!({"command": "python3 serve.py"}));
     eventually(Duration::from_secs(60), "it serves", || workspace.join("ready").exists());
     let reach = "python3 reach.py";
-    let all = client.call("shell.exec", json!({"command": reach}))["result"]["structuredContent"].clone();
+    let all =
+        client.call("shell.exec", json!({"command": reach}))["result"]["structuredContent"].clone();
     assert_eq!(all["stdout"].as_str().unwrap().matches("reached").count(), 7, "{all:#}");
     let states = [
         managed(&[special("root", "read")]),
@@ -613,8 +747,7 @@ for name, way in [
     assert_eq!(exit_code(&client.wait(&wide)["result"]), 0, "the wider run lives on");
 }
 
-const WORKSPACE_WRITE: &str =
-    r#"{"sandboxPolicy": {"type": "workspace-write", "writable_roots": [], "network_access": false}}"#;
+const WORKSPACE_WRITE: &str = r#"{"sandboxPolicy": {"type": "workspace-write", "writable_roots": [], "network_access": false}}"#;
 
 /// What stands in for a missing `.git` while something runs is not the client's business: its word decides.
 #[test]
@@ -623,8 +756,12 @@ fn calls_under_the_same_word_have_one_sandbox_whatever_runs_meanwhile() {
     let mut client = server.connect(SESSIONS);
     let state: Value = serde_json::from_str(WORKSPACE_WRITE).unwrap();
     let serve = "echo mine > /tmp/left; exec python3 -m http.server --bind 127.0.0.1 7071";
-    let begun = call_with(&mut client, &state, "shell.exec", json!({"command": serve, "yield_ms": 1}));
-    let id = begun["structuredContent"]["exec_id"].as_str().unwrap_or_else(|| panic!("{begun:#}")).to_owned();
+    let begun =
+        call_with(&mut client, &state, "shell.exec", json!({"command": serve, "yield_ms": 1}));
+    let id = begun["structuredContent"]["exec_id"]
+        .as_str()
+        .unwrap_or_else(|| panic!("{begun:#}"))
+        .to_owned();
     let fetch = "python3 -c 'import time, urllib.request\nfor left in range(600, 0, -1):\n try: print(urllib.request.urlopen(\"http://127.0.0.1:7071/\").status); break\n except OSError:\n  if left == 1: raise\n  time.sleep(0.05)'; cat /tmp/left";
     let found = run_with(&mut client, &state, fetch);
     assert_holds(json!({"stdout": "200\nmine\n"}), &found["structuredContent"]);
@@ -635,7 +772,10 @@ fn calls_under_the_same_word_have_one_sandbox_whatever_runs_meanwhile() {
     assert_reason(&refused, "client_sandbox");
     let read = call_with(&mut client, &state, "shell.session", session("read"));
     assert_holds(json!({"status": "running"}), &read["structuredContent"]);
-    assert_eq!(call_with(&mut client, &state, "shell.session", session("signal"))["isError"], false);
+    assert_eq!(
+        call_with(&mut client, &state, "shell.session", session("signal"))["isError"],
+        false
+    );
 }
 
 /// Who may not write the workspace leaves nothing that a wider run would execute.
@@ -644,7 +784,10 @@ fn a_call_that_only_reads_has_a_home_of_its_own() {
     let mut server = Options::new(Transport::Stdio).spawn();
     let mut client = server.connect(SESSIONS);
     let read_only = managed(&[special("root", "read")]);
-    assert_eq!(exit_code(&run_with(&mut client, &read_only, "echo mine > ~/planted && cat ~/planted")), 0);
+    assert_eq!(
+        exit_code(&run_with(&mut client, &read_only, "echo mine > ~/planted && cat ~/planted")),
+        0
+    );
     let seen = client.call("shell.exec", json!({"command": "cat ~/planted"}));
     assert_eq!(exit_code(&seen["result"]), 1);
     let writes: Value = serde_json::from_str(WORKSPACE_WRITE).unwrap();
@@ -659,7 +802,8 @@ fn pages_of_wider_calls_are_not_a_narrowed_calls() {
     let mut server = Options::new(Transport::Stdio).args(&["--tools", "all"]).spawn();
     let mut client = server.connect(SESSIONS);
     std::fs::write(server.workspace().join("index.html"), "<title>wide page</title>").unwrap();
-    let serve = json!({"command": "exec python3 -m http.server --bind 127.0.0.1 7072", "yield_ms": 1});
+    let serve =
+        json!({"command": "exec python3 -m http.server --bind 127.0.0.1 7072", "yield_ms": 1});
     client.call("shell.exec", serve.clone());
     let open = json!({"url": "http://127.0.0.1:7072/"});
     let mut opened = Value::Null;
@@ -683,8 +827,9 @@ fn pages_of_wider_calls_are_not_a_narrowed_calls() {
 
 #[test]
 fn no_state_widens_what_the_operator_allows() {
-    let mut server =
-        Options::new(Transport::Stdio).config("[sandbox]\nprotect = [\"locked\"]\nhide = [\"secret\"]").spawn();
+    let mut server = Options::new(Transport::Stdio)
+        .config("[sandbox]\nprotect = [\"locked\"]\nhide = [\"secret\"]")
+        .spawn();
     for name in ["locked", "secret", ".codex"] {
         std::fs::create_dir_all(server.workspace().join(name)).unwrap();
         std::fs::write(server.workspace().join(name).join("file"), "hunter2").unwrap();
@@ -710,7 +855,8 @@ fn no_state_widens_what_the_operator_allows() {
         assert_eq!(result["structuredContent"]["stdout"], "", "{state:#} {result:#}");
         for path in ["locked/x", "secret/x", ".codex/x"] {
             assert_eq!(
-                call_with(&mut client, &state, "file.write", json!({"path": path, "content": ""}))["isError"],
+                call_with(&mut client, &state, "file.write", json!({"path": path, "content": ""}))
+                    ["isError"],
                 true
             );
         }
@@ -723,7 +869,9 @@ fn a_link_in_place_of_a_part_opens_nothing() {
     let mut server: Server = Options::new(Transport::Stdio).spawn();
     std::fs::create_dir_all(server.workspace().join("src")).unwrap();
     let mut client = server.connect(SESSIONS);
-    let prepared = client.call("shell.exec", json!({"command": "mv src old && ln -s . src"}))["result"].clone();
+    let prepared =
+        client.call("shell.exec", json!({"command": "mv src old && ln -s . src"}))["result"]
+            .clone();
     assert_eq!(exit_code(&prepared), 0);
     let state = managed(&[special("root", "read"), entry(server.workspace().join("src"), "write")]);
     let result = run_with(&mut client, &state, "touch made src/made old/made && echo wrote; true");
@@ -737,10 +885,15 @@ fn a_link_in_place_of_a_part_opens_nothing() {
 /// Landlock alone cannot take a part out of what is writable, nor hide anything.
 #[test]
 fn without_namespaces_writing_is_narrowed_and_what_cannot_be_kept_is_said() {
-    let mut server = Options::new(Transport::Stdio).config("sandbox.profile = \"contained\"").spawn();
+    let mut server =
+        Options::new(Transport::Stdio).config("sandbox.profile = \"contained\"").spawn();
     std::fs::create_dir_all(server.workspace().join("sub")).unwrap();
     let mut client = server.connect(SESSIONS);
-    let result = run_with(&mut client, &json!({"sandboxPolicy": {"type": "read-only"}}), "touch made sub/made");
+    let result = run_with(
+        &mut client,
+        &json!({"sandboxPolicy": {"type": "read-only"}}),
+        "touch made sub/made",
+    );
     assert_eq!(exit_code(&result), 1, "{result:#}");
     let part = managed(&[special("root", "read"), entry(server.workspace().join("sub"), "write")]);
     let result = run_with(&mut client, &part, "touch sub/made && ! touch made");
@@ -751,7 +904,8 @@ fn without_namespaces_writing_is_narrowed_and_what_cannot_be_kept_is_said() {
         json!(["~cannot keep parts of a writable directory read-only"]),
         &result["structuredContent"]["warnings"],
     );
-    let denied = managed(&[special("root", "write"), entry(server.workspace().join("sub"), "deny")]);
+    let denied =
+        managed(&[special("root", "write"), entry(server.workspace().join("sub"), "deny")]);
     assert_reason(&run_with(&mut client, &denied, "touch made"), "client_sandbox");
     assert_reason(
         &run_with(&mut client, &managed(&[special("project_roots", "write")]), "touch made"),

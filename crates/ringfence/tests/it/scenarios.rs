@@ -48,7 +48,9 @@ fn parse(text: &str) -> Vec<Step> {
 
 fn run(name: &str, text: &str) {
     let steps = parse(text);
-    let of = |word: &str| steps.iter().filter(|step| step.word == word).map(|step| step.rest.as_str()).collect();
+    let of = |word: &str| {
+        steps.iter().filter(|step| step.word == word).map(|step| step.rest.as_str()).collect()
+    };
     let config: Vec<&str> = of("config");
     let client: Vec<&str> = of("client");
     for cell in CELLS {
@@ -76,10 +78,9 @@ struct Scene {
 
 impl Scene {
     fn take(&mut self, step: &Step) -> Result<(), String> {
-        let rest = self
-            .saved
-            .iter()
-            .fold(step.rest.clone(), |text, (name, value)| text.replace(&format!("${{{name}}}"), value));
+        let rest = self.saved.iter().fold(step.rest.clone(), |text, (name, value)| {
+            text.replace(&format!("${{{name}}}"), value)
+        });
         let json = |text: &str| -> Result<Value, String> {
             if text.is_empty() {
                 Ok(json!({}))
@@ -106,11 +107,13 @@ impl Scene {
             }
             "save" => {
                 let found = self.last.pointer(second).and_then(Value::as_str);
-                let found = found.ok_or_else(|| format!("nothing at {second} in {:#}", self.last))?;
+                let found =
+                    found.ok_or_else(|| format!("nothing at {second} in {:#}", self.last))?;
                 self.saved.insert(first.to_owned(), found.to_owned());
             }
             "file" => {
-                let text = std::fs::read_to_string(self.server.workspace().join(first)).map_err(|e| e.to_string())?;
+                let text = std::fs::read_to_string(self.server.workspace().join(first))
+                    .map_err(|e| e.to_string())?;
                 if json(second)? != text {
                     return Err(format!("{first} holds {text:?}"));
                 }
@@ -176,15 +179,22 @@ scenarios! {
 /// The keys of `_meta` that each listed tool carries, and the table of the handshake, on each transport.
 #[test]
 fn every_tool_carries_its_metadata_on_every_transport() {
-    let per_tool = ["version", "permission", "requires_approval", "sandbox_profile", "default_timeout_ms"];
-    let per_tool = [&per_tool[..], &["allows_streaming", "side_effects", "session_defaults"]].concat();
+    let per_tool =
+        ["version", "permission", "requires_approval", "sandbox_profile", "default_timeout_ms"];
+    let per_tool =
+        [&per_tool[..], &["allows_streaming", "side_effects", "session_defaults"]].concat();
     for cell in CELLS {
         let mut server = Options::new(cell.transport).spawn();
         let mut client = server.client(cell.version);
         let hello = client.shake_hands();
-        let table = hello["_meta"]["dev.ringfence/tools"].as_array().expect("the table of tools").clone();
-        let listed = client.request("tools/list", json!({}))["result"]["tools"].as_array().unwrap().clone();
-        let known = client.request("mcp.capabilities", json!({}))["result"]["tools"].as_array().unwrap().clone();
+        let table =
+            hello["_meta"]["dev.ringfence/tools"].as_array().expect("the table of tools").clone();
+        let listed =
+            client.request("tools/list", json!({}))["result"]["tools"].as_array().unwrap().clone();
+        let known = client.request("mcp.capabilities", json!({}))["result"]["tools"]
+            .as_array()
+            .unwrap()
+            .clone();
         assert!(!listed.is_empty());
         assert_eq!(listed.len(), table.len());
         assert_eq!(listed.len(), known.len());
@@ -220,7 +230,12 @@ fn the_list_is_the_same_for_everybody() {
                 assert_eq!(*cwd, server.workspace().to_str().unwrap());
                 *cwd = Value::Null;
             }
-            assert_eq!(seen.borrow_mut().get_or_insert_with(|| list.clone()), &list, "{}", client.at());
+            assert_eq!(
+                seen.borrow_mut().get_or_insert_with(|| list.clone()),
+                &list,
+                "{}",
+                client.at()
+            );
         },
     );
 }

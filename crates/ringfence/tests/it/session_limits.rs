@@ -38,7 +38,10 @@ const LONG: &str = "head -c 1100000 /dev/zero | tr '\\0' x";
 
 fn store(client: &mut Client) -> String {
     let message = client.call("shell.exec", json!({ "command": LONG }));
-    message["result"]["structuredContent"]["output"].as_str().unwrap_or_else(|| panic!("{message}")).to_owned()
+    message["result"]["structuredContent"]["output"]
+        .as_str()
+        .unwrap_or_else(|| panic!("{message}"))
+        .to_owned()
 }
 
 fn read(client: &mut Client, handle: &str) -> Value {
@@ -54,13 +57,22 @@ fn the_oldest_stored_outputs_are_dropped_and_their_handles_say_so() {
     for handle in dropped {
         let reply = read(&mut client, handle);
         let error = &reply["structuredContent"]["error"];
-        assert_holds(json!({"kind": "not_found", "reason": "output_dropped", "message": "*", "hint": "*"}), error);
+        assert_holds(
+            json!({"kind": "not_found", "reason": "output_dropped", "message": "*", "hint": "*"}),
+            error,
+        );
     }
     for handle in kept {
         let reply = read(&mut client, handle);
-        assert!(reply["content"][0]["text"].as_str().is_some_and(|text| text.contains("xxxx")), "{reply}");
+        assert!(
+            reply["content"][0]["text"].as_str().is_some_and(|text| text.contains("xxxx")),
+            "{reply}"
+        );
     }
-    let sessions = std::fs::read_dir(server.root().join("outputs")).unwrap().map(|entry| entry.unwrap().path());
-    let files = sessions.filter(|path| path.is_dir()).flat_map(|dir| std::fs::read_dir(dir).unwrap());
+    let sessions = std::fs::read_dir(server.root().join("outputs"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let files =
+        sessions.filter(|path| path.is_dir()).flat_map(|dir| std::fs::read_dir(dir).unwrap());
     assert_eq!(files.map(|file| file.unwrap().metadata().unwrap().len()).sum::<u64>(), 16 << 20);
 }

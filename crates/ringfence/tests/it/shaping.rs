@@ -7,8 +7,7 @@ use crate::support::{Client, Options, SESSIONS, Server, Transport, on_every_tran
 
 const UPDATE: &str = "ringfence/session/update";
 const SHOW: &str = "[mcp.show]\ncommand = \"sh\"\nargs = [\"-c\", \"pwd; echo $MODE $TOKEN_X\"]\nenv = { MODE = \"entry\" }\nrequires_approval = false\n";
-const LETS: &str =
-    "[session]\ncwd_override = true\nenv_overrides = [\"MODE\", \"X_*\", \"TOKEN_X\", \"PATH\", \"LD_*\", \"GIT_*\"]\n";
+const LETS: &str = "[session]\ncwd_override = true\nenv_overrides = [\"MODE\", \"X_*\", \"TOKEN_X\", \"PATH\", \"LD_*\", \"GIT_*\"]\n";
 
 fn lets(options: Options) -> Options {
     options.config(LETS).config(SHOW)
@@ -38,18 +37,23 @@ fn nothing_can_be_set_unless_the_operator_lists_it() {
         |options| options.config(SHOW),
         |server, client| {
             shown(client, server, None);
-            for (params, what) in
-                [(json!({"cwd_override": "."}), "cwd_override"), (json!({"env_overrides": {"MODE": "x"}}), "MODE")]
-            {
+            for (params, what) in [
+                (json!({"cwd_override": "."}), "cwd_override"),
+                (json!({"env_overrides": {"MODE": "x"}}), "MODE"),
+            ] {
                 let refused = client.request(UPDATE, params);
                 assert_holds(
                     json!({"kind": "permission_denied", "reason": "override_not_allowed"}),
                     &refused["error"]["data"],
                 );
-                assert!(refused["error"]["message"].as_str().unwrap().contains(what), "{refused:#}");
+                assert!(
+                    refused["error"]["message"].as_str().unwrap().contains(what),
+                    "{refused:#}"
+                );
             }
             let meta = json!({"dev.ringfence/env_overrides": {"MODE": "x"}});
-            let id = client.start("tools/call", json!({"name": "show", "arguments": {}, "_meta": meta}));
+            let id =
+                client.start("tools/call", json!({"name": "show", "arguments": {}, "_meta": meta}));
             let message = client.wait(&id);
             assert_eq!(
                 message["result"]["structuredContent"]["error"]["reason"], "override_not_allowed",
@@ -65,8 +69,10 @@ fn a_session_is_shaped_and_only_that_one() {
     on_every_transport(lets, |server, client| {
         std::fs::create_dir_all(server.workspace().join("sub/deep")).unwrap();
         assert_eq!(shown(client, server, None), "W entry");
-        let answer =
-            client.request(UPDATE, json!({"cwd_override": "sub", "env_overrides": {"MODE": "session", "X_1": "1"}}));
+        let answer = client.request(
+            UPDATE,
+            json!({"cwd_override": "sub", "env_overrides": {"MODE": "session", "X_1": "1"}}),
+        );
         assert_eq!(answer["result"]["env_overrides"], json!(["MODE", "X_1"]), "{answer:#}");
         assert_eq!(answer["result"]["cwd_override"], "sub");
         assert_eq!(shown(client, server, None), "W/sub session");
@@ -76,14 +82,22 @@ fn a_session_is_shaped_and_only_that_one() {
         assert_eq!(shown(client, server, None), "W/sub session");
         // Our own commands start there as well.
         let message = client.call("shell.exec", json!({"command": "basename $PWD; echo $MODE"}));
-        assert_eq!(message["result"]["structuredContent"]["stdout"], "sub\nsession\n", "{message:#}");
+        assert_eq!(
+            message["result"]["structuredContent"]["stdout"], "sub\nsession\n",
+            "{message:#}"
+        );
         assert_holds(
             json!({"cwd_override": "sub", "env_overrides": ["MODE", "X_1"]}),
             &message["result"]["_meta"]["dev.ringfence/overrides"],
         );
         // It is shown before anybody calls.
         let list = client.request("tools/list", json!({}));
-        let tool = list["result"]["tools"].as_array().unwrap().iter().find(|tool| tool["name"] == "show").unwrap();
+        let tool = list["result"]["tools"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|tool| tool["name"] == "show")
+            .unwrap();
         let defaults = &tool["_meta"]["dev.ringfence/session_defaults"];
         assert_holds(json!({"overrides": true, "env": {"MODE": "session", "X_1": "1"}}), defaults);
         assert!(defaults["cwd"].as_str().unwrap().ends_with("/sub"), "{defaults}");
@@ -123,7 +137,10 @@ fn it_never_leaves_the_workspace_and_never_loads_code() {
             json!({"env_overrides": {"X_1": 1}}),
         ] {
             let refused = client.request(UPDATE, params.clone());
-            assert_eq!(refused["error"]["data"]["kind"], "invalid_arguments", "{params}: {refused:#}");
+            assert_eq!(
+                refused["error"]["data"]["kind"], "invalid_arguments",
+                "{params}: {refused:#}"
+            );
         }
         // An update is taken whole or not at all.
         client.request(UPDATE, json!({"env_overrides": {"MODE": "x"}, "cwd_override": ".."}));
@@ -137,8 +154,7 @@ fn headers_count_for_their_request() {
     std::fs::create_dir(server.workspace().join("sub")).unwrap();
     let client = server.connect(SESSIONS);
     let call = |headers: &[(&str, &str)]| {
-        let message =
-            json!({"jsonrpc": "2.0", "id": "h", "method": "tools/call", "params": {"name": "show", "arguments": {}}});
+        let message = json!({"jsonrpc": "2.0", "id": "h", "method": "tools/call", "params": {"name": "show", "arguments": {}}});
         let mut request = client.post_request(message.to_string().as_bytes(), Some(&message));
         for (name, value) in headers {
             request = request.header(name, value);
@@ -146,7 +162,10 @@ fn headers_count_for_their_request() {
         request.fetch(server.address()).message()["result"]["structuredContent"].clone()
     };
     let out = |answer: &Value| answer["stdout"].as_str().unwrap_or_default().trim_end().to_owned();
-    let shaped = call(&[("Ringfence-Cwd-Override", "sub"), ("Ringfence-Env-Overrides", "{\"MODE\": \"header\"}")]);
+    let shaped = call(&[
+        ("Ringfence-Cwd-Override", "sub"),
+        ("Ringfence-Env-Overrides", "{\"MODE\": \"header\"}"),
+    ]);
     assert!(out(&shaped).ends_with("/sub\nheader"), "{shaped:#}");
     assert!(out(&call(&[])).ends_with("/workspace\nentry"));
     for (header, value, reason) in [
@@ -169,11 +188,15 @@ fn prompts_and_the_log_say_what_was_chosen_and_no_secret() {
         "hunter2-hunter2",
     );
     let mut client = server.connect(SESSIONS);
-    let answer = client.request(UPDATE, json!({"env_overrides": {"MY_TOKEN": value, "STAGE": "blue"}}));
+    let answer =
+        client.request(UPDATE, json!({"env_overrides": {"MY_TOKEN": value, "STAGE": "blue"}}));
     assert!(!answer.to_string().contains(value));
     let message = client.call("asks", json!({}));
     let text = client.questions[0]["message"].as_str().unwrap();
-    assert!(text.contains("STAGE=blue") && text.contains("MY_TOKEN (set)") && !text.contains(value), "{text}");
+    assert!(
+        text.contains("STAGE=blue") && text.contains("MY_TOKEN (set)") && !text.contains(value),
+        "{text}"
+    );
     assert!(!message.to_string().contains(value) && !server.log().contains(value));
     let stop = &server.stops(1)[0];
     assert_eq!(stop["overrides"]["env_overrides"], json!(["MY_TOKEN", "STAGE"]), "{stop:#}");

@@ -28,8 +28,7 @@ fn an_agent_that_must_see_one_shell_sees_one_with_the_known_schema() {
             assert_eq!(listed.as_array().unwrap().len(), 1);
             assert_eq!(listed[0]["name"], "shell");
             assert!(listed[0].get("outputSchema").is_none());
-            let start =
-                "Runs a shell command and returns its output. You MUST provide the workdir as an absolute path.";
+            let start = "Runs a shell command and returns its output. You MUST provide the workdir as an absolute path.";
             assert!(listed[0]["description"].as_str().unwrap().starts_with(start));
             assert_eq!(
                 listed[0]["inputSchema"],
@@ -48,7 +47,10 @@ fn an_agent_that_must_see_one_shell_sees_one_with_the_known_schema() {
             );
             for other in ["shell.exec", "file.read", "file_write"] {
                 let answer = client.call(other, json!({"path": "x", "command": "true"}));
-                assert_holds(json!({"code": -32602, "data": {"kind": "unknown_tool"}}), &answer["error"]);
+                assert_holds(
+                    json!({"code": -32602, "data": {"kind": "unknown_tool"}}),
+                    &answer["error"],
+                );
             }
             let (_, said) = shell(server, client, json!({"command": "echo here"}));
             assert_holds(json!({"exit_code": 0, "output": "here\n", "timed_out": false}), &said);
@@ -60,9 +62,11 @@ fn an_agent_that_must_see_one_shell_sees_one_with_the_known_schema() {
 
 #[test]
 fn the_words_of_the_handshake_name_what_is_listed_and_nothing_else() {
-    for (tools, has, has_not) in
-        [("shell", " shell (", "file"), ("core", "file.read", " shell ("), ("all", " shell (", "never")]
-    {
+    for (tools, has, has_not) in [
+        ("shell", " shell (", "file"),
+        ("core", "file.read", " shell ("),
+        ("all", " shell (", "never"),
+    ] {
         let mut server = Options::new(Transport::Stdio).arg("--tools").arg(tools).spawn();
         let mut client = server.client(SESSIONS);
         let hello = client.shake_hands();
@@ -78,12 +82,20 @@ fn the_set_of_tools_is_chosen_by_flag_environment_and_file() {
         let mut server = options.spawn();
         let mut client = server.connect(SESSIONS);
         let tools = client.request("tools/list", json!({}))["result"]["tools"].clone();
-        tools.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        tools
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|tool| tool["name"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
     };
     let file = || Options::new(Transport::Stdio).config("tools = \"shell\"");
     assert_eq!(listed(file()), ["shell"]);
     assert!(listed(file().env("RINGFENCE_TOOLS", "all")).contains(&"shell.exec".to_owned()));
-    assert!(!listed(file().env("RINGFENCE_TOOLS", "all").arg("--tools").arg("core")).contains(&"shell".to_owned()));
+    assert!(
+        !listed(file().env("RINGFENCE_TOOLS", "all").arg("--tools").arg("core"))
+            .contains(&"shell".to_owned())
+    );
     let refused = Options::new(Transport::Stdio).env("RINGFENCE_TOOLS", "shel").refuse();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(said.contains("RINGFENCE_TOOLS") && said.contains("`shell`"), "{said}");
@@ -96,15 +108,22 @@ fn a_result_is_one_text_of_json_and_a_failed_command_is_one_too() {
             cell,
             |options| options,
             |server, client| {
-                let (result, said) = shell(server, client, json!({"command": "echo hi; echo there >&2; exit 3"}));
+                let (result, said) =
+                    shell(server, client, json!({"command": "echo hi; echo there >&2; exit 3"}));
                 assert_eq!(result["isError"], false);
                 assert!(result.get("structuredContent").is_none_or(Value::is_null), "{result:#}");
                 assert_eq!(result["content"].as_array().unwrap().len(), 1);
-                assert_holds(json!({"exit_code": 3, "output": "hi\nthere\n", "timed_out": false}), &said);
+                assert_holds(
+                    json!({"exit_code": 3, "output": "hi\nthere\n", "timed_out": false}),
+                    &said,
+                );
                 let keys: Vec<&String> = said.as_object().unwrap().keys().collect();
                 assert_eq!(keys.len(), 4, "{keys:?}");
                 assert!(said["duration"]["secs"].is_u64() && said["duration"]["nanos"].is_u64());
-                assert_eq!(shell(server, client, json!({"command": "kill -9 $$"})).1["exit_code"], 137);
+                assert_eq!(
+                    shell(server, client, json!({"command": "kill -9 $$"})).1["exit_code"],
+                    137
+                );
             },
         );
     }
@@ -129,10 +148,16 @@ fn a_command_that_runs_out_of_time_says_what_it_had_said() {
             |options| options.config("[limits]\ngrace_ms = 200"),
             |server, client| {
                 let begun = Instant::now();
-                let (result, said) =
-                    shell(server, client, json!({"command": "echo begun; sleep 60", "timeout_ms": 300}));
+                let (result, said) = shell(
+                    server,
+                    client,
+                    json!({"command": "echo begun; sleep 60", "timeout_ms": 300}),
+                );
                 assert_eq!(result["isError"], false, "{result:#}");
-                assert_holds(json!({"exit_code": 124, "output": "begun\n", "timed_out": true}), &said);
+                assert_holds(
+                    json!({"exit_code": 124, "output": "begun\n", "timed_out": true}),
+                    &said,
+                );
                 assert!(begun.elapsed() < Duration::from_secs(10));
             },
         );
@@ -158,7 +183,9 @@ fn arguments_that_cannot_be_used_are_explained() {
                     &result["structuredContent"]["error"],
                 );
             }
-            let outside = client.call("shell", json!({"command": "true", "workdir": "/etc"}))["result"].clone();
+            let outside =
+                client.call("shell", json!({"command": "true", "workdir": "/etc"}))["result"]
+                    .clone();
             assert_holds(
                 json!({"kind": "permission_denied", "reason": "outside_workspace"}),
                 &outside["structuredContent"]["error"],
@@ -175,7 +202,8 @@ fn a_login_shell_is_the_default_and_the_workdir_is_where_it_runs() {
     let script = "shopt -q login_shell && echo login; pwd";
     let sub = server.workspace().join("sub");
     for (login, first) in [(json!(null), "login\n"), (json!(true), "login\n"), (json!(false), "")] {
-        let (_, said) = shell(&server, &mut client, json!({"command": script, "login": login, "workdir": sub}));
+        let (_, said) =
+            shell(&server, &mut client, json!({"command": script, "login": login, "workdir": sub}));
         assert_eq!(said["output"], format!("{first}{}\n", sub.display()));
     }
 }
@@ -190,13 +218,21 @@ fn long_output_of_shell_is_cut_and_read_on() {
                 let (result, said) = shell(server, client, json!({"command": "seq 20000"}));
                 let output = said["output"].as_str().unwrap();
                 assert!(
-                    output.len() < 30_000 && output.starts_with("1\n2\n") && output.ends_with("20000\n"),
+                    output.len() < 30_000
+                        && output.starts_with("1\n2\n")
+                        && output.ends_with("20000\n"),
                     "{result:#}"
                 );
-                let handle = output.split("the whole is ").nth(1).unwrap().split(']').next().unwrap();
+                let handle =
+                    output.split("the whole is ").nth(1).unwrap().split(']').next().unwrap();
                 let rest =
-                    client.call("file.read", json!({"path": handle, "offset": 10_000, "limit": 1}))["result"].clone();
-                assert!(rest["content"][0]["text"].as_str().unwrap().starts_with("10000\n"), "{rest:#}");
+                    client.call("file.read", json!({"path": handle, "offset": 10_000, "limit": 1}))
+                        ["result"]
+                        .clone();
+                assert!(
+                    rest["content"][0]["text"].as_str().unwrap().starts_with("10000\n"),
+                    "{rest:#}"
+                );
             },
         );
     }
@@ -210,11 +246,19 @@ fn shell_is_held_to_the_clients_sandbox_and_says_so_beside_the_result() {
             |options| options.arg("--tools").arg("shell"),
             |server, client| {
                 let meta = json!({"codex/sandbox-state": {"sandboxPolicy": {"type": "read-only"}, "sandboxCwd": server.workspace()}});
-                let arguments =
-                    json!({"command": "touch made; echo $?", "workdir": server.workspace(), "login": false});
-                let id = client.start("tools/call", json!({"name": "shell", "arguments": arguments, "_meta": meta}));
+                let arguments = json!({"command": "touch made; echo $?", "workdir": server.workspace(), "login": false});
+                let id = client.start(
+                    "tools/call",
+                    json!({"name": "shell", "arguments": arguments, "_meta": meta}),
+                );
                 let result = client.finish(id, "shell", &arguments)["result"].clone();
-                assert!(result["content"][0]["text"].as_str().unwrap().contains("Read-only file system"), "{result:#}");
+                assert!(
+                    result["content"][0]["text"]
+                        .as_str()
+                        .unwrap()
+                        .contains("Read-only file system"),
+                    "{result:#}"
+                );
                 assert_holds(
                     json!({"mode": "read-only", "workspace": "read", "network": "off"}),
                     &result["_meta"]["dev.ringfence/client_sandbox"],
@@ -232,7 +276,13 @@ fn without_a_fence_the_question_says_that_the_clients_sandbox_is_not_kept() {
     let mut client = server.connect(SESSIONS);
     let meta = json!({"codex/sandbox-state": {"sandboxPolicy": {"type": "read-only"}}});
     let arguments = json!({"command": "true", "workdir": server.workspace()});
-    let id = client.start("tools/call", json!({"name": "shell", "arguments": arguments, "_meta": meta}));
+    let id =
+        client.start("tools/call", json!({"name": "shell", "arguments": arguments, "_meta": meta}));
     assert_eq!(client.finish(id, "shell", &arguments)["result"]["isError"], false);
-    assert!(client.questions[0]["message"].as_str().unwrap().contains("without a sandbox, the client's own included"));
+    assert!(
+        client.questions[0]["message"]
+            .as_str()
+            .unwrap()
+            .contains("without a sandbox, the client's own included")
+    );
 }

@@ -38,7 +38,9 @@ const KINDS: &[Kind] = &[
     ("deleted directory", 1, deleted_directory),
     ("not a file", 2, not_a_file),
     ("full disk", 1, full_disk),
-    ("wrong arguments", 2, |soak| soak.refused("file.replace", json!({"path": "f0"}), "invalid_arguments")),
+    ("wrong arguments", 2, |soak| {
+        soak.refused("file.replace", json!({"path": "f0"}), "invalid_arguments")
+    }),
 ];
 
 struct Soak {
@@ -73,7 +75,10 @@ impl Soak {
 
     fn refused(&mut self, tool: &str, arguments: Value, kind: &str) {
         let result = self.call(tool, arguments.clone());
-        assert_eq!(result["structuredContent"]["error"]["kind"], kind, "{tool} {arguments}: {result}");
+        assert_eq!(
+            result["structuredContent"]["error"]["kind"], kind,
+            "{tool} {arguments}: {result}"
+        );
     }
 
     fn name(&mut self) -> String {
@@ -90,7 +95,10 @@ impl Soak {
         let result = self.call("file.read", json!({"path": name}));
         match expected {
             Some(text) => assert_eq!(result["content"][0]["text"], text.as_str(), "{name}"),
-            None => assert_eq!(result["structuredContent"]["error"]["kind"], "not_found", "{name}: {result}"),
+            None => assert_eq!(
+                result["structuredContent"]["error"]["kind"], "not_found",
+                "{name}: {result}"
+            ),
         }
     }
 }
@@ -124,7 +132,11 @@ fn replace(soak: &mut Soak) {
     let edits = json!([{"old": line, "new": new, "expect": count}]);
     soak.fine("file.replace", json!({"path": name, "edits": edits}));
     soak.files.insert(name.clone(), text.replace(&line, &new));
-    soak.refused("file.replace", json!({"path": name, "edits": [{"old": "nowhere", "new": ""}]}), "not_found");
+    soak.refused(
+        "file.replace",
+        json!({"path": name, "edits": [{"old": "nowhere", "new": ""}]}),
+        "not_found",
+    );
     soak.check(&name);
 }
 
@@ -140,7 +152,11 @@ fn shell(soak: &mut Soak) {
 fn background(soak: &mut Soak) {
     let marker = marker();
     let ends = soak.rng.one_in(2);
-    let command = if ends { "echo on; sleep 0.02; exit 3".to_owned() } else { format!("echo on; sleep {marker}") };
+    let command = if ends {
+        "echo on; sleep 0.02; exit 3".to_owned()
+    } else {
+        format!("echo on; sleep {marker}")
+    };
     let begun = soak.good("shell.exec", json!({"command": command, "yield_ms": 0}));
     let id = begun["structuredContent"]["exec_id"].clone();
     if ends {
@@ -153,13 +169,17 @@ fn background(soak: &mut Soak) {
 
 fn code(soak: &mut Soak) {
     let number = soak.rng.below(1000);
-    let said =
-        |result: &Value| -> Value { serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap() };
-    let arguments = json!({"language": "python", "code": format!("x = {number}\nx + 1"), "session": "new"});
+    let said = |result: &Value| -> Value {
+        serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap()
+    };
+    let arguments =
+        json!({"language": "python", "code": format!("x = {number}\nx + 1"), "session": "new"});
     let first = said(&soak.good("code.exec", arguments));
     assert_eq!(first["result"], (number + 1).to_string(), "{first}");
     let id = first["session"].clone();
-    let second = said(&soak.good("code.exec", json!({"language": "python", "code": "x + 2", "session": id})));
+    let second = said(
+        &soak.good("code.exec", json!({"language": "python", "code": "x + 2", "session": id})),
+    );
     assert_eq!(second["result"], (number + 2).to_string(), "{second}");
     soak.fine("shell.session", json!({"op": "close", "id": id}));
 }
@@ -168,8 +188,12 @@ fn page(soak: &mut Soak) {
     let opened = soak.good("browser.navigate", json!({"url": "about:blank", "page": "new"}));
     let page = opened["structuredContent"]["page"].clone();
     let number = soak.rng.below(1000);
-    let result = soak.good("browser.eval", json!({"page": page, "script": format!("{number} + 1")}));
-    assert!(result["structuredContent"].to_string().contains(&(number + 1).to_string()), "{result}");
+    let result =
+        soak.good("browser.eval", json!({"page": page, "script": format!("{number} + 1")}));
+    assert!(
+        result["structuredContent"].to_string().contains(&(number + 1).to_string()),
+        "{result}"
+    );
     soak.fine("browser.tabs", json!({"op": "close", "page": page}));
 }
 
@@ -182,7 +206,8 @@ fn long_output(soak: &mut Soak) {
 
 fn out_of_time(soak: &mut Soak) {
     let marker = marker();
-    let result = soak.call("shell.exec", json!({"command": format!("sleep {marker}"), "timeout_ms": 60}));
+    let result =
+        soak.call("shell.exec", json!({"command": format!("sleep {marker}"), "timeout_ms": 60}));
     assert_eq!(result["structuredContent"]["status"], "timed_out", "{result}");
     wait_for_death(&marker, DEADLINE);
 }
@@ -200,7 +225,8 @@ fn killed(soak: &mut Soak) {
             let _ = kill_process(pid, Signal::KILL);
         }
     }
-    let result = soak.client.finish(id, "shell.exec", &arguments)["result"]["structuredContent"].clone();
+    let result =
+        soak.client.finish(id, "shell.exec", &arguments)["result"]["structuredContent"].clone();
     assert!(result["signal"] == 9 || result["exit_code"] == 137, "{result}");
 }
 
@@ -237,15 +263,15 @@ fn several_at_once(soak: &mut Soak) {
 
 fn deleted_directory(soak: &mut Soak) {
     soak.fine("shell.exec", json!({"command": "mkdir -p gone"}));
-    let result = soak.good("shell.exec", json!({"command": "rmdir ../gone; cd .. ; echo on", "cwd": "gone"}));
+    let result = soak
+        .good("shell.exec", json!({"command": "rmdir ../gone; cd .. ; echo on", "cwd": "gone"}));
     assert!(result["structuredContent"]["exit_code"].is_i64(), "{result}");
     soak.refused("shell.exec", json!({"command": "true", "cwd": "gone"}), "not_found");
     soak.refused("file.read", json!({"path": "gone/x"}), "not_found");
 }
 
 fn not_a_file(soak: &mut Soak) {
-    let make =
-        "rm -rf odd; mkdir odd; mkfifo odd/pipe; ln -s nowhere odd/dangling; echo > odd/plain; ln -s odd/self odd/self";
+    let make = "rm -rf odd; mkdir odd; mkfifo odd/pipe; ln -s nowhere odd/dangling; echo > odd/plain; ln -s odd/self odd/self";
     soak.fine("shell.exec", json!({"command": make}));
     let edits = json!([{"old": "x", "new": "y"}]);
     soak.refused("file.read", json!({"path": "odd/pipe"}), "permission_denied");
@@ -278,7 +304,10 @@ fn full_disk(soak: &mut Soak) {
 
 /// Starts the binary with a small disk as its workspace, where this user may do that.
 fn with_small_disk(scratch: &Scratch) -> Option<PathBuf> {
-    let works = Command::new("unshare").args(["-m", "true"]).output().is_ok_and(|output| output.status.success());
+    let works = Command::new("unshare")
+        .args(["-m", "true"])
+        .output()
+        .is_ok_and(|output| output.status.success());
     if !works {
         return None;
     }
@@ -302,9 +331,15 @@ fn descriptors(pid: u32) -> Option<usize> {
 fn descendants(pid: u32) -> Vec<u32> {
     let mut parents = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-        let Some(child) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let Some(child) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
+        else {
+            continue;
+        };
         let Ok(stat) = std::fs::read_to_string(format!("/proc/{child}/stat")) else { continue };
-        let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
+        let parent = stat
+            .rsplit(')')
+            .next()
+            .and_then(|rest| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
         parents.push((child, parent.unwrap_or(0)));
     }
     let mut found = vec![pid];
@@ -323,19 +358,22 @@ fn others(pid: u32) -> Vec<u32> {
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         name.starts_with("chrom") || name.starts_with("headless")
     };
-    let (browser, others): (Vec<u32>, Vec<u32>) = descendants(pid).into_iter().partition(is_browser);
+    let (browser, others): (Vec<u32>, Vec<u32>) =
+        descendants(pid).into_iter().partition(is_browser);
     assert!(browser.len() <= 16, "{} processes of the browser", browser.len());
     others
 }
 
 fn shown(pid: &u32) -> String {
-    let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let read =
+        |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
     let state: String = read("stat").chars().take(60).collect();
     format!("{state} {}", read("cmdline").replace('\0', " "))
 }
 
 fn seed() -> u64 {
-    let given = std::env::var("RINGFENCE_SOAK_SEED").ok().map(|text| text.parse().expect("a whole number"));
+    let given =
+        std::env::var("RINGFENCE_SOAK_SEED").ok().map(|text| text.parse().expect("a whole number"));
     given.unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64)
 }
 
@@ -345,7 +383,8 @@ fn a_thousand_calls_with_faults_lose_and_leak_nothing() {
     let (seed, begun) = (seed(), Instant::now());
     eprintln!("soak: RINGFENCE_SOAK_SEED={seed}, {target} calls");
     let scratch = Scratch::new();
-    let mut options = Options::new(Transport::Stdio).config("[limits]\ngrace_ms = 200").on(&scratch);
+    let mut options =
+        Options::new(Transport::Stdio).config("[limits]\ngrace_ms = 200").on(&scratch);
     options.through = with_small_disk(&scratch);
     let small = options.through.is_some();
     if !small {
@@ -354,7 +393,9 @@ fn a_thousand_calls_with_faults_lose_and_leak_nothing() {
     let mut server = options.spawn();
     let client = server.connect(SESSIONS);
     let workspace = match small {
-        true => PathBuf::from(format!("/proc/{}/root{}", server.pid(), server.workspace().display())),
+        true => {
+            PathBuf::from(format!("/proc/{}/root{}", server.pid(), server.workspace().display()))
+        }
         false => server.workspace(),
     };
     let rng = Rng::new(seed, 0);
@@ -390,7 +431,11 @@ fn a_thousand_calls_with_faults_lose_and_leak_nothing() {
         soak.check(&name);
         assert_eq!(std::fs::read_to_string(soak.workspace.join(&name)).unwrap(), soak.files[&name]);
     }
-    assert!(soak.client.stray().is_empty(), "answers to what was answered or cancelled: {:?}", soak.client.stray());
+    assert!(
+        soak.client.stray().is_empty(),
+        "answers to what was answered or cancelled: {:?}",
+        soak.client.stray()
+    );
     eventually(DEADLINE, "no descriptor is left over", || descriptors(pid) <= before.0);
     let until = Instant::now() + DEADLINE;
     while others(pid).len() > before.1 {
@@ -416,7 +461,10 @@ fn a_thousand_calls_with_faults_lose_and_leak_nothing() {
     assert!(code == 0 && text.contains("chain intact") && !text.contains("crash"), "{text}");
     assert!(!soak.server.log().contains("panicked"), "{}", soak.server.log());
     let outputs = scratch.path().join("root/outputs");
-    assert!(!outputs.exists() || std::fs::read_dir(outputs).unwrap().count() == 0, "outputs are left");
+    assert!(
+        !outputs.exists() || std::fs::read_dir(outputs).unwrap().count() == 0,
+        "outputs are left"
+    );
     println!(
         "soak: {} calls in {:.1?}, {:?} descriptors, {} processes",
         soak.calls,
@@ -435,6 +483,9 @@ struct Reproduce {
 
 impl Drop for Reproduce {
     fn drop(&mut self) {
-        eprintln!("soak: failed at call {} ({}); again with RINGFENCE_SOAK_SEED={}", self.at, self.name, self.seed);
+        eprintln!(
+            "soak: failed at call {} ({}); again with RINGFENCE_SOAK_SEED={}",
+            self.at, self.name, self.seed
+        );
     }
 }

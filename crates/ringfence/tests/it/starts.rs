@@ -83,8 +83,7 @@ fn failed_starts(scratch: &Scratch) -> Vec<FailedStart> {
 #[test]
 fn a_failed_start_answers_the_first_request_with_the_reason() {
     let scratch = Scratch::new();
-    let initialize =
-        json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "it", "version": "1"}});
+    let initialize = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "it", "version": "1"}});
     let requests = [
         json!({"jsonrpc": "2.0", "id": 7, "method": "initialize", "params": initialize}),
         json!({"jsonrpc": "2.0", "id": "d", "method": "server/discover", "params": {}}),
@@ -96,15 +95,25 @@ fn a_failed_start_answers_the_first_request_with_the_reason() {
             let notification = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
             let input = format!("{notification}\n{request}\n{request}\n");
             let output = run(&mut failed.options.command(&scratch), &input);
-            let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-            assert!(output.status.code().is_some_and(|code| code != 0), "{:?}\n{err}", output.status);
+            let (out, err) = (
+                String::from_utf8(output.stdout).unwrap(),
+                String::from_utf8(output.stderr).unwrap(),
+            );
+            assert!(
+                output.status.code().is_some_and(|code| code != 0),
+                "{:?}\n{err}",
+                output.status
+            );
             assert!(err.contains(failed.stderr), "{err}");
             assert_eq!(out.lines().count(), 1, "one answer: {out}\n{err}");
             let answer: Value = serde_json::from_str(&out).unwrap();
             assert_eq!((&answer["jsonrpc"], &answer["id"]), (&json!("2.0"), &request["id"]));
             let error = &answer["error"];
             assert_holds(failed.data.clone(), &error["data"]);
-            assert!(error["message"].as_str().unwrap().starts_with("ringfence cannot start: "), "{out}");
+            assert!(
+                error["message"].as_str().unwrap().starts_with("ringfence cannot start: "),
+                "{out}"
+            );
             assert!(error["code"].is_i64() && error["data"]["trace_id"].is_string(), "{out}");
             assert!(error["data"]["hint"].as_str().is_some_and(|hint| !hint.is_empty()), "{out}");
             assert!(!out.contains("planted"), "a value of the config file: {out}");
@@ -117,7 +126,8 @@ fn a_failed_start_without_a_request_ends_without_a_word_on_standard_output() {
     let bad = |transport| Options::new(transport).config("tools = 3");
     // The end of input, then an open pipe on which no request comes.
     let mut outputs = vec![bad(Transport::Stdio).refuse()];
-    for input in ["", "{\"jsonrpc\": \"2.0\", \"method\": \"notifications/initialized\"}\nnoise\n"] {
+    for input in ["", "{\"jsonrpc\": \"2.0\", \"method\": \"notifications/initialized\"}\nnoise\n"]
+    {
         outputs.push(run(&mut bad(Transport::Stdio).command(&Scratch::new()), input));
     }
     // A server for the network has no client there.
@@ -160,7 +170,9 @@ fn on_a_terminal(options: &Options) -> (Option<i32>, String, String) {
 fn a_server_on_a_terminal_says_what_it_waits_for() {
     let (code, _, stderr) = on_a_terminal(&Options::new(Transport::Stdio));
     assert_eq!(code, Some(0), "{stderr}");
-    for part in ["MCP client on standard input", "codex mcp add ringfence -- ringfence serve", "Ctrl-C"] {
+    for part in
+        ["MCP client on standard input", "codex mcp add ringfence -- ringfence serve", "Ctrl-C"]
+    {
         assert!(stderr.contains(part), "{part}: {stderr}");
     }
 }
@@ -175,7 +187,10 @@ fn a_failed_start_on_a_terminal_waits_for_nothing() {
 /// Runs a command whose output is stored, and gives back the handle of the output.
 fn store_output(client: &mut Client) -> String {
     let result = client.call("shell.exec", json!({"command": "seq 1 100000"}))["result"].clone();
-    result["structuredContent"]["output"].as_str().unwrap_or_else(|| panic!("{result:#}")).to_owned()
+    result["structuredContent"]["output"]
+        .as_str()
+        .unwrap_or_else(|| panic!("{result:#}"))
+        .to_owned()
 }
 
 #[test]
@@ -205,7 +220,8 @@ fn outputs_of_a_killed_server_are_removed_at_the_next_start() {
 /// The zygotes of a server, whatever stands between.
 fn zygotes(server: &Server) -> Vec<u32> {
     let is_below = |pid: &u32| {
-        let ancestors = std::iter::successors(Some(*pid), |pid| Some(parent(*pid)).filter(|pid| *pid > 1));
+        let ancestors =
+            std::iter::successors(Some(*pid), |pid| Some(parent(*pid)).filter(|pid| *pid > 1));
         ancestors.skip(1).any(|ancestor| ancestor == server.pid())
     };
     with_argument("__zygote").into_iter().filter(is_below).collect()
@@ -225,7 +241,8 @@ fn no_zygote_outlives_its_server() {
                     assert!(!zygotes.is_empty(), "{:?} {}", cell.transport, cell.version);
                     server.signal(signal);
                     assert!(server.ended().success(), "{}", server.log());
-                    let left = zygotes.iter().filter(|pid| Path::new(&format!("/proc/{pid}")).exists());
+                    let left =
+                        zygotes.iter().filter(|pid| Path::new(&format!("/proc/{pid}")).exists());
                     assert_eq!(left.count(), 0, "{:?} {}", cell.transport, cell.version);
                 },
             );

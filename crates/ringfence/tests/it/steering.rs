@@ -14,11 +14,20 @@ fn the_file_tools_leave_it_alone_and_say_who_can_change_that() {
     on_every_transport(
         |options| options,
         |server, client| {
-            for path in [".mcp.json", ".claude/settings.json", ".vscode/tasks.json", ".husky/pre-commit", ".ENVRC"] {
+            for path in [
+                ".mcp.json",
+                ".claude/settings.json",
+                ".vscode/tasks.json",
+                ".husky/pre-commit",
+                ".ENVRC",
+            ] {
                 let result = client.call("file.write", json!({"path": path, "content": "x"}));
                 let error = &result["result"]["structuredContent"]["error"];
                 assert_holds(json!({"kind": "permission_denied", "reason": "protected"}), error);
-                assert!(error["hint"].as_str().unwrap().contains("`unprotect`"), "{path}: {error:#}");
+                assert!(
+                    error["hint"].as_str().unwrap().contains("`unprotect`"),
+                    "{path}: {error:#}"
+                );
                 assert!(!server.workspace().join(path).exists());
             }
             for path in [".vscode/launch.json", ".github/workflows/x.yml", "sub/.mcp.json"] {
@@ -41,7 +50,8 @@ fn a_name_that_is_a_link_is_protected_where_it_leads() {
         assert!(!server.workspace().join("shared/claude").exists());
     }
     std::fs::remove_dir_all(server.workspace().join("shared")).unwrap_or_default();
-    let result = client.call("shell.exec", json!({"command": "mkdir -p shared/claude; echo x > shared/claude/y"}));
+    let result = client
+        .call("shell.exec", json!({"command": "mkdir -p shared/claude; echo x > shared/claude/y"}));
     let result = &result["result"]["structuredContent"];
     assert!(result["stderr"].as_str().unwrap().contains("Read-only file system"), "{result:#}");
     assert!(!server.workspace().join("shared").exists(), "what stood in for it is gone");
@@ -53,22 +63,28 @@ fn nobody_commits_a_stand_in_and_other_files_beside_it_are_kept() {
     let mut server = Options::new(Transport::Stdio).spawn();
     let workspace = server.workspace().to_owned();
     let git = |words: &[&str]| {
-        let output = std::process::Command::new("git").current_dir(&workspace).args(words).output().unwrap();
+        let output =
+            std::process::Command::new("git").current_dir(&workspace).args(words).output().unwrap();
         assert!(output.status.success(), "git {words:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
     git(&["init", "-q", "."]);
     let mut client = server.connect(SESSIONS);
-    let command =
-        "echo x > .vscode/launch.json; git status --short; touch .git/asked; until [ -e seen ]; do sleep 0.01; done";
+    let command = "echo x > .vscode/launch.json; git status --short; touch .git/asked; until [ -e seen ]; do sleep 0.01; done";
     let id = client.start_call("shell.exec", &json!({"command": command}));
     eventually(DEADLINE, "the run has begun", || workspace.join(".git/asked").exists());
     assert!(workspace.join(".mcp.json").is_dir() && workspace.join(".vscode/tasks.json").is_dir());
     assert_eq!(git(&["status", "--short", "-uall"]), "?? .vscode/launch.json\n");
     std::fs::write(workspace.join("seen"), "").unwrap();
-    assert_holds(json!({"exit_code": 0, "stdout": "?? .vscode/\n"}), &client.wait(&id)["result"]["structuredContent"]);
-    let left: Vec<_> =
-        std::fs::read_dir(workspace.join(".vscode")).unwrap().flatten().map(|it| it.file_name()).collect();
+    assert_holds(
+        json!({"exit_code": 0, "stdout": "?? .vscode/\n"}),
+        &client.wait(&id)["result"]["structuredContent"],
+    );
+    let left: Vec<_> = std::fs::read_dir(workspace.join(".vscode"))
+        .unwrap()
+        .flatten()
+        .map(|it| it.file_name())
+        .collect();
     assert_eq!(left, ["launch.json"]);
     assert!(!workspace.join(".mcp.json").exists());
 }
@@ -77,7 +93,9 @@ fn nobody_commits_a_stand_in_and_other_files_beside_it_are_kept() {
 fn the_hint_of_a_refused_command_names_the_key() {
     let (_server, mut client) = with("");
     for command in ["echo x > .mcp.json", "mkdir -p .claude/skills/x", "echo x > .envrc"] {
-        let result = client.call("shell.exec", json!({"command": command}))["result"]["structuredContent"].clone();
+        let result =
+            client.call("shell.exec", json!({"command": command}))["result"]["structuredContent"]
+                .clone();
         let hint = result["hint"].as_str().unwrap_or_else(|| panic!("{command}: {result:#}"));
         assert!(hint.contains("Likely") && hint.contains("`unprotect`"), "{hint}");
     }
@@ -85,8 +103,13 @@ fn the_hint_of_a_refused_command_names_the_key() {
 
 #[test]
 fn the_operator_can_take_from_the_list() {
-    let (server, mut client) = with("[sandbox]\nunprotect = [\".vscode\", \".mcp.json\", \".git/hooks\"]\n");
-    std::process::Command::new("git").current_dir(server.workspace()).args(["init", "-q", "."]).status().unwrap();
+    let (server, mut client) =
+        with("[sandbox]\nunprotect = [\".vscode\", \".mcp.json\", \".git/hooks\"]\n");
+    std::process::Command::new("git")
+        .current_dir(server.workspace())
+        .args(["init", "-q", "."])
+        .status()
+        .unwrap();
     let command =
         "set -e; mkdir .vscode; echo x > .vscode/tasks.json; echo x > .mcp.json; echo x > .git/hooks/pre-commit
         ! echo x > .git/config && ! mkdir .claude/x";
@@ -108,7 +131,12 @@ fn a_path_that_is_not_on_the_list_cannot_be_taken_from_it() {
     std::fs::create_dir_all(place.join("ws")).unwrap();
     for path in [".claude/commands", "src", ".", "..", "/", "/etc", ".git/objects"] {
         let mut command = std::process::Command::new(binary());
-        command.current_dir(place.join("ws")).env("HOME", &place).arg("sandbox").arg("--root").arg(place.join("root"));
+        command
+            .current_dir(place.join("ws"))
+            .env("HOME", &place)
+            .arg("sandbox")
+            .arg("--root")
+            .arg(place.join("root"));
         let output = command.args(["--unprotect", path, "--", "true"]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains("`unprotect`"), "{path}: {said}");
@@ -125,7 +153,12 @@ fn a_name_that_leads_to_the_workspace_itself_is_refused() {
     std::os::unix::fs::symlink("sub/..", place.join("ws/.claude")).unwrap();
     let run = |more: &[&str]| {
         let mut command = std::process::Command::new(binary());
-        command.current_dir(place.join("ws")).env("HOME", &place).arg("sandbox").arg("--root").arg(place.join("root"));
+        command
+            .current_dir(place.join("ws"))
+            .env("HOME", &place)
+            .arg("sandbox")
+            .arg("--root")
+            .arg(place.join("root"));
         command.args(more).args(["--", "touch", "settings.json"]).output().unwrap()
     };
     let refused = run(&[]);
@@ -141,11 +174,18 @@ fn a_name_that_leads_to_the_workspace_itself_is_refused() {
 fn a_link_of_a_runs_making_stops_no_later_run() {
     let (server, mut client) = with("");
     let long = "x".repeat(300);
-    let links = format!("ln -s . .husky; ln -s src .idea; ln -s ~ .zed; ln -s src/file/x .kiro; ln -s {long} .qwen");
-    let result = client.call("shell.exec", json!({"command": format!("mkdir src; touch src/file; {links}")}));
+    let links = format!(
+        "ln -s . .husky; ln -s src .idea; ln -s ~ .zed; ln -s src/file/x .kiro; ln -s {long} .qwen"
+    );
+    let result = client
+        .call("shell.exec", json!({"command": format!("mkdir src; touch src/file; {links}")}));
     assert_holds(json!({"exit_code": 0}), &result["result"]["structuredContent"]);
     let result = client.call("shell.exec", json!({"command": "echo after > src/file; rm .husky"}));
-    assert_eq!(std::fs::read_to_string(server.workspace().join("src/file")).unwrap(), "after\n", "{result:#}");
+    assert_eq!(
+        std::fs::read_to_string(server.workspace().join("src/file")).unwrap(),
+        "after\n",
+        "{result:#}"
+    );
     // The link itself is protected by now.
     assert!(server.workspace().join(".husky").is_symlink());
 }

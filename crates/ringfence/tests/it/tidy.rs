@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 /// A module uses only what stands to its left.
 const DIRECTION: &[&str] = &[
-    "base", "config", "audit", "session", "approval", "net", "sandbox", "browser", "policy", "tools", "registry",
-    "call", "mcp", "cli",
+    "base", "config", "audit", "session", "approval", "net", "sandbox", "browser", "policy",
+    "tools", "registry", "call", "mcp", "cli",
 ];
 
 fn crate_root() -> PathBuf {
@@ -42,7 +42,9 @@ fn own() -> Vec<(String, String)> {
 
 /// The part that ships: what stands before the tests of a file.
 fn shipped(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let end = text.find("#[cfg(test)]\nmod tests").or_else(|| text.find("#[cfg(test)]\npub(crate) mod tests"));
+    let end = text
+        .find("#[cfg(test)]\nmod tests")
+        .or_else(|| text.find("#[cfg(test)]\npub(crate) mod tests"));
     let code = |line: &&str| !line.trim_start().starts_with("//");
     text[..end.unwrap_or(text.len())]
         .lines()
@@ -64,13 +66,23 @@ fn modules_use_only_what_stands_to_their_left() {
     let mut wrong = Vec::new();
     for (name, text) in own().iter().filter(|(name, _)| !is_test(name)) {
         let Some(place) = DIRECTION.iter().position(|other| *other == module(name)) else {
-            assert!(["main", "lib"].contains(&module(name)), "{name} belongs to no module that is known here");
+            assert!(
+                ["main", "lib"].contains(&module(name)),
+                "{name} belongs to no module that is known here"
+            );
             continue;
         };
         for (line, code) in shipped(text) {
             for used in code.split("crate::").skip(1) {
-                let used = used.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
-                if DIRECTION.iter().position(|other| *other == used).is_some_and(|used| used > place) {
+                let used = used
+                    .split(|c: char| !c.is_alphanumeric() && c != '_')
+                    .next()
+                    .unwrap_or_default();
+                if DIRECTION
+                    .iter()
+                    .position(|other| *other == used)
+                    .is_some_and(|used| used > place)
+                {
                     wrong.push(format!("{name}:{line} uses {used}"));
                 }
             }
@@ -85,7 +97,9 @@ fn only_in(word: &str, allowed: impl Fn(&str) -> bool) {
     let found = own.iter().filter(|(name, _)| !is_test(name) && !allowed(name));
     let wrong: Vec<String> = found
         .flat_map(|(name, text)| {
-            shipped(text).filter(|(_, code)| code.contains(word)).map(move |(line, _)| format!("{name}:{line}"))
+            shipped(text)
+                .filter(|(_, code)| code.contains(word))
+                .map(move |(line, _)| format!("{name}:{line}"))
         })
         .collect();
     assert!(wrong.is_empty(), "`{word}` at {wrong:?}");
@@ -95,10 +109,13 @@ fn only_in(word: &str, allowed: impl Fn(&str) -> bool) {
 fn each_danger_has_its_place() {
     only_in("rmcp::", |name| name.starts_with("mcp/"));
     only_in("axum::", |name| {
-        ["mcp/http.rs", "mcp/door.rs", "mcp/sse.rs"].contains(&name) || name.starts_with("mcp/http/")
+        ["mcp/http.rs", "mcp/door.rs", "mcp/sse.rs"].contains(&name)
+            || name.starts_with("mcp/http/")
     });
     // The keyring's own program is no run; it says itself why it is started where it is.
-    only_in("Command::new", |name| name.starts_with("sandbox/") || name == "config/secrets/keyring.rs");
+    only_in("Command::new", |name| {
+        name.starts_with("sandbox/") || name == "config/secrets/keyring.rs"
+    });
     only_in("process::exit", |_| false);
     only_in("rules::evaluate", |name| ["main.rs", "sandbox/evaluate.rs"].contains(&name));
     only_in("starlark", |_| false);
@@ -124,12 +141,19 @@ fn files_are_short_enough_to_read() {
 #[test]
 fn every_test_file_is_run() {
     for folder in [crate_root().join("tests/it"), crate_root().join("tests/it/support")] {
-        let parent = if folder.ends_with("it") { folder.join("main.rs") } else { folder.join("mod.rs") };
+        let parent =
+            if folder.ends_with("it") { folder.join("main.rs") } else { folder.join("mod.rs") };
         let declared = std::fs::read_to_string(&parent).unwrap();
         for entry in std::fs::read_dir(&folder).unwrap().map(Result::unwrap) {
             let name = entry.file_name().into_string().unwrap();
-            if let Some(name) = name.strip_suffix(".rs").filter(|name| !["main", "mod"].contains(name)) {
-                assert!(declared.contains(&format!("mod {name};")), "{name} is not declared in {}", parent.display());
+            if let Some(name) =
+                name.strip_suffix(".rs").filter(|name| !["main", "mod"].contains(name))
+            {
+                assert!(
+                    declared.contains(&format!("mod {name};")),
+                    "{name} is not declared in {}",
+                    parent.display()
+                );
             }
         }
     }
@@ -138,13 +162,15 @@ fn every_test_file_is_run() {
 /// The functions under `#[test]` in the whole project, by name.
 fn tests() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
-    let crates = std::fs::read_dir(project().join("crates")).unwrap().map(|entry| entry.unwrap().path());
+    let crates =
+        std::fs::read_dir(project().join("crates")).unwrap().map(|entry| entry.unwrap().path());
     for (_, text) in crates.flat_map(|folder| sources(&folder)) {
         let mut waiting = false;
         for line in text.lines().map(str::trim) {
             if line == "#[test]" || line.starts_with("#[tokio::test") {
                 waiting = true;
-            } else if let Some(rest) = line.strip_prefix("fn ").or_else(|| line.strip_prefix("async fn "))
+            } else if let Some(rest) =
+                line.strip_prefix("fn ").or_else(|| line.strip_prefix("async fn "))
                 && std::mem::take(&mut waiting)
             {
                 names.insert(rest.split('(').next().unwrap_or_default().to_owned());
@@ -152,7 +178,9 @@ fn tests() -> BTreeSet<String> {
         }
     }
     let scenarios = std::fs::read_dir(crate_root().join("tests/it/scenarios")).unwrap();
-    names.extend(scenarios.filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_str()?.to_owned())));
+    names.extend(
+        scenarios.filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_str()?.to_owned())),
+    );
     names
 }
 
@@ -197,17 +225,26 @@ fn there_are_not_too_many_dependencies() {
 
 /// What a crate of ours depends on, by name, in the order of its manifest.
 fn dependencies(name: &str) -> Vec<String> {
-    let manifest = std::fs::read_to_string(project().join("crates").join(name).join("Cargo.toml")).unwrap();
-    assert!(!manifest.contains("[build-dependencies]") && !manifest.contains("[target"), "{manifest}");
+    let manifest =
+        std::fs::read_to_string(project().join("crates").join(name).join("Cargo.toml")).unwrap();
+    assert!(
+        !manifest.contains("[build-dependencies]") && !manifest.contains("[target"),
+        "{manifest}"
+    );
     let (_, listed) = manifest.split_once("[dependencies]\n").unwrap();
-    listed.lines().filter_map(|line| line.split_once(" =")).map(|(name, _)| name.to_owned()).collect()
+    listed
+        .lines()
+        .filter_map(|line| line.split_once(" ="))
+        .map(|(name, _)| name.to_owned())
+        .collect()
 }
 
 /// Whoever wants to trust the fence reads the crate and these, and what they depend on.
 #[test]
 fn the_fence_depends_on_what_is_on_the_list() {
     // The table of rules is ours, and plain data.
-    let names: Vec<String> = dependencies("jail").into_iter().filter(|name| name != "policy").collect();
+    let names: Vec<String> =
+        dependencies("jail").into_iter().filter(|name| name != "policy").collect();
     assert_eq!(names, ["close_fds", "landlock", "libc", "rustix", "serde", "serde_json"]);
 }
 
@@ -216,7 +253,10 @@ fn the_fence_depends_on_what_is_on_the_list() {
 #[test]
 fn rules_are_data_and_their_language_has_its_place() {
     assert_eq!(dependencies("policy"), ["serde"]);
-    assert_eq!(dependencies("rules"), ["policy", "rustix", "serde", "serde_json", "shlex", "starlark"]);
+    assert_eq!(
+        dependencies("rules"),
+        ["policy", "rustix", "serde", "serde_json", "shlex", "starlark"]
+    );
     for name in ["jail", "policy", "ringfence"] {
         let names = dependencies(name);
         assert!(!names.iter().any(|other| other.contains("starlark")), "{name}: {names:?}");
@@ -225,12 +265,16 @@ fn rules_are_data_and_their_language_has_its_place() {
 
 #[test]
 fn unsafe_has_its_place() {
-    let uses = |text: &str| ["unsafe {", "unsafe fn", "unsafe impl"].iter().any(|word| text.contains(word));
+    let uses = |text: &str| {
+        ["unsafe {", "unsafe fn", "unsafe impl"].iter().any(|word| text.contains(word))
+    };
     let of = |name: &str| sources(&project().join("crates").join(name).join("src"));
-    let found: Vec<String> = of("jail").into_iter().filter(|(_, text)| uses(text)).map(|(name, _)| name).collect();
+    let found: Vec<String> =
+        of("jail").into_iter().filter(|(_, text)| uses(text)).map(|(name, _)| name).collect();
     assert_eq!(found, ["sys.rs", "sys/signals.rs", "sys/trace.rs"]);
     for name in ["policy", "ringfence", "rules"] {
-        let found: Vec<String> = of(name).into_iter().filter(|(_, text)| uses(text)).map(|(name, _)| name).collect();
+        let found: Vec<String> =
+            of(name).into_iter().filter(|(_, text)| uses(text)).map(|(name, _)| name).collect();
         assert_eq!(found, [""; 0]);
     }
 }

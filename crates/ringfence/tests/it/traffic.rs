@@ -11,25 +11,37 @@ use crate::support::http::Request;
 use crate::support::matrix::{eras, on_cell};
 use crate::support::process::status_kb;
 use crate::support::server::ringfence;
-use crate::support::{Approve, DEADLINE, MODERN, Options, SESSIONS, Transport, eventually, on_every_transport};
+use crate::support::{
+    Approve, DEADLINE, MODERN, Options, SESSIONS, Transport, eventually, on_every_transport,
+};
 
 /// What differs from run to run is taken out; what is left must be the same.
 fn settled(value: &mut Value, base: &str) {
     match value {
         Value::Object(map) => {
             map.retain(|key, _| {
-                !["trace_id", "dev.ringfence/trace_id", "dev.ringfence/session", "duration_ms", "mtime", "resultType"]
-                    .contains(&key.as_str())
+                ![
+                    "trace_id",
+                    "dev.ringfence/trace_id",
+                    "dev.ringfence/session",
+                    "duration_ms",
+                    "mtime",
+                    "resultType",
+                ]
+                .contains(&key.as_str())
             });
             map.values_mut().for_each(|value| settled(value, base));
             // Only 2026-07-28 has a session handle there, and then nothing else is left.
-            map.retain(|key, value| !(key == "_meta" && value.as_object().is_some_and(|meta| meta.is_empty())));
+            map.retain(|key, value| {
+                !(key == "_meta" && value.as_object().is_some_and(|meta| meta.is_empty()))
+            });
         }
         Value::Array(items) => items.iter_mut().for_each(|value| settled(value, base)),
         Value::String(text) => {
             *text = text.replace(base, "BASE");
-            let volatile =
-                |line: &&str| !line.starts_with("trace_id: ") && !line.ends_with(" ms") && !line.contains("mtime");
+            let volatile = |line: &&str| {
+                !line.starts_with("trace_id: ") && !line.ends_with(" ms") && !line.contains("mtime")
+            };
             *text = text.split('\n').filter(volatile).collect::<Vec<_>>().join("\n");
         }
         _ => {}
@@ -44,7 +56,10 @@ fn the_same_call_has_the_same_result_everywhere() {
         |server, client| {
             let mut results = Vec::new();
             for (tool, arguments) in [
-                ("file.write", json!({"path": "a/b.txt", "content": "one\ntwo\n", "diff": "unified"})),
+                (
+                    "file.write",
+                    json!({"path": "a/b.txt", "content": "one\ntwo\n", "diff": "unified"}),
+                ),
                 ("file.read", json!({"path": "a/b.txt"})),
                 ("file.read", json!({"path": "a/none.txt"})),
                 ("file.read", json!({"path": "../out"})),
@@ -75,16 +90,28 @@ fn calls_do_not_wait_for_each_other() {
             |server, client| {
                 client.approve = Approve::Session;
                 client.call("shell.exec", json!({"command": "true"}));
-                let slow = client
-                    .start_call("shell.exec", &json!({"command": "while [ ! -e go ]; do sleep 0.02; done; echo slow"}));
+                let slow = client.start_call(
+                    "shell.exec",
+                    &json!({"command": "while [ ! -e go ]; do sleep 0.02; done; echo slow"}),
+                );
                 eventually(DEADLINE, "it runs", || server.events("call.start").len() == 2);
                 for _ in 0..5 {
                     let quick = client.call("shell.exec", json!({"command": "echo quick"}));
-                    assert_eq!(quick["result"]["structuredContent"]["stdout"], "quick\n", "{}: {quick}", client.at());
+                    assert_eq!(
+                        quick["result"]["structuredContent"]["stdout"],
+                        "quick\n",
+                        "{}: {quick}",
+                        client.at()
+                    );
                 }
                 std::fs::write(server.workspace().join("go"), "").unwrap();
                 let message = client.wait(&slow);
-                assert_eq!(message["result"]["structuredContent"]["stdout"], "slow\n", "{}: {message}", client.at());
+                assert_eq!(
+                    message["result"]["structuredContent"]["stdout"],
+                    "slow\n",
+                    "{}: {message}",
+                    client.at()
+                );
             },
         );
     }
@@ -99,10 +126,14 @@ fn sessions_keep_their_outputs_to_themselves() {
             let mut one = server.connect(version);
             let mut two = server.connect(version);
             let long = one.call("shell.exec", json!({"command": "seq 100000", "max_bytes": 300}));
-            let arguments = json!({"path": long["result"]["structuredContent"]["output"], "limit": 1});
+            let arguments =
+                json!({"path": long["result"]["structuredContent"]["output"], "limit": 1});
             assert_eq!(one.call("file.read", arguments.clone())["result"]["isError"], false);
             let other = two.call("file.read", arguments);
-            assert_eq!(other["result"]["structuredContent"]["error"]["kind"], "not_found", "{other}");
+            assert_eq!(
+                other["result"]["structuredContent"]["error"]["kind"], "not_found",
+                "{other}"
+            );
         }
     }
 }
@@ -117,9 +148,18 @@ fn nothing_is_left_of_a_session_that_has_ended() {
     let path = long["result"]["structuredContent"]["output"].clone();
     let outputs = server.root().join("outputs");
     // Its directory, and the lock that shows that its owner lives.
-    assert_eq!(std::fs::read_dir(&outputs).unwrap().flatten().filter(|entry| entry.path().is_dir()).count(), 1);
+    assert_eq!(
+        std::fs::read_dir(&outputs)
+            .unwrap()
+            .flatten()
+            .filter(|entry| entry.path().is_dir())
+            .count(),
+        1
+    );
     assert!((200..300).contains(&client.delete()));
-    eventually(DEADLINE, "its outputs are removed", || std::fs::read_dir(&outputs).unwrap().count() == 0);
+    eventually(DEADLINE, "its outputs are removed", || {
+        std::fs::read_dir(&outputs).unwrap().count() == 0
+    });
     client.shake_hands();
     client.approve = Approve::Decline;
     let read = client.call("file.read", json!({"path": path}));
@@ -152,7 +192,9 @@ fn the_log_can_be_followed() {
         .unwrap();
     let (sender, lines) = channel();
     let stdout = BufReader::new(follow.stdout.take().unwrap());
-    std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+    std::thread::spawn(move || {
+        stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+    });
     client.call("file.read", json!({"path": "missing"}));
     let message = client.call("shell.exec", json!({"command": "true"}));
     let trace = &message["result"]["structuredContent"]["trace_id"];
@@ -185,7 +227,11 @@ fn errors_show_no_path_outside_the_workspace() {
                 let text = client.call(tool, arguments)["result"].to_string();
                 assert!(text.contains("trace_id"), "{text}");
                 for path in [&root, &home] {
-                    assert!(!text.contains(path.as_str()) || asked.contains(path.as_str()), "{}: {text}", client.at());
+                    assert!(
+                        !text.contains(path.as_str()) || asked.contains(path.as_str()),
+                        "{}: {text}",
+                        client.at()
+                    );
                 }
             }
         },
@@ -203,15 +249,26 @@ fn an_id_in_flight_is_not_used_twice() {
             |server, client| {
                 let arguments = json!({"ms": 60_000});
                 let id = client.start_call("test_sleep", &arguments);
-                eventually(DEADLINE, "the call has started", || server.events("call.start").len() == 1);
+                eventually(DEADLINE, "the call has started", || {
+                    server.events("call.start").len() == 1
+                });
                 let mut params = json!({"name": "test_sleep", "arguments": arguments});
                 if client.is_modern() {
                     params["_meta"] = client.meta();
                 }
-                client.send(&json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}));
-                assert_eq!(client.wait(&id)["error"]["data"]["reason"], "duplicate_id", "{}", client.at());
+                client.send(
+                    &json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}),
+                );
+                assert_eq!(
+                    client.wait(&id)["error"]["data"]["reason"],
+                    "duplicate_id",
+                    "{}",
+                    client.at()
+                );
                 client.cancel(&id);
-                eventually(DEADLINE, "the first has ended", || server.events("call.stop").len() == 1);
+                eventually(DEADLINE, "the first has ended", || {
+                    server.events("call.stop").len() == 1
+                });
                 assert_eq!(server.events("call.stop")[0]["cause"], "client");
                 assert!(client.request("tools/list", json!({}))["result"]["tools"].is_array());
             },
@@ -228,7 +285,10 @@ fn a_question_is_taken_back_when_its_call_is_cancelled() {
         let id = client.start_call("shell.exec", &json!({"command": "touch ran"}));
         let (question, _) = client.wait_question();
         client.cancel(&id);
-        assert_eq!(client.wait_notification("notifications/cancelled")["params"]["requestId"], question);
+        assert_eq!(
+            client.wait_notification("notifications/cancelled")["params"]["requestId"],
+            question
+        );
         assert!(!server.workspace().join("ran").exists());
     }
 }
@@ -239,12 +299,16 @@ fn a_version_in_the_message_is_no_session() {
     let mut server = Options::new(Transport::Http).spawn();
     let client = server.connect(SESSIONS);
     let meta = json!({"io.modelcontextprotocol/protocolVersion": SESSIONS, "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}});
-    let params = json!({"name": "shell.exec", "arguments": {"command": "touch ran"}, "_meta": meta});
+    let params =
+        json!({"name": "shell.exec", "arguments": {"command": "touch ran"}, "_meta": meta});
     let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
     let mut request = client.post_request(message.to_string().as_bytes(), Some(&message));
     request.headers.retain(|(name, _)| !name.eq_ignore_ascii_case("mcp-session-id"));
     let answer = request.fetch(server.address());
-    assert_eq!((answer.status, &answer.message()["error"]["data"]["reason"]), (400, &json!("not_initialized")));
+    assert_eq!(
+        (answer.status, &answer.message()["error"]["data"]["reason"]),
+        (400, &json!("not_initialized"))
+    );
 }
 
 /// Answers nobody reads are counted: beyond a limit nothing more is taken in.
@@ -278,8 +342,7 @@ fn a_client_that_only_sends_does_not_fill_our_memory() {
 #[test]
 fn a_client_that_has_said_all_is_answered() {
     let server = Options::new(Transport::Http).arg("--conformance-fixtures").spawn();
-    let meta =
-        json!({"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}});
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}});
     let post = |method: &str, name: &str, params: Value| {
         let message = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
         Request::post("/mcp", message.to_string())
@@ -294,7 +357,13 @@ fn a_client_that_has_said_all_is_answered() {
         (post("server/discover", "", json!({"_meta": meta})), "result"),
         (post("tools/call", "test_sleep", sleep), "result"),
         (post("tools/call", "file.read", read), "line"),
-        (Request::post("/mcp", json!({"jsonrpc": "2.0", "id": 1, "method": "mcp.capabilities"}).to_string()), "result"),
+        (
+            Request::post(
+                "/mcp",
+                json!({"jsonrpc": "2.0", "id": 1, "method": "mcp.capabilities"}).to_string(),
+            ),
+            "result",
+        ),
     ] {
         let stream = request.begin(server.address()).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -306,8 +375,7 @@ fn a_client_that_has_said_all_is_answered() {
     }
     // A body that breaks off is none.
     let mut stream = std::net::TcpStream::connect(server.address()).unwrap();
-    let head =
-        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{";
+    let head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{";
     stream.write_all(head.as_bytes()).unwrap();
     stream.shutdown(std::net::Shutdown::Write).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();

@@ -59,11 +59,15 @@ impl ExecFiles {
             unidentified: None,
         };
         // The kernel puts the script's name behind its interpreter's, and keeps the name it was asked for.
-        if let Some(at) = argv.iter().skip(1).take(SCRIPT_WITHIN).position(|word| *word == image.execfn()) {
+        if let Some(at) =
+            argv.iter().skip(1).take(SCRIPT_WITHIN).position(|word| *word == image.execfn())
+        {
             files.script = files.identify_named(process, image.execfn(), at + 1);
             // Interpreters that are scripts stand before it, with the words of their first lines. Those are options
             // mostly, so one that names no file is a word.
-            files.interpreters = (1..=at).filter_map(|at| ExecFile::open_named(process, argv[at], at).ok()).collect();
+            files.interpreters = (1..=at)
+                .filter_map(|at| ExecFile::open_named(process, argv[at], at).ok())
+                .collect();
         }
         if files.script.is_some() {
             // It was the script that was called by that name.
@@ -91,14 +95,19 @@ impl ExecFiles {
         let unknown = |_| self.program.identity.path.clone();
         let mapping = Mapping::find(process, pc).map_err(unknown)?;
         let own = self.program.open_content().map_err(unknown)?;
-        let loaders: Vec<File> = LOADERS.iter().filter_map(|path| open_regular(Path::new(path)).ok()).collect();
+        let loaders: Vec<File> =
+            LOADERS.iter().filter_map(|path| open_regular(Path::new(path)).ok()).collect();
         let usual = || [&own].into_iter().chain(&loaders);
-        if usual().any(|file| mapping.is_of(file)) || usual().any(|file| mapping.has_code_of(process, file)) {
+        if usual().any(|file| mapping.is_of(file))
+            || usual().any(|file| mapping.has_code_of(process, file))
+        {
             return Ok(());
         }
         // The text only says where to look: the file there has to be the one that is mapped.
         let is_mapped = |file: &ExecFile| {
-            file.open_content().is_ok_and(|content| mapping.is_of(&content) || mapping.has_code_of(process, &content))
+            file.open_content().is_ok_and(|content| {
+                mapping.is_of(&content) || mapping.has_code_of(process, &content)
+            })
         };
         let entry = ExecFile::open_named(process, &mapping.path, 0).ok().filter(is_mapped);
         self.entry = Some(entry.ok_or_else(|| shown(&mapping.path))?);
@@ -139,7 +148,12 @@ impl ExecFile {
         ExecFile::new(process, resolve::open_name(process, name)?, name, argv_start)
     }
 
-    fn new(process: i32, descriptor: OwnedFd, name: &[u8], argv_start: usize) -> io::Result<ExecFile> {
+    fn new(
+        process: i32,
+        descriptor: OwnedFd,
+        name: &[u8],
+        argv_start: usize,
+    ) -> io::Result<ExecFile> {
         let found = rustix::fs::fstat(&descriptor)?;
         if !rustix::fs::FileType::from_raw_mode(found.st_mode).is_file() {
             return Err(io::Error::other("it is no regular file"));
@@ -299,7 +313,8 @@ mod tests {
         assert!(!open(b"/bin/sh").is_copy_of(Path::new("/bin/cat")));
         assert!(!open(b"/bin/sh").is_copy_of(Path::new("/nonexistent")));
         let mut lost = open(b"/bin/sh");
-        lost.descriptor = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        lost.descriptor =
+            rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         assert!(lost.is_copy_of(Path::new("/bin/sh")));
     }
 }

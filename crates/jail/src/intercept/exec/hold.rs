@@ -58,7 +58,13 @@ struct Prepared {
 
 impl Watch {
     /// Holds a process until it is answered for. False: this thread was the process's, and another has its place.
-    pub(super) fn hold(self: &Arc<Self>, process: i32, image: Image, files: ExecFiles, verdict: Verdict) -> bool {
+    pub(super) fn hold(
+        self: &Arc<Self>,
+        process: i32,
+        image: Image,
+        files: ExecFiles,
+        verdict: Verdict,
+    ) -> bool {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let name = verdict.prefix.join(" ");
         let prepared = match self.prepare_hold(process, id, &image, &files, &verdict) {
@@ -95,7 +101,8 @@ impl Watch {
         self.slots().remove(&id);
         self.denials.add("exec", "a program that nobody could be asked about");
         let code = if self.notices.is_none() { DENIED } else { REFUSED };
-        let message = format!("ringfence: {}: cannot be asked for: {error}\n", files.program.identity.path);
+        let message =
+            format!("ringfence: {}: cannot be asked for: {error}\n", files.program.identity.path);
         match stub::end(process, image, &message, code) {
             Ok(()) => release(process, 0),
             Err(_) => kill(process),
@@ -111,7 +118,9 @@ impl Watch {
         files: &ExecFiles,
         verdict: &Verdict,
     ) -> io::Result<Prepared> {
-        let Some(notices) = self.notices.clone() else { return Err(io::Error::other("there is no one to ask")) };
+        let Some(notices) = self.notices.clone() else {
+            return Err(io::Error::other("there is no one to ask"));
+        };
         let (held, streams) = describe(process, image, files, verdict.clone())?;
         let letter = enclose(&held)?;
         {
@@ -206,7 +215,12 @@ impl Watch {
 }
 
 /// Makes the process wait, and tells the server of it. Returns the code that waiting has overwritten, and the mask.
-fn begin_hold(process: i32, id: u64, image: &Image, prepared: &Prepared) -> io::Result<([u8; stub::KEPT], u64)> {
+fn begin_hold(
+    process: i32,
+    id: u64,
+    image: &Image,
+    prepared: &Prepared,
+) -> io::Result<([u8; stub::KEPT], u64)> {
     let mask = trace::signal_mask(process)?;
     trace::set_signal_mask(process, 0)?;
     let code = stub::wait(process, image)?;
@@ -231,7 +245,9 @@ fn finish(process: i32, kept: &Kept, answer: &Answer, signal: i32) {
         Answer::Refuse(message, code) => (stub::end(process, image, message, *code), 0),
         Answer::Ended { signal: Some(libc::SIGKILL), .. } => return kill(process),
         // It dies of the same signal, or, where it was started to ignore it, with the code that shells use.
-        Answer::Ended { signal: Some(signal), .. } => (stub::end(process, image, "", 128 + signal), *signal),
+        Answer::Ended { signal: Some(signal), .. } => {
+            (stub::end(process, image, "", 128 + signal), *signal)
+        }
         Answer::Ended { code, .. } => (stub::end(process, image, "", code.unwrap_or(REFUSED)), 0),
         Answer::Begun => (Ok(()), signal),
     };
@@ -242,7 +258,12 @@ fn finish(process: i32, kept: &Kept, answer: &Answer, signal: i32) {
 }
 
 /// Everything that decides, copied: nothing of it is looked at again.
-fn describe(process: i32, image: &Image, files: &ExecFiles, verdict: Verdict) -> io::Result<(HeldExec, Vec<OwnedFd>)> {
+fn describe(
+    process: i32,
+    image: &Image,
+    files: &ExecFiles,
+    verdict: Verdict,
+) -> io::Result<(HeldExec, Vec<OwnedFd>)> {
     let argv = image.argv();
     // A question is read by a human, whole, and what is read is what runs.
     if argv.iter().map(|word| word.len() + 1).sum::<usize>() > ASKED
@@ -251,7 +272,8 @@ fn describe(process: i32, image: &Image, files: &ExecFiles, verdict: Verdict) ->
         return Err(io::Error::other("it has too many words for a question"));
     }
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let garbled = argv.iter().copied().chain(image.env()).any(|bytes| std::str::from_utf8(bytes).is_err());
+    let garbled =
+        argv.iter().copied().chain(image.env()).any(|bytes| std::str::from_utf8(bytes).is_err());
     let pair = |entry: &[u8]| {
         let entry = text(entry);
         entry.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -269,7 +291,9 @@ fn describe(process: i32, image: &Image, files: &ExecFiles, verdict: Verdict) ->
         argv: argv.iter().map(|word| text(word)).collect(),
         env: image.env().filter_map(pair).collect(),
         cwd,
-        words: argv.len().saturating_sub(files.iter().nth(verdict.view).map_or(0, |file| file.argv_start)),
+        words: argv
+            .len()
+            .saturating_sub(files.iter().nth(verdict.view).map_or(0, |file| file.argv_start)),
         parents: parents(process),
         garbled,
         itself,

@@ -81,10 +81,19 @@ fn parse(line: &[u8]) -> Option<Mapping> {
     let _mode = text()?;
     let offset = number(text()?)?;
     let (major, minor) = text()?.split_once(':')?;
-    let device = rustix::fs::makedev(u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
+    let device = rustix::fs::makedev(
+        u32::from_str_radix(major, 16).ok()?,
+        u32::from_str_radix(minor, 16).ok()?,
+    );
     let inode = text()?.parse().ok()?;
     let path = fields.next().unwrap_or_default().trim_ascii_start().to_vec();
-    Some(Mapping { start: number(start)?, end: number(end)?, offset, identity: (device, inode), path })
+    Some(Mapping {
+        start: number(start)?,
+        end: number(end)?,
+        offset,
+        identity: (device, inode),
+        path,
+    })
 }
 
 #[cfg(test)]
@@ -93,7 +102,8 @@ mod tests {
 
     #[test]
     fn a_line_is_read_with_device_and_inode() {
-        let line = b"7f10-7f20 r-xp 00001000 fd:01 1234                       /usr/lib/a b (deleted)";
+        let line =
+            b"7f10-7f20 r-xp 00001000 fd:01 1234                       /usr/lib/a b (deleted)";
         let mapping = parse(line).unwrap();
         assert_eq!((mapping.start, mapping.end, mapping.offset), (0x7f10, 0x7f20, 0x1000));
         assert_eq!(mapping.identity, (rustix::fs::makedev(0xfd, 1), 1234));

@@ -174,7 +174,12 @@ impl Watch {
     }
 
     /// Follows one exec to its end. False when the watcher is not needed any more.
-    fn see_through(self: &Arc<Self>, call: &Notification, last: bool, turn: MutexGuard<'_, ()>) -> bool {
+    fn see_through(
+        self: &Arc<Self>,
+        call: &Notification,
+        last: bool,
+        turn: MutexGuard<'_, ()>,
+    ) -> bool {
         let Ok(thread) = i32::try_from(call.thread) else { return true };
         if !self.seize(thread, call.id) {
             return true;
@@ -242,7 +247,8 @@ impl Watch {
             release(process, 0);
             return true;
         }
-        let identified = Image::read(process).and_then(|image| Ok((ExecFiles::identify(process, &image)?, image)));
+        let identified = Image::read(process)
+            .and_then(|image| Ok((ExecFiles::identify(process, &image)?, image)));
         let Ok((mut files, image)) = identified else {
             // A program that may be run and not read. It would have run unseen.
             self.denials.add("exec", "a program that cannot be read");
@@ -254,12 +260,16 @@ impl Watch {
         }
         let argv = image.argv();
         let verdict = self.judge(&files, &argv);
-        let is_forbidden = verdict.as_ref().is_some_and(|verdict| verdict.decision == Decision::Forbidden);
-        if let Some(name) = files.unidentified.as_deref().filter(|_| !is_forbidden && !self.judge.is_empty()) {
+        let is_forbidden =
+            verdict.as_ref().is_some_and(|verdict| verdict.decision == Decision::Forbidden);
+        if let Some(name) =
+            files.unidentified.as_deref().filter(|_| !is_forbidden && !self.judge.is_empty())
+        {
             self.denials.add("exec", "a file that cannot be seen");
             let name = one_line(name);
-            let message =
-                format!("ringfence: {name}: forbidden: what it stands for cannot be seen; call it by its own path\n");
+            let message = format!(
+                "ringfence: {name}: forbidden: what it stands for cannot be seen; call it by its own path\n"
+            );
             self.end(process, &image, &message);
             return true;
         }
@@ -289,7 +299,9 @@ impl Watch {
         }
         let judged: Vec<&ExecFile> = files.iter().collect();
         let views: Vec<View<'_>> = judged.iter().map(|file| view(files, file, argv)).collect();
-        self.judge.judge(&views, |at, other| judged.get(at).is_some_and(|file| file.is_copy_of(Path::new(&other.path))))
+        self.judge.judge(&views, |at, other| {
+            judged.get(at).is_some_and(|file| file.is_copy_of(Path::new(&other.path)))
+        })
     }
 
     fn forbid(&self, process: i32, image: &Image, files: &ExecFiles, verdict: &Verdict) {
@@ -308,11 +320,19 @@ impl Watch {
         }
     }
 
-    fn tell(&self, pid: i32, files: &ExecFiles, argv: &[&[u8]], verdict: &Verdict, kept_inside: Option<String>) {
+    fn tell(
+        &self,
+        pid: i32,
+        files: &ExecFiles,
+        argv: &[&[u8]],
+        verdict: &Verdict,
+        kept_inside: Option<String>,
+    ) {
         let Some(notices) = &self.notices else { return };
         if self.ruled.fetch_add(1, Ordering::Relaxed) < TOLD {
             let path = files.program.identity.path.clone();
-            let mut ruled = Ruled { pid, path, argv: log::cut(argv), verdict: verdict.clone(), kept_inside };
+            let mut ruled =
+                Ruled { pid, path, argv: log::cut(argv), verdict: verdict.clone(), kept_inside };
             // A packet is short; what has many words keeps the first.
             ruled.argv.truncate(64);
             // When the server is gone, so is the run.

@@ -14,8 +14,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, PROC_SUPER_MAGIC, StatxFlags, fstat, fstatfs, openat, readlink, readlinkat,
-    statx,
+    AtFlags, CWD, FileType, Mode, OFlags, PROC_SUPER_MAGIC, StatxFlags, fstat, fstatfs, openat,
+    readlink, readlinkat, statx,
 };
 
 use super::wire::FileIdentity;
@@ -49,7 +49,8 @@ pub fn open_name(process: i32, name: &[u8]) -> io::Result<OwnedFd> {
     }
     let root = open_link(process, "root")?;
     let start = if name.starts_with(b"/") { root.try_clone()? } else { open_link(process, "cwd")? };
-    let mut walk = NameWalk { process, root, current: start, own_entry: None, pending: Vec::new(), links: 0 };
+    let mut walk =
+        NameWalk { process, root, current: start, own_entry: None, pending: Vec::new(), links: 0 };
     walk.push(name);
     while let Some(part) = walk.pending.pop() {
         walk.step(&part)?;
@@ -65,7 +66,8 @@ pub fn describe(process: i32, descriptor: &OwnedFd) -> io::Result<FileIdentity> 
     let mut path = PathBuf::from(OsStr::from_bytes(text.as_bytes())).to_string_lossy().into_owned();
     if path.ends_with(DELETED) {
         // Either the kernel's remark or the file's own name.
-        let is_own_name = open_name(process, text.as_bytes()).and_then(identify).ok() == Some((device, inode));
+        let is_own_name =
+            open_name(process, text.as_bytes()).and_then(identify).ok() == Some((device, inode));
         if !is_own_name {
             path.truncate(path.len() - DELETED.len());
         }
@@ -87,7 +89,8 @@ struct NameWalk {
 
 impl NameWalk {
     fn push(&mut self, name: &[u8]) {
-        let parts = name.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
+        let parts =
+            name.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
         self.pending.extend(parts.rev().map(<[u8]>::to_vec));
     }
 
@@ -176,7 +179,8 @@ mod tests {
 
     impl Scratch {
         fn new(name: &str) -> Scratch {
-            let path = std::env::temp_dir().join(format!("jail-resolve-{name}-{}", std::process::id()));
+            let path =
+                std::env::temp_dir().join(format!("jail-resolve-{name}-{}", std::process::id()));
             fs::create_dir_all(&path).unwrap();
             Scratch(path.canonicalize().unwrap())
         }
@@ -195,7 +199,15 @@ mod tests {
         fn new(directory: &Path, input: &Path) -> Idle {
             let input = fs::File::open(input).unwrap();
             let mut command = Command::new("sleep");
-            Idle(command.arg("600").current_dir(directory).stdin(input).stdout(Stdio::null()).spawn().unwrap())
+            Idle(
+                command
+                    .arg("600")
+                    .current_dir(directory)
+                    .stdin(input)
+                    .stdout(Stdio::null())
+                    .spawn()
+                    .unwrap(),
+            )
         }
 
         fn leads_to(&self, name: impl AsRef<OsStr>) -> Option<Identity> {

@@ -20,7 +20,8 @@ pub fn end(process: i32, image: &Image, message: &str, code: i32) -> io::Result<
     // Over its arguments, which nobody will read any more: below them there may be no stack, if it is small or they are
     // many. Only where they are few is there not enough of them.
     let stack = image.registers.stack();
-    let at = if image.size() >= message.len() { stack } else { stack.saturating_sub(BELOW_STACK) & !7 };
+    let at =
+        if image.size() >= message.len() { stack } else { stack.saturating_sub(BELOW_STACK) & !7 };
     let mut code_bytes = Vec::new();
     if !message.is_empty() {
         trace::write_memory(process, at, message)?;

@@ -4,7 +4,11 @@ use super::super::Limits;
 use super::{Group, Name, Places, sweep};
 
 /// A group for each of them below our own, processes first: that one is needed for killing in any case.
-pub(in crate::limits) fn create(places: &Places, name: &Name, limits: &Limits) -> Result<Vec<Group>, String> {
+pub(in crate::limits) fn create(
+    places: &Places,
+    name: &Name,
+    limits: &Limits,
+) -> Result<Vec<Group>, String> {
     let processes = below_own(places, name, "pids")?;
     if let Some(most) = limits.processes {
         set(&processes, "pids.max", most)?;
@@ -26,7 +30,8 @@ pub(in crate::limits) fn create(places: &Places, name: &Name, limits: &Limits) -
 }
 
 fn below_own(places: &Places, name: &Name, controller: &str) -> Result<Group, String> {
-    let own = places.of(controller).ok_or_else(|| format!("cgroup v1 has no {controller} controller"))?;
+    let own =
+        places.of(controller).ok_or_else(|| format!("cgroup v1 has no {controller} controller"))?;
     sweep(&own, name);
     Group::create(&own, name).map_err(|error| format!("cgroup v1 {controller}: {error}"))
 }

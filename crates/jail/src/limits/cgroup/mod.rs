@@ -58,7 +58,9 @@ impl Group {
     /// The number behind `key` in a file of `key number` lines; nothing when either is missing.
     pub(super) fn count(&self, file: &str, key: &str) -> u64 {
         let text = read(&self.path.join(file)).unwrap_or_default();
-        let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok());
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok());
         value.unwrap_or(0)
     }
 
@@ -95,7 +97,9 @@ impl Group {
     /// Kills what was not killed before, and says how many those were.
     fn kill_round(&self, signalled: &mut Vec<Pid>) -> io::Result<usize> {
         let found = self.pids()?.into_iter().filter(|pid| !signalled.contains(pid));
-        let held: Vec<_> = found.filter_map(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?))).collect();
+        let held: Vec<_> = found
+            .filter_map(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)))
+            .collect();
         // A pid that is still on the list belongs to the process that the descriptor holds, not to a successor.
         let listed = self.pids()?;
         for (pid, process) in held.iter().filter(|(pid, _)| listed.contains(pid)) {

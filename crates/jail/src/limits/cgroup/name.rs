@@ -30,11 +30,17 @@ impl Name {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let namespace = fs::metadata("/proc/self/ns/pid")?.ino();
         let pid = getpid();
-        let started = started(pid).ok_or_else(|| io::Error::other("the start of this process cannot be read"))?;
+        let started = started(pid)
+            .ok_or_else(|| io::Error::other("the start of this process cannot be read"))?;
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let plain = |letter: char| if letter.is_ascii_alphanumeric() || letter == '_' { letter } else { '-' };
+        let plain = |letter: char| {
+            if letter.is_ascii_alphanumeric() || letter == '_' { letter } else { '-' }
+        };
         let run: String = run.chars().take(RUN_CHARS).map(plain).collect();
-        Ok(Name { text: format!("{PREFIX}-{namespace:x}-{pid}-{started}-{count}-{run}"), namespace })
+        Ok(Name {
+            text: format!("{PREFIX}-{namespace:x}-{pid}-{started}-{count}-{run}"),
+            namespace,
+        })
     }
 
     pub(in crate::limits) fn as_str(&self) -> &str {
@@ -57,7 +63,9 @@ pub(in crate::limits) fn sweep(parent: &Path, own: &Name) {
         return;
     }
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
-    let stale = entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| is_stale(name, own.namespace)));
+    let stale = entries.filter(|entry| {
+        entry.file_name().to_str().is_some_and(|name| is_stale(name, own.namespace))
+    });
     for entry in stale.take(SWEEP) {
         let group = Group::existing(entry.path());
         if group.remove().is_err() {
@@ -82,7 +90,8 @@ fn parse(name: &str) -> Option<(u64, Pid, u64)> {
 
 /// In doubt it lives: /proc may hide a process that the kernel still knows.
 fn lives(pid: Pid, start: u64) -> bool {
-    test_kill_process(pid) != Err(Errno::SRCH) && started(pid).is_none_or(|started| started == start)
+    test_kill_process(pid) != Err(Errno::SRCH)
+        && started(pid).is_none_or(|started| started == start)
 }
 
 #[cfg(test)]
@@ -95,7 +104,13 @@ mod tests {
         let parsed = parse(name.as_str()).unwrap();
         assert_eq!(parsed, (name.namespace, getpid(), started(getpid()).unwrap()));
         assert!(name.as_str().ends_with("-run-7----x-"), "{}", name.as_str());
-        for other in ["ringfence", "ringfence-1-2-3-4", "ringfence-x-2-3-4-r", "ringfence-1--2-3-4-r", "a-1-2-3-4-r"] {
+        for other in [
+            "ringfence",
+            "ringfence-1-2-3-4",
+            "ringfence-x-2-3-4-r",
+            "ringfence-1--2-3-4-r",
+            "a-1-2-3-4-r",
+        ] {
             assert_eq!(parse(other), None, "{other}");
         }
     }

@@ -57,25 +57,35 @@ impl Places {
         self.find(has, |kind, options| kind == "cgroup" && has(options)).map(|(own, _)| own)
     }
 
-    fn find(&self, group: impl Fn(&str) -> bool, mount: impl Fn(&str, &str) -> bool) -> Option<(PathBuf, PathBuf)> {
+    fn find(
+        &self,
+        group: impl Fn(&str) -> bool,
+        mount: impl Fn(&str, &str) -> bool,
+    ) -> Option<(PathBuf, PathBuf)> {
         let own = self.groups.lines().find_map(|line| {
             let mut fields = line.splitn(3, ':').skip(1);
             group(fields.next()?).then(|| fields.next()).flatten()
         })?;
         // Outside of our namespace of groups, or removed under us: there is no directory for it.
-        if own.ends_with(" (deleted)") || Path::new(own).components().any(|part| part == Component::ParentDir) {
+        if own.ends_with(" (deleted)")
+            || Path::new(own).components().any(|part| part == Component::ParentDir)
+        {
             return None;
         }
         self.mounts.lines().find_map(|line| {
             let (left, right) = line.split_once(" - ")?;
-            let (left, right): (Vec<&str>, Vec<&str>) = (left.split(' ').collect(), right.split(' ').collect());
+            let (left, right): (Vec<&str>, Vec<&str>) =
+                (left.split(' ').collect(), right.split(' ').collect());
             if !mount(right.first()?, right.get(2)?) {
                 return None;
             }
             // A container may see its own group mounted as if it were the root.
             let below = Path::new(own).strip_prefix(unescape(left.get(3)?)).ok()?;
             let mount = self.reach(PathBuf::from(unescape(left.get(4)?)));
-            Some((if below.as_os_str().is_empty() { mount.clone() } else { mount.join(below) }, mount))
+            Some((
+                if below.as_os_str().is_empty() { mount.clone() } else { mount.join(below) },
+                mount,
+            ))
         })
     }
 }
@@ -83,7 +93,9 @@ impl Places {
 /// Where a line of the table has control groups mounted.
 fn cgroup_mount(line: &str) -> Option<PathBuf> {
     let (left, right) = line.split_once(" - ")?;
-    right.starts_with("cgroup").then(|| left.split(' ').nth(4).map(|point| PathBuf::from(unescape(point))))?
+    right
+        .starts_with("cgroup")
+        .then(|| left.split(' ').nth(4).map(|point| PathBuf::from(unescape(point))))?
 }
 
 /// The four characters that would break the table stand there in octal.
@@ -110,7 +122,10 @@ mod tests {
         assert_eq!(here.of("memory"), Some("/sys/fs/cgroup/memory/a/b:c".into()));
         assert_eq!(here.of("cpuacct"), Some("/sys/fs/cgroup/cpu,cpuacct".into()));
         assert_eq!(here.of("pids"), None);
-        assert_eq!(here.unified(), Some(("/sys/fs/cgroup/unified/x".into(), "/sys/fs/cgroup/unified".into())));
+        assert_eq!(
+            here.unified(),
+            Some(("/sys/fs/cgroup/unified/x".into(), "/sys/fs/cgroup/unified".into()))
+        );
     }
 
     #[test]
@@ -133,6 +148,9 @@ mod tests {
     #[test]
     fn a_mount_point_with_a_space_is_read_back() {
         let mounts = "9 1 0:3 / /mnt/a\\040b\\134c rw - cgroup2 cgroup rw\n";
-        assert_eq!(places(mounts, "0::/\n").unified().map(|(own, _)| own), Some("/mnt/a b\\c".into()));
+        assert_eq!(
+            places(mounts, "0::/\n").unified().map(|(own, _)| own),
+            Some("/mnt/a b\\c".into())
+        );
     }
 }

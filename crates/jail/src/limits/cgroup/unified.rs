@@ -11,7 +11,11 @@ use super::{Group, Name, Places, read, sweep, write};
 const SERVICE_HINT: &str = "set Delegate=yes and DelegateSubgroup=server in the unit";
 
 /// A group that holds the limits.
-pub(in crate::limits) fn create(places: &Places, name: &Name, limits: &Limits) -> Result<Group, String> {
+pub(in crate::limits) fn create(
+    places: &Places,
+    name: &Name,
+    limits: &Limits,
+) -> Result<Group, String> {
     let (own, mount) = places.unified().ok_or("cgroup v2 is not mounted")?;
     let parent = parent_for(&own, &mount, &wanted(limits))?;
     let group = below(&parent, name)?;
@@ -80,7 +84,8 @@ fn lacks(group: &Path, file: &str, wanted: &[&'static str]) -> Option<&'static s
 
 fn below(parent: &Path, name: &Name) -> Result<Group, String> {
     // To move a process, one must be allowed to write here too: better known now than when it waits.
-    access(parent.join("cgroup.procs"), Access::WRITE_OK).map_err(|error| format!("cgroup v2: {error}"))?;
+    access(parent.join("cgroup.procs"), Access::WRITE_OK)
+        .map_err(|error| format!("cgroup v2: {error}"))?;
     sweep(parent, name);
     Group::create(parent, name).map_err(|error| format!("cgroup v2: {error}"))
 }
@@ -104,7 +109,8 @@ mod tests {
 
     impl Tree {
         fn new(name: &str) -> Tree {
-            let path = std::env::temp_dir().join(format!("ringfence-tree-{name}-{}", std::process::id()));
+            let path =
+                std::env::temp_dir().join(format!("ringfence-tree-{name}-{}", std::process::id()));
             let _ = fs::remove_dir_all(&path);
             Tree(path)
         }
@@ -148,14 +154,20 @@ mod tests {
         assert!(refused.contains(SERVICE_HINT), "{refused}");
         let own = tree.group("system.slice/x.service/server", "\n", "\n", false);
         assert_eq!(parent_for(&own, &tree.0, &BOTH), Ok(unit.clone()));
-        assert_eq!(fs::read_to_string(unit.join("cgroup.subtree_control")).unwrap(), "+memory +pids");
+        assert_eq!(
+            fs::read_to_string(unit.join("cgroup.subtree_control")).unwrap(),
+            "+memory +pids"
+        );
     }
 
     #[test]
     fn a_missing_controller_is_named() {
         let tree = Tree::new("missing");
         let root = tree.group("", "hugetlb memory\n", "\n", true);
-        assert_eq!(parent_for(&root, &tree.0, &BOTH), Err("cgroup v2 has no pids controller here".to_owned()));
+        assert_eq!(
+            parent_for(&root, &tree.0, &BOTH),
+            Err("cgroup v2 has no pids controller here".to_owned())
+        );
         assert_eq!(parent_for(&root, &tree.0, &["memory"]), Ok(root));
     }
 

@@ -45,7 +45,8 @@ impl Server {
 
     /// A server on stdio: whoever started it is the client.
     pub fn of_client() -> Self {
-        let client = rustix::process::getppid().and_then(|pid| u32::try_from(pid.as_raw_pid()).ok());
+        let client =
+            rustix::process::getppid().and_then(|pid| u32::try_from(pid.as_raw_pid()).ok());
         Server { client, ..Server::alone() }
     }
 }
@@ -55,11 +56,20 @@ const GENERATIONS: usize = 128;
 
 /// Listing needs the same user, or root.
 pub fn may_list(peer: &Peer, own_uid: u32) -> Result<(), &'static str> {
-    if peer.uid == own_uid || peer.uid == 0 { Ok(()) } else { Err("this server belongs to another user") }
+    if peer.uid == own_uid || peer.uid == 0 {
+        Ok(())
+    } else {
+        Err("this server belongs to another user")
+    }
 }
 
 /// Answering needs a person's terminal as well.
-pub fn may_answer(peer: &Peer, own_uid: u32, server: Server, table: &dyn Processes) -> Result<(), &'static str> {
+pub fn may_answer(
+    peer: &Peer,
+    own_uid: u32,
+    server: Server,
+    table: &dyn Processes,
+) -> Result<(), &'static str> {
     may_list(peer, own_uid)?;
     let unknown = "the process that answers cannot be looked at, so its answer does not count";
     let pid = peer.pid.ok_or(unknown)?;
@@ -130,7 +140,11 @@ fn restraints(pid: u32) -> Option<(u32, u32)> {
         line.map_or(Some(0), |value| value.trim().parse().ok())
     };
     // Kernels before 5.9 do not count the filters; then their mode has to do.
-    let filters = if status.contains("Seccomp_filters:") { field("Seccomp_filters")? } else { field("Seccomp")? };
+    let filters = if status.contains("Seccomp_filters:") {
+        field("Seccomp_filters")?
+    } else {
+        field("Seccomp")?
+    };
     Some((field("NoNewPrivs")?, filters))
 }
 
@@ -155,8 +169,10 @@ mod tests {
     /// shell; 80 another terminal of the user; 90 a fenced process elsewhere.
     fn table() -> Table {
         let one = |parent| Process { parent, has_terminal: true, started: 7, fenced: Some(false) };
-        let parents = [(1, 0), (30, 1), (40, 30), (50, 40), (60, 50), (61, 60), (70, 40), (80, 30), (90, 30)];
-        let mut table: HashMap<u32, Process> = parents.into_iter().map(|(pid, parent)| (pid, one(parent))).collect();
+        let parents =
+            [(1, 0), (30, 1), (40, 30), (50, 40), (60, 50), (61, 60), (70, 40), (80, 30), (90, 30)];
+        let mut table: HashMap<u32, Process> =
+            parents.into_iter().map(|(pid, parent)| (pid, one(parent))).collect();
         table.get_mut(&90).unwrap().fenced = Some(true);
         Table(table)
     }
@@ -188,7 +204,10 @@ mod tests {
     fn no_terminal_no_answer() {
         let mut table = table();
         table.0.get_mut(&80).unwrap().has_terminal = false;
-        assert_eq!(may_answer(&peer(80), UID, SERVER, &table), Err("answers count only from a terminal"));
+        assert_eq!(
+            may_answer(&peer(80), UID, SERVER, &table),
+            Err("answers count only from a terminal")
+        );
         assert_eq!(may_list(&peer(80), UID), Ok(()));
     }
 
@@ -218,7 +237,8 @@ mod tests {
 
     #[test]
     fn a_process_cannot_lie_with_its_name() {
-        let stat = "77 (sh) S 1 1 1 34816 ) S 42 77 77 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 12345 0 0";
+        let stat =
+            "77 (sh) S 1 1 1 34816 ) S 42 77 77 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 12345 0 0";
         assert_eq!(parse_stat(stat), Some((42, false, 12345)));
         assert_eq!(parse_stat("77 (sh"), None);
     }

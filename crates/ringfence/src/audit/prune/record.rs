@@ -83,7 +83,14 @@ impl PruneRecord {
             links.remove(&file.last_record());
         }
         let links = links.iter().map(Link::to_json).collect();
-        PruneRecord { ts: String::new(), by: by.to_owned(), before: before.to_owned(), removed, links, total }
+        PruneRecord {
+            ts: String::new(),
+            by: by.to_owned(),
+            before: before.to_owned(),
+            removed,
+            links,
+            total,
+        }
     }
 
     pub(in crate::audit) fn to_fields(&self) -> serde_json::Result<Map<String, Value>> {
@@ -148,8 +155,11 @@ impl PruneHistory {
 
     /// Files that were recorded as pruned and are still there, whole or in part, oldest first.
     pub(in crate::audit) fn leftovers(&self, names: &[String]) -> Vec<String> {
-        let logs = names.iter().filter_map(|name| name.strip_suffix(LOG).or_else(|| name.strip_suffix(HEAD)));
-        let found: BTreeSet<String> = logs.map(|stem| format!("{stem}{LOG}")).filter(|log| self.names(log)).collect();
+        let logs = names
+            .iter()
+            .filter_map(|name| name.strip_suffix(LOG).or_else(|| name.strip_suffix(HEAD)));
+        let found: BTreeSet<String> =
+            logs.map(|stem| format!("{stem}{LOG}")).filter(|log| self.names(log)).collect();
         found.into_iter().collect()
     }
 }

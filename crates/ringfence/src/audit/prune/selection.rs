@@ -46,13 +46,17 @@ impl PruneSelection {
     fn read(store: &Store, before: &str, at_most: usize) -> Result<PruneSelection> {
         let Snapshot { names, latest } = store.snapshot().map_err(unreadable)?;
         let survey = LogSurvey::read(store, &names);
-        let mut selection =
-            PruneSelection { leftovers: survey.pruned.leftovers(&names).len(), ..PruneSelection::default() };
+        let mut selection = PruneSelection {
+            leftovers: survey.pruned.leftovers(&names).len(),
+            ..PruneSelection::default()
+        };
         let latest = match latest {
             Some(Ok(latest)) => latest,
             None if survey.headers.is_empty() => return Ok(selection),
             damaged => {
-                let what = damaged.and_then(std::result::Result::err).unwrap_or_else(|| "it is missing".into());
+                let what = damaged
+                    .and_then(std::result::Result::err)
+                    .unwrap_or_else(|| "it is missing".into());
                 return Err(broken_log(&Problem { file: LATEST.into(), line: 1, seq: None, what }));
             }
         };
@@ -108,20 +112,31 @@ fn examine(
 
 /// A link into a removed file is accounted for from then on, and a removed file takes its own links along. So both must
 /// be right before it goes, or the record would cover up what `verify` reports.
-pub(super) fn check_links(store: &Store, survey: &LogSurvey, selected: &BTreeMap<&str, &Scan>) -> Result<()> {
-    let problem =
-        |file: &str, what: String| broken_log(&Problem { file: file.to_owned(), line: 1, seq: Some(1), what });
+pub(super) fn check_links(
+    store: &Store,
+    survey: &LogSurvey,
+    selected: &BTreeMap<&str, &Scan>,
+) -> Result<()> {
+    let problem = |file: &str, what: String| {
+        broken_log(&Problem { file: file.to_owned(), line: 1, seq: Some(1), what })
+    };
     for (holder, header) in &survey.headers {
         for link in links(header) {
             match selected.get(link.file.as_str()) {
                 Some(scan) if !scan.holds(&link) => {
-                    return Err(problem(&link.file, format!("the record that {holder} line 1 links is not there")));
+                    return Err(problem(
+                        &link.file,
+                        format!("the record that {holder} line 1 links is not there"),
+                    ));
                 }
                 None if selected.contains_key(holder.as_str())
                     && !survey.headers.contains_key(&link.file)
                     && !survey.pruned.covers(&link) =>
                 {
-                    return Err(broken_log(&missing(&link.file, format!("{holder} line 1 links it"))));
+                    return Err(broken_log(&missing(
+                        &link.file,
+                        format!("{holder} line 1 links it"),
+                    )));
                 }
                 _ => {}
             }
@@ -134,7 +149,10 @@ pub(super) fn check_links(store: &Store, survey: &LogSurvey, selected: &BTreeMap
     let mut successors: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, header) in &survey.headers {
         if selected.contains_key(name.as_str()) && !header["latest_damaged"].is_null() {
-            return Err(problem(name, format!("when this file was opened, `{LATEST}` was not right")));
+            return Err(problem(
+                name,
+                format!("when this file was opened, `{LATEST}` was not right"),
+            ));
         }
         if let Some(file) = header["predecessor"]["file"].as_str() {
             successors.entry(file).or_default().push(name);
@@ -145,7 +163,10 @@ pub(super) fn check_links(store: &Store, survey: &LogSurvey, selected: &BTreeMap
         if let [first, second, ..] = opened[..]
             && opened.iter().any(|name| selected.contains_key(*name))
         {
-            return Err(problem(second, format!("it links {file} as {first} does: `{LATEST}` was turned back")));
+            return Err(problem(
+                second,
+                format!("it links {file} as {first} does: `{LATEST}` was turned back"),
+            ));
         }
     }
     Ok(())

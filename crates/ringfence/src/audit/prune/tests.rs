@@ -64,10 +64,16 @@ fn only_old_closed_files_before_the_newest_go() {
     let kept = |before: &str| plan_prune(root.path(), before).unwrap();
     assert_eq!(kept("2000").kept_from, Some((files[0].clone(), KeptBecause::NotOldEnough)));
     let plan = kept(&opened(&files[2]));
-    assert_eq!(plan.removed.iter().map(|file| &file.file).collect::<Vec<_>>(), [&files[0], &files[1]]);
+    assert_eq!(
+        plan.removed.iter().map(|file| &file.file).collect::<Vec<_>>(),
+        [&files[0], &files[1]]
+    );
     assert_eq!(plan.kept_from, Some((files[2].clone(), KeptBecause::NotOldEnough)));
     let plan = kept(EVERYTHING);
-    assert_eq!((plan.removed.len(), plan.kept_from), (3, Some((files[3].clone(), KeptBecause::Newest))));
+    assert_eq!(
+        (plan.removed.len(), plan.kept_from),
+        (3, Some((files[3].clone(), KeptBecause::Newest)))
+    );
     assert_eq!(root.logs(), files, "a plan changes nothing");
     // A record that is not old enough keeps a file whose header is.
     let text = fs::read_to_string(root.audit(&files[0])).unwrap();
@@ -90,7 +96,8 @@ fn only_old_closed_files_before_the_newest_go() {
 #[test]
 fn links_of_every_kind_survive_many_prunes_and_records_stay_small() {
     let root = Dir::new();
-    let (one, two) = (Audit::open(root.path(), 600).unwrap(), Audit::open(root.path(), 900).unwrap());
+    let (one, two) =
+        (Audit::open(root.path(), 600).unwrap(), Audit::open(root.path(), 900).unwrap());
     let mut largest = 0;
     for round in 0..30 {
         for n in 0..(round % 7) {
@@ -102,13 +109,20 @@ fn links_of_every_kind_survive_many_prunes_and_records_stay_small() {
         if round > 5 {
             let (name, record) = prune_record(&root);
             largest = largest.max(fs::metadata(root.audit(&name)).unwrap().len());
-            assert!(record["links"].as_array().unwrap().len() <= 2 * root.logs().len() + 20, "{record}");
+            assert!(
+                record["links"].as_array().unwrap().len() <= 2 * root.logs().len() + 20,
+                "{record}"
+            );
         }
     }
     drop((one, two));
     prune(root.path(), EVERYTHING, "test").unwrap();
     assert!(pruned_files(root.path()) > 50, "{}", pruned_files(root.path()));
-    assert!(root.logs().len() < 10 && largest < 20_000, "{} files, {largest} bytes", root.logs().len());
+    assert!(
+        root.logs().len() < 10 && largest < 20_000,
+        "{} files, {largest} bytes",
+        root.logs().len()
+    );
 }
 
 #[test]
@@ -162,7 +176,12 @@ fn a_record_of_another_history_accounts_for_nothing() {
     fs::remove_file(root.audit(&first)).unwrap();
     fs::remove_file(root.audit(&head_of(&first))).unwrap();
     let report = verify(root.path()).unwrap();
-    assert!(report.problems.iter().any(|problem| problem.file == first && problem.what.contains("missing")));
+    assert!(
+        report
+            .problems
+            .iter()
+            .any(|problem| problem.file == first && problem.what.contains("missing"))
+    );
 }
 
 /// What `verify` reports about a file must not be gone once the file is.
@@ -172,7 +191,8 @@ fn nothing_that_verify_reports_is_covered_up() {
     let one = Audit::open(root.path(), LARGE).unwrap();
     one.event("test", json!({"n": 1})).unwrap();
     let first = root.logs().remove(0);
-    let old = [first.clone(), head_of(&first)].map(|name| (root.audit(&name), fs::read(root.audit(&name)).unwrap()));
+    let old = [first.clone(), head_of(&first)]
+        .map(|name| (root.audit(&name), fs::read(root.audit(&name)).unwrap()));
     let turned_back = fs::read(root.audit("latest")).unwrap();
     one.event("test", json!({"n": 2})).unwrap();
     drop(one);
@@ -196,7 +216,10 @@ fn nothing_that_verify_reports_is_covered_up() {
     write_file(&root);
     write_file(&root);
     assert!(refused(root.path()).contains("was not right"));
-    assert!(plan_prune(root.path(), "2000").unwrap().removed.is_empty(), "what stays is not judged");
+    assert!(
+        plan_prune(root.path(), "2000").unwrap().removed.is_empty(),
+        "what stays is not judged"
+    );
 }
 
 /// Opens a file, writes to it, and leaves it as a killed process does.
@@ -204,7 +227,8 @@ fn leave_crashed(root: &Dir, events: usize, torn: &[u8]) -> String {
     let audit = Audit::open(root.path(), LARGE).unwrap();
     (0..events).for_each(|n| audit.event("test", json!({"n": n})).unwrap());
     let name = root.logs().pop().unwrap();
-    let (log, head) = (fs::read(root.audit(&name)).unwrap(), fs::read(root.audit(&head_of(&name))).unwrap());
+    let (log, head) =
+        (fs::read(root.audit(&name)).unwrap(), fs::read(root.audit(&head_of(&name))).unwrap());
     drop(audit);
     fs::write(root.audit(&name), [&log[..], torn].concat()).unwrap();
     fs::write(root.audit(&head_of(&name)), head).unwrap();
@@ -223,7 +247,10 @@ fn what_crashes_left_is_pruned_too() {
     write_file(&root);
     assert_eq!(intact(root.path()).files[0].state, State::Crashed { torn: 12 });
     let removed = prune(root.path(), EVERYTHING, "test").unwrap().removed;
-    assert_eq!(removed.into_iter().map(|file| file.file).collect::<Vec<_>>(), [torn, unused, whole]);
+    assert_eq!(
+        removed.into_iter().map(|file| file.file).collect::<Vec<_>>(),
+        [torn, unused, whole]
+    );
     assert_eq!(pruned_files(root.path()), 3);
 }
 
@@ -265,7 +292,8 @@ fn pruning_beside_servers_and_readers_breaks_nothing() {
     });
     assert!(pruned.len() > 20, "{}", pruned.len());
     assert_eq!(pruned_files(root.path()), pruned.len() as u64, "each file is recorded once");
-    let heads = names(&root.audit("")).unwrap().into_iter().filter(|name| name.ends_with(".head")).count();
+    let heads =
+        names(&root.audit("")).unwrap().into_iter().filter(|name| name.ends_with(".head")).count();
     assert_eq!(heads, root.logs().len());
 }
 

@@ -10,7 +10,8 @@ pub(super) fn finds(known: &Known, bytes: &[u8]) -> Vec<Range<usize>> {
     for (start, high) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         let units = bytes.get(start..).unwrap_or_default().chunks_exact(2);
         // A unit that is no plain character becomes a byte that is in no text.
-        let narrow: Vec<u8> = units.map(|unit| if unit[high] == 0 { unit[1 - high] } else { 0 }).collect();
+        let narrow: Vec<u8> =
+            units.map(|unit| if unit[high] == 0 { unit[1 - high] } else { 0 }).collect();
         known.scan(known.start(), &narrow, |end, length, _| {
             found.push(start + 2 * (end - length)..start + 2 * end);
         });

@@ -10,7 +10,10 @@ const VISITED: usize = 200_000;
 const MATCHES: usize = 1_000;
 
 /// Everything that is named, an outer one in place of what lies in it; `None` when there is too much to look at.
-pub fn matching<'r>(roots: impl Iterator<Item = &'r PathBuf>, globs: &[Glob]) -> Option<Vec<PathBuf>> {
+pub fn matching<'r>(
+    roots: impl Iterator<Item = &'r PathBuf>,
+    globs: &[Glob],
+) -> Option<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut visited = 0;
     let mut folders: Vec<PathBuf> = roots.cloned().collect();

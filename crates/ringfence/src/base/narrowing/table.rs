@@ -35,8 +35,11 @@ impl Table {
             };
             rows.push(Row { path, access: entry.access, skip_missing: entry.skip_missing });
         }
-        let roots: Vec<PathBuf> =
-            rows.iter().filter(|row| row.access == Access::Write).map(|row| row.path.clone()).collect();
+        let roots: Vec<PathBuf> = rows
+            .iter()
+            .filter(|row| row.access == Access::Write)
+            .map(|row| row.path.clone())
+            .collect();
         for path in roots.iter().flat_map(|root| METADATA.iter().map(|name| root.join(name))) {
             if !rows.iter().any(|row| row.path == path) {
                 rows.push(Row { path, access: Access::Read, skip_missing: true });
@@ -63,7 +66,9 @@ impl Table {
         }
         to.rights.read_only |= self.access(&rights.workspace) != Access::Write;
         to.rights.writable.retain(|root| self.access(root) == Access::Write);
-        to.rights.closed.extend(rights.writable.iter().filter(|root| self.access(root) != Access::Write).cloned());
+        to.rights.closed.extend(
+            rights.writable.iter().filter(|root| self.access(root) != Access::Write).cloned(),
+        );
         for row in &self.rows {
             let root = writable_root(rights, &row.path);
             match root {
@@ -86,14 +91,17 @@ impl Table {
             (Access::Read | Access::Write, Access::Deny) => {
                 to.ignored.push(ignored("stays denied with the directory that it is in"));
             }
-            (Access::Deny, Access::Deny) | (Access::Read, Access::Read) | (Access::Write, Access::Write) => {}
+            (Access::Deny, Access::Deny)
+            | (Access::Read, Access::Read)
+            | (Access::Write, Access::Write) => {}
             (Access::Deny, _) => {
                 to.rights.hidden.push(row.path.clone());
                 to.hidden.push(row.path.clone());
             }
             (Access::Read, Access::Write) => protect(row, root, rights, to),
             (Access::Write, Access::Read) => {
-                let taken = rights.protects(&row.path) || rights.hidden.iter().any(|at| row.path.starts_with(at));
+                let taken = rights.protects(&row.path)
+                    || rights.hidden.iter().any(|at| row.path.starts_with(at));
                 if taken {
                     to.ignored.push(ignored("is protected or hidden by the operator"));
                 } else if is_plain_directory(root, &row.path) {
@@ -114,12 +122,16 @@ impl Table {
         let in_own = OWN.iter().any(|own| row.path.starts_with(own));
         match row.access {
             Access::Write if !reaches && !row.skip_missing => {
-                to.ignored
-                    .push(format!("{} is outside the workspace, so it is not opened for writing", row.path.display()));
+                to.ignored.push(format!(
+                    "{} is outside the workspace, so it is not opened for writing",
+                    row.path.display()
+                ));
                 to.refused_roots.push(row.path.clone());
             }
             // What is not mounted into these cannot be seen there.
-            Access::Deny if row.path.parent().is_some() && (reaches || !in_own) => self.hide(&row.path, rights, to),
+            Access::Deny if row.path.parent().is_some() && (reaches || !in_own) => {
+                self.hide(&row.path, rights, to)
+            }
             _ => {}
         }
     }
@@ -127,13 +139,16 @@ impl Table {
     /// Hides a place outside the workspace, but for what is needed of it.
     fn hide(&self, path: &Path, rights: &Rights, to: &mut Narrowed) {
         if MINIMAL.iter().any(|kept| path == Path::new(kept)) {
-            to.ignored.push(format!("{} cannot be hidden: no command runs without it", path.display()));
+            to.ignored
+                .push(format!("{} cannot be hidden: no command runs without it", path.display()));
             return;
         }
-        let readable = self.rows.iter().filter(|row| row.access != Access::Deny).map(|row| &row.path);
+        let readable =
+            self.rows.iter().filter(|row| row.access != Access::Deny).map(|row| &row.path);
         let system = MINIMAL.iter().chain(OWN).map(PathBuf::from);
         let own = rights.home.iter().chain(&rights.scratch);
-        let mut keep: Vec<PathBuf> = roots(rights).map(Path::to_owned).chain(own.chain(readable).cloned()).collect();
+        let mut keep: Vec<PathBuf> =
+            roots(rights).map(Path::to_owned).chain(own.chain(readable).cloned()).collect();
         keep.extend(system);
         keep.retain(|kept| kept.starts_with(path) && kept != path && self.stays(kept, rights));
         keep.sort();
@@ -147,7 +162,8 @@ impl Table {
     /// Whether it can still be seen: by the client's word, or because it is none of the client's business.
     fn stays(&self, path: &Path, rights: &Rights) -> bool {
         let own = rights.home.iter().chain(&rights.scratch).any(|own| own == path);
-        own || MINIMAL.iter().chain(OWN).any(|kept| path == Path::new(kept)) || self.access(path) != Access::Deny
+        own || MINIMAL.iter().chain(OWN).any(|kept| path == Path::new(kept))
+            || self.access(path) != Access::Deny
     }
 
     /// Hides everything that no row lets be read.
@@ -167,14 +183,24 @@ impl Table {
 /// Keeps something in a writable place read-only.
 fn protect(row: &Row, root: &Path, rights: &Rights, to: &mut Narrowed) {
     let found = row.path.symlink_metadata();
-    if row.skip_missing && found.is_err() || rights.protected.iter().any(|known| known.path == row.path) {
+    if row.skip_missing && found.is_err()
+        || rights.protected.iter().any(|known| known.path == row.path)
+    {
         return;
     }
     let mut path = row.path.clone();
     if found.is_ok_and(|found| found.is_symlink()) {
         // Nothing can be put in front of a link. What it leads to is kept, if a run could change that.
-        to.ignored.push(format!("{} is a symbolic link: only what it leads to is read-only", shown(&row.path, rights)));
-        match row.path.canonicalize().ok().filter(|target| target.starts_with(root) && target != root) {
+        to.ignored.push(format!(
+            "{} is a symbolic link: only what it leads to is read-only",
+            shown(&row.path, rights)
+        ));
+        match row
+            .path
+            .canonicalize()
+            .ok()
+            .filter(|target| target.starts_with(root) && target != root)
+        {
             Some(target) => path = target,
             None => return,
         }
@@ -202,7 +228,8 @@ pub fn settled(path: &Path, rights: &Rights) -> PathBuf {
     let mut here = PathBuf::from("/");
     for name in path.iter().skip(1) {
         here.push(name);
-        let inside = here.parent().is_some_and(|above| roots(rights).any(|root| above.starts_with(root)));
+        let inside =
+            here.parent().is_some_and(|above| roots(rights).any(|root| above.starts_with(root)));
         if !inside && let Ok(found) = here.canonicalize() {
             here = found;
         }

@@ -4,9 +4,12 @@ use super::*;
 use crate::config::scratch::Scratch;
 
 fn rights(workspace: &Path) -> Rights {
-    let mut rights = Rights { workspace: workspace.to_owned(), network: Network::All, ..Rights::default() };
+    let mut rights =
+        Rights { workspace: workspace.to_owned(), network: Network::All, ..Rights::default() };
     for name in [".codex", ".agents", ".ringfence"] {
-        rights.protected.push(Protected { path: workspace.join(name), stand_in: StandIn::Directory });
+        rights
+            .protected
+            .push(Protected { path: workspace.join(name), stand_in: StandIn::Directory });
     }
     rights
 }
@@ -25,7 +28,8 @@ fn workspace(scratch: &Scratch) -> PathBuf {
 }
 
 fn protected(rights: &Rights) -> Vec<String> {
-    let names = rights.protected.iter().map(|one| one.path.strip_prefix(&rights.workspace).unwrap());
+    let names =
+        rights.protected.iter().map(|one| one.path.strip_prefix(&rights.workspace).unwrap());
     names.map(|path| path.display().to_string()).collect()
 }
 
@@ -42,7 +46,10 @@ fn no_narrowing_changes_nothing_and_the_most_restrictive_leaves_reading() {
 #[test]
 fn a_network_is_taken_and_never_given() {
     let off = Rights { network: Network::Off, ..rights(Path::new("/w")) };
-    assert_eq!(narrowing(vec![Entry::path("/", Access::Write)]).apply(&off).unwrap().rights.network, Network::Off);
+    assert_eq!(
+        narrowing(vec![Entry::path("/", Access::Write)]).apply(&off).unwrap().rights.network,
+        Network::Off
+    );
 }
 
 #[test]
@@ -127,7 +134,8 @@ fn the_workspace_is_known_by_a_link_that_leads_to_it() {
     assert!(!narrowing(entries).apply(&rights(&at)).unwrap().rights.read_only);
     let mut denies = narrowing(vec![Entry::path("/", Access::Write)]);
     std::fs::write(at.join("src/.env"), "").unwrap();
-    denies.files.as_mut().unwrap().denied = vec![Glob::parse(&format!("{}/**/*.env", link.display())).unwrap()];
+    denies.files.as_mut().unwrap().denied =
+        vec![Glob::parse(&format!("{}/**/*.env", link.display())).unwrap()];
     assert_eq!(denies.apply(&rights(&at)).unwrap().rights.hidden, [at.join("src/.env")]);
 }
 
@@ -154,10 +162,16 @@ fn reads_that_nothing_allows_are_hidden_around_what_is_needed() {
     let rights = Rights { home: Some(home), ..rights(&at) };
     let narrowed = narrowing(vec![Entry::path(&at, Access::Write)]).apply(&rights).unwrap().rights;
     let sees = |path: &str| {
-        !narrowed.hidden.iter().chain(narrowed.veils.iter().map(|veil| &veil.path)).any(|at| at == Path::new(path))
+        !narrowed
+            .hidden
+            .iter()
+            .chain(narrowed.veils.iter().map(|veil| &veil.path))
+            .any(|at| at == Path::new(path))
     };
     assert!(sees("/usr") && sees("/etc") && sees("/tmp") && sees("/proc"));
-    for folder in ["/home", "/root", "/opt", "/srv"].iter().filter(|folder| Path::new(folder).is_dir()) {
+    for folder in
+        ["/home", "/root", "/opt", "/srv"].iter().filter(|folder| Path::new(folder).is_dir())
+    {
         assert!(!sees(folder), "{folder}: {narrowed:?}");
     }
     let var = narrowed.veils.iter().find(|veil| veil.path == Path::new("/var")).unwrap();
@@ -168,7 +182,8 @@ fn reads_that_nothing_allows_are_hidden_around_what_is_needed() {
 fn a_workspace_that_the_client_may_not_read_is_refused() {
     let scratch = Scratch::new();
     let at = workspace(&scratch);
-    let error = narrowing(vec![Entry::path("/elsewhere", Access::Write)]).apply(&rights(&at)).unwrap_err();
+    let error =
+        narrowing(vec![Entry::path("/elsewhere", Access::Write)]).apply(&rights(&at)).unwrap_err();
     assert_eq!(error.reason_name(), Some("client_denied"));
     assert!(error.hint_text().unwrap().contains("`managed`"));
 }
@@ -177,7 +192,8 @@ fn a_workspace_that_the_client_may_not_read_is_refused() {
 fn what_the_client_calls_its_project_is_the_workspace_unless_it_says_where() {
     let scratch = Scratch::new();
     let at = workspace(&scratch);
-    let mut narrowing = narrowing(vec![Entry::path("/", Access::Read), Entry::project("", Access::Write)]);
+    let mut narrowing =
+        narrowing(vec![Entry::path("/", Access::Read), Entry::project("", Access::Write)]);
     assert!(!narrowing.apply(&rights(&at)).unwrap().rights.read_only);
     narrowing.files.as_mut().unwrap().cwd = Some(at.join("src"));
     let narrowed = narrowing.apply(&rights(&at)).unwrap().rights;
@@ -191,7 +207,11 @@ fn a_cover_that_could_not_be_put_on_is_refused() {
     let at = workspace(&scratch);
     let rights = Rights { home: Some(at.join("src/state/home")), ..rights(&at) };
     let entries = vec![Entry::path("/", Access::Write), Entry::path(at.join("src"), Access::Deny)];
-    assert_eq!(narrowing(entries).apply(&rights).unwrap_err().reason_name(), Some("client_sandbox"));
-    let entries = vec![Entry::path("/", Access::Write), Entry::path(at.join("vendor"), Access::Deny)];
+    assert_eq!(
+        narrowing(entries).apply(&rights).unwrap_err().reason_name(),
+        Some("client_sandbox")
+    );
+    let entries =
+        vec![Entry::path("/", Access::Write), Entry::path(at.join("vendor"), Access::Deny)];
     assert!(narrowing(entries).apply(&rights).is_ok());
 }

@@ -43,8 +43,11 @@ impl Client {
     }
 
     fn denies(&self) -> Error {
-        Error::permission_denied("client_denied", "the path leads to a place that the client's sandbox denies")
-            .hint(self.hint.clone())
+        Error::permission_denied(
+            "client_denied",
+            "the path leads to a place that the client's sandbox denies",
+        )
+        .hint(self.hint.clone())
     }
 }
 
@@ -73,8 +76,9 @@ impl Workspace {
     pub(super) fn shutters(&self, above: &Path) -> Shutters<'_> {
         let by_client = self.client.iter().flat_map(|client| &client.closed);
         let closed = || self.closed.iter().map(AsRef::as_ref).chain(by_client.clone());
-        let here =
-            |closed: &'_ Closed| closed.names.split_last().is_some_and(|(_, names)| names.iter().eq(above.iter()));
+        let here = |closed: &'_ Closed| {
+            closed.names.split_last().is_some_and(|(_, names)| names.iter().eq(above.iter()))
+        };
         let names = closed().filter(|closed| here(closed)).filter_map(|closed| closed.names.last());
         Shutters {
             names: names.map(AsRef::as_ref).collect(),
@@ -88,7 +92,8 @@ impl Workspace {
     pub fn narrowed(&self, narrowing: &Narrowing) -> Result<(Workspace, Vec<String>)> {
         // Rights know the workspace by its path only where an operator has set some.
         let whole = Rights { workspace: self.path.clone(), ..self.rights.clone() };
-        let Narrowed { rights, hidden, denied, ignored, refused_roots } = narrowing.apply(&whole)?;
+        let Narrowed { rights, hidden, denied, ignored, refused_roots } =
+            narrowing.apply(&whole)?;
         let closed = hidden.iter().filter_map(|hidden| Closed::in_workspace(&self.path, hidden));
         let client = Client {
             narrowing: Arc::new(narrowing.clone()),
@@ -142,17 +147,17 @@ impl Workspace {
     /// Why nobody gets to this name, whether it exists or not.
     pub(super) fn shut_name(&self, levels: &[Level], name: &OsStr) -> Option<Error> {
         let names = |closed: &Closed| {
-            closed
-                .names
-                .split_last()
-                .is_some_and(|(last, above)| last == name && above.iter().eq(levels.iter().map(|level| &level.name)))
+            closed.names.split_last().is_some_and(|(last, above)| {
+                last == name && above.iter().eq(levels.iter().map(|level| &level.name))
+            })
         };
         if self.closed.iter().any(|closed| names(closed)) {
             return Some(closed());
         }
         let client = self.client.as_ref()?;
         let place = self.place_of(levels, name);
-        let shut = client.closed.iter().any(names) || client.denied.iter().any(|glob| glob.matches(&place));
+        let shut = client.closed.iter().any(names)
+            || client.denied.iter().any(|glob| glob.matches(&place));
         shut.then(|| client.denies())
     }
 
@@ -162,7 +167,10 @@ impl Workspace {
         if self.closed.iter().any(|closed| is(closed)) {
             return Some(closed());
         }
-        self.client.as_ref().filter(|client| client.closed.iter().any(is)).map(|client| client.denies())
+        self.client
+            .as_ref()
+            .filter(|client| client.closed.iter().any(is))
+            .map(|client| client.denies())
     }
 
     /// Whether a name of a directory stands for an object that nobody gets to.
@@ -190,8 +198,15 @@ impl Workspace {
     /// Whether a client's sandbox opens this place again inside what it closes, or it lies on the way to such a one.
     fn opens_again(&self, place: &Path) -> bool {
         let depth = |path: &Path| path.components().count();
-        let on_the_way = self.rights.writable.iter().any(|root| root != place && root.starts_with(place));
-        let opened = self.rights.writable.iter().filter(|root| place.starts_with(root)).map(|root| depth(root)).max();
+        let on_the_way =
+            self.rights.writable.iter().any(|root| root != place && root.starts_with(place));
+        let opened = self
+            .rights
+            .writable
+            .iter()
+            .filter(|root| place.starts_with(root))
+            .map(|root| depth(root))
+            .max();
         let shut = self.rights.protected.iter().filter(|shut| place.starts_with(&shut.path));
         let shut = shut.map(|shut| depth(&shut.path)).max();
         on_the_way || shut.is_some() && opened > shut
@@ -200,7 +215,9 @@ impl Workspace {
     /// Why nothing is written or made at this very place.
     pub(super) fn read_only(&self, levels: &[Level], name: &OsStr, asked: &str) -> Option<Error> {
         let place = self.place_of(levels, name);
-        if !self.rights.read_only || self.rights.writable.iter().any(|root| place != *root && place.starts_with(root)) {
+        if !self.rights.read_only
+            || self.rights.writable.iter().any(|root| place != *root && place.starts_with(root))
+        {
             return None;
         }
         match &self.client {

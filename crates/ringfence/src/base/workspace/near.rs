@@ -15,7 +15,12 @@ const LOOKED_AT: usize = 2000;
 const NAMED: usize = 3;
 
 /// Names in a directory that are close to this one. Those that nobody may open are not among them.
-pub(super) fn names(workspace: &Workspace, levels: &[Level], dir: &OwnedFd, name: &OsStr) -> Vec<OsString> {
+pub(super) fn names(
+    workspace: &Workspace,
+    levels: &[Level],
+    dir: &OwnedFd,
+    name: &OsStr,
+) -> Vec<OsString> {
     let Some(name) = name.to_str() else { return Vec::new() };
     let found = tree::first_names(dir, LOOKED_AT);
     let plain: Vec<&str> = found.iter().filter_map(|found| found.to_str()).collect();

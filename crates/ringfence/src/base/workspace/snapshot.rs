@@ -65,8 +65,14 @@ impl Snapshot {
         Snapshot::take_within(workspace, cap, MAX_PATHS, cancel)
     }
 
-    fn take_within(workspace: &Arc<Workspace>, cap: usize, most_bytes: usize, cancel: &Cancel) -> Result<Snapshot> {
-        let Start::Tree(tree) = Tree::at(workspace, ".", Sight { gitignore: true, hidden: true, left_out: false })?
+    fn take_within(
+        workspace: &Arc<Workspace>,
+        cap: usize,
+        most_bytes: usize,
+        cancel: &Cancel,
+    ) -> Result<Snapshot> {
+        let Start::Tree(tree) =
+            Tree::at(workspace, ".", Sight { gitignore: true, hidden: true, left_out: false })?
         else {
             return Err(Error::internal("the workspace is no directory"));
         };
@@ -134,7 +140,9 @@ impl Visitor for Taker<'_> {
             }
             let path = directory.path().join(&entry.name);
             let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-            if found.files.len() >= self.cap || found.bytes + path.as_os_str().len() > self.most_bytes {
+            if found.files.len() >= self.cap
+                || found.bytes + path.as_os_str().len() > self.most_bytes
+            {
                 found.complete = false;
                 self.halt.call();
                 return;
@@ -164,7 +172,9 @@ pub fn changes(before: &Snapshot, after: &Snapshot) -> Changes {
         }
     }
     if after.complete {
-        found.removed.extend(before.files.keys().filter(|path| !after.files.contains_key(*path)).cloned());
+        found
+            .removed
+            .extend(before.files.keys().filter(|path| !after.files.contains_key(*path)).cloned());
     }
     for list in [&mut found.created, &mut found.changed, &mut found.removed] {
         list.sort();

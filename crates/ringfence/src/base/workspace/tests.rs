@@ -83,7 +83,11 @@ fn both_ways(scratch: &Scratch, closed: &[PathBuf], test: impl Fn(&Workspace)) {
         let workspace = Workspace::open(&scratch.ws(), closed).unwrap();
         workspace.openat2.store(openat2, Ordering::Relaxed);
         test(&workspace);
-        assert_eq!(workspace.openat2.load(Ordering::Relaxed), openat2, "the way that was meant was taken");
+        assert_eq!(
+            workspace.openat2.load(Ordering::Relaxed),
+            openat2,
+            "the way that was meant was taken"
+        );
     }
 }
 
@@ -168,10 +172,18 @@ fn paths_that_stay_inside_work() {
     }
     let absolute = ws.join("a/file").display().to_string();
     both_ways(&scratch, &[], |workspace| {
-        for path in
-            ["a/file", "./a//file", "a/b/../file", "a/b/../../a/file", "absolute/file", "a/up", "chain", &absolute]
-        {
-            let opened = workspace.open_read(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        for path in [
+            "a/file",
+            "./a//file",
+            "a/b/../file",
+            "a/b/../../a/file",
+            "absolute/file",
+            "a/up",
+            "chain",
+            &absolute,
+        ] {
+            let opened =
+                workspace.open_read(path).unwrap_or_else(|error| panic!("{path}: {error}"));
             assert_eq!(opened.path, "a/file", "{path}");
         }
         assert_eq!(workspace.open_dir(".").unwrap().1, ".");
@@ -192,7 +204,15 @@ fn what_is_no_file_is_refused_at_once() {
     // Only root may make a device; there the null device would gladly be written to.
     if rustix::process::geteuid().is_root() {
         let null = rustix::fs::makedev(1, 3);
-        if mknodat(CWD, ws.join("null"), FileType::CharacterDevice, Mode::from_raw_mode(0o666), null).is_ok() {
+        if mknodat(
+            CWD,
+            ws.join("null"),
+            FileType::CharacterDevice,
+            Mode::from_raw_mode(0o666),
+            null,
+        )
+        .is_ok()
+        {
             special.push("null");
         }
     }
@@ -206,8 +226,14 @@ fn what_is_no_file_is_refused_at_once() {
         assert_eq!(refusal(workspace.place("dir", true)), directory);
         assert_eq!(refusal(workspace.place("new/", true)), directory);
         assert_eq!(refusal(workspace.open_read("nothing")), (Kind::NotFound, None));
-        assert_eq!(refusal(workspace.open_read("file/x")), (Kind::NotFound, Some("not_a_directory")));
-        assert_eq!(refusal(workspace.open_read("file/../file")), (Kind::NotFound, Some("not_a_directory")));
+        assert_eq!(
+            refusal(workspace.open_read("file/x")),
+            (Kind::NotFound, Some("not_a_directory"))
+        );
+        assert_eq!(
+            refusal(workspace.open_read("file/../file")),
+            (Kind::NotFound, Some("not_a_directory"))
+        );
         for path in ["", "a\0b", &"x/".repeat(3000)] {
             assert_eq!(refusal(workspace.open_read(path)).0, Kind::InvalidArguments);
         }
@@ -258,9 +284,14 @@ fn parents_are_made_only_when_told_to() {
     let scratch = Scratch::new();
     both_ways(&scratch, &[], |workspace| {
         let _ = fs::remove_dir_all(scratch.ws().join("x"));
-        assert!(matches!(workspace.place("x/y/z", false).unwrap(), Place::NoParent { path } if path == "x/y/z"));
+        assert!(
+            matches!(workspace.place("x/y/z", false).unwrap(), Place::NoParent { path } if path == "x/y/z")
+        );
         assert!(!scratch.ws().join("x").exists());
-        assert!(matches!(workspace.place("x/y/z", true).unwrap(), Place::Ready { existing: None, .. }));
+        assert!(matches!(
+            workspace.place("x/y/z", true).unwrap(),
+            Place::Ready { existing: None, .. }
+        ));
         assert!(scratch.ws().join("x/y").is_dir());
     });
 }
@@ -294,16 +325,24 @@ fn no_race_leads_out() {
                         }
                     }
                 }
-                if let Ok(Place::Ready { dir, name, .. }) = workspace.place("real/new/written", true) {
-                    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                if let Ok(Place::Ready { dir, name, .. }) =
+                    workspace.place("real/new/written", true)
+                {
+                    let flags =
+                        OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                     openat(&dir, &name, flags, Mode::from_raw_mode(0o644)).unwrap();
                     wrote += 1;
                 }
             }
         });
-        assert!(inside > 0 && refused > 0 && wrote > 0, "{inside} inside, {refused} refused, {wrote} written");
-        let mut outside: Vec<_> =
-            fs::read_dir(scratch.dir.join("outside")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert!(
+            inside > 0 && refused > 0 && wrote > 0,
+            "{inside} inside, {refused} refused, {wrote} written"
+        );
+        let mut outside: Vec<_> = fs::read_dir(scratch.dir.join("outside"))
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
         outside.sort();
         assert_eq!(outside, ["secret", "sub"]);
     }

@@ -120,7 +120,10 @@ impl Tree {
             End::Directory => {
                 let (names, dir) = walk.into_parts();
                 let dir = readable(&dir).map_err(|errno| os_error(errno, path))?;
-                Ok(Start::Tree(Tree::begin(workspace, &names, dir, sight).map_err(|errno| os_error(errno, path))?))
+                Ok(Start::Tree(
+                    Tree::begin(workspace, &names, dir, sight)
+                        .map_err(|errno| os_error(errno, path))?,
+                ))
             }
             End::Object { name, fd, stat } => {
                 let object = super::Object::regular(fd, &stat, walk.shown(Some(&name)))?;
@@ -130,11 +133,23 @@ impl Tree {
         }
     }
 
-    fn begin(workspace: &Arc<Workspace>, names: &[OsString], dir: OwnedFd, sight: Sight) -> rustix::io::Result<Tree> {
+    fn begin(
+        workspace: &Arc<Workspace>,
+        names: &[OsString],
+        dir: OwnedFd,
+        sight: Sight,
+    ) -> rustix::io::Result<Tree> {
         let rules = sight.gitignore.then(|| Rules::above(workspace, names)).flatten();
         let id = Id::of(&fstat(&dir)?);
         let held = Arc::new(AtomicUsize::new(0));
-        let spot = Arc::new(Spot { path: names.iter().collect(), depth: 0, id, above: None, rules, left_out: false });
+        let spot = Arc::new(Spot {
+            path: names.iter().collect(),
+            depth: 0,
+            id,
+            above: None,
+            rules,
+            left_out: false,
+        });
         let root = Arc::new(Directory { fd: Some(Held::new(dir, &held)), spot });
         Ok(Tree { workspace: Arc::clone(workspace), sight, held, root })
     }
@@ -168,7 +183,8 @@ impl Tree {
         let id = Id::of(&fstat(&fd)?);
         let above = &parent.spot;
         // One that holds itself, by a mount or a strange file system, is not entered again.
-        let again = std::iter::successors(Some(above), |spot| spot.above.as_ref()).any(|spot| spot.id == id);
+        let again = std::iter::successors(Some(above), |spot| spot.above.as_ref())
+            .any(|spot| spot.id == id);
         if self.workspace.shut_object(id).is_some() {
             return Err(Errno::NOENT);
         }
@@ -190,9 +206,12 @@ impl Tree {
     /// else each name as a step of its own.
     fn find(&self, spot: &Spot) -> rustix::io::Result<OwnedFd> {
         let base = &self.workspace.base;
-        let straight = match self.workspace.openat2.load(Ordering::Relaxed) && !spot.path.as_os_str().is_empty() {
+        let straight = match self.workspace.openat2.load(Ordering::Relaxed)
+            && !spot.path.as_os_str().is_empty()
+        {
             true => {
-                let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+                let resolve =
+                    ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
                 openat2(base, &spot.path, DIRECTORY, Mode::empty(), resolve)
             }
             false => Err(Errno::NOSYS),
@@ -211,7 +230,12 @@ impl Tree {
     }
 
     /// Reads the names of a directory that was just opened, and its rules.
-    fn read(&self, directory: &mut Directory, buffer: &mut Vec<u8>, halt: &Halt) -> rustix::io::Result<Seen> {
+    fn read(
+        &self,
+        directory: &mut Directory,
+        buffer: &mut Vec<u8>,
+        halt: &Halt,
+    ) -> rustix::io::Result<Seen> {
         let Some(held) = &directory.fd else { return Err(Errno::BADF) };
         let (mut found, mut cut) = (Vec::new(), false);
         buffer.reserve(BUFFER_BYTES);
@@ -262,12 +286,20 @@ impl Tree {
                 seen.too_long += 1;
                 continue;
             }
-            let verdict = spot.rules.as_ref().and_then(|rules| rules.judge(&path, kind == FileType::Directory));
-            let left_out = verdict.unwrap_or(!self.sight.hidden && name.as_bytes().starts_with(b"."));
+            let verdict = spot
+                .rules
+                .as_ref()
+                .and_then(|rules| rules.judge(&path, kind == FileType::Directory));
+            let left_out =
+                verdict.unwrap_or(!self.sight.hidden && name.as_bytes().starts_with(b"."));
             seen.left_out += u64::from(left_out);
             let left_out = left_out || spot.left_out;
             // Of what is not left out only directories are wanted then: there may be something in them.
-            let seen_now = if self.sight.left_out { left_out || kind == FileType::Directory } else { !left_out };
+            let seen_now = if self.sight.left_out {
+                left_out || kind == FileType::Directory
+            } else {
+                !left_out
+            };
             if seen_now {
                 seen.entries.push(Entry { name, kind, left_out });
             }
@@ -276,7 +308,13 @@ impl Tree {
     }
 
     /// What it is, unless it is nothing that a caller may see.
-    fn kind_of(&self, dir: &Directory, shutters: &Shutters<'_>, name: &OsStr, kind: FileType) -> Option<FileType> {
+    fn kind_of(
+        &self,
+        dir: &Directory,
+        shutters: &Shutters<'_>,
+        name: &OsStr,
+        kind: FileType,
+    ) -> Option<FileType> {
         if shutters.shut(name) {
             return None;
         }
@@ -286,7 +324,8 @@ impl Tree {
         }
         let stat = dir.stat(name).ok()?;
         let kind = FileType::from_raw_mode(stat.st_mode);
-        (kind == FileType::Symlink || self.workspace.shut_object(Id::of(&stat)).is_none()).then_some(kind)
+        (kind == FileType::Symlink || self.workspace.shut_object(Id::of(&stat)).is_none())
+            .then_some(kind)
     }
 
     /// Opens a regular file of a directory for reading.
@@ -294,7 +333,8 @@ impl Tree {
         let Some(held) = &dir.fd else { return Err(Errno::BADF) };
         // It was a regular file when its name was read. Should it be something else by now, then opening it this way
         // neither follows nor blocks, and it is not used.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let flags =
+            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let fd = openat(&held.fd, name, flags, Mode::empty())?;
         let stat = fstat(&fd)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -342,8 +382,11 @@ impl Directory {
     }
 }
 
-const DIRECTORY: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::CLOEXEC);
 
 /// A single name that is not followed cannot leave its directory.
 fn open_in(dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {

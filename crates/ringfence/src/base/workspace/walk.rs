@@ -60,8 +60,16 @@ impl<'w> Walk<'w> {
     pub fn new(workspace: &'w Workspace, asked: &'w str) -> Result<Walk<'w>> {
         check_text(asked)?;
         let here = reopen_base(workspace, asked)?;
-        let mut walk =
-            Walk { workspace, asked, here, levels: Vec::new(), todo: Vec::new(), links: 0, made: 0, writing: false };
+        let mut walk = Walk {
+            workspace,
+            asked,
+            here,
+            levels: Vec::new(),
+            todo: Vec::new(),
+            links: 0,
+            made: 0,
+            writing: false,
+        };
         walk.queue(Path::new(asked))?;
         Ok(walk)
     }
@@ -103,14 +111,20 @@ impl<'w> Walk<'w> {
 
     /// Where the walk is (and `name` in it), relative to the workspace.
     pub fn shown(&self, name: Option<&OsStr>) -> String {
-        let names: Vec<_> =
-            self.levels.iter().map(|level| level.name.as_os_str()).chain(name).map(OsStr::to_string_lossy).collect();
+        let names: Vec<_> = self
+            .levels
+            .iter()
+            .map(|level| level.name.as_os_str())
+            .chain(name)
+            .map(OsStr::to_string_lossy)
+            .collect();
         if names.is_empty() { ".".to_owned() } else { names.join("/") }
     }
 
     /// Puts a path before what is left to walk. An absolute one starts at the workspace again, or is refused.
     fn queue(&mut self, path: &Path) -> Result<()> {
-        let relative = if path.is_absolute() { self.workspace.strip(path).ok_or_else(outside)? } else { path };
+        let relative =
+            if path.is_absolute() { self.workspace.strip(path).ok_or_else(outside)? } else { path };
         let mut steps = Vec::new();
         for component in relative.components() {
             match component {
@@ -185,7 +199,8 @@ impl<'w> Walk<'w> {
             return Ok(None);
         };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let up = openat(&self.here, "..", flags, Mode::empty()).map_err(|errno| self.failed(errno))?;
+        let up =
+            openat(&self.here, "..", flags, Mode::empty()).map_err(|errno| self.failed(errno))?;
         let stat = fstat(&up).map_err(|errno| self.failed(errno))?;
         if Id::of(&stat) != level.id {
             return Err(outside());
@@ -196,7 +211,10 @@ impl<'w> Walk<'w> {
 
     /// Refuses to write or make something where only reading is allowed.
     fn check_writable(&self, name: &OsStr) -> Result<()> {
-        let refusal = self.writing.then(|| self.workspace.read_only(&self.levels, name, self.asked)).flatten();
+        let refusal = self
+            .writing
+            .then(|| self.workspace.read_only(&self.levels, name, self.asked))
+            .flatten();
         refusal.map_or(Ok(()), Err)
     }
 
@@ -217,7 +235,10 @@ impl<'w> Walk<'w> {
             return Ok(Some(End::Missing { name, rest: rest.collect() }));
         }
         // What can be known to fail does so before the first directory is made.
-        let names = self.todo.iter().filter_map(|step| if let Step::Down(name) = step { Some(name) } else { None });
+        let names = self
+            .todo
+            .iter()
+            .filter_map(|step| if let Step::Down(name) = step { Some(name) } else { None });
         if names.chain([&name]).any(|name| name.len() > MAX_NAME) {
             return Err(self.failed(Errno::NAMETOOLONG));
         }

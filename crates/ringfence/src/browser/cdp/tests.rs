@@ -42,7 +42,12 @@ impl Sink for Heard {
 #[tokio::test]
 async fn an_answer_finds_its_call_whatever_the_order() {
     let (line, mut far) = pair();
-    let both = async { tokio::join!(line.call(None, "One", json!({"a": 1})), line.call(Some("s"), "Two", json!({}))) };
+    let both = async {
+        tokio::join!(
+            line.call(None, "One", json!({"a": 1})),
+            line.call(Some("s"), "Two", json!({}))
+        )
+    };
     let answer = async {
         let (one, two) = (far.hear().await, far.hear().await);
         assert_eq!((one["method"].as_str(), one["params"]["a"].as_u64()), (Some("One"), Some(1)));
@@ -108,7 +113,10 @@ async fn a_browser_that_ends_or_talks_nonsense_fails_every_call_at_once() {
         let (answer, ()) = tokio::join!(call, end);
         assert_eq!(answer.unwrap_err().reason_name(), Some("browser_ended"));
         line.closed().await;
-        assert_eq!(line.call(None, "Ask", json!({})).await.unwrap_err().reason_name(), Some("browser_ended"));
+        assert_eq!(
+            line.call(None, "Ask", json!({})).await.unwrap_err().reason_name(),
+            Some("browser_ended")
+        );
     }
 }
 
@@ -119,7 +127,11 @@ async fn messages_are_told_apart_wherever_they_are_cut() {
     let heard = Arc::new(Heard::default());
     line.listen(None, Arc::clone(&heard) as Arc<dyn Sink>);
     let long = "x".repeat(100_000);
-    let text = format!("{}\0{}\0", json!({"method": "Long", "params": long}), json!({"method": "Short", "params": 1}));
+    let text = format!(
+        "{}\0{}\0",
+        json!({"method": "Long", "params": long}),
+        json!({"method": "Short", "params": 1})
+    );
     let call = line.call(None, "Ask", json!({}));
     let far = async {
         let asked = far.hear().await;
@@ -143,13 +155,18 @@ async fn a_message_that_is_too_long_costs_its_own_call_and_nothing_else() {
     let (line, mut far) = (Line::new(near), Far { stream: far, bytes: Vec::new() });
     let heard = Arc::new(Heard::default());
     line.listen(None, Arc::clone(&heard) as Arc<dyn Sink>);
-    let calls = async { tokio::join!(line.call(None, "One", json!({})), line.call(None, "Two", json!({}))) };
+    let calls = async {
+        tokio::join!(line.call(None, "One", json!({})), line.call(None, "Two", json!({})))
+    };
     let far = async {
         let (one, two) = (far.hear().await, far.hear().await);
         let x = "x".repeat(EVENT);
         far.say(json!({"method": "Long", "params": x})).await;
         far.say(json!({"id": 999_999, "result": x})).await;
-        far.stream.write_all(format!("{{\"id\":{},\"result\":\"", one["id"]).as_bytes()).await.unwrap();
+        far.stream
+            .write_all(format!("{{\"id\":{},\"result\":\"", one["id"]).as_bytes())
+            .await
+            .unwrap();
         for _ in 0..=ANSWERED / EVENT {
             far.stream.write_all(x.as_bytes()).await.unwrap();
         }
@@ -169,5 +186,9 @@ async fn a_call_has_the_patience_that_it_asks_for() {
     let begun = tokio::time::Instant::now();
     let slow = line.call_for(None, "Slow", json!({}), Duration::from_millis(30)).await.unwrap_err();
     assert_eq!(slow.reason_name(), Some("browser_hung"));
-    assert!((Duration::from_millis(30)..ANSWER).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    assert!(
+        (Duration::from_millis(30)..ANSWER).contains(&begun.elapsed()),
+        "{:?}",
+        begun.elapsed()
+    );
 }

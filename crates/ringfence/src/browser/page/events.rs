@@ -32,7 +32,8 @@ impl Sink for Ear {
 
     fn miss(&self, method: &str, bytes: usize) {
         if let Some(page) = self.0.upgrade() {
-            let text = format!("an event of the page was left out: {}, {bytes} bytes", cut(method, 100));
+            let text =
+                format!("an event of the page was left out: {}, {bytes} bytes", cut(method, 100));
             page.update(|state| state.log.add(Entry::new(Kind::Error, &text).level("too_large")));
         }
     }
@@ -53,19 +54,28 @@ fn take(state: &mut State, method: &str, params: &Value) {
         "Page.lifecycleEvent" => lifecycle(state, params),
         "Page.frameAttached" => {
             let parent = Some(text(&params["parentFrameId"]).to_owned());
-            state.set_frame(text(&params["frameId"]), Frame { parent, document: String::new(), url: String::new() });
+            state.set_frame(
+                text(&params["frameId"]),
+                Frame { parent, document: String::new(), url: String::new() },
+            );
         }
-        "Page.frameDetached" if params["reason"] != "swap" => state.drop_frame(text(&params["frameId"])),
+        "Page.frameDetached" if params["reason"] != "swap" => {
+            state.drop_frame(text(&params["frameId"]))
+        }
         "Page.navigatedWithinDocument" if params["frameId"] == state.main.as_str() => {
             state.url = cut(text(&params["url"]), 4000);
             state.moves += 1;
         }
-        "Page.frameRequestedNavigation" | "Page.frameStartedNavigating" | "Page.frameStartedLoading"
+        "Page.frameRequestedNavigation"
+        | "Page.frameStartedNavigating"
+        | "Page.frameStartedLoading"
             if params["frameId"] == state.main.as_str() =>
         {
             state.leaving = true;
         }
-        "Page.frameStoppedLoading" if params["frameId"] == state.main.as_str() => state.leaving = false,
+        "Page.frameStoppedLoading" if params["frameId"] == state.main.as_str() => {
+            state.leaving = false
+        }
         "Network.requestWillBeSent" => request(state, params),
         "Network.responseReceived" => response(state, params),
         "Network.loadingFinished" => {
@@ -86,7 +96,11 @@ fn take(state: &mut State, method: &str, params: &Value) {
         "Runtime.exceptionThrown" => {
             let details = &params["exceptionDetails"];
             let entry = Entry::new(Kind::Error, &super::exception(details)).level("exception");
-            state.log.add(entry.url(text(&details["url"])).line(details["lineNumber"].as_u64().map(|line| line + 1)));
+            state.log.add(
+                entry
+                    .url(text(&details["url"]))
+                    .line(details["lineNumber"].as_u64().map(|line| line + 1)),
+            );
         }
         "Input.dragIntercepted" => {
             let data = &params["data"];
@@ -116,7 +130,9 @@ fn lifecycle(state: &mut State, params: &Value) {
 
 fn request(state: &mut State, params: &Value) {
     let id = text(&params["requestId"]);
-    let main = params["frameId"] == state.main.as_str() && params["type"] == "Document" && params["loaderId"] == id;
+    let main = params["frameId"] == state.main.as_str()
+        && params["type"] == "Document"
+        && params["loaderId"] == id;
     if main && params.get("redirectResponse").is_none() {
         state.redirects.clear();
     }
@@ -148,7 +164,10 @@ fn request(state: &mut State, params: &Value) {
 fn response(state: &mut State, params: &Value) {
     let id = text(&params["requestId"]);
     let status = params["response"]["status"].as_u64();
-    if params["frameId"] == state.main.as_str() && params["type"] == "Document" && params["loaderId"] == id {
+    if params["frameId"] == state.main.as_str()
+        && params["type"] == "Document"
+        && params["loaderId"] == id
+    {
         state.response = Some(Response { document: id.to_owned(), status: status.unwrap_or(0) });
     }
     if let Some(request) = state.requests.get_mut(id) {
@@ -169,15 +188,24 @@ fn failure(state: &mut State, params: &Value) {
     }
     state.counts.failed += 1;
     let why = match params["blockedReason"].as_str() {
-        Some(reason) => format!("{} {}: blocked by the browser ({reason})", request.method, request.kind),
+        Some(reason) => {
+            format!("{} {}: blocked by the browser ({reason})", request.method, request.kind)
+        }
         None => format!("{} {}: {}", request.method, request.kind, text(&params["errorText"])),
     };
-    state.log.add(Entry::new(Kind::Network, &why).level("failed").url(&request.url).status(request.status));
+    state.log.add(
+        Entry::new(Kind::Network, &why).level("failed").url(&request.url).status(request.status),
+    );
 }
 
 fn console(state: &mut State, params: &Value) {
-    let said: Vec<String> =
-        params["args"].as_array().into_iter().flatten().take(20).map(|value| cut(&shown(value), 1000)).collect();
+    let said: Vec<String> = params["args"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .take(20)
+        .map(|value| cut(&shown(value), 1000))
+        .collect();
     let at = &params["stackTrace"]["callFrames"][0];
     let level = text(&params["type"]);
     let kind = if level == "error" || level == "assert" { Kind::Error } else { Kind::Console };
@@ -192,8 +220,9 @@ fn shown(value: &Value) -> String {
         (plain, ..) if !plain.is_null() => plain.to_string(),
         (_, _, preview) if preview["properties"].is_array() => {
             let fields = preview["properties"].as_array().into_iter().flatten();
-            let fields: Vec<String> =
-                fields.map(|field| format!("{}: {}", text(&field["name"]), text(&field["value"]))).collect();
+            let fields: Vec<String> = fields
+                .map(|field| format!("{}: {}", text(&field["name"]), text(&field["value"])))
+                .collect();
             format!("{{{}}}", fields.join(", "))
         }
         (_, Value::String(description), _) => description.clone(),
@@ -240,7 +269,10 @@ impl Page {
             let refused = top && !address::may_stay(url);
             if refused {
                 state.counts.blocked += 1;
-                state.log.add(Entry::new(Kind::Blocked, "the page went to an address that is not opened").url(url));
+                state.log.add(
+                    Entry::new(Kind::Blocked, "the page went to an address that is not opened")
+                        .url(url),
+                );
             }
             refused
         });

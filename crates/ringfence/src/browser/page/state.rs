@@ -226,12 +226,17 @@ mod tests {
     #[test]
     fn dialogs_are_reported_however_many_came_before() {
         let mut state = State::new("main");
-        let dialog = |number: usize| Dialog { kind: "alert".into(), message: number.to_string(), accepted: true };
+        let dialog = |number: usize| Dialog {
+            kind: "alert".into(),
+            message: number.to_string(),
+            accepted: true,
+        };
         (0..DIALOGS + 7).for_each(|number| state.add_dialog(dialog(number)));
         let seen = state.dialogs_seen;
         assert!(state.dialogs_after(seen).is_empty());
         state.add_dialog(dialog(777));
-        let new: Vec<String> = state.dialogs_after(seen).into_iter().map(|dialog| dialog.message).collect();
+        let new: Vec<String> =
+            state.dialogs_after(seen).into_iter().map(|dialog| dialog.message).collect();
         assert_eq!(new, ["777"]);
         assert_eq!(state.dialogs_after(0).len(), DIALOGS);
     }

@@ -40,11 +40,30 @@ const ACTIONABLE: &[&str] = &[
     "IframePresentational",
 ];
 /// Say where one is.
-const CONTEXT: &[&str] =
-    &["heading", "dialog", "alertdialog", "alert", "status", "navigation", "main", "form", "search", "tablist", "menu"];
+const CONTEXT: &[&str] = &[
+    "heading",
+    "dialog",
+    "alertdialog",
+    "alert",
+    "status",
+    "navigation",
+    "main",
+    "form",
+    "search",
+    "tablist",
+    "menu",
+];
 /// Mean nothing by themselves.
-const HOLLOW: &[&str] =
-    &["none", "generic", "InlineTextBox", "LineBreak", "RootWebArea", "LayoutTable", "ListMarker", "Ignored"];
+const HOLLOW: &[&str] = &[
+    "none",
+    "generic",
+    "InlineTextBox",
+    "LineBreak",
+    "RootWebArea",
+    "LayoutTable",
+    "ListMarker",
+    "Ignored",
+];
 const NAME: usize = 120;
 const LONG_NAME: usize = 400;
 pub const LINES: usize = 20_000;
@@ -100,7 +119,8 @@ impl<'a> Writer<'a> {
         depth: Option<usize>,
         name: &'a mut dyn FnMut(usize, i64) -> Option<String>,
     ) -> Writer<'a> {
-        let by_owner = trees.iter().enumerate().filter_map(|(at, tree)| Some((tree.owner?, at))).collect();
+        let by_owner =
+            trees.iter().enumerate().filter_map(|(at, tree)| Some((tree.owner?, at))).collect();
         Writer {
             trees,
             by_owner,
@@ -117,7 +137,10 @@ impl<'a> Writer<'a> {
         let (tree, root) = match from {
             None => (0, self.trees.first()?.root()?),
             Some(backend) => self.trees.iter().enumerate().find_map(|(at, tree)| {
-                let node = tree.nodes.iter().position(|node| node["backendDOMNodeId"].as_i64() == Some(backend))?;
+                let node = tree
+                    .nodes
+                    .iter()
+                    .position(|node| node["backendDOMNodeId"].as_i64() == Some(backend))?;
                 Some((at, node))
             })?,
         };
@@ -164,13 +187,17 @@ impl<'a> Writer<'a> {
     fn keeps(&self, node: &Value, role: &str, label: &str, above: &str) -> bool {
         if HOLLOW.contains(&role) {
             // Something that takes the focus can be acted on, whatever it is.
-            return property(node, "focusable") == Some(&Value::Bool(true)) && role != "RootWebArea";
+            return property(node, "focusable") == Some(&Value::Bool(true))
+                && role != "RootWebArea";
         }
         if role == "StaticText" {
             return self.full && !label.is_empty() && !above.contains(label);
         }
         if self.full {
-            return !label.is_empty() || ACTIONABLE.contains(&role) || CONTEXT.contains(&role) || is_structure(role);
+            return !label.is_empty()
+                || ACTIONABLE.contains(&role)
+                || CONTEXT.contains(&role)
+                || is_structure(role);
         }
         ACTIONABLE.contains(&role)
             || CONTEXT.contains(&role)
@@ -178,7 +205,14 @@ impl<'a> Writer<'a> {
             || property(node, "editable").is_some()
     }
 
-    fn line(&mut self, tree: usize, node: &Value, role: &str, label: &str, backend: Option<i64>) -> String {
+    fn line(
+        &mut self,
+        tree: usize,
+        node: &Value,
+        role: &str,
+        label: &str,
+        backend: Option<i64>,
+    ) -> String {
         let mut line = match role {
             "StaticText" => "text".to_owned(),
             "Iframe" | "IframePresentational" => "iframe".to_owned(),
@@ -189,7 +223,9 @@ impl<'a> Writer<'a> {
             line.push_str(&format!(" {}", quoted(&cut(label, most))));
         }
         let wanted = role != "StaticText" && (self.full || role != "heading");
-        if let Some(name) = backend.filter(|_| wanted).and_then(|backend| (self.name)(tree, backend)) {
+        if let Some(name) =
+            backend.filter(|_| wanted).and_then(|backend| (self.name)(tree, backend))
+        {
             line.push_str(&format!(" [{name}]"));
         }
         let value = match &node["value"]["value"] {
@@ -200,7 +236,8 @@ impl<'a> Writer<'a> {
         if !value.is_empty() && value != label && role != "StaticText" {
             line.push_str(&format!(" value={}", quoted(&cut(&squeeze(&value), most))));
         }
-        for flag in ["disabled", "required", "readonly", "focused", "selected", "expanded", "modal"] {
+        for flag in ["disabled", "required", "readonly", "focused", "selected", "expanded", "modal"]
+        {
             match property(node, flag) {
                 Some(Value::Bool(true)) => line.push_str(&format!(" {flag}")),
                 Some(Value::Bool(false)) if flag == "expanded" => line.push_str(" collapsed"),
@@ -210,7 +247,11 @@ impl<'a> Writer<'a> {
         for state in ["checked", "pressed"] {
             match property(node, state) {
                 Some(Value::String(text)) if text != "false" => {
-                    line.push_str(&if text == "true" { format!(" {state}") } else { format!(" {state}={text}") });
+                    line.push_str(&if text == "true" {
+                        format!(" {state}")
+                    } else {
+                        format!(" {state}={text}")
+                    });
                 }
                 Some(Value::Bool(true)) => line.push_str(&format!(" {state}")),
                 _ => {}
@@ -234,8 +275,20 @@ impl<'a> Writer<'a> {
 }
 
 fn is_structure(role: &str) -> bool {
-    ["list", "table", "row", "cell", "gridcell", "columnheader", "rowheader", "grid", "tree", "article", "region"]
-        .contains(&role)
+    [
+        "list",
+        "table",
+        "row",
+        "cell",
+        "gridcell",
+        "columnheader",
+        "rowheader",
+        "grid",
+        "tree",
+        "article",
+        "region",
+    ]
+    .contains(&role)
 }
 
 fn property<'a>(node: &'a Value, name: &str) -> Option<&'a Value> {
@@ -269,7 +322,14 @@ mod tests {
 
     use super::*;
 
-    fn node(id: &str, parent: Option<&str>, role: &str, name: &str, children: &[&str], backend: i64) -> Value {
+    fn node(
+        id: &str,
+        parent: Option<&str>,
+        role: &str,
+        name: &str,
+        children: &[&str],
+        backend: i64,
+    ) -> Value {
         let mut node = json!({
             "nodeId": id, "ignored": false, "role": {"value": role}, "name": {"value": name},
             "childIds": children, "backendDOMNodeId": backend, "properties": [],
@@ -291,8 +351,10 @@ mod tests {
             node("5", Some("4"), "StaticText", "Save \"it\" now", &[], 15),
             node("8", Some("2"), "StaticText", "Some words", &[], 18),
         ]);
-        let inner =
-            json!([node("1", None, "RootWebArea", "", &["2"], 91), node("2", Some("1"), "link", "Away", &[], 92)]);
+        let inner = json!([
+            node("1", None, "RootWebArea", "", &["2"], 91),
+            node("2", Some("1"), "link", "Away", &[], 92)
+        ]);
         vec![Tree::new("main".into(), None, nodes), Tree::new("child".into(), Some(13), inner)]
     }
 
@@ -306,7 +368,11 @@ mod tests {
     fn what_can_be_acted_on_is_shown_frames_included() {
         assert_eq!(
             written(false, None, None).unwrap(),
-            [r#"button "Save \"it\" now" [e0.14] disabled"#, r#"iframe "inner" [e0.13]"#, r#"  link "Away" [e1.92]"#]
+            [
+                r#"button "Save \"it\" now" [e0.14] disabled"#,
+                r#"iframe "inner" [e0.13]"#,
+                r#"  link "Away" [e1.92]"#
+            ]
         );
     }
 
@@ -343,9 +409,13 @@ mod tests {
         let long = "ab ".repeat(1_000_000);
         let texts: Vec<String> = (2..3000).map(|number| number.to_string()).collect();
         let children: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let mut nodes =
-            vec![node("0", None, "RootWebArea", "", &["1"], 1), node("1", Some("0"), "button", &long, &children, 2)];
-        nodes.extend(texts.iter().map(|id| node(id, Some("1"), "StaticText", &"ab ".repeat(1000), &[], 3)));
+        let mut nodes = vec![
+            node("0", None, "RootWebArea", "", &["1"], 1),
+            node("1", Some("0"), "button", &long, &children, 2),
+        ];
+        nodes.extend(
+            texts.iter().map(|id| node(id, Some("1"), "StaticText", &"ab ".repeat(1000), &[], 3)),
+        );
         let trees = [Tree::new("main".into(), None, json!(nodes))];
         let mut name = |_: usize, _: i64| None;
         let begun = std::time::Instant::now();

@@ -47,7 +47,11 @@ fn print(args: &PruneArgs, report: &PruneReport, out: &mut dyn Write) -> io::Res
         0 => writeln!(out, "nothing to prune before {before}")?,
         files => {
             let records = report.removed.iter().map(|file| file.records).sum();
-            writeln!(out, "{} before {before} {would}pruned{done}", files_and_records(files, records))?;
+            writeln!(
+                out,
+                "{} before {before} {would}pruned{done}",
+                files_and_records(files, records)
+            )?;
         }
     }
     if let Some((file, why)) = &report.kept_from {

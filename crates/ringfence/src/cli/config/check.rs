@@ -33,7 +33,8 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
     let mut flags = args.places.flags();
     flags.config = args.file.clone().or(flags.config);
     let look = check(&flags, &Env::of_process())?;
-    let count = |severity| look.findings.iter().filter(|finding| finding.severity == severity).count();
+    let count =
+        |severity| look.findings.iter().filter(|finding| finding.severity == severity).count();
     let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
     let is_sound = errors == 0 && (!args.strict || warnings == 0);
     let tools = look.config.as_ref().map_or(0, |config| config.entries.len());
@@ -47,15 +48,16 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
         for finding in &look.findings {
             write_finding(finding, out).map_err(unwritable)?;
         }
-        let file = look.file().map_or("there is no config file; defaults are used".to_owned(), |file| {
-            format!(
-                "{}: {}, {}, {}",
-                file.display(),
-                some(errors, "mistake"),
-                some(warnings, "warning"),
-                some(tools, "tool")
-            )
-        });
+        let file =
+            look.file().map_or("there is no config file; defaults are used".to_owned(), |file| {
+                format!(
+                    "{}: {}, {}, {}",
+                    file.display(),
+                    some(errors, "mistake"),
+                    some(warnings, "warning"),
+                    some(tools, "tool")
+                )
+            });
         writeln!(out, "{}", plain(&file)).and_then(|()| out.flush()).map_err(unwritable)?;
     }
     Ok(if is_sound { 0 } else { Kind::InvalidArguments.row().exit })

@@ -14,7 +14,9 @@ const WIDEST: usize = 60;
 
 /// Show every key with its value and who set it
 #[derive(clap::Args)]
-#[command(after_help = "A KEY may be the name of a section: `ringfence config show sandbox mcp.lint`.")]
+#[command(
+    after_help = "A KEY may be the name of a section: `ringfence config show sandbox mcp.lint`."
+)]
 pub struct Args {
     /// Only these keys and sections
     #[arg(value_name = "KEY")]
@@ -31,13 +33,17 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
     choose(&mut show, &args.keys)?;
     match args.json {
         true => write_json(&as_data(&show), out)?,
-        false => write(&show, args.keys.is_empty(), out).and_then(|()| out.flush()).map_err(unwritable)?,
+        false => write(&show, args.keys.is_empty(), out)
+            .and_then(|()| out.flush())
+            .map_err(unwritable)?,
     }
     Ok(0)
 }
 
 fn choose(show: &mut Show, wanted: &[String]) -> Result<()> {
-    let under = |key: &str, wanted: &str| key == wanted || key.strip_prefix(wanted).is_some_and(|r| r.starts_with('.'));
+    let under = |key: &str, wanted: &str| {
+        key == wanted || key.strip_prefix(wanted).is_some_and(|r| r.starts_with('.'))
+    };
     for wanted in wanted {
         if show.keys.iter().any(|shown| under(&shown.key, wanted)) {
             continue;
@@ -101,7 +107,13 @@ fn write(show: &Show, whole: bool, out: &mut impl Write) -> std::io::Result<()> 
     if whole && !show.secrets.is_empty() {
         writeln!(out)?;
         for needed in &show.secrets {
-            writeln!(out, "{}  {}  (for {})", needed.name, state(needed.is_set), plain(&needed.tools.join(", ")))?;
+            writeln!(
+                out,
+                "{}  {}  (for {})",
+                needed.name,
+                state(needed.is_set),
+                plain(&needed.tools.join(", "))
+            )?;
         }
     }
     Ok(())

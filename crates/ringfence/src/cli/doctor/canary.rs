@@ -73,10 +73,9 @@ fn attempt(task: &Task) -> Came {
     let mut came = Came::new();
     let writes = |path: &PathBuf| File::create_new(path).is_ok();
     // Whether it came to anything is seen from outside: a /tmp of the run's own takes what never gets there.
-    came.extend(
-        (!task.write.is_empty())
-            .then(|| (Canary::WriteOutside, task.write.iter().filter(|path| writes(path)).count() > 0)),
-    );
+    came.extend((!task.write.is_empty()).then(|| {
+        (Canary::WriteOutside, task.write.iter().filter(|path| writes(path)).count() > 0)
+    }));
     if let Some(path) = &task.protected {
         came.insert(Canary::WriteProtected, writes(path));
     }
@@ -84,7 +83,10 @@ fn attempt(task: &Task) -> Came {
         came.insert(Canary::ReadHidden, std::fs::read(path).is_ok_and(|bytes| !bytes.is_empty()));
     }
     if let Some(address) = &task.reach {
-        came.insert(Canary::ReachNetwork, TcpStream::connect_timeout(address, Duration::from_secs(2)).is_ok());
+        came.insert(
+            Canary::ReachNetwork,
+            TcpStream::connect_timeout(address, Duration::from_secs(2)).is_ok(),
+        );
     }
     if let Some(pid) = task.process.and_then(Pid::from_raw) {
         came.insert(Canary::SignalOutside, rustix::process::test_kill_process(pid).is_ok());
@@ -117,7 +119,9 @@ fn runs_forbidden() -> bool {
 
 fn uses_home() -> bool {
     let env = Env::of_process();
-    let Some(file) = env.absolute(HOME).map(|home| home.join(".ringfence-doctor")) else { return false };
+    let Some(file) = env.absolute(HOME).map(|home| home.join(".ringfence-doctor")) else {
+        return false;
+    };
     let made = File::create(&file).is_ok();
     let _ = std::fs::remove_file(file);
     made

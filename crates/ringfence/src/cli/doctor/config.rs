@@ -29,6 +29,15 @@ fn of_finding(finding: Finding) -> Health {
         Severity::Error => Outcome::Refused,
         Severity::Warning => Outcome::NotTried,
     };
-    let without = finding.tool.as_ref().map(|tool| format!("; the tool `{tool}` is left out")).unwrap_or_default();
-    Health { name: "config", outcome, text: format!("{}{without}", finding.line()), fix: Some(finding.hint) }
+    let without = finding
+        .tool
+        .as_ref()
+        .map(|tool| format!("; the tool `{tool}` is left out"))
+        .unwrap_or_default();
+    Health {
+        name: "config",
+        outcome,
+        text: format!("{}{without}", finding.line()),
+        fix: Some(finding.hint),
+    }
 }

@@ -17,7 +17,11 @@ pub fn part_of(layer: Layer) -> Option<Part> {
         Layer::Seccomp => Some(Part::Seccomp),
         Layer::Limits => Some(Part::Limits),
         Layer::Exec => Some(Part::Trace),
-        Layer::Protected | Layer::Directory | Layer::Canary | Layer::Program | Layer::Interpreter => None,
+        Layer::Protected
+        | Layer::Directory
+        | Layer::Canary
+        | Layer::Program
+        | Layer::Interpreter => None,
     }
 }
 
@@ -25,7 +29,9 @@ pub fn of(part: Part, errno: Option<i32>, host: &Host) -> String {
     let errno = errno.map(Errno::from_raw_os_error);
     match part {
         Part::UserNamespace => user_namespace(errno, host),
-        Part::MountNamespace | Part::PidNamespace | Part::NetworkNamespace => namespace(part, errno, host),
+        Part::MountNamespace | Part::PidNamespace | Part::NetworkNamespace => {
+            namespace(part, errno, host)
+        }
         Part::Proc => proc(host),
         Part::Landlock => landlock(host),
         Part::Seccomp => seccomp(errno),

@@ -31,7 +31,9 @@ pub fn look(config: &Result<Config>, root: Option<&Result<()>>) -> Vec<Health> {
             Ok(()) => good("root directory", shown(&config.root)),
             Err(error) => bad("root directory", error),
         });
-        all.extend(config.workspace.as_deref().map(|workspace| good("workspace", shown(workspace))));
+        all.extend(
+            config.workspace.as_deref().map(|workspace| good("workspace", shown(workspace))),
+        );
     }
     all.extend(PROGRAMS.iter().map(|name| match on_path(name) {
         Some(path) => good(name, shown(&path)),
@@ -50,7 +52,12 @@ fn interpreter(runtime: &'static Runtime) -> Option<Health> {
         Some(found) => Some(good(name, shown(&found.path))),
         None if runtime.is_main => {
             let fix = format!("install {}.", runtime.install);
-            Some(Health { name, outcome: Outcome::NotTried, text: MISSING.to_owned(), fix: Some(fix) })
+            Some(Health {
+                name,
+                outcome: Outcome::NotTried,
+                text: MISSING.to_owned(),
+                fix: Some(fix),
+            })
         }
         None => None,
     }
@@ -61,7 +68,8 @@ fn browser(config: &Config) -> Health {
     match find(config) {
         Ok(found) => good("browser", shown(&found.program)),
         Err(error) => {
-            let outcome = if config.browser.program.is_some() { Outcome::Refused } else { Outcome::NotTried };
+            let outcome =
+                if config.browser.program.is_some() { Outcome::Refused } else { Outcome::NotTried };
             Health { outcome, ..bad("browser", &error) }
         }
     }
@@ -83,7 +91,9 @@ pub fn bad(name: &'static str, error: &Error) -> Health {
 /// Only in absolute directories: what `.` means changes with whoever asks.
 fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    let found = std::env::split_paths(&path).filter(|folder| folder.is_absolute()).map(|folder| folder.join(name));
+    let found = std::env::split_paths(&path)
+        .filter(|folder| folder.is_absolute())
+        .map(|folder| folder.join(name));
     found.into_iter().find(|file| is_program(file))
 }
 

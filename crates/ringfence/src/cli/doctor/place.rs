@@ -44,16 +44,23 @@ impl Place {
     }
 
     fn own(config: &Config, workspace: &Path, flags: &Flags, scratch: &Path) -> io::Result<Place> {
-        let mut flags_of = vec!["--root".into(), config.root.clone().into(), "--workspace".into(), workspace.into()];
+        let mut flags_of = vec![
+            "--root".into(),
+            config.root.clone().into(),
+            "--workspace".into(),
+            workspace.into(),
+        ];
         if let Some(file) = &flags.config {
             flags_of.extend(["--config".into(), std::path::absolute(file)?.into()]);
         }
         let env = std::env::vars_os().collect();
         let mut outside = vec![scratch.to_owned()];
         outside.extend(config.home.iter().cloned().chain(workspace.parent().map(Path::to_owned)));
-        let writable: Vec<&Path> = config.sandbox.writable.iter().map(PathBuf::as_path).chain([workspace]).collect();
+        let writable: Vec<&Path> =
+            config.sandbox.writable.iter().map(PathBuf::as_path).chain([workspace]).collect();
         outside.retain(|folder| !writable.iter().any(|root| folder.starts_with(root)));
-        let mut place = Place::fill(scratch, (flags_of, env, workspace), &outside, config.sandbox.network())?;
+        let mut place =
+            Place::fill(scratch, (flags_of, env, workspace), &outside, config.sandbox.network())?;
         if config.policy.intercept && jail::intercept::exec::SUPPORTED {
             place.rule(scratch)?;
         }
@@ -65,9 +72,17 @@ impl Place {
         for folder in [&root, &workspace, &home] {
             private(folder)?;
         }
-        let flags = vec!["--root".into(), root.clone().into(), "--workspace".into(), workspace.clone().into()];
+        let flags = vec![
+            "--root".into(),
+            root.clone().into(),
+            "--workspace".into(),
+            workspace.clone().into(),
+        ];
         // With nothing of the user's, so that no config is found.
-        let env = vec![("HOME".into(), home.clone().into()), ("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())];
+        let env = vec![
+            ("HOME".into(), home.clone().into()),
+            ("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()),
+        ];
         let mut place = Place::fill(scratch, (flags, env, &workspace), &[home], Network::Off)?;
         // The root is what a run may not see.
         let hidden = root.join("secret");
@@ -82,7 +97,10 @@ impl Place {
     /// A rule of the trials' own, which forbids what nobody has.
     fn rule(&mut self, scratch: &Path) -> io::Result<()> {
         let file = scratch.join("canary.rules");
-        fs::write(&file, format!("prefix_rule(pattern=[\"{FORBIDDEN}\"], decision=\"forbidden\")\n"))?;
+        fs::write(
+            &file,
+            format!("prefix_rule(pattern=[\"{FORBIDDEN}\"], decision=\"forbidden\")\n"),
+        )?;
         self.trial.place.extend(["--rules".into(), file.into()]);
         self.task.ruled = true;
         Ok(())
@@ -104,7 +122,11 @@ impl Place {
         };
         let name = format!(".ringfence-doctor-{}", std::process::id());
         let task = Task {
-            write: outside.iter().filter(|folder| may_write(folder)).map(|folder| folder.join(&name)).collect(),
+            write: outside
+                .iter()
+                .filter(|folder| may_write(folder))
+                .map(|folder| folder.join(&name))
+                .collect(),
             protected: Some(workspace.join(".ringfence").join(&name)),
             hidden: Some(hidden),
             reach: listener.as_ref().and_then(|listener| listener.local_addr().ok()),

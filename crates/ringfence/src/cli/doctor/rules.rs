@@ -60,9 +60,11 @@ fn way_out(config: &Config, book: &Rulebook) -> Health {
     match book.leaving(config, true) {
         Leaving::Off => fine("off: what rules allow runs in the sandbox".to_owned()),
         Leaving::Possible => {
-            let ways_out = || book.table.prefixes.iter().filter(|rule| rule.decision < Decision::Forbidden);
+            let ways_out =
+                || book.table.prefixes.iter().filter(|rule| rule.decision < Decision::Forbidden);
             let is_held_back = |rule: &&PrefixRule| {
-                rule.decision == Decision::Allow && treatment(rule, policy.escalate_risky) != Treatment::Leaves
+                rule.decision == Decision::Allow
+                    && treatment(rule, policy.escalate_risky) != Treatment::Leaves
             };
             let held_back = match (ways_out().filter(is_held_back).count(), policy.escalate_risky) {
                 (0, _) | (_, EscalateRisky::Outside) => String::new(),
@@ -74,13 +76,19 @@ fn way_out(config: &Config, book: &Rulebook) -> Health {
                     format!(", {some} of them only the exact words of the rule (`escalate_risky`)")
                 }
             };
-            fine(format!("{}: {} rules let commands out{held_back}", policy.escalate.name(), ways_out().count()))
+            fine(format!(
+                "{}: {} rules let commands out{held_back}",
+                policy.escalate.name(),
+                ways_out().count()
+            ))
         }
         Leaving::Prevented(why) => Health {
             name,
             outcome: Outcome::Refused,
             text: format!("nothing leaves, and what rules allow runs in the sandbox: {why}"),
-            fix: escalate::account(config).err().and_then(|error| error.hint_text().map(str::to_owned)),
+            fix: escalate::account(config)
+                .err()
+                .and_then(|error| error.hint_text().map(str::to_owned)),
         },
     }
 }

@@ -24,7 +24,14 @@ pub fn write(findings: &Findings, colour: bool, out: &mut impl Write) -> io::Res
     writeln!(out, "ringfence {} on Linux {}, as {who}", findings.version, clean(&host.kernel))?;
     writeln!(out, "\nLayers, each tried in a process of its own")?;
     for layer in &findings.layers {
-        line(out, colour, layer.tried.outcome, layer.name, &layer.tried.text, layer.fix.as_deref())?;
+        line(
+            out,
+            colour,
+            layer.tried.outcome,
+            layer.name,
+            &layer.tried.text,
+            layer.fix.as_deref(),
+        )?;
     }
     writeln!(out, "\nThe whole fence, tried with a program inside that attacks it")?;
     for fence in &findings.fences {
@@ -73,14 +80,23 @@ fn line(
 fn verdict(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
     let verdict = &findings.verdict;
     writeln!(out, "\nVerdict: {}", clean(&verdict.sentence))?;
-    if let (false, Some(profile)) = (verdict.promises.is_empty(), verdict.offered.or(verdict.profile)) {
+    if let (false, Some(profile)) =
+        (verdict.promises.is_empty(), verdict.offered.or(verdict.profile))
+    {
         writeln!(out, "\n`{profile}` promises (* seen just now, from inside):")?;
         for promise in &verdict.promises {
             writeln!(out, "  {} {}", if promise.seen { '*' } else { '-' }, promise.text)?;
         }
         match verdict.limits_enforced {
-            true => writeln!(out, "  - limits on memory and processes, enforced by {}", clean(&verdict.limits))?,
-            false => writeln!(out, "  - limits on memory and processes are advisory: they are watched, not enforced")?,
+            true => writeln!(
+                out,
+                "  - limits on memory and processes, enforced by {}",
+                clean(&verdict.limits)
+            )?,
+            false => writeln!(
+                out,
+                "  - limits on memory and processes are advisory: they are watched, not enforced"
+            )?,
         }
     }
     if !verdict.not_promised.is_empty() {

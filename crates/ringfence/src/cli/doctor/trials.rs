@@ -67,12 +67,24 @@ fn left_out(tier: Tier, layers: &[Tried]) -> Fence {
         (_, Some(tried)) if tried.outcome == Outcome::NotTried => tried.text.as_str(),
         _ => "runs do not go this way here",
     };
-    Fence { tier: Some(tier.name().to_owned()), ..empty(Profile::Default, Outcome::NotTried, text.to_owned()) }
+    Fence {
+        tier: Some(tier.name().to_owned()),
+        ..empty(Profile::Default, Outcome::NotTried, text.to_owned())
+    }
 }
 
 fn empty(profile: Profile, outcome: Outcome, text: String) -> Fence {
     let (profile, canaries) = (profile.name(), Came::new());
-    Fence { profile, tier: None, used: false, outcome, text, fix: None, limits: String::new(), canaries }
+    Fence {
+        profile,
+        tier: None,
+        used: false,
+        outcome,
+        text,
+        fix: None,
+        limits: String::new(),
+        canaries,
+    }
 }
 
 fn attempt(place: &Place, host: &Host, profile: Profile, tier: Option<Tier>) -> Fence {
@@ -105,7 +117,13 @@ fn ended(place: &Place, profile: Profile, tier: Option<Tier>) -> std::io::Result
     }
 }
 
-fn ran(place: &Place, profile: Profile, tier: Option<String>, limits: String, output: &[u8]) -> Fence {
+fn ran(
+    place: &Place,
+    profile: Profile,
+    tier: Option<String>,
+    limits: String,
+    output: &[u8],
+) -> Fence {
     let mut canaries: Came = serde_json::from_slice(output).unwrap_or_default();
     // What is seen from outside counts, not what the program says.
     let written = place.take_written();
@@ -115,10 +133,13 @@ fn ran(place: &Place, profile: Profile, tier: Option<String>, limits: String, ou
     if place.was_reached() {
         canaries.insert(Canary::ReachNetwork, true);
     }
-    let wrong: Vec<String> = canaries.iter().filter_map(|(canary, came)| complain(*canary, *came)).collect();
+    let wrong: Vec<String> =
+        canaries.iter().filter_map(|(canary, came)| complain(*canary, *came)).collect();
     let (outcome, text) = match (wrong.is_empty(), canaries.is_empty()) {
         (false, _) => (Outcome::Refused, wrong.join("; ")),
-        (true, true) => (Outcome::Ok, "/bin/true ran; the canaries could not be started".to_owned()),
+        (true, true) => {
+            (Outcome::Ok, "/bin/true ran; the canaries could not be started".to_owned())
+        }
         (true, false) => (Outcome::Ok, format!("{} canaries", canaries.len())),
     };
     Fence { tier, limits, canaries, ..empty(profile, outcome, text) }

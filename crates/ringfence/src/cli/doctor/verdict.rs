@@ -45,7 +45,11 @@ const SEEN_BY: &[(Canary, &str, &str)] = &[
         "only the workspace, its cache home and a private /tmp can be written",
         "files outside the workspace and its cache home cannot be written, made or removed",
     ),
-    (Canary::WriteProtected, ".codex, .agents, .ringfence and what makes git run code can only be read", ""),
+    (
+        Canary::WriteProtected,
+        ".codex, .agents, .ringfence and what makes git run code can only be read",
+        "",
+    ),
     (Canary::ReadHidden, "credential stores and the server's own files cannot be read", ""),
     (
         Canary::HavePrivileges,
@@ -70,7 +74,9 @@ const NOT_CONTAINED: &[&str] = &[
 
 /// `configured` is what the config asks for, where there is one that can be used.
 pub fn judge(fences: &[Fence], configured: Option<Profile>, network: Network) -> Verdict {
-    let works = |profile: Profile| fences.iter().find(|fence| fence.used && fence.profile == profile.name());
+    let works = |profile: Profile| {
+        fences.iter().find(|fence| fence.used && fence.profile == profile.name())
+    };
     let (default, contained) = (works(Profile::Default), works(Profile::Contained));
     let usable = configured.is_some();
     let configured = configured.unwrap_or(Profile::Default);
@@ -118,7 +124,12 @@ pub fn judge(fences: &[Fence], configured: Option<Profile>, network: Network) ->
     }
 }
 
-fn sentence(configured: Profile, gets: Option<&Fence>, default: Option<&Fence>, contained: Option<&Fence>) -> String {
+fn sentence(
+    configured: Profile,
+    gets: Option<&Fence>,
+    default: Option<&Fence>,
+    contained: Option<&Fence>,
+) -> String {
     let tier = |fence: &Fence| match fence.tier.as_deref() {
         Some("namespaces") => ", in namespaces of its own",
         Some("root") => ", as root without user namespaces",
@@ -155,10 +166,17 @@ fn promises(fence: &Fence, network: Network) -> Vec<Promise> {
     }
     let way_out = match network {
         Network::Off => "there is no way out to the network",
-        Network::Proxied => "the network is what the config allows by name or address, and nothing else",
-        Network::All => "the network is the host's, as the config says; only sockets of other kinds are refused",
+        Network::Proxied => {
+            "the network is what the config allows by name or address, and nothing else"
+        }
+        Network::All => {
+            "the network is the host's, as the config says; only sockets of other kinds are refused"
+        }
     };
-    all.push(Promise { text: way_out, seen: network != Network::All && seen(Canary::ReachNetwork) });
+    all.push(Promise {
+        text: way_out,
+        seen: network != Network::All && seen(Canary::ReachNetwork),
+    });
     let processes = match (default, seen(Canary::SignalOutside)) {
         (true, _) => "processes outside cannot be seen, signalled or traced",
         (false, true) => "processes outside cannot be signalled or traced",

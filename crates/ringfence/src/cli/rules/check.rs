@@ -23,7 +23,12 @@ pub struct Args {
     #[arg(long)]
     resolve_host_executables: bool,
     /// The command and its arguments
-    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(
+        value_name = "COMMAND",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
     command: Vec<String>,
 }
 
@@ -34,8 +39,13 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
     }
     report_none(&book, &places);
     let check = book.table.check(&args.command, args.resolve_host_executables);
-    let text = if args.pretty { serde_json::to_string_pretty(&check) } else { serde_json::to_string(&check) };
-    let text = text.map_err(|error| Error::internal("the verdict cannot be written as JSON").source(error))?;
+    let text = if args.pretty {
+        serde_json::to_string_pretty(&check)
+    } else {
+        serde_json::to_string(&check)
+    };
+    let text = text
+        .map_err(|error| Error::internal("the verdict cannot be written as JSON").source(error))?;
     writeln!(out, "{text}").map_err(unwritable)?;
     Ok(0)
 }

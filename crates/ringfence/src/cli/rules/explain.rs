@@ -21,7 +21,12 @@ pub struct Args {
     #[command(flatten)]
     files: Files,
     /// The command and its arguments
-    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(
+        value_name = "COMMAND",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
     command: Vec<String>,
 }
 
@@ -60,7 +65,11 @@ impl Found<'_> {
             tell_rule(rule, Some(rule.decision) == strictest, out)?;
         }
 
-        writeln!(out, "\nAs text: {}", self.about_text(command, text.decision, text.matches.len()))?;
+        writeln!(
+            out,
+            "\nAs text: {}",
+            self.about_text(command, text.decision, text.matches.len())
+        )?;
         writeln!(out, "\nAt run time: {}", self.about_file())?;
         for line in self.consequence(&at_run_time, strictest) {
             writeln!(out, "  {line}")?;
@@ -69,7 +78,10 @@ impl Found<'_> {
             writeln!(out, "  The commands of the script are judged one by one, as they are run.")?;
         }
         if broken {
-            writeln!(out, "  While a rules file is broken nothing leaves: what is allowed runs in the sandbox.")?;
+            writeln!(
+                out,
+                "  While a rules file is broken nothing leaves: what is allowed runs in the sandbox."
+            )?;
         }
         Ok(())
     }
@@ -77,35 +89,44 @@ impl Found<'_> {
     /// Every rule that speaks of the file that would run, by whatever word, and begins as this command does. No rule
     /// hides another here.
     fn at_run_time<'t>(&self, table: &'t Table) -> Vec<&'t PrefixRule> {
-        let same = |one: &File, other: &File| (one.device, one.inode) == (other.device, other.inode);
+        let same =
+            |one: &File, other: &File| (one.device, one.inode) == (other.device, other.inode);
         let speaks = |word: &str| {
             let program = table.programs.get(word);
             word == self.program
-                || program
-                    .zip(self.file.as_ref())
-                    .is_some_and(|(program, file)| program.files.iter().any(|other| same(other, file)))
+                || program.zip(self.file.as_ref()).is_some_and(|(program, file)| {
+                    program.files.iter().any(|other| same(other, file))
+                })
         };
         // What tightens holds for every file of that name, wherever it lies.
         let name = self.program.rsplit('/').next();
-        let tightens = |rule: &PrefixRule| rule.decision != Decision::Allow && Some(rule.program.as_str()) == name;
+        let tightens = |rule: &PrefixRule| {
+            rule.decision != Decision::Allow && Some(rule.program.as_str()) == name
+        };
         let rules = table.prefixes.iter().filter(|rule| speaks(&rule.program) || tightens(rule));
-        let mut rules: Vec<&PrefixRule> = rules.filter(|rule| rule.begins(&rule.program, self.rest)).collect();
+        let mut rules: Vec<&PrefixRule> =
+            rules.filter(|rule| rule.begins(&rule.program, self.rest)).collect();
         rules.sort_by_key(|rule| std::cmp::Reverse(rule.decision));
         rules
     }
 
     /// What happens to the command, in sentences.
     fn consequence(&self, rules: &[&PrefixRule], decision: Option<Decision>) -> Vec<String> {
-        let asked = rules.iter().filter(|rule| rule.decision == Decision::Allow && !rule.project).map(|rule| {
-            let mut prefix = vec![rule.program.clone()];
-            prefix.extend(self.rest.iter().take(rule.rest.len()).cloned());
-            (prefix.len(), unasked::reason_to_ask(&prefix, self.rest.len() + 1))
-        });
+        let asked = rules
+            .iter()
+            .filter(|rule| rule.decision == Decision::Allow && !rule.project)
+            .map(|rule| {
+                let mut prefix = vec![rule.program.clone()];
+                prefix.extend(self.rest.iter().take(rule.rest.len()).cloned());
+                (prefix.len(), unasked::reason_to_ask(&prefix, self.rest.len() + 1))
+            });
         // The rule that says most decides, as at run time.
         let asked = asked.max_by_key(|(length, _)| *length).and_then(|(_, reason)| reason);
         let said: &[&str] = match decision {
             None => &["It runs in the sandbox, like everything that no rule speaks of."],
-            Some(Decision::Forbidden) => &["It does not run: it ends with exit code 1 and a line that says why."],
+            Some(Decision::Forbidden) => {
+                &["It does not run: it ends with exit code 1 and a line that says why."]
+            }
             Some(Decision::Prompt) => &[
                 "Someone is asked first. After a yes it runs: in the sandbox, or outside where the server was told so (--escalate outside or wider).",
                 "A no, silence or no one to ask is exit code 1.",
@@ -138,12 +159,18 @@ impl Found<'_> {
             (None, _) => "no rule matches".to_owned(),
             (Some(decision), 1) => format!("one rule matches and says {}", word(decision)),
             (Some(decision), number) => {
-                format!("{} match, and the strictest says {}", count(number, "rule"), word(decision))
+                format!(
+                    "{} match, and the strictest says {}",
+                    count(number, "rule"),
+                    word(decision)
+                )
             }
         };
         let quirk = match plainly == decision {
             true => "",
-            false => "; without --resolve-host-executables `rules check` matches no rule on a name to this path",
+            false => {
+                "; without --resolve-host-executables `rules check` matches no rule on a name to this path"
+            }
         };
         format!("{told}. This is what Codex answers{quirk}.")
     }
@@ -156,7 +183,9 @@ impl Found<'_> {
             }
             Some(file) => {
                 let path = plain(&file.path);
-                format!("the real file counts, whatever starts it and as what: from here `{program}` is {path}.")
+                format!(
+                    "the real file counts, whatever starts it and as what: from here `{program}` is {path}."
+                )
             }
             None => format!("the real file counts, and from here `{program}` leads to none."),
         }
@@ -166,7 +195,13 @@ impl Found<'_> {
 fn tell_rule(rule: &PrefixRule, decides: bool, out: &mut impl Write) -> io::Result<()> {
     let mark = if decides { '>' } else { ' ' };
     let place = format!("{}:{}", rule.origin.file, rule.origin.line);
-    writeln!(out, "{mark} {:<9}  {}  ({})", word(rule.decision), plain(&words(rule)), plain(&place))?;
+    writeln!(
+        out,
+        "{mark} {:<9}  {}  ({})",
+        word(rule.decision),
+        plain(&words(rule)),
+        plain(&place)
+    )?;
     match &rule.justification {
         Some(why) => writeln!(out, "             {}", plain(why)),
         None => Ok(()),

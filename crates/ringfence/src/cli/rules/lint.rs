@@ -12,12 +12,16 @@ pub fn run(files: &Files, out: &mut impl Write) -> Result<u8> {
     report_none(&book, &places);
     let warnings = lint(&book.table);
     let notes = notes(&book.table);
-    let lines = warnings.iter().map(|warning| ("", warning)).chain(notes.iter().map(|note| ("note: ", note)));
+    let lines = warnings
+        .iter()
+        .map(|warning| ("", warning))
+        .chain(notes.iter().map(|note| ("note: ", note)));
     let mut lines: Vec<_> = lines.collect();
     lines.sort_by_key(|(_, line)| line.rule);
     for (mark, line) in lines {
         let origin = &book.table.prefixes[line.rule].origin;
-        writeln!(out, "{}:{}: {mark}{}", plain(&origin.file), origin.line, plain(&line.what)).map_err(unwritable)?;
+        writeln!(out, "{}:{}: {mark}{}", plain(&origin.file), origin.line, plain(&line.what))
+            .map_err(unwritable)?;
     }
     let summary = match warnings.len() {
         0 => format!("{}, nothing to warn about", count(book.table.prefixes.len(), "rule")),

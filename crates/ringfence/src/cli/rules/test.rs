@@ -27,6 +27,7 @@ pub fn run(files: &Files, out: &mut impl Write) -> Result<u8> {
         examples += tried;
     }
     let verdict = if broken { "BROKEN" } else { "ok" };
-    writeln!(out, "{verdict}: {}, {}", count(rules, "sound rule"), count(examples, "example")).map_err(unwritable)?;
+    writeln!(out, "{verdict}: {}, {}", count(rules, "sound rule"), count(examples, "example"))
+        .map_err(unwritable)?;
     Ok(u8::from(broken))
 }

@@ -25,7 +25,9 @@ pub fn ask(question: &str) -> io::Result<Option<Secret>> {
     let before = tcgetattr(stdin())?;
     let mut silent = before.clone();
     // Key by key, and Ctrl-C as a key: a process that it ended would leave the terminal silent.
-    silent.local_modes.remove(LocalModes::ECHO | LocalModes::ECHONL | LocalModes::ICANON | LocalModes::ISIG);
+    silent
+        .local_modes
+        .remove(LocalModes::ECHO | LocalModes::ECHONL | LocalModes::ICANON | LocalModes::ISIG);
     let _restored = Restored(before);
     tcsetattr(stdin(), OptionalActions::Flush, &silent)?;
     let mut stderr = io::stderr();

@@ -37,7 +37,9 @@ pub async fn keep_pruned(server: Arc<Server>) {
 
 fn is_due(last: Option<(Duration, SystemTime)>, keep: Duration) -> bool {
     // A clock that was turned back counts as a day: pruning twice does no harm.
-    last.is_none_or(|(kept, at)| kept != keep || at.elapsed().map_or(true, |elapsed| elapsed >= DAY))
+    last.is_none_or(|(kept, at)| {
+        kept != keep || at.elapsed().map_or(true, |elapsed| elapsed >= DAY)
+    })
 }
 
 fn prune_older_than(audit: &Audit, root: &std::path::Path, keep: Duration) {
@@ -49,7 +51,9 @@ fn prune_older_than(audit: &Audit, root: &std::path::Path, keep: Duration) {
     }
     match prune(root, &before, BY) {
         Ok(report) if report.removed.is_empty() => {}
-        Ok(report) => tracing::info!("{} audit files from before {before} were pruned", report.removed.len()),
+        Ok(report) => {
+            tracing::info!("{} audit files from before {before} were pruned", report.removed.len())
+        }
         Err(error) => {
             let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint());
             tracing::warn!("`[audit] keep`: {}. {}", error.log_line(), visible::one_line(hint));

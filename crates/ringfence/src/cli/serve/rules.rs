@@ -27,9 +27,12 @@ pub async fn report(server: Arc<Server>) {
         None if book.files.is_empty() && server.config.policy.escalate != Escalate::Off => {
             tracing::warn!("rules: none were found in {}", places.shown());
         }
-        None if book.files.is_empty() => tracing::info!("rules: none were found in {}", places.shown()),
+        None if book.files.is_empty() => {
+            tracing::info!("rules: none were found in {}", places.shown())
+        }
         None => {
-            let files: Vec<String> = book.files.iter().map(|file| file.display().to_string()).collect();
+            let files: Vec<String> =
+                book.files.iter().map(|file| file.display().to_string()).collect();
             tracing::info!("rules: these files count: {}", files.join(", "));
         }
     }
@@ -40,20 +43,29 @@ pub async fn report(server: Arc<Server>) {
 
 /// What rules let out and what stays, one line each. The operator answers for what leaves.
 fn escalation_lines(book: &Rulebook, config: &Config) -> Vec<String> {
-    let of = |decision| book.table.prefixes.iter().filter(move |rule| rule.decision == decision && !rule.project);
+    let of = |decision| {
+        book.table.prefixes.iter().filter(move |rule| rule.decision == decision && !rule.project)
+    };
     let allowed = of(Decision::Allow).count();
     // Whether the client can be asked is known once it is there.
     match book.leaving(config, true) {
         Leaving::Off => Vec::new(),
         Leaving::Prevented(_) if allowed == 0 => Vec::new(),
         Leaving::Prevented(why) => {
-            vec![format!("nothing leaves the sandbox, and commands of all {allowed} `allow` rules run inside: {why}")]
+            vec![format!(
+                "nothing leaves the sandbox, and commands of all {allowed} `allow` rules run inside: {why}"
+            )]
         }
         Leaving::Possible => {
             let (place, risky) = (config.policy.escalate.name(), config.policy.escalate_risky);
             let lines = of(Decision::Allow).map(|rule| allow_line(rule, place, risky));
-            let asked = of(Decision::Prompt)
-                .map(|rule| format!("`{}` runs {place} when a human says so ({})", lint::words(rule), origin(rule)));
+            let asked = of(Decision::Prompt).map(|rule| {
+                format!(
+                    "`{}` runs {place} when a human says so ({})",
+                    lint::words(rule),
+                    origin(rule)
+                )
+            });
             lines.chain(asked).chain(count_line(of(Decision::Allow), risky)).collect()
         }
     }
@@ -73,14 +85,19 @@ fn allow_line(rule: &PrefixRule, place: &str, risky: EscalateRisky) -> String {
 }
 
 /// How many `allow` rules do not let out all that they match, and which key decides about it.
-fn count_line<'a>(allowed: impl Iterator<Item = &'a PrefixRule>, risky: EscalateRisky) -> Option<String> {
+fn count_line<'a>(
+    allowed: impl Iterator<Item = &'a PrefixRule>,
+    risky: EscalateRisky,
+) -> Option<String> {
     let (mut all, mut held_back) = (0, 0);
     for rule in allowed {
         all += 1;
         held_back += usize::from(treatment(rule, risky) != Treatment::Leaves);
     }
     let how = match risky {
-        EscalateRisky::Ask => "are asked about first, and run inside the sandbox where no one can be asked",
+        EscalateRisky::Ask => {
+            "are asked about first, and run inside the sandbox where no one can be asked"
+        }
         EscalateRisky::Inside => "run inside the sandbox",
         EscalateRisky::Outside => return None,
     };

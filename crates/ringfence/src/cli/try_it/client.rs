@@ -30,8 +30,10 @@ impl Client {
         args.extend(flag("--root", &stage.root()));
         args.extend(flag("--workspace", &stage.workspace()));
         args.extend(flag("--config", config));
-        let env =
-            [("HOME".into(), stage.home().into_os_string()), ("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())];
+        let env = [
+            ("HOME".into(), stage.home().into_os_string()),
+            ("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()),
+        ];
         let cannot = || Error::new(Kind::Unavailable, "the server could not be started");
         let mut server = own_server(args, env).map_err(|error| cannot().source(error))?;
         let output = server.take_output().ok_or_else(cannot)?;
@@ -74,7 +76,9 @@ impl Client {
         let result = self.request("tools/call", json!({"name": tool, "arguments": arguments}))?;
         match result["isError"] == true {
             false => Ok(result),
-            true => Err(unexpected(&format!("`{tool}` to work"), &result["structuredContent"]["error"])),
+            true => {
+                Err(unexpected(&format!("`{tool}` to work"), &result["structuredContent"]["error"]))
+            }
         }
     }
 
@@ -85,7 +89,8 @@ impl Client {
 
     /// Calls a tool that must refuse, and gives its error.
     pub fn fail(&mut self, tool: &str, arguments: Value) -> Result<Value> {
-        let mut result = self.request("tools/call", json!({"name": tool, "arguments": arguments}))?;
+        let mut result =
+            self.request("tools/call", json!({"name": tool, "arguments": arguments}))?;
         match result["isError"] == true {
             true => Ok(result["structuredContent"]["error"].take()),
             false => Err(unexpected(&format!("`{tool}` to refuse"), &result)),
@@ -94,19 +99,23 @@ impl Client {
 
     fn send(&mut self, message: &Value) -> Result<()> {
         let input = self.server.input().ok_or_else(gone)?;
-        writeln!(input, "{message}").and_then(|()| input.flush()).map_err(|error| gone().source(error))
+        writeln!(input, "{message}")
+            .and_then(|()| input.flush())
+            .map_err(|error| gone().source(error))
     }
 
     fn receive(&mut self) -> Result<Value> {
         let line = self.lines.recv_timeout(PATIENCE).map_err(|error| match error {
-            RecvTimeoutError::Timeout => {
-                Error::new(Kind::DeadlineExceeded, format!("the server gave no answer within {} s", PATIENCE.as_secs()))
-                    .hint("Its log is above. Try again on a machine with less to do.")
-            }
+            RecvTimeoutError::Timeout => Error::new(
+                Kind::DeadlineExceeded,
+                format!("the server gave no answer within {} s", PATIENCE.as_secs()),
+            )
+            .hint("Its log is above. Try again on a machine with less to do."),
             RecvTimeoutError::Disconnected => gone(),
         })?;
-        serde_json::from_str(&line)
-            .map_err(|error| Error::internal("the server sent something that is not JSON").source(error))
+        serde_json::from_str(&line).map_err(|error| {
+            Error::internal("the server sent something that is not JSON").source(error)
+        })
     }
 
     /// Ends the server in good order, so that its log is closed.

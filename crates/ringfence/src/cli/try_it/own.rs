@@ -22,18 +22,26 @@ pub fn add_a_command(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage
     tell.step("5. A command of your own, added while the server runs")?;
     // For its owner alone: a file with secrets in it is not read otherwise.
     let write = |name: &str, content: &str| {
-        let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(stage.0.join(name));
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(stage.0.join(name));
         let written = file.and_then(|mut file| file.write_all(content.as_bytes()));
         written.map_err(|error| cannot_set("a temporary file", error))
     };
     write("secrets.env", &format!("API_TOKEN={TOKEN}\n"))?;
     write("config.new", &format!("secrets.env_file = \"secrets.env\"\n{ENTRY}"))?;
     // As editors do it.
-    std::fs::rename(stage.0.join("config.new"), stage.config()).map_err(|error| cannot_set("a config file", error))?;
+    std::fs::rename(stage.0.join("config.new"), stage.config())
+        .map_err(|error| cannot_set("a config file", error))?;
     tell.say("The operator writes this into config.toml, and a token into a file beside it:")?;
     tell.show(ENTRY.trim_end())?;
     let list = client.request("tools/list", json!({}))?;
-    if !list["tools"].as_array().is_some_and(|tools| tools.iter().any(|tool| tool["name"] == "report")) {
+    if !list["tools"]
+        .as_array()
+        .is_some_and(|tools| tools.iter().any(|tool| tool["name"] == "report"))
+    {
         return Err(unexpected("the new tool on the list", &list));
     }
     tell.say("The next list has it. It declares no side effects, so it gets none, and its secret stays one:")?;
@@ -45,7 +53,8 @@ pub fn add_a_command(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage
     }
     tell.show(text(run, "stdout").trim_end())?;
     tell.show(text(run, "stderr").trim_end())?;
-    let changed = std::fs::read_to_string(stage.workspace().join("notes/hello.txt")).unwrap_or_default();
+    let changed =
+        std::fs::read_to_string(stage.workspace().join("notes/hello.txt")).unwrap_or_default();
     if result.to_string().contains(TOKEN) || changed.contains("changed") {
         return Err(unexpected("a command that writes nothing and gives nothing away", run));
     }

@@ -11,7 +11,10 @@ use crate::base::secret::is_sensitive;
 use crate::config::places::{child, item};
 use crate::config::read::entry_key;
 use crate::config::show::written_as;
-use crate::config::{Config, Effect, Entry, Env, Names, OURS, OwnToolsAsk, Part, Profile, ProgramFault, Template, env};
+use crate::config::{
+    Config, Effect, Entry, Env, Names, OURS, OwnToolsAsk, Part, Profile, ProgramFault, Template,
+    env,
+};
 
 /// A warning that is still to be put at its place.
 struct Advice {
@@ -42,13 +45,20 @@ fn advice(key: impl Into<String>, message: impl Into<String>, hint: impl Into<St
 
 /// What is said of patterns that choose nothing: they are mistyped, or left over.
 pub fn idle_patterns(config: &Config) -> Vec<String> {
-    patterns(config).into_iter().map(|one| format!("{}: {}. {}", one.key, one.message, one.hint)).collect()
+    patterns(config)
+        .into_iter()
+        .map(|one| format!("{}: {}. {}", one.key, one.message, one.hint))
+        .collect()
 }
 
 fn patterns(config: &Config) -> Vec<Advice> {
     let dropped = config.dropped.iter().filter_map(|fault| fault.entry.as_deref());
-    let names: Vec<&str> =
-        OURS.iter().copied().chain(config.entries.iter().map(|entry| entry.name.as_str())).chain(dropped).collect();
+    let names: Vec<&str> = OURS
+        .iter()
+        .copied()
+        .chain(config.entries.iter().map(|entry| entry.name.as_str()))
+        .chain(dropped)
+        .collect();
     let listed = "`ringfence config show` lists the tools of the file.";
     let mut all = idle("surface.allow", &config.surface.allow, &names, listed);
     all.extend(idle("surface.deny", &config.surface.deny, &names, listed));
@@ -62,10 +72,12 @@ fn patterns(config: &Config) -> Vec<Advice> {
 
 /// The patterns of one list that fit none of the names.
 fn idle(key: &str, patterns: &[Names], names: &[&str], otherwise: &str) -> Vec<Advice> {
-    let idle = patterns.iter().enumerate().filter(|(_, one)| !names.iter().any(|name| one.fits(name)));
+    let idle =
+        patterns.iter().enumerate().filter(|(_, one)| !names.iter().any(|name| one.fits(name)));
     idle.map(|(at, pattern)| {
         let near = nearest(pattern.text(), names);
-        let hint = near.map_or_else(|| otherwise.to_owned(), |near| format!("Did you mean `{near}`?"));
+        let hint =
+            near.map_or_else(|| otherwise.to_owned(), |near| format!("Did you mean `{near}`?"));
         advice(item(key, at), format!("`{}` fits no tool", pattern.text()), hint)
     })
     .collect()
@@ -77,29 +89,38 @@ fn exposed(config: &Config) -> Option<Advice> {
     let is_key = config.key_files.iter().any(|key| key.file_name() == file.file_name());
     let key = if is_key { "auth.jwt_secret_file" } else { "secrets.env_file" };
     let message = format!("{} is hidden from runs, and what lies beside it is not", file.display());
-    let hint =
-        "A run that goes on could read a new one while it is put in place. Keep secrets in a directory of their own.";
+    let hint = "A run that goes on could read a new one while it is put in place. Keep secrets in a directory of their own.";
     Some(advice(key, message, hint))
 }
 
 fn ceiling(key: &str, config: &Config, timeout: std::time::Duration) -> Option<Advice> {
     let most = config.limits.timeout_ceiling;
     let hint = "Raise `limits.timeout_ms`, or lower this.";
-    (timeout > most)
-        .then(|| advice(key, format!("no call runs longer than {} ms (`limits.timeout_ms`)", most.as_millis()), hint))
+    (timeout > most).then(|| {
+        advice(
+            key,
+            format!("no call runs longer than {} ms (`limits.timeout_ms`)", most.as_millis()),
+            hint,
+        )
+    })
 }
 
 fn of_entry(config: &Config, entry: &Arc<Entry>, env: &Env) -> Vec<Advice> {
     let key = |name: &str| format!("{}.{name}", entry_key(&entry.name));
-    let mut all: Vec<Advice> =
-        command(entry, config, env).map(|(message, hint)| advice(key("command"), message, hint)).into_iter().collect();
+    let mut all: Vec<Advice> = command(entry, config, env)
+        .map(|(message, hint)| advice(key("command"), message, hint))
+        .into_iter()
+        .collect();
     all.extend(
-        ceiling(&key("timeout_ms"), config, entry.timeout).filter(|_| entry.timeout != config.surface.default_timeout),
+        ceiling(&key("timeout_ms"), config, entry.timeout)
+            .filter(|_| entry.timeout != config.surface.default_timeout),
     );
     let templates = (entry.args.iter().enumerate().map(|(at, one)| (item(&key("args"), at), one)))
         .chain(entry.env.iter().map(|(name, one)| (child(&key("env"), name), one)));
     for (at, template) in templates {
-        for error in template.refs().filter_map(|wanted| Some((wanted, config.secrets.get(wanted).err()?))) {
+        for error in
+            template.refs().filter_map(|wanted| Some((wanted, config.secrets.get(wanted).err()?)))
+        {
             let (wanted, error) = error;
             let message = format!("`{}`: {}", written_as(wanted), error.message());
             all.push(advice(at.clone(), message, error.hint_text().unwrap_or_default()));
@@ -112,11 +133,19 @@ fn of_entry(config: &Config, entry: &Arc<Entry>, env: &Env) -> Vec<Advice> {
     }
     if entry.profile == Profile::Seatbelt && cfg!(not(target_os = "macos")) {
         let hint = "Use `default`, which means the strongest fence that a system has.";
-        all.push(advice(key("sandbox_profile"), "the profile `seatbelt` is for macOS: no call of it runs here", hint));
+        all.push(advice(
+            key("sandbox_profile"),
+            "the profile `seatbelt` is for macOS: no call of it runs here",
+            hint,
+        ));
     }
     all.extend(lone_options(entry).map(|(at, option, name)| {
         let message = format!("without `{name}` the word `{option}` before it stands alone");
-        advice(item(&key("args"), at), message, format!("Write it as one word: `{option}={{{name}}}`."))
+        advice(
+            item(&key("args"), at),
+            message,
+            format!("Write it as one word: `{option}={{{name}}}`."),
+        )
     }));
     let literal = |value: &Template| !value.text.is_empty() && value.refs().next().is_none();
     for (name, _) in entry.env.iter().filter(|(name, value)| is_sensitive(name) && literal(value)) {
@@ -126,11 +155,22 @@ fn of_entry(config: &Config, entry: &Arc<Entry>, env: &Env) -> Vec<Advice> {
     }
     if entry.allow_network && !entry.allow_domains.is_empty() {
         let hint = "Take `allow_network` out to keep to the list.";
-        all.push(advice(key("allow_domains"), "with `allow_network` every name can be reached", hint));
+        all.push(advice(
+            key("allow_domains"),
+            "with `allow_network` every name can be reached",
+            hint,
+        ));
     }
-    if entry.side_effects.contains(&Effect::Network) && !entry.reaches_out() && entry.profile != Profile::None {
+    if entry.side_effects.contains(&Effect::Network)
+        && !entry.reaches_out()
+        && entry.profile != Profile::None
+    {
         let hint = "Name what it may reach in `allow_domains` or `allow_addresses`, or take `network` out.";
-        all.push(advice(key("side_effects"), "`network` is declared, and nothing is open to it", hint));
+        all.push(advice(
+            key("side_effects"),
+            "`network` is declared, and nothing is open to it",
+            hint,
+        ));
     }
     all
 }
@@ -142,7 +182,11 @@ fn lone_options(entry: &Entry) -> impl Iterator<Item = (usize, &str, &str)> {
         required.is_some_and(|all| all.iter().any(|one| one == name))
     };
     let given = move |name: &str| {
-        listed(name) || entry.input_schema.get("properties").is_some_and(|all| all[name].get("default").is_some())
+        listed(name)
+            || entry
+                .input_schema
+                .get("properties")
+                .is_some_and(|all| all[name].get("default").is_some())
     };
     let options = entry.args.iter().take_while(|word| word.text != "--");
     options.zip(entry.args.iter().enumerate().skip(1)).filter_map(move |(option, (at, word))| {
@@ -156,7 +200,8 @@ fn lone_options(entry: &Entry) -> impl Iterator<Item = (usize, &str, &str)> {
 /// What is wrong with the program, if anything is.
 fn command(entry: &Entry, config: &Config, env: &Env) -> Option<(String, String)> {
     let command = &entry.command;
-    let own = entry.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.text.as_str());
+    let own =
+        entry.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.text.as_str());
     let folders: Vec<PathBuf> = match own {
         Some(path) => std::env::split_paths(path).filter(|folder| folder.is_absolute()).collect(),
         None => config.browser.path.iter().filter(|folder| folder.is_absolute()).cloned().collect(),
@@ -164,7 +209,8 @@ fn command(entry: &Entry, config: &Config, env: &Env) -> Option<(String, String)
     let fault = config.program_search(entry, &folders).fault(command)?;
     let hint = match &fault {
         ProgramFault::Missing if command.contains('/') => {
-            "Correct the path; one that is relative starts from the directory of this file.".to_owned()
+            "Correct the path; one that is relative starts from the directory of this file."
+                .to_owned()
         }
         ProgramFault::Missing if env.get(env::PATH).is_none() => {
             "PATH is not set here; name it with its whole path.".to_owned()
@@ -174,7 +220,9 @@ fn command(entry: &Entry, config: &Config, env: &Env) -> Option<(String, String)
         ProgramFault::NoInterpreter(_) => {
             "Install the interpreter, or correct the first line of the script.".to_owned()
         }
-        ProgramFault::Replaced(_) => "Move it to a directory that runs see, such as the one of this file.".to_owned(),
+        ProgramFault::Replaced(_) => {
+            "Move it to a directory that runs see, such as the one of this file.".to_owned()
+        }
     };
     Some((format!("`{command}` {}", fault.describe()), hint))
 }

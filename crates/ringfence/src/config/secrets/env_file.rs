@@ -22,9 +22,9 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Secret>> {
             .hint("Name another with `env_file` under [secrets], or take the key out."));
     };
     let wrong = |line: usize, why: &str| {
-        Error::invalid_arguments(format!("{what}, line {line}: {why}"))
-            .reason("secret_store")
-            .hint("Write `NAME=value`, with quotes around a value that has blanks or several lines.")
+        Error::invalid_arguments(format!("{what}, line {line}: {why}")).reason("secret_store").hint(
+            "Write `NAME=value`, with quotes around a value that has blanks or several lines.",
+        )
     };
     let text = String::from_utf8(bytes).map_err(|_| wrong(1, "the file is no UTF-8 text"))?;
     parse(&text).map_err(|(line, why)| wrong(line, why))
@@ -55,7 +55,8 @@ fn parse(text: &str) -> Result<BTreeMap<String, Secret>, Wrong> {
         if !is_name(name) {
             return Err((line, "a name has letters, digits and `_`, and no digit first"));
         }
-        let (value, after) = value(after.trim_start_matches([' ', '\t'])).map_err(|why| (line, why))?;
+        let (value, after) =
+            value(after.trim_start_matches([' ', '\t'])).map_err(|why| (line, why))?;
         if value.contains('\0') {
             return Err((line, "no program can be given a NUL"));
         }
@@ -79,7 +80,8 @@ fn value(text: &str) -> Result<(String, &str), &'static str> {
         Some('"') => quoted(&text[1..])?,
         _ => {
             let line = &text[..text.find('\n').unwrap_or(text.len())];
-            let comment = line.char_indices().find(|(at, c)| *c == '#' && (*at == 0 || is_blank(line, *at)));
+            let comment =
+                line.char_indices().find(|(at, c)| *c == '#' && (*at == 0 || is_blank(line, *at)));
             let value = &line[..comment.map_or(line.len(), |(at, _)| at)];
             return Ok((value.trim_end().to_owned(), after_line(text)));
         }
@@ -139,7 +141,8 @@ mod tests {
     #[test]
     fn lines_are_read_as_they_are_usually_written() {
         let text = "\u{feff}# comment\n\nA=one\r\n  export B = two words  # comment\n\texport\tC='it is $A # no comment'\n_D1=\"x\" # comment\nA=last\nE=";
-        let wanted = [("A", "last"), ("B", "two words"), ("C", "it is $A # no comment"), ("_D1", "x")];
+        let wanted =
+            [("A", "last"), ("B", "two words"), ("C", "it is $A # no comment"), ("_D1", "x")];
         assert_eq!(values(text), wanted.map(|(name, value)| (name.to_owned(), value.to_owned())));
         assert_eq!(value_of("A=a#b=c"), "a#b=c");
         assert_eq!(value_of("A=$(rm -rf ~)`x`${B}"), "$(rm -rf ~)`x`${B}");
@@ -154,7 +157,10 @@ mod tests {
         let pem = "-----BEGIN KEY-----\nAAAA=\n-----END KEY-----\n";
         for quote in ['"', '\''] {
             let text = format!("KEY={quote}{pem}{quote}\nNEXT=1\n");
-            assert_eq!(values(&text), [("KEY".to_owned(), pem.to_owned()), ("NEXT".to_owned(), "1".to_owned())]);
+            assert_eq!(
+                values(&text),
+                [("KEY".to_owned(), pem.to_owned()), ("NEXT".to_owned(), "1".to_owned())]
+            );
         }
     }
 

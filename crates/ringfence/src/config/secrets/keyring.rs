@@ -26,7 +26,11 @@ const MACOS: bool = cfg!(target_os = "macos");
 const PROGRAMS: &[&str] = if MACOS {
     &["/usr/bin/security"]
 } else {
-    &["/usr/bin/secret-tool", "/usr/local/bin/secret-tool", "/run/current-system/sw/bin/secret-tool"]
+    &[
+        "/usr/bin/secret-tool",
+        "/usr/local/bin/secret-tool",
+        "/run/current-system/sw/bin/secret-tool",
+    ]
 };
 /// What it needs to find the user's session.
 const PASSED: [&str; 3] = [env::HOME, env::XDG_RUNTIME_DIR, env::DBUS_SESSION_BUS_ADDRESS];
@@ -49,7 +53,10 @@ impl Keyring {
     pub fn find(env: &Env) -> Option<Keyring> {
         let bus = env.get(env::DBUS_SESSION_BUS_ADDRESS).is_some()
             || env.absolute(env::XDG_RUNTIME_DIR).is_some_and(|dir| dir.join("bus").exists());
-        let program = PROGRAMS.iter().map(PathBuf::from).find(|program| program.is_file() && (bus || MACOS))?;
+        let program = PROGRAMS
+            .iter()
+            .map(PathBuf::from)
+            .find(|program| program.is_file() && (bus || MACOS))?;
         let passed = PASSED.into_iter().filter_map(|name| Some((name, env.get(name)?.to_owned())));
         Some(Keyring { program, env: passed.collect() })
     }
@@ -112,11 +119,13 @@ impl Keyring {
         if MACOS {
             return Ok(Vec::new());
         }
-        let answer = self.ask(&["search", "--all", "service", SERVICE], None, Instant::now() + PATIENCE)?;
+        let answer =
+            self.ask(&["search", "--all", "service", SERVICE], None, Instant::now() + PATIENCE)?;
         // What it found is told on the one stream with its values and on the other without.
         let stderr = String::from_utf8_lossy(&answer.stderr);
         let names = stderr.lines().filter_map(|line| line.strip_prefix("attribute.account = "));
-        let mut names: Vec<String> = names.filter(|name| is_name(name)).map(str::to_owned).collect();
+        let mut names: Vec<String> =
+            names.filter(|name| is_name(name)).map(str::to_owned).collect();
         names.sort();
         names.dedup();
         Ok(names)
@@ -125,7 +134,9 @@ impl Keyring {
     fn ask(&self, args: &[&str], input: Option<&Secret>, until: Instant) -> Result<Answer> {
         let failed = |error: std::io::Error| {
             let program = self.program.display();
-            Error::new(Kind::Unavailable, format!("{program} cannot be asked")).reason("secret_store").source(error)
+            Error::new(Kind::Unavailable, format!("{program} cannot be asked"))
+                .reason("secret_store")
+                .source(error)
         };
         let mut child = Command::new(&self.program)
             .args(args)
@@ -172,7 +183,11 @@ fn read(pipe: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
 }
 
 /// Both streams to their ends, which come with the end of the program.
-fn wait(stdout: &Receiver<Vec<u8>>, stderr: &Receiver<Vec<u8>>, until: Instant) -> Option<(Vec<u8>, Vec<u8>)> {
+fn wait(
+    stdout: &Receiver<Vec<u8>>,
+    stderr: &Receiver<Vec<u8>>,
+    until: Instant,
+) -> Option<(Vec<u8>, Vec<u8>)> {
     let stdout = stdout.recv_timeout(until.saturating_duration_since(Instant::now())).ok()?;
     let stderr = stderr.recv_timeout(until.saturating_duration_since(Instant::now())).ok()?;
     Some((stdout, stderr))
@@ -224,7 +239,10 @@ mod tests {
         // Ended because nobody reads on, or in time to be well: what was read of it is not the value.
         assert!(get("exec yes").is_err());
         assert_eq!(get("head -c 65537 /dev/zero | tr '\\0' x").unwrap_err().kind(), Kind::TooLarge);
-        assert_eq!(get("head -c 65536 /dev/zero | tr '\\0' x").unwrap().unwrap().expose().len(), VALUE_BYTES);
+        assert_eq!(
+            get("head -c 65536 /dev/zero | tr '\\0' x").unwrap().unwrap().expose().len(),
+            VALUE_BYTES
+        );
         assert!(get("printf half; exit 1").is_err() && get("kill -9 $$").is_err());
         assert_eq!(get("printf 'a\\000b'").unwrap_err().kind(), Kind::InvalidArguments);
         // It is told nothing of our environment.
@@ -235,9 +253,22 @@ mod tests {
             .map(|line| line.split(|byte| *byte == b'=').next().unwrap())
             .collect();
         assert!(
-            names.iter().all(|name| [&b""[..], b"HOME", b"LC_ALL", b"PWD", b"_", b"OLDPWD", b"SHLVL"].contains(name)),
+            names.iter().all(|name| [
+                &b""[..],
+                b"HOME",
+                b"LC_ALL",
+                b"PWD",
+                b"_",
+                b"OLDPWD",
+                b"SHLVL"
+            ]
+            .contains(name)),
             "{names:?}"
         );
-        assert!(stand_in(&scratch, "cat >/dev/null; exit 3").set("A", &Secret::new("value-of-it")).is_err());
+        assert!(
+            stand_in(&scratch, "cat >/dev/null; exit 3")
+                .set("A", &Secret::new("value-of-it"))
+                .is_err()
+        );
     }
 }

@@ -39,7 +39,10 @@ impl Ref {
         };
         match is_name(name) {
             true => Ok(kind(name.to_owned())),
-            false => Err("`${…}` holds a name of letters, digits and `_`, or `secret:` and one".to_owned()),
+            false => {
+                Err("`${…}` holds a name of letters, digits and `_`, or `secret:` and one"
+                    .to_owned())
+            }
         }
     }
 
@@ -58,7 +61,10 @@ impl Ref {
 /// Whether it can be the name of a secret or a variable.
 pub fn is_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    !name.is_empty() && name.len() <= 128 && !name.starts_with(|c: char| c.is_ascii_digit()) && name.chars().all(fits)
+    !name.is_empty()
+        && name.len() <= 128
+        && !name.starts_with(|c: char| c.is_ascii_digit())
+        && name.chars().all(fits)
 }
 
 /// Variables that say where and who one is. Their values are everywhere, and taking those out of what programs say
@@ -102,9 +108,15 @@ impl<'a> Sources<'a> {
         let (file, defaults) = written;
         let named = file.env_file.as_deref().map(|path| p.file_path(path)).transpose()?;
         let show = |path: &PathBuf| path.display().to_string();
-        let env_file = p.pick_optional("secrets.env_file", Layers::file_only(named, None), show).map(|(path, _)| path);
+        let env_file = p
+            .pick_optional("secrets.env_file", Layers::file_only(named, None), show)
+            .map(|(path, _)| path);
         let wanted = Layers::file_only(file.keyring, defaults.keyring);
-        let keyring = p.pick("secrets.keyring", wanted, bool::to_string)?.0.then(|| Keyring::find(env)).flatten();
+        let keyring = p
+            .pick("secrets.keyring", wanted, bool::to_string)?
+            .0
+            .then(|| Keyring::find(env))
+            .flatten();
         Ok(Sources { env, env_file, store, keyring })
     }
 
@@ -112,7 +124,8 @@ impl<'a> Sources<'a> {
     fn files(&self, with_store: bool) -> Vec<PathBuf> {
         let stored = with_store.then(|| self.store.files()).into_iter().flatten();
         let named = self.env_file.iter().cloned().chain(stored);
-        let mut files: Vec<PathBuf> = named.flat_map(|file| [file.canonicalize().ok(), Some(file)]).flatten().collect();
+        let mut files: Vec<PathBuf> =
+            named.flat_map(|file| [file.canonicalize().ok(), Some(file)]).flatten().collect();
         files.sort();
         files.dedup();
         files
@@ -169,7 +182,9 @@ impl Secrets {
     /// The value, or why there is none.
     pub fn get(&self, wanted: &Ref) -> Result<&Secret> {
         match self.found.get(wanted) {
-            Some(Found::Value(_, Some(expires))) if *expires <= unix_seconds() => Err(expired(wanted)),
+            Some(Found::Value(_, Some(expires))) if *expires <= unix_seconds() => {
+                Err(expired(wanted))
+            }
             Some(Found::Value(secret, _)) => Ok(secret),
             Some(Found::Unreadable) => Err(unreadable(wanted)),
             Some(Found::Missing) | None => Err(missing(wanted)),
@@ -211,7 +226,10 @@ impl Secrets {
             {
                 let shortest = known::SHORTEST;
                 let what = "so what programs say cannot be searched for it";
-                all.push((one, format!("the secret `{name}` is shorter than {shortest} bytes, {what}")));
+                all.push((
+                    one,
+                    format!("the secret `{name}` is shorter than {shortest} bytes, {what}"),
+                ));
             }
         }
         all.sort();
@@ -304,7 +322,9 @@ fn expired(wanted: &Ref) -> Error {
 fn ask_for(wanted: &Ref, what: &str) -> String {
     let name = wanted.name();
     match wanted {
-        Ref::Variable(_) => format!("Have the operator {what} the variable {name} for this server."),
+        Ref::Variable(_) => {
+            format!("Have the operator {what} the variable {name} for this server.")
+        }
         Ref::Stored(_) => format!("Have the operator run `ringfence secret set {name}`."),
     }
 }
@@ -315,7 +335,9 @@ fn unreadable(wanted: &Ref) -> Error {
         Ref::Variable(_) => {
             "Have the operator look at `secrets.env_file`; the server's log says what is wrong with it."
         }
-        Ref::Stored(_) => "Have the operator run `ringfence secret list`, which says what is wrong with the store.",
+        Ref::Stored(_) => {
+            "Have the operator run `ringfence secret list`, which says what is wrong with the store."
+        }
     };
     Error::new(Kind::Unauthenticated, format!("the secret `{}` cannot be read", wanted.name()))
         .reason("secret_store")

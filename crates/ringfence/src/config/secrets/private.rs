@@ -19,7 +19,13 @@ pub(super) enum Owner {
 }
 
 /// The whole file; None when there is none. `what` is how it is called to an operator.
-pub(super) fn read(at: impl AsFd, path: &Path, what: &str, owner: Owner, limit: u64) -> Result<Option<Vec<u8>>> {
+pub(super) fn read(
+    at: impl AsFd,
+    path: &Path,
+    what: &str,
+    owner: Owner,
+    limit: u64,
+) -> Result<Option<Vec<u8>>> {
     // Whoever names a file may name it by a link; what we made ourselves is none.
     let links = if owner == Owner::Us { OFlags::NOFOLLOW } else { OFlags::empty() };
     // A pipe or a device must not hold us up.
@@ -35,9 +41,13 @@ pub(super) fn read(at: impl AsFd, path: &Path, what: &str, owner: Owner, limit: 
     }
     check(&facts, what, owner, "600")?;
     let mut bytes = Vec::new();
-    file.take(limit + 1).read_to_end(&mut bytes).map_err(|error| broken(what, "cannot be read", error))?;
+    file.take(limit + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| broken(what, "cannot be read", error))?;
     if bytes.len() as u64 > limit {
-        return Err(refused(what, &format!("is larger than {limit} bytes")).hint("Make it smaller."));
+        return Err(
+            refused(what, &format!("is larger than {limit} bytes")).hint("Make it smaller.")
+        );
     }
     Ok(Some(bytes))
 }
@@ -46,10 +56,13 @@ pub(super) fn read(at: impl AsFd, path: &Path, what: &str, owner: Owner, limit: 
 pub(super) fn check(facts: &Stat, what: &str, owner: Owner, mode: &str) -> Result<()> {
     let us = rustix::process::geteuid().as_raw();
     if facts.st_uid != us && !(owner == Owner::UsOrRoot && facts.st_uid == 0) {
-        return Err(refused(what, "belongs to another user").hint("Have it belong to the user who runs the server."));
+        return Err(refused(what, "belongs to another user")
+            .hint("Have it belong to the user who runs the server."));
     }
     if facts.st_mode & 0o077 != 0 {
-        return Err(refused(what, "is open to other users").hint(format!("Run `chmod {mode}` on it.")));
+        return Err(
+            refused(what, "is open to other users").hint(format!("Run `chmod {mode}` on it."))
+        );
     }
     Ok(())
 }

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rustix::fs::{
-    AtFlags, CWD, FlockOperation, Mode, OFlags, RenameFlags, flock, fstat, openat, renameat, renameat_with, statat,
-    unlinkat,
+    AtFlags, CWD, FlockOperation, Mode, OFlags, RenameFlags, flock, fstat, openat, renameat,
+    renameat_with, statat, unlinkat,
 };
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, Zeroizing};
@@ -147,11 +147,13 @@ impl Store {
             None => self.make_key(&dir)?,
         };
         let written = Written { version: VERSION, sealed: sealer.seal(PURPOSE, &contents)? };
-        let text = serde_json::to_vec(&written).map_err(|error| broken(&self.name(), "cannot be written", error))?;
+        let text = serde_json::to_vec(&written)
+            .map_err(|error| broken(&self.name(), "cannot be written", error))?;
         if text.len() as u64 > STORE_BYTES {
             return Err(too_large("all secrets together are too large"));
         }
-        self.replace(&dir, &text).map_err(|error| broken(&self.name(), "cannot be written", error))?;
+        self.replace(&dir, &text)
+            .map_err(|error| broken(&self.name(), "cannot be written", error))?;
         Ok(true)
     }
 
@@ -172,7 +174,8 @@ impl Store {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match openat(CWD, &self.dir, flags, Mode::empty()) {
             Ok(dir) => {
-                let facts = fstat(&dir).map_err(|error| broken(&what, "cannot be opened", error))?;
+                let facts =
+                    fstat(&dir).map_err(|error| broken(&what, "cannot be opened", error))?;
                 private::check(&facts, &what, Owner::Us, "700")?;
                 Ok(Some(dir))
             }
@@ -182,18 +185,23 @@ impl Store {
     }
 
     fn contents(&self, dir: &OwnedFd) -> Result<Contents> {
-        let Some(bytes) = private::read(dir, Path::new("store"), &self.name(), Owner::Us, STORE_BYTES)? else {
+        let Some(bytes) =
+            private::read(dir, Path::new("store"), &self.name(), Owner::Us, STORE_BYTES)?
+        else {
             return Ok(Contents::default());
         };
         #[derive(Deserialize)]
         struct Version {
             version: u32,
         }
-        let version: Version = serde_json::from_slice(&bytes).map_err(|error| self.damaged().source(error))?;
+        let version: Version =
+            serde_json::from_slice(&bytes).map_err(|error| self.damaged().source(error))?;
         if version.version > VERSION {
-            return Err(refused(&self.name(), "was written by a newer version").hint("Use that version of ringfence."));
+            return Err(refused(&self.name(), "was written by a newer version")
+                .hint("Use that version of ringfence."));
         }
-        let written: Written = serde_json::from_slice(&bytes).map_err(|error| self.damaged().source(error))?;
+        let written: Written =
+            serde_json::from_slice(&bytes).map_err(|error| self.damaged().source(error))?;
         let Some(sealer) = self.sealer(dir)? else {
             return Err(refused(&format!("the key of {}", self.name()), "is not there").hint(format!(
                 "Put it back at {}, or name it with RINGFENCE_SECRETS_KEY_FILE. If it is lost, move the store away and set the secrets again.",
@@ -257,8 +265,14 @@ fn put_new(at: impl AsFd, path: &Path, text: &[u8]) -> std::io::Result<()> {
             unlinkat(at, path, AtFlags::empty())?;
         }
         renameat_with(at, &fresh, at, path, RenameFlags::NOREPLACE)?;
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        rustix::fs::fsync(openat(at, folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+        let folder =
+            path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        rustix::fs::fsync(openat(
+            at,
+            folder,
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?)
     };
     put().map_err(|error| {
         let _ = unlinkat(at, &fresh, AtFlags::empty());
@@ -282,7 +296,9 @@ pub(super) fn check(name: &str, value: &Secret) -> Result<()> {
     let wrong = |what: &str| Error::invalid_arguments(format!("the value of `{name}` {what}"));
     match value.expose() {
         [] => Err(wrong("is empty").hint("Type it, or send it to standard input.")),
-        bytes if bytes.contains(&0) => Err(wrong("holds a NUL, which no program can be given").hint("Encode it.")),
+        bytes if bytes.contains(&0) => {
+            Err(wrong("holds a NUL, which no program can be given").hint("Encode it."))
+        }
         bytes if bytes.len() > VALUE_BYTES => {
             Err(too_large(&format!("the value of `{name}` has more than {VALUE_BYTES} bytes")))
         }

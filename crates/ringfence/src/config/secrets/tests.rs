@@ -65,9 +65,16 @@ fn the_env_file_comes_before_the_environment_and_the_store_is_another_world() {
     private(&scratch, "etc/env", "VAR=from-the-file\nDB=from-the-file\n");
     store(&scratch).set("DB", &Secret::new("from-the-store"), None).unwrap();
     let all = config(&scratch, &environment, "secrets.env_file = 'env'").unwrap();
-    assert_eq!((value(&all, &variable()), value(&all, &stored())), ("from-the-file".into(), "from-the-store".into()));
+    assert_eq!(
+        (value(&all, &variable()), value(&all, &stored())),
+        ("from-the-file".into(), "from-the-store".into())
+    );
     for file in ["etc/env", "root/secrets/store", "root/secrets/key"] {
-        assert!(all.secrets.files().contains(&scratch.path().join(file)), "{file}: {:?}", all.secrets.files());
+        assert!(
+            all.secrets.files().contains(&scratch.path().join(file)),
+            "{file}: {:?}",
+            all.secrets.files()
+        );
     }
     assert!(all.private.contains(&scratch.path().join("etc/env")));
     let shown = format!("{all:?}");
@@ -81,13 +88,24 @@ fn what_is_missing_or_expired_is_named_and_nothing_else_is_told() {
     let none = config(&scratch, &[], "").unwrap();
     for (wanted, name) in [(variable(), "VAR"), (stored(), "DB")] {
         let error = none.secrets.get(&wanted).unwrap_err();
-        assert_eq!((error.kind(), error.reason_name()), (Kind::Unauthenticated, Some("missing_secret")));
-        assert!(error.message().contains(name) && error.hint_text().unwrap().contains(name), "{error}");
+        assert_eq!(
+            (error.kind(), error.reason_name()),
+            (Kind::Unauthenticated, Some("missing_secret"))
+        );
+        assert!(
+            error.message().contains(name) && error.hint_text().unwrap().contains(name),
+            "{error}"
+        );
     }
     let past = unix_seconds() - 1;
     store(&scratch).set("DB", &Secret::new("old-value-of-it"), Some(past)).unwrap();
-    assert_eq!(why(&config(&scratch, &[], "").unwrap(), &stored()), (Kind::Unauthenticated, "expired_secret"));
-    store(&scratch).set("DB", &Secret::new("new-value-of-it"), Some(unix_seconds() + 1000)).unwrap();
+    assert_eq!(
+        why(&config(&scratch, &[], "").unwrap(), &stored()),
+        (Kind::Unauthenticated, "expired_secret")
+    );
+    store(&scratch)
+        .set("DB", &Secret::new("new-value-of-it"), Some(unix_seconds() + 1000))
+        .unwrap();
     assert_eq!(value(&config(&scratch, &[], "").unwrap(), &stored()), "new-value-of-it");
 }
 
@@ -97,7 +115,10 @@ fn what_is_too_short_to_be_searched_for_is_said() {
     store(&scratch).set("DB", &Secret::new("short"), None).unwrap();
     let config = config(&scratch, &[("VAR", "long-enough-for-it")], "").unwrap();
     let warnings = config.secrets.warnings();
-    assert!(warnings.len() == 1 && warnings[0].contains("`DB` is shorter than 8 bytes"), "{warnings:?}");
+    assert!(
+        warnings.len() == 1 && warnings[0].contains("`DB` is shorter than 8 bytes"),
+        "{warnings:?}"
+    );
     assert!(!warnings[0].contains("short ") && known::redact("short") == "short");
 }
 
@@ -110,7 +131,10 @@ fn an_env_file_that_cannot_be_trusted_is_not_passed_over() {
         let config = config(&scratch, &environment, named).unwrap();
         assert_eq!(why(&config, &variable()), (Kind::Unauthenticated, "secret_store"), "{what}");
         let error = config.secrets.get(&variable()).unwrap_err();
-        assert!(!format!("{error:?}{:?}", error.hint_text()).contains(scratch.path().to_str().unwrap()), "{error:?}");
+        assert!(
+            !format!("{error:?}{:?}", error.hint_text()).contains(scratch.path().to_str().unwrap()),
+            "{error:?}"
+        );
     };
     expect_refused("not there");
     let path = private(&scratch, "etc/env", "VAR=from-the-file\n");
@@ -119,13 +143,17 @@ fn an_env_file_that_cannot_be_trusted_is_not_passed_over() {
         expect_refused("open to others");
     }
     chmod(&path, 0o600);
-    assert_eq!(value(&config(&scratch, &environment, named).unwrap(), &variable()), "from-the-file");
+    assert_eq!(
+        value(&config(&scratch, &environment, named).unwrap(), &variable()),
+        "from-the-file"
+    );
     private(&scratch, "etc/env", "VAR=from-the-file\nnonsense\n");
     expect_refused("a line that is none");
     private(&scratch, "etc/env", &"#".repeat((1 << 20) + 1));
     expect_refused("too large");
     std::fs::remove_file(&path).unwrap();
-    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0)
+        .unwrap();
     expect_refused("a pipe");
 }
 
@@ -177,7 +205,11 @@ fn what_cannot_be_a_secret_is_not_stored() {
     let scratch = Scratch::new();
     let store = store(&scratch);
     for (name, value) in [("", "x"), ("a-b", "x"), ("1A", "x"), ("A", ""), ("A", "a\0b")] {
-        assert_eq!(store.set(name, &Secret::new(value), None).unwrap_err().kind(), Kind::InvalidArguments, "{name}");
+        assert_eq!(
+            store.set(name, &Secret::new(value), None).unwrap_err().kind(),
+            Kind::InvalidArguments,
+            "{name}"
+        );
     }
     store.set("A", &Secret::new(vec![b'x'; VALUE_BYTES]), None).unwrap();
     let large = Secret::new(vec![b'x'; VALUE_BYTES + 1]);
@@ -220,7 +252,9 @@ fn a_store_that_is_not_as_we_left_it_is_refused_and_never_overwritten() {
     let (good, good_key) = (std::fs::read(&file).unwrap(), std::fs::read(&key).unwrap());
     let put = |path: &Path, bytes: &[u8]| std::fs::write(path, bytes).unwrap();
 
-    for (path, loose) in [(&dir, 0o750), (&dir, 0o701), (&file, 0o640), (&file, 0o602), (&key, 0o604)] {
+    for (path, loose) in
+        [(&dir, 0o750), (&dir, 0o701), (&file, 0o640), (&file, 0o602), (&key, 0o604)]
+    {
         let before = mode(path);
         chmod(path, loose);
         expect_untouched(&scratch, &format!("{} {loose:o}", path.display()));
@@ -274,14 +308,19 @@ fn a_key_elsewhere_opens_what_the_store_alone_does_not() {
     let key = scratch.dir("keys").join("key");
     let store = Store::new(&scratch.dir("root"), Some(key.clone()));
     store.set("DB", &Secret::new("hunter2hunter2"), None).unwrap();
-    assert!(key.is_file() && mode(&key) == 0o600 && !scratch.path().join("root/secrets/key").exists());
+    assert!(
+        key.is_file() && mode(&key) == 0o600 && !scratch.path().join("root/secrets/key").exists()
+    );
     assert_eq!(store.read().unwrap()["DB"].value.expose(), b"hunter2hunter2");
     assert!(Store::new(&scratch.dir("root"), None).read().is_err());
     let path = key.display().to_string();
     let with_key = config(&scratch, &[("RINGFENCE_SECRETS_KEY_FILE", &path)], "").unwrap();
     assert_eq!(value(&with_key, &stored()), "hunter2hunter2");
     assert!(with_key.private.contains(&key));
-    assert_eq!(why(&config(&scratch, &[], "").unwrap(), &stored()), (Kind::Unauthenticated, "secret_store"));
+    assert_eq!(
+        why(&config(&scratch, &[], "").unwrap(), &stored()),
+        (Kind::Unauthenticated, "secret_store")
+    );
 }
 
 #[test]
@@ -294,7 +333,9 @@ fn writers_at_the_same_time_lose_nothing_and_readers_see_a_whole_store() {
             let store = &store;
             scope.spawn(move || {
                 for at in 0..10 {
-                    store.set(&format!("W{writer}_{at}"), &Secret::new(format!("value-{at}")), None).unwrap();
+                    store
+                        .set(&format!("W{writer}_{at}"), &Secret::new(format!("value-{at}")), None)
+                        .unwrap();
                     assert!(store.read().unwrap().contains_key("FIRST"));
                 }
             });
@@ -342,7 +383,9 @@ fn a_key_that_was_never_written_is_made_again_and_one_that_is_lost_is_not() {
         assert_eq!(
             std::fs::read_dir(key.parent().unwrap())
                 .unwrap()
-                .filter(|entry| { entry.as_ref().unwrap().file_name().to_string_lossy().contains("new") })
+                .filter(|entry| {
+                    entry.as_ref().unwrap().file_name().to_string_lossy().contains("new")
+                })
                 .count(),
             0,
             "nothing is left behind"

@@ -23,7 +23,9 @@ pub fn read(state: &Value) -> Read<Narrowing> {
     let mut narrowing = match (given("permissionProfile"), given("sandboxPolicy")) {
         (Some(profile), _) => self::profile(profile)?,
         (None, Some(policy)) => self::policy(policy)?,
-        (None, None) => return Err("it has neither `permissionProfile` nor `sandboxPolicy`".to_owned()),
+        (None, None) => {
+            return Err("it has neither `permissionProfile` nor `sandboxPolicy`".to_owned());
+        }
     };
     if let Some(files) = &mut narrowing.files {
         if files.entries.len() + files.denied.len() > ENTRIES {
@@ -66,7 +68,8 @@ fn decoded(text: &str) -> Option<String> {
 
 fn absolute(text: &str) -> Read<PathBuf> {
     let path = Path::new(text);
-    let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    let plain =
+        path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
     match path.is_absolute() && plain && !text.contains('\0') {
         true => Ok(path.components().collect()),
         false => Err("a path in it is not absolute and plain".to_owned()),
@@ -76,9 +79,10 @@ fn absolute(text: &str) -> Read<PathBuf> {
 fn paths(list: Option<&Value>) -> Read<Vec<PathBuf>> {
     match list {
         None | Some(Value::Null) => Ok(Vec::new()),
-        Some(Value::Array(items)) => {
-            items.iter().map(|item| absolute(item.as_str().ok_or("a path in it is no text")?)).collect()
-        }
+        Some(Value::Array(items)) => items
+            .iter()
+            .map(|item| absolute(item.as_str().ok_or("a path in it is no text")?))
+            .collect(),
         Some(_) => Err("a list of paths in it is none".to_owned()),
     }
 }
@@ -110,7 +114,11 @@ fn policy(policy: &Value) -> Read<Narrowing> {
     };
     if kind == "workspace-write" {
         entries.push(Entry::project("", Access::Write));
-        entries.extend(paths(policy.get("writable_roots"))?.into_iter().map(|path| Entry::path(path, Access::Write)));
+        entries.extend(
+            paths(policy.get("writable_roots"))?
+                .into_iter()
+                .map(|path| Entry::path(path, Access::Write)),
+        );
         if policy.get("exclude_slash_tmp") != Some(&Value::Bool(true)) {
             entries.push(Entry::path("/tmp", Access::Write));
         }
@@ -123,10 +131,14 @@ fn policy(policy: &Value) -> Read<Narrowing> {
 fn readable(access: Option<&Value>) -> Read<Vec<Entry>> {
     let kind = access.and_then(|access| access.get("type")).and_then(Value::as_str);
     match (access, kind) {
-        (None | Some(Value::Null), _) | (_, Some("full-access")) => Ok(vec![Entry::path("/", Access::Read)]),
+        (None | Some(Value::Null), _) | (_, Some("full-access")) => {
+            Ok(vec![Entry::path("/", Access::Read)])
+        }
         (Some(access), Some("restricted")) => {
-            let mut entries: Vec<Entry> =
-                paths(access.get("readable_roots"))?.into_iter().map(|path| Entry::path(path, Access::Read)).collect();
+            let mut entries: Vec<Entry> = paths(access.get("readable_roots"))?
+                .into_iter()
+                .map(|path| Entry::path(path, Access::Read))
+                .collect();
             entries.push(Entry::project("", Access::Read));
             entries.extend(MINIMAL.iter().map(|path| Entry::path(*path, Access::Read)));
             Ok(entries)
@@ -142,7 +154,8 @@ fn profile(profile: &Value) -> Read<Narrowing> {
         Some("disabled") => Ok(open("disabled", true, true)),
         Some("external") => Ok(open("external", network, false)),
         Some("managed") | None => {
-            let system = profile.get("file_system").ok_or("its `permissionProfile` has no `file_system`")?;
+            let system =
+                profile.get("file_system").ok_or("its `permissionProfile` has no `file_system`")?;
             let mut narrowing = open("managed", network, false);
             narrowing.files = file_system(system, &mut narrowing.ignored)?;
             narrowing.mode = mode(narrowing.files.as_ref()).to_owned();
@@ -156,7 +169,9 @@ fn profile(profile: &Value) -> Read<Narrowing> {
 fn mode(files: Option<&Files>) -> &'static str {
     match files {
         None => "managed",
-        Some(files) if files.entries.iter().any(|entry| entry.access == Access::Write) => "workspace-write",
+        Some(files) if files.entries.iter().any(|entry| entry.access == Access::Write) => {
+            "workspace-write"
+        }
         Some(_) => "read-only",
     }
 }
@@ -169,11 +184,16 @@ fn file_system(system: &Value, ignored: &mut Vec<String>) -> Read<Option<Files>>
     }
     let mut files = Files::default();
     for (key, access) in [("read", Access::Read), ("write", Access::Write)] {
-        files.entries.extend(paths(system.get(key))?.into_iter().map(|path| Entry::path(path, access)));
+        files
+            .entries
+            .extend(paths(system.get(key))?.into_iter().map(|path| Entry::path(path, access)));
     }
     match system.get("entries") {
         Some(Value::Array(entries)) => {
-            entries.iter().take(ENTRIES + 1).try_for_each(|entry| add(&mut files, entry, ignored))?;
+            entries
+                .iter()
+                .take(ENTRIES + 1)
+                .try_for_each(|entry| add(&mut files, entry, ignored))?;
         }
         None | Some(Value::Null) if !files.entries.is_empty() => {}
         _ => return Err("its `file_system` has no entries".to_owned()),
@@ -196,18 +216,26 @@ fn add(files: &mut Files, entry: &Value, ignored: &mut Vec<String>) -> Read<()> 
     let text = |key: &str| path.get(key).and_then(Value::as_str);
     let place = match (path, text("type")) {
         (Value::String(path), _) => Some(Place::Path(absolute(path)?)),
-        (_, Some("path")) => Some(Place::Path(absolute(text("path").ok_or("an entry has no path")?)?)),
-        (_, Some("special")) => special(path.get("value").unwrap_or(&Value::Null), access, files, ignored)?,
+        (_, Some("path")) => {
+            Some(Place::Path(absolute(text("path").ok_or("an entry has no path")?)?))
+        }
+        (_, Some("special")) => {
+            special(path.get("value").unwrap_or(&Value::Null), access, files, ignored)?
+        }
         (_, Some("glob_pattern")) => {
             let pattern = text("pattern").ok_or("an entry has no pattern")?;
             match access {
-                Access::Deny => files.denied.push(Glob::parse(pattern).ok_or("a pattern in it cannot be read")?),
+                Access::Deny => {
+                    files.denied.push(Glob::parse(pattern).ok_or("a pattern in it cannot be read")?)
+                }
                 Access::Read | Access::Write => ignored.push("a pattern opens nothing".to_owned()),
             }
             None
         }
         // What would only grant can be left out. What would deny cannot.
-        _ if access == Access::Deny => return Err("it denies something that cannot be located".to_owned()),
+        _ if access == Access::Deny => {
+            return Err("it denies something that cannot be located".to_owned());
+        }
         _ => {
             ignored.push("an entry of a kind that is not known".to_owned());
             None
@@ -218,15 +246,23 @@ fn add(files: &mut Files, entry: &Value, ignored: &mut Vec<String>) -> Read<()> 
 }
 
 /// Places that have a name in place of a path.
-fn special(value: &Value, access: Access, files: &mut Files, ignored: &mut Vec<String>) -> Read<Option<Place>> {
+fn special(
+    value: &Value,
+    access: Access,
+    files: &mut Files,
+    ignored: &mut Vec<String>,
+) -> Read<Option<Place>> {
     let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default();
     match kind {
         "root" => Ok(Some(Place::Path("/".into()))),
         "slash_tmp" => Ok(Some(Place::Path("/tmp".into()))),
         "project_roots" | "current_working_directory" => {
             let below = value.get("subpath").and_then(Value::as_str).unwrap_or_default();
-            let plain = Path::new(below).components().all(|part| matches!(part, Component::Normal(_)));
-            plain.then(|| Some(Place::Project(below.into()))).ok_or_else(|| "a subpath in it is not plain".to_owned())
+            let plain =
+                Path::new(below).components().all(|part| matches!(part, Component::Normal(_)));
+            plain
+                .then(|| Some(Place::Project(below.into())))
+                .ok_or_else(|| "a subpath in it is not plain".to_owned())
         }
         "minimal" => {
             files.entries.extend(MINIMAL.iter().map(|path| Entry::path(*path, access)));

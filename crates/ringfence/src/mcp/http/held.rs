@@ -29,7 +29,11 @@ pub fn hold<G: Send + Unpin + 'static>(response: Response, guards: G) -> Respons
 }
 
 /// As [`hold`]; a stream that is still open by then ends. An answer of known length is always sent whole.
-pub fn hold_until<G: Send + Unpin + 'static>(response: Response, guards: G, end: Option<Instant>) -> Response {
+pub fn hold_until<G: Send + Unpin + 'static>(
+    response: Response,
+    guards: G,
+    end: Option<Instant>,
+) -> Response {
     response.map(|body| {
         let end = end.filter(|_| body.size_hint().exact().is_none());
         let deadline = end.map(|end| Box::pin(tokio::time::sleep_until(end)));
@@ -38,7 +42,11 @@ pub fn hold_until<G: Send + Unpin + 'static>(response: Response, guards: G, end:
 }
 
 /// As [`hold`], for the answers of a connection: an event stream sends a comment when the client sends no more.
-pub fn hold_and_probe<G: Send + Unpin + 'static>(response: Response, guards: G, traffic: &Arc<Traffic>) -> Response {
+pub fn hold_and_probe<G: Send + Unpin + 'static>(
+    response: Response,
+    guards: G,
+    traffic: &Arc<Traffic>,
+) -> Response {
     let kind = response.headers().get(CONTENT_TYPE);
     let is_stream = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
     let probe = is_stream.then(|| Box::pin(Arc::clone(traffic).half_closed()) as Pin<Box<_>>);
@@ -49,13 +57,18 @@ impl<G: Unpin> HttpBody for HeldBody<G> {
     type Data = Bytes;
     type Error = axum::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         // First, so that a stream which always has something to say ends as well.
         if self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready()) {
             return Poll::Ready(None);
         }
         let polled = Pin::new(&mut self.body).poll_frame(cx);
-        if polled.is_pending() && self.probe.as_mut().is_some_and(|probe| probe.as_mut().poll(cx).is_ready()) {
+        if polled.is_pending()
+            && self.probe.as_mut().is_some_and(|probe| probe.as_mut().poll(cx).is_ready())
+        {
             self.probe = None;
             return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b":\n\n")))));
         }
@@ -88,7 +101,10 @@ impl<B: HttpBody + Unpin> HttpBody for ArrivingBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         if matches!(polled, Poll::Ready(None)) || self.body.is_end_stream() {
             self.traffic.note_received();

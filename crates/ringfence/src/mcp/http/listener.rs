@@ -57,11 +57,15 @@ pub async fn serve(app: Arc<App>, listener: TcpListener) -> Result<()> {
         let connection = ConnectInfo(Connection::new(&stream, remote));
         let router = router.clone().layer(Extension(connection)).layer(Extension(slot.handle()));
         let traffic = Arc::<Traffic>::default();
-        let service = answering(TowerToHyperService::new(router), slot.handle(), Arc::clone(&traffic));
+        let service =
+            answering(TowerToHyperService::new(router), slot.handle(), Arc::clone(&traffic));
         let talk = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEADER_TIME)
-            .serve_connection(TokioIo::new(TimedStream::new(stream, WRITE_TIME, traffic)), service_fn(service));
+            .serve_connection(
+                TokioIo::new(TimedStream::new(stream, WRITE_TIME, traffic)),
+                service_fn(service),
+            );
         let talk = graceful.watch(talk);
         tokio::spawn(async move {
             tokio::select! {
@@ -87,7 +91,10 @@ fn answering(
 ) -> impl Fn(Request<Incoming>) -> BoxFuture<'static, Answer> {
     move |request| {
         let takes_interim = request.version() >= Version::HTTP_11;
-        let guards = (slot.begin_request(), traffic.begin_request(request.body().is_end_stream(), takes_interim));
+        let guards = (
+            slot.begin_request(),
+            traffic.begin_request(request.body().is_end_stream(), takes_interim),
+        );
         let answer = router.call(request.map(|body| ArrivingBody::new(body, Arc::clone(&traffic))));
         let traffic = Arc::clone(&traffic);
         Box::pin(async move { Ok(hold_and_probe(answer.await?, guards, &traffic)) })

@@ -55,13 +55,19 @@ impl ConnectionPool {
         let mut table = self.lock();
         let strangers = || table.entries.iter().filter(|(_, entry)| !entry.is_admitted);
         if strangers().count() >= STRANGERS {
-            let oldest = strangers().min_by_key(|(id, entry)| (entry.requests > 0, **id)).map(|(id, _)| *id);
+            let oldest =
+                strangers().min_by_key(|(id, entry)| (entry.requests > 0, **id)).map(|(id, _)| *id);
             table.evict(oldest);
         }
         let id = table.next;
         table.next += 1;
         let evicted = CancellationToken::new();
-        let entry = Entry { is_admitted: false, requests: 0, idle_since: Instant::now(), evicted: evicted.clone() };
+        let entry = Entry {
+            is_admitted: false,
+            requests: 0,
+            idle_since: Instant::now(),
+            evicted: evicted.clone(),
+        };
         table.entries.insert(id, entry);
         ConnectionSlot { pool: Arc::clone(self), id, evicted }
     }
@@ -126,8 +132,11 @@ impl SlotHandle {
         if table.entries.get(&self.id).is_none_or(|entry| entry.is_admitted) {
             return Ok(());
         }
-        if table.entries.values().filter(|entry| entry.is_admitted).count() >= self.pool.admitted_limit {
-            let idle = table.entries.iter().filter(|(_, entry)| entry.is_admitted && entry.requests == 0);
+        if table.entries.values().filter(|entry| entry.is_admitted).count()
+            >= self.pool.admitted_limit
+        {
+            let idle =
+                table.entries.iter().filter(|(_, entry)| entry.is_admitted && entry.requests == 0);
             let longest = idle.min_by_key(|(_, entry)| entry.idle_since).map(|(id, _)| *id);
             if !table.evict(longest) {
                 return Err(Error::new(Kind::ResourceExhausted, "too many connections are in use")
@@ -178,9 +187,15 @@ impl PlaceKind {
 
     fn name(self) -> (&'static str, &'static str, &'static str) {
         match self {
-            PlaceKind::Request => ("requests", "too many requests are open", "Wait until other requests have ended."),
-            PlaceKind::Call => ("calls", "too many calls are running", "Wait until other calls have ended."),
-            PlaceKind::Stream => ("streams", "too many streams are open", "Close streams that are not needed."),
+            PlaceKind::Request => {
+                ("requests", "too many requests are open", "Wait until other requests have ended.")
+            }
+            PlaceKind::Call => {
+                ("calls", "too many calls are running", "Wait until other calls have ended.")
+            }
+            PlaceKind::Stream => {
+                ("streams", "too many streams are open", "Close streams that are not needed.")
+            }
         }
     }
 }
@@ -275,8 +290,12 @@ mod tests {
         let places = Arc::<Places>::default();
         let (anna, bert) = (Principal::named("anna@"), Principal::named("bert@"));
         for kind in [PlaceKind::Request, PlaceKind::Call, PlaceKind::Stream] {
-            let mut held: Vec<Place> = (0..kind.limit()).map(|_| places.take(&anna, kind).unwrap()).collect();
-            assert_eq!(places.take(&anna, kind).err().map(|error| error.kind()), Some(Kind::ResourceExhausted));
+            let mut held: Vec<Place> =
+                (0..kind.limit()).map(|_| places.take(&anna, kind).unwrap()).collect();
+            assert_eq!(
+                places.take(&anna, kind).err().map(|error| error.kind()),
+                Some(Kind::ResourceExhausted)
+            );
             drop(places.take(&bert, kind).unwrap());
             held.pop();
             drop(places.take(&anna, kind).unwrap());

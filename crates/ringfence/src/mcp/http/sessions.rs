@@ -61,7 +61,8 @@ impl Sessions {
         let reserved = table.reserved.get(principal).copied().unwrap_or_default();
         let mut ended = None;
         if own.clone().count() + reserved >= SESSIONS {
-            let idle = own.filter(|(_, held)| Arc::strong_count(&held.streams) == 1 && is_idle(&held.line));
+            let idle = own
+                .filter(|(_, held)| Arc::strong_count(&held.streams) == 1 && is_idle(&held.line));
             let longest = idle.min_by_key(|(_, held)| held.used).map(|(id, _)| id.clone());
             let id = longest.ok_or_else(|| {
                 Error::new(Kind::ResourceExhausted, "too many sessions are in use")
@@ -85,7 +86,9 @@ impl Sessions {
     pub fn end_idle(&self, idle_time: Duration, is_idle: impl Fn(&Line) -> bool) -> Vec<String> {
         let mut table = self.lock();
         let idle = table.held.iter().filter(|(_, held)| {
-            held.used.elapsed() > idle_time && Arc::strong_count(&held.streams) == 1 && is_idle(&held.line)
+            held.used.elapsed() > idle_time
+                && Arc::strong_count(&held.streams) == 1
+                && is_idle(&held.line)
         });
         let ids: Vec<String> = idle.map(|(id, _)| id.clone()).collect();
         ids.iter().for_each(|id| table.end(id, Cause::SessionEnd));
@@ -156,14 +159,18 @@ mod tests {
         assert_eq!(open(SESSIONS).unwrap().as_deref(), Some("1"));
         assert!(second.session.cancel.is_cancelled() && !first.session.cancel.is_cancelled());
         // Places that are only reserved count, too.
-        let reserved: Vec<_> = (0..SESSIONS).map(|_| sessions.reserve(&anna, |_| true).unwrap()).collect();
+        let reserved: Vec<_> =
+            (0..SESSIONS).map(|_| sessions.reserve(&anna, |_| true).unwrap()).collect();
         assert!(sessions.reserve(&anna, |_| true).is_err(), "nothing is left that could make room");
         assert!(sessions.lock().held.is_empty());
         drop(reserved);
         assert_eq!(open(0).unwrap(), None);
         // One that is in use stays.
         (1..SESSIONS).for_each(|id| drop(open(id).unwrap()));
-        assert_eq!(sessions.reserve(&anna, |_| false).err().map(|error| error.kind()), Some(Kind::ResourceExhausted));
+        assert_eq!(
+            sessions.reserve(&anna, |_| false).err().map(|error| error.kind()),
+            Some(Kind::ResourceExhausted)
+        );
     }
 
     #[test]
@@ -174,7 +181,8 @@ mod tests {
             let rivals: Vec<_> = (0..8)
                 .map(|_| {
                     scope.spawn(|| {
-                        let tries = (0..SESSIONS).filter_map(|_| sessions.reserve(&anna, |_| true).ok());
+                        let tries =
+                            (0..SESSIONS).filter_map(|_| sessions.reserve(&anna, |_| true).ok());
                         tries.map(|(reservation, _)| reservation).collect::<Vec<_>>()
                     })
                 })

@@ -13,7 +13,8 @@ use crate::session::Client;
 /// What both eras tell about this server; `initialize` then names the version that was agreed on.
 pub fn info(server: &Server, client: &Client, workspace: Option<&Path>) -> ServerConfig {
     let mut capabilities = ServerCapabilities::default();
-    capabilities.tools = Some(serde_json::from_value(json!({"listChanged": true})).unwrap_or_default());
+    capabilities.tools =
+        Some(serde_json::from_value(json!({"listChanged": true})).unwrap_or_default());
     let is_legacy = legacy::is_spoken(server);
     if !is_legacy {
         capabilities.logging = Some(Map::new());
@@ -44,10 +45,14 @@ fn instructions(server: &Server, client: &Client, workspace: Option<&Path>) -> S
     let style = NameStyle::for_client(state.config.tool_names, client);
     let reads = state.registry.get("file.read").is_some();
     let read_on = match reads {
-        true => format!(" Long output is cut: read on with {} path \"output:<id>\".", style.spell("file.read")),
+        true => format!(
+            " Long output is cut: read on with {} path \"output:<id>\".",
+            style.spell("file.read")
+        ),
         false => " Long output is cut in the middle.".to_owned(),
     };
-    let paths = if reads { " Paths are relative to the workspace; leaving it is refused." } else { "" };
+    let paths =
+        if reads { " Paths are relative to the workspace; leaving it is refused." } else { "" };
     let mut text = format!(
         "Tools for working in one workspace, held to policy and on record.{paths}{read_on} \
          Every error has kind, hint and trace_id. Tools:"

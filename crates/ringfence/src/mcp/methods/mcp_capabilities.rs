@@ -17,7 +17,8 @@ pub async fn capabilities(server: &Server, session: Option<&Session>) -> Value {
     server.pipeline.refresh().await;
     let state = server.pipeline.state();
     let listed = state.registry.listed(session.map(|session| session.workspace.path()));
-    let tools: Vec<Value> = listed.map(|(tool, schemas)| describe(&state, &**tool, schemas, session)).collect();
+    let tools: Vec<Value> =
+        listed.map(|(tool, schemas)| describe(&state, &**tool, schemas, session)).collect();
     let mut all = json!({
         "server": {"name": "ringfence", "version": env!("CARGO_PKG_VERSION")},
         "protocolVersions": version::supported(),
@@ -33,7 +34,8 @@ pub async fn capabilities(server: &Server, session: Option<&Session>) -> Value {
 /// The state of the rules. A file that could not be read is told by its name alone: where it lies is the operator's.
 async fn policy(server: &Server, state: &State, session: &Session) -> Value {
     let book = server.pipeline.policy.current(session.workspace.path()).await;
-    let name = |file: &str| Path::new(file).file_name().map(|name| name.to_string_lossy().into_owned());
+    let name =
+        |file: &str| Path::new(file).file_name().map(|name| name.to_string_lossy().into_owned());
     let faults: Vec<Value> = book
         .faults
         .iter()

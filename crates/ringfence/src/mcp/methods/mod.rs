@@ -7,8 +7,15 @@ pub mod tools_list;
 
 /// Methods that exist in some era. One of these with parameters that do not fit is a parameter error; any other
 /// name is an unknown method.
-pub const METHODS: &[&str] =
-    &["initialize", "server/discover", "ping", "tools/list", "tools/call", "logging/setLevel", "subscriptions/listen"];
+pub const METHODS: &[&str] = &[
+    "initialize",
+    "server/discover",
+    "ping",
+    "tools/list",
+    "tools/call",
+    "logging/setLevel",
+    "subscriptions/listen",
+];
 
 /// Those of [`METHODS`] that 2026-07-28 removed: there they are unknown whatever their parameters.
 pub const REMOVED_IN_STATELESS: &[&str] = &["initialize", "ping", "logging/setLevel"];

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CreateTaskResult, ErrorData, InputRequests, InputRequiredResult,
+    CallToolRequestParams, CallToolResponse, CreateTaskResult, ErrorData, InputRequests,
+    InputRequiredResult,
 };
 use rmcp::service::{RequestContext, RoleServer};
 use serde_json::{Map, Value, json};
@@ -29,14 +30,18 @@ pub struct Incoming<'a> {
     pub context: &'a RequestContext<RoleServer>,
 }
 
-pub async fn call(incoming: Incoming<'_>, params: CallToolRequestParams) -> Result<CallToolResponse, ErrorData> {
+pub async fn call(
+    incoming: Incoming<'_>,
+    params: CallToolRequestParams,
+) -> Result<CallToolResponse, ErrorData> {
     let mut trace_id = TraceId::mint();
     let name = params.name.clone();
     let answer = handle(&incoming, params, &mut trace_id).await;
     let answer = answer.map_err(|error| respell_hint(&incoming, error));
     match answer {
         Ok(mut response) => {
-            if let (true, CallToolResponse::Complete(result)) = (incoming.stateless, &mut response) {
+            if let (true, CallToolResponse::Complete(result)) = (incoming.stateless, &mut response)
+            {
                 give_handle(&incoming, result);
             }
             Ok(response)
@@ -75,7 +80,10 @@ pub fn is_protocol_error(error: &Error, stateless: bool) -> bool {
 }
 
 fn is_about_protocol(error: &Error) -> bool {
-    matches!(error.reason_name(), Some("bad_state" | "expired_state" | "other_call" | "used_state" | "bad_session"))
+    matches!(
+        error.reason_name(),
+        Some("bad_state" | "expired_state" | "other_call" | "used_state" | "bad_session")
+    )
 }
 
 /// `trace_id` becomes that of the run, which a retry only takes up again.
@@ -107,11 +115,13 @@ async fn handle(
             let shape = shaping::of_request(&incoming.context.meta, &incoming.context.extensions)?;
             let request = request(incoming, view, &params.name, (arguments, shape), trace_id);
             let run = incoming.server.pipeline.start(request);
-            Held::new(run).with_answers(params.input_responses.filter(|_| stateless).unwrap_or_default())
+            Held::new(run)
+                .with_answers(params.input_responses.filter(|_| stateless).unwrap_or_default())
         }
     };
     let request_id = serde_json::to_string(&incoming.context.id).unwrap_or_default();
-    let _running = incoming.server.running(&incoming.line.session.id, &request_id, held.run.cancel.clone());
+    let _running =
+        incoming.server.running(&incoming.line.session.id, &request_id, held.run.cancel.clone());
     let link = Link {
         context: incoming.context,
         stateless: incoming.stateless,
@@ -119,12 +129,22 @@ async fn handle(
         line: &incoming.line.session.cancel,
     };
     match attach(held, &link).await {
-        Attached::Done(Ok(output)) => Ok(CallToolResponse::Complete(render::result(output, trace_id))),
+        Attached::Done(Ok(output)) => {
+            Ok(CallToolResponse::Complete(render::result(output, trace_id)))
+        }
         Attached::Done(Err(error)) => Err(error),
         Attached::Asks(held) => {
             let requests = questions(&held).inspect_err(|error| told(error, trace_id))?;
-            let state = incoming.server.pipeline.parked.park(held).inspect_err(|error| told(error, trace_id))?;
-            Ok(CallToolResponse::InputRequired(InputRequiredResult::new(Some(requests), Some(state))))
+            let state = incoming
+                .server
+                .pipeline
+                .parked
+                .park(held)
+                .inspect_err(|error| told(error, trace_id))?;
+            Ok(CallToolResponse::InputRequired(InputRequiredResult::new(
+                Some(requests),
+                Some(state),
+            )))
         }
         Attached::Detached(held) => {
             let kept = incoming.server.tasks.keep(held, &incoming.line.principal);
@@ -140,8 +160,9 @@ pub fn questions(held: &Held) -> Result<InputRequests> {
         .iter()
         .map(|(key, question)| {
             let request = json!({"method": question.method, "params": question.params});
-            let request = serde_json::from_value(request)
-                .map_err(|error| Error::internal("a question does not fit the protocol").source(error))?;
+            let request = serde_json::from_value(request).map_err(|error| {
+                Error::internal("a question does not fit the protocol").source(error)
+            })?;
             Ok((key.clone(), request))
         })
         .collect()
@@ -149,7 +170,10 @@ pub fn questions(held: &Held) -> Result<InputRequests> {
 
 fn view(incoming: &Incoming<'_>, arguments: &mut Map<String, Value>) -> Result<View> {
     if !incoming.stateless {
-        return Ok(View { session: Arc::clone(&incoming.line.session), lasting: incoming.line.lasting });
+        return Ok(View {
+            session: Arc::clone(&incoming.line.session),
+            lasting: incoming.line.lasting,
+        });
     }
     let argument = arguments.remove(meta::SESSION_ARGUMENT);
     let handle = incoming.context.meta.get(meta::SESSION).or(argument.as_ref());
@@ -163,7 +187,12 @@ fn request(
     (arguments, shape): (Map<String, Value>, Shape),
     trace_id: &TraceId,
 ) -> CallRequest {
-    let timeout = incoming.context.meta.get(meta::TIMEOUT_MS).and_then(Value::as_u64).map(Duration::from_millis);
+    let timeout = incoming
+        .context
+        .meta
+        .get(meta::TIMEOUT_MS)
+        .and_then(Value::as_u64)
+        .map(Duration::from_millis);
     // Nothing is declared then that a client could tell of its sandbox by.
     let narrowing = match legacy::is_spoken(incoming.server) {
         true => None,
@@ -181,7 +210,10 @@ fn request(
         timeout,
         patience: timeout.filter(|_| !incoming.stateless),
         protocol: incoming.protocol.clone(),
-        client: format!("{}/{}", incoming.client.name, incoming.client.version).chars().take(128).collect(),
+        client: format!("{}/{}", incoming.client.name, incoming.client.version)
+            .chars()
+            .take(128)
+            .collect(),
         budget: budget(&incoming.client),
     }
 }

@@ -14,7 +14,12 @@ use crate::tools::Tool;
 /// Lists change only with the config, and `list_changed` says so: a client may keep one for a while.
 pub const TTL_MS: u64 = 60_000;
 
-pub async fn list(server: &Server, session: &Session, client: &Client, stateless: bool) -> ListToolsResult {
+pub async fn list(
+    server: &Server,
+    session: &Session,
+    client: &Client,
+    stateless: bool,
+) -> ListToolsResult {
     server.pipeline.refresh().await;
     server.pipeline.tidy(session);
     let state = server.pipeline.state();
@@ -33,7 +38,12 @@ pub async fn list(server: &Server, session: &Session, client: &Client, stateless
     result
 }
 
-pub fn wire(tool: &dyn Tool, schemas: &Schemas, style: NameStyle, session: Option<(&State, &Session)>) -> WireTool {
+pub fn wire(
+    tool: &dyn Tool,
+    schemas: &Schemas,
+    style: NameStyle,
+    session: Option<(&State, &Session)>,
+) -> WireTool {
     let spec = tool.spec();
     let name = style.spell(&spec.name);
     // Operators and the audit log know a tool by its dotted name, so whoever sees the other one is told of it.
@@ -64,14 +74,21 @@ pub fn wire(tool: &dyn Tool, schemas: &Schemas, style: NameStyle, session: Optio
 }
 
 /// The metadata of one tool under our own keys.
-fn describe(tool: &dyn Tool, schemas: &Schemas, session: Option<(&State, &Session)>) -> Map<String, Value> {
+fn describe(
+    tool: &dyn Tool,
+    schemas: &Schemas,
+    session: Option<(&State, &Session)>,
+) -> Map<String, Value> {
     let spec = tool.spec();
     let mut map = Map::new();
     let mut put = |key: &str, value: Value| map.insert(key.to_owned(), value);
     put(meta::VERSION, json!(spec.version));
     put(meta::PERMISSION, permission(tool));
     put(meta::SANDBOX_PROFILE, json!(spec.profile));
-    put(meta::DEFAULT_TIMEOUT_MS, json!(u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX)));
+    put(
+        meta::DEFAULT_TIMEOUT_MS,
+        json!(u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX)),
+    );
     put(meta::ALLOWS_STREAMING, json!(spec.streaming));
     put(meta::SIDE_EFFECTS, json!(spec.effects));
     if let Some((state, session)) = session {

@@ -7,7 +7,9 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
+};
 
 const GET_ROUTE: u16 = 26;
 const NEW_ROUTE: u16 = 24;
@@ -90,7 +92,15 @@ mod tests {
 
     #[test]
     fn every_spelling_of_the_loopback_is_an_own_address() {
-        for ip in ["127.0.0.1", "127.255.3.9", "0.0.0.0", "::1", "::", "::ffff:127.0.0.1", "::ffff:127.8.8.8"] {
+        for ip in [
+            "127.0.0.1",
+            "127.255.3.9",
+            "0.0.0.0",
+            "::1",
+            "::",
+            "::ffff:127.0.0.1",
+            "::ffff:127.8.8.8",
+        ] {
             assert!(is_own(ip), "{ip}");
         }
     }

@@ -43,7 +43,8 @@ fn search(socket: PeerSocket) -> Holder {
     for pid in &processes {
         match descriptor_of(*pid, &wanted) {
             Ok(Some(path)) => {
-                let started = is_started_by_us(*pid, &own).map(|started| started || is_ringfence(*pid));
+                let started =
+                    is_started_by_us(*pid, &own).map(|started| started || is_ringfence(*pid));
                 // Still the same process, not a later one with its number.
                 match started.filter(|_| leads_to(&path, &wanted)) {
                     Some(false) => return Holder::Independent,
@@ -51,7 +52,10 @@ fn search(socket: PeerSocket) -> Holder {
                     None => {}
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && has_user(*pid, socket.uid) => {
+            Err(error)
+                if error.kind() == io::ErrorKind::PermissionDenied
+                    && has_user(*pid, socket.uid) =>
+            {
                 is_unseen = true;
                 is_hidden_server |= is_named_like_us(*pid);
             }
@@ -74,7 +78,8 @@ fn search(socket: PeerSocket) -> Holder {
 /// Newest first: a client that connects is more often a new process than an old one.
 fn list_processes() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let mut pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let mut pids: Vec<u32> =
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     pids.sort_unstable_by(|one, other| other.cmp(one));
     pids
 }
@@ -140,7 +145,11 @@ fn parent_of(pid: u32) -> Option<u32> {
 fn is_runner(pid: u32) -> Option<bool> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let word = line.split(|byte| *byte == 0).nth(1).unwrap_or_default();
-    Some([jail::zygote::ARGUMENT, jail::supervisor::ARGUMENT].iter().any(|name| name.as_bytes() == word))
+    Some(
+        [jail::zygote::ARGUMENT, jail::supervisor::ARGUMENT]
+            .iter()
+            .any(|name| name.as_bytes() == word),
+    )
 }
 
 /// Whether a process runs our program: the proxy of a run is in its server, which connects where the run tells it to.
@@ -150,7 +159,8 @@ fn is_ringfence(pid: u32) -> bool {
     let name = fs::read_link(&link).ok();
     let name = name.as_ref().and_then(|path| path.file_name()?.to_str());
     let name = name.map(|name| name.strip_suffix(" (deleted)").unwrap_or(name));
-    name == Some("ringfence") || file(&link).is_some_and(|theirs| file("/proc/self/exe") == Some(theirs))
+    name == Some("ringfence")
+        || file(&link).is_some_and(|theirs| file("/proc/self/exe") == Some(theirs))
 }
 
 /// Whether a process that hides from us goes by the name of our program. Everybody can read that, and no run can change
@@ -174,7 +184,8 @@ fn could_hide_it(pid: u32, own: &[u32]) -> bool {
 }
 
 fn has_user(pid: u32, uid: u32) -> bool {
-    status_field(pid, "Uid").is_some_and(|ids| ids.split_whitespace().any(|id| id.parse() == Ok(uid)))
+    status_field(pid, "Uid")
+        .is_some_and(|ids| ids.split_whitespace().any(|id| id.parse() == Ok(uid)))
 }
 
 fn status_field(pid: u32, name: &str) -> Option<String> {
@@ -208,7 +219,10 @@ mod tests {
         assert_eq!(is_runner(std::process::id()), Some(false));
         // `tail` takes the word for the name of a file, and waits on the other one.
         let mut other = Command::new("tail");
-        let other = other.args([jail::zygote::ARGUMENT, "-f", "/dev/null"]).stdin(Stdio::null()).stderr(Stdio::null());
+        let other = other
+            .args([jail::zygote::ARGUMENT, "-f", "/dev/null"])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null());
         let mut other = other.spawn().unwrap();
         // The line is empty until the program is in place.
         while fs::read(format!("/proc/{}/cmdline", other.id())).unwrap().is_empty() {
@@ -224,7 +238,8 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, remote) = listener.accept().unwrap();
-        let socket = super::super::socket::find_peer_socket(remote, server.local_addr().unwrap()).unwrap();
+        let socket =
+            super::super::socket::find_peer_socket(remote, server.local_addr().unwrap()).unwrap();
         assert_eq!(judge_holders(socket), Holder::Sandboxed);
         drop(client);
         assert_eq!(search(PeerSocket { inode: u64::MAX, ..socket }), Holder::Unknown);

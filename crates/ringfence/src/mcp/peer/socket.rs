@@ -18,7 +18,8 @@ pub fn find_peer_socket(remote: SocketAddr, local: SocketAddr) -> Option<PeerSoc
     // An IPv4 connection may be one of an IPv6 socket, at either end; then it is listed with mapped addresses.
     let mapped = match (remote.ip(), local.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
-            let at = |ip: std::net::Ipv4Addr, port| SocketAddr::new(ip.to_ipv6_mapped().into(), port);
+            let at =
+                |ip: std::net::Ipv4Addr, port| SocketAddr::new(ip.to_ipv6_mapped().into(), port);
             Some((at(from, remote.port()), at(to, local.port())))
         }
         _ => None,
@@ -70,12 +71,16 @@ mod tests {
 
     #[test]
     fn the_owner_of_a_connection_is_found_until_it_is_closed() {
-        for (bind, connect) in
-            [("127.0.0.1:0", "127.0.0.1"), ("[::1]:0", "::1"), ("[::]:0", "127.0.0.1"), ("[::]:0", "::ffff:127.0.0.1")]
-        {
+        for (bind, connect) in [
+            ("127.0.0.1:0", "127.0.0.1"),
+            ("[::1]:0", "::1"),
+            ("[::]:0", "127.0.0.1"),
+            ("[::]:0", "::ffff:127.0.0.1"),
+        ] {
             let Ok(listener) = TcpListener::bind(bind) else { continue };
             let target: IpAddr = connect.parse().unwrap();
-            let client = TcpStream::connect((target, listener.local_addr().unwrap().port())).unwrap();
+            let client =
+                TcpStream::connect((target, listener.local_addr().unwrap().port())).unwrap();
             let (server, remote) = listener.accept().unwrap();
             let local = server.local_addr().unwrap();
             let owner = find_peer_socket(remote, local).map(|socket| socket.uid);

@@ -56,7 +56,12 @@ impl Ruling {
         config.policy.escalate == Escalate::Outside && self.obstacle.is_none()
     }
 
-    pub fn desk(self, config: &Config, rights: &Rights, kept_inside: &Arc<KeptInside>) -> Arc<dyn Desk> {
+    pub fn desk(
+        self,
+        config: &Config,
+        rights: &Rights,
+        kept_inside: &Arc<KeptInside>,
+    ) -> Arc<dyn Desk> {
         let stays = match config.policy.escalate {
             Escalate::Off => None,
             Escalate::Wider => Some("`ringfence sandbox` has no wider sandbox".to_owned()),
@@ -116,7 +121,9 @@ impl AttachedDesk {
         if !is_allowed && self.ruling.on_prompt == OnPrompt::Deny {
             let path = &held.program.path;
             return Answer::Refuse(
-                format!("ringfence: {path}: not allowed: a rule asks for it (`--on-prompt allow`)\n"),
+                format!(
+                    "ringfence: {path}: not allowed: a rule asks for it (`--on-prompt allow`)\n"
+                ),
                 1,
             );
         }
@@ -129,7 +136,9 @@ impl AttachedDesk {
         let outside = Where::Outside { launcher: &self.launcher, config: &self.config };
         match escalate::run(granted, outside).await {
             Ok(answer) => answer,
-            Err(why) if is_allowed => self.run_inside(&held, &format!("it could not be started outside: {why}")),
+            Err(why) if is_allowed => {
+                self.run_inside(&held, &format!("it could not be started outside: {why}"))
+            }
             Err(why) => escalate::refusal(&held.program.path, &why),
         }
     }

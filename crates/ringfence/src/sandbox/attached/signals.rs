@@ -6,7 +6,8 @@ use futures::future::select_all;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// What a person, a service manager or a closed terminal sends.
-const STOPPING: [SignalKind; 3] = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+const STOPPING: [SignalKind; 3] =
+    [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
 
 /// Listens for them, in place of ending by them.
 pub(super) struct StopSignals(Vec<(i32, Signal)>);
@@ -52,7 +53,8 @@ mod tests {
 
     #[test]
     fn ignored_signals_are_read_from_the_status() {
-        let status = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000440\n";
+        let status =
+            "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000440\n";
         assert_eq!(ignored_signals(status), bit(1) | bit(13));
         assert_eq!(ignored_signals("Name:\tx\n"), 0);
     }

@@ -71,7 +71,13 @@ fn said(root: &Path, id: &str) -> PathBuf {
 
 fn lock_file(path: &Path) -> io::Result<File> {
     let nofollow = i32::try_from((OFlags::NOFOLLOW | OFlags::CLOEXEC).bits()).unwrap_or_default();
-    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).custom_flags(nofollow).open(path)
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(nofollow)
+        .open(path)
 }
 
 /// Removes every directory whose lock nobody holds.
@@ -90,7 +96,8 @@ fn sweep(root: &Path, all: &Path) {
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             continue;
         }
-        for gone in [remove(&said(root, &id)), remove(&all.join(&id)), std::fs::remove_file(&lock)] {
+        for gone in [remove(&said(root, &id)), remove(&all.join(&id)), std::fs::remove_file(&lock)]
+        {
             if let Err(error) = gone {
                 tracing::warn!("what a browser has left cannot be removed: {error}");
             }
@@ -120,7 +127,8 @@ mod tests {
         // As a server leaves them that was killed, with and without a lock.
         for (id, locked) in [("b-1111", true), ("b-2222", false)] {
             std::fs::create_dir_all(root.join("browser").join(id).join("profile")).unwrap();
-            std::os::unix::fs::symlink(&elsewhere, root.join("browser").join(id).join("out")).unwrap();
+            std::os::unix::fs::symlink(&elsewhere, root.join("browser").join(id).join("out"))
+                .unwrap();
             std::fs::create_dir_all(root.join("outputs").join(id)).unwrap();
             if locked {
                 std::fs::write(root.join("browser").join(format!("{id}.lock")), "").unwrap();

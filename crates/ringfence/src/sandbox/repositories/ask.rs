@@ -81,7 +81,8 @@ impl Question {
     }
 
     fn word(&self) -> OsString {
-        let mut word = OsString::from(if matches!(self, Question::WorkTree(_)) { "W" } else { "G" });
+        let mut word =
+            OsString::from(if matches!(self, Question::WorkTree(_)) { "W" } else { "G" });
         word.push(self.place());
         word
     }
@@ -122,7 +123,8 @@ impl Answer {
 
     /// Whether it answers this question as well: a repository is reached in several ways.
     pub fn is_about(&self, question: &Question) -> bool {
-        let by_dir = self.settings.as_ref().is_some_and(|settings| settings.git_dir == question.place());
+        let by_dir =
+            self.settings.as_ref().is_some_and(|settings| settings.git_dir == question.place());
         self.question == *question || matches!(question, Question::GitDir(_)) && by_dir
     }
 }
@@ -132,7 +134,9 @@ pub async fn ask(cell: &Cell, home: Option<&Path>, questions: &[Question]) -> Re
     let word = hex(&random::<16>());
     let mut said = Vec::new();
     // What was said until the time was up counts: one repository that holds git up hides no other.
-    if let Ok(ran) = tokio::time::timeout(TIME, run(cell, home, (&word, questions), &mut said)).await {
+    if let Ok(ran) =
+        tokio::time::timeout(TIME, run(cell, home, (&word, questions), &mut said)).await
+    {
         ran?;
     }
     let mut parts = split(&said, &word);
@@ -145,14 +149,20 @@ async fn run(
     (word, questions): (&str, &[Question]),
     said: &mut Vec<u8>,
 ) -> Result<()> {
-    let failed = |error: io::Error| Error::internal("git could not be asked about the repositories").source(error);
+    let failed = |error: io::Error| {
+        Error::internal("git could not be asked about the repositories").source(error)
+    };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let cwd = rustix::fs::open(cell.workspace(), flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
+    let cwd = rustix::fs::open(cell.workspace(), flags, Mode::empty())
+        .map_err(|errno| failed(errno.into()))?;
     let home = home.map(Path::as_os_str).unwrap_or_default().to_owned();
     let words = ["-c".into(), SCRIPT.into(), "sh".into(), word.into(), home];
     let places = questions.iter().map(Question::word);
     // A path that is no text cannot be handed over, and its repository stays without an answer.
-    let args = words.into_iter().chain(places).map(|word: OsString| word.into_string().unwrap_or_default());
+    let args = words
+        .into_iter()
+        .chain(places)
+        .map(|word: OsString| word.into_string().unwrap_or_default());
     let launch = Launch {
         program: "/bin/sh".to_owned(),
         args: args.collect(),
@@ -209,7 +219,8 @@ fn read<'s>(question: &Question, parts: &mut impl Iterator<Item = (&'s [u8], boo
     let part = |at: usize| own.get(at).copied().unwrap_or((b"", false));
     let (settings, places, top, links, trees) = (part(0), part(1), part(2), part(3), part(4));
     let base = question.place();
-    let known = (settings.1 && places.1).then(|| read_settings(base, settings.0, places.0)).flatten();
+    let known =
+        (settings.1 && places.1).then(|| read_settings(base, settings.0, places.0)).flatten();
     let top = top.0.strip_suffix(b"\n").filter(|_| top.1).map(path);
     let known = known.map(|settings| Settings { top, ..settings });
     let nul = |text: &'s [u8]| text.split(|byte| *byte == 0).filter(|part| !part.is_empty());
@@ -242,7 +253,13 @@ fn read_settings(base: &Path, list: &[u8], places: &[u8]) -> Option<Settings> {
             entries.push((lexical::normalize(base, &path(file)), key, value));
         }
     }
-    Some(Settings { git_dir: path(git_dir), common_dir: path(common_dir), hooks: path(hooks), top: None, entries })
+    Some(Settings {
+        git_dir: path(git_dir),
+        common_dir: path(common_dir),
+        hooks: path(hooks),
+        top: None,
+        entries,
+    })
 }
 
 fn path(bytes: &[u8]) -> PathBuf {
@@ -261,7 +278,10 @@ mod tests {
         let mut parts = split(said, "WORD");
         let answer = read(&question, &mut parts);
         let settings = answer.settings.as_ref().unwrap();
-        assert_eq!(settings.entries, [("/w/.git/config".into(), "core.x".to_owned(), b"file:/etc/passwd".to_vec())]);
+        assert_eq!(
+            settings.entries,
+            [("/w/.git/config".into(), "core.x".to_owned(), b"file:/etc/passwd".to_vec())]
+        );
         assert_eq!(
             (settings.hooks.as_path(), answer.links.as_slice()),
             (Path::new("/w/.git/hooks"), &["sub".into()][..])
@@ -275,7 +295,12 @@ mod tests {
     #[test]
     fn what_cannot_be_read_with_certainty_is_no_answer() {
         assert!(read_settings(Path::new("/w"), b"", b"/w/.git\n/w/.git\n").is_none());
-        assert!(read_settings(Path::new("/w"), b"", b"/a\nb/.git\n/w/.git\n/w/.git/hooks\n").is_none());
-        assert!(read_settings(Path::new("/w"), b"file:x\0", b"/w/.git\n/w/.git\n/w/.git/hooks\n").is_none());
+        assert!(
+            read_settings(Path::new("/w"), b"", b"/a\nb/.git\n/w/.git\n/w/.git/hooks\n").is_none()
+        );
+        assert!(
+            read_settings(Path::new("/w"), b"file:x\0", b"/w/.git\n/w/.git\n/w/.git/hooks\n")
+                .is_none()
+        );
     }
 }

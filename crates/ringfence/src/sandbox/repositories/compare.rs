@@ -49,7 +49,11 @@ impl Picture {
             // Two work trees can have one repository, and hooks each.
             let place = shown(rights, &place);
             let asked = shown(rights, answer.place());
-            let name = if place.starts_with(&asked) || asked == "." { place } else { format!("{asked} ({place})") };
+            let name = if place.starts_with(&asked) || asked == "." {
+                place
+            } else {
+                format!("{asked} ({place})")
+            };
             all.insert(name, Repository::of(rights, answer));
         }
         Picture(all)
@@ -62,7 +66,9 @@ impl Picture {
         for (place, then) in &before.0 {
             match self.0.get(place) {
                 None => lines.push(format!("a repository was removed: {place}")),
-                Some(now) => lines.extend(now.changes_since(then).map(|what| format!("{what} of {place} changed"))),
+                Some(now) => lines.extend(
+                    now.changes_since(then).map(|what| format!("{what} of {place} changed")),
+                ),
             }
         }
         lines
@@ -80,22 +86,31 @@ impl Repository {
             }
         }
         let hooks = hook_files(settings).into_iter().filter(|file| is_writable(rights, file));
-        repository.hooks = hooks.map(|file| (content(&file), file)).map(|(content, file)| (file, content)).collect();
+        repository.hooks = hooks
+            .map(|file| (content(&file), file))
+            .map(|(content, file)| (file, content))
+            .collect();
         repository
     }
 
     fn changes_since(&self, before: &Repository) -> impl Iterator<Item = String> {
         let settings = differing(&self.settings, &before.settings).map(|key| key.to_owned());
-        let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name =
+            |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let hooks = differing(&self.hooks, &before.hooks).map(name);
         let line = |what: &str, names: Vec<String>| {
             let more = if names.len() > NAMES { ", …" } else { "" };
-            let names =
-                names.iter().take(NAMES).map(|name| name.escape_debug().to_string()).collect::<Vec<_>>().join(", ");
+            let names = names
+                .iter()
+                .take(NAMES)
+                .map(|name| name.escape_debug().to_string())
+                .collect::<Vec<_>>()
+                .join(", ");
             (!names.is_empty()).then(|| format!("{what} ({names}{more})"))
         };
         let unreadable = (self.readable != before.readable).then(|| "readability".to_owned());
-        let lines = [line("settings", settings.collect()), line("hooks", hooks.collect()), unreadable];
+        let lines =
+            [line("settings", settings.collect()), line("hooks", hooks.collect()), unreadable];
         lines.into_iter().flatten()
     }
 }
@@ -105,13 +120,16 @@ fn differing<'a, K: Ord, V: PartialEq>(
     one: &'a BTreeMap<K, V>,
     other: &'a BTreeMap<K, V>,
 ) -> impl Iterator<Item = &'a K> {
-    let changed = one.iter().filter(|(key, value)| other.get(key) != Some(value)).map(|(key, _)| key);
+    let changed =
+        one.iter().filter(|(key, value)| other.get(key) != Some(value)).map(|(key, _)| key);
     changed.chain(other.keys().filter(|key| !one.contains_key(key)))
 }
 
 fn is_harmless(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
-    HARMLESS.iter().any(|(start, ends)| key.starts_with(start) && ends.iter().any(|end| key.ends_with(end)))
+    HARMLESS
+        .iter()
+        .any(|(start, ends)| key.starts_with(start) && ends.iter().any(|end| key.ends_with(end)))
 }
 
 /// The files in every directory of hooks.
@@ -121,7 +139,8 @@ pub fn hook_files(settings: &Settings) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(&directory).into_iter().flatten().flatten();
         // git never runs its own examples.
         let is_example = |path: &PathBuf| path.extension().is_some_and(|end| end == "sample");
-        files.extend(entries.take(HOOKS).map(|entry| entry.path()).filter(|path| !is_example(path)));
+        files
+            .extend(entries.take(HOOKS).map(|entry| entry.path()).filter(|path| !is_example(path)));
     }
     files.sort();
     files.dedup();
@@ -137,7 +156,8 @@ fn content(path: &Path) -> String {
     let mut hash = blake3::Hasher::new();
     let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits() as i32;
     let file = File::options().read(true).custom_flags(flags).open(path);
-    if let Some(mut file) = file.ok().filter(|_| found.is_file()).map(|file| file.take(HOOK_BYTES)) {
+    if let Some(mut file) = file.ok().filter(|_| found.is_file()).map(|file| file.take(HOOK_BYTES))
+    {
         let mut text = Vec::new();
         // What cannot be read has its size and mode compared all the same.
         let _ = file.read_to_end(&mut text);
@@ -151,13 +171,22 @@ mod tests {
     use super::*;
 
     fn repository(settings: &[(&str, &str)], hooks: &[(&str, &str)]) -> Repository {
-        let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), vec![value.as_bytes().to_vec()]));
-        let hooks = hooks.iter().map(|(name, text)| (PathBuf::from("/w/.git/hooks").join(name), (*text).to_owned()));
+        let settings = settings
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), vec![value.as_bytes().to_vec()]));
+        let hooks = hooks
+            .iter()
+            .map(|(name, text)| (PathBuf::from("/w/.git/hooks").join(name), (*text).to_owned()));
         Repository { readable: true, settings: settings.collect(), hooks: hooks.collect() }
     }
 
     fn picture(repositories: Vec<(&str, Repository)>) -> Picture {
-        Picture(repositories.into_iter().map(|(place, repository)| (place.to_owned(), repository)).collect())
+        Picture(
+            repositories
+                .into_iter()
+                .map(|(place, repository)| (place.to_owned(), repository))
+                .collect(),
+        )
     }
 
     #[test]
@@ -169,7 +198,10 @@ mod tests {
         let after = picture(vec![
             (
                 ".git",
-                repository(&[("core.editor", "evil"), ("alias.x", "!sh")], &[("pre-commit", "b"), ("pre-push", "c")]),
+                repository(
+                    &[("core.editor", "evil"), ("alias.x", "!sh")],
+                    &[("pre-commit", "b"), ("pre-push", "c")],
+                ),
             ),
             ("sub/.git", repository(&[], &[])),
         ]);
@@ -187,10 +219,14 @@ mod tests {
 
     #[test]
     fn ordinary_work_of_git_is_no_change() {
-        for key in ["branch.main.remote", "branch.feature.x.merge", "user.email", "submodule.libs.active"] {
+        for key in
+            ["branch.main.remote", "branch.feature.x.merge", "user.email", "submodule.libs.active"]
+        {
             assert!(is_harmless(key), "{key}");
         }
-        for key in ["core.fsmonitor", "branch.x", "user.signingkey", "submodule.x.update", "remote.o.url"] {
+        for key in
+            ["core.fsmonitor", "branch.x", "user.signingkey", "submodule.x.update", "remote.o.url"]
+        {
             assert!(!is_harmless(key), "{key}");
         }
     }

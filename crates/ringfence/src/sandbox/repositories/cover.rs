@@ -74,21 +74,27 @@ pub fn covered(
         false => all.push(Protected { path: work_trees, stand_in: StandIn::Directory }),
     }
     let unknown = with_submodules.into_iter().filter(|place| find::modules(place).is_none());
-    all.extend(unknown.map(|place| Protected { path: place.join("modules"), stand_in: StandIn::Directory }));
+    all.extend(
+        unknown
+            .map(|place| Protected { path: place.join("modules"), stand_in: StandIn::Directory }),
+    );
     let protect_file = |path: PathBuf| Protected { path, stand_in: EMPTY_FILE };
     all.extend(settings.entries.iter().map(|(file, ..)| file.clone()).map(protect_file));
     all.extend(included(settings, home).into_iter().map(protect_file));
     let top = work_tree(answer, settings);
     let is_own = answer.place() == rights.workspace || rights.workspace.starts_with(answer.place());
     for hooks in hooks(settings).into_iter().chain(configured_hooks(settings, &top, home)) {
-        let is_inside = [&top, &settings.git_dir, &settings.common_dir].iter().any(|place| hooks.starts_with(place));
+        let is_inside = [&top, &settings.git_dir, &settings.common_dir]
+            .iter()
+            .any(|place| hooks.starts_with(place));
         let is_around = rights.writable_roots().any(|root| root.starts_with(&hooks));
         match (is_own, is_around) {
             (true, true) => return Err(unprotectable(&hooks)),
             // A repository that a run has made must not close the user's directories, nor stop later runs.
-            (false, true) => {
-                warnings.push(format!("hooks of {} cannot be protected", super::shown(rights, answer.place())))
-            }
+            (false, true) => warnings.push(format!(
+                "hooks of {} cannot be protected",
+                super::shown(rights, answer.place())
+            )),
             (false, false) if !is_inside => {}
             _ => all.push(Protected { path: hooks, stand_in: StandIn::Directory }),
         }
@@ -116,7 +122,8 @@ fn work_tree(answer: &Answer, settings: &Settings) -> PathBuf {
 
 /// Every directory of hooks that some file configures, whether it takes precedence now or not.
 fn configured_hooks(settings: &Settings, top: &Path, home: Option<&Path>) -> Vec<PathBuf> {
-    let values = settings.entries.iter().filter(|(_, key, _)| key.eq_ignore_ascii_case("core.hookspath"));
+    let values =
+        settings.entries.iter().filter(|(_, key, _)| key.eq_ignore_ascii_case("core.hookspath"));
     let directories = values.filter_map(|(_, _, value)| expand(top, value, home));
     // husky's directory of this name calls what lies next to it.
     let around = |path: PathBuf| match path.file_name().is_some_and(|name| name == "_") {
@@ -148,9 +155,12 @@ fn expand(base: &Path, value: &[u8], home: Option<&Path>) -> Option<PathBuf> {
 }
 
 fn unprotectable(hooks: &Path) -> Error {
-    Error::permission_denied(UNPROTECTABLE, "git looks for hooks in a directory that runs have to write")
-        .hint("Set `core.hooksPath` of the repository to a directory of its own, such as `.githooks`.")
-        .source(hooks.display().to_string())
+    Error::permission_denied(
+        UNPROTECTABLE,
+        "git looks for hooks in a directory that runs have to write",
+    )
+    .hint("Set `core.hooksPath` of the repository to a directory of its own, such as `.githooks`.")
+    .source(hooks.display().to_string())
 }
 
 #[cfg(test)]
@@ -177,7 +187,8 @@ mod tests {
 
     fn paths(entries: &[(&str, &str, &str)]) -> Result<Vec<String>> {
         let rights = Rights { workspace: "/w".into(), ..Rights::default() };
-        let covered = covered(&rights, Some(Path::new("/home/me")), &answer(entries), &mut Vec::new())?;
+        let covered =
+            covered(&rights, Some(Path::new("/home/me")), &answer(entries), &mut Vec::new())?;
         Ok(covered.into_iter().map(|protected| protected.path.display().to_string()).collect())
     }
 
@@ -192,9 +203,14 @@ mod tests {
             ("/w/.git/config", "include.path", "~/elsewhere"),
         ])
         .unwrap();
-        for path in
-            ["/w/.githooks", "/w/tools/hooks", "/w/shared.inc", "/w/later.inc", "/w/.git/config", "/w/.git/hooks"]
-        {
+        for path in [
+            "/w/.githooks",
+            "/w/tools/hooks",
+            "/w/shared.inc",
+            "/w/later.inc",
+            "/w/.git/config",
+            "/w/.git/hooks",
+        ] {
             assert!(found.iter().any(|known| known == path), "{path}: {found:?}");
         }
         assert!(found.iter().all(|path| path.starts_with("/w/")), "{found:?}");

@@ -53,16 +53,18 @@ impl Scanner {
     pub fn scan(&mut self, rights: &Rights) -> Found {
         let roots = rights.writable_roots().filter(|root| Some(*root) != rights.home.as_deref());
         let roots = roots.filter(|root| Some(*root) != rights.scratch.as_deref());
-        let mut waiting: VecDeque<(PathBuf, usize)> = roots.map(|root| (root.to_owned(), 0)).collect();
+        let mut waiting: VecDeque<(PathBuf, usize)> =
+            roots.map(|root| (root.to_owned(), 0)).collect();
         let (mut found, mut looked) = (Found::default(), HashMap::new());
         for _ in 0..DIRECTORIES {
             let Some((directory, depth)) = waiting.pop_front() else { break };
             let now = stamp(&directory);
             let known = self.known.remove(&directory).filter(|known| known.stamp == now);
             let known = known.unwrap_or_else(|| look_at(&directory, now));
-            found
-                .work_trees
-                .extend((known.is_work_tree && !is_vacant(&directory.join(".git"))).then(|| directory.clone()));
+            found.work_trees.extend(
+                (known.is_work_tree && !is_vacant(&directory.join(".git")))
+                    .then(|| directory.clone()),
+            );
             found.bare.extend(known.is_bare.then(|| directory.clone()));
             if depth < DEPTH {
                 waiting.extend(known.below.iter().map(|path| (path.clone(), depth + 1)));
@@ -104,7 +106,9 @@ fn look_at(directory: &Path, stamp: Stamp) -> Looked {
 pub fn is_vacant(path: &Path) -> bool {
     match path.symlink_metadata() {
         Err(_) => true,
-        Ok(found) if found.is_dir() => fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none()),
+        Ok(found) if found.is_dir() => {
+            fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
+        }
         Ok(found) => found.is_file() && found.len() == 0,
     }
 }
@@ -121,7 +125,8 @@ impl Found {
             .filter(|path| path.is_dir() && path.file_name().is_none_or(|name| name != ".git"));
         all.extend(known.cloned().map(Question::GitDir));
         // One around the workspace may have its hooks in it.
-        let around = rights.workspace.ancestors().skip(1).find(|above| !is_vacant(&above.join(".git")));
+        let around =
+            rights.workspace.ancestors().skip(1).find(|above| !is_vacant(&above.join(".git")));
         all.extend(around.map(Path::to_owned).map(Question::WorkTree));
         // The workspace's own comes first, since what comes last may have to do without an answer.
         all.sort_by_key(|question| question.place() != rights.workspace);
@@ -141,9 +146,11 @@ pub fn lead_on(rights: &Rights, answer: &Answer) -> Vec<Question> {
     let trees = answer.work_trees.iter().filter(|path| has_git(path)).cloned();
     next.extend(trees.map(Question::WorkTree));
     // Where a submodule's repository says that its work tree is, whatever the index holds now.
-    let moved = settings.entries.iter().filter(|(_, key, _)| key.eq_ignore_ascii_case("core.worktree"));
     let moved =
-        moved.map(|(_, _, value)| lexical::normalize(&settings.git_dir, &PathBuf::from(OsStr::from_bytes(value))));
+        settings.entries.iter().filter(|(_, key, _)| key.eq_ignore_ascii_case("core.worktree"));
+    let moved = moved.map(|(_, _, value)| {
+        lexical::normalize(&settings.git_dir, &PathBuf::from(OsStr::from_bytes(value)))
+    });
     next.extend(moved.filter(|path| has_git(path)).map(Question::WorkTree));
     next.extend(modules(&settings.common_dir).into_iter().flatten().map(Question::GitDir));
     next.extend(modules(&settings.git_dir).into_iter().flatten().map(Question::GitDir));
@@ -193,10 +200,16 @@ fn may_be_repository(path: &Path) -> bool {
 /// `objects/00` to `objects/ff`, of which there are many.
 fn is_object_directory(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let in_objects = path.parent().and_then(Path::file_name).is_some_and(|above| above == "objects");
+    let in_objects =
+        path.parent().and_then(Path::file_name).is_some_and(|above| above == "objects");
     let is_hex = name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
     // Only in a repository; elsewhere a submodule may be called that.
-    in_objects && is_hex && path.ancestors().nth(2).is_some_and(|above| above.join("HEAD").symlink_metadata().is_ok())
+    in_objects
+        && is_hex
+        && path
+            .ancestors()
+            .nth(2)
+            .is_some_and(|above| above.join("HEAD").symlink_metadata().is_ok())
 }
 
 /// How a file looked. A time of change cannot be set back by whoever changes the file; but clocks of file systems are
@@ -236,7 +249,8 @@ fn stamp_at(path: &Path, at: SystemTime) -> Stamp {
         return Stamp::Absent;
     }
     let now = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let changed = Duration::new(found.ctime().unsigned_abs(), u32::try_from(found.ctime_nsec()).unwrap_or(0));
+    let changed =
+        Duration::new(found.ctime().unsigned_abs(), u32::try_from(found.ctime_nsec()).unwrap_or(0));
     if now.saturating_sub(changed) < SETTLED {
         return Stamp::Fresh;
     }
@@ -264,13 +278,23 @@ impl Stamps {
     pub fn add(&mut self, answer: &Answer, asked: SystemTime) {
         let own = answer.question.closed().path;
         // A directory changes whenever something stands in for a file in it, and those that matter are listed below.
-        let mut files: Vec<PathBuf> =
-            Some(own).filter(|own| answer.settings.is_none() || !own.is_dir()).into_iter().collect();
+        let mut files: Vec<PathBuf> = Some(own)
+            .filter(|own| answer.settings.is_none() || !own.is_dir())
+            .into_iter()
+            .collect();
         if let Some(settings) = &answer.settings {
             files.extend(settings.entries.iter().map(|(file, ..)| file.clone()));
             for directory in [&settings.git_dir, &settings.common_dir] {
-                let names =
-                    ["HEAD", "config", "config.worktree", "index", "modules", "worktrees", "commondir", "gitdir"];
+                let names = [
+                    "HEAD",
+                    "config",
+                    "config.worktree",
+                    "index",
+                    "modules",
+                    "worktrees",
+                    "commondir",
+                    "gitdir",
+                ];
                 files.extend(names.iter().map(|name| directory.join(name)));
             }
             files.extend(super::cover::hooks(settings));
@@ -283,8 +307,12 @@ impl Stamps {
         files.extend(files.clone().iter().filter_map(|file| file.canonicalize().ok()));
         files.sort();
         files.dedup();
-        self.files
-            .extend(files.into_iter().map(|file| (stamp_at(&file, asked), file)).map(|(stamp, file)| (file, stamp)));
+        self.files.extend(
+            files
+                .into_iter()
+                .map(|file| (stamp_at(&file, asked), file))
+                .map(|(stamp, file)| (file, stamp)),
+        );
     }
 
     /// Whether everything is as it was. A fresh file is equal to nothing, so that it is looked at once more.
@@ -313,8 +341,13 @@ mod tests {
             scratch.file(&format!("repo/{file}"), "x");
         }
         let found = modules(&top).unwrap();
-        let below: Vec<String> =
-            found.iter().map(|path| path.strip_prefix(&top).unwrap().display().to_string()).collect();
-        assert_eq!(below, ["modules/a", "modules/libs", "modules/libs/one", "modules/libs/one/modules/two"]);
+        let below: Vec<String> = found
+            .iter()
+            .map(|path| path.strip_prefix(&top).unwrap().display().to_string())
+            .collect();
+        assert_eq!(
+            below,
+            ["modules/a", "modules/libs", "modules/libs/one", "modules/libs/one/modules/two"]
+        );
     }
 }

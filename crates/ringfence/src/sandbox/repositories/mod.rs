@@ -64,7 +64,9 @@ impl Repositories {
             return Ok(None);
         }
         let places = cell.rights.writable_roots().map(Path::to_owned).collect();
-        let knowledge = Arc::clone(self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(places).or_default());
+        let knowledge = Arc::clone(
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(places).or_default(),
+        );
         // One look at a time: calls that start together would ask the same.
         let mut knowledge = knowledge.lock().await;
         let found = knowledge.scanner.scan(&cell.rights);
@@ -88,19 +90,29 @@ impl Known {
 }
 
 /// Finds out what has to be covered, and what git would execute.
-async fn learn(cell: &Cell, home: Option<&Path>, found: find::Found, last: Option<&Known>) -> Result<Known> {
+async fn learn(
+    cell: &Cell,
+    home: Option<&Path>,
+    found: find::Found,
+    last: Option<&Known>,
+) -> Result<Known> {
     let (rights, asked) = (&cell.rights, SystemTime::now());
     let (mut answers, rest) = ask_all(cell, home, found.questions(rights)).await?;
     let mut warnings = Vec::new();
     if !rest.is_empty() {
-        warnings.push("there are more repositories than can be asked about; the rest can only be read".to_owned());
+        warnings.push(
+            "there are more repositories than can be asked about; the rest can only be read"
+                .to_owned(),
+        );
     }
     let mut covered = cover::without_repository(rights);
     let mut stamps = Stamps::of(&found);
     for answer in &answers {
         if answer.settings.is_none() && matches!(answer.question, Question::WorkTree(_)) {
             let place = shown(rights, answer.place());
-            warnings.push(format!("git could not be asked about {place}; its repository can only be read"));
+            warnings.push(format!(
+                "git could not be asked about {place}; its repository can only be read"
+            ));
         }
         covered.extend(cover::covered(rights, home, answer, &mut warnings)?);
         stamps.add(answer, asked);
@@ -118,13 +130,18 @@ async fn learn(cell: &Cell, home: Option<&Path>, found: find::Found, last: Optio
 }
 
 /// Asks about these and about everything that the answers lead to, and gives what there was no room to ask about.
-async fn ask_all(cell: &Cell, home: Option<&Path>, first: Vec<Question>) -> Result<(Vec<Answer>, Vec<Question>)> {
+async fn ask_all(
+    cell: &Cell,
+    home: Option<&Path>,
+    first: Vec<Question>,
+) -> Result<(Vec<Answer>, Vec<Question>)> {
     let (mut answers, mut rest) = (Vec::<Answer>::new(), Vec::new());
     let mut next = first;
     loop {
         let mut fresh: Vec<Question> = Vec::new();
         for question in next {
-            let is_known = fresh.contains(&question) || answers.iter().any(|answer| answer.is_about(&question));
+            let is_known = fresh.contains(&question)
+                || answers.iter().any(|answer| answer.is_about(&question));
             if !is_known {
                 fresh.push(question);
             }
@@ -142,7 +159,8 @@ async fn ask_all(cell: &Cell, home: Option<&Path>, first: Vec<Question>) -> Resu
 /// A path as the caller knows it.
 fn shown(rights: &Rights, path: &Path) -> String {
     let below = path.strip_prefix(&rights.workspace).unwrap_or(path);
-    let text = if below.as_os_str().is_empty() { ".".to_owned() } else { below.display().to_string() };
+    let text =
+        if below.as_os_str().is_empty() { ".".to_owned() } else { below.display().to_string() };
     text.escape_debug().to_string()
 }
 

@@ -45,7 +45,8 @@ impl Before {
     /// A look that fails costs the list and nothing else.
     pub async fn take(workspace: &Arc<Workspace>, cancel: &Cancel) -> Before {
         let (shared, cancel) = (Arc::clone(workspace), cancel.clone());
-        let taken = tokio::task::spawn_blocking(move || Snapshot::take(&shared, FILES, &cancel)).await;
+        let taken =
+            tokio::task::spawn_blocking(move || Snapshot::take(&shared, FILES, &cancel)).await;
         Before { workspace: Arc::clone(workspace), files: taken.ok().and_then(Result::ok) }
     }
 
@@ -56,14 +57,19 @@ impl Before {
 
     fn compare_now(self, saved: &[String]) -> Made {
         let unknown = || Some("which files were made could not be seen".to_owned());
-        let Some(before) = &self.files else { return Made { artifacts: Vec::new(), warning: unknown() } };
+        let Some(before) = &self.files else {
+            return Made { artifacts: Vec::new(), warning: unknown() };
+        };
         // It is over, whatever ended it, and what it made is there.
         let Ok(after) = Snapshot::take(&self.workspace, FILES, &Cancel::new()) else {
             return Made { artifacts: Vec::new(), warning: unknown() };
         };
         let found = changes(before, &after);
-        let is_cache = |path: &Path| path.iter().any(|part| CACHES.iter().any(|cache| part.to_str() == Some(*cache)));
-        let lists = [("created", &found.created), ("changed", &found.changed), ("removed", &found.removed)];
+        let is_cache = |path: &Path| {
+            path.iter().any(|part| CACHES.iter().any(|cache| part.to_str() == Some(*cache)))
+        };
+        let lists =
+            [("created", &found.created), ("changed", &found.changed), ("removed", &found.removed)];
         let all = lists.iter().flat_map(|(change, paths)| paths.iter().map(|path| (*change, path)));
         let mut all: Vec<_> = all.filter(|(_, path)| !is_cache(path)).collect();
         let more = all.len().saturating_sub(SHOWN);
@@ -98,7 +104,11 @@ impl Before {
     /// By its first bytes, else by its name.
     fn kind(&self, path: &str) -> Option<&'static str> {
         let mut head = [0; 16];
-        let count = self.workspace.open_read(path).ok().and_then(|mut opened| opened.file.read(&mut head).ok());
+        let count = self
+            .workspace
+            .open_read(path)
+            .ok()
+            .and_then(|mut opened| opened.file.read(&mut head).ok());
         mime::by_content(&head[..count.unwrap_or(0)]).or_else(|| mime::by_name(path))
     }
 }

@@ -62,7 +62,13 @@ pub struct Place<'a> {
     pub language: &'static str,
 }
 
-pub fn output(cx: &RunCx, place: &Place<'_>, seen: Seen, heard: Heard, made: Made) -> Result<Output> {
+pub fn output(
+    cx: &RunCx,
+    place: &Place<'_>,
+    seen: Seen,
+    heard: Heard,
+    made: Made,
+) -> Result<Output> {
     let Heard { report, stop } = heard;
     let report = report.unwrap_or_default();
     let (mut plain, facts) = match seen {
@@ -100,8 +106,10 @@ pub fn output(cx: &RunCx, place: &Place<'_>, seen: Seen, heard: Heard, made: Mad
     }
     let is_error = plain.error.is_some();
     if facts.status == Some(Status::Failed) {
-        let thrown =
-            report.error.as_ref().map_or(String::new(), |thrown| format!("{}: {}", thrown.name, thrown.message));
+        let thrown = report
+            .error
+            .as_ref()
+            .map_or(String::new(), |thrown| format!("{}: {}", thrown.name, thrown.message));
         plain.explain_failure(cx, place.profile, &thrown);
     }
     if let Some(thrown) = report.error {
@@ -111,8 +119,10 @@ pub fn output(cx: &RunCx, place: &Place<'_>, seen: Seen, heard: Heard, made: Mad
     plain.warnings.extend(made.warning);
     let figures = (!report.figures.is_empty()).then_some(report.figures.len());
     let reply = Reply { plain, result: report.value, artifacts: made.artifacts, figures };
-    let json = serde_json::to_string(&reply).map_err(|e| Error::internal("the result cannot be written").source(e))?;
-    let images = report.figures.into_iter().map(|data| Block::Image { data, mime: "image/png".to_owned() });
+    let json = serde_json::to_string(&reply)
+        .map_err(|e| Error::internal("the result cannot be written").source(e))?;
+    let images =
+        report.figures.into_iter().map(|data| Block::Image { data, mime: "image/png".to_owned() });
     let content = std::iter::once(Block::Text(json)).chain(images).collect();
     Ok(Output { content, is_error, facts, ..Output::default() })
 }
@@ -144,16 +154,22 @@ fn tell(error: &mut Option<Map<String, Value>>, thrown: Thrown) {
 
 fn interrupted(cx: &RunCx, stop: Stop, language: &str) -> Option<Map<String, Value>> {
     let error = match stop {
-        Stop::Deadline => Error::new(Kind::DeadlineExceeded, "the code was interrupted: its time was up")
-            .hint(format!("The {language} session keeps its state. {}", cx.timeout_hint)),
-        Stop::Cancelled(cause) => Error::new(Kind::Cancelled, "the code was interrupted").with("cause", cause.name()),
+        Stop::Deadline => {
+            Error::new(Kind::DeadlineExceeded, "the code was interrupted: its time was up")
+                .hint(format!("The {language} session keeps its state. {}", cx.timeout_hint))
+        }
+        Stop::Cancelled(cause) => {
+            Error::new(Kind::Cancelled, "the code was interrupted").with("cause", cause.name())
+        }
     };
     error.body(&cx.trace_id).as_object().cloned()
 }
 
 fn ended(id: &str, language: &str, stop: Option<Stop>) -> String {
     match stop {
-        Some(_) => format!("the {language} session {id} was lost: it did not answer to an interrupt and was ended"),
+        Some(_) => format!(
+            "the {language} session {id} was lost: it did not answer to an interrupt and was ended"
+        ),
         None => format!("the {language} session {id} has ended"),
     }
 }

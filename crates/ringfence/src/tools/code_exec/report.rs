@@ -39,7 +39,8 @@ impl Request<'_> {
         let mut parts = vec![how, self.name, self.code, self.file, self.figures, &limit];
         parts.extend(self.args.iter().map(String::as_str));
         let sizes = parts.iter().map(|part| part.len().to_string()).collect::<Vec<_>>().join(" ");
-        let mut message = driver.map(|text| format!("{}\n{text}", text.len())).unwrap_or_default().into_bytes();
+        let mut message =
+            driver.map(|text| format!("{}\n{text}", text.len())).unwrap_or_default().into_bytes();
         message.extend_from_slice(sizes.as_bytes());
         message.push(b'\n');
         parts.iter().for_each(|part| message.extend_from_slice(part.as_bytes()));
@@ -89,7 +90,9 @@ impl Report {
                 "ended" => report.ended = true,
                 "figure" => report.take_figure(value),
                 "saved" if report.saved.len() < FIGURES => report.saved.push(cut(value, 4096)),
-                "warning" if report.warnings.len() < WARNINGS => report.warnings.push(cut(value, 300)),
+                "warning" if report.warnings.len() < WARNINGS => {
+                    report.warnings.push(cut(value, 300))
+                }
                 _ => {}
             }
         }
@@ -105,7 +108,9 @@ impl Report {
         }
         match STANDARD.decode(text) {
             Ok(image) if is_picture(&image) => self.figures.push(text.to_owned()),
-            _ => self.warnings.push("a figure is left out: it is no PNG, or too large to show".to_owned()),
+            _ => self
+                .warnings
+                .push("a figure is left out: it is no PNG, or too large to show".to_owned()),
         }
     }
 }
@@ -113,7 +118,11 @@ impl Report {
 /// A PNG of a size that can be shown: its first chunk says how wide and high it is.
 fn is_picture(image: &[u8]) -> bool {
     let side = |at: usize| {
-        image.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes).unwrap_or_default()
+        image
+            .get(at..at + 4)
+            .and_then(|bytes| bytes.try_into().ok())
+            .map(u32::from_be_bytes)
+            .unwrap_or_default()
     };
     let fits = |side: u32| (1..=FIGURE_SIDE).contains(&side);
     image.len() <= FIGURE_BYTES
@@ -153,24 +162,46 @@ mod tests {
     }
 
     fn message(fields: &[(&str, &str)]) -> Vec<u8> {
-        fields.iter().map(|(key, value)| format!("{key}\u{1f}{value}")).collect::<Vec<_>>().join("\u{1e}").into_bytes()
+        fields
+            .iter()
+            .map(|(key, value)| format!("{key}\u{1f}{value}"))
+            .collect::<Vec<_>>()
+            .join("\u{1e}")
+            .into_bytes()
     }
 
     #[test]
     fn a_request_is_sizes_and_parts() {
         let args = ["ü".to_owned(), String::new()];
-        let request =
-            Request { once: true, name: "<c>", code: "a\nb", file: "", figures: "none", limit: 9, args: &args };
+        let request = Request {
+            once: true,
+            name: "<c>",
+            code: "a\nb",
+            file: "",
+            figures: "none",
+            limit: 9,
+            args: &args,
+        };
         assert_eq!(request.encode(None), "4 3 3 0 4 1 2 0\nonce<c>a\nbnone9ü".as_bytes());
         assert!(request.encode(Some("é")).starts_with("2\né4 3".as_bytes()));
     }
 
     #[test]
     fn a_report_is_read_and_bounded() {
-        let report = Report::read(&message(&[("value", "42"), ("status", "3"), ("ended", "")]), 100);
-        assert_eq!((report.value.as_deref(), report.status, report.ended), (Some("42"), Some(3), true));
+        let report =
+            Report::read(&message(&[("value", "42"), ("status", "3"), ("ended", "")]), 100);
+        assert_eq!(
+            (report.value.as_deref(), report.status, report.ended),
+            (Some("42"), Some(3), true)
+        );
         let long = "ü".repeat(100_000);
-        let fields = [("value", &*long), ("name", &long), ("message", &long), ("traceback", &long), ("line", "x")];
+        let fields = [
+            ("value", &*long),
+            ("name", &long),
+            ("message", &long),
+            ("traceback", &long),
+            ("line", "x"),
+        ];
         let report = Report::read(&message(&fields), 1000);
         assert!(report.value.unwrap().chars().count() < 1100);
         let thrown = report.error.unwrap();

@@ -80,18 +80,28 @@ impl Running<'_> {
         let mut line = None;
         let mut stdin = self.stdin();
         let mut command = match (file, self.found.runtime.way) {
-            (Some(file), _) => {
-                self.command(words.chain([file]).chain(self.arguments.words()).collect(), None, stdin)?
-            }
+            (Some(file), _) => self.command(
+                words.chain([file]).chain(self.arguments.words()).collect(),
+                None,
+                stdin,
+            )?,
             (None, Way::Stdin) => {
                 stdin = Stdin::Bytes(code.into_bytes());
-                self.command(words.chain(["-".to_owned()]).chain(self.arguments.words()).collect(), None, stdin)?
+                self.command(
+                    words.chain(["-".to_owned()]).chain(self.arguments.words()).collect(),
+                    None,
+                    stdin,
+                )?
             }
             (None, _) => {
                 line = Some(nameless(&code)?);
                 let program = self.found.path.display().to_string();
                 let fixed = ["-c".to_owned(), BY_DESCRIPTOR.to_owned(), "sh".to_owned(), program];
-                self.command(fixed.into_iter().chain(self.arguments.words()).collect(), None, stdin)?
+                self.command(
+                    fixed.into_iter().chain(self.arguments.words()).collect(),
+                    None,
+                    stdin,
+                )?
             }
         };
         if line.is_some() {
@@ -108,7 +118,9 @@ impl Running<'_> {
         if !self.cx.view.lasting {
             return Err(Error::invalid_arguments("`session` needs a session that lasts")
                 .reason("no_session")
-                .hint("Send the session handle of an earlier result's `_meta` along with the call."));
+                .hint(
+                    "Send the session handle of an earlier result's `_meta` along with the call.",
+                ));
         }
         let file = self.arguments.file_in(&self.cx.workspace)?;
         let (runs, language) = (Runs::of(&self.cx.session)?, self.found.runtime.language);
@@ -125,15 +137,19 @@ impl Running<'_> {
                 }
             }
         };
-        let Some(line) = kept.line.clone() else { return Err(Error::internal("an interpreter without a line")) };
+        let Some(line) = kept.line.clone() else {
+            return Err(Error::internal("an interpreter without a line"));
+        };
         let floor = take_floor(&line)?;
         kept.take_up(self.cx, Vec::new()).await?;
-        let number = self.cx.session.keep(|| Ok(Cells::default()))?.0.fetch_add(1, Ordering::Relaxed) + 1;
+        let number =
+            self.cx.session.keep(|| Ok(Cells::default()))?.0.fetch_add(1, Ordering::Relaxed) + 1;
         let name = format!("<cell-{number}>");
         let driver = driver(self.found.runtime.way).filter(|_| fresh);
         let message = self.request(false, &name, file.as_deref()).encode(driver);
         let before = self.before().await;
-        let output = self.turn(&kept.started, (line, floor), message, true, true, before, Some(&kept)).await;
+        let output =
+            self.turn(&kept.started, (line, floor), message, true, true, before, Some(&kept)).await;
         if kept.ended().is_some() {
             runs.remove(&kept);
         }
@@ -143,8 +159,10 @@ impl Running<'_> {
     /// Starts an interpreter that lives on, under the handle of one that it replaces.
     async fn start(&self, call: Prepared, runs: &Runs, id: Option<&str>) -> Result<Arc<Kept>> {
         runs.check_room()?;
-        let of_ours = |kept: &&Arc<Kept>| RUNTIMES.iter().any(|runtime| runtime.language == kept.what);
-        let living = runs.list().iter().filter(of_ours).filter(|kept| kept.ended().is_none()).count();
+        let of_ours =
+            |kept: &&Arc<Kept>| RUNTIMES.iter().any(|runtime| runtime.language == kept.what);
+        let living =
+            runs.list().iter().filter(of_ours).filter(|kept| kept.ended().is_none()).count();
         if living >= SESSIONS {
             return Err(Error::new(
                 Kind::ResourceExhausted,
@@ -171,7 +189,10 @@ impl Running<'_> {
         let until = Box::pin(async move {
             cancel.cancelled().await;
         });
-        kept.started.look(Look { caller: None, budget: 1024, until, gives_way: false }).await.map(drop)
+        kept.started
+            .look(Look { caller: None, budget: 1024, until, gives_way: false })
+            .await
+            .map(drop)
     }
 
     #[expect(clippy::too_many_arguments, reason = "each of the three ways has its own")]
@@ -191,10 +212,19 @@ impl Running<'_> {
         let begun = Instant::now();
         let (seen, mut heard) = turn.take(cx, started, budget - budget / 4).await?;
         let took = begun.elapsed();
-        let saved = heard.report.as_mut().map(|report| std::mem::take(&mut report.saved)).unwrap_or_default();
+        let saved = heard
+            .report
+            .as_mut()
+            .map(|report| std::mem::take(&mut report.saved))
+            .unwrap_or_default();
         let made: Made = before.compare(saved).await;
         let session = kept.map(|kept| kept.id.as_str());
-        let place = Place { profile: started.profile, took, session, language: self.found.runtime.language };
+        let place = Place {
+            profile: started.profile,
+            took,
+            session,
+            language: self.found.runtime.language,
+        };
         reply::output(cx, &place, seen, heard, made)
     }
 
@@ -273,7 +303,8 @@ fn driver(way: Way) -> Option<&'static str> {
 }
 
 fn nameless(code: &str) -> Result<OwnedFd> {
-    let failed = |error: std::io::Error| Error::internal("the code cannot be handed over").source(error);
+    let failed =
+        |error: std::io::Error| Error::internal("the code cannot be handed over").source(error);
     let file = memfd_create("code", MemfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
     let mut file = File::from(file);
     file.write_all(code.as_bytes()).and_then(|()| file.rewind()).map_err(failed)?;

@@ -74,7 +74,10 @@ pub const RUNTIMES: &[Runtime] = &[
     },
     Runtime {
         language: "typescript",
-        programs: &[Program { name: "deno", words: &["run", "-A"] }, Program { name: "bun", words: &["run"] }],
+        programs: &[
+            Program { name: "deno", words: &["run", "-A"] },
+            Program { name: "bun", words: &["run"] },
+        ],
         way: Way::Stdin,
         install: "deno (https://deno.com) or bun (https://bun.sh)",
         is_main: false,
@@ -133,7 +136,9 @@ impl Runtime {
 
     fn find_in(&'static self, path: &str, hidden: &[PathBuf]) -> Option<Found> {
         self.programs.iter().find_map(|program| {
-            let path = on_path(program.name, path, |file| !hidden.iter().any(|place| file.starts_with(place)))?;
+            let path = on_path(program.name, path, |file| {
+                !hidden.iter().any(|place| file.starts_with(place))
+            })?;
             Some(Found { runtime: self, program, path })
         })
     }
@@ -158,7 +163,11 @@ fn is_program(file: &Path) -> bool {
 
 /// The languages that can be run here, in the order of the table.
 pub fn languages() -> Vec<&'static str> {
-    RUNTIMES.iter().filter(|runtime| runtime.find(&[]).is_some()).map(|runtime| runtime.language).collect()
+    RUNTIMES
+        .iter()
+        .filter(|runtime| runtime.find(&[]).is_some())
+        .map(|runtime| runtime.language)
+        .collect()
 }
 
 /// What runs `language`, or why it cannot be run.
@@ -178,9 +187,12 @@ pub fn find(language: &str, hidden: &[PathBuf]) -> Result<Found> {
 
 fn missing(runtime: &Runtime) -> Error {
     let names = runtime.programs.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
-    Error::new(Kind::Unavailable, format!("there is nothing here that runs {} ({names})", runtime.language))
-        .reason("runtime_missing")
-        .hint(format!("Install {}, or use one of {}.", runtime.install, languages().join(", ")))
+    Error::new(
+        Kind::Unavailable,
+        format!("there is nothing here that runs {} ({names})", runtime.language),
+    )
+    .reason("runtime_missing")
+    .hint(format!("Install {}, or use one of {}.", runtime.install, languages().join(", ")))
 }
 
 #[cfg(test)]
@@ -214,7 +226,10 @@ mod tests {
     #[test]
     fn a_missing_language_says_how_to_install_it() {
         let error = missing(&RUNTIMES[1]);
-        assert_eq!((error.kind(), error.reason_name()), (Kind::Unavailable, Some("runtime_missing")));
+        assert_eq!(
+            (error.kind(), error.reason_name()),
+            (Kind::Unavailable, Some("runtime_missing"))
+        );
         assert!(error.hint_text().unwrap().contains("nodejs"), "{error:?}");
         let error = find("pyton", &[]).unwrap_err();
         assert_eq!(error.hint_text(), Some("Did you mean `python`?"));

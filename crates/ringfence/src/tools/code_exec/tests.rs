@@ -36,11 +36,15 @@ fn wrong_arguments_are_refused_before_anybody_is_asked() {
         let error = prepare(&place, arguments.clone()).map(|_| ()).unwrap_err();
         assert_eq!(error.kind(), Kind::InvalidArguments, "{arguments} {error:?}");
     }
-    let error = prepare(&place, json!({"language": "bash", "file": "../x"})).map(|_| ()).unwrap_err();
+    let error =
+        prepare(&place, json!({"language": "bash", "file": "../x"})).map(|_| ()).unwrap_err();
     assert_eq!(error.reason_name(), Some("outside_workspace"));
-    let error = prepare(&place, json!({"language": "bash", "code": ":", "session": "sh-1"})).map(|_| ()).unwrap_err();
+    let error = prepare(&place, json!({"language": "bash", "code": ":", "session": "sh-1"}))
+        .map(|_| ())
+        .unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound);
-    let error = prepare(&place, json!({"language": "bash", "code": ":", "env": {"BASH_ENV": "x"}})).map(|_| ());
+    let error = prepare(&place, json!({"language": "bash", "code": ":", "env": {"BASH_ENV": "x"}}))
+        .map(|_| ());
     assert_eq!(error.unwrap_err().reason_name(), Some("env_name"));
 }
 

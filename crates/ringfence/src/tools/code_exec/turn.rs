@@ -22,9 +22,9 @@ pub fn take_floor(line: &SharedLine) -> Result<OwnedMutexGuard<Line>> {
     {
         return Ok(floor);
     }
-    Err(Error::new(Kind::Conflict, "the session is busy with other code")
-        .reason("busy")
-        .hint("Wait for it, interrupt it with shell.session `op: signal`, or start another session."))
+    Err(Error::new(Kind::Conflict, "the session is busy with other code").reason("busy").hint(
+        "Wait for it, interrupt it with shell.session `op: signal`, or start another session.",
+    ))
 }
 
 /// How long an interpreter that was interrupted may take to say so.
@@ -65,7 +65,9 @@ impl Turn {
             heard: Arc::clone(&heard),
         };
         let until = Box::pin(talk.carry(self));
-        let seen = started.look(Look { caller: Some(cx.caller.clone()), budget, until, gives_way: false }).await?;
+        let seen = started
+            .look(Look { caller: Some(cx.caller.clone()), budget, until, gives_way: false })
+            .await?;
         let mut heard = std::mem::take(&mut *heard.lock().unwrap_or_else(PoisonError::into_inner));
         if reports && heard.report.is_none() && matches!(seen, Seen::Over(_)) {
             // Whoever waited may not have let go of the line yet.

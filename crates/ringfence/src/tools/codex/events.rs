@@ -141,7 +141,9 @@ impl Events {
             known::redact_value(&mut event);
             event
         });
-        let Some((told, event)) = read.ok().and_then(|told| Some((Event::deserialize(&told).ok()?, told))) else {
+        let Some((told, event)) =
+            read.ok().and_then(|told| Some((Event::deserialize(&told).ok()?, told)))
+        else {
             // Not an event: a warning of some library, or of nobody knows whom.
             return Some(plain(&known::redact(&String::from_utf8_lossy(line)), SHOWN));
         };
@@ -171,8 +173,12 @@ impl Events {
                 self.failure = Some(said);
                 Some(told)
             }
-            "item.started" | "item.completed" => self.hear_of_item(event.kind == "item.completed", event.item?),
-            "item.updated" => event.item.filter(|item| item.kind == "todo_list").and_then(|item| item.told(false)),
+            "item.started" | "item.completed" => {
+                self.hear_of_item(event.kind == "item.completed", event.item?)
+            }
+            "item.updated" => {
+                event.item.filter(|item| item.kind == "todo_list").and_then(|item| item.told(false))
+            }
             _ => None,
         }
     }
@@ -205,7 +211,8 @@ impl Item {
             ("file_change", true) => {
                 let all = self.changes.iter().flatten();
                 let kind = |change: &Change| change.kind.as_str().unwrap_or("change").to_owned();
-                let all: Vec<_> = all.take(20).map(|it| format!("{} {}", kind(it), it.path)).collect();
+                let all: Vec<_> =
+                    all.take(20).map(|it| format!("{} {}", kind(it), it.path)).collect();
                 Some(format!("files{}: {}", state(), plain(&all.join(", "), SHOWN)))
             }
             ("mcp_tool_call", _) => {
@@ -215,8 +222,9 @@ impl Item {
             ("web_search", true) => Some(format!("searched the web: {}", text(&self.query))),
             ("todo_list", _) => {
                 let all = self.items.iter().flatten().take(20);
-                let all: Vec<_> =
-                    all.map(|it| format!("[{}] {}", if it.completed { "x" } else { " " }, it.text)).collect();
+                let all: Vec<_> = all
+                    .map(|it| format!("[{}] {}", if it.completed { "x" } else { " " }, it.text))
+                    .collect();
                 Some(format!("plan: {}", plain(&all.join(" "), SHOWN)))
             }
             _ => None,
@@ -235,14 +243,18 @@ impl Item {
 /// Whether this is what Codex names its threads by. Anything else it would take for the name of one, and begin a new
 /// thread where there is none.
 pub fn is_thread(id: &str) -> bool {
-    let is_hex = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+    let is_hex = |part: &str| {
+        part.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    };
     let parts: Vec<&str> = id.split('-').collect();
-    parts.iter().map(|part| part.len()).eq([8, 4, 4, 4, 12]) && parts.iter().all(|part| is_hex(part))
+    parts.iter().map(|part| part.len()).eq([8, 4, 4, 4, 12])
+        && parts.iter().all(|part| is_hex(part))
 }
 
 /// One line without anything that could redraw a terminal.
 fn plain(text: &str, most: usize) -> String {
-    let mut line: String = text.trim().chars().take(most).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut line: String =
+        text.trim().chars().take(most).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.trim().chars().nth(most).is_some() {
         line.push('…');
     }
@@ -371,7 +383,9 @@ mod tests {
 
     #[test]
     fn hostile_events_are_bounded_and_never_believed() {
-        for id in ["../../etc/passwd", "--last", "01a1e507", "", "01A1E507-1A6D-7780-BAD2-F3CE356A988A"] {
+        for id in
+            ["../../etc/passwd", "--last", "01a1e507", "", "01A1E507-1A6D-7780-BAD2-F3CE356A988A"]
+        {
             let mut events = Events::default();
             events.take(lines(&[json!({"type": "thread.started", "thread_id": id})]).as_bytes());
             assert_eq!(events.thread, None, "{id}");
@@ -397,7 +411,10 @@ mod tests {
             assert!(events.line.capacity() <= 2 * EVENT, "{}", events.line.capacity());
         }
         assert!(events.line.is_empty());
-        let told = shown(&mut events, format!("x\n{}", lines(&[json!({"type": "turn.completed"})])).as_bytes());
+        let told = shown(
+            &mut events,
+            format!("x\n{}", lines(&[json!({"type": "turn.completed"})])).as_bytes(),
+        );
         assert_eq!(told, "[an event of Codex was too long to be read]\n");
         assert!(events.is_completed);
 
@@ -405,6 +422,10 @@ mod tests {
         let told = shown(&mut events, lines(&[long]).as_bytes());
         assert!(told.chars().count() <= SHOWN + 2);
         let answer = events.answer.unwrap();
-        assert!(answer.len() < ANSWER + 100 && answer.ends_with("more bytes were left out]"), "{}", answer.len());
+        assert!(
+            answer.len() < ANSWER + 100 && answer.ends_with("more bytes were left out]"),
+            "{}",
+            answer.len()
+        );
     }
 }

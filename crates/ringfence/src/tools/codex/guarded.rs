@@ -18,7 +18,8 @@ const NAMED: usize = 20;
 
 /// Refuses a run that could get at what is hidden.
 pub fn check(rights: &Rights) -> Result<()> {
-    let inside = |path: &&PathBuf| path.starts_with(&rights.workspace) && path.symlink_metadata().is_ok();
+    let inside =
+        |path: &&PathBuf| path.starts_with(&rights.workspace) && path.symlink_metadata().is_ok();
     let veiled = rights.veils.iter().map(|veil| &veil.path);
     match rights.hidden.iter().chain(veiled).find(inside) {
         None => Ok(()),
@@ -34,7 +35,8 @@ impl Guarded {
     pub fn look(rights: &Rights) -> Result<Guarded> {
         check(rights)?;
         let named = rights.protected.iter().map(|protected| protected.path.clone());
-        let of_git = rights.repositories.iter().flat_map(|place| GIT.iter().map(|name| place.join(name)));
+        let of_git =
+            rights.repositories.iter().flat_map(|place| GIT.iter().map(|name| place.join(name)));
         Ok(Guarded(named.chain(of_git).map(|path| (path.clone(), identity(&path))).collect()))
     }
 
@@ -56,7 +58,9 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 fn is_more_than_a_stand_in(path: &Path) -> bool {
     match path.symlink_metadata() {
         Err(_) => false,
-        Ok(found) if found.is_dir() => std::fs::read_dir(path).is_ok_and(|mut all| all.next().is_some()),
+        Ok(found) if found.is_dir() => {
+            std::fs::read_dir(path).is_ok_and(|mut all| all.next().is_some())
+        }
         // `commondir` has two bytes then.
         Ok(found) => !found.is_file() || found.len() > 2,
     }

@@ -42,8 +42,13 @@ impl Home {
     /// For a thread that is yet to begin.
     pub fn begin(config: &Config, session: &Session) -> Result<Home> {
         let place = threads(config, session).join(short(NEW));
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(&place).and_then(|()| lock(&place));
-        let lock = made.map_err(|error| Error::internal("a home for Codex cannot be made").source(error))?;
+        let made = DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&place)
+            .and_then(|()| lock(&place));
+        let lock =
+            made.map_err(|error| Error::internal("a home for Codex cannot be made").source(error))?;
         Ok(Home { place, is_kept: false, _lock: lock })
     }
 
@@ -51,9 +56,11 @@ impl Home {
     pub fn again(config: &Config, session: &Session, thread: &str) -> Result<Home> {
         let place = threads(config, session).join(thread);
         let lock = lock(&place).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => Error::new(Kind::Conflict, "the thread is in the middle of another turn")
-                .reason("thread_busy")
-                .hint("Wait until that call has ended."),
+            io::ErrorKind::WouldBlock => {
+                Error::new(Kind::Conflict, "the thread is in the middle of another turn")
+                    .reason("thread_busy")
+                    .hint("Wait until that call has ended.")
+            }
             _ => Error::internal("the home of the thread cannot be opened").source(error),
         })?;
         Ok(Home { place, is_kept: true, _lock: lock })
@@ -71,24 +78,30 @@ impl Home {
             clear(&home)?;
             users.files().try_for_each(|(name, bytes)| write(&home.join(name), bytes))
         };
-        furnish().map_err(|error| Error::internal("the home of Codex cannot be made ready").source(error))
+        furnish().map_err(|error| {
+            Error::internal("the home of Codex cannot be made ready").source(error)
+        })
     }
 
     /// Makes it that thread's, with what is remembered of it. A run can give itself any name, so it never gets one that is
     /// taken, by whomever.
     pub fn keep_as(&mut self, config: &Config, thread: &str, record: &[u8]) -> Result<()> {
-        let fails = |error: io::Error| Error::internal("a thread of Codex cannot be remembered").source(error);
+        let fails = |error: io::Error| {
+            Error::internal("a thread of Codex cannot be remembered").source(error)
+        };
         replace(&self.place.join(super::thread::RECORD), record).map_err(fails)?;
         if self.is_kept {
             return Ok(());
         }
         let of_all = std::fs::read_dir(config.root.join("codex")).map_err(fails)?.flatten();
-        let is_taken =
-            of_all.map(|principal| principal.path().join("threads").join(thread)).any(|place| place.exists());
+        let is_taken = of_all
+            .map(|principal| principal.path().join("threads").join(thread))
+            .any(|place| place.exists());
         let all = self.place.parent().unwrap_or(&self.place).to_owned();
         let place = all.join(thread);
         if is_taken || std::fs::rename(&self.place, &place).is_err() {
-            return Err(Error::internal("Codex named a thread that there is already").reason("codex_failed"));
+            return Err(Error::internal("Codex named a thread that there is already")
+                .reason("codex_failed"));
         }
         (self.place, self.is_kept) = (place, true);
         if let Err(error) = forget_oldest(&all) {
@@ -111,7 +124,12 @@ impl Drop for Home {
 }
 
 fn lock(place: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(place.join(LOCK))?;
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(place.join(LOCK))?;
     file.try_lock()?;
     Ok(file)
 }
@@ -148,7 +166,8 @@ fn forget_oldest(threads: &Path) -> io::Result<()> {
         .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
         .collect();
     all.sort();
-    let is_new = |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(NEW));
+    let is_new =
+        |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(NEW));
     let is_old = |then: &SystemTime| then.elapsed().is_ok_and(|age| age > LEFT_OVER);
     let excess = all.len().saturating_sub(KEPT);
     let (oldest, others) = all.split_at(excess);
@@ -174,7 +193,9 @@ mod tests {
         for at in 0..=KEPT {
             std::fs::create_dir(all.join(format!("old-{at}"))).unwrap();
         }
-        let age = |name: &str, then: SystemTime| File::open(all.join(name)).unwrap().set_modified(then).unwrap();
+        let age = |name: &str, then: SystemTime| {
+            File::open(all.join(name)).unwrap().set_modified(then).unwrap()
+        };
         age("old-7", SystemTime::UNIX_EPOCH);
         let busy = lock(&all.join("old-9")).unwrap();
         age("old-9", SystemTime::UNIX_EPOCH);
@@ -201,7 +222,8 @@ mod tests {
         }
         std::os::unix::fs::symlink(kept.parent().unwrap(), home.join("rules")).unwrap();
         clear(&home).unwrap();
-        let left: Vec<_> = std::fs::read_dir(&home).unwrap().map(|it| it.unwrap().file_name()).collect();
+        let left: Vec<_> =
+            std::fs::read_dir(&home).unwrap().map(|it| it.unwrap().file_name()).collect();
         assert_eq!(left, ["sessions"]);
         assert!(home.join("sessions/2026/a.jsonl").exists() && kept.exists());
         // A link in its place is none of ours.

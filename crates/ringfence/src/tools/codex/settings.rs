@@ -112,7 +112,8 @@ impl Settings {
     /// What Codex shall hold its commands to: the caller's word, or what the user has configured, or the least. It is
     /// settled here, since the fence depends on it.
     pub fn mode(&self, users: &Users) -> SandboxMode {
-        let given = || self.config.as_ref()?.get(SANDBOX_MODE)?.as_str().and_then(SandboxMode::named);
+        let given =
+            || self.config.as_ref()?.get(SANDBOX_MODE)?.as_str().and_then(SandboxMode::named);
         self.sandbox.or_else(given).or_else(|| users.mode()).unwrap_or(SandboxMode::ReadOnly)
     }
 
@@ -155,11 +156,16 @@ impl Settings {
 
 /// Every directory that Codex could take for the project, marked as nobody's.
 fn untrusted(cwd: &Path) -> Value {
-    let mut places: Vec<String> = cwd.ancestors().map(|place| place.display().to_string()).collect();
+    let mut places: Vec<String> =
+        cwd.ancestors().map(|place| place.display().to_string()).collect();
     places.extend(cwd.ancestors().filter_map(main_tree));
     places.sort();
     places.dedup();
-    places.into_iter().map(|place| (place, json!({"trust_level": "untrusted"}))).collect::<Map<_, _>>().into()
+    places
+        .into_iter()
+        .map(|place| (place, json!({"trust_level": "untrusted"})))
+        .collect::<Map<_, _>>()
+        .into()
 }
 
 /// Where the repository of a worktree is, by which Codex knows it.
@@ -180,10 +186,12 @@ fn main_tree(place: &Path) -> Option<String> {
 /// Refuses a setting that is not for a call to give, however deep it is put.
 pub fn check_allowed(argument: &str, key: &str, value: &Value) -> Result<()> {
     match value {
-        Value::Object(map) if !map.is_empty() || key.is_empty() => map.iter().try_for_each(|(name, value)| {
-            let key = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
-            check_allowed(argument, &key, value)
-        }),
+        Value::Object(map) if !map.is_empty() || key.is_empty() => {
+            map.iter().try_for_each(|(name, value)| {
+                let key = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
+                check_allowed(argument, &key, value)
+            })
+        }
         _ if ALLOWED.contains(&key) => Ok(()),
         _ => {
             let shown: String = key.chars().take(100).collect();
@@ -216,9 +224,12 @@ fn check_key(key: &str) -> Result<()> {
 
 fn check_words(words: &[String]) -> Result<()> {
     if words.iter().any(|word| word.contains('\0')) {
-        return Err(Error::invalid_arguments("an argument cannot hold a NUL").hint("Leave the character out."));
+        return Err(Error::invalid_arguments("an argument cannot hold a NUL")
+            .hint("Leave the character out."));
     }
-    if words.iter().any(|word| word.len() > WORD) || words.iter().map(String::len).sum::<usize>() > WORDS {
+    if words.iter().any(|word| word.len() > WORD)
+        || words.iter().map(String::len).sum::<usize>() > WORDS
+    {
         return Err(Error::new(Kind::TooLarge, "the settings do not fit on a command line")
             .hint("Instructions and each value of `config` may be 120 KiB long; put longer text into the prompt."));
     }
@@ -230,10 +241,14 @@ fn toml(value: &Value) -> String {
     match value {
         Value::Null => quoted(""),
         Value::Bool(_) => value.to_string(),
-        Value::Number(number) if number.is_u64() && number.as_i64().is_none() => quoted(&number.to_string()),
+        Value::Number(number) if number.is_u64() && number.as_i64().is_none() => {
+            quoted(&number.to_string())
+        }
         Value::Number(number) => number.to_string(),
         Value::String(text) => quoted(text),
-        Value::Array(items) => format!("[{}]", items.iter().map(toml).collect::<Vec<_>>().join(", ")),
+        Value::Array(items) => {
+            format!("[{}]", items.iter().map(toml).collect::<Vec<_>>().join(", "))
+        }
         Value::Object(map) => {
             let pairs = map.iter().map(|(key, value)| format!("{} = {}", quoted(key), toml(value)));
             format!("{{{}}}", pairs.collect::<Vec<_>>().join(", "))
@@ -254,8 +269,7 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    const NOBODY: &str =
-        r#"--config=projects={"/" = {"trust_level" = "untrusted"}, "/w" = {"trust_level" = "untrusted"}}"#;
+    const NOBODY: &str = r#"--config=projects={"/" = {"trust_level" = "untrusted"}, "/w" = {"trust_level" = "untrusted"}}"#;
 
     fn words(value: Value) -> Vec<String> {
         let settings = settings(value);
@@ -284,7 +298,10 @@ mod tests {
                 NOBODY,
             ]
         );
-        assert_eq!(words(json!({})), ["--sandbox=read-only", "--config=approval_policy=\"never\"", NOBODY]);
+        assert_eq!(
+            words(json!({})),
+            ["--sandbox=read-only", "--config=approval_policy=\"never\"", NOBODY]
+        );
     }
 
     #[test]
@@ -302,23 +319,30 @@ mod tests {
     fn values_are_toml_whatever_they_hold() {
         let value = json!({"a b": [1, -2.5, null, "x\ny", {"c": true}], "n": 18_446_744_073_709_551_615_u64});
         let text = toml(&value);
-        assert_eq!(text, r#"{"a b" = [1, -2.5, "", "x\ny", {"c" = true}], "n" = "18446744073709551615"}"#);
+        assert_eq!(
+            text,
+            r#"{"a b" = [1, -2.5, "", "x\ny", {"c" = true}], "n" = "18446744073709551615"}"#
+        );
         let read: toml::Table =
-            toml::from_str(&format!("x = {text}\ny = {}", quoted("\u{0}\u{7f}\u{85}ü\"\\"))).unwrap();
+            toml::from_str(&format!("x = {text}\ny = {}", quoted("\u{0}\u{7f}\u{85}ü\"\\")))
+                .unwrap();
         assert_eq!(read["x"]["a b"][3].as_str(), Some("x\ny"));
         assert_eq!(read["y"].as_str(), Some("\u{0}\u{7f}\u{85}ü\"\\"));
     }
 
     #[test]
     fn what_cannot_be_said_is_refused() {
-        let refused = |value: Value| settings(value).words(SandboxMode::ReadOnly, Path::new("/w")).unwrap_err().kind();
+        let refused = |value: Value| {
+            settings(value).words(SandboxMode::ReadOnly, Path::new("/w")).unwrap_err().kind()
+        };
         assert_eq!(refused(json!({"profile": "../evil"})), Kind::InvalidArguments);
         assert_eq!(refused(json!({"profile": ""})), Kind::InvalidArguments);
         assert_eq!(refused(json!({"config": {"a=b": 1}})), Kind::InvalidArguments);
         assert_eq!(refused(json!({"config": {"": 1}})), Kind::InvalidArguments);
         assert_eq!(refused(json!({"model": "a\u{0}b"})), Kind::InvalidArguments);
         assert_eq!(refused(json!({"base-instructions": "x".repeat(WORD)})), Kind::TooLarge);
-        let many = ["model", "personality", "instructions", "service_tier", "web_search", "review_model"];
+        let many =
+            ["model", "personality", "instructions", "service_tier", "web_search", "review_model"];
         let many: Map<String, Value> =
             many.iter().map(|key| ((*key).to_owned(), json!("x".repeat(100 << 10)))).collect();
         assert_eq!(refused(json!({"config": many})), Kind::TooLarge);
@@ -331,10 +355,18 @@ mod tests {
         let home = scratch.dir("codex");
         let mode = |value: Value| settings(value).mode(&Users::read(Some(&home), None).unwrap());
         assert_eq!(mode(json!({})), SandboxMode::ReadOnly);
-        std::fs::write(home.join("config.toml"), "model = \"x\"\nsandbox_mode = \"danger-full-access\"\n").unwrap();
+        std::fs::write(
+            home.join("config.toml"),
+            "model = \"x\"\nsandbox_mode = \"danger-full-access\"\n",
+        )
+        .unwrap();
         assert_eq!(mode(json!({})), SandboxMode::DangerFullAccess);
-        assert_eq!(mode(json!({"config": {"sandbox_mode": "workspace-write"}})), SandboxMode::WorkspaceWrite);
-        let both = json!({"sandbox": "read-only", "config": {"sandbox_mode": "danger-full-access"}});
+        assert_eq!(
+            mode(json!({"config": {"sandbox_mode": "workspace-write"}})),
+            SandboxMode::WorkspaceWrite
+        );
+        let both =
+            json!({"sandbox": "read-only", "config": {"sandbox_mode": "danger-full-access"}});
         assert_eq!(mode(both.clone()), SandboxMode::ReadOnly);
         let words = settings(both).words(SandboxMode::ReadOnly, Path::new("/w")).unwrap();
         assert!(!words.iter().any(|word| word.contains("danger")), "{words:?}");
@@ -363,12 +395,15 @@ mod tests {
             json!({"shell_environment_policy": {}}),
         ] {
             for mode in [SandboxMode::WorkspaceWrite, SandboxMode::DangerFullAccess] {
-                let error = settings(json!({"config": config})).words(mode, Path::new("/w")).unwrap_err();
+                let error =
+                    settings(json!({"config": config})).words(mode, Path::new("/w")).unwrap_err();
                 let told = (error.kind(), error.reason_name());
                 assert_eq!(told, (Kind::PermissionDenied, Some("codex_config")), "{config}");
             }
         }
-        words(json!({"config": {"tools": {"web_search": {"context_size": "low"}}, "model_verbosity": "low"}}));
+        words(
+            json!({"config": {"tools": {"web_search": {"context_size": "low"}}, "model_verbosity": "low"}}),
+        );
     }
 
     #[test]

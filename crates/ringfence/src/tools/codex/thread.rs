@@ -38,7 +38,8 @@ impl Thread {
         }
         let record = threads(config, session).join(id).join(RECORD);
         let text = std::fs::read(record).map_err(|error| unknown().source(error))?;
-        let thread: Thread = serde_json::from_slice(&text).map_err(|error| unknown().source(error))?;
+        let thread: Thread =
+            serde_json::from_slice(&text).map_err(|error| unknown().source(error))?;
         match thread.workspace == session.workspace.path() {
             true => Ok(thread),
             false => Err(Error::new(Kind::Conflict, "the thread was begun in another workspace")
@@ -49,6 +50,7 @@ impl Thread {
 
     /// What is written of it.
     pub fn record(&self) -> Result<Vec<u8>> {
-        serde_json::to_vec(self).map_err(|error| Error::internal("a thread cannot be written down").source(error))
+        serde_json::to_vec(self)
+            .map_err(|error| Error::internal("a thread cannot be written down").source(error))
     }
 }

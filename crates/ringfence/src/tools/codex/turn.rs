@@ -27,7 +27,8 @@ use crate::tools::{Plan, PrepareCx, RunCx};
 
 /// The notification that the removed server sent for each event.
 const EVENT: &str = "codex/event";
-const INSTALL: &str = "Install Codex (`npm install -g @openai/codex`) where the server's PATH finds it.";
+const INSTALL: &str =
+    "Install Codex (`npm install -g @openai/codex`) where the server's PATH finds it.";
 /// Characters of what Codex said on standard error, where it said nothing else.
 const SAID: usize = 1000;
 
@@ -56,11 +57,16 @@ impl Held {
         match config.sandbox.profile {
             Profile::None => Ok(Held { mode, nested: false, read_only: false }),
             // Without a sandbox of its own there is nothing to nest, and the fence is as tight as any command's.
-            Profile::Default => Ok(Held { mode, nested: !is_bare, read_only: mode == SandboxMode::ReadOnly }),
-            Profile::Contained | Profile::Seatbelt if is_bare => Ok(Held { mode, nested: false, read_only: false }),
+            Profile::Default => {
+                Ok(Held { mode, nested: !is_bare, read_only: mode == SandboxMode::ReadOnly })
+            }
+            Profile::Contained | Profile::Seatbelt if is_bare => {
+                Ok(Held { mode, nested: false, read_only: false })
+            }
             // Ours could keep the workspace, but its commands would have the network that Codex has.
             Profile::Contained | Profile::Seatbelt => {
-                let message = "Codex's own sandbox needs namespaces, which this profile does without";
+                let message =
+                    "Codex's own sandbox needs namespaces, which this profile does without";
                 Err(Error::permission_denied("sandbox", message).hint(
                     "Give `sandbox: danger-full-access` to do without it: its commands then have the network and CODEX_HOME. Or have the operator use the profile `default`.",
                 ))
@@ -71,13 +77,16 @@ impl Held {
 
 /// Where Codex is, or how to get it. Nothing inside the workspace is taken: whatever lies there is the agent's.
 pub fn find(config: &Config, workspace: Option<&Path>) -> Result<PathBuf> {
-    let shut = || workspace.into_iter().chain(config.workspace.as_deref()).chain([config.root.as_path()]);
+    let shut =
+        || workspace.into_iter().chain(config.workspace.as_deref()).chain([config.root.as_path()]);
     let is_ours = |file: &Path| {
         let real = file.canonicalize().unwrap_or_else(|_| file.to_owned());
         !shut().any(|place| file.starts_with(place) || real.starts_with(place))
     };
     on_path("codex", &search_path(), is_ours).ok_or_else(|| {
-        Error::new(Kind::Unavailable, "there is no Codex on this host").reason("runtime_missing").hint(INSTALL)
+        Error::new(Kind::Unavailable, "there is no Codex on this host")
+            .reason("runtime_missing")
+            .hint(INSTALL)
     })
 }
 
@@ -128,7 +137,9 @@ pub fn prepare(turn: &Turn, cx: &PrepareCx<'_>) -> Result<Plan> {
 /// on standard streams alone, by whoever had started it; over the network anybody with access calls. Without a sandbox
 /// of ours a human decides as for every command.
 fn starts_unasked(cx: &PrepareCx<'_>) -> bool {
-    !cx.config.surface.enabled && cx.session.transport == "stdio" && cx.config.sandbox.profile != Profile::None
+    !cx.config.surface.enabled
+        && cx.session.transport == "stdio"
+        && cx.config.sandbox.profile != Profile::None
 }
 
 /// The first line of the question, which is enough to decide in a hurry.
@@ -157,8 +168,13 @@ impl Turn {
 
     /// For a question. Settings are not among these words: they may hold credentials, and the arguments show them by name.
     fn command_line(&self, held: &Held) -> String {
-        let thread = self.thread.iter().map(|thread| format!(" resume {thread}")).collect::<String>();
-        format!("codex exec --sandbox={}{thread}, with this prompt:\n{}", held.mode.name(), self.prompt)
+        let thread =
+            self.thread.iter().map(|thread| format!(" resume {thread}")).collect::<String>();
+        format!(
+            "codex exec --sandbox={}{thread}, with this prompt:\n{}",
+            held.mode.name(),
+            self.prompt
+        )
     }
 
     fn environment(&self, home: Option<&Path>) -> Result<Vec<(String, String)>> {
@@ -205,7 +221,9 @@ impl Turn {
             cell: Cell::for_codex(&cx.session, &cx.config, launcher, run)?,
             rights,
             stays_in: true,
-            reads: Some(Box::new(move |bytes| hearing.lock().unwrap_or_else(PoisonError::into_inner).take(bytes))),
+            reads: Some(Box::new(move |bytes| {
+                hearing.lock().unwrap_or_else(PoisonError::into_inner).take(bytes)
+            })),
         };
         let command = Command {
             program: program.display().to_string(),
@@ -223,14 +241,26 @@ impl Turn {
         let watched = async {
             let seen = started.watch(cx, None, Box::pin(pending())).await;
             // Nobody tells any more.
-            (seen, std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner)).silent())
+            (
+                seen,
+                std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner))
+                    .silent(),
+            )
         };
         let ((seen, events), ()) = tokio::join!(watched, pass_on(cx, told));
-        let Seen::Over(outcome) = seen? else { return Err(Error::internal("Codex was left before its end")) };
+        let Seen::Over(outcome) = seen? else {
+            return Err(Error::internal("Codex was left before its end"));
+        };
         let moved = guarded.map(|guarded| guarded.moved()).unwrap_or_default();
-        let named = events.thread.as_ref().filter(|named| self.thread.as_ref().is_none_or(|own| own == *named));
+        let named = events
+            .thread
+            .as_ref()
+            .filter(|named| self.thread.as_ref().is_none_or(|own| own == *named));
         let kept = named.map_or(Ok(()), |named| {
-            let thread = Thread { workspace: cx.session.workspace.path().to_owned(), settings: self.settings.clone() };
+            let thread = Thread {
+                workspace: cx.session.workspace.path().to_owned(),
+                settings: self.settings.clone(),
+            };
             home.keep_as(&cx.config, named, &thread.record()?)
         });
         self.output(cx, limit, (events, kept.err()), outcome, &moved)
@@ -257,30 +287,40 @@ impl Turn {
     ) -> Result<Output> {
         let ended = &outcome.ended;
         let thread = events.thread.clone().or_else(|| self.thread.clone());
-        let is_other = self.thread.is_some() && events.thread.is_some() && events.thread != self.thread;
-        let failed =
-            match ended.stop {
-                Some(Stop::Deadline) => {
-                    let limit = limit.as_millis();
-                    Some(Error::new(Kind::DeadlineExceeded, format!("Codex was not done within {limit} ms")).hint(
+        let is_other =
+            self.thread.is_some() && events.thread.is_some() && events.thread != self.thread;
+        let failed = match ended.stop {
+            Some(Stop::Deadline) => {
+                let limit = limit.as_millis();
+                Some(Error::new(Kind::DeadlineExceeded, format!("Codex was not done within {limit} ms")).hint(
                         "What it has done so far stands; go on with `codex-reply`, or raise `[limits] timeout_ms`.",
                     ))
-                }
-                Some(Stop::Cancelled(_)) => Some(Error::new(Kind::Cancelled, "Codex was stopped before its end")),
-                None if unkept.is_some() => unkept,
-                None if is_other => Some(Error::internal("Codex went on with another thread").reason("codex_failed")),
-                None if ended.exit_code == Some(0) && events.is_completed => None,
-                None => Some(failure(&events, &outcome)),
-            };
+            }
+            Some(Stop::Cancelled(_)) => {
+                Some(Error::new(Kind::Cancelled, "Codex was stopped before its end"))
+            }
+            None if unkept.is_some() => unkept,
+            None if is_other => {
+                Some(Error::internal("Codex went on with another thread").reason("codex_failed"))
+            }
+            None if ended.exit_code == Some(0) && events.is_completed => None,
+            None => Some(failure(&events, &outcome)),
+        };
         let mut facts = command::facts(ended);
-        facts.denials.extend(moved.iter().map(|path| json!({"kind": "protected", "name": path, "count": 1})));
-        let Some(thread) = thread.filter(|_| failed.as_ref().is_none_or(|error| error.kind() != Kind::NotFound)) else {
+        facts.denials.extend(
+            moved.iter().map(|path| json!({"kind": "protected", "name": path, "count": 1})),
+        );
+        let Some(thread) =
+            thread.filter(|_| failed.as_ref().is_none_or(|error| error.kind() != Kind::NotFound))
+        else {
             return Err(failed.unwrap_or_else(|| failure(&events, &outcome)));
         };
         let partial = || known::redact(&outcome.stdout.text);
         let mut content = match &failed {
             None => events.answer.clone().unwrap_or_default(),
-            Some(error) if ended.stop.is_some() => format!("{}\n{}", error.message(), partial()).trim_end().to_owned(),
+            Some(error) if ended.stop.is_some() => {
+                format!("{}\n{}", error.message(), partial()).trim_end().to_owned()
+            }
             Some(error) => error.message().to_owned(),
         };
         let warning = guarded::warning(moved);
@@ -288,8 +328,10 @@ impl Turn {
             tracing::error!(trace_id = %cx.trace_id, "{warning}");
             content = format!("{content}\n\n[ringfence: {warning}]").trim_start().to_owned();
         }
-        let mut reply =
-            Map::from_iter([("threadId".to_owned(), json!(thread)), ("content".to_owned(), json!(content))]);
+        let mut reply = Map::from_iter([
+            ("threadId".to_owned(), json!(thread)),
+            ("content".to_owned(), json!(content)),
+        ]);
         if let Some(error) = failed.as_ref().filter(|_| cx.config.surface.enabled) {
             reply.insert("error".to_owned(), error.body(&cx.trace_id));
         }
@@ -299,7 +341,11 @@ impl Turn {
         if let Some(warning) = warning.filter(|_| cx.config.surface.enabled) {
             reply.insert("warnings".to_owned(), json!([warning]));
         }
-        Ok(Output { is_error: failed.is_some(), facts, ..Output::of(content, Value::Object(reply)) })
+        Ok(Output {
+            is_error: failed.is_some(),
+            facts,
+            ..Output::of(content, Value::Object(reply))
+        })
     }
 }
 
@@ -344,7 +390,7 @@ fn failure(events: &Events, outcome: &Outcome) -> Error {
         (None, Some(code)) => format!("Codex ended with exit code {code} and said nothing"),
         (None, None) => "Codex was killed".to_owned(),
     };
-    Error::internal(message)
-        .reason("codex_failed")
-        .hint("This is what Codex itself said; its configuration and credentials come from CODEX_HOME.")
+    Error::internal(message).reason("codex_failed").hint(
+        "This is what Codex itself said; its configuration and credentials come from CODEX_HOME.",
+    )
 }

@@ -19,7 +19,8 @@ const FILE: u64 = 1 << 20;
 const CONFIG: &str = "config.toml";
 const AUTH: &str = "auth.json";
 /// Taken over as they are.
-const PLAIN: &[&str] = &["AGENTS.md", "AGENTS.override.md", "managed_config.toml", "requirements.toml"];
+const PLAIN: &[&str] =
+    &["AGENTS.md", "AGENTS.override.md", "managed_config.toml", "requirements.toml"];
 /// Members of `auth.json` that say how it is used, and no secret.
 const ABOUT: &[&str] = &["auth_mode", "last_refresh"];
 
@@ -40,7 +41,8 @@ impl Users {
             users.config = table(CONFIG, &bytes)?;
             // Whom the user trusts is about the user's own work, and names are easily worn by others.
             users.config.remove("projects");
-            let text = toml::to_string(&users.config).map_err(|error| unreadable(CONFIG).source(error))?;
+            let text =
+                toml::to_string(&users.config).map_err(|error| unreadable(CONFIG).source(error))?;
             users.files.push((CONFIG.to_owned(), text.into_bytes()));
         }
         if let Some(profile) = profile {
@@ -52,7 +54,8 @@ impl Users {
                     .with("argument", "profile")
             })?;
             users.profile = table(&name, &bytes)?;
-            let settings = serde_json::to_value(&users.profile).map_err(|error| unreadable(&name).source(error))?;
+            let settings = serde_json::to_value(&users.profile)
+                .map_err(|error| unreadable(&name).source(error))?;
             check_allowed("profile", "", &settings)?;
             users.files.push((name, bytes));
         }
@@ -76,7 +79,8 @@ impl Users {
 
     /// Of everything but the credentials, which are renewed now and then.
     pub fn digest(&self) -> String {
-        let texts = self.files.iter().map(|(name, bytes)| json!([name, String::from_utf8_lossy(bytes)]));
+        let texts =
+            self.files.iter().map(|(name, bytes)| json!([name, String::from_utf8_lossy(bytes)]));
         digest(&texts.collect())
     }
 
@@ -105,7 +109,8 @@ fn gather(value: &Value, secrets: &mut Vec<(String, Secret)>) {
 /// A file of the user's, which may be a link to wherever the user keeps it.
 fn file(home: &Path, name: &str) -> Result<Option<Vec<u8>>> {
     // Whatever is not a file is not waited for.
-    let opened = open(home.join(name), OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+    let opened =
+        open(home.join(name), OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
     let opened = match opened {
         Ok(opened) => File::from(opened),
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Ok(None),
@@ -115,7 +120,10 @@ fn file(home: &Path, name: &str) -> Result<Option<Vec<u8>>> {
         return Err(unreadable(name));
     }
     let mut bytes = Vec::new();
-    opened.take(FILE + 1).read_to_end(&mut bytes).map_err(|error| unreadable(name).source(error))?;
+    opened
+        .take(FILE + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| unreadable(name).source(error))?;
     match bytes.len() as u64 > FILE {
         true => Err(unreadable(name).source("it is longer than 1 MiB")),
         false => Ok(Some(bytes)),
@@ -125,7 +133,8 @@ fn file(home: &Path, name: &str) -> Result<Option<Vec<u8>>> {
 fn table(name: &str, bytes: &[u8]) -> Result<toml::Table> {
     let text = std::str::from_utf8(bytes).map_err(|error| unreadable(name).source(error))?;
     // What is in it is not repeated: it may be a key.
-    toml::from_str(text).map_err(|error: toml::de::Error| unreadable(name).source(error.message().to_owned()))
+    toml::from_str(text)
+        .map_err(|error: toml::de::Error| unreadable(name).source(error.message().to_owned()))
 }
 
 fn unreadable(name: &str) -> Error {
@@ -174,11 +183,16 @@ mod tests {
         let home = scratch.dir("codex");
         let read = || Users::read(Some(&home), Some("work"));
         assert_eq!(read().err().unwrap().kind(), Kind::InvalidArguments);
-        scratch.file("codex/work.config.toml", "model = \"x\"\nsandbox_mode = \"danger-full-access\"\n");
+        scratch.file(
+            "codex/work.config.toml",
+            "model = \"x\"\nsandbox_mode = \"danger-full-access\"\n",
+        );
         let users = read().unwrap();
         assert_eq!(users.mode(), Some(SandboxMode::DangerFullAccess));
         assert_eq!(users.files().next().unwrap().0, "work.config.toml");
-        for text in ["[mcp_servers.x]\ncommand = \"sh\"\n", "model_provider = \"x\"\n", "[mcp_servers"] {
+        for text in
+            ["[mcp_servers.x]\ncommand = \"sh\"\n", "model_provider = \"x\"\n", "[mcp_servers"]
+        {
             scratch.file("codex/work.config.toml", text);
             assert!(read().is_err(), "{text}");
         }

@@ -20,7 +20,9 @@ pub fn deepest(schema: &Map<String, Value>) -> usize {
     }
     match branches(&root) {
         0 | 1 => DEEPEST,
-        many => (WAYS.ln() / f64::from(u32::try_from(many).unwrap_or(u32::MAX)).ln()).max(1.0) as usize,
+        many => {
+            (WAYS.ln() / f64::from(u32::try_from(many).unwrap_or(u32::MAX)).ln()).max(1.0) as usize
+        }
     }
 }
 
@@ -54,7 +56,9 @@ fn refers_to_itself<'a>(root: &'a Value, schema: &'a Value, on_the_way: &mut Vec
             match (key.as_str(), value.as_str()) {
                 ("$dynamicRef" | "$recursiveRef", Some(_)) => return true,
                 ("$ref", Some(target)) => {
-                    let Some(found) = target.strip_prefix('#').and_then(|pointer| root.pointer(pointer)) else {
+                    let Some(found) =
+                        target.strip_prefix('#').and_then(|pointer| root.pointer(pointer))
+                    else {
                         return true;
                     };
                     if target == "#" || on_the_way.contains(&target) {
@@ -93,8 +97,18 @@ fn branches(schema: &Value) -> usize {
                 Some(_) => 1,
                 None => 0,
             };
-            let in_place: BTreeSet<&str> =
-                ["anyOf", "oneOf", "allOf", "if", "then", "else", "not", "dependentSchemas", "$ref"].into();
+            let in_place: BTreeSet<&str> = [
+                "anyOf",
+                "oneOf",
+                "allOf",
+                "if",
+                "then",
+                "else",
+                "not",
+                "dependentSchemas",
+                "$ref",
+            ]
+            .into();
             in_place.into_iter().map(count).sum::<usize>()
                 + usize::from(map.contains_key("properties"))
                 + map.get("patternProperties").and_then(Value::as_object).map_or(0, Map::len)
@@ -117,11 +131,9 @@ mod tests {
     #[test]
     fn only_a_schema_that_refers_to_itself_in_several_ways_is_bounded() {
         assert_eq!(of(json!({"type": "object"})), DEEPEST);
-        let tree =
-            json!({"$ref": "#/$defs/n", "$defs": {"n": {"properties": {"kids": {"items": {"$ref": "#/$defs/n"}}}}}});
+        let tree = json!({"$ref": "#/$defs/n", "$defs": {"n": {"properties": {"kids": {"items": {"$ref": "#/$defs/n"}}}}}});
         assert_eq!(of(tree), DEEPEST);
-        let plain =
-            json!({"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {"type": "string"}}});
+        let plain = json!({"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {"type": "string"}}});
         assert_eq!(of(plain), DEEPEST);
         let twice = json!({"$defs": {"n": {"anyOf": [
             {"properties": {"all": {"items": {"$ref": "#/$defs/n"}}}, "required": ["name"]},

@@ -34,7 +34,8 @@ impl Filter {
         let list = entry.input_schema.get("required").and_then(Value::as_array);
         let required: Vec<&str> = list.into_iter().flatten().filter_map(Value::as_str).collect();
         let properties = entry.input_schema.get("properties").and_then(Value::as_object);
-        let must = |name: &str, schema: &Value| schema["format"] == "path" && required.contains(&name);
+        let must =
+            |name: &str, schema: &Value| schema["format"] == "path" && required.contains(&name);
         let only = properties.into_iter().flatten().filter(|(name, schema)| must(name, schema));
         let schema = Value::Object(entry.input_schema.clone());
         Filter {
@@ -49,12 +50,20 @@ impl Filter {
     /// What can never be called is not shown.
     pub fn shows(&self, workspace: &Path) -> bool {
         let cwd = lexical::normalize(workspace, &self.cwd);
-        let possible = |only: &Vec<String>| only.iter().any(|path| self.takes(workspace, &cwd, path));
-        cwd.starts_with(workspace) && among(workspace, &self.places, &cwd) && self.only.iter().all(possible)
+        let possible =
+            |only: &Vec<String>| only.iter().any(|path| self.takes(workspace, &cwd, path));
+        cwd.starts_with(workspace)
+            && among(workspace, &self.places, &cwd)
+            && self.only.iter().all(possible)
     }
 
     /// Whether this call may be made: `cwd` is where it would really start.
-    pub fn check(&self, workspace: &Path, cwd: &Path, arguments: &Map<String, Value>) -> Result<()> {
+    pub fn check(
+        &self,
+        workspace: &Path,
+        cwd: &Path,
+        arguments: &Map<String, Value>,
+    ) -> Result<()> {
         if !among(workspace, &self.places, cwd) {
             return Err(Error::permission_denied(
                 "surface_cwd",
@@ -62,16 +71,24 @@ impl Filter {
             )
             .hint("Start it in another directory of the workspace."));
         }
-        let Some(schema) = self.schema.as_ref().filter(|_| !self.arguments.is_empty()) else { return Ok(()) };
+        let Some(schema) = self.schema.as_ref().filter(|_| !self.arguments.is_empty()) else {
+            return Ok(());
+        };
         let arguments = Value::Object(arguments.clone());
         let found = marks::find(schema, &arguments);
         if found.len() > PATHS {
-            return Err(Error::new(Kind::TooLarge, format!("the call names more than {PATHS} paths"))
-                .hint("Name fewer in one call."));
+            return Err(Error::new(
+                Kind::TooLarge,
+                format!("the call names more than {PATHS} paths"),
+            )
+            .hint("Name fewer in one call."));
         }
         for marked in found {
             if !self.takes(workspace, cwd, marked.path) {
-                let message = format!("the operator does not let {} name a path there", quoted(&marked.place));
+                let message = format!(
+                    "the operator does not let {} name a path there",
+                    quoted(&marked.place)
+                );
                 return Err(Error::permission_denied("surface_path", message)
                     .hint("Name a path inside the workspace, where the operator allows it."));
             }

@@ -88,7 +88,11 @@ impl<'v> Walk<'v> {
         }
         for key in ["$ref", "$dynamicRef", "$recursiveRef"] {
             if let Some(wanted) = schema_map.get(key).and_then(Value::as_str) {
-                let targets = self.targets.entry(wanted).or_insert_with(|| resolve(self.root, wanted)).clone();
+                let targets = self
+                    .targets
+                    .entry(wanted)
+                    .or_insert_with(|| resolve(self.root, wanted))
+                    .clone();
                 // What cannot be looked up here could mark anything.
                 if targets.is_empty() {
                     self.mark_all(value, name);
@@ -117,8 +121,12 @@ impl<'v> Walk<'v> {
 
     fn mark_all(&mut self, value: Option<&'v Value>, name: Option<&'v str>) {
         match value {
-            Some(Value::Object(object)) => object.values().for_each(|inner| self.mark_all(Some(inner), None)),
-            Some(Value::Array(items)) => items.iter().for_each(|inner| self.mark_all(Some(inner), None)),
+            Some(Value::Object(object)) => {
+                object.values().for_each(|inner| self.mark_all(Some(inner), None))
+            }
+            Some(Value::Array(items)) => {
+                items.iter().for_each(|inner| self.mark_all(Some(inner), None))
+            }
             _ => {
                 let text = name.or_else(|| value.and_then(Value::as_str));
                 self.found.extend(text.map(|path| Marked { place: self.place.join("/"), path }));
@@ -126,15 +134,23 @@ impl<'v> Walk<'v> {
         }
     }
 
-    fn object(&mut self, schema: &'v Map<String, Value>, value: Option<&'v Value>, object: &'v Map<String, Value>) {
+    fn object(
+        &mut self,
+        schema: &'v Map<String, Value>,
+        value: Option<&'v Value>,
+        object: &'v Map<String, Value>,
+    ) {
         for key in ["dependentSchemas", "dependencies"] {
-            for branch in schema.get(key).and_then(Value::as_object).into_iter().flat_map(Map::values) {
+            for branch in
+                schema.get(key).and_then(Value::as_object).into_iter().flat_map(Map::values)
+            {
                 self.go(branch, value, None);
             }
         }
         let properties = schema.get("properties").and_then(Value::as_object);
         let patterns = Rc::clone(self.patterns.entry(ptr::from_ref(schema)).or_insert_with(|| {
-            let written = schema.get("patternProperties").and_then(Value::as_object).into_iter().flatten();
+            let written =
+                schema.get("patternProperties").and_then(Value::as_object).into_iter().flatten();
             written.map(|(pattern, schema)| (Regex::new(pattern).ok(), schema)).collect()
         }));
         for (name, inner) in object {
@@ -143,8 +159,11 @@ impl<'v> Walk<'v> {
                 self.go(names, None, Some(name));
             }
             let own = properties.and_then(|properties| properties.get(name));
-            let fitting = patterns.iter().filter(|(pattern, _)| pattern.as_ref().is_none_or(|one| one.is_match(name)));
-            let mut described: Vec<&Value> = own.into_iter().chain(fitting.map(|(_, schema)| *schema)).collect();
+            let fitting = patterns
+                .iter()
+                .filter(|(pattern, _)| pattern.as_ref().is_none_or(|one| one.is_match(name)));
+            let mut described: Vec<&Value> =
+                own.into_iter().chain(fitting.map(|(_, schema)| *schema)).collect();
             if described.is_empty() {
                 described.extend(schema.get("additionalProperties"));
             }
@@ -158,11 +177,13 @@ impl<'v> Walk<'v> {
 
     fn array(&mut self, schema: &'v Map<String, Value>, items: &'v [Value]) {
         // An array under `items` is what `prefixItems` was called before.
-        let first = schema.get("prefixItems").or_else(|| schema.get("items")).and_then(Value::as_array);
+        let first =
+            schema.get("prefixItems").or_else(|| schema.get("items")).and_then(Value::as_array);
         let first = first.map(Vec::as_slice).unwrap_or_default();
         let others = ["items", "additionalItems"].iter().filter_map(|key| schema.get(*key));
         let others: Vec<&Value> = others.filter(|schema| schema.is_object()).collect();
-        let any: Vec<&Value> = ["contains", "unevaluatedItems"].iter().filter_map(|key| schema.get(*key)).collect();
+        let any: Vec<&Value> =
+            ["contains", "unevaluatedItems"].iter().filter_map(|key| schema.get(*key)).collect();
         for (at, item) in items.iter().enumerate() {
             self.place.push(at.to_string());
             match first.get(at) {
@@ -193,8 +214,13 @@ fn resolve<'v>(root: &'v Value, wanted: &str) -> Vec<&'v Value> {
             "" => found.push(document),
             _ if fragment.starts_with('/') => found.extend(document.pointer(&decoded(fragment))),
             _ => found.extend(all(document, &|map| {
-                ["$anchor", "$dynamicAnchor"].iter().any(|key| map.get(*key).is_some_and(|name| name == fragment))
-                    || map.get("$id").or_else(|| map.get("id")).is_some_and(|id| *id == format!("#{fragment}").as_str())
+                ["$anchor", "$dynamicAnchor"]
+                    .iter()
+                    .any(|key| map.get(*key).is_some_and(|name| name == fragment))
+                    || map
+                        .get("$id")
+                        .or_else(|| map.get("id"))
+                        .is_some_and(|id| *id == format!("#{fragment}").as_str())
             })),
         }
     }
@@ -226,9 +252,9 @@ fn decoded(fragment: &str) -> String {
     let mut rest = fragment.as_bytes();
     while let [first, more @ ..] = rest {
         let code = match (first, more) {
-            (b'%', [high, low, ..]) => {
-                std::str::from_utf8(&[*high, *low]).ok().and_then(|code| u8::from_str_radix(code, 16).ok())
-            }
+            (b'%', [high, low, ..]) => std::str::from_utf8(&[*high, *low])
+                .ok()
+                .and_then(|code| u8::from_str_radix(code, 16).ok()),
             _ => None,
         };
         bytes.push(code.unwrap_or(*first));

@@ -26,16 +26,20 @@ pub fn find(entry: &Entry, workspace: &Workspace) -> Result<PathBuf> {
         None => variable(&baseline(workspace)?, "PATH"),
     };
     on_path(&entry.command, &path, |file| !is_writable(file, workspace)).ok_or_else(|| {
-        Error::new(Kind::Internal, "the program is not on PATH")
-            .reason("spawn_failed")
-            .source(format!("{}: not found in the directories of PATH that no agent can write to", entry.command))
+        Error::new(Kind::Internal, "the program is not on PATH").reason("spawn_failed").source(
+            format!(
+                "{}: not found in the directories of PATH that no agent can write to",
+                entry.command
+            ),
+        )
     })
 }
 
 /// Why the entry's program cannot be started on this host, as far as one look tells.
 pub fn fault(entry: &Entry, config: &Config) -> Option<ProgramFault> {
     let path = own_path(entry).unwrap_or_else(search_path);
-    let folders: Vec<PathBuf> = std::env::split_paths(&path).filter(|folder| folder.is_absolute()).collect();
+    let folders: Vec<PathBuf> =
+        std::env::split_paths(&path).filter(|folder| folder.is_absolute()).collect();
     config.program_search(entry, &folders).fault(&entry.command)
 }
 
@@ -72,6 +76,14 @@ fn variable(env: &[(String, String)], name: &str) -> String {
 fn is_writable(path: &Path, workspace: &Workspace) -> bool {
     let rights = workspace.rights();
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let places = || [&rights.workspace].into_iter().chain(&rights.home).chain(&rights.writable).map(PathBuf::as_path);
-    places().chain([workspace.path()]).any(|place| path.starts_with(place) || real.starts_with(place))
+    let places = || {
+        [&rights.workspace]
+            .into_iter()
+            .chain(&rights.home)
+            .chain(&rights.writable)
+            .map(PathBuf::as_path)
+    };
+    places()
+        .chain([workspace.path()])
+        .any(|place| path.starts_with(place) || real.starts_with(place))
 }

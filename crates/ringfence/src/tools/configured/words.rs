@@ -28,7 +28,9 @@ impl Word {
         let mut text = String::new();
         for piece in &self.0 {
             match piece {
-                Piece::Text(text_of) | Piece::Argument { text: text_of, .. } => text.push_str(text_of),
+                Piece::Text(text_of) | Piece::Argument { text: text_of, .. } => {
+                    text.push_str(text_of)
+                }
                 Piece::Secret(one) => text.push_str(&reveal(one)?),
             }
         }
@@ -72,7 +74,11 @@ fn plain(value: &Value) -> String {
 
 /// Every word of the command. One that speaks of an argument which was not given is left out; a list that stands alone
 /// becomes a word for each item.
-pub fn expand(templates: &[Template], arguments: &Map<String, Value>, about: &About<'_>) -> Result<Vec<Word>> {
+pub fn expand(
+    templates: &[Template],
+    arguments: &Map<String, Value>,
+    about: &About<'_>,
+) -> Result<Vec<Word>> {
     let mut words = Vec::new();
     // Behind this word nothing is an option any more.
     let mut only_operands = false;
@@ -125,7 +131,8 @@ fn word<'a>(
                 Piece::Argument { shown: about.show(name, value), text }
             }
         };
-        is_empty &= matches!(&piece, Piece::Text(text) | Piece::Argument { text, .. } if text.is_empty());
+        is_empty &=
+            matches!(&piece, Piece::Text(text) | Piece::Argument { text, .. } if text.is_empty());
         pieces.push(piece);
     }
     Ok(Word(pieces))
@@ -184,9 +191,11 @@ mod tests {
     use super::*;
 
     fn run(args: &[&str], arguments: Value) -> Result<Vec<String>> {
-        let templates: Vec<Template> = args.iter().map(|one| Template::with_arguments(one).unwrap()).collect();
+        let templates: Vec<Template> =
+            args.iter().map(|one| Template::with_arguments(one).unwrap()).collect();
         let Value::Object(arguments) = arguments else { unreachable!() };
-        let about = About { lists: BTreeSet::from(["files", "list"].map(str::to_owned)), hidden: None };
+        let about =
+            About { lists: BTreeSet::from(["files", "list"].map(str::to_owned)), hidden: None };
         expand(&templates, &arguments, &about)?
             .iter()
             .map(|word| word.text(|one| Ok(format!("<{}>", one.name()))))
@@ -196,7 +205,10 @@ mod tests {
     #[test]
     fn every_argument_is_one_word_whatever_it_holds() {
         let hostile = "a b; rm -rf / $(id) `id` \"' \n*";
-        assert_eq!(run(&["--path", "{path}"], json!({"path": hostile})).unwrap(), ["--path", hostile]);
+        assert_eq!(
+            run(&["--path", "{path}"], json!({"path": hostile})).unwrap(),
+            ["--path", hostile]
+        );
         assert_eq!(run(&["x={a}{b}{{}}"], json!({"a": 1, "b": true})).unwrap(), ["x=1true{}"]);
         assert_eq!(run(&["{o}"], json!({"o": {"k": [1]}})).unwrap(), ["{\"k\":[1]}"]);
         assert_eq!(run(&["{s}"], json!({"s": ""})).unwrap(), [""]);
@@ -210,7 +222,10 @@ mod tests {
 
     #[test]
     fn a_list_becomes_a_word_for_each_item() {
-        assert_eq!(run(&["{files}", "end"], json!({"files": ["a b", "c", 3]})).unwrap(), ["a b", "c", "3", "end"]);
+        assert_eq!(
+            run(&["{files}", "end"], json!({"files": ["a b", "c", 3]})).unwrap(),
+            ["a b", "c", "3", "end"]
+        );
         assert_eq!(run(&["{files}"], json!({"files": []})).unwrap(), Vec::<String>::new());
         // Only where the schema says that it is one.
         assert_eq!(run(&["{other}"], json!({"other": ["a", "b"]})).unwrap(), ["[\"a\",\"b\"]"]);
@@ -224,7 +239,11 @@ mod tests {
             (vec!["{list}"], json!({"list": ["a", "-rf"]})),
             (vec!["{p}{q}"], json!({"p": "", "q": "--exec"})),
         ] {
-            assert_eq!(run(&args, arguments).unwrap_err().reason_name(), Some("option"), "{args:?}");
+            assert_eq!(
+                run(&args, arguments).unwrap_err().reason_name(),
+                Some("option"),
+                "{args:?}"
+            );
         }
         assert_eq!(run(&["--p={p}"], json!({"p": "-x"})).unwrap(), ["--p=-x"]);
         assert_eq!(run(&["--", "{p}"], json!({"p": "-x"})).unwrap(), ["--", "-x"]);
@@ -242,13 +261,20 @@ mod tests {
         assert_eq!(words[0].shown(), "[secret DB]:[not shown]:x");
         // Inside of what is written as one word as well, and by the names that tell.
         let template = Template::with_arguments("{o} --token={api_token}").unwrap();
-        let Value::Object(arguments) = json!({"o": {"key": "hunter2", "n": 1}, "api_token": "hunter2"}) else {
+        let Value::Object(arguments) =
+            json!({"o": {"key": "hunter2", "n": 1}, "api_token": "hunter2"})
+        else {
             unreachable!()
         };
         let shown = expand(&[template], &arguments, &about).unwrap()[0].shown();
         assert!(!shown.contains("hunter2") && shown.contains("\"n\":1"), "{shown}");
         let long = Template::with_arguments("{q}").unwrap();
-        let Value::Object(arguments) = json!({"q": "x".repeat(WORD_BYTES + 1)}) else { unreachable!() };
-        assert_eq!(expand(&[long], &arguments, &about).err().map(|error| error.kind()), Some(Kind::TooLarge));
+        let Value::Object(arguments) = json!({"q": "x".repeat(WORD_BYTES + 1)}) else {
+            unreachable!()
+        };
+        assert_eq!(
+            expand(&[long], &arguments, &about).err().map(|error| error.kind()),
+            Some(Kind::TooLarge)
+        );
     }
 }

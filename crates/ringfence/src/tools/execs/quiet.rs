@@ -48,9 +48,10 @@ impl Desk for QuietDesk {
         self.record(held.pid, &held.program.path, &held.argv, &held.verdict, ran);
         let answer = match allowed {
             true => Answer::Run,
-            false => {
-                Answer::Refuse(format!("ringfence: {}: a rule asks, and nobody can be asked\n", held.program.path), 1)
-            }
+            false => Answer::Refuse(
+                format!("ringfence: {}: a rule asks, and nobody can be asked\n", held.program.path),
+                1,
+            ),
         };
         Box::pin(std::future::ready(answer))
     }

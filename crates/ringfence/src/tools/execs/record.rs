@@ -19,8 +19,15 @@ use crate::tools::own::Own;
 const COMMAND: usize = 4096;
 
 /// Everything that a record says about a decision, but for who made it and where the command ran.
-pub fn fields(pid: i32, path: &str, argv: &[String], verdict: &Verdict, own: &Own) -> Map<String, Value> {
-    let rule = json!({"file": verdict.origin.file, "line": verdict.origin.line, "prefix": verdict.prefix});
+pub fn fields(
+    pid: i32,
+    path: &str,
+    argv: &[String],
+    verdict: &Verdict,
+    own: &Own,
+) -> Map<String, Value> {
+    let rule =
+        json!({"file": verdict.origin.file, "line": verdict.origin.line, "prefix": verdict.prefix});
     let mut shown = own.words(argv);
     let mut length = 0;
     let fitting = shown.iter().take_while(|word| {
@@ -93,7 +100,8 @@ impl ExecList {
 fn write_down(approvals: &Approvals, own: &Own, seen: Seen) {
     let Seen { pid, path, argv, ran } = seen;
     let ran = ran.unwrap_or_else(|| "inside".to_owned());
-    let fields = json!({"pid": pid, "path": path, "command": own.words(&argv), "by": "nobody", "ran": ran});
+    let fields =
+        json!({"pid": pid, "path": path, "command": own.words(&argv), "by": "nobody", "ran": ran});
     if let Value::Object(fields) = fields
         && let Err(error) = approvals.exec(fields)
     {

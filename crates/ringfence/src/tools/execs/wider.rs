@@ -40,7 +40,8 @@ impl WiderShare {
 }
 
 fn share(log: &File) -> Result<File> {
-    log.try_clone().map_err(|error| Error::internal("the list of execs cannot be shared").source(error))
+    log.try_clone()
+        .map_err(|error| Error::internal("the list of execs cannot be shared").source(error))
 }
 
 /// Which sandbox the processes of a desk are in.
@@ -64,13 +65,15 @@ impl RunDesk {
     pub(super) fn somewhere<'a>(&'a self, cx: &'a RunCx) -> Result<Where<'a>> {
         let (config, launcher) = (&cx.config, &self.launcher);
         match (config.policy.escalate, &config.policy.wider, &self.stands) {
-            (Escalate::Wider, Some(sandbox), Stands::Inside(shared)) => Ok(Where::Wider(Box::new(WiderPlace {
-                session: Arc::clone(&cx.session),
-                config: Arc::clone(config),
-                sandbox: sandbox.clone(),
-                launcher: launcher.clone(),
-                terms: self.wider_terms(shared)?,
-            }))),
+            (Escalate::Wider, Some(sandbox), Stands::Inside(shared)) => {
+                Ok(Where::Wider(Box::new(WiderPlace {
+                    session: Arc::clone(&cx.session),
+                    config: Arc::clone(config),
+                    sandbox: sandbox.clone(),
+                    launcher: launcher.clone(),
+                    terms: self.wider_terms(shared)?,
+                })))
+            }
             _ => Ok(Where::Outside { launcher, config }),
         }
     }

@@ -107,13 +107,17 @@ impl<'w> Picker<'w> {
         target: impl Fn() -> Option<Vec<u8>>,
     ) {
         let is_dir = kind == FileType::Directory;
-        if children.is_none() && !(self.is_wanted(kind) && self.wanted.selection.includes(self.below(&path), is_dir)) {
+        if children.is_none()
+            && !(self.is_wanted(kind) && self.wanted.selection.includes(self.below(&path), is_dir))
+        {
             return;
         }
         let sorted = self.wanted.sort != Sort::Name;
         let known = if sorted || self.wanted.details { stat() } else { None };
         let key = match (self.wanted.sort, &known) {
-            (Sort::Mtime, Some(stat)) => i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec),
+            (Sort::Mtime, Some(stat)) => {
+                i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec)
+            }
             (Sort::Size, Some(stat)) if kind == FileType::RegularFile => i128::from(stat.st_size),
             _ => 0,
         };
@@ -121,7 +125,12 @@ impl<'w> Picker<'w> {
         {
             let mut kept = self.lock();
             kept.total += 1;
-            if self.wanted.after.as_ref().is_some_and(|after| order(&rank.path, after) != Ordering::Greater) {
+            if self
+                .wanted
+                .after
+                .as_ref()
+                .is_some_and(|after| order(&rank.path, after) != Ordering::Greater)
+            {
                 kept.before += 1;
                 return;
             }
@@ -134,7 +143,9 @@ impl<'w> Picker<'w> {
         let item = Item {
             path: text(&rank.path),
             kind: name_of(kind),
-            size: details.filter(|_| kind == FileType::RegularFile).and_then(|stat| u64::try_from(stat.st_size).ok()),
+            size: details
+                .filter(|_| kind == FileType::RegularFile)
+                .and_then(|stat| u64::try_from(stat.st_size).ok()),
             mtime: details.map(|stat| mtime(&stat)),
             target: (kind == FileType::Symlink).then(target).flatten().map(|target| text(&target)),
             children,
@@ -142,7 +153,8 @@ impl<'w> Picker<'w> {
         let mut kept = self.lock();
         kept.bytes += rank.path.len();
         kept.found.push(Found { rank, item });
-        if kept.found.len() > self.wanted.limit.saturating_mul(2) + 64 || kept.bytes > 2 * MAX_KEPT {
+        if kept.found.len() > self.wanted.limit.saturating_mul(2) + 64 || kept.bytes > 2 * MAX_KEPT
+        {
             kept.prune(self.wanted.limit);
         }
     }
@@ -179,10 +191,17 @@ impl<'w> Picker<'w> {
         warn(kept.cut, "directories are too large to be read whole");
         warn(kept.too_long, "paths are too long to be named");
         if kept.total == 0 && kept.ignored > 0 {
-            let more = "names are ignored by git or hidden: try `gitignore: false` or `hidden: true`";
+            let more =
+                "names are ignored by git or hidden: try `gitignore: false` or `hidden: true`";
             warn(kept.ignored, more);
         }
-        Picked { found: kept.found, total: kept.total, before: kept.before, ignored: kept.ignored, warnings }
+        Picked {
+            found: kept.found,
+            total: kept.total,
+            before: kept.before,
+            ignored: kept.ignored,
+            warnings,
+        }
     }
 }
 
@@ -225,7 +244,8 @@ impl Visitor for Picker<'_> {
         for entry in seen.entries {
             path.truncate(above);
             path.extend_from_slice(entry.name.as_bytes());
-            if !self.wanted.selection.excludes(self.below(&path), entry.kind == FileType::Directory) {
+            if !self.wanted.selection.excludes(self.below(&path), entry.kind == FileType::Directory)
+            {
                 entries.push(entry);
             }
         }
@@ -247,7 +267,13 @@ impl Visitor for Picker<'_> {
             if kind == FileType::Directory && deeper {
                 next.descend.push(entry);
             } else {
-                self.pick(path.clone(), kind, None, || directory.stat(name).ok(), || directory.target(name).ok());
+                self.pick(
+                    path.clone(),
+                    kind,
+                    None,
+                    || directory.stat(name).ok(),
+                    || directory.target(name).ok(),
+                );
             }
         }
         next

@@ -44,12 +44,21 @@ fn one_level_is_the_default_and_every_kind_is_named() {
     mknodat(CWD, ws.join("pipe"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
     let reply = listed(&scratch, json!({}));
     let seen: Vec<_> = reply.entries.iter().map(|item| (item.path.as_str(), item.kind)).collect();
-    assert_eq!(seen, [("README.md", "file"), ("link", "symlink"), ("pipe", "fifo"), ("src", "directory")]);
+    assert_eq!(
+        seen,
+        [("README.md", "file"), ("link", "symlink"), ("pipe", "fifo"), ("src", "directory")]
+    );
     assert_eq!(reply.entries[1].target.as_deref(), Some("/etc"));
     assert_eq!((reply.total, reply.ignored, reply.truncated), (4, 3, false));
-    assert_eq!(pick::render(&reply), "README.md\nlink -> /etc\npipe (fifo)\nsrc/\n[4 entries; 3 ignored or hidden]");
+    assert_eq!(
+        pick::render(&reply),
+        "README.md\nlink -> /etc\npipe (fifo)\nsrc/\n[4 entries; 3 ignored or hidden]"
+    );
     let all = listed(&scratch, json!({"gitignore": false, "hidden": true}));
-    assert_eq!(paths(&all), [".gitignore", ".hidden", "README.md", "link", "out.log", "pipe", "src"]);
+    assert_eq!(
+        paths(&all),
+        [".gitignore", ".hidden", "README.md", "link", "out.log", "pipe", "src"]
+    );
 }
 
 #[test]
@@ -58,11 +67,20 @@ fn depth_globs_and_kinds_choose() {
     assert_eq!(paths(&listed(&scratch, json!({"depth": 2}))), ["a", "a/b", "a/f.rs", "g.rs"]);
     let all = ["a", "a/b", "a/b/c", "a/b/c/d.rs", "a/b/e.txt", "a/f.rs", "g.rs"];
     assert_eq!(paths(&listed(&scratch, json!({"depth": 0}))), all);
-    assert_eq!(paths(&listed(&scratch, json!({"glob": ["*.rs"]}))), ["a/b/c/d.rs", "a/f.rs", "g.rs"]);
+    assert_eq!(
+        paths(&listed(&scratch, json!({"glob": ["*.rs"]}))),
+        ["a/b/c/d.rs", "a/f.rs", "g.rs"]
+    );
     assert_eq!(paths(&listed(&scratch, json!({"glob": ["*.rs"], "depth": 1}))), ["g.rs"]);
-    assert_eq!(paths(&listed(&scratch, json!({"glob": ["*.rs"], "exclude": ["b/"]}))), ["a/f.rs", "g.rs"]);
+    assert_eq!(
+        paths(&listed(&scratch, json!({"glob": ["*.rs"], "exclude": ["b/"]}))),
+        ["a/f.rs", "g.rs"]
+    );
     assert_eq!(paths(&listed(&scratch, json!({"path": "a", "glob": ["b/*.txt"]}))), ["a/b/e.txt"]);
-    assert_eq!(paths(&listed(&scratch, json!({"depth": 0, "type": "directory"}))), ["a", "a/b", "a/b/c"]);
+    assert_eq!(
+        paths(&listed(&scratch, json!({"depth": 0, "type": "directory"}))),
+        ["a", "a/b", "a/b/c"]
+    );
     assert_eq!(paths(&listed(&scratch, json!({"path": "a/b", "type": "file"}))), ["a/b/e.txt"]);
     // A glob that names a dot means it.
     assert_eq!(paths(&listed(&scratch, json!({"glob": [".github/**"]}))), [".github/ci.yml"]);
@@ -87,7 +105,8 @@ fn a_large_directory_below_is_one_entry_unless_it_is_asked_for() {
 
 #[test]
 fn pages_give_the_whole_list_once() {
-    let names: Vec<String> = (0..500).map(|number| format!("d{}/file-{number:04}", number % 7)).collect();
+    let names: Vec<String> =
+        (0..500).map(|number| format!("d{}/file-{number:04}", number % 7)).collect();
     let scratch = with(&names.iter().map(String::as_str).collect::<Vec<_>>());
     let (mut seen, mut cursor, mut pages) = (Vec::new(), None::<String>, 0);
     loop {
@@ -122,7 +141,11 @@ fn a_cursor_that_is_not_ours_is_refused() {
         json!({"cursor": cursor, "hidden": true}),
         json!({"cursor": cursor, "sort": "size"}),
     ] {
-        assert_eq!(try_list(&scratch, wrong.clone()).unwrap_err().kind(), Kind::InvalidArguments, "{wrong}");
+        assert_eq!(
+            try_list(&scratch, wrong.clone()).unwrap_err().kind(),
+            Kind::InvalidArguments,
+            "{wrong}"
+        );
     }
 }
 
@@ -177,7 +200,8 @@ fn what_cannot_be_listed_is_explained() {
     assert!(reply.warnings[0].contains("gitignore: false"), "{reply:?}");
     let cancel = Cancel::new();
     cancel.cancel(Cause::Client);
-    let error = list(&Arc::new(scratch.workspace()), &job(json!({})).unwrap(), 10_000, &cancel).unwrap_err();
+    let error = list(&Arc::new(scratch.workspace()), &job(json!({})).unwrap(), 10_000, &cancel)
+        .unwrap_err();
     assert_eq!(error.kind(), Kind::Cancelled);
 }
 
@@ -187,9 +211,14 @@ fn a_list_that_was_halted_has_no_cursor() {
     let job = job(json!({"limit": 1})).unwrap();
     let workspace = Arc::new(scratch.workspace());
     let halt = Halt::new(Cancel::new(), None);
-    assert!(list_until(&workspace, &job, 10_000, &halt, &Cancel::new()).unwrap().next_cursor.is_some());
+    assert!(
+        list_until(&workspace, &job, 10_000, &halt, &Cancel::new()).unwrap().next_cursor.is_some()
+    );
     halt.call();
     let reply = list_until(&workspace, &job, 10_000, &halt, &Cancel::new()).unwrap();
-    assert_eq!((paths(&reply), reply.truncated, reply.next_cursor.is_none()), (vec!["a"], true, true));
+    assert_eq!(
+        (paths(&reply), reply.truncated, reply.next_cursor.is_none()),
+        (vec!["a"], true, true)
+    );
     assert!(reply.warnings[0].contains("list a part"), "{:?}", reply.warnings);
 }

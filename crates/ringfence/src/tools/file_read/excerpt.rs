@@ -36,11 +36,19 @@ pub struct Excerpt {
 }
 
 /// At most `max` bytes of text of the window.
-pub fn take(content: &Content, survey: &Survey, window: Window, max: usize, cancel: &Cancel) -> Result<Excerpt> {
+pub fn take(
+    content: &Content,
+    survey: &Survey,
+    window: Window,
+    max: usize,
+    cancel: &Cancel,
+) -> Result<Excerpt> {
     match window {
         Window::Bytes { from, length } => take_bytes(content, survey, from, length, max),
         Window::Lines { from, limit, numbered, asked } => {
-            let Some((start, line)) = find_line(content, survey, from, cancel)? else { return Ok(Excerpt::default()) };
+            let Some((start, line)) = find_line(content, survey, from, cancel)? else {
+                return Ok(Excerpt::default());
+            };
             if numbered && line.is_none() {
                 return Err(too_large_for("to number lines from its end"));
             }
@@ -92,7 +100,13 @@ fn raw_bound(max: usize) -> usize {
     2 * max + 8
 }
 
-fn take_bytes(content: &Content, survey: &Survey, from: u64, length: Option<u64>, max: usize) -> Result<Excerpt> {
+fn take_bytes(
+    content: &Content,
+    survey: &Survey,
+    from: u64,
+    length: Option<u64>,
+    max: usize,
+) -> Result<Excerpt> {
     let bound = raw_bound(max);
     let wanted = length.map_or(bound, |length| usize::try_from(length).unwrap_or(bound).min(bound));
     let encoding = survey.found.encoding;
@@ -130,7 +144,12 @@ fn take_bytes(content: &Content, survey: &Survey, from: u64, length: Option<u64>
 }
 
 /// Where the wanted line starts, and its number when that is known.
-fn find_line(content: &Content, survey: &Survey, from: i64, cancel: &Cancel) -> Result<Option<(u64, Option<u64>)>> {
+fn find_line(
+    content: &Content,
+    survey: &Survey,
+    from: i64,
+    cancel: &Cancel,
+) -> Result<Option<(u64, Option<u64>)>> {
     if from > 0 {
         let line = from.unsigned_abs();
         return Ok(content.line_start(line, survey, cancel)?.map(|start| (start, Some(line))));

@@ -23,7 +23,9 @@ fn try_read(scratch: &Scratch, arguments: Value, budget: usize) -> Result<Output
 /// The text and the metadata of a result.
 fn read_text(scratch: &Scratch, arguments: Value) -> (String, Value) {
     let output = try_read(scratch, arguments, 24_000).unwrap();
-    let [Block::Text(text), Block::Text(json)] = output.content.as_slice() else { panic!("{output:?}") };
+    let [Block::Text(text), Block::Text(json)] = output.content.as_slice() else {
+        panic!("{output:?}")
+    };
     let metadata: Value = serde_json::from_str(json).unwrap();
     assert_eq!(output.meta["dev.ringfence/file"], metadata);
     assert!(output.structured.is_none());
@@ -49,8 +51,14 @@ fn a_small_text_comes_back_exactly() {
     assert_eq!(metadata["etag"], format!("b3:{}", &hash[..32]));
     assert_eq!(metadata["kind"], "text");
     assert_eq!((&metadata["total_lines"], &metadata["end_line"]), (&json!(3), &json!(3)));
-    assert_eq!((&metadata["final_newline"], &metadata["truncated"]), (&json!(false), &json!(false)));
-    assert_eq!((&metadata["size"], &metadata["eol"], &metadata["path"]), (&json!(19), &json!("lf"), &json!("f")));
+    assert_eq!(
+        (&metadata["final_newline"], &metadata["truncated"]),
+        (&json!(false), &json!(false))
+    );
+    assert_eq!(
+        (&metadata["size"], &metadata["eol"], &metadata["path"]),
+        (&json!(19), &json!("lf"), &json!("f"))
+    );
     assert!(metadata["mtime"].as_str().unwrap().ends_with('Z'), "{metadata}");
 }
 
@@ -60,7 +68,8 @@ fn lines_are_chosen_from_either_end() {
     let (text, metadata) = read_text(&scratch, json!({"path": "f", "offset": 4, "limit": 2}));
     assert_eq!(text, "line 4\nline 5\n[lines 4-5 of 10; next offset 6]");
     assert_eq!((&metadata["truncated"], &metadata["next_offset"]), (&json!(false), &json!(6)));
-    let (text, metadata) = read_text(&scratch, json!({"path": "f", "offset": -2, "line_numbers": true}));
+    let (text, metadata) =
+        read_text(&scratch, json!({"path": "f", "offset": -2, "line_numbers": true}));
     assert_eq!(text, "9\tline 9\n10\tline 10\n[lines 9-10 of 10]");
     assert_eq!(metadata.get("next_offset"), None);
     let (text, _) = read_text(&scratch, json!({"path": "f", "offset": -50, "limit": 1}));
@@ -80,8 +89,10 @@ fn a_budget_cuts_between_lines_and_says_where() {
     // Reading on from each cut gives the file back.
     let (mut back, mut offset) = (String::new(), Some(1));
     while let Some(from) = offset {
-        let (text, metadata) =
-            read_text(&scratch, json!({"path": "f", "offset": from, "limit": 10_000, "max_bytes": 9000}));
+        let (text, metadata) = read_text(
+            &scratch,
+            json!({"path": "f", "offset": from, "limit": 10_000, "max_bytes": 9000}),
+        );
         let text = text.rsplit_once('[').map_or(text.as_str(), |(text, _)| text);
         assert!(text.len() <= 9000);
         back += text;
@@ -91,8 +102,11 @@ fn a_budget_cuts_between_lines_and_says_where() {
     assert_eq!(back, whole);
     // The default leaves room for what comes with the text.
     let output = try_read(&scratch, json!({"path": "f", "limit": 4000}), 10_000).unwrap();
-    let total: usize =
-        output.content.iter().map(|block| if let Block::Text(text) = block { text.len() } else { 0 }).sum();
+    let total: usize = output
+        .content
+        .iter()
+        .map(|block| if let Block::Text(text) = block { text.len() } else { 0 })
+        .sum();
     assert!((8000..=10_000).contains(&total), "{total}");
 }
 
@@ -109,7 +123,8 @@ fn a_line_of_three_megabytes_is_read_in_pieces() {
 
     let (mut back, mut at) = (String::new(), Some(0));
     while let Some(from) = at {
-        let (text, metadata) = read_text(&scratch, json!({"path": "f", "byte_offset": from, "max_bytes": 262_144}));
+        let (text, metadata) =
+            read_text(&scratch, json!({"path": "f", "byte_offset": from, "max_bytes": 262_144}));
         back += text.rsplit_once("\n[").map_or(text.as_str(), |(text, _)| text);
         at = metadata["next_byte_offset"].as_u64();
     }
@@ -118,9 +133,13 @@ fn a_line_of_three_megabytes_is_read_in_pieces() {
 
 #[test]
 fn other_encodings_are_text_too() {
-    let japanese = "日本語のテキストです。これは文字コードの判定を試すための文章です。\r\n二行目\r\n";
+    let japanese =
+        "日本語のテキストです。これは文字コードの判定を試すための文章です。\r\n二行目\r\n";
     let chinese = "这是一个用来测试编码检测的中文文件。内容要足够长才能判断。\n第二行\n";
-    let utf16: Vec<u8> = [0xff, 0xfe].into_iter().chain(japanese.encode_utf16().flat_map(u16::to_le_bytes)).collect();
+    let utf16: Vec<u8> = [0xff, 0xfe]
+        .into_iter()
+        .chain(japanese.encode_utf16().flat_map(u16::to_le_bytes))
+        .collect();
     let samples: [(Vec<u8>, &str, &str, &str); 4] = [
         (encoding_rs::GBK.encode(chinese).0.into_owned(), "gbk", "lf", chinese),
         (encoding_rs::SHIFT_JIS.encode(japanese).0.into_owned(), "shift_jis", "crlf", japanese),
@@ -133,10 +152,12 @@ fn other_encodings_are_text_too() {
         assert!(text.starts_with(expected), "{encoding}: {text}");
         assert_eq!((&metadata["encoding"], &metadata["eol"]), (&json!(encoding), &json!(eol)));
         assert_eq!(metadata["total_lines"], 2);
-        let (second, _) = read_text(&scratch, json!({"path": "f", "offset": 2, "encoding": encoding}));
+        let (second, _) =
+            read_text(&scratch, json!({"path": "f", "offset": 2, "encoding": encoding}));
         assert!(second.starts_with(expected.lines().nth(1).unwrap()), "{encoding}: {second}");
     }
-    let (text, metadata) = read_text(&with_file(b"caf\xe9"), json!({"path": "f", "encoding": "utf-8"}));
+    let (text, metadata) =
+        read_text(&with_file(b"caf\xe9"), json!({"path": "f", "encoding": "utf-8"}));
     assert!(text.starts_with("caf\u{fffd}"), "{text}");
     assert_eq!(metadata["lossy"], true);
 }
@@ -146,18 +167,26 @@ fn binary_is_described_and_sent_as_base64_on_request() {
     let bytes: Vec<u8> = (0..=255u8).cycle().take(100_000).collect();
     let scratch = with_file(&bytes);
     let (text, metadata) = read_text(&scratch, json!({"path": "f"}));
-    assert!(text.starts_with("[binary file, application/octet-stream, 100000 bytes; first bytes 000102"), "{text}");
+    assert!(
+        text.starts_with(
+            "[binary file, application/octet-stream, 100000 bytes; first bytes 000102"
+        ),
+        "{text}"
+    );
     assert_eq!(metadata["kind"], "binary");
     let (mut back, mut at) = (Vec::new(), Some(0));
     while let Some(from) = at {
-        let (text, metadata) = read_text(&scratch, json!({"path": "f", "encoding": "base64", "byte_offset": from}));
+        let (text, metadata) =
+            read_text(&scratch, json!({"path": "f", "encoding": "base64", "byte_offset": from}));
         back.extend(STANDARD.decode(text.split('\n').next().unwrap()).unwrap());
         at = metadata["next_byte_offset"].as_u64();
         assert_eq!(metadata["truncated"], json!(at.is_some()));
     }
     assert_eq!(back, bytes);
-    let (text, metadata) =
-        read_text(&scratch, json!({"path": "f", "encoding": "base64", "byte_offset": 1, "byte_length": 3}));
+    let (text, metadata) = read_text(
+        &scratch,
+        json!({"path": "f", "encoding": "base64", "byte_offset": 1, "byte_length": 3}),
+    );
     assert!(text.starts_with("AQID\n"), "{text}");
     assert_eq!((&metadata["truncated"], &metadata["next_byte_offset"]), (&json!(false), &json!(4)));
 }
@@ -167,30 +196,52 @@ fn an_image_is_an_image_block_after_its_metadata() {
     let png = [b"\x89PNG\r\n\x1a\n".as_slice(), &[0; 100]].concat();
     let scratch = with_file(&png);
     let output = try_read(&scratch, json!({"path": "f"}), 10_000).unwrap();
-    let [Block::Text(json), Block::Image { data, mime }] = output.content.as_slice() else { panic!("{output:?}") };
+    let [Block::Text(json), Block::Image { data, mime }] = output.content.as_slice() else {
+        panic!("{output:?}")
+    };
     let metadata: Value = serde_json::from_str(json).unwrap();
     assert_eq!((metadata["kind"].as_str(), mime.as_str()), (Some("image"), "image/png"));
     assert_eq!(STANDARD.decode(data).unwrap(), png);
     assert!(output.structured.is_none());
     // One that is too large for a message is described.
-    fs::File::options().write(true).open(scratch.ws().join("f")).unwrap().set_len(MAX_IMAGE_BYTES + 1).unwrap();
+    fs::File::options()
+        .write(true)
+        .open(scratch.ws().join("f"))
+        .unwrap()
+        .set_len(MAX_IMAGE_BYTES + 1)
+        .unwrap();
     let (text, _) = read_text(&scratch, json!({"path": "f"}));
-    assert!(text.starts_with("[image/png, ") && text.contains("5242881 bytes: images of more than"), "{text}");
+    assert!(
+        text.starts_with("[image/png, ") && text.contains("5242881 bytes: images of more than"),
+        "{text}"
+    );
 }
 
 /// Its size is told, and how to get what can be seen, with nothing of the file's own name in the command but plain words.
 #[test]
 fn a_large_image_says_its_size_and_how_to_make_it_smaller() {
-    let png = [&b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"[..], &[0, 0, 7, 0xd0, 0, 0, 3, 0xe8], b"\x08\x02\0\0\0"].concat();
+    let png = [
+        &b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"[..],
+        &[0, 0, 7, 0xd0, 0, 0, 3, 0xe8],
+        b"\x08\x02\0\0\0",
+    ]
+    .concat();
     let scratch = with_file(&png);
     let output = try_read(&scratch, json!({"path": "f"}), 24_000).unwrap();
-    let [Block::Text(json), Block::Image { .. }] = output.content.as_slice() else { panic!("{output:?}") };
+    let [Block::Text(json), Block::Image { .. }] = output.content.as_slice() else {
+        panic!("{output:?}")
+    };
     let about: Value = serde_json::from_str(json).unwrap();
     assert_eq!((&about["width"], &about["height"]), (&json!(2000), &json!(1000)));
     assert!(about["hint"].as_str().unwrap().contains("magick f -crop"), "{about}");
     let odd = "x; rm -rf $(y).png";
     fs::write(scratch.ws().join(odd), &png).unwrap();
-    fs::File::options().write(true).open(scratch.ws().join(odd)).unwrap().set_len(MAX_IMAGE_BYTES + 1).unwrap();
+    fs::File::options()
+        .write(true)
+        .open(scratch.ws().join(odd))
+        .unwrap()
+        .set_len(MAX_IMAGE_BYTES + 1)
+        .unwrap();
     let (text, about) = read_text(&scratch, json!({"path": odd}));
     assert_eq!((&about["kind"], &about["width"]), (&json!("binary"), &json!(2000)));
     assert!(text.contains("2000x1000 pixels") && text.contains("magick IN -resize"), "{text}");
@@ -200,8 +251,12 @@ fn a_large_image_says_its_size_and_how_to_make_it_smaller() {
 fn an_unchanged_file_is_not_sent_again() {
     let scratch = with_file(b"same\n");
     let (_, metadata) = read_text(&scratch, json!({"path": "f"}));
-    let (text, again) = read_text(&scratch, json!({"path": "f", "if_none_match": metadata["etag"]}));
-    assert_eq!((text.as_str(), &again["kind"]), ("[unchanged since it had this etag]", &json!("unchanged")));
+    let (text, again) =
+        read_text(&scratch, json!({"path": "f", "if_none_match": metadata["etag"]}));
+    assert_eq!(
+        (text.as_str(), &again["kind"]),
+        ("[unchanged since it had this etag]", &json!("unchanged"))
+    );
     fs::write(scratch.ws().join("f"), "other").unwrap();
     let (text, _) = read_text(&scratch, json!({"path": "f", "if_none_match": metadata["etag"]}));
     assert_eq!(text, "other");
@@ -215,7 +270,8 @@ fn five_gigabytes_are_not_read_for_ten_lines() {
     file.set_len(5 << 30).unwrap();
     file.write_all_at(b"\ntail 1\ntail 2\n", (5 << 30) - 15).unwrap();
     let start = Instant::now();
-    let (text, metadata) = read_text(&scratch, json!({"path": "huge.log", "offset": 3, "limit": 2}));
+    let (text, metadata) =
+        read_text(&scratch, json!({"path": "huge.log", "offset": 3, "limit": 2}));
     assert_eq!(text, "line 3\nline 4\n[lines 3-4; next offset 5]");
     assert!(metadata["etag"].as_str().unwrap().starts_with("w:"), "{metadata}");
     assert_eq!(metadata.get("total_lines"), None);
@@ -223,7 +279,8 @@ fn five_gigabytes_are_not_read_for_ten_lines() {
     assert_eq!(text, "tail 1\ntail 2\n");
     assert_eq!(metadata.get("start_line"), None);
     let error =
-        try_read(&scratch, json!({"path": "huge.log", "offset": -2, "line_numbers": true}), 10_000).unwrap_err();
+        try_read(&scratch, json!({"path": "huge.log", "offset": -2, "line_numbers": true}), 10_000)
+            .unwrap_err();
     assert_eq!(error.kind(), Kind::TooLarge);
     // Reading all five would take longer than this by far, even on a fast disk.
     assert!(start.elapsed().as_secs() < 1, "{:?}", start.elapsed());
@@ -243,9 +300,14 @@ fn a_cancelled_read_ends() {
 #[test]
 fn a_stored_output_is_text_whatever_is_in_it() {
     let scratch = with_file(b"made\0by a command\n");
-    let content =
-        Content::new(fs::File::open(scratch.ws().join("f")).unwrap(), "output:o-1".into(), HOLD_BYTES).unwrap();
-    let output = read(content, &args(json!({"path": "output:o-1"})), true, 10_000, &Cancel::new()).unwrap();
+    let content = Content::new(
+        fs::File::open(scratch.ws().join("f")).unwrap(),
+        "output:o-1".into(),
+        HOLD_BYTES,
+    )
+    .unwrap();
+    let output =
+        read(content, &args(json!({"path": "output:o-1"})), true, 10_000, &Cancel::new()).unwrap();
     let Block::Text(text) = &output.content[0] else { panic!("text") };
     assert_eq!(text, "made\0by a command\n");
 }
@@ -258,7 +320,11 @@ fn arguments_that_make_no_sense_together_are_refused() {
         json!({"path": "f", "encoding": "base64", "limit": 3}),
         json!({"path": "f", "encoding": "klingon"}),
     ] {
-        assert_eq!(args(wrong.clone()).validate().unwrap_err().kind(), Kind::InvalidArguments, "{wrong}");
+        assert_eq!(
+            args(wrong.clone()).validate().unwrap_err().kind(),
+            Kind::InvalidArguments,
+            "{wrong}"
+        );
     }
 }
 
@@ -298,7 +364,9 @@ fn no_read_shows_a_part_of_a_secret() {
     crate::base::known::learn([("HALVES", &crate::base::secret::Secret::new(VALUE))]);
     let long = format!("{}{VALUE}{}\nend\n", "a".repeat(100), "b".repeat(100));
     let scratch = with_file(long.as_bytes());
-    let halves = |text: &str| (4..VALUE.len()).any(|at| text.contains(&VALUE[..at]) || text.contains(&VALUE[at - 4..]));
+    let halves = |text: &str| {
+        (4..VALUE.len()).any(|at| text.contains(&VALUE[..at]) || text.contains(&VALUE[at - 4..]))
+    };
     for at in 90..=130 {
         for arguments in [
             json!({"path": "f", "byte_offset": at, "byte_length": 60}),
@@ -338,10 +406,16 @@ fn no_encoding_gives_out_what_text_hides() {
     assert!(text.contains("values of secrets show as `*`"), "{text}");
     // Byte by byte, as a caller would who puts the pieces together.
     for at in 0..plain.len() {
-        let (bytes, _) =
-            decoded(&scratch, json!({"path": "f", "encoding": "base64", "byte_offset": at, "byte_length": 1}));
+        let (bytes, _) = decoded(
+            &scratch,
+            json!({"path": "f", "encoding": "base64", "byte_offset": at, "byte_length": 1}),
+        );
         let is_secret = (7..7 + VALUE.len()).contains(&at);
-        assert_eq!(bytes, if is_secret { b"*".as_slice() } else { &plain.as_bytes()[at..=at] }, "byte {at}");
+        assert_eq!(
+            bytes,
+            if is_secret { b"*".as_slice() } else { &plain.as_bytes()[at..=at] },
+            "byte {at}"
+        );
     }
 
     // As UTF-16, which text mode reads as text.
@@ -350,7 +424,10 @@ fn no_encoding_gives_out_what_text_hides() {
         let wide = |text: &str| text.encode_utf16().flat_map(unit).collect::<Vec<u8>>();
         let scratch = with_file(&wide(&format!("\u{feff}{plain}")));
         let (bytes, _) = decoded(&scratch, json!({"path": "f", "encoding": "base64"}));
-        assert!(!holds(&bytes, &wide(&VALUE[..4])) && holds(&bytes, &wide("after")), "big endian: {big}");
+        assert!(
+            !holds(&bytes, &wide(&VALUE[..4])) && holds(&bytes, &wide("after")),
+            "big endian: {big}"
+        );
     }
 
     // ASCII that is read as UTF-16 comes out as other characters, which hold the same bytes.
@@ -360,16 +437,23 @@ fn no_encoding_gives_out_what_text_hides() {
             let (text, _) = read_text(&scratch, json!({"path": "f", "encoding": label}));
             let bytes: Vec<u8> = text.encode_utf16().flat_map(u16::to_be_bytes).collect();
             let swapped: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
-            assert!(!holds(&bytes, &VALUE.as_bytes()[..6]) && !holds(&swapped, &VALUE.as_bytes()[..6]), "{label}");
+            assert!(
+                !holds(&bytes, &VALUE.as_bytes()[..6]) && !holds(&swapped, &VALUE.as_bytes()[..6]),
+                "{label}"
+            );
         }
     }
 
     // The first bytes of a binary file are shown in hex.
     let scratch = with_file(&[[0, 1, 2, 3].as_slice(), VALUE.as_bytes(), &[0; 80]].concat());
     let (text, _) = read_text(&scratch, json!({"path": "f"}));
-    assert!(text.contains("00010203") && !text.contains(&crate::base::ids::hex(&VALUE.as_bytes()[..4])), "{text}");
+    assert!(
+        text.contains("00010203") && !text.contains(&crate::base::ids::hex(&VALUE.as_bytes()[..4])),
+        "{text}"
+    );
     // What is taken for an image is sent whole.
-    let scratch = with_file(&[b"GIF89a\x01\0\x01\0\0\0\0".as_slice(), VALUE.as_bytes(), &[0; 80]].concat());
+    let scratch =
+        with_file(&[b"GIF89a\x01\0\x01\0\0\0\0".as_slice(), VALUE.as_bytes(), &[0; 80]].concat());
     let output = try_read(&scratch, json!({"path": "f"}), 24_000).unwrap();
     let Some(Block::Image { data, .. }) = output.content.get(1) else { panic!("{output:?}") };
     assert!(!holds(&STANDARD.decode(data).unwrap(), &VALUE.as_bytes()[..4]));

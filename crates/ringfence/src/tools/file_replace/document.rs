@@ -37,7 +37,12 @@ pub struct Splice<'n> {
 }
 
 impl<'b> Document<'b> {
-    pub fn new(bytes: Cow<'b, [u8]>, bom: usize, encoding: &'static Encoding, eol: Eol) -> Document<'b> {
+    pub fn new(
+        bytes: Cow<'b, [u8]>,
+        bom: usize,
+        encoding: &'static Encoding,
+        eol: Eol,
+    ) -> Document<'b> {
         let mut text = String::with_capacity(bytes.len());
         let mut pieces = Vec::new();
         let mut at = bom;
@@ -76,7 +81,9 @@ impl<'b> Document<'b> {
             self.check_broken(splice, &self.bytes[start..end])?;
             bytes.extend_from_slice(&self.bytes[kept..start]);
             let new = text::with_eol(&splice.new, ends.at(start));
-            bytes.extend_from_slice(&text::encode(self.encoding, &new).ok_or_else(|| self.cannot_express(&new))?);
+            bytes.extend_from_slice(
+                &text::encode(self.encoding, &new).ok_or_else(|| self.cannot_express(&new))?,
+            );
             kept = end;
             if bytes.len() > max {
                 return Err(too_large(max));
@@ -90,7 +97,9 @@ impl<'b> Document<'b> {
         // An encoding may join new bytes to what stands beside them (half a character, a shift state). What comes out
         // is looked at again, so that nothing is written that reads other than was meant.
         let expected = self.expected(splices);
-        if spliced.text == expected || spliced.text.replace("\r\n", "\n") == expected.replace("\r\n", "\n") {
+        if spliced.text == expected
+            || spliced.text.replace("\r\n", "\n") == expected.replace("\r\n", "\n")
+        {
             return Ok(spliced);
         }
         Err(beside_broken_bytes())
@@ -110,7 +119,8 @@ impl<'b> Document<'b> {
 
     /// Bytes that make no sense show as U+FFFD. Written back as such they would be lost.
     fn check_broken(&self, splice: &Splice<'_>, bytes: &[u8]) -> Result<()> {
-        let shown = self.text[splice.range.clone()].contains('\u{fffd}') && splice.new.contains('\u{fffd}');
+        let shown =
+            self.text[splice.range.clone()].contains('\u{fffd}') && splice.new.contains('\u{fffd}');
         if shown && self.encoding.decode_without_bom_handling(bytes).1 {
             return Err(Error::invalid_arguments(
                 "the replacement would write U+FFFD over bytes that are not valid in the file's encoding",
@@ -124,7 +134,9 @@ impl<'b> Document<'b> {
     fn cannot_express(&self, text: &str) -> Error {
         let name = self.encoding.name();
         let mut buffer = [0; 4];
-        let odd = text.chars().find(|c| text::encode(self.encoding, c.encode_utf8(&mut buffer)).is_none());
+        let odd = text
+            .chars()
+            .find(|c| text::encode(self.encoding, c.encode_utf8(&mut buffer)).is_none());
         let odd = odd.map_or(String::new(), |c| format!(": U+{:04X}", u32::from(c)));
         Error::invalid_arguments(format!("the file is in {name}, which cannot express the new text{odd}"))
             .reason("encoding_error")
@@ -245,7 +257,8 @@ impl<'d> Places<'d> {
             let last = self.fed == end;
             let byte = if last { &[][..] } else { &self.document.bytes[self.fed..=self.fed] };
             let mut out = [0; 64];
-            let (result, read, written) = self.decoder.decode_to_utf8_without_replacement(byte, &mut out, last);
+            let (result, read, written) =
+                self.decoder.decode_to_utf8_without_replacement(byte, &mut out, last);
             self.fed += read;
             let (until, broken) = match result {
                 DecoderResult::Malformed(length, after) => {
@@ -258,7 +271,9 @@ impl<'d> Places<'d> {
                 }
                 DecoderResult::OutputFull => (self.fed, None),
             };
-            if let Some(last) = std::str::from_utf8(&out[..written]).ok().and_then(|text| text.chars().next_back()) {
+            if let Some(last) =
+                std::str::from_utf8(&out[..written]).ok().and_then(|text| text.chars().next_back())
+            {
                 self.ready.push_back(Atom { text: written, last, end: until });
             }
             if let Some(end) = broken {
@@ -314,7 +329,9 @@ fn last_newline(unit: Unit, bytes: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use encoding_rs::{BIG5, EUC_KR, GB18030, GBK, SHIFT_JIS, UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252};
+    use encoding_rs::{
+        BIG5, EUC_KR, GB18030, GBK, SHIFT_JIS, UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252,
+    };
 
     use super::*;
 

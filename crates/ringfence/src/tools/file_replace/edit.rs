@@ -20,9 +20,9 @@ pub const MAX_LINES: usize = 20;
 /// How long a look at a long text in pieces may take: the whole takes some times as long at worst.
 const MAX_TRIAL: Duration = Duration::from_secs(4);
 
-const BAD_SYNTAX: &str =
-    "Rust regex syntax: no look-around, no back-references. Set regex to false to match the text as it is.";
-const TOO_BIG: &str = "Simplify it: fewer or smaller repetitions, `[0-9A-Za-z_]` in place of `\\w`.";
+const BAD_SYNTAX: &str = "Rust regex syntax: no look-around, no back-references. Set regex to false to match the text as it is.";
+const TOO_BIG: &str =
+    "Simplify it: fewer or smaller repetitions, `[0-9A-Za-z_]` in place of `\\w`.";
 
 pub struct Edit {
     pattern: Pattern,
@@ -55,9 +55,14 @@ impl Edit {
         let old = raw.old.replace("\r\n", "\n");
         let pattern = if raw.regex.unwrap_or(false) {
             if old.len() > MAX_PATTERN {
-                return Err(wrong(format!("the pattern of `edits[{at}]` is longer than {MAX_PATTERN} bytes")));
+                return Err(wrong(format!(
+                    "the pattern of `edits[{at}]` is longer than {MAX_PATTERN} bytes"
+                )));
             }
-            let built = RegexBuilder::new(&old).size_limit(MAX_PROGRAM).dfa_size_limit(2 * MAX_PROGRAM).build();
+            let built = RegexBuilder::new(&old)
+                .size_limit(MAX_PROGRAM)
+                .dfa_size_limit(2 * MAX_PROGRAM)
+                .build();
             let regex = built.map_err(|error| {
                 wrong(teach::bad_pattern(at, &error)).reason("bad_pattern").hint(match error {
                     regex::Error::CompiledTooBig(_) => TOO_BIG,
@@ -65,8 +70,9 @@ impl Edit {
                 })
             })?;
             if let Some((name, hint)) = groups::unknown(&regex, &raw.new) {
-                let message =
-                    format!("`new` of `edits[{at}]` names the group `{name}`, which the pattern does not have");
+                let message = format!(
+                    "`new` of `edits[{at}]` names the group `{name}`, which the pattern does not have"
+                );
                 return Err(wrong(message).reason("no_such_group").hint(hint));
             }
             Pattern::Regex(regex)
@@ -98,8 +104,11 @@ impl Edit {
         let mut room = max;
         let mut push = |range: std::ops::Range<usize>, new: Cow<'a, str>| -> Result<()> {
             if found.len() >= MAX_MATCHES {
-                return Err(Error::new(Kind::TooLarge, format!("there are more than {MAX_MATCHES} matches"))
-                    .hint("Look for something more specific."));
+                return Err(Error::new(
+                    Kind::TooLarge,
+                    format!("there are more than {MAX_MATCHES} matches"),
+                )
+                .hint("Look for something more specific."));
             }
             check(cancel)?;
             room = room.checked_sub(new.len()).ok_or_else(|| {
@@ -135,7 +144,9 @@ fn try_out(regex: &Regex, text: &str, most: Duration, cancel: &Cancel) -> Result
     let mut rest = if text.len() > 2 * MOST { text } else { "" };
     let mut stride = Stride::default();
     while !rest.is_empty() {
-        let end = (stride.bytes()..rest.len()).find(|at| rest.is_char_boundary(*at)).unwrap_or(rest.len());
+        let end = (stride.bytes()..rest.len())
+            .find(|at| rest.is_char_boundary(*at))
+            .unwrap_or(rest.len());
         let (slice, after) = rest.split_at(end);
         rest = after;
         let begun = Instant::now();
@@ -186,7 +197,9 @@ fn lines(text: &str, splices: &[Splice<'_>]) -> Vec<u64> {
     let (mut line, mut at) = (1, 0);
     let mut lines = Vec::new();
     for splice in splices.iter().take(MAX_LINES) {
-        line += text.as_bytes()[at..splice.range.start].iter().filter(|byte| **byte == b'\n').count() as u64;
+        line +=
+            text.as_bytes()[at..splice.range.start].iter().filter(|byte| **byte == b'\n').count()
+                as u64;
         at = splice.range.start;
         lines.push(line);
     }
@@ -210,7 +223,10 @@ mod tests {
         let regex = Regex::new("[ab]*a[ab]{900}[ab]{900}[ab]{900}c").unwrap();
         let begun = Instant::now();
         let error = try_out(&regex, &text, Duration::from_millis(200), &Cancel::new()).unwrap_err();
-        assert_eq!((error.kind(), error.reason_name()), (Kind::DeadlineExceeded, Some("slow_pattern")));
+        assert_eq!(
+            (error.kind(), error.reason_name()),
+            (Kind::DeadlineExceeded, Some("slow_pattern"))
+        );
         let cancel = Cancel::new();
         cancel.cancel(Cause::Client);
         assert_eq!(try_out(&regex, &text, MAX_TRIAL, &cancel).unwrap_err().kind(), Kind::Cancelled);

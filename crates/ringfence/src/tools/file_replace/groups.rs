@@ -15,7 +15,8 @@ pub fn unknown(regex: &Regex, new: &str) -> Option<(String, String)> {
             rest = after;
             continue;
         }
-        let (name, braced) = match rest.strip_prefix('{').and_then(|inside| inside.split_once('}')) {
+        let (name, braced) = match rest.strip_prefix('{').and_then(|inside| inside.split_once('}'))
+        {
             Some((name, _)) => (name, true),
             None => (&rest[..bare(rest)], false),
         };
@@ -37,8 +38,11 @@ fn hint(name: &str, braced: bool, known: impl Fn(&str) -> bool) -> String {
         .filter(|_| !braced)
         .find_map(|end| name.split_at_checked(end).filter(|(group, _)| known(group)));
     match meant {
-        Some((group, tail)) => format!("A name goes on as far as it can: write `${{{group}}}{tail}`."),
-        None => "Name a group of the pattern, `${1}` or `${name}`; a dollar sign itself is `$$`.".to_owned(),
+        Some((group, tail)) => {
+            format!("A name goes on as far as it can: write `${{{group}}}{tail}`.")
+        }
+        None => "Name a group of the pattern, `${1}` or `${name}`; a dollar sign itself is `$$`."
+            .to_owned(),
     }
 }
 
@@ -49,7 +53,10 @@ mod tests {
     #[test]
     fn a_group_that_is_not_there_is_named_with_what_was_meant() {
         let regex = Regex::new(r"(\d+)(?P<unit>[a-z]+)").unwrap();
-        for good in ["", "$1", "${1}px", "$unit-$2", "$$1px $", "${unit}s", "$0", "a$ b", "${", "$ {x}", "$$$1"] {
+        for good in [
+            "", "$1", "${1}px", "$unit-$2", "$$1px $", "${unit}s", "$0", "a$ b", "${", "$ {x}",
+            "$$$1",
+        ] {
             assert_eq!(unknown(&regex, good), None, "{good}");
         }
         for (bad, name, hint) in [
@@ -62,7 +69,10 @@ mod tests {
             let (found, words) = unknown(&regex, bad).unwrap();
             assert!(found == name && words.contains(hint), "{bad}: {found} {words}");
             // The engine would have put nothing there.
-            assert!(!regex.replace("12em", bad).contains("12px") && !regex.replace("12em", bad).contains("ems"));
+            assert!(
+                !regex.replace("12em", bad).contains("12px")
+                    && !regex.replace("12em", bad).contains("ems")
+            );
         }
     }
 }

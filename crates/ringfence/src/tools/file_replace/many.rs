@@ -17,7 +17,9 @@ use serde_json::json;
 use super::edit::{Edit, MAX_LINES, Tally};
 use super::one::{Edited, Found};
 use super::{Args, EditReply, FileReply, Reply};
-use crate::base::workspace::tree::{Directory, Entry, Halt, Next, Seen, Sight, Start, Tree, Visitor, order, threads};
+use crate::base::workspace::tree::{
+    Directory, Entry, Halt, Next, Seen, Sight, Start, Tree, Visitor, order, threads,
+};
 use crate::base::workspace::{Workspace, os_error, quoted};
 use crate::base::{Cancel, Error, Kind, Result};
 use crate::tools::content::check;
@@ -119,11 +121,20 @@ fn note_changes(edited: &Edited, path: &str, args: &Args, reply: &mut Reply) {
 
 /// What an edit expects holds for all files together.
 fn check_counts(edits: &[Edit], tallies: &[Tally], reply: &Reply) -> Result<()> {
-    let wrong = edits.iter().zip(tallies).position(|(edit, tally)| edit.expect.is_some_and(|n| n != tally.count));
+    let wrong = edits
+        .iter()
+        .zip(tallies)
+        .position(|(edit, tally)| edit.expect.is_some_and(|n| n != tally.count));
     let Some(at) = wrong else { return Ok(()) };
     let (count, expected) = (tallies[at].count, edits[at].expect.unwrap_or_default());
-    let (kind, reason) = if count == 0 { (Kind::NotFound, "no_match") } else { (Kind::Conflict, "ambiguous_match") };
-    let files: Vec<_> = reply.files.iter().take(MAX_LINES).map(|file| json!([file.path, file.replacements])).collect();
+    let (kind, reason) =
+        if count == 0 { (Kind::NotFound, "no_match") } else { (Kind::Conflict, "ambiguous_match") };
+    let files: Vec<_> = reply
+        .files
+        .iter()
+        .take(MAX_LINES)
+        .map(|file| json!([file.path, file.replacements]))
+        .collect();
     Err(Error::new(kind, format!("`edits[{at}].old` matches {count} times in all these files, not {expected}"))
         .reason(reason)
         .hint("Nothing was written. Look with dry_run and diff unified, then correct `old`, `expect` or `glob`.")
@@ -134,25 +145,40 @@ fn check_counts(edits: &[Edit], tallies: &[Tally], reply: &Reply) -> Result<()> 
 }
 
 /// The directory, the paths below it that the globs choose, in their order, and how much could not be looked at.
-fn select(workspace: &Arc<Workspace>, args: &Args, cancel: &Cancel) -> Result<(String, Vec<String>, u64)> {
+fn select(
+    workspace: &Arc<Workspace>,
+    args: &Args,
+    cancel: &Cancel,
+) -> Result<(String, Vec<String>, u64)> {
     let selection = Selection::new(args.glob.as_deref().unwrap_or_default(), &[], None)?;
     let sight = Sight { gitignore: true, hidden: selection.names_hidden, left_out: false };
     let tree = match Tree::at(workspace, &args.path, sight)? {
         Start::Tree(tree) => tree,
         Start::File(..) => {
-            return Err(os_error(Errno::NOTDIR, &args.path).hint("With `glob`, `path` is the directory to look in."));
+            return Err(os_error(Errno::NOTDIR, &args.path)
+                .hint("With `glob`, `path` is the directory to look in."));
         }
     };
     let start = tree.path().to_owned();
     let prefix = start.as_os_str().len() + usize::from(!start.as_os_str().is_empty());
     let halt = Halt::with(cancel);
-    let chooser = Chooser { selection, prefix, halt: &halt, found: Mutex::default(), skipped: AtomicU64::new(0) };
+    let chooser = Chooser {
+        selection,
+        prefix,
+        halt: &halt,
+        found: Mutex::default(),
+        skipped: AtomicU64::new(0),
+    };
     tree.walk(&chooser, threads(), &halt);
     check(cancel)?;
-    let Chosen { mut paths, full, .. } = chooser.found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let Chosen { mut paths, full, .. } =
+        chooser.found.into_inner().unwrap_or_else(PoisonError::into_inner);
     if full {
-        return Err(Error::new(Kind::TooLarge, format!("more than {MAX_SEEN} files are chosen, or very long names"))
-            .hint("Choose fewer with `glob` or `path`; file.search finds out where the matches are."));
+        return Err(Error::new(
+            Kind::TooLarge,
+            format!("more than {MAX_SEEN} files are chosen, or very long names"),
+        )
+        .hint("Choose fewer with `glob` or `path`; file.search finds out where the matches are."));
     }
     paths.sort_by(|one, two| order(one.as_bytes(), two.as_bytes()));
     let shown = if prefix == 0 { ".".to_owned() } else { start.to_string_lossy().into_owned() };
@@ -206,9 +232,12 @@ impl Visitor for Chooser<'_> {
             let path = directory.path().join(&entry.name);
             let below = path.as_os_str().as_bytes().get(self.prefix..).unwrap_or_default();
             match entry.kind {
-                FileType::Directory if !self.selection.excludes(below, true) => next.descend.push(entry),
+                FileType::Directory if !self.selection.excludes(below, true) => {
+                    next.descend.push(entry)
+                }
                 FileType::RegularFile
-                    if !self.selection.excludes(below, false) && self.selection.includes(below, false) =>
+                    if !self.selection.excludes(below, false)
+                        && self.selection.includes(below, false) =>
                 {
                     // One that is no text cannot be named in a result, nor by a caller.
                     match path.into_os_string().into_string() {
@@ -255,7 +284,12 @@ enum Change {
 }
 
 /// Writes every new file beside its old one.
-pub fn stage(workspace: &Workspace, edits: &[Edit], files: &[FileReply], cancel: &Cancel) -> Result<Vec<Staged>> {
+pub fn stage(
+    workspace: &Workspace,
+    edits: &[Edit],
+    files: &[FileReply],
+    cancel: &Cancel,
+) -> Result<Vec<Staged>> {
     let mut dirs: HashMap<(u64, u64), Arc<OwnedFd>> = HashMap::new();
     let mut held = 0;
     let mut staged = Vec::new();
@@ -271,11 +305,15 @@ pub fn stage(workspace: &Workspace, edits: &[Edit], files: &[FileReply], cancel:
         let change = if file.old.content.stat.st_nlink > 1 {
             held += bytes.len() + file.old.content.bytes().map_or(0, <[u8]>::len);
             if held > MAX_HELD {
-                return Err(Error::new(Kind::TooLarge, "there is too much to change in files with several names"));
+                return Err(Error::new(
+                    Kind::TooLarge,
+                    "there is too much to change in files with several names",
+                ));
             }
             Change::InPlace { file: Box::new(file), bytes }
         } else {
-            let temporary = file.old.stage(&file.dir, &file.name, &bytes, file.old.plain_mode(), cancel)?;
+            let temporary =
+                file.old.stage(&file.dir, &file.name, &bytes, file.old.plain_mode(), cancel)?;
             Change::Exchange { temporary, name: file.name, old: Box::new(file.old.watch()) }
         };
         staged.push(Staged { path: path.clone(), change });
@@ -304,11 +342,15 @@ pub fn commit(staged: Vec<Staged>, cancel: &Cancel) -> Result<()> {
     for Staged { path, change } in staged {
         let result = check(cancel).and_then(|()| match change {
             Change::Exchange { temporary, name, old } => {
-                let Some(exchanged) = temporary.exchange(&name, &old.stat)? else { return Ok(None) };
+                let Some(exchanged) = temporary.exchange(&name, &old.stat)? else {
+                    return Ok(None);
+                };
                 Ok(exchanged.if_still(old.holds_still())?.map(Done::Exchanged))
             }
             Change::InPlace { file, bytes } => {
-                let write = |to: &std::fs::File| store::overwrite(to, file.old.content.bytes(), &bytes, &path);
+                let write = |to: &std::fs::File| {
+                    store::overwrite(to, file.old.content.bytes(), &bytes, &path)
+                };
                 let written = file.old.write_in_place(file.old.plain_mode(), cancel, write)?;
                 Ok(written.map(|_| Done::InPlace(file, bytes)))
             }
@@ -318,8 +360,11 @@ pub fn commit(staged: Vec<Staged>, cancel: &Cancel) -> Result<()> {
                 done.push((path, change));
                 continue;
             }
-            Ok(None) => Error::new(Kind::Conflict, format!("{} was changed by somebody else meanwhile", quoted(&path)))
-                .reason("stale"),
+            Ok(None) => Error::new(
+                Kind::Conflict,
+                format!("{} was changed by somebody else meanwhile", quoted(&path)),
+            )
+            .reason("stale"),
             Err(error) => error,
         };
         return Err(undone(error, done));
@@ -329,7 +374,8 @@ pub fn commit(staged: Vec<Staged>, cancel: &Cancel) -> Result<()> {
 
 /// Takes back what was done, and says what could not be.
 fn undone(error: Error, done: Vec<(String, Done)>) -> Error {
-    let left: Vec<String> = done.into_iter().rev().filter_map(|(path, done)| (!done.undo()).then_some(path)).collect();
+    let left: Vec<String> =
+        done.into_iter().rev().filter_map(|(path, done)| (!done.undo()).then_some(path)).collect();
     // One that was kept under another name has its own words for that.
     if left.is_empty() && error.reason_name() == Some("displaced") {
         return error;

@@ -66,7 +66,11 @@ impl Fold {
         } else {
             c
         };
-        if matches!(self, Fold::Case | Fold::All) { c.to_lowercase().next().unwrap_or(c) } else { c }
+        if matches!(self, Fold::Case | Fold::All) {
+            c.to_lowercase().next().unwrap_or(c)
+        } else {
+            c
+        }
     }
 
     /// The text as it looks folded, and for each of its bytes where in the text its character is.
@@ -85,7 +89,12 @@ impl Fold {
 }
 
 /// Up to `most` regions that are nearest to `old`, and what has to be looked past, where that is all.
-pub fn find(old: &str, text: &str, most: usize, cancel: &Cancel) -> Result<(Option<Fold>, Vec<Region>)> {
+pub fn find(
+    old: &str,
+    text: &str,
+    most: usize,
+    cancel: &Cancel,
+) -> Result<(Option<Fold>, Vec<Region>)> {
     for fold in [Fold::Space, Fold::Case, Fold::Looks, Fold::All] {
         check(cancel)?;
         let (sought, _) = fold.fold(old);
@@ -119,7 +128,8 @@ fn region(text: &str, start: usize, end: usize) -> Region {
 /// Regions whose longest line is like the longest line of `old`, best first.
 fn alike(old: &str, text: &str, most: usize, cancel: &Cancel) -> Result<Vec<Region>> {
     let sought: Vec<&str> = old.lines().collect();
-    let Some((anchor, line)) = sought.iter().enumerate().max_by_key(|(_, line)| line.trim().len()) else {
+    let Some((anchor, line)) = sought.iter().enumerate().max_by_key(|(_, line)| line.trim().len())
+    else {
         return Ok(Vec::new());
     };
     let pairs_sought = pairs(line);
@@ -161,8 +171,12 @@ fn alike(old: &str, text: &str, most: usize, cancel: &Cancel) -> Result<Vec<Regi
 
 /// The pairs of neighbouring characters of a line without its whitespace, sorted.
 fn pairs(line: &str) -> Vec<(char, char)> {
-    let characters: Vec<char> =
-        line.chars().filter(|c| !c.is_whitespace()).flat_map(char::to_lowercase).take(MAX_LINE).collect();
+    let characters: Vec<char> = line
+        .chars()
+        .filter(|c| !c.is_whitespace())
+        .flat_map(char::to_lowercase)
+        .take(MAX_LINE)
+        .collect();
     let mut pairs: Vec<_> = characters.windows(2).map(|pair| (pair[0], pair[1])).collect();
     pairs.sort_unstable();
     pairs

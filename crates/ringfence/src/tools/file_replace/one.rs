@@ -74,7 +74,9 @@ impl Found {
     }
 
     fn at(workspace: &Workspace, path: &str, write: bool, cancel: &Cancel) -> Result<Found> {
-        let Place::Ready { dir, name, existing: Some(object), .. } = workspace.place(path, false)? else {
+        let Place::Ready { dir, name, existing: Some(object), .. } =
+            workspace.place(path, false)?
+        else {
             return Err(workspace.no_such(path));
         };
         if write {
@@ -83,8 +85,11 @@ impl Found {
         let old = Existing::look(object, MAX_BYTES as u64, cancel)?;
         let shown = quoted(&old.object.path);
         if old.content.bytes().is_none() {
-            return Err(Error::new(Kind::TooLarge, format!("{shown} is larger than {MAX_BYTES} bytes"))
-                .hint("Edit it with a command (sed, a script) through shell.exec."));
+            return Err(Error::new(
+                Kind::TooLarge,
+                format!("{shown} is larger than {MAX_BYTES} bytes"),
+            )
+            .hint("Edit it with a command (sed, a script) through shell.exec."));
         }
         if !old.is_text() {
             return Err(Error::invalid_arguments(format!("{shown} is not a text file"))
@@ -98,7 +103,12 @@ impl Found {
     pub fn edit(&self, edits: &[Edit], strict: bool, cancel: &Cancel) -> Result<Edited> {
         let survey = &self.old.survey;
         let bytes = self.old.content.bytes().unwrap_or_default();
-        let document = Document::new(Cow::Borrowed(bytes), survey.bom, survey.found.encoding, survey.found.eol);
+        let document = Document::new(
+            Cow::Borrowed(bytes),
+            survey.bom,
+            survey.found.encoding,
+            survey.found.eol,
+        );
         let before = document.text().to_owned();
         let (document, tallies) = apply(document, edits, strict, MAX_BYTES, cancel)?;
         let changed = document.bytes() != bytes;
@@ -112,11 +122,15 @@ impl Found {
         let (old, bytes) = (&self.old, edited.bytes.as_deref().unwrap_or_default());
         let mode = old.plain_mode();
         if old.content.stat.st_nlink > 1 {
-            let write = |file: &std::fs::File| store::overwrite(file, old.content.bytes(), bytes, &old.object.path);
+            let write = |file: &std::fs::File| {
+                store::overwrite(file, old.content.bytes(), bytes, &old.object.path)
+            };
             return Ok(old.write_in_place(mode, cancel, write)?.is_some());
         }
         let temporary = old.stage(&self.dir, &self.name, bytes, mode, cancel)?;
-        let Some(exchanged) = temporary.exchange(&self.name, &old.content.stat)? else { return Ok(false) };
+        let Some(exchanged) = temporary.exchange(&self.name, &old.content.stat)? else {
+            return Ok(false);
+        };
         Ok(exchanged.if_still(old.holds_still())?.is_some())
     }
 }

@@ -26,28 +26,41 @@ pub fn bad_pattern(at: usize, error: &regex::Error) -> String {
 }
 
 /// The edit at `at` matched as often as `tally` says, which is not what it expects.
-pub fn mismatch(document: &Document<'_>, edits: &[Edit], at: usize, tally: &Tally, cancel: &Cancel) -> Result<Error> {
+pub fn mismatch(
+    document: &Document<'_>,
+    edits: &[Edit],
+    at: usize,
+    tally: &Tally,
+    cancel: &Cancel,
+) -> Result<Error> {
     let edit = &edits[at];
     let expected = edit.expect.unwrap_or_default();
     if tally.count > 0 {
         return Ok(ambiguous(at, expected, tally));
     }
     let text = head(document.text());
-    let cause = if edit.is_regex() { pattern_cause(edit.sought(), text) } else { literal_cause(edit.sought(), text) };
+    let cause = if edit.is_regex() {
+        pattern_cause(edit.sought(), text)
+    } else {
+        literal_cause(edit.sought(), text)
+    };
     let (folded, regions) = match edit.is_regex() {
         true => (None, Vec::new()),
         false => nearest::find(edit.sought(), text, MAX_REGIONS, cancel)?,
     };
-    let cause = cause.or_else(|| folded.and_then(|fold| difference(fold, edit.sought(), text, regions.first())));
+    let cause = cause
+        .or_else(|| folded.and_then(|fold| difference(fold, edit.sought(), text, regions.first())));
     let after = if at > 0 { " (each edit sees what the ones before it left)" } else { "" };
-    let mut error = Error::new(Kind::NotFound, format!("`edits[{at}].old` is not in the file{after}"))
-        .reason("no_match")
-        .with("edit", at);
+    let mut error =
+        Error::new(Kind::NotFound, format!("`edits[{at}].old` is not in the file{after}"))
+            .reason("no_match")
+            .with("edit", at);
     if let Some(cause) = &cause {
         error = error.with("cause", cause.as_str());
     }
     if !regions.is_empty() {
-        let shown: Vec<Value> = regions.iter().map(|region| show(edit.sought(), text, region)).collect();
+        let shown: Vec<Value> =
+            regions.iter().map(|region| show(edit.sought(), text, region)).collect();
         error = error.with("nearest", shown);
     }
     Ok(error.hint(match (cause, regions.is_empty()) {
@@ -68,7 +81,9 @@ fn ambiguous(at: usize, expected: u64, tally: &Tally) -> Error {
             "Nothing was written. Add what stands around the right place to `old`, or set expect to {count} (0: any number)."
         )
     } else {
-        format!("Nothing was written. Set expect to {count}, or look for what all places have in common.")
+        format!(
+            "Nothing was written. Set expect to {count}, or look for what all places have in common."
+        )
     };
     Error::new(Kind::Conflict, message)
         .reason("ambiguous_match")
@@ -80,7 +95,8 @@ fn ambiguous(at: usize, expected: u64, tally: &Tally) -> Error {
 }
 
 fn head(text: &str) -> &str {
-    let end = (0..=MAX_TEXT.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    let end =
+        (0..=MAX_TEXT.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     &text[..end]
 }
 
@@ -96,10 +112,15 @@ fn is_short(text: &str) -> bool {
 /// What a small change to the pattern would find.
 fn pattern_cause(pattern: &str, text: &str) -> Option<String> {
     if let Some(at) = text.find(pattern) {
-        return Some(format!("Taken literally it stands in line {}: set regex to false.", line_of(text, at)));
+        return Some(format!(
+            "Taken literally it stands in line {}: set regex to false.",
+            line_of(text, at)
+        ));
     }
     if pattern.contains(r"\r\n") {
-        return Some(r"Line ends are matched as \n, whatever the file has: leave \r out.".to_owned());
+        return Some(
+            r"Line ends are matched as \n, whatever the file has: leave \r out.".to_owned(),
+        );
     }
     if !is_short(text) {
         return None;
@@ -112,7 +133,9 @@ fn pattern_cause(pattern: &str, text: &str) -> Option<String> {
         return Some(format!("The case differs in line {line}: start the pattern with (?i)."));
     }
     if let Some(line) = finds(|builder| builder.multi_line(true)) {
-        return Some(format!("^ and $ are the ends of the file: with (?m) it matches in line {line}."));
+        return Some(format!(
+            "^ and $ are the ends of the file: with (?m) it matches in line {line}."
+        ));
     }
     let line = finds(|builder| builder.dot_matches_new_line(true))?;
     Some(format!("`.` does not match a line end: with (?s) it matches in line {line}."))
@@ -122,13 +145,20 @@ fn pattern_cause(pattern: &str, text: &str) -> Option<String> {
 fn literal_cause(old: &str, text: &str) -> Option<String> {
     let unescaped = old.replace("\\n", "\n").replace("\\t", "\t").replace("\\\"", "\"");
     if unescaped != old && text.contains(&unescaped) {
-        return Some("`old` holds a backslash and a letter where the file has the character itself.".to_owned());
+        return Some(
+            "`old` holds a backslash and a letter where the file has the character itself."
+                .to_owned(),
+        );
     }
-    let numbered = |line: &str| line.split_once('\t').is_some_and(|(n, _)| n.trim().parse::<u64>().is_ok());
+    let numbered =
+        |line: &str| line.split_once('\t').is_some_and(|(n, _)| n.trim().parse::<u64>().is_ok());
     if old.lines().all(numbered) {
-        let bare: Vec<&str> = old.lines().filter_map(|line| Some(line.split_once('\t')?.1)).collect();
+        let bare: Vec<&str> =
+            old.lines().filter_map(|line| Some(line.split_once('\t')?.1)).collect();
         if text.contains(&bare.join("\n")) {
-            return Some("`old` begins its lines with line numbers, which are not in the file.".to_owned());
+            return Some(
+                "`old` begins its lines with line numbers, which are not in the file.".to_owned(),
+            );
         }
     }
     let metacharacters = old.contains(['\\', '*', '+', '[', '(', '|', '^', '$']);
@@ -137,7 +167,10 @@ fn literal_cause(old: &str, text: &str) -> Option<String> {
         && let Ok(regex) = RegexBuilder::new(old).size_limit(MAX_PROGRAM).build()
     {
         let found = regex.find(text).filter(|found| !found.is_empty())?;
-        return Some(format!("As a pattern it matches in line {}: set regex to true.", line_of(text, found.start())));
+        return Some(format!(
+            "As a pattern it matches in line {}: set regex to true.",
+            line_of(text, found.start())
+        ));
     }
     None
 }
@@ -146,14 +179,19 @@ fn literal_cause(old: &str, text: &str) -> Option<String> {
 fn difference(fold: Fold, old: &str, text: &str, region: Option<&Region>) -> Option<String> {
     let region = region?;
     // What `old` begins with is whitespace that the region has otherwise.
-    let found = if old.starts_with([' ', '\t']) { region.indented(text) } else { region.text(text) };
+    let found =
+        if old.starts_with([' ', '\t']) { region.indented(text) } else { region.text(text) };
     let line = region.first;
     let tabs = |text: &str| text.contains('\t');
-    let ends = |text: &str| -> Vec<String> { text.lines().map(|line| line.trim_end().to_owned()).collect() };
+    let ends = |text: &str| -> Vec<String> {
+        text.lines().map(|line| line.trim_end().to_owned()).collect()
+    };
     let what = match fold {
         Fold::Case => "case",
         Fold::Looks => "quotes, dashes or other characters that only look alike",
-        Fold::Space if found.contains('\r') && !old.contains('\r') => "carriage returns without a line feed",
+        Fold::Space if found.contains('\r') && !old.contains('\r') => {
+            "carriage returns without a line feed"
+        }
         Fold::Space if tabs(found) && !tabs(old) => "whitespace (the file has tabs)",
         Fold::Space if tabs(old) && !tabs(found) => "whitespace (the file has spaces, not tabs)",
         Fold::Space if found.contains('\u{a0}') => "whitespace (the file has no-break spaces)",

@@ -28,9 +28,15 @@ fn edit(scratch: &Scratch, edits: Value) -> Value {
 
 /// The error of edits that must not be made, and the proof that they were not.
 fn refusal(scratch: &Scratch, edits: Value) -> Value {
-    let before = (fs::read(scratch.ws().join("f")).unwrap(), fs::metadata(scratch.ws().join("f")).unwrap().ino());
+    let before = (
+        fs::read(scratch.ws().join("f")).unwrap(),
+        fs::metadata(scratch.ws().join("f")).unwrap().ino(),
+    );
     let error = attempt(scratch, json!({"path": "f", "edits": edits})).unwrap_err();
-    let after = (fs::read(scratch.ws().join("f")).unwrap(), fs::metadata(scratch.ws().join("f")).unwrap().ino());
+    let after = (
+        fs::read(scratch.ws().join("f")).unwrap(),
+        fs::metadata(scratch.ws().join("f")).unwrap().ino(),
+    );
     assert_eq!(before, after, "{error:?}");
     let body = error.body(&TraceId::mint());
     assert!(body.to_string().len() < 4096, "{} bytes", body.to_string().len());
@@ -48,8 +54,10 @@ fn bytes(scratch: &Scratch) -> Vec<u8> {
 }
 
 fn names(dir: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -77,9 +85,13 @@ fn an_edit_says_what_it_did() {
 /// Everything but the words themselves stays, in every encoding and with every kind of line end.
 #[test]
 fn not_one_byte_outside_is_changed() {
-    let utf16 = |text: &str| [b"\xff\xfe".to_vec(), text.encode_utf16().flat_map(u16::to_le_bytes).collect()].concat();
-    let chinese = "这是一个用来测试编码检测的中文文件。内容要足够长才能判断。\r\n\t第二行 old \r\n最后";
-    let japanese = "日本語のテキストです。これは文字コードの判定を試すための文章です。\n二行目 old\r\nない";
+    let utf16 = |text: &str| {
+        [b"\xff\xfe".to_vec(), text.encode_utf16().flat_map(u16::to_le_bytes).collect()].concat()
+    };
+    let chinese =
+        "这是一个用来测试编码检测的中文文件。内容要足够长才能判断。\r\n\t第二行 old \r\n最后";
+    let japanese =
+        "日本語のテキストです。これは文字コードの判定を試すための文章です。\n二行目 old\r\nない";
     let gbk = |text: &str| encoding_rs::GBK.encode(text).0.into_owned();
     let sjis = |text: &str| encoding_rs::SHIFT_JIS.encode(text).0.into_owned();
     let samples: [(Vec<u8>, Vec<u8>); 8] = [
@@ -90,7 +102,10 @@ fn not_one_byte_outside_is_changed() {
         (gbk(chinese), gbk(&chinese.replace("old", "n1\r\nn2"))),
         (sjis(japanese), sjis(&japanese.replace("old", "n1\r\nn2"))),
         (b"\x93old\x94 caf\xe9 \xff\n".to_vec(), b"\x93n1\nn2\x94 caf\xe9 \xff\n".to_vec()),
-        ("grün \u{fffd} old ".to_owned().into_bytes(), "grün \u{fffd} n1\nn2 ".to_owned().into_bytes()),
+        (
+            "grün \u{fffd} old ".to_owned().into_bytes(),
+            "grün \u{fffd} n1\nn2 ".to_owned().into_bytes(),
+        ),
     ];
     for (before, after) in samples {
         let scratch = with(&before);
@@ -105,13 +120,20 @@ fn not_one_byte_outside_is_changed() {
 
 #[test]
 fn text_that_the_encoding_cannot_hold_is_refused() {
-    let japanese = "日本語のテキストです。これは文字コードの判定を試すための文章です。\n二行目 old\n";
+    let japanese =
+        "日本語のテキストです。これは文字コードの判定を試すための文章です。\n二行目 old\n";
     let scratch = with(encoding_rs::SHIFT_JIS.encode(japanese).0);
     let error = refusal(&scratch, json!([{"old": "old", "new": "😀"}]));
-    assert_eq!((&error["kind"], &error["reason"]), (&json!("invalid_arguments"), &json!("encoding_error")));
+    assert_eq!(
+        (&error["kind"], &error["reason"]),
+        (&json!("invalid_arguments"), &json!("encoding_error"))
+    );
     assert!(error["message"].as_str().unwrap().contains("U+1F600"), "{error}");
     edit(&scratch, json!([{"old": "old", "new": "新しい"}]));
-    assert_eq!(bytes(&scratch), encoding_rs::SHIFT_JIS.encode(&japanese.replace("old", "新しい")).0.into_owned());
+    assert_eq!(
+        bytes(&scratch),
+        encoding_rs::SHIFT_JIS.encode(&japanese.replace("old", "新しい")).0.into_owned()
+    );
     // What only shows as U+FFFD must not be written as that.
     let scratch = with(b"gr\xc3\xbcn \xff \xc3\xa4\xc3\xa4\xc3\xa4rger\n");
     let error = refusal(&scratch, json!([{"old": "n \u{fffd}", "new": "N \u{fffd}"}]));
@@ -122,7 +144,9 @@ fn text_that_the_encoding_cannot_hold_is_refused() {
 
 #[test]
 fn line_ends_are_matched_whatever_they_are() {
-    for (file, expected) in [("a\r\nb\r\nc\r\n", "a\r\nX\r\nY\r\nc\r\n"), ("a\nb\nc\n", "a\nX\nY\nc\n")] {
+    for (file, expected) in
+        [("a\r\nb\r\nc\r\n", "a\r\nX\r\nY\r\nc\r\n"), ("a\nb\nc\n", "a\nX\nY\nc\n")]
+    {
         for (old, new) in [("a\nb", "a\nX\nY"), ("a\r\nb", "a\r\nX\r\nY")] {
             let scratch = with(file);
             edit(&scratch, json!([{"old": old, "new": new}]));
@@ -136,10 +160,18 @@ fn the_count_must_be_right() {
     let scratch = with("x\ny x\n\nx\n");
     let error = refusal(&scratch, json!([{"old": "x", "new": "z"}]));
     assert_eq!((&error["kind"], &error["reason"]), (&json!("conflict"), &json!("ambiguous_match")));
-    assert_eq!((&error["lines"], &error["count"], &error["expected"]), (&json!([1, 2, 4]), &json!(3), &json!(1)));
-    assert_eq!(refusal(&scratch, json!([{"old": "x", "new": "z", "expect": 4}]))["reason"], "ambiguous_match");
-    let error =
-        attempt(&scratch, json!({"path": "f", "edits": [{"old": "x", "new": "z", "expect": 0}], "total_expected": 2}));
+    assert_eq!(
+        (&error["lines"], &error["count"], &error["expected"]),
+        (&json!([1, 2, 4]), &json!(3), &json!(1))
+    );
+    assert_eq!(
+        refusal(&scratch, json!([{"old": "x", "new": "z", "expect": 4}]))["reason"],
+        "ambiguous_match"
+    );
+    let error = attempt(
+        &scratch,
+        json!({"path": "f", "edits": [{"old": "x", "new": "z", "expect": 0}], "total_expected": 2}),
+    );
     assert_eq!(error.unwrap_err().reason_name(), Some("ambiguous_match"));
     assert_eq!(bytes(&scratch), b"x\ny x\n\nx\n");
     assert_eq!(
@@ -149,7 +181,11 @@ fn the_count_must_be_right() {
     let ino = fs::metadata(scratch.ws().join("f")).unwrap().ino();
     let reply = edit(&scratch, json!([{"old": "x", "new": "z", "expect": 0}]));
     assert_eq!((&reply["replacements"], &reply["etag"]), (&json!(0), &reply["previous_etag"]));
-    assert_eq!(fs::metadata(scratch.ws().join("f")).unwrap().ino(), ino, "nothing to write, nothing written");
+    assert_eq!(
+        fs::metadata(scratch.ws().join("f")).unwrap().ino(),
+        ino,
+        "nothing to write, nothing written"
+    );
     assert_eq!(edit(&scratch, json!([{"old": "z", "new": "x", "expect": 0}]))["replacements"], 3);
 }
 
@@ -173,7 +209,10 @@ fn a_dollar_is_a_dollar_unless_it_is_a_pattern() {
     let scratch = with("price: 5\ncost: 7\n");
     edit(&scratch, json!([{"old": "price", "new": "$1 ${1} $$ $name"}]));
     assert_eq!(bytes(&scratch), b"$1 ${1} $$ $name: 5\ncost: 7\n");
-    edit(&scratch, json!([{"old": r"(?m)^(?P<what>co\w+): (\d)$", "new": "${2}€ $what $$1", "regex": true}]));
+    edit(
+        &scratch,
+        json!([{"old": r"(?m)^(?P<what>co\w+): (\d)$", "new": "${2}€ $what $$1", "regex": true}]),
+    );
     assert_eq!(bytes(&scratch), "$1 ${1} $$ $name: 5\n7€ cost $1\n".as_bytes());
     let scratch = with("A\r\nb\r\nC");
     edit(&scratch, json!([{"old": "(?im)^([a-c])$", "new": "<$1>", "regex": true, "expect": 3}]));
@@ -188,7 +227,10 @@ fn a_dollar_is_a_dollar_unless_it_is_a_pattern() {
 fn a_bad_pattern_or_edit_is_explained() {
     let scratch = with("x");
     let error = refusal(&scratch, json!([{"old": "(", "new": "", "regex": true}]));
-    assert_eq!((&error["kind"], &error["reason"]), (&json!("invalid_arguments"), &json!("bad_pattern")));
+    assert_eq!(
+        (&error["kind"], &error["reason"]),
+        (&json!("invalid_arguments"), &json!("bad_pattern"))
+    );
     let error = refusal(&scratch, json!([{"old": r"\w{1000}{1000}", "new": "", "regex": true}]));
     assert_eq!(error["reason"], "bad_pattern");
     for edits in [json!([]), json!([{"old": "", "new": "y"}]), json!([{"old": "x", "new": "x"}])] {
@@ -205,21 +247,25 @@ fn a_pattern_cannot_take_the_server_down() {
     // Growing without bound is refused before it is done.
     let error = refusal(&scratch, json!([{"old": "a", "new": "b".repeat(10_000), "expect": 0}]));
     assert_eq!(error["kind"], "too_large");
-    let error = refusal(&scratch, json!([{"old": "(a+)", "new": "$1".repeat(5000), "regex": true}]));
+    let error =
+        refusal(&scratch, json!([{"old": "(a+)", "new": "$1".repeat(5000), "regex": true}]));
     assert_eq!(error["kind"], "too_large");
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
 #[test]
 fn no_match_names_the_cause_and_the_nearest() {
-    let file =
-        "fn main() {\n\tlet total = add(1, 2);\n    print(total);\n}\n\nfn other() {\n\tlet sum = sub(1, 2);\n}\n";
+    let file = "fn main() {\n\tlet total = add(1, 2);\n    print(total);\n}\n\nfn other() {\n\tlet sum = sub(1, 2);\n}\n";
     let scratch = with(file);
     let cases = [
         (json!({"old": "    let total = add(1, 2);", "new": ""}), "tabs", 2),
         (json!({"old": "\tprint(total);", "new": ""}), "spaces, not tabs", 3),
         (json!({"old": "let  total = add(1, 2);", "new": ""}), "whitespace", 2),
-        (json!({"old": "fn main() { \n\tlet total", "new": ""}), "whitespace at the end of a line", 1),
+        (
+            json!({"old": "fn main() { \n\tlet total", "new": ""}),
+            "whitespace at the end of a line",
+            1,
+        ),
         (json!({"old": "Fn Main() {", "new": ""}), "case", 1),
         (json!({"old": "fn main()\u{2009}{\n\tLet total", "new": ""}), "whitespace and case", 1),
     ];
@@ -237,9 +283,15 @@ fn no_match_names_the_cause_and_the_nearest() {
             "line": 2, "end_line": 2, "diff": "-\tlet total = add(1, 3);\n+\tlet total = add(1, 2);\n"
         })
     );
-    let error =
-        refusal(&scratch, json!([{"old": "fn main() {\n\tlet total = add(7, 7);\n    print(total);\n", "new": ""}]));
-    assert_eq!((&error["nearest"][0]["line"], &error["nearest"][0]["end_line"]), (&json!(1), &json!(3)), "{error:#}");
+    let error = refusal(
+        &scratch,
+        json!([{"old": "fn main() {\n\tlet total = add(7, 7);\n    print(total);\n", "new": ""}]),
+    );
+    assert_eq!(
+        (&error["nearest"][0]["line"], &error["nearest"][0]["end_line"]),
+        (&json!(1), &json!(3)),
+        "{error:#}"
+    );
     for (edit, cause) in [
         (json!({"old": "1\tfn main() {\n2\t\tlet total", "new": ""}), "line numbers"),
         (json!({"old": "fn main() {\\n\\tlet total", "new": ""}), "backslash"),
@@ -253,7 +305,11 @@ fn no_match_names_the_cause_and_the_nearest() {
         let error = refusal(&scratch, json!([edit]));
         assert!(error["cause"].as_str().unwrap_or_default().contains(cause), "{cause}: {error:#}");
     }
-    assert!(refusal(&scratch, json!([{"old": "nothing like it anywhere", "new": ""}])).get("nearest").is_none());
+    assert!(
+        refusal(&scratch, json!([{"old": "nothing like it anywhere", "new": ""}]))
+            .get("nearest")
+            .is_none()
+    );
     // However long the lines are, the error is short.
     let scratch = with(format!("{}x\n{}y\n", "long ".repeat(9000), "line ".repeat(9000)).repeat(4));
     refusal(&scratch, json!([{"old": format!("{}z", "long ".repeat(9000)), "new": ""}]));
@@ -270,10 +326,14 @@ fn what_the_file_was_it_stays() {
     }
     let before = fs::metadata(ws.join("f")).unwrap();
     symlink("f", ws.join("link")).unwrap();
-    let reply = attempt(&scratch, json!({"path": "link", "edits": [{"old": "old", "new": "new"}]})).unwrap();
+    let reply = attempt(&scratch, json!({"path": "link", "edits": [{"old": "old", "new": "new"}]}))
+        .unwrap();
     let after = fs::metadata(ws.join("f")).unwrap();
     assert_eq!(reply["path"], "f");
-    assert_eq!((after.mode(), after.uid(), after.gid()), (before.mode(), before.uid(), before.gid()));
+    assert_eq!(
+        (after.mode(), after.uid(), after.gid()),
+        (before.mode(), before.uid(), before.gid())
+    );
     assert!(ws.join("link").is_symlink());
     // Another name of the same file shows the same bytes.
     fs::hard_link(ws.join("f"), ws.join("g")).unwrap();
@@ -281,7 +341,8 @@ fn what_the_file_was_it_stays() {
     assert_eq!(fs::read(ws.join("g")).unwrap(), b"newer and longer\n");
     assert_eq!(names(&ws), ["f", "g", "link"]);
     symlink(scratch.dir.join("outside/secret"), ws.join("out")).unwrap();
-    let error = attempt(&scratch, json!({"path": "out", "edits": [{"old": "OUT", "new": "IN"}]})).unwrap_err();
+    let error = attempt(&scratch, json!({"path": "out", "edits": [{"old": "OUT", "new": "IN"}]}))
+        .unwrap_err();
     assert_eq!(error.reason_name(), Some("outside_workspace"));
 }
 
@@ -292,14 +353,18 @@ fn what_cannot_be_edited_is_explained() {
     assert_eq!(error["reason"], "binary_file");
     let large = fs::File::create(scratch.ws().join("f")).unwrap();
     large.set_len(MAX_BYTES as u64 + 1).unwrap();
-    let error = attempt(&scratch, json!({"path": "f", "edits": [{"old": "old", "new": "new"}]})).unwrap_err();
+    let error = attempt(&scratch, json!({"path": "f", "edits": [{"old": "old", "new": "new"}]}))
+        .unwrap_err();
     assert_eq!(error.kind(), Kind::TooLarge);
     for path in ["none", "none/none"] {
-        let error = attempt(&scratch, json!({"path": path, "edits": [{"old": "old", "new": "new"}]})).unwrap_err();
+        let error =
+            attempt(&scratch, json!({"path": path, "edits": [{"old": "old", "new": "new"}]}))
+                .unwrap_err();
         assert_eq!(error.kind(), Kind::NotFound);
     }
     assert_eq!(names(&scratch.ws()), ["f"], "no directory was made");
-    let error = attempt(&scratch, json!({"path": ".", "edits": [{"old": "old", "new": "new"}]})).unwrap_err();
+    let error = attempt(&scratch, json!({"path": ".", "edits": [{"old": "old", "new": "new"}]}))
+        .unwrap_err();
     assert_eq!(error.reason_name(), Some("is_directory"));
 }
 
@@ -324,8 +389,9 @@ fn a_dry_run_and_a_stale_etag_touch_nothing() {
 /// Writers that edit one file at once: no edit is lost, and each is made once.
 #[test]
 fn no_edit_is_lost_when_many_edit_at_once() {
-    let words: Vec<String> =
-        (0..8).flat_map(|writer| (0..12).map(move |turn| format!("w{writer:02}t{turn:02}"))).collect();
+    let words: Vec<String> = (0..8)
+        .flat_map(|writer| (0..12).map(move |turn| format!("w{writer:02}t{turn:02}")))
+        .collect();
     let scratch = with(words.join("\n"));
     std::thread::scope(|scope| {
         for writer in 0..8 {
@@ -337,7 +403,9 @@ fn no_edit_is_lost_when_many_edit_at_once() {
                     loop {
                         match attempt(scratch, json!({"path": "f", "edits": edits})) {
                             Ok(_) => break,
-                            Err(error) => assert_eq!(error.reason_name(), Some("busy"), "{error:?}"),
+                            Err(error) => {
+                                assert_eq!(error.reason_name(), Some("busy"), "{error:?}")
+                            }
                         }
                     }
                 }
@@ -363,7 +431,10 @@ fn a_change_by_somebody_else_is_not_overwritten() {
                 fs::write(&new, &theirs).unwrap();
                 fs::rename(&new, &file).unwrap();
             });
-            let result = attempt(&scratch, json!({"path": "f", "edits": [{"old": " tail", "new": " edited"}]}));
+            let result = attempt(
+                &scratch,
+                json!({"path": "f", "edits": [{"old": " tail", "new": " edited"}]}),
+            );
             writer.join().unwrap();
             let now = fs::read_to_string(&file).unwrap();
             match result {
@@ -388,7 +459,12 @@ fn a_change_within_the_same_tick_is_seen() {
     let found = one::Found::open(&scratch.workspace(), "f", &Cancel::new()).unwrap();
     assert!(found.old.holds_still().unwrap());
     use std::os::unix::fs::FileExt;
-    fs::File::options().write(true).open(scratch.ws().join("f")).unwrap().write_all_at(b"OLD", 0).unwrap();
+    fs::File::options()
+        .write(true)
+        .open(scratch.ws().join("f"))
+        .unwrap()
+        .write_all_at(b"OLD", 0)
+        .unwrap();
     assert!(!found.old.holds_still().unwrap());
 }
 
@@ -398,7 +474,10 @@ fn a_cancelled_edit_leaves_nothing_behind() {
     let cancel = Cancel::new();
     cancel.cancel(Cause::Client);
     let args = args(json!({"path": "f", "edits": [{"old": "old", "new": "new"}]}));
-    assert_eq!(one::replace(&scratch.workspace(), &args, &cancel).err().unwrap().kind(), Kind::Cancelled);
+    assert_eq!(
+        one::replace(&scratch.workspace(), &args, &cancel).err().unwrap().kind(),
+        Kind::Cancelled
+    );
     assert_eq!((bytes(&scratch), names(&scratch.ws())), (b"old\n".to_vec(), vec!["f".to_owned()]));
 }
 
@@ -457,14 +536,25 @@ fn read(scratch: &Scratch, path: &str) -> String {
 fn many_files_are_edited_together() {
     let scratch = tree();
     let edits = json!([{"old": "old", "new": "new"}]);
-    let error = attempt(&scratch, json!({"path": ".", "glob": ["*.rs"], "edits": edits})).unwrap_err();
+    let error =
+        attempt(&scratch, json!({"path": ".", "glob": ["*.rs"], "edits": edits})).unwrap_err();
     assert_eq!(error.kind(), Kind::InvalidArguments, "{error:?}");
-    let dry =
-        attempt(&scratch, json!({"path": ".", "glob": ["*.rs"], "edits": edits, "dry_run": true, "diff": "unified"}))
-            .unwrap();
-    let paths: Vec<_> = dry["files"].as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap()).collect();
+    let dry = attempt(
+        &scratch,
+        json!({"path": ".", "glob": ["*.rs"], "edits": edits, "dry_run": true, "diff": "unified"}),
+    )
+    .unwrap();
+    let paths: Vec<_> = dry["files"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|file| file["path"].as_str().unwrap())
+        .collect();
     assert_eq!(paths, ["a.rs", "src/b.rs", "src/deep/c.rs"]);
-    assert_eq!((&dry["replacements"], &dry["skipped"], &dry["lines_added"]), (&json!(4), &json!(1), &json!(3)));
+    assert_eq!(
+        (&dry["replacements"], &dry["skipped"], &dry["lines_added"]),
+        (&json!(4), &json!(1), &json!(3))
+    );
     assert!(dry["diff"].as_str().unwrap().contains("+++ b/src/deep/c.rs"), "{dry}");
     assert_eq!(read(&scratch, "a.rs"), "old old\n");
     let wrong = json!({"path": ".", "glob": ["*.rs"], "edits": edits, "total_expected": 3});
@@ -473,7 +563,11 @@ fn many_files_are_edited_together() {
     let wrong = json!({"path": ".", "glob": ["*.rs"], "edits": strict, "total_expected": 4});
     assert_eq!(attempt(&scratch, wrong).unwrap_err().reason_name(), Some("ambiguous_match"));
     assert_eq!(read(&scratch, "a.rs"), "old old\n");
-    let reply = attempt(&scratch, json!({"path": ".", "glob": ["*.rs"], "edits": edits, "total_expected": 4})).unwrap();
+    let reply = attempt(
+        &scratch,
+        json!({"path": ".", "glob": ["*.rs"], "edits": edits, "total_expected": 4}),
+    )
+    .unwrap();
     assert_eq!(reply["files"], dry["files"], "it does what it said");
     assert_eq!(
         [read(&scratch, "a.rs"), read(&scratch, "src/b.rs"), read(&scratch, "src/deep/c.rs")],
@@ -489,7 +583,9 @@ fn many_files_are_edited_together() {
     );
     assert_eq!(reply.unwrap()["files"][0]["path"], "src/deep/c.rs");
     assert_eq!(names(&scratch.ws().join("src")), ["b.rs", "d.txt", "deep"]);
-    let error = attempt(&scratch, json!({"path": "a.rs", "glob": ["*"], "edits": edits, "dry_run": true})).unwrap_err();
+    let error =
+        attempt(&scratch, json!({"path": "a.rs", "glob": ["*"], "edits": edits, "dry_run": true}))
+            .unwrap_err();
     assert_eq!(error.reason_name(), Some("not_a_directory"));
 }
 
@@ -507,15 +603,25 @@ fn when_one_of_many_fails_all_are_as_they_were() {
     let files = many::replace(&workspace, &call, &Cancel::new()).unwrap().files;
     assert_eq!(files.len(), 3, "{files:?}");
     let before = fs::metadata(ws.join("a.rs")).unwrap();
-    let stage = || many::stage(&workspace, &call.compile().unwrap(), &files, &Cancel::new()).unwrap();
+    let stage =
+        || many::stage(&workspace, &call.compile().unwrap(), &files, &Cancel::new()).unwrap();
     let staged = stage();
-    assert_eq!(names(&ws).iter().filter(|name| name.ends_with(".tmp")).count(), 1, "{:?}", names(&ws));
+    assert_eq!(
+        names(&ws).iter().filter(|name| name.ends_with(".tmp")).count(),
+        1,
+        "{:?}",
+        names(&ws)
+    );
     fs::write(ws.join("src/b.rs"), "somebody else's").unwrap();
     let error = many::commit(staged, &Cancel::new()).unwrap_err();
     assert_eq!(error.reason_name(), Some("stale"));
     assert!(error.hint_text().unwrap().contains("Nothing was changed"), "{error:?}");
     let after = fs::metadata(ws.join("a.rs")).unwrap();
-    assert_eq!((after.ino(), after.mtime_nsec()), (before.ino(), before.mtime_nsec()), "it is the same file");
+    assert_eq!(
+        (after.ino(), after.mtime_nsec()),
+        (before.ino(), before.mtime_nsec()),
+        "it is the same file"
+    );
     assert_eq!(
         [read(&scratch, "a.rs"), read(&scratch, "two"), read(&scratch, "src/b.rs")],
         ["old old\n", "old", "somebody else's"]
@@ -553,7 +659,10 @@ fn what_somebody_changed_at_once_is_not_put_back() {
 fn a_group_that_the_pattern_lacks_is_not_nothing() {
     let scratch = with("width: 10\n");
     let error = refusal(&scratch, json!([{"old": r"(\d+)", "new": "$1px", "regex": true}]));
-    assert_eq!((&error["kind"], &error["reason"]), (&json!("invalid_arguments"), &json!("no_such_group")));
+    assert_eq!(
+        (&error["kind"], &error["reason"]),
+        (&json!("invalid_arguments"), &json!("no_such_group"))
+    );
     assert!(error["hint"].as_str().unwrap().contains("write `${1}px`"), "{error}");
     edit(&scratch, json!([{"old": r"(\d+)", "new": "${1}px", "regex": true}]));
     assert_eq!(bytes(&scratch), b"width: 10px\n");
@@ -565,7 +674,8 @@ fn too_many_chosen_files_end_the_walk() {
     for number in 0..=20_000 {
         fs::write(scratch.ws().join(format!("f{number}")), "").unwrap();
     }
-    let call = json!({"path": ".", "glob": ["*"], "edits": [{"old": "a", "new": "b"}], "dry_run": true});
+    let call =
+        json!({"path": ".", "glob": ["*"], "edits": [{"old": "a", "new": "b"}], "dry_run": true});
     let error = attempt(&scratch, call.clone()).unwrap_err();
     assert_eq!(error.kind(), Kind::TooLarge, "{error:?}");
     fs::remove_file(scratch.ws().join("f0")).unwrap();
@@ -579,9 +689,12 @@ fn a_file_with_two_names_is_edited_once() {
     fs::write(ws.join("one"), "old").unwrap();
     fs::hard_link(ws.join("one"), ws.join("two")).unwrap();
     let edits = json!([{"old": "old", "new": "old new"}]);
-    let dry = attempt(&scratch, json!({"path": ".", "glob": ["*"], "edits": edits, "dry_run": true})).unwrap();
+    let dry =
+        attempt(&scratch, json!({"path": ".", "glob": ["*"], "edits": edits, "dry_run": true}))
+            .unwrap();
     assert_eq!((&dry["replacements"], &dry["files"][0]["path"]), (&json!(1), &json!("one")));
-    attempt(&scratch, json!({"path": ".", "glob": ["*"], "edits": edits, "total_expected": 1})).unwrap();
+    attempt(&scratch, json!({"path": ".", "glob": ["*"], "edits": edits, "total_expected": 1}))
+        .unwrap();
     assert_eq!([read(&scratch, "one"), read(&scratch, "two")], ["old new", "old new"]);
 }
 
@@ -622,19 +735,28 @@ fn bytes_of_somebody_else_are_never_thrown_away() {
     assert_eq!(bytes(&scratch), b"new");
     theirs.write_all(b" and theirs").unwrap();
     assert!(exchanged.if_still(found.old.holds_still()).unwrap().is_none());
-    assert_eq!((bytes(&scratch), names(&scratch.ws())), (b"old and theirs".to_vec(), vec!["f".to_owned()]));
+    assert_eq!(
+        (bytes(&scratch), names(&scratch.ws())),
+        (b"old and theirs".to_vec(), vec!["f".to_owned()])
+    );
 
     let found = one::Found::open(&scratch.workspace(), "f", &Cancel::new()).unwrap();
-    let exchanged = found.old.stage(&found.dir, &found.name, b"new", 0o644, &Cancel::new()).unwrap();
+    let exchanged =
+        found.old.stage(&found.dir, &found.name, b"new", 0o644, &Cancel::new()).unwrap();
     let exchanged = exchanged.exchange(&found.name, &found.old.content.stat).unwrap().unwrap();
     theirs.write_all(b", again").unwrap();
     fs::write(&file, "a third").unwrap();
-    let Err(error) = exchanged.if_still(found.old.holds_still()) else { panic!("it cannot go back") };
+    let Err(error) = exchanged.if_still(found.old.holds_still()) else {
+        panic!("it cannot go back")
+    };
     assert_eq!((error.kind(), error.reason_name()), (Kind::Conflict, Some("displaced")));
     let body = error.body(&TraceId::mint());
     let kept = body["kept"].as_str().unwrap();
     assert!(error.hint_text().unwrap().contains(kept), "{error:?}");
-    assert_eq!((bytes(&scratch), read(&scratch, kept)), (b"a third".to_vec(), "old and theirs, again".to_owned()));
+    assert_eq!(
+        (bytes(&scratch), read(&scratch, kept)),
+        (b"a third".to_vec(), "old and theirs, again".to_owned())
+    );
 }
 
 #[test]
@@ -643,7 +765,12 @@ fn a_watched_file_shows_a_change_within_the_same_tick() {
     let scratch = with("old one\n");
     let watch = one::Found::open(&scratch.workspace(), "f", &Cancel::new()).unwrap().old.watch();
     assert!(watch.holds_still().unwrap());
-    fs::File::options().write(true).open(scratch.ws().join("f")).unwrap().write_all_at(b"OLD", 0).unwrap();
+    fs::File::options()
+        .write(true)
+        .open(scratch.ws().join("f"))
+        .unwrap()
+        .write_all_at(b"OLD", 0)
+        .unwrap();
     assert!(!watch.holds_still().unwrap());
 }
 
@@ -655,13 +782,19 @@ fn a_list_of_many_files_fits_its_budget() {
         etag: etag_of(b"new"),
         previous_etag: etag_of(b"old"),
     };
-    let mut reply = Reply { path: ".".to_owned(), files: (0..200).map(file).collect(), ..Reply::default() };
+    let mut reply =
+        Reply { path: ".".to_owned(), files: (0..200).map(file).collect(), ..Reply::default() };
     let dir = std::env::temp_dir().join(crate::base::ids::short("files"));
     let outputs = Outputs::new(dir);
     reply.fit(1 << 20, &outputs);
     assert_eq!((reply.files.len(), reply.files_omitted), (200, 0));
     reply.fit(10_000, &outputs);
-    assert!(size(&reply) <= 10_000 && reply.files.len() > 20, "{} bytes, {} files", size(&reply), reply.files.len());
+    assert!(
+        size(&reply) <= 10_000 && reply.files.len() > 20,
+        "{} bytes, {} files",
+        size(&reply),
+        reply.files.len()
+    );
     assert_eq!(reply.files.len() as u64 + reply.files_omitted, 200);
     let mut stored = String::new();
     let handle = reply.files_output.clone().unwrap();

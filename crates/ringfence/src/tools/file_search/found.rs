@@ -124,7 +124,8 @@ impl Found {
             },
             None => 0,
         };
-        let beyond = self.lock().bound.as_ref().is_some_and(|bound| order(path, bound) == Ordering::Greater);
+        let beyond =
+            self.lock().bound.as_ref().is_some_and(|bound| order(path, bound) == Ordering::Greater);
         match beyond || after_line == u64::MAX {
             true => Share { hits: 0, bytes: 0, after_line },
             false => Share { hits: self.max_results, bytes: self.room, after_line },
@@ -182,14 +183,18 @@ impl Found {
             }
         }
         if cut {
-            reply.warnings.push("the first match does not fit with all of its context: raise `max_bytes`".to_owned());
+            reply.warnings.push(
+                "the first match does not fit with all of its context: raise `max_bytes`"
+                    .to_owned(),
+            );
         }
         let available = self.available.into_inner();
         reply.truncated = available > reply.matches.len() as u64;
         reply.timed_out = halted;
         // Where not all was looked at, something may stand before the last hit: going on after it would skip that.
-        reply.next_cursor =
-            last.filter(|_| reply.truncated && !halted).map(|(path, line)| question.cursor(&path, line));
+        reply.next_cursor = last
+            .filter(|_| reply.truncated && !halted)
+            .map(|(path, line)| question.cursor(&path, line));
         reply.truncated |= halted;
         reply.total_matches = (mode != Mode::Files).then(|| self.matches.into_inner());
         reply.files_matched = self.files.into_inner();
@@ -200,7 +205,8 @@ impl Found {
                 "{foreign} files are in another encoding than UTF-8, where only the ASCII of a pattern is found: read them"
             ));
         }
-        reply.skipped = Skipped { binary: self.binary.into_inner(), unreadable: self.unreadable.into_inner() };
+        reply.skipped =
+            Skipped { binary: self.binary.into_inner(), unreadable: self.unreadable.into_inner() };
     }
 }
 

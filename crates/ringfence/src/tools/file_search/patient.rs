@@ -53,8 +53,11 @@ impl<'m> Patient<'m> {
         let mut from = at;
         loop {
             self.check()?;
-            let to =
-                if self.by_line { line_end(text, from.saturating_add(self.stride.get().bytes())) } else { text.len() };
+            let to = if self.by_line {
+                line_end(text, from.saturating_add(self.stride.get().bytes()))
+            } else {
+                text.len()
+            };
             self.try_out(&text[from.min(to)..to])?;
             let begun = Instant::now();
             let found = look(from, to);
@@ -129,7 +132,9 @@ impl Matcher for Patient<'_> {
     }
 
     fn shortest_match_at(&self, text: &[u8], at: usize) -> Result<Option<usize>, Ended> {
-        self.in_parts(text, at, |from, to| self.matcher.shortest_match_at(&text[..to], from).ok().flatten())
+        self.in_parts(text, at, |from, to| {
+            self.matcher.shortest_match_at(&text[..to], from).ok().flatten()
+        })
     }
 
     fn is_match_at(&self, text: &[u8], at: usize) -> Result<bool, Ended> {

@@ -12,7 +12,9 @@ const MAX_COMPILED: usize = 1 << 20;
 pub fn build(args: &Args) -> Result<RegexMatcher> {
     let wrong = |why: String| Error::invalid_arguments(why).with("argument", "pattern");
     if args.pattern.is_empty() || args.pattern.len() > MAX_PATTERN_BYTES {
-        return Err(wrong(format!("`pattern` must be between 1 and {MAX_PATTERN_BYTES} bytes long")));
+        return Err(wrong(format!(
+            "`pattern` must be between 1 and {MAX_PATTERN_BYTES} bytes long"
+        )));
     }
     let multiline = args.multiline.unwrap_or(false);
     let mut builder = RegexMatcherBuilder::new();
@@ -57,9 +59,13 @@ pub fn build(args: &Args) -> Result<RegexMatcher> {
 
 /// The reason in a parser's message, and the character from 1 that it points at with a caret.
 fn explain(text: &str) -> (String, Option<u64>) {
-    let reason = text.lines().rev().find_map(|line| line.trim().strip_prefix("error: ")).unwrap_or(text);
+    let reason =
+        text.lines().rev().find_map(|line| line.trim().strip_prefix("error: ")).unwrap_or(text);
     // The line before it is the pattern, which may begin with a caret as well.
-    let caret = text.lines().rev().find(|line| line.contains('^') && line.trim_matches([' ', '^']).is_empty());
+    let caret = text
+        .lines()
+        .rev()
+        .find(|line| line.contains('^') && line.trim_matches([' ', '^']).is_empty());
     // The pattern stands four characters in, when it is one line.
     let position = caret.and_then(|line| line.find('^')).and_then(|at| at.checked_sub(4));
     (reason.chars().take(300).collect(), position.map(|at| at as u64 + 1))
@@ -84,7 +90,11 @@ mod tests {
             r"\p{Lu}\p{Ll}+(?:\s\p{Lu}\p{Ll}+){0,4}",
         ] {
             for ignore_case in [false, true] {
-                let args = Args { pattern: pattern.to_owned(), ignore_case: Some(ignore_case), ..Args::default() };
+                let args = Args {
+                    pattern: pattern.to_owned(),
+                    ignore_case: Some(ignore_case),
+                    ..Args::default()
+                };
                 assert!(build(&args).is_ok(), "{pattern}: {:?}", build(&args).err());
             }
         }
@@ -93,7 +103,10 @@ mod tests {
     #[test]
     fn a_bad_pattern_is_pointed_at() {
         let bad = error("ab(c");
-        assert_eq!(bad.message(), "`pattern` is no regular expression: unclosed group at character 3");
+        assert_eq!(
+            bad.message(),
+            "`pattern` is no regular expression: unclosed group at character 3"
+        );
         assert!(bad.hint_text().unwrap().contains("literal: true"), "{bad:?}");
         assert_eq!(bad.body(&crate::base::TraceId::mint())["position"], 3);
         assert_eq!(error("^ab(c").body(&crate::base::TraceId::mint())["position"], 4);
@@ -101,7 +114,9 @@ mod tests {
         assert!(error("a\\nb").hint_text().unwrap().contains("multiline"), "{:?}", error("a\\nb"));
         assert!(error("").message().contains("between 1 and"));
         assert!(error(&"(".repeat(17_000)).message().len() < 600);
-        assert!(build(&Args { pattern: "ab(c".into(), literal: Some(true), ..Args::default() }).is_ok());
+        assert!(
+            build(&Args { pattern: "ab(c".into(), literal: Some(true), ..Args::default() }).is_ok()
+        );
         // One that would need gigabytes is refused, soon.
         assert!(error("((a{1000}){1000}){1000}").message().len() < 600);
     }

@@ -10,7 +10,8 @@ use std::path::Path;
 use grep_matcher::Matcher;
 use grep_regex::RegexMatcher;
 use grep_searcher::{
-    BinaryDetection, MmapChoice, Searcher, SearcherBuilder, Sink, SinkContext, SinkContextKind, SinkFinish, SinkMatch,
+    BinaryDetection, MmapChoice, Searcher, SearcherBuilder, Sink, SinkContext, SinkContextKind,
+    SinkFinish, SinkMatch,
 };
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -61,7 +62,10 @@ impl Want {
 
 /// Searches a file that was named. Whether it is binary decides nothing then; says whether it is.
 pub fn one_file(want: &Want, file: &File, path: &str, found: &Found, halt: &Halt) -> bool {
-    let mut hands = Hands { searcher: want.searcher(BinaryDetection::convert(0)), matcher: want.matcher.clone() };
+    let mut hands = Hands {
+        searcher: want.searcher(BinaryDetection::convert(0)),
+        matcher: want.matcher.clone(),
+    };
     hands.search(want, file, path.as_bytes(), found, halt)
 }
 
@@ -75,7 +79,13 @@ pub struct Seeker<'s> {
 }
 
 impl<'s> Seeker<'s> {
-    pub fn new(want: &'s Want, selection: &'s Selection, start: &Path, found: &'s Found, halt: &'s Halt) -> Seeker<'s> {
+    pub fn new(
+        want: &'s Want,
+        selection: &'s Selection,
+        start: &Path,
+        found: &'s Found,
+        halt: &'s Halt,
+    ) -> Seeker<'s> {
         let start = start.as_os_str().len();
         Seeker { want, selection, prefix: start + usize::from(start > 0), found, halt }
     }
@@ -91,7 +101,10 @@ impl Visitor for Seeker<'_> {
     type Own = Hands;
 
     fn own(&self) -> Hands {
-        Hands { searcher: self.want.searcher(BinaryDetection::quit(0)), matcher: self.want.matcher.clone() }
+        Hands {
+            searcher: self.want.searcher(BinaryDetection::quit(0)),
+            matcher: self.want.matcher.clone(),
+        }
     }
 
     fn enter(&self, _: &Tree, directory: &Directory, seen: Seen) -> Next {
@@ -159,7 +172,14 @@ fn prefix_of(directory: &Directory) -> Vec<u8> {
 }
 
 impl Hands {
-    fn search(&mut self, want: &Want, file: &File, path: &[u8], found: &Found, halt: &Halt) -> bool {
+    fn search(
+        &mut self,
+        want: &Want,
+        file: &File,
+        path: &[u8],
+        found: &Found,
+        halt: &Halt,
+    ) -> bool {
         let by_line = want.mode == Mode::Content;
         let share = found.share(path, by_line);
         let matcher = Patient::new(&self.matcher, !want.multiline, halt);
@@ -174,7 +194,8 @@ impl Hands {
             open: false,
         };
         let foreign = Cell::new(false);
-        let reader = Reader { file, halt, foreign: want.beyond_ascii.then_some(&foreign), begun: false };
+        let reader =
+            Reader { file, halt, foreign: want.beyond_ascii.then_some(&foreign), begun: false };
         if self.searcher.search_reader(&matcher, reader, &mut sink).is_err() && !halt.is_called() {
             found.unreadable();
         }
@@ -250,7 +271,12 @@ impl Lines<'_> {
     fn keep(&mut self, found: &SinkMatch<'_>) {
         let bytes = trim_end(found.bytes());
         // A match may end with the line end, so it is looked for in all of it.
-        let start = self.matcher.find(found.bytes()).ok().flatten().map_or(0, |hit| hit.start().min(bytes.len()));
+        let start = self
+            .matcher
+            .find(found.bytes())
+            .ok()
+            .flatten()
+            .map_or(0, |hit| hit.start().min(bytes.len()));
         let most = if bytes.contains(&b'\n') { BLOCK_CHARS } else { LINE_CHARS };
         let (text, column) = cut(bytes, start, most);
         let hit = Hit {
@@ -277,7 +303,8 @@ impl Sink for Lines<'_> {
         let new = found.line_number().is_some_and(|line| line > self.share.after_line);
         self.finding.available += u64::from(new);
         // One more than can be shown is of no use, and nothing is kept of what follows it.
-        self.open = new && self.finding.hits.len() <= self.share.hits && self.bytes <= self.share.bytes;
+        self.open =
+            new && self.finding.hits.len() <= self.share.hits && self.bytes <= self.share.bytes;
         self.open &= self.share.hits > 0;
         match self.open {
             true => self.keep(found),
@@ -341,8 +368,10 @@ fn cut(line: &[u8], start: usize, most: usize) -> (String, u64) {
     let reach = known::reach();
     let (first, last) = (from.saturating_sub(reach), (to + reach).min(line.len()));
     let shown = known::mask(&line[first..last]);
-    let head: Vec<char> = String::from_utf8_lossy(&shown[from - first..start - first]).chars().collect();
-    let tail: Vec<char> = String::from_utf8_lossy(&shown[start - first..to - first]).chars().collect();
+    let head: Vec<char> =
+        String::from_utf8_lossy(&shown[from - first..start - first]).chars().collect();
+    let tail: Vec<char> =
+        String::from_utf8_lossy(&shown[start - first..to - first]).chars().collect();
     // A quarter for what leads up to the match, more where little follows it.
     let lead = (most / 4).max(most.saturating_sub(tail.len())).min(head.len());
     let follow = (most - lead).min(tail.len());
@@ -375,7 +404,10 @@ mod tests {
         let line = format!("{}HIT{}", "ä".repeat(5000), "漢".repeat(5000));
         let (text, column) = cut(line.as_bytes(), 10_000, 300);
         assert_eq!((text.chars().count(), column), (302, 5001));
-        assert!(text.starts_with("…ää") && text.contains("äHIT漢") && text.ends_with("漢…"), "{text}");
+        assert!(
+            text.starts_with("…ää") && text.contains("äHIT漢") && text.ends_with("漢…"),
+            "{text}"
+        );
         let (text, _) = cut(line.as_bytes(), 0, 300);
         assert!(text.starts_with("ää") && text.chars().count() == 301, "{text}");
         let end = format!("{}HIT", "x".repeat(5000));
@@ -389,10 +421,14 @@ mod tests {
         let value = "searched-for-in-halves-0123456789";
         known::learn([("SEARCHED", &crate::base::secret::Secret::new(value))]);
         for lead in 180..330 {
-            let line = format!("HIT{}{value}{}{value}HIT", "x".repeat(lead), "y".repeat(3000 - lead));
+            let line =
+                format!("HIT{}{value}{}{value}HIT", "x".repeat(lead), "y".repeat(3000 - lead));
             for start in [0, line.len() - 3] {
                 let (text, _) = cut(line.as_bytes(), start, 300);
-                assert!(!(0..value.len() - 4).any(|at| text.contains(&value[at..at + 4])), "{lead}: {text}");
+                assert!(
+                    !(0..value.len() - 4).any(|at| text.contains(&value[at..at + 4])),
+                    "{lead}: {text}"
+                );
             }
         }
     }

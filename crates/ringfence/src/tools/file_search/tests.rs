@@ -44,7 +44,10 @@ fn matches_come_in_order_with_their_place_and_text() {
     ]);
     let reply = searched(&scratch, json!({"pattern": "needle"}));
     assert_eq!(places(&reply), ["a/z.txt:1", "a/z.txt:3", "a-b:1", "b.rs:2"]);
-    assert_eq!((reply.matches[0].column, reply.matches[0].text.as_deref()), (Some(6), Some("grün needle")));
+    assert_eq!(
+        (reply.matches[0].column, reply.matches[0].text.as_deref()),
+        (Some(6), Some("grün needle"))
+    );
     assert_eq!(
         (reply.matches[3].column, reply.matches[3].text.as_deref()),
         (Some(6), Some("\tlet needle = 1; // needle"))
@@ -61,8 +64,9 @@ fn matches_come_in_order_with_their_place_and_text() {
 #[test]
 fn the_pattern_is_taken_as_it_is_meant() {
     let scratch = with(&[("f", b"a.b\naxb\nA.B\na.bc\nstart\nend\n")]);
-    let lines =
-        |arguments: Value| searched(&scratch, arguments).matches.iter().filter_map(|hit| hit.line).collect::<Vec<_>>();
+    let lines = |arguments: Value| {
+        searched(&scratch, arguments).matches.iter().filter_map(|hit| hit.line).collect::<Vec<_>>()
+    };
     assert_eq!(lines(json!({"pattern": "a.b"})), [1, 2, 4]);
     assert_eq!(lines(json!({"pattern": "a.b", "literal": true})), [1, 4]);
     assert_eq!(lines(json!({"pattern": "a.b", "ignore_case": true})), [1, 2, 3, 4]);
@@ -77,11 +81,13 @@ fn the_pattern_is_taken_as_it_is_meant() {
 fn context_stands_with_its_match_and_once() {
     let scratch = with(&[("f", b"1\n2\nhit 3\n4\nhit 5\n6\n7\n8\n9\nhit 10\n")]);
     let reply = searched(&scratch, json!({"pattern": "hit", "before": 1, "after": 2}));
-    let context: Vec<_> = reply.matches.iter().map(|hit| (hit.before.join(","), hit.after.join(","))).collect();
+    let context: Vec<_> =
+        reply.matches.iter().map(|hit| (hit.before.join(","), hit.after.join(","))).collect();
     let own = |before: &str, after: &str| (before.to_owned(), after.to_owned());
     assert_eq!(context, [own("2", "4"), own("", "6,7"), own("9", "")]);
     assert!(
-        render::render(&reply).starts_with("f\n2- 2\n3: hit 3\n4- 4\n5: hit 5\n6- 6\n7- 7\n9- 9\n10: hit 10\n"),
+        render::render(&reply)
+            .starts_with("f\n2- 2\n3: hit 3\n4- 4\n5: hit 5\n6- 6\n7- 7\n9- 9\n10: hit 10\n"),
         "{}",
         render::render(&reply)
     );
@@ -91,7 +97,10 @@ fn context_stands_with_its_match_and_once() {
 fn files_and_counts_are_lists_of_paths() {
     let scratch = with(&[("a", b"x\nx\n"), ("b", b"y\n"), ("c", b"x\n")]);
     let reply = searched(&scratch, json!({"pattern": "x", "output": "files"}));
-    assert_eq!(serde_json::to_value(&reply.matches).unwrap(), json!([{"path": "a"}, {"path": "c"}]));
+    assert_eq!(
+        serde_json::to_value(&reply.matches).unwrap(),
+        json!([{"path": "a"}, {"path": "c"}])
+    );
     assert_eq!((reply.total_matches, reply.files_matched), (None, 2));
     assert_eq!(render::render(&reply), "a\nc\n[2 of 3 files match]");
     let reply = searched(&scratch, json!({"pattern": "x", "output": "count"}));
@@ -114,7 +123,10 @@ fn files_are_chosen_by_glob_type_and_rules() {
     ]);
     let found = |arguments: Value| places(&searched(&scratch, arguments));
     assert_eq!(found(json!({"pattern": "x"})), ["src/a.rs:1", "src/b.py:1", "vendor/c.rs:1"]);
-    assert_eq!(found(json!({"pattern": "x", "glob": ["*.rs"], "exclude": ["vendor/"]})), ["src/a.rs:1"]);
+    assert_eq!(
+        found(json!({"pattern": "x", "glob": ["*.rs"], "exclude": ["vendor/"]})),
+        ["src/a.rs:1"]
+    );
     assert_eq!(found(json!({"pattern": "x", "type": "py"})), ["src/b.py:1"]);
     assert_eq!(found(json!({"pattern": "x", "path": "src", "glob": ["*.rs"]})), ["src/a.rs:1"]);
     assert_eq!(found(json!({"pattern": "x", "path": "out.log"})), ["out.log:1"]);
@@ -141,8 +153,9 @@ fn a_miss_says_when_what_was_left_out_would_have_matched() {
     let reply = searched(&scratch, json!({"pattern": "needle"}));
     assert_eq!(reply.files_matched, 0);
     assert!(
-        reply.warnings[0]
-            .starts_with("2 files that are ignored by git or hidden match, such as `.env`, `build/made.js`"),
+        reply.warnings[0].starts_with(
+            "2 files that are ignored by git or hidden match, such as `.env`, `build/made.js`"
+        ),
         "{reply:?}"
     );
     assert!(searched(&scratch, json!({"pattern": "nowhere"})).warnings.is_empty());
@@ -151,7 +164,9 @@ fn a_miss_says_when_what_was_left_out_would_have_matched() {
 
 #[test]
 fn other_encodings_and_binaries_are_as_ripgrep_has_them() {
-    let utf16 = |text: &str| [0xff, 0xfe].into_iter().chain(text.encode_utf16().flat_map(u16::to_le_bytes)).collect();
+    let utf16 = |text: &str| {
+        [0xff, 0xfe].into_iter().chain(text.encode_utf16().flat_map(u16::to_le_bytes)).collect()
+    };
     let wide: Vec<u8> = utf16("eins\nnadel grün\n");
     let scratch = with(&[
         ("wide.txt", &wide),
@@ -173,7 +188,12 @@ fn other_encodings_and_binaries_are_as_ripgrep_has_them() {
 #[test]
 fn pages_give_every_match_once() {
     let lines: String = (0..250).map(|line| format!("hit {line}\n")).collect();
-    let scratch = with(&[("a/1", lines.as_bytes()), ("a/2", b"hit\n"), ("b", lines.as_bytes()), ("c", b"hit\n")]);
+    let scratch = with(&[
+        ("a/1", lines.as_bytes()),
+        ("a/2", b"hit\n"),
+        ("b", lines.as_bytes()),
+        ("c", b"hit\n"),
+    ]);
     for output in ["content", "files", "count"] {
         let (mut seen, mut cursor) = (Vec::new(), None::<String>);
         loop {
@@ -195,7 +215,9 @@ fn pages_give_every_match_once() {
         }
         let expected: Vec<String> = match output {
             "content" => {
-                let of = |path: &'static str, count: u64| (1..=count).map(move |line| format!("{path}:{line}"));
+                let of = |path: &'static str, count: u64| {
+                    (1..=count).map(move |line| format!("{path}:{line}"))
+                };
                 of("a/1", 250).chain(of("a/2", 1)).chain(of("b", 250)).chain(of("c", 1)).collect()
             }
             _ => ["a/1:0", "a/2:0", "b:0", "c:0"].map(str::to_owned).into(),
@@ -218,7 +240,10 @@ fn the_first_of_many_are_the_first_however_they_are_found() {
     assert_eq!(places(&first), ["0/0000:1", "0/0000:2", "0/0040:1", "0/0040:2", "0/0080:1"]);
     assert_eq!((first.total_matches, first.files_matched), (Some(6000), 3000));
     for _ in 0..5 {
-        assert_eq!(searched(&scratch, json!({"pattern": "hit", "max_results": 5})).matches, first.matches);
+        assert_eq!(
+            searched(&scratch, json!({"pattern": "hit", "max_results": 5})).matches,
+            first.matches
+        );
     }
     let few = searched(&scratch, json!({"pattern": "hit", "max_per_file": 1}));
     assert_eq!((few.total_matches, few.matches.len()), (Some(3000), 100));
@@ -234,7 +259,8 @@ fn a_result_fits_its_budget() {
             arguments["max_bytes"] = json!(bytes);
         }
         let job = job(arguments).unwrap();
-        let reply = search(&Arc::new(scratch.workspace()), None, &job, budget, &Cancel::new()).unwrap();
+        let reply =
+            search(&Arc::new(scratch.workspace()), None, &job, budget, &Cancel::new()).unwrap();
         let bytes = serde_json::to_string(&reply).unwrap().len();
         assert!(bytes <= max_bytes.unwrap_or(budget), "{bytes} of {max_bytes:?}");
         assert!(reply.truncated && reply.total_matches == Some(400));
@@ -286,7 +312,8 @@ fn a_stored_output_is_searched() {
     let scratch = with(&[("f", b"one\nneedle\n")]);
     let file = fs::File::open(scratch.ws().join("f")).unwrap();
     let job = job(json!({"pattern": "needle", "path": "output:o-1"})).unwrap();
-    let reply = search(&Arc::new(scratch.workspace()), Some(file), &job, 10_000, &Cancel::new()).unwrap();
+    let reply =
+        search(&Arc::new(scratch.workspace()), Some(file), &job, 10_000, &Cancel::new()).unwrap();
     assert_eq!(places(&reply), ["output:o-1:2"]);
 }
 
@@ -304,7 +331,10 @@ fn no_race_finds_what_is_outside() {
             for path in [".", "real", "real/deep"] {
                 match try_search(&scratch, json!({"pattern": "(?i)side", "path": path})) {
                     Ok(reply) => {
-                        assert!(reply.matches.iter().all(|hit| hit.text.as_deref() == Some("inside")), "{reply:?}");
+                        assert!(
+                            reply.matches.iter().all(|hit| hit.text.as_deref() == Some("inside")),
+                            "{reply:?}"
+                        );
                         inside += reply.matches.len();
                     }
                     Err(error) => {
@@ -331,15 +361,22 @@ fn slow_text(line: usize) -> Vec<u8> {
 #[test]
 fn a_slow_pattern_ends_when_its_time_is_up() {
     const SLOW: &str = "[ab]*a[ab]{900}[ab]{900}[ab]{900}c";
-    for (line, multiline) in [(usize::MAX, false), (usize::MAX, true), (5000, false), (5000, true)] {
+    for (line, multiline) in [(usize::MAX, false), (usize::MAX, true), (5000, false), (5000, true)]
+    {
         let scratch = with(&[("f", &slow_text(line))]);
         let pattern = if multiline { SLOW.replace("[ab]", "[ab\\n]") } else { SLOW.to_owned() };
         let begun = Instant::now();
-        let reply =
-            searched(&scratch, json!({"pattern": pattern, "timeout_ms": 200, "multiline": multiline, "path": "f"}));
+        let reply = searched(
+            &scratch,
+            json!({"pattern": pattern, "timeout_ms": 200, "multiline": multiline, "path": "f"}),
+        );
         assert!(reply.timed_out && reply.truncated, "{reply:?}");
         // Without the limit it takes minutes.
-        assert!(begun.elapsed() < Duration::from_secs(60), "{line} {multiline}: {:?}", begun.elapsed());
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "{line} {multiline}: {:?}",
+            begun.elapsed()
+        );
     }
     let error = job(json!({"pattern": "[ab]*a[ab]{900}{90}c"})).err().unwrap();
     assert_eq!(error.reason_name(), Some("bad_pattern"));
@@ -350,7 +387,10 @@ fn a_slow_pattern_ends_when_its_time_is_up() {
     let scratch = with(&[("f", &long)]);
     for multiline in [false, true] {
         let reply = searched(&scratch, json!({"pattern": "[ab]needle", "multiline": multiline}));
-        assert_eq!((places(&reply), reply.matches[0].column), (vec!["f:1".to_owned()], Some(300_000)));
+        assert_eq!(
+            (places(&reply), reply.matches[0].column),
+            (vec!["f:1".to_owned()], Some(300_000))
+        );
     }
 }
 
@@ -359,13 +399,19 @@ fn a_line_ends_before_a_carriage_return() {
     let scratch = with(&[("crlf", b"a foo\r\nfoo b\r\n  foo\r\n"), ("lf", b"foo\nfoo \n")]);
     let reply = searched(&scratch, json!({"pattern": "foo$"}));
     assert_eq!(places(&reply), ["crlf:1", "crlf:3", "lf:1"]);
-    assert_eq!((reply.matches[1].column, reply.matches[1].text.as_deref()), (Some(3), Some("  foo")));
+    assert_eq!(
+        (reply.matches[1].column, reply.matches[1].text.as_deref()),
+        (Some(3), Some("  foo"))
+    );
     assert_eq!(places(&searched(&scratch, json!({"pattern": "^foo$"}))), ["lf:1"]);
     assert_eq!(places(&searched(&scratch, json!({"pattern": "foo\\r"}))), ["crlf:1", "crlf:3"]);
     let reply = searched(&scratch, json!({"pattern": "foo$\\s+foo", "multiline": true}));
     assert_eq!(places(&reply), ["crlf:1", "lf:1"]);
     assert_eq!(reply.matches[0].column, Some(3));
-    assert_eq!(searched(&scratch, json!({"pattern": " \\n", "multiline": true})).matches[0].column, Some(4));
+    assert_eq!(
+        searched(&scratch, json!({"pattern": " \\n", "multiline": true})).matches[0].column,
+        Some(4)
+    );
 }
 
 #[test]
@@ -374,11 +420,17 @@ fn a_search_that_was_halted_has_no_cursor() {
         let found = Found::new(1, 10_000, None);
         for path in ["a", "b"] {
             let hits = vec![Hit { path: path.to_owned(), line: Some(1), ..Hit::default() }];
-            found.add(path.as_bytes(), found::Finding { hits, count: 1, available: 1, binary: false });
+            found.add(
+                path.as_bytes(),
+                found::Finding { hits, count: 1, available: 1, binary: false },
+            );
         }
         let mut reply = Reply::default();
         found.fill(&mut reply, &Question::of(NAME, &Map::new()), Mode::Content, halted);
-        assert_eq!((reply.next_cursor.is_none(), reply.truncated, reply.timed_out), (halted, true, halted));
+        assert_eq!(
+            (reply.next_cursor.is_none(), reply.truncated, reply.timed_out),
+            (halted, true, halted)
+        );
     }
 }
 
@@ -398,11 +450,18 @@ fn the_context_of_a_first_match_fits_too() {
 #[test]
 fn text_in_another_encoding_is_not_passed_over_in_silence() {
     let gbk = encoding_rs::GBK.encode("\u{4e2d}\u{6587} needle\n").0.into_owned();
-    let wide: Vec<u8> =
-        [0xff, 0xfe].into_iter().chain("\u{4e2d}\u{6587}\n".encode_utf16().flat_map(u16::to_le_bytes)).collect();
-    let scratch = with(&[("gbk", &gbk), ("utf8", "\u{4e2d}\u{6587}\n".as_bytes()), ("wide", &wide)]);
+    let wide: Vec<u8> = [0xff, 0xfe]
+        .into_iter()
+        .chain("\u{4e2d}\u{6587}\n".encode_utf16().flat_map(u16::to_le_bytes))
+        .collect();
+    let scratch =
+        with(&[("gbk", &gbk), ("utf8", "\u{4e2d}\u{6587}\n".as_bytes()), ("wide", &wide)]);
     let reply = searched(&scratch, json!({"pattern": "\u{4e2d}"}));
     assert_eq!(places(&reply), ["utf8:1", "wide:1"]);
-    assert!(reply.warnings[0].starts_with("1 files are in another encoding"), "{:?}", reply.warnings);
+    assert!(
+        reply.warnings[0].starts_with("1 files are in another encoding"),
+        "{:?}",
+        reply.warnings
+    );
     assert_eq!(searched(&scratch, json!({"pattern": "needle"})).warnings, Vec::<String>::new());
 }

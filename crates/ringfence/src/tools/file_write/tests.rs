@@ -38,8 +38,10 @@ fn mode(path: &Path) -> u32 {
 
 /// Every name in the workspace, so that a left-over shows.
 fn names(dir: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -58,7 +60,11 @@ fn a_new_file_is_made_with_its_directories() {
     );
     assert_eq!(names(&scratch.ws().join("a/b")), ["c.txt"]);
     fs::write(scratch.ws().join("plain"), "").unwrap();
-    assert_eq!(mode(&scratch.ws().join("a/b/c.txt")), mode(&scratch.ws().join("plain")), "the umask holds");
+    assert_eq!(
+        mode(&scratch.ws().join("a/b/c.txt")),
+        mode(&scratch.ws().join("plain")),
+        "the umask holds"
+    );
     put(&scratch, json!({"path": "run.sh", "content": "#!/bin/sh\n", "executable": true}));
     assert_eq!(mode(&scratch.ws().join("run.sh")) & 0o100, 0o100);
 }
@@ -69,16 +75,22 @@ fn a_replaced_file_keeps_what_it_was() {
     let script = scratch.ws().join("run.sh");
     fs::write(&script, "old\n").unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o4755)).unwrap();
-    let tagged = rustix::fs::setxattr(&script, "user.note", b"kept", rustix::fs::XattrFlags::empty()).is_ok();
+    let tagged =
+        rustix::fs::setxattr(&script, "user.note", b"kept", rustix::fs::XattrFlags::empty())
+            .is_ok();
     let root = rustix::process::geteuid().is_root();
     if root {
         std::os::unix::fs::chown(&script, Some(1234), Some(1235)).unwrap();
         fs::set_permissions(&script, fs::Permissions::from_mode(0o4755)).unwrap();
     }
     let before = fs::metadata(&script).unwrap();
-    let reply = put(&scratch, json!({"path": "run.sh", "content": "new\nmore\n", "diff": "unified"}));
+    let reply =
+        put(&scratch, json!({"path": "run.sh", "content": "new\nmore\n", "diff": "unified"}));
     let after = fs::metadata(&script).unwrap();
-    assert_eq!((after.mode() & 0o7777, after.uid(), after.gid()), (0o755, before.uid(), before.gid()));
+    assert_eq!(
+        (after.mode() & 0o7777, after.uid(), after.gid()),
+        (0o755, before.uid(), before.gid())
+    );
     assert_ne!(after.ino(), before.ino(), "it was replaced, not rewritten");
     assert_eq!(reply["previous_etag"], etag_of(b"old\n"));
     assert_eq!(
@@ -100,11 +112,21 @@ fn a_replaced_file_keeps_what_it_was() {
 fn encoding_and_line_ends_are_kept() {
     let chinese = "这是一个用来测试编码检测的中文文件。内容要足够长才能判断。\r\n第二行\r\n";
     let japanese = "日本語のテキストです。これは文字コードの判定を試すための文章です。\n二行目\n";
-    let utf16 = |text: &str| [b"\xfe\xff".to_vec(), text.encode_utf16().flat_map(u16::to_be_bytes).collect()].concat();
+    let utf16 = |text: &str| {
+        [b"\xfe\xff".to_vec(), text.encode_utf16().flat_map(u16::to_be_bytes).collect()].concat()
+    };
     let samples: [(Vec<u8>, &str, Vec<u8>); 5] = [
         (b"a\r\nb\r\n".to_vec(), "x\ny\r\nz\n", b"x\r\ny\r\nz\r\n".to_vec()),
-        (encoding_rs::GBK.encode(chinese).0.into_owned(), "中文\n", b"\xd6\xd0\xce\xc4\r\n".to_vec()),
-        (encoding_rs::SHIFT_JIS.encode(japanese).0.into_owned(), "日本\n", b"\x93\xfa\x96\x7b\n".to_vec()),
+        (
+            encoding_rs::GBK.encode(chinese).0.into_owned(),
+            "中文\n",
+            b"\xd6\xd0\xce\xc4\r\n".to_vec(),
+        ),
+        (
+            encoding_rs::SHIFT_JIS.encode(japanese).0.into_owned(),
+            "日本\n",
+            b"\x93\xfa\x96\x7b\n".to_vec(),
+        ),
         (utf16("alt\r\n"), "neu ü\n", utf16("neu ü\r\n")),
         (b"\xef\xbb\xbfalt\n".to_vec(), "neu\n", b"\xef\xbb\xbfneu\n".to_vec()),
     ];
@@ -120,7 +142,10 @@ fn encoding_and_line_ends_are_kept() {
     let old = encoding_rs::SHIFT_JIS.encode(japanese).0.into_owned();
     fs::write(scratch.ws().join("f"), &old).unwrap();
     let error = refusal(&scratch, json!({"path": "f", "content": "😀"}));
-    assert_eq!((error.kind(), error.reason_name()), (Kind::InvalidArguments, Some("encoding_error")));
+    assert_eq!(
+        (error.kind(), error.reason_name()),
+        (Kind::InvalidArguments, Some("encoding_error"))
+    );
     assert_eq!(bytes(&scratch, "f"), old);
 }
 
@@ -128,8 +153,10 @@ fn encoding_and_line_ends_are_kept() {
 fn base64_writes_bytes() {
     let scratch = Scratch::new();
     let all: Vec<u8> = (0..=255).collect();
-    let reply =
-        put(&scratch, json!({"path": "b", "content": STANDARD.encode(&all), "encoding": "base64", "eol": "crlf"}));
+    let reply = put(
+        &scratch,
+        json!({"path": "b", "content": STANDARD.encode(&all), "encoding": "base64", "eol": "crlf"}),
+    );
     assert_eq!(bytes(&scratch, "b"), all);
     assert_eq!((reply.get("lines_added"), &reply["bytes"]), (None, &json!(256)));
     assert_eq!(
@@ -173,10 +200,16 @@ fn links_lead_to_what_is_written() {
     symlink(scratch.dir.join("outside/new"), ws.join("out-new")).unwrap();
     assert_eq!(put(&scratch, json!({"path": "link", "content": "new"}))["path"], "d/target");
     assert_eq!(put(&scratch, json!({"path": "dangling", "content": "made"}))["path"], "d/made");
-    assert_eq!((bytes(&scratch, "d/target"), bytes(&scratch, "d/made")), (b"new".to_vec(), b"made".to_vec()));
+    assert_eq!(
+        (bytes(&scratch, "d/target"), bytes(&scratch, "d/made")),
+        (b"new".to_vec(), b"made".to_vec())
+    );
     assert!(ws.join("link").is_symlink() && ws.join("dangling").is_symlink());
     for path in ["out", "out-new"] {
-        assert_eq!(refusal(&scratch, json!({"path": path, "content": "x"})).reason_name(), Some("outside_workspace"));
+        assert_eq!(
+            refusal(&scratch, json!({"path": path, "content": "x"})).reason_name(),
+            Some("outside_workspace")
+        );
     }
     assert_eq!(fs::read(scratch.dir.join("outside/secret")).unwrap(), b"OUTSIDE");
     assert_eq!(names(&scratch.dir.join("outside")), ["secret"]);
@@ -194,9 +227,15 @@ fn append_adds_to_the_end() {
     let scratch = Scratch::new();
     let reply = put(&scratch, json!({"path": "log", "content": "one\r\n", "mode": "append"}));
     assert_eq!((&reply["created"], &reply["atomic"]), (&json!(true), &json!(true)));
-    let reply = put(&scratch, json!({"path": "log", "content": "two\n", "mode": "append", "diff": "unified"}));
+    let reply = put(
+        &scratch,
+        json!({"path": "log", "content": "two\n", "mode": "append", "diff": "unified"}),
+    );
     assert_eq!(bytes(&scratch, "log"), b"one\r\ntwo\r\n");
-    assert_eq!((&reply["atomic"], &reply["bytes"], &reply["lines_added"]), (&json!(false), &json!(5), &json!(1)));
+    assert_eq!(
+        (&reply["atomic"], &reply["bytes"], &reply["lines_added"]),
+        (&json!(false), &json!(5), &json!(1))
+    );
     assert_eq!(reply["etag"], etag_of(b"one\r\ntwo\r\n"));
     let utf16 = b"\xff\xfea\0".to_vec();
     fs::write(scratch.ws().join("wide"), &utf16).unwrap();
@@ -209,16 +248,21 @@ fn a_dry_run_touches_nothing() {
     let scratch = Scratch::new();
     fs::write(scratch.ws().join("f"), "old\n").unwrap();
     let before = fs::metadata(scratch.ws().join("f")).unwrap();
-    let reply = put(&scratch, json!({"path": "f", "content": "new\n", "dry_run": true, "diff": "unified"}));
+    let reply =
+        put(&scratch, json!({"path": "f", "content": "new\n", "dry_run": true, "diff": "unified"}));
     assert_eq!((&reply["dry_run"], &reply["etag"]), (&json!(true), &json!(etag_of(b"new\n"))));
     assert!(reply["diff"].as_str().unwrap().contains("+new"), "{reply}");
     let reply = put(&scratch, json!({"path": "a/b", "content": "new\n", "dry_run": true}));
     assert_eq!((&reply["created"], &reply["path"]), (&json!(true), &json!("a/b")));
-    let reply = put(&scratch, json!({"path": "f", "content": "x", "mode": "append", "dry_run": true}));
+    let reply =
+        put(&scratch, json!({"path": "f", "content": "x", "mode": "append", "dry_run": true}));
     assert_eq!(reply["etag"], etag_of(b"old\nx"));
     let after = fs::metadata(scratch.ws().join("f")).unwrap();
     assert_eq!((after.ctime_nsec(), after.ino()), (before.ctime_nsec(), before.ino()));
-    assert_eq!((bytes(&scratch, "f"), names(&scratch.ws())), (b"old\n".to_vec(), vec!["f".to_owned()]));
+    assert_eq!(
+        (bytes(&scratch, "f"), names(&scratch.ws())),
+        (b"old\n".to_vec(), vec!["f".to_owned()])
+    );
 }
 
 #[test]
@@ -236,7 +280,10 @@ fn a_cancelled_write_leaves_the_old_bytes_and_no_other_file() {
     let job = Job::new(&args, &Input::Text("new"), path, Some(old)).unwrap();
     // Cancelled when the temporary file is there already.
     assert_eq!(job.write(&Arc::new(dir), &name, &cancel).unwrap_err().kind(), Kind::Cancelled);
-    assert_eq!((bytes(&scratch, "f"), names(&scratch.ws())), (b"old".to_vec(), vec!["f".to_owned()]));
+    assert_eq!(
+        (bytes(&scratch, "f"), names(&scratch.ws())),
+        (b"old".to_vec(), vec!["f".to_owned()])
+    );
 }
 
 #[test]
@@ -245,7 +292,8 @@ fn a_change_by_somebody_else_is_not_overwritten_unseen() {
     fs::write(scratch.ws().join("f"), "old").unwrap();
     let workspace = scratch.workspace();
     let look = || {
-        let Place::Ready { dir, name, path, existing } = workspace.place("f", false).unwrap() else {
+        let Place::Ready { dir, name, path, existing } = workspace.place("f", false).unwrap()
+        else {
             panic!("it is there")
         };
         (dir, name, path, Existing::look(existing.unwrap(), HOLD_BYTES, &Cancel::new()).unwrap())
@@ -254,8 +302,14 @@ fn a_change_by_somebody_else_is_not_overwritten_unseen() {
     let (dir, name, path, old) = look();
     fs::write(scratch.ws().join("f"), "theirs").unwrap();
     let job = Job::new(&args, &Input::Text("mine"), path, Some(old)).unwrap();
-    assert!(job.write(&Arc::new(dir), &name, &Cancel::new()).unwrap().is_none(), "it has to start over");
-    assert_eq!((bytes(&scratch, "f"), names(&scratch.ws())), (b"theirs".to_vec(), vec!["f".to_owned()]));
+    assert!(
+        job.write(&Arc::new(dir), &name, &Cancel::new()).unwrap().is_none(),
+        "it has to start over"
+    );
+    assert_eq!(
+        (bytes(&scratch, "f"), names(&scratch.ws())),
+        (b"theirs".to_vec(), vec!["f".to_owned()])
+    );
 }
 
 /// Of writers that all saw the same etag, one wins; and of creators likewise.
@@ -263,11 +317,14 @@ fn a_change_by_somebody_else_is_not_overwritten_unseen() {
 fn one_of_many_writers_wins() {
     let scratch = Scratch::new();
     fs::write(scratch.ws().join("f"), "old").unwrap();
-    for (path, extra) in [("f", json!({"if_match": etag_of(b"old")})), ("g", json!({"mode": "create"}))] {
+    for (path, extra) in
+        [("f", json!({"if_match": etag_of(b"old")})), ("g", json!({"mode": "create"}))]
+    {
         let winners: usize = std::thread::scope(|scope| {
             let writers: Vec<_> = (0..8)
                 .map(|writer| {
-                    let mut arguments = json!({"path": path, "content": format!("writer {writer}")});
+                    let mut arguments =
+                        json!({"path": path, "content": format!("writer {writer}")});
                     arguments.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
                     let scratch = &scratch;
                     scope.spawn(move || match try_write(scratch, arguments) {
@@ -296,7 +353,10 @@ fn no_race_writes_outside() {
     while_swapping(&ws.join("real"), &ws.join("swap"), || {
         let until = Instant::now() + Duration::from_secs(1);
         while Instant::now() < until {
-            match try_write(&scratch, json!({"path": "real/secret", "content": format!("{written}")})) {
+            match try_write(
+                &scratch,
+                json!({"path": "real/secret", "content": format!("{written}")}),
+            ) {
                 Ok(_) => written += 1,
                 Err(error) => {
                     assert_eq!(error.reason_name(), Some("outside_workspace"), "{error:?}");
@@ -356,7 +416,10 @@ fn a_change_between_look_and_write_is_not_lost() {
                 fs::write(&new, &theirs).unwrap();
                 fs::rename(&new, &file).unwrap();
             });
-            let result = try_write(&scratch, json!({"path": "f", "content": "mine", "if_match": etag_of(b"old")}));
+            let result = try_write(
+                &scratch,
+                json!({"path": "f", "content": "mine", "if_match": etag_of(b"old")}),
+            );
             writer.join().unwrap();
             if let Err(error) = result {
                 assert_eq!(error.reason_name(), Some("stale"), "{error:?}");
@@ -370,7 +433,10 @@ fn a_change_between_look_and_write_is_not_lost() {
 #[test]
 fn text_of_another_encoding_is_not_appended() {
     let scratch = Scratch::new();
-    let wide: Vec<u8> = [0xff, 0xfe].into_iter().chain("eins\n".encode_utf16().flat_map(u16::to_le_bytes)).collect();
+    let wide: Vec<u8> = [0xff, 0xfe]
+        .into_iter()
+        .chain("eins\n".encode_utf16().flat_map(u16::to_le_bytes))
+        .collect();
     fs::write(scratch.ws().join("f"), &wide).unwrap();
     let append = |encoding| json!({"path": "f", "content": "zwei\n", "mode": "append", "encoding": encoding});
     assert_eq!(refusal(&scratch, append("utf-8")).reason_name(), Some("encoding_error"));
@@ -386,9 +452,15 @@ fn text_of_another_encoding_is_not_appended() {
 fn a_path_that_cannot_be_makes_no_directory() {
     let scratch = Scratch::new();
     let long = format!("new/deeper/{}", "n".repeat(256));
-    assert_eq!(refusal(&scratch, json!({"path": long, "content": ""})).kind(), Kind::InvalidArguments);
+    assert_eq!(
+        refusal(&scratch, json!({"path": long, "content": ""})).kind(),
+        Kind::InvalidArguments
+    );
     for directory in ["nd/.", "nd/", "a/nd/."] {
-        assert_eq!(refusal(&scratch, json!({"path": directory, "content": ""})).reason_name(), Some("is_directory"));
+        assert_eq!(
+            refusal(&scratch, json!({"path": directory, "content": ""})).reason_name(),
+            Some("is_directory")
+        );
     }
     assert_eq!(names(&scratch.ws()), Vec::<String>::new());
 }

@@ -12,7 +12,13 @@ fn outcome(exit_code: Option<i32>, signal: Option<i32>, stop: Option<Stop>) -> O
     Outcome {
         stdout: Shown { text: "said\n".into(), bytes: 5, truncated: false },
         stderr: Shown::default(),
-        ended: Ended { stop, exit_code, signal, duration: Duration::new(1, 34_422_531), ..Ended::default() },
+        ended: Ended {
+            stop,
+            exit_code,
+            signal,
+            duration: Duration::new(1, 34_422_531),
+            ..Ended::default()
+        },
     }
 }
 
@@ -27,10 +33,16 @@ fn reply(output: &Output) -> Value {
 fn a_result_is_one_text_of_json_in_the_form_that_is_known() {
     let done = output(outcome(Some(3), None, None), None);
     let duration = json!({"secs": 1, "nanos": 34_422_531});
-    assert_eq!(reply(&done), json!({"exit_code": 3, "output": "said\n", "duration": duration, "timed_out": false}));
+    assert_eq!(
+        reply(&done),
+        json!({"exit_code": 3, "output": "said\n", "duration": duration, "timed_out": false})
+    );
     assert!(done.structured.is_none() && !done.is_error);
     let late = output(outcome(None, Some(15), Some(Stop::Deadline)), None);
-    assert_eq!(reply(&late), json!({"exit_code": 124, "output": "said\n", "duration": duration, "timed_out": true}));
+    assert_eq!(
+        reply(&late),
+        json!({"exit_code": 124, "output": "said\n", "duration": duration, "timed_out": true})
+    );
     assert!(!late.is_error);
     assert_eq!(late.facts.status, Some(Status::TimedOut));
     assert_eq!(reply(&output(outcome(None, Some(9), None), None))["exit_code"], 137);
@@ -50,16 +62,24 @@ fn arguments_are_those_of_the_other_server() {
         config: &config,
     };
     let prepare = |arguments: Value| shell.prepare(arguments.as_object().unwrap(), &cx);
-    let plan = prepare(json!({"command": "true", "workdir": workspace, "timeout_ms": null, "login": null, "more": 1}));
+    let plan = prepare(
+        json!({"command": "true", "workdir": workspace, "timeout_ms": null, "login": null, "more": 1}),
+    );
     let plan = plan.unwrap();
     assert_eq!((plan.timeout, plan.cwd), (Some(Duration::from_secs(10)), Some(workspace.clone())));
     for (arguments, said) in [
         (json!({"command": "true"}), "the argument `workdir` is missing"),
         (json!({"workdir": workspace}), "the argument `command` is missing"),
         (json!({"command": "true", "workdir": "."}), "`workdir` `.` is not an absolute path"),
-        (json!({"command": "true", "workdir": format!("{workspace}/gone")}), "is not a directory that is there"),
+        (
+            json!({"command": "true", "workdir": format!("{workspace}/gone")}),
+            "is not a directory that is there",
+        ),
         (json!({"command": "a\0b", "workdir": workspace}), "a command cannot hold a NUL"),
-        (json!({"command": "true", "workdir": workspace, "timeout_ms": "soon"}), "`timeout_ms` does not fit"),
+        (
+            json!({"command": "true", "workdir": workspace, "timeout_ms": "soon"}),
+            "`timeout_ms` does not fit",
+        ),
     ] {
         let error = prepare(arguments).unwrap_err();
         assert_eq!(error.kind(), Kind::InvalidArguments, "{error}");

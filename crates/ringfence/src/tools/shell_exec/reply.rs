@@ -71,7 +71,8 @@ impl Reply {
     pub fn over(cx: &RunCx, profile: Profile, outcome: Outcome) -> Reply {
         let ended = outcome.ended;
         let error = stopped(cx, &ended);
-        let denials = ended.denials.iter().filter_map(|denial| denial.as_object().cloned()).collect();
+        let denials =
+            ended.denials.iter().filter_map(|denial| denial.as_object().cloned()).collect();
         let has_failed = ended.stop.is_none() && ended.exit_code != Some(0);
         let mut reply = Reply {
             status: command::status(&ended),
@@ -81,7 +82,11 @@ impl Reply {
             duration_ms: millis(ended.duration),
             sandbox: Some(Sandbox {
                 profile: profile.name(),
-                network: if profile == Profile::None { "all" } else { cx.workspace.rights().network.name() },
+                network: if profile == Profile::None {
+                    "all"
+                } else {
+                    cx.workspace.rights().network.name()
+                },
                 limits: ended.limits,
                 denials,
             }),
@@ -131,15 +136,16 @@ impl Reply {
 
     /// Leaves out what was said, for this reason.
     pub fn withhold(&mut self, why: &str) {
-        (self.stdout, self.stderr, self.output, self.hint) = (String::new(), String::new(), None, None);
+        (self.stdout, self.stderr, self.output, self.hint) =
+            (String::new(), String::new(), None, None);
         self.truncated = true;
         self.warnings.push(format!("its output is not shown: {why}"));
     }
 
     pub fn into_output(self, facts: Facts) -> Result<Output> {
         let (text, is_error) = (self.text(), self.error.is_some());
-        let structured =
-            serde_json::to_value(self).map_err(|e| Error::internal("the result cannot be written").source(e))?;
+        let structured = serde_json::to_value(self)
+            .map_err(|e| Error::internal("the result cannot be written").source(e))?;
         Ok(Output { is_error, facts, ..Output::of(text, structured) })
     }
 
@@ -196,8 +202,9 @@ fn stopped(cx: &RunCx, ended: &Ended) -> Option<Error> {
             let hint = format!("What it said until then is here. {}", cx.timeout_hint);
             Some(Error::new(Kind::DeadlineExceeded, message).hint(hint))
         }
-        Stop::Cancelled(cause) => {
-            Some(Error::new(Kind::Cancelled, "the command was stopped before it ended").with("cause", cause.name()))
-        }
+        Stop::Cancelled(cause) => Some(
+            Error::new(Kind::Cancelled, "the command was stopped before it ended")
+                .with("cause", cause.name()),
+        ),
     }
 }

@@ -25,7 +25,12 @@ const DRIVER: &str = include_str!("driver.sh");
 /// A name and a status are all that the driver says.
 const SAID: usize = 64;
 
-pub async fn execute(cx: &Arc<RunCx>, call: Prepared, launcher: &Launcher, arguments: &Arguments) -> Result<Output> {
+pub async fn execute(
+    cx: &Arc<RunCx>,
+    call: Prepared,
+    launcher: &Launcher,
+    arguments: &Arguments,
+) -> Result<Output> {
     let runs = Runs::of(&cx.session)?;
     let limit = call.limit;
     let kept = match arguments.session.as_deref() {
@@ -36,7 +41,8 @@ pub async fn execute(cx: &Arc<RunCx>, call: Prepared, launcher: &Launcher, argum
         Some(id) => runs.get(id)?,
     };
     let line = floor(&kept)?;
-    let (wait, hard) = (Arc::new(Deadline::after(arguments.wait())), Arc::new(Deadline::after(limit)));
+    let (wait, hard) =
+        (Arc::new(Deadline::after(arguments.wait())), Arc::new(Deadline::after(limit)));
     kept.take_up(cx, vec![Arc::clone(&wait), Arc::clone(&hard)]).await?;
     let (tell, came) = watch::channel(Came::Waiting);
     *kept.turn.lock().unwrap_or_else(PoisonError::into_inner) = Some(came);
@@ -78,7 +84,11 @@ async fn start(
         args: ["--noprofile", "--norc", "-c", DRIVER].map(str::to_owned).to_vec(),
         env: arguments.environment()?,
         cwd: arguments.cwd.clone().unwrap_or_else(|| ".".to_owned()),
-        stdin: if arguments.interactive == Some(true) { Stdin::Open(Vec::new()) } else { Stdin::Empty },
+        stdin: if arguments.interactive == Some(true) {
+            Stdin::Open(Vec::new())
+        } else {
+            Stdin::Empty
+        },
         line: Some(theirs),
         streaming: true,
         merged: false,
@@ -99,7 +109,12 @@ struct Talk {
 }
 
 impl Talk {
-    async fn carry(self, mut line: OwnedMutexGuard<Line>, command: String, tell: watch::Sender<Came>) {
+    async fn carry(
+        self,
+        mut line: OwnedMutexGuard<Line>,
+        command: String,
+        tell: watch::Sender<Came>,
+    ) {
         // Under a name that the command does not know: what it writes to the line itself is not taken for the answer.
         let name = hex(&random::<8>());
         let message = format!("{name} {command}");
@@ -117,7 +132,9 @@ impl Talk {
         };
         let _ = tell.send(Came::Stopping(stop));
         let interrupted = self.live.signal(Signal::INT.as_raw()).is_ok();
-        if interrupted && tokio::time::timeout(self.grace, exchange(&mut line, &name, None)).await.is_ok() {
+        if interrupted
+            && tokio::time::timeout(self.grace, exchange(&mut line, &name, None)).await.is_ok()
+        {
             drop(line);
             let _ = tell.send(Came::Interrupted(stop));
             return;
@@ -158,7 +175,10 @@ pub async fn attend(
     let until = Box::pin(async move {
         let turn = async {
             let heard = match &mut settled {
-                Some(came) => came.wait_for(|came| matches!(came, Came::Exit(_) | Came::Interrupted(_))).await.is_ok(),
+                Some(came) => came
+                    .wait_for(|came| matches!(came, Came::Exit(_) | Came::Interrupted(_)))
+                    .await
+                    .is_ok(),
                 None => false,
             };
             // Without an answer the end of the shell is waited for.
@@ -172,12 +192,22 @@ pub async fn attend(
         }
     });
     let budget = Started::budget(cx, max_bytes);
-    let seen = kept.started.look(Look { caller: Some(cx.caller.clone()), budget, until, gives_way }).await?;
+    let seen = kept
+        .started
+        .look(Look { caller: Some(cx.caller.clone()), budget, until, gives_way })
+        .await?;
     let came = came.map_or(Came::Waiting, |came| *came.borrow());
     answer(cx, kept, runs, seen, came, begun.elapsed())
 }
 
-fn answer(cx: &RunCx, kept: &Arc<Kept>, runs: &Runs, seen: Seen, came: Came, took: Duration) -> Result<Output> {
+fn answer(
+    cx: &RunCx,
+    kept: &Arc<Kept>,
+    runs: &Runs,
+    seen: Seen,
+    came: Came,
+    took: Duration,
+) -> Result<Output> {
     match (seen, came) {
         // The shell itself has ended: by `exit`, by a signal, or because it did not answer.
         (Seen::Over(mut outcome), came) => {
@@ -191,9 +221,15 @@ fn answer(cx: &RunCx, kept: &Arc<Kept>, runs: &Runs, seen: Seen, came: Came, too
             reply.warnings.push(format!("the shell {} has ended", kept.id));
             reply.into_output(facts)
         }
-        (Seen::Running(glance), Came::Exit(code)) => ended(cx, kept, glance, Some(code), None, took),
-        (Seen::Running(glance), Came::Interrupted(stop)) => ended(cx, kept, glance, None, Some(stop), took),
-        (Seen::Running(glance), Came::Waiting | Came::Stopping(_)) => running(Reply::running(cx, glance, &kept.id)),
+        (Seen::Running(glance), Came::Exit(code)) => {
+            ended(cx, kept, glance, Some(code), None, took)
+        }
+        (Seen::Running(glance), Came::Interrupted(stop)) => {
+            ended(cx, kept, glance, None, Some(stop), took)
+        }
+        (Seen::Running(glance), Came::Waiting | Came::Stopping(_)) => {
+            running(Reply::running(cx, glance, &kept.id))
+        }
     }
 }
 
@@ -214,8 +250,12 @@ fn ended(
     let (status, error) = match (code, stop) {
         (Some(0), _) => (Status::Completed, None),
         (_, Some(Stop::Deadline)) => {
-            let error = Error::new(Kind::DeadlineExceeded, "the command was interrupted: its time was up");
-            (Status::TimedOut, Some(error.hint(format!("The shell keeps its state. {}", cx.timeout_hint))))
+            let error =
+                Error::new(Kind::DeadlineExceeded, "the command was interrupted: its time was up");
+            (
+                Status::TimedOut,
+                Some(error.hint(format!("The shell keeps its state. {}", cx.timeout_hint))),
+            )
         }
         (_, Some(Stop::Cancelled(cause))) => {
             let error = Error::new(Kind::Cancelled, "the command was interrupted");

@@ -80,7 +80,9 @@ fn prepare(place: &Place, arguments: Value) -> Result<Plan> {
 }
 
 async fn run(place: &Place, arguments: Value) -> Result<Output> {
-    ShellExec::with(&config(place), launcher()).execute(&cx(place, Duration::from_secs(30)), call(arguments)).await
+    ShellExec::with(&config(place), launcher())
+        .execute(&cx(place, Duration::from_secs(30)), call(arguments))
+        .await
 }
 
 fn text(output: &Output) -> &str {
@@ -112,7 +114,8 @@ fn a_call_asks_only_without_a_fence_and_says_its_limit() {
     );
     assert_eq!(asked.unwrap().asks.as_deref(), Some("It runs without a sandbox."));
     assert_eq!((plan.timeout, plan.cwd), (Some(DEFAULT_TIMEOUT), None));
-    let plan = prepare(&place, json!({"argv": ["true"], "timeout_ms": 86_400_000, "cwd": "."})).unwrap();
+    let plan =
+        prepare(&place, json!({"argv": ["true"], "timeout_ms": 86_400_000, "cwd": "."})).unwrap();
     assert_eq!(plan.timeout, Some(Duration::from_secs(600)));
 }
 
@@ -147,10 +150,19 @@ fn a_directory_outside_the_workspace_is_not_opened() {
         let error = place.session.workspace.open_dir(cwd).unwrap_err();
         assert_eq!(error.reason_name(), Some("outside_workspace"), "{cwd}: {error:?}");
     }
-    for cwd in [None, Some("sub"), Some("in"), Some("sub/.."), Some(workspace.join("sub").to_str().unwrap())] {
+    for cwd in [
+        None,
+        Some("sub"),
+        Some("in"),
+        Some("sub/.."),
+        Some(workspace.join("sub").to_str().unwrap()),
+    ] {
         assert!(place.session.workspace.open_dir(cwd.unwrap_or(".")).is_ok(), "{cwd:?}");
     }
-    assert_eq!(place.session.workspace.open_dir("file").unwrap_err().reason_name(), Some("not_a_directory"));
+    assert_eq!(
+        place.session.workspace.open_dir("file").unwrap_err().reason_name(),
+        Some("not_a_directory")
+    );
 }
 
 #[test]
@@ -163,17 +175,27 @@ fn the_schemas_are_what_clients_take() {
     let output = Value::Object(spec.output_schema.unwrap());
     assert_eq!(output["properties"]["exit_code"]["type"], "integer");
     assert_eq!(output["properties"]["error"]["type"], "object");
-    assert!(!input.to_string().contains("null") && !output.to_string().contains("null"), "{output}");
+    assert!(
+        !input.to_string().contains("null") && !output.to_string().contains("null"),
+        "{output}"
+    );
 }
 
 #[tokio::test]
 async fn a_failed_command_is_a_result() {
     let place = Place::new();
-    let arguments = json!({"command": "printf out; echo $X >&2; pwd; exit 3", "env": {"X": "err"}, "cwd": "."});
+    let arguments =
+        json!({"command": "printf out; echo $X >&2; pwd; exit 3", "env": {"X": "err"}, "cwd": "."});
     let output = run(&place, arguments).await.unwrap();
     assert!(!output.is_error);
-    assert_eq!((field(&output, "status"), field(&output, "exit_code")), (&json!("failed"), &json!(3)));
-    assert_eq!((field(&output, "stderr"), field(&output, "stderr_bytes")), (&json!("err\n"), &json!(4)));
+    assert_eq!(
+        (field(&output, "status"), field(&output, "exit_code")),
+        (&json!("failed"), &json!(3))
+    );
+    assert_eq!(
+        (field(&output, "stderr"), field(&output, "stderr_bytes")),
+        (&json!("err\n"), &json!(4))
+    );
     let sandbox = field(&output, "sandbox");
     assert_eq!((&sandbox["profile"], &sandbox["network"]), (&json!("default"), &json!("off")));
     assert_eq!(sandbox["denials"], json!([]));
@@ -188,7 +210,10 @@ async fn a_failed_command_is_a_result() {
 async fn argv_meets_no_shell() {
     let place = Place::new();
     let output = run(&place, json!({"argv": ["printf", "%s", "$HOME; *"]})).await.unwrap();
-    assert_eq!((field(&output, "stdout"), field(&output, "status")), (&json!("$HOME; *"), &json!("completed")));
+    assert_eq!(
+        (field(&output, "stdout"), field(&output, "status")),
+        (&json!("$HOME; *"), &json!("completed"))
+    );
     let output = run(&place, json!({"argv": ["cat"], "stdin": "hello"})).await.unwrap();
     assert_eq!(field(&output, "stdout"), "hello");
     let error = run(&place, json!({"argv": ["no-such-program"]})).await.unwrap_err();
@@ -200,12 +225,21 @@ async fn a_deadline_is_an_error_with_what_was_said() {
     let place = Place::new();
     let cx = cx(&place, Duration::from_secs(30));
     let tool = ShellExec::with(&config(&place), launcher());
-    let call = Prepared { limit: Duration::from_millis(200), ..call(json!({"command": "echo before; sleep 60"})) };
+    let call = Prepared {
+        limit: Duration::from_millis(200),
+        ..call(json!({"command": "echo before; sleep 60"}))
+    };
     let output = tool.execute(&cx, call).await.unwrap();
     assert!(output.is_error);
-    assert_eq!((field(&output, "status"), field(&output, "stdout")), (&json!("timed_out"), &json!("before\n")));
+    assert_eq!(
+        (field(&output, "status"), field(&output, "stdout")),
+        (&json!("timed_out"), &json!("before\n"))
+    );
     let error = field(&output, "error");
-    assert_eq!((&error["kind"], &error["trace_id"]), (&json!("deadline_exceeded"), &json!(cx.trace_id.as_str())));
+    assert_eq!(
+        (&error["kind"], &error["trace_id"]),
+        (&json!("deadline_exceeded"), &json!(cx.trace_id.as_str()))
+    );
     assert!(error["hint"].is_string() && error["message"].is_string() && error["code"].is_i64());
     assert_eq!(output.facts.status, Some(Status::TimedOut));
 }
@@ -228,8 +262,13 @@ async fn a_cancelled_call_says_so() {
 #[tokio::test]
 async fn long_output_is_cut_and_can_be_read_on() {
     let place = Place::new();
-    let output = run(&place, json!({"command": "seq 10000; echo bad >&2", "max_bytes": 1000})).await.unwrap();
-    assert_eq!((field(&output, "truncated"), field(&output, "stdout_bytes")), (&json!(true), &json!(48894)));
+    let output = run(&place, json!({"command": "seq 10000; echo bad >&2", "max_bytes": 1000}))
+        .await
+        .unwrap();
+    assert_eq!(
+        (field(&output, "truncated"), field(&output, "stdout_bytes")),
+        (&json!(true), &json!(48894))
+    );
     let handle = field(&output, "output").as_str().unwrap();
     assert!(text(&output).len() < 1300 && text(&output).contains(handle));
     let whole = std::io::read_to_string(place.session.outputs.open(handle).unwrap()).unwrap();

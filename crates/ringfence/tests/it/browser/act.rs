@@ -16,10 +16,15 @@ fn a_form_is_filled_in_and_sent() {
     stage.act(json!({"op": "check", "target": "#agree"}));
     stage.act(json!({"op": "select", "target": "#colour", "values": ["Green"]}));
     let look = stage.look();
-    stage.act(json!({"op": "type", "target": ref_of(&look, "textbox \"Notes\""), "text": "two\nlines"}));
+    stage.act(
+        json!({"op": "type", "target": ref_of(&look, "textbox \"Notes\""), "text": "two\nlines"}),
+    );
     let sent = stage.act(json!({"op": "click", "target": "text=Send", "snapshot": "text"}));
     assert_holds(json!({"navigated": true, "title": "Sent"}), &sent);
-    assert_eq!(sent["snapshot"], "name=Ann+%26+B%C3%B6&day=2026-11-16&agree=on&colour=g&notes=two%0D%0Alines");
+    assert_eq!(
+        sent["snapshot"],
+        "name=Ann+%26+B%C3%B6&day=2026-11-16&agree=on&colour=g&notes=two%0D%0Alines"
+    );
     assert_holds(json!({"navigated": true, "title": "Form"}), &stage.act(json!({"op": "back"})));
     assert_eq!(stage.act(json!({"op": "forward"}))["title"], "Sent");
     assert_eq!(stage.refuse("browser.act", json!({"op": "forward"}))["reason"], "no_history");
@@ -80,7 +85,8 @@ fn what_cannot_be_done_is_explained() {
         assert_eq!(error["kind"], kind, "{arguments}: {error:#}");
         assert_eq!(error["reason"].as_str().unwrap_or(""), reason, "{arguments}: {error:#}");
     }
-    let covered = stage.refuse("browser.act", json!({"op": "click", "target": "#under", "timeout_ms": 200}));
+    let covered =
+        stage.refuse("browser.act", json!({"op": "click", "target": "#under", "timeout_ms": 200}));
     assert!(covered["message"].as_str().unwrap().contains("div#cover"), "{covered:#}");
 }
 
@@ -89,7 +95,10 @@ fn dialogs_are_answered_and_reported() {
     let mut stage = Stage::new();
     stage.go("/dialogs");
     let alert = stage.act(json!({"op": "click", "target": "#alert"}));
-    assert_eq!(alert["dialogs"], json!([{"kind": "alert", "message": "watch out", "accepted": true}]));
+    assert_eq!(
+        alert["dialogs"],
+        json!([{"kind": "alert", "message": "watch out", "accepted": true}])
+    );
     let confirm = stage.act(json!({"op": "click", "target": "#confirm"}));
     assert_holds(json!([{"kind": "confirm", "accepted": false}]), &confirm["dialogs"]);
     assert_eq!(confirm["title"], "false");
@@ -107,11 +116,17 @@ fn dialogs_are_answered_and_reported() {
 fn files_go_in_and_out_by_the_workspace_alone() {
     let mut stage = Stage::new();
     let opened = stage.go("/download");
-    assert_holds(json!([{"name": "cargo.txt", "state": "completed", "bytes": 10}]), &opened["downloads"]);
+    assert_holds(
+        json!([{"name": "cargo.txt", "state": "completed", "bytes": 10}]),
+        &opened["downloads"],
+    );
     let output = opened["downloads"][0]["output"].as_str().unwrap();
     let read = stage.call("file.read", json!({"path": output}));
     assert_eq!(read["content"][0]["text"], "the cargo\n");
-    assert!(!stage.server.workspace().join("cargo.txt").exists(), "nothing is written there unasked");
+    assert!(
+        !stage.server.workspace().join("cargo.txt").exists(),
+        "nothing is written there unasked"
+    );
 
     std::fs::write(stage.server.workspace().join("one.txt"), "ONE").unwrap();
     std::fs::create_dir(stage.server.workspace().join("sub")).unwrap();

@@ -9,7 +9,10 @@ use crate::support::subset::assert_holds;
 fn open_hanging(stage: &mut Stage, path: &str) {
     let url = stage.at(path);
     let error = stage.refuse("browser.navigate", json!({"url": url, "timeout_ms": 1000}));
-    assert_holds(json!({"kind": "deadline_exceeded", "reason": "page_unresponsive", "replaced": "p1"}), &error);
+    assert_holds(
+        json!({"kind": "deadline_exceeded", "reason": "page_unresponsive", "replaced": "p1"}),
+        &error,
+    );
 }
 
 #[test]
@@ -21,7 +24,10 @@ fn a_page_whose_scripts_never_return_is_replaced_and_its_tab_works() {
         assert_eq!(stage.eval("location.href"), "about:blank", "after {path}");
         let logs = stage.ask("browser.logs", json!({"kinds": ["error"]})).to_string();
         assert!(logs.contains("the page hung"), "{logs}");
-        assert_holds(json!({"page": "p1", "title": "Form", "url": stage.at("/form")}), &stage.go("/form"));
+        assert_holds(
+            json!({"page": "p1", "title": "Form", "url": stage.at("/form")}),
+            &stage.go("/form"),
+        );
         assert_eq!(stage.eval("document.title"), "Form", "after {path}");
     }
     let tabs = stage.ask("browser.tabs", json!({}));
@@ -34,7 +40,10 @@ fn a_page_that_hangs_after_it_was_opened_can_be_left() {
     let mut stage = Stage::new();
     stage.go("/");
     assert_eq!(stage.go("/hang/later")["title"], "Later");
-    assert_holds(json!({"page": "p1", "title": "Form", "url": stage.at("/form")}), &stage.go("/form"));
+    assert_holds(
+        json!({"page": "p1", "title": "Form", "url": stage.at("/form")}),
+        &stage.go("/form"),
+    );
     for op in ["back", "reload"] {
         assert_eq!(stage.go("/hang/later")["title"], "Later");
         let error = stage.refuse("browser.act", json!({"op": op, "timeout_ms": 1000}));
@@ -55,7 +64,10 @@ fn a_page_that_moves_without_end_can_be_left() {
         for _ in 0..3 {
             let opened = stage.ask("browser.navigate", json!({"url": url, "timeout_ms": 2000}));
             assert!(opened["url"].as_str().unwrap().starts_with(&url), "{opened:#}");
-            assert_holds(json!({"page": "p1", "title": "Form", "url": stage.at("/form")}), &stage.go("/form"));
+            assert_holds(
+                json!({"page": "p1", "title": "Form", "url": stage.at("/form")}),
+                &stage.go("/form"),
+            );
             assert_eq!(stage.eval("document.title"), "Form", "after {path}");
         }
     }

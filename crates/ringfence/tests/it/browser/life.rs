@@ -11,11 +11,15 @@ use crate::support::{DEADLINE, Options, SESSIONS, Transport, eventually};
 
 /// The processes of this server's browser: the one that was told its private directory, and all that come from it.
 pub fn processes(stage: &Stage) -> Vec<u32> {
-    let root = format!("--user-data-dir={}/", stage.server.root().canonicalize().unwrap().display());
+    let root =
+        format!("--user-data-dir={}/", stage.server.root().canonicalize().unwrap().display());
     let Ok(entries) = std::fs::read_dir("/proc") else { return vec![] };
-    let pids: Vec<u32> = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
-    let mut found: Vec<u32> = pids.iter().copied().filter(|pid| words(*pid).contains(&root)).collect();
-    let parents: Vec<(u32, u32)> = pids.iter().filter_map(|pid| Some((*pid, parent(*pid)?))).collect();
+    let pids: Vec<u32> =
+        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    let mut found: Vec<u32> =
+        pids.iter().copied().filter(|pid| words(*pid).contains(&root)).collect();
+    let parents: Vec<(u32, u32)> =
+        pids.iter().filter_map(|pid| Some((*pid, parent(*pid)?))).collect();
     let mut at = 0;
     while let Some(pid) = found.get(at).copied() {
         found.extend(parents.iter().filter(|(_, parent)| *parent == pid).map(|(pid, _)| *pid));
@@ -27,7 +31,8 @@ pub fn processes(stage: &Stage) -> Vec<u32> {
 }
 
 fn words(pid: u32) -> String {
-    String::from_utf8_lossy(&std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()).replace('\0', " ")
+    String::from_utf8_lossy(&std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default())
+        .replace('\0', " ")
 }
 
 fn parent(pid: u32) -> Option<u32> {
@@ -38,9 +43,14 @@ fn parent(pid: u32) -> Option<u32> {
 /// The program itself, and not a script that starts it.
 fn browser(stage: &Stage) -> Pid {
     let all = processes(stage);
-    let main =
-        all.iter().rev().find(|pid| words(**pid).contains("--user-data-dir=") && !words(**pid).contains("--type="));
-    Pid::from_raw(i32::try_from(*main.unwrap_or_else(|| panic!("no browser among {all:?}"))).unwrap()).unwrap()
+    let main = all
+        .iter()
+        .rev()
+        .find(|pid| words(**pid).contains("--user-data-dir=") && !words(**pid).contains("--type="));
+    Pid::from_raw(
+        i32::try_from(*main.unwrap_or_else(|| panic!("no browser among {all:?}"))).unwrap(),
+    )
+    .unwrap()
 }
 
 #[test]
@@ -100,22 +110,29 @@ fn a_page_that_crashes_or_hangs_takes_nothing_with_it() {
     stage.go("/");
     let url = stage.at("/busy");
     stage.ask("browser.navigate", json!({"url": url, "page": "new"}));
-    let stuck = stage.refuse("browser.act", json!({"op": "click", "target": "button", "timeout_ms": 500}));
+    let stuck =
+        stage.refuse("browser.act", json!({"op": "click", "target": "button", "timeout_ms": 500}));
     assert_eq!(stuck["kind"], "deadline_exceeded");
-    assert_eq!(stage.ask("browser.eval", json!({"script": "document.title", "page": "p1"}))["value"], "\"Home\"");
+    assert_eq!(
+        stage.ask("browser.eval", json!({"script": "document.title", "page": "p1"}))["value"],
+        "\"Home\""
+    );
     let left = stage.ask("browser.tabs", json!({"op": "close", "page": "p2"}));
     assert_eq!(left["pages"].as_array().unwrap().len(), 1);
     // What holds a page is killed under it.
     let url = stage.at("/");
     let page = stage.ask("browser.navigate", json!({"url": url, "page": "new"}))["page"].clone();
-    let renderers: Vec<u32> =
-        processes(&stage).into_iter().filter(|pid| words(*pid).contains("--type=renderer")).collect();
+    let renderers: Vec<u32> = processes(&stage)
+        .into_iter()
+        .filter(|pid| words(*pid).contains("--type=renderer"))
+        .collect();
     assert!(!renderers.is_empty());
     for pid in renderers {
         let _ = kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL);
     }
     eventually(DEADLINE, "the page is known to be gone", || {
-        stage.client.call("browser.eval", json!({"script": "1", "page": page, "timeout_ms": 1000}))["result"]["isError"]
+        stage.client.call("browser.eval", json!({"script": "1", "page": page, "timeout_ms": 1000}))
+            ["result"]["isError"]
             == true
     });
     assert_eq!(stage.ask("browser.navigate", json!({"url": url, "page": "new"}))["title"], "Home");
@@ -143,9 +160,12 @@ fn nothing_is_left_when_the_server_ends_or_is_killed() {
             Some(signal) => stage.server.signal(signal),
         }
         stage.server.ended();
-        eventually(Duration::from_secs(5), "the browser is gone too", || processes(&stage).is_empty());
+        eventually(Duration::from_secs(5), "the browser is gone too", || {
+            processes(&stage).is_empty()
+        });
         if signal != Some(Signal::KILL) {
-            let left = std::fs::read_dir(stage.server.root().join("browser")).map_or(0, Iterator::count);
+            let left =
+                std::fs::read_dir(stage.server.root().join("browser")).map_or(0, Iterator::count);
             assert_eq!(left, 0, "its directory is left after {signal:?}");
         }
     }
@@ -160,7 +180,10 @@ fn sessions_share_a_browser_and_see_nothing_of_each_other() {
     let url = serve(&server, &mut one);
     called(&mut one, "browser.navigate", json!({"url": url}));
     let cookie = json!({"script": "document.cookie"});
-    assert_eq!(called(&mut one, "browser.eval", cookie.clone())["structuredContent"]["value"], "\"seen=1\"");
+    assert_eq!(
+        called(&mut one, "browser.eval", cookie.clone())["structuredContent"]["value"],
+        "\"seen=1\""
+    );
     // The second session has no such server, and none of the first one's pages.
     assert_eq!(two.call("browser.navigate", json!({"url": url}))["result"]["isError"], true);
     assert_eq!(
@@ -170,7 +193,11 @@ fn sessions_share_a_browser_and_see_nothing_of_each_other() {
         Some(false)
     );
     let other = serve(&server, &mut two);
-    let opened = called(&mut two, "browser.navigate", json!({"url": format!("{other}/cookie"), "snapshot": "text"}));
+    let opened = called(
+        &mut two,
+        "browser.navigate",
+        json!({"url": format!("{other}/cookie"), "snapshot": "text"}),
+    );
     assert_eq!(opened["structuredContent"]["snapshot"], "none");
     // What one saves is not the other's, whatever page it came from.
     let saved = called(&mut one, "browser.navigate", json!({"url": format!("{url}/download")}));
@@ -180,6 +207,7 @@ fn sessions_share_a_browser_and_see_nothing_of_each_other() {
     let logs = called(&mut two, "browser.logs", json!({"kinds": ["download"]}));
     assert_eq!(logs["structuredContent"]["entries"], json!([]));
     let stage = Stage { server, client: one, url };
-    let mains = processes(&stage).into_iter().filter(|pid| words(*pid).contains("--type=gpu-process"));
+    let mains =
+        processes(&stage).into_iter().filter(|pid| words(*pid).contains("--type=gpu-process"));
     assert_eq!(mains.count(), 1);
 }

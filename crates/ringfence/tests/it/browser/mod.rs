@@ -96,9 +96,11 @@ pub fn refused(client: &mut Client, tool: &str, arguments: Value) -> Value {
 pub fn serve(server: &Server, client: &mut Client) -> String {
     std::fs::write(server.workspace().join("site.py"), SITE).unwrap();
     let port = PORT.to_string();
-    let started = client.call("shell.exec", json!({"argv": ["python3", "site.py", port], "yield_ms": 0}));
+    let started =
+        client.call("shell.exec", json!({"argv": ["python3", "site.py", port], "yield_ms": 0}));
     assert_eq!(started["result"]["structuredContent"]["status"], "running", "{started:#}");
-    let until = format!("until (echo > /dev/tcp/127.0.0.1/{port}) 2>/dev/null; do sleep 0.02; done");
+    let until =
+        format!("until (echo > /dev/tcp/127.0.0.1/{port}) 2>/dev/null; do sleep 0.02; done");
     let up = client.call("shell.exec", json!({"command": until, "timeout_ms": 10000}));
     assert_eq!(up["result"]["structuredContent"]["exit_code"], 0, "{up:#}");
     format!("http://127.0.0.1:{port}")
@@ -106,7 +108,10 @@ pub fn serve(server: &Server, client: &mut Client) -> String {
 
 /// The ref of the first line of a snapshot that holds these words.
 pub fn ref_of(snapshot: &str, words: &str) -> String {
-    let line = snapshot.lines().find(|line| line.contains(words)).unwrap_or_else(|| panic!("{words} in {snapshot}"));
+    let line = snapshot
+        .lines()
+        .find(|line| line.contains(words))
+        .unwrap_or_else(|| panic!("{words} in {snapshot}"));
     line.split_once('[')
         .and_then(|(_, rest)| rest.split_once(']'))
         .unwrap_or_else(|| panic!("a ref in {line}"))

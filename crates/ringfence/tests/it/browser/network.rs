@@ -24,7 +24,8 @@ fn localhost_is_the_sessions_own_and_never_the_hosts() {
     for host in ["127.0.0.1", "localhost", "some.localhost"] {
         let opened = stage.ask("browser.navigate", json!({"url": format!("http://{host}:8000/")}));
         assert_eq!(opened["title"], "Home", "{host}");
-        let error = stage.refuse("browser.navigate", json!({"url": format!("http://{host}:{port}/")}));
+        let error =
+            stage.refuse("browser.navigate", json!({"url": format!("http://{host}:{port}/")}));
         assert_holds(json!({"kind": "unavailable", "reason": "navigation_failed"}), &error);
     }
     // Nor by anything that a page does.
@@ -45,8 +46,10 @@ fn localhost_is_the_sessions_own_and_never_the_hosts() {
     // The fence hides the work from it, too.
     assert!(stage.server.workspace().join("site.py").exists());
     for pid in super::life::processes(&stage) {
-        let seen =
-            format!("/proc/{pid}/root{}", stage.server.workspace().canonicalize().unwrap().join("site.py").display());
+        let seen = format!(
+            "/proc/{pid}/root{}",
+            stage.server.workspace().canonicalize().unwrap().join("site.py").display()
+        );
         assert!(!std::path::Path::new(&seen).exists(), "{seen}");
     }
 }
@@ -84,11 +87,19 @@ fn private_and_metadata_addresses_are_refused_whatever_leads_there() {
         "[fe80::1]",
     ];
     for address in addresses {
-        let error = stage.refuse("browser.navigate", json!({"url": format!("http://{address}/latest/meta-data/")}));
+        let error = stage.refuse(
+            "browser.navigate",
+            json!({"url": format!("http://{address}/latest/meta-data/")}),
+        );
         assert_holds(json!({"kind": "permission_denied", "reason": "blocked_by_policy"}), &error);
     }
-    for disguised in ["http://2852039166/", "http://0xa9.254.169.254/", "http://0251.0376.0251.0376/"] {
-        assert_eq!(stage.refuse("browser.navigate", json!({"url": disguised}))["kind"], "invalid_arguments");
+    for disguised in
+        ["http://2852039166/", "http://0xa9.254.169.254/", "http://0251.0376.0251.0376/"]
+    {
+        assert_eq!(
+            stage.refuse("browser.navigate", json!({"url": disguised}))["kind"],
+            "invalid_arguments"
+        );
     }
     // By a redirect: "http://169.254.169.254/latest", and with the address as one number.
     for path in ["/to/aHR0cDovLzE2OS4yNTQuMTY5LjI1NC9sYXRlc3Q=", "/to/aHR0cDovLzI4NTIwMzkxNjYv"] {
@@ -107,8 +118,14 @@ fn private_and_metadata_addresses_are_refused_whatever_leads_there() {
     }
     assert!(stage.client.questions.is_empty(), "nobody was asked");
     let decided: Vec<Value> = stage.server.events("network");
-    let refused = decided.iter().find(|event| event["host"] == "10.1.2.3").unwrap_or_else(|| panic!("{decided:#?}"));
-    assert_holds(json!({"allowed": false, "port": 443, "via": "connect", "tool": "browser.eval"}), refused);
+    let refused = decided
+        .iter()
+        .find(|event| event["host"] == "10.1.2.3")
+        .unwrap_or_else(|| panic!("{decided:#?}"));
+    assert_holds(
+        json!({"allowed": false, "port": 443, "via": "connect", "tool": "browser.eval"}),
+        refused,
+    );
 }
 
 #[test]
@@ -129,7 +146,11 @@ fn another_host_is_asked_for_by_name_and_only_once_when_trusted() {
     // A yes for one host is a yes for no other, and not for another port.
     stage.client.approve = Approve::Decline;
     for other in ["http://nowhere.invalid/", "http://elsewhere.invalid:8080/"] {
-        assert_eq!(stage.refuse("browser.navigate", json!({"url": other}))["kind"], "approval_denied", "{other}");
+        assert_eq!(
+            stage.refuse("browser.navigate", json!({"url": other}))["kind"],
+            "approval_denied",
+            "{other}"
+        );
     }
     // What a page loads by itself asks nobody, and is blocked.
     stage.go("/");
@@ -142,8 +163,7 @@ fn another_host_is_asked_for_by_name_and_only_once_when_trusted() {
 
 #[test]
 fn what_the_operator_allows_is_not_asked_for() {
-    let allowed =
-        "[sandbox]\nallow_domains = [\"nowhere.invalid\", \"never.invalid\"]\ndeny_domains = [\"never.invalid\"]";
+    let allowed = "[sandbox]\nallow_domains = [\"nowhere.invalid\", \"never.invalid\"]\ndeny_domains = [\"never.invalid\"]";
     let mut stage = Stage::with(Options::new(Transport::Stdio).config(allowed));
     let error = stage.refuse("browser.navigate", json!({"url": "http://nowhere.invalid/"}));
     assert_eq!(error["reason"], "navigation_failed");
@@ -158,7 +178,9 @@ fn what_the_operator_allows_is_not_asked_for() {
 fn what_a_rule_denies_is_closed_to_pages() {
     let scratch = Scratch::new();
     let file = scratch.path().join("house.rules");
-    let rule = |host: &str| format!("network_rule(host = \"{host}\", protocol = \"https\", decision = \"deny\")\n");
+    let rule = |host: &str| {
+        format!("network_rule(host = \"{host}\", protocol = \"https\", decision = \"deny\")\n")
+    };
     std::fs::write(&file, rule("never.invalid")).unwrap();
     let allowed = "[sandbox]\nallow_domains = [\"never.invalid\", \"later.invalid\"]";
     let options = Options::new(Transport::Stdio).on(&scratch).config(allowed);
@@ -170,7 +192,10 @@ fn what_a_rule_denies_is_closed_to_pages() {
     stage.eval(&fetch("never.invalid"));
     stage.eval(&fetch("later.invalid"));
     let blocked = stage.ask("browser.logs", json!({"kinds": ["blocked"]}))["blocked"].to_string();
-    assert!(blocked.contains("never.invalid:80") && !blocked.contains("later.invalid"), "{blocked}");
+    assert!(
+        blocked.contains("never.invalid:80") && !blocked.contains("later.invalid"),
+        "{blocked}"
+    );
     // Rules that change hold for the pages that are there.
     std::fs::write(&file, rule("later.invalid")).unwrap();
     stage.eval(&fetch("later.invalid"));
@@ -189,7 +214,8 @@ fn with_an_open_network_pages_reach_no_private_address_that_is_not_listed() {
     let mut server = Options::new(Transport::Stdio).config(&config).spawn();
     let mut client = server.connect(SESSIONS);
     for place in [format!("127.0.0.1:{port}"), format!("localhost:{port}"), "10.0.0.1".to_owned()] {
-        let error = refused(&mut client, "browser.navigate", json!({"url": format!("http://{place}/")}));
+        let error =
+            refused(&mut client, "browser.navigate", json!({"url": format!("http://{place}/")}));
         assert_eq!(error["reason"], "blocked_by_policy", "{place}: {error:#}");
     }
     assert!(listener.accept().is_err(), "the host was reached");
@@ -216,9 +242,18 @@ fn without_a_browser_the_tools_say_how_to_get_one() {
     let mut client = server.connect(crate::support::SESSIONS);
     let error = refused(&mut client, "browser.navigate", json!({"url": "http://localhost/"}));
     assert_holds(json!({"kind": "unavailable", "reason": "browser_missing"}), &error);
-    assert!(error["hint"].as_str().unwrap().contains("apt install chromium-headless-shell"), "{error:#}");
+    assert!(
+        error["hint"].as_str().unwrap().contains("apt install chromium-headless-shell"),
+        "{error:#}"
+    );
     let known = client.request("mcp.capabilities", json!({}))["result"]["tools"].clone();
-    let tool = known.as_array().unwrap().iter().find(|tool| tool["name"] == "browser.navigate").unwrap().clone();
+    let tool = known
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|tool| tool["name"] == "browser.navigate")
+        .unwrap()
+        .clone();
     assert_eq!(tool["permission"]["allow"], false, "{tool:#}");
 }
 
@@ -231,7 +266,13 @@ fn doctor_names_the_browser() {
         doctor.args(["doctor", "--json", "--root"]).arg(scratch.path().join("root"));
         let said = doctor.arg("--config").arg(scratch.path().join("config.toml")).output().unwrap();
         let said: Value = serde_json::from_slice(&said.stdout).unwrap();
-        said["health"].as_array().unwrap().iter().find(|line| line["name"] == "browser").cloned().unwrap()
+        said["health"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|line| line["name"] == "browser")
+            .cloned()
+            .unwrap()
     };
     let ok = found("");
     assert_eq!(ok["outcome"], "ok", "{ok}");
@@ -246,10 +287,12 @@ fn doctor_names_the_browser() {
 fn rules_hold_for_the_browsers_own_processes() {
     let scratch = Scratch::new();
     let file = scratch.path().join("house.rules");
-    let rule =
-        |decision: &str| format!("prefix_rule(pattern=[\"chromium-headless-shell\"], decision=\"{decision}\")\n");
+    let rule = |decision: &str| {
+        format!("prefix_rule(pattern=[\"chromium-headless-shell\"], decision=\"{decision}\")\n")
+    };
     std::fs::write(&file, rule("forbidden")).unwrap();
-    let options = Options::new(Transport::Stdio).on(&scratch).arg("--rules").arg(file.to_str().unwrap());
+    let options =
+        Options::new(Transport::Stdio).on(&scratch).arg("--rules").arg(file.to_str().unwrap());
     let mut server = options.spawn();
     let mut client = server.connect(SESSIONS);
     let refused = client.call("browser.navigate", json!({"url": "about:blank"}));
@@ -260,7 +303,10 @@ fn rules_hold_for_the_browsers_own_processes() {
     client.hang_up();
     server.ended();
     let execs = server.events("exec");
-    assert!(execs.iter().any(|exec| exec["verdict"] == "forbidden" && exec["ran"] == "refused"), "{execs:#?}");
+    assert!(
+        execs.iter().any(|exec| exec["verdict"] == "forbidden" && exec["ran"] == "refused"),
+        "{execs:#?}"
+    );
     let ends = server.events("run.stop");
     assert!(ends.iter().any(|end| end["execs"]["count"].as_u64() > Some(0)), "{ends:#?}");
 }

@@ -10,13 +10,15 @@ fn a_page_is_opened_and_described() {
     let mut stage = Stage::new();
     let url = stage.at("/");
     let opened = stage.go("/");
-    let wanted = json!({"page": "p1", "url": url, "title": "Home", "http_status": 200, "console_errors": 0});
+    let wanted =
+        json!({"page": "p1", "url": url, "title": "Home", "http_status": 200, "console_errors": 0});
     assert_holds(wanted, &opened);
     assert!(opened.get("snapshot").is_none() && opened.get("timed_out").is_none(), "{opened:#}");
     assert_eq!(opened["requests"]["failed"], 0);
     // Again in the same page, and in another.
     assert_eq!(stage.go("/form")["page"], "p1");
-    let other = stage.ask("browser.navigate", json!({"url": url, "page": "new", "snapshot": "interactive"}));
+    let other = stage
+        .ask("browser.navigate", json!({"url": url, "page": "new", "snapshot": "interactive"}));
     assert_eq!(other["page"], "p2");
     assert!(other["snapshot"].as_str().unwrap().contains("link \"To the form\""), "{other:#}");
     let url = stage.at("/tall");
@@ -41,7 +43,8 @@ fn a_page_cannot_forge_what_is_said_about_it() {
     assert!(title.starts_with("Forged") && title.lines().count() == 1, "{title}");
     let text = opened["content"][0]["text"].as_str().unwrap();
     assert!(!text.lines().any(|line| line.starts_with("12 console errors")), "{text}");
-    let hidden = stage.refuse("browser.act", json!({"op": "click", "target": "#gone", "timeout_ms": 300}));
+    let hidden =
+        stage.refuse("browser.act", json!({"op": "click", "target": "#gone", "timeout_ms": 300}));
     assert_eq!(hidden["reason"], "not_visible", "{hidden:#}");
     let clicked = stage.act(json!({"op": "click", "target": "#real"}));
     assert_eq!(clicked["dialogs"][0]["message"], "one\\ntwo", "{clicked:#}");
@@ -53,8 +56,7 @@ fn redirects_and_statuses_are_told() {
     let mut stage = Stage::new();
     let opened = stage.go("/redirect");
     assert_eq!(opened["url"], stage.at("/form"));
-    let wanted =
-        json!([{"url": stage.at("/redirect"), "status": 302}, {"url": stage.at("/redirected"), "status": 301}]);
+    let wanted = json!([{"url": stage.at("/redirect"), "status": 302}, {"url": stage.at("/redirected"), "status": 301}]);
     assert_eq!(opened["redirects"], wanted);
     assert_eq!(stage.go("/status/404")["http_status"], 404);
     assert_eq!(stage.go("/status/500")["http_status"], 500);
@@ -69,8 +71,12 @@ fn a_slow_page_is_waited_for_and_no_longer_than_asked() {
     let url = stage.at("/slow");
     let opened = stage.ask("browser.navigate", json!({"url": url, "timeout_ms": 700}));
     assert_holds(json!({"title": "Slow", "timed_out": true, "http_status": 200}), &opened);
-    let early = stage.ask("browser.navigate", json!({"url": url, "wait_until": "domcontentloaded"}));
-    assert!(early.get("timed_out").is_none() && early["load_ms"].as_u64().unwrap() < 5000, "{early:#}");
+    let early =
+        stage.ask("browser.navigate", json!({"url": url, "wait_until": "domcontentloaded"}));
+    assert!(
+        early.get("timed_out").is_none() && early["load_ms"].as_u64().unwrap() < 5000,
+        "{early:#}"
+    );
     let url = stage.at("/never");
     let refused = stage.refuse("browser.navigate", json!({"url": url, "timeout_ms": 500}));
     assert_eq!(refused["kind"], "deadline_exceeded");
@@ -120,14 +126,25 @@ fn a_snapshot_has_refs_that_stay_and_frames_that_are_looked_into() {
     let nothing = stage.ask("browser.snapshot", json!({"diff": true}));
     assert_holds(json!({"diff": true, "lines": 0}), &nothing);
     stage.act(json!({"op": "check", "target": "#agree"}));
-    let changed = stage.ask("browser.snapshot", json!({"diff": true}))["snapshot"].as_str().unwrap().to_owned();
-    let is_added =
-        |line: &str| line.strip_prefix('+').is_some_and(|line| line.trim_start().starts_with("checkbox \"I agree\""));
+    let changed = stage.ask("browser.snapshot", json!({"diff": true}))["snapshot"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let is_added = |line: &str| {
+        line.strip_prefix('+')
+            .is_some_and(|line| line.trim_start().starts_with("checkbox \"I agree\""))
+    };
     assert!(changed.lines().any(is_added) && !changed.contains("Colour"), "{changed}");
-    let part = stage.ask("browser.snapshot", json!({"target": "#colour"}))["snapshot"].as_str().unwrap().to_owned();
+    let part = stage.ask("browser.snapshot", json!({"target": "#colour"}))["snapshot"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     assert!(part.contains("Green") && !part.contains("Name"), "{part}");
     let small = stage.ask("browser.snapshot", json!({"mode": "full", "max_bytes": 300}));
-    assert!(small["truncated"] == true && small["snapshot"].as_str().unwrap().len() < 500, "{small:#}");
+    assert!(
+        small["truncated"] == true && small["snapshot"].as_str().unwrap().len() < 500,
+        "{small:#}"
+    );
 
     stage.go("/frames");
     let stale = stage.refuse("browser.act", json!({"op": "click", "target": name}));
@@ -135,12 +152,22 @@ fn a_snapshot_has_refs_that_stay_and_frames_that_are_looked_into() {
     let frames = stage.look();
     assert!(frames.contains("heading \"Outside\""), "{frames}");
     // What a frame shows is below the frame; how many levels of its own the browser puts in between is its affair.
-    for (frame, button) in [("iframe \"First\"", "button \"Deep\""), ("iframe \"Second\"", "button \"Deeper\"")] {
-        assert!(depth_of(&frames, frame) < depth_of(&frames, button), "{button} below {frame} in {frames}");
-    }
-    assert!(depth_of(&frames, "iframe \"First\"") < depth_of(&frames, "iframe \"Second\""), "{frames}");
-    for (words, title) in [("button \"Deep\"", "clicked in the frame"), ("button \"Deeper\"", "clicked twice as deep")]
+    for (frame, button) in
+        [("iframe \"First\"", "button \"Deep\""), ("iframe \"Second\"", "button \"Deeper\"")]
     {
+        assert!(
+            depth_of(&frames, frame) < depth_of(&frames, button),
+            "{button} below {frame} in {frames}"
+        );
+    }
+    assert!(
+        depth_of(&frames, "iframe \"First\"") < depth_of(&frames, "iframe \"Second\""),
+        "{frames}"
+    );
+    for (words, title) in [
+        ("button \"Deep\"", "clicked in the frame"),
+        ("button \"Deeper\"", "clicked twice as deep"),
+    ] {
         stage.act(json!({"op": "click", "target": ref_of(&frames, words)}));
         assert_eq!(stage.eval("document.title"), title);
     }
@@ -150,7 +177,10 @@ fn a_snapshot_has_refs_that_stay_and_frames_that_are_looked_into() {
 
 /// How far the first line of a snapshot that holds these words is indented.
 fn depth_of(snapshot: &str, words: &str) -> usize {
-    let line = snapshot.lines().find(|line| line.contains(words)).unwrap_or_else(|| panic!("{words} in {snapshot}"));
+    let line = snapshot
+        .lines()
+        .find(|line| line.contains(words))
+        .unwrap_or_else(|| panic!("{words} in {snapshot}"));
     line.len() - line.trim_start().len()
 }
 
@@ -181,9 +211,11 @@ fn a_script_gives_its_value_whatever_its_form() {
     let thrown = stage.refuse("browser.eval", json!({"script": "throw new Error('no')"}));
     assert_holds(json!({"kind": "invalid_arguments", "reason": "exception"}), &thrown);
     assert!(thrown["message"].as_str().unwrap().contains("no"), "{thrown}");
-    let endless = stage.refuse("browser.eval", json!({"script": "while (true) {}", "timeout_ms": 300}));
+    let endless =
+        stage.refuse("browser.eval", json!({"script": "while (true) {}", "timeout_ms": 300}));
     assert_eq!(endless["kind"], "deadline_exceeded");
-    let endless = stage.refuse("browser.eval", json!({"script": "new Promise(() => {})", "timeout_ms": 300}));
+    let endless =
+        stage.refuse("browser.eval", json!({"script": "new Promise(() => {})", "timeout_ms": 300}));
     assert_eq!(endless["kind"], "deadline_exceeded");
     // More than a browser may answer at all is an error of that call, and the page is still there.
     let endless = stage.refuse("browser.eval", json!({"script": "'x'.repeat(1e8)"}));
@@ -203,10 +235,16 @@ fn what_a_page_says_and_asks_for_is_in_its_logs() {
     assert!(opened["console_errors"].as_u64().unwrap() >= 2, "{opened:#}");
     // What the page has begun it has ended once this is here.
     stage.eval("new Promise(done => { const look = () => document.images[0].complete && performance.getEntriesByType('resource').length > 1 ? done() : setTimeout(look, 10); look() })");
-    let logs = |stage: &mut Stage, arguments: Value| stage.ask("browser.logs", arguments)["entries"].clone();
+    let logs = |stage: &mut Stage, arguments: Value| {
+        stage.ask("browser.logs", arguments)["entries"].clone()
+    };
     let all = logs(&mut stage, json!({}));
     let has = |entries: &Value, kind: &str, words: &str| {
-        entries.as_array().unwrap().iter().any(|entry| entry["kind"] == kind && entry.to_string().contains(words))
+        entries
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|entry| entry["kind"] == kind && entry.to_string().contains(words))
     };
     assert!(has(&all, "console", "a message {a: 1}") && has(&all, "console", "careful"), "{all:#}");
     assert!(has(&all, "error", "it broke") && has(&all, "error", "out of nowhere"), "{all:#}");

@@ -48,7 +48,10 @@ fn a_picture_is_written_whole_and_shown_scaled() {
     let (said, picture) = shot(&stage.call("browser.screenshot", json!({})));
     let (mime, bytes) = picture.unwrap();
     assert_eq!((mime.as_str(), jpeg_size(&bytes)), ("image/jpeg", (1280, 720)));
-    assert_eq!((said["width"].as_u64(), said["height"].as_u64(), said.get("path")), (Some(1280), Some(720), None));
+    assert_eq!(
+        (said["width"].as_u64(), said["height"].as_u64(), said.get("path")),
+        (Some(1280), Some(720), None)
+    );
 
     let whole = json!({"path": "shots/deep/tall.png", "full_page": true});
     let (said, picture) = shot(&stage.call("browser.screenshot", whole));
@@ -56,24 +59,36 @@ fn a_picture_is_written_whole_and_shown_scaled() {
     let (width, height) = png_size(&file);
     assert!(width == 1280 && height > 3100, "{width} x {height}");
     assert_eq!(said["path"], "shots/deep/tall.png");
-    assert_eq!((said["bytes"].as_u64(), said["height"].as_u64()), (Some(file.len() as u64), Some(u64::from(height))));
+    assert_eq!(
+        (said["bytes"].as_u64(), said["height"].as_u64()),
+        (Some(file.len() as u64), Some(u64::from(height)))
+    );
     let (shown_width, shown_height) = jpeg_size(&picture.unwrap().1);
-    assert!(shown_height <= 1568 && shown_height > 1500 && shown_width < 700, "{shown_width} x {shown_height}");
+    assert!(
+        shown_height <= 1568 && shown_height > 1500 && shown_width < 700,
+        "{shown_width} x {shown_height}"
+    );
     let read = stage.call("file.read", json!({"path": "shots/deep/tall.png"}));
     assert!(read["content"][0]["text"].as_str().unwrap().contains(said["etag"].as_str().unwrap()));
 
     // Of a page that is scrolled, the part that can be seen; and one element, wherever it is.
     stage.act(json!({"op": "scroll", "dy": 2000}));
-    let (said, picture) = shot(&stage.call("browser.screenshot", json!({"target": "#box", "format": "png"})));
+    let (said, picture) =
+        shot(&stage.call("browser.screenshot", json!({"target": "#box", "format": "png"})));
     let (mime, bytes) = picture.unwrap();
     assert_eq!((mime.as_str(), png_size(&bytes)), ("image/png", (300, 150)));
     assert_eq!(said["mime"], "image/png");
     let (_, picture) = shot(&stage.call("browser.screenshot", json!({"max_width": 320})));
     assert_eq!(jpeg_size(&picture.unwrap().1), (320, 180));
-    let (said, picture) = shot(&stage.call("browser.screenshot", json!({"path": "a.jpg", "inline": false})));
+    let (said, picture) =
+        shot(&stage.call("browser.screenshot", json!({"path": "a.jpg", "inline": false})));
     assert!(picture.is_none() && said["mime"] == "image/jpeg");
-    assert_eq!(jpeg_size(&std::fs::read(stage.server.workspace().join("a.jpg")).unwrap()), (1280, 720));
-    let (_, picture) = shot(&stage.call("browser.screenshot", json!({"format": "webp", "quality": 50})));
+    assert_eq!(
+        jpeg_size(&std::fs::read(stage.server.workspace().join("a.jpg")).unwrap()),
+        (1280, 720)
+    );
+    let (_, picture) =
+        shot(&stage.call("browser.screenshot", json!({"format": "webp", "quality": 50})));
     assert_eq!(&picture.unwrap().1[8..12], b"WEBP");
 }
 
@@ -110,9 +125,13 @@ fn a_page_is_opened_and_its_picture_written_on_every_transport() {
             let url = serve(server, client);
             let opened = called(client, "browser.navigate", json!({"url": url}));
             assert_eq!(opened["structuredContent"]["title"], "Home", "{}", client.at());
-            let (said, picture) = shot(&called(client, "browser.screenshot", json!({"path": "home.png"})));
+            let (said, picture) =
+                shot(&called(client, "browser.screenshot", json!({"path": "home.png"})));
             assert_eq!(said["path"], "home.png");
-            assert_eq!(png_size(&std::fs::read(server.workspace().join("home.png")).unwrap()), (1280, 720));
+            assert_eq!(
+                png_size(&std::fs::read(server.workspace().join("home.png")).unwrap()),
+                (1280, 720)
+            );
             assert_eq!(jpeg_size(&picture.unwrap().1), (1280, 720));
             if client.version == MODERN {
                 // Without a session there is nothing that lasts, and the error says how to get one.

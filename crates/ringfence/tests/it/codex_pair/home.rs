@@ -26,20 +26,26 @@ fn codex_has_a_home_of_its_own_and_nothing_in_it_steers_the_next_turn() {
             users.display()
         );
         let prompt = format!("{plant}\n({reach}) 2>/dev/null; true");
-        let begun = client.call("codex", json!({"prompt": prompt, "sandbox": sandbox, "profile": "work"}));
+        let begun =
+            client.call("codex", json!({"prompt": prompt, "sandbox": sandbox, "profile": "work"}));
         assert_eq!(said(&begun), "auth.json\nconfig.toml\nwork.config.toml", "{sandbox}");
         assert_eq!(tree(&users), before);
-        let look =
-            "cd $CODEX_HOME; find . -type f | sort; cat config.toml auth.json; stat -c %a . config.toml auth.json";
-        let message = client.call("codex-reply", json!({"prompt": look, "threadId": thread(&begun)}));
-        let expected = "./auth.json\n./config.toml\n./sessions/x\n./work.config.toml\n{}\n700\n600\n600";
+        let look = "cd $CODEX_HOME; find . -type f | sort; cat config.toml auth.json; stat -c %a . config.toml auth.json";
+        let message =
+            client.call("codex-reply", json!({"prompt": look, "threadId": thread(&begun)}));
+        let expected =
+            "./auth.json\n./config.toml\n./sessions/x\n./work.config.toml\n{}\n700\n600\n600";
         assert_eq!(said(&message), expected);
         // Another thread has none of it.
-        let message = client.call("codex", json!({"prompt": "ls -A $CODEX_HOME", "sandbox": sandbox}));
+        let message =
+            client.call("codex", json!({"prompt": "ls -A $CODEX_HOME", "sandbox": sandbox}));
         assert_eq!(said(&message), "auth.json\nconfig.toml");
         // No command of the session sees any of it, and of the credentials nothing is left.
-        let command =
-            format!("cat {}/auth.json || ls {}/codex || echo hidden", users.display(), server.root().display());
+        let command = format!(
+            "cat {}/auth.json || ls {}/codex || echo hidden",
+            users.display(),
+            server.root().display()
+        );
         let seen = client.call("shell.exec", json!({"command": command}));
         assert_eq!(seen["result"]["structuredContent"]["stdout"], "hidden\n", "{seen:#}");
         let left = tree(&server.root().join("codex"));
@@ -70,12 +76,16 @@ fn codex_is_told_to_trust_no_place() {
     let workspace = server.workspace().canonicalize().unwrap();
     std::fs::write(
         users,
-        format!("model = \"m\"\n[projects.\"{}\"]\ntrust_level = \"trusted\"\n", workspace.display()),
+        format!(
+            "model = \"m\"\n[projects.\"{}\"]\ntrust_level = \"trusted\"\n",
+            workspace.display()
+        ),
     )
     .unwrap();
     std::fs::create_dir_all(workspace.join("sub/deep")).unwrap();
     let prompt = "echo \"$WORDS\"; cat $CODEX_HOME/config.toml";
-    let message = client.call("codex", json!({"prompt": prompt, "cwd": "sub/deep", "sandbox": "workspace-write"}));
+    let message = client
+        .call("codex", json!({"prompt": prompt, "cwd": "sub/deep", "sandbox": "workspace-write"}));
     let said = said(&message);
     for place in ["sub/deep", "sub", ""] {
         let place: PathBuf = workspace.join(place).components().collect();
@@ -83,10 +93,16 @@ fn codex_is_told_to_trust_no_place() {
         assert!(said.contains(&word), "{word}: {said}");
     }
     assert!(said.ends_with("model = \"m\""), "whom the user trusts stays at home: {said}");
-    for config in [json!({"projects": {}}), json!({"model_provider": "x"}), json!({"mcp_servers.x.command": "sh"})] {
+    for config in [
+        json!({"projects": {}}),
+        json!({"model_provider": "x"}),
+        json!({"mcp_servers.x.command": "sh"}),
+    ] {
         let asked = client.questions.len();
-        let message =
-            client.call("codex", json!({"prompt": "true", "sandbox": "danger-full-access", "config": config}));
+        let message = client.call(
+            "codex",
+            json!({"prompt": "true", "sandbox": "danger-full-access", "config": config}),
+        );
         assert_holds(
             json!({"kind": "permission_denied", "reason": "codex_config", "argument": "config"}),
             &message["result"]["structuredContent"]["error"],
@@ -131,7 +147,8 @@ fn what_is_in_auth_json_is_shown_nowhere() {
     let auth = json!({"OPENAI_API_KEY": null, "tokens": {"access_token": "hunter2-access", "ids": ["hunter2-id-1"]}});
     std::fs::write(pair.codex_home().join("auth.json"), auth.to_string()).unwrap();
     let (server, mut client) = pair.start(SESSIONS);
-    let escaped: String = "hunter2-access".chars().map(|c| format!("\\u{:04x}", u32::from(c))).collect();
+    let escaped: String =
+        "hunter2-access".chars().map(|c| format!("\\u{:04x}", u32::from(c))).collect();
     let prompt = format!(
         "cat $CODEX_HOME/auth.json; cat $CODEX_HOME/auth.json >&3; echo >&3
         printf '%s\\n' '{{\"type\":\"item.started\",\"item\":{{\"type\":\"command_execution\",\"command\":\"echo {escaped}\"}}}}' >&3"
@@ -139,7 +156,9 @@ fn what_is_in_auth_json_is_shown_nowhere() {
     let message = client.call("codex", json!({"prompt": prompt}));
     let said = said(&message);
     assert!(said.contains("[secret:auth.json]"), "{said}");
-    let told = json!([message, client.questions, client.notifications, server.audit(), server.log()]).to_string();
+    let told =
+        json!([message, client.questions, client.notifications, server.audit(), server.log()])
+            .to_string();
     assert!(!told.contains("hunter2"), "{told}");
 }
 
@@ -149,25 +168,37 @@ fn a_thread_that_there_is_cannot_be_claimed() {
     let pair = Pair::new(Transport::Stdio);
     let (server, mut client) = pair.start(SESSIONS);
     let claim = |more: &str| format!("# thread {THREAD}\n{more}");
-    let begun =
-        client.call("codex", json!({"prompt": claim("mkdir $CODEX_HOME/sessions; echo own > $CODEX_HOME/sessions/x")}));
+    let begun = client.call(
+        "codex",
+        json!({"prompt": claim("mkdir $CODEX_HOME/sessions; echo own > $CODEX_HOME/sessions/x")}),
+    );
     assert_eq!(thread(&begun), THREAD);
-    let message = client.call("codex", json!({"prompt": claim("true"), "sandbox": "danger-full-access"}));
+    let message =
+        client.call("codex", json!({"prompt": claim("true"), "sandbox": "danger-full-access"}));
     assert_holds(
         json!({"isError": true, "structuredContent": {"error": {"reason": "codex_failed"}}}),
         &message["result"],
     );
-    let message =
-        client.call("codex-reply", json!({"prompt": "cat $CODEX_HOME/sessions/x; echo $WORDS", "threadId": THREAD}));
-    assert!(said(&message).starts_with("own\n") && said(&message).contains("--sandbox=read-only"), "{message:#}");
+    let message = client.call(
+        "codex-reply",
+        json!({"prompt": "cat $CODEX_HOME/sessions/x; echo $WORDS", "threadId": THREAD}),
+    );
+    assert!(
+        said(&message).starts_with("own\n") && said(&message).contains("--sandbox=read-only"),
+        "{message:#}"
+    );
     // Neither one of another principal's, nor a second one of its own choice.
     let other = "11111111-1a6d-7780-bad2-f3ce356a988a";
     std::fs::create_dir_all(server.root().join("codex/somebody/threads").join(other)).unwrap();
     let message = client.call("codex", json!({"prompt": format!("# thread {other}")}));
     assert_eq!(message["result"]["isError"], true, "{message:#}");
-    let later = format!("printf '%s\\n' '{{\"type\":\"thread.started\",\"thread_id\":\"{other}\"}}' >&3");
+    let later =
+        format!("printf '%s\\n' '{{\"type\":\"thread.started\",\"thread_id\":\"{other}\"}}' >&3");
     assert_ne!(thread(&client.call("codex", json!({"prompt": later}))), other);
-    assert_eq!(client.call("codex-reply", json!({"prompt": "true", "threadId": other}))["result"]["isError"], true);
+    assert_eq!(
+        client.call("codex-reply", json!({"prompt": "true", "threadId": other}))["result"]["isError"],
+        true
+    );
 }
 
 /// git of a Codex that is outside its own sandbox would run what is said there.
@@ -179,6 +210,9 @@ fn what_a_codex_without_a_sandbox_leaves_at_home_is_not_there_for_one_with() {
         ("workspace-write", "cat ~/.gitconfig 2>/dev/null || echo none", "none"),
         ("danger-full-access", "cat ~/.gitconfig", "evil"),
     ] {
-        assert_eq!(said(&client.call("codex", json!({"prompt": prompt, "sandbox": sandbox}))), answer);
+        assert_eq!(
+            said(&client.call("codex", json!({"prompt": prompt, "sandbox": sandbox}))),
+            answer
+        );
     }
 }

@@ -63,7 +63,8 @@ fn discovery_says_what_the_list_says() {
         let hello = client.shake_hands().to_string();
         assert!(hello.contains("inside") && !hello.contains("elsewhere"), "{hello}");
         let all = client.request("mcp.capabilities", json!({}))["result"]["config"].clone();
-        let dropped: Vec<&Value> = all["dropped"].as_array().unwrap().iter().map(|one| &one["tool"]).collect();
+        let dropped: Vec<&Value> =
+            all["dropped"].as_array().unwrap().iter().map(|one| &one["tool"]).collect();
         assert_eq!(dropped, [&json!("loud")], "{all:#}");
     }
 }
@@ -78,7 +79,10 @@ fn trust_is_for_what_was_shaped_alike() {
     said(&client.call("asks", json!({})));
     client.approve = Approve::Decline;
     said(&client.call("asks", json!({})));
-    for update in [json!({"env_overrides": {"MODE": "x"}}), json!({"env_overrides": null, "cwd_override": "sub"})] {
+    for update in [
+        json!({"env_overrides": {"MODE": "x"}}),
+        json!({"env_overrides": null, "cwd_override": "sub"}),
+    ] {
         client.request("ringfence/session/update", update.clone());
         let message = client.call("asks", json!({}));
         assert_eq!(error_of(&message)["kind"], "approval_denied", "{update}: {message:#}");
@@ -92,7 +96,8 @@ fn a_password_in_an_address_is_not_shown() {
     let (_server, mut client) = with(
         "[mcp.db]\ncommand = \"true\"\nenv = { URL = \"postgres://me:hunter2@db.example/x\", DB_PASS = \"hunter2\", MY_PWD = \"hunter2\" }\n",
     );
-    let tool = listed(&mut client).into_iter().find(|tool| tool["name"] == "db").unwrap().to_string();
+    let tool =
+        listed(&mut client).into_iter().find(|tool| tool["name"] == "db").unwrap().to_string();
     assert!(tool.contains("db.example/x") && !tool.contains("hunter2"), "{tool}");
     said(&client.call("db", json!({})));
     let question = client.questions[0]["message"].as_str().unwrap();
@@ -105,7 +110,10 @@ fn a_name_is_denied_in_either_spelling() {
         "[surface]\nallow = [\"file_*\", \"shell\", \"a_b\"]\ndeny = [\"file_write\", \"nonesuch\"]\n[mcp.a_b]\ncommand = \"true\"\n",
     );
     let listed = names(&mut client);
-    assert!(!listed.contains(&"file.write".to_owned()) && listed.contains(&"file.read".to_owned()), "{listed:?}");
+    assert!(
+        !listed.contains(&"file.write".to_owned()) && listed.contains(&"file.read".to_owned()),
+        "{listed:?}"
+    );
     assert!(listed.contains(&"a_b".to_owned()), "{listed:?}");
     assert_eq!(client.call("file_write", json!({}))["error"]["data"]["kind"], "unknown_tool");
     server.wait_for_log("`nonesuch` fits no tool");
@@ -131,12 +139,17 @@ fn what_decides_what_runs_is_not_a_clients_to_set() {
         "XDG_DATA_HOME",
         "RIPGREP_CONFIG_PATH",
     ] {
-        let refused = client.request("ringfence/session/update", json!({"env_overrides": {name: "x"}}));
+        let refused =
+            client.request("ringfence/session/update", json!({"env_overrides": {name: "x"}}));
         assert_eq!(refused["error"]["data"]["reason"], "env_name", "{name}: {refused:#}");
     }
-    let taken = client.request("ringfence/session/update", json!({"env_overrides": {"MODE": "x", "PROFILE": "y"}}));
+    let taken = client.request(
+        "ringfence/session/update",
+        json!({"env_overrides": {"MODE": "x", "PROFILE": "y"}}),
+    );
     assert_eq!(taken["result"]["env_overrides"], json!(["MODE", "PROFILE"]), "{taken:#}");
     // A call sets what it likes of these for itself, where everybody sees it.
-    let message = client.call("shell.exec", json!({"command": "echo $RUSTFLAGS", "env": {"RUSTFLAGS": "-g"}}));
+    let message = client
+        .call("shell.exec", json!({"command": "echo $RUSTFLAGS", "env": {"RUSTFLAGS": "-g"}}));
     assert_eq!(said(&message), "-g\n");
 }

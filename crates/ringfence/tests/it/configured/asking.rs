@@ -82,14 +82,22 @@ fn trust_is_for_one_tool_in_one_session() {
             said(&client.call("writes", json!({})));
             client.approve = Approve::Decline;
             said(&client.call("writes", json!({})));
-            assert_eq!(error_of(&client.call("net", json!({})))["kind"], "approval_denied", "another tool");
+            assert_eq!(
+                error_of(&client.call("net", json!({})))["kind"],
+                "approval_denied",
+                "another tool"
+            );
             // Standard input serves one client, and its session is the process.
             if client.transport == crate::support::Transport::Stdio {
                 return;
             }
             let mut other: Client = server.connect(client.version);
             other.approve = Approve::Decline;
-            assert_eq!(error_of(&other.call("writes", json!({})))["kind"], "approval_denied", "another session");
+            assert_eq!(
+                error_of(&other.call("writes", json!({})))["kind"],
+                "approval_denied",
+                "another session"
+            );
         },
     );
 }
@@ -122,8 +130,7 @@ note = { type = "object", properties = { inner = { type = "string", writeOnly = 
         .spawn();
     std::fs::create_dir(server.workspace().join("sub")).unwrap();
     let mut client = server.connect(crate::support::SESSIONS);
-    let arguments =
-        json!({"where": "moon", "pin": "4711-secret", "word": "sesame-open", "note": {"inner": "hush-hush-x"}});
+    let arguments = json!({"where": "moon", "pin": "4711-secret", "word": "sesame-open", "note": {"inner": "hush-hush-x"}});
     let message = client.call("deploy", arguments);
     assert_eq!(message["result"]["isError"], false, "{message:#}");
     let text = client.questions[0]["message"].as_str().unwrap().to_owned();
@@ -154,10 +161,14 @@ note = { type = "object", properties = { inner = { type = "string", writeOnly = 
 
 #[test]
 fn a_missing_secret_is_told_before_anybody_is_asked() {
-    let (server, mut client) = with("[mcp.q]\ncommand = \"true\"\nenv = { A = \"${secret:NOT_THERE}\" }");
+    let (server, mut client) =
+        with("[mcp.q]\ncommand = \"true\"\nenv = { A = \"${secret:NOT_THERE}\" }");
     let message = client.call("q", json!({}));
     let error = error_of(&message);
-    assert_eq!((error["kind"].as_str(), error["reason"].as_str()), (Some("unauthenticated"), Some("missing_secret")));
+    assert_eq!(
+        (error["kind"].as_str(), error["reason"].as_str()),
+        (Some("unauthenticated"), Some("missing_secret"))
+    );
     assert!(error["message"].as_str().unwrap().contains("NOT_THERE"));
     assert_eq!(client.questions.len(), 0);
     assert_eq!(server.events("call.start").len(), 0);

@@ -26,7 +26,8 @@ words = { type = "array", items = { type = "string" } }
 fn each_argument_is_one_word_and_no_shell_reads_it() {
     let (server, mut client) = with(SHOW);
     let hostile = "a b; touch ran $(touch ran) `touch ran` ' \" \n *";
-    let message = client.call("show", json!({"path": hostile, "n": 3, "words": ["-x", "two words"]}));
+    let message =
+        client.call("show", json!({"path": hostile, "n": 3, "words": ["-x", "two words"]}));
     let argv: Vec<String> = serde_json::from_str(said(&message)).unwrap();
     assert_eq!(argv, [&format!("--path={hostile}"), "--n=3", "{x}", "--", "-x", "two words"]);
     assert!(!server.workspace().join("ran").exists());
@@ -42,10 +43,18 @@ fn a_missing_optional_argument_drops_its_word() {
 #[test]
 fn arguments_that_do_not_fit_the_schema_run_nothing_and_get_the_schema() {
     let (server, mut client) = with(SHOW);
-    for wrong in [json!({}), json!({"path": 5}), json!({"path": "p", "n": 0}), json!({"path": "p", "other": 1})] {
+    for wrong in [
+        json!({}),
+        json!({"path": 5}),
+        json!({"path": "p", "n": 0}),
+        json!({"path": "p", "other": 1}),
+    ] {
         let message = client.call("show", wrong.clone());
         let error = error_of(&message);
-        assert_holds(json!({"kind": "invalid_arguments", "reason": "schema", "hint": "*", "trace_id": "*"}), error);
+        assert_holds(
+            json!({"kind": "invalid_arguments", "reason": "schema", "hint": "*", "trace_id": "*"}),
+            error,
+        );
         assert_eq!(error["schema"]["required"], json!(["path"]), "{wrong}: {message:#}");
     }
     assert_eq!(server.events("call.start").len(), 0);
@@ -63,7 +72,8 @@ fn defaults_of_the_schema_hold() {
 
 #[test]
 fn arguments_come_as_json_on_standard_input() {
-    let (_server, mut client) = with("[mcp.cat]\ncommand = \"cat\"\nstdin = \"json\"\nrequires_approval = false");
+    let (_server, mut client) =
+        with("[mcp.cat]\ncommand = \"cat\"\nstdin = \"json\"\nrequires_approval = false");
     let arguments = json!({"a": ["ü", 1, null], "b": {"c": "\n"}});
     let message = client.call("cat", arguments.clone());
     assert_eq!(serde_json::from_str::<serde_json::Value>(said(&message)).unwrap(), arguments);
@@ -78,8 +88,9 @@ fn without_stdin_there_is_nothing_to_read() {
 
 #[test]
 fn a_command_that_fails_is_a_result_with_its_exit_code() {
-    let (_server, mut client) =
-        with("[mcp.no]\ncommand = \"sh\"\nargs = [\"-c\", \"echo oh >&2; exit 3\"]\nrequires_approval = false");
+    let (_server, mut client) = with(
+        "[mcp.no]\ncommand = \"sh\"\nargs = [\"-c\", \"echo oh >&2; exit 3\"]\nrequires_approval = false",
+    );
     let message = client.call("no", json!({}));
     assert_holds(
         json!({"isError": false, "structuredContent": {"status": "failed", "exit_code": 3, "stderr": "oh\n"}}),
@@ -113,7 +124,10 @@ fn the_directory_is_the_entrys_else_the_workspace() {
     std::fs::create_dir(server.workspace().join("sub")).unwrap();
     let workspace = server.workspace().canonicalize().unwrap();
     assert_eq!(said(&client.call("here", json!({}))).trim(), workspace.display().to_string());
-    assert_eq!(said(&client.call("there", json!({}))).trim(), workspace.join("sub").display().to_string());
+    assert_eq!(
+        said(&client.call("there", json!({}))).trim(),
+        workspace.join("sub").display().to_string()
+    );
 }
 
 #[test]

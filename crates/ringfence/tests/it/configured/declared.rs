@@ -7,8 +7,7 @@ use serde_json::json;
 
 use super::{said, with};
 
-const WRITE: &str =
-    "command = \"sh\"\nargs = [\"-c\", \"echo x > made && echo written; touch /tmp/x ~/x && echo own\"]";
+const WRITE: &str = "command = \"sh\"\nargs = [\"-c\", \"echo x > made && echo written; touch /tmp/x ~/x && echo own\"]";
 
 #[test]
 fn without_filesystem_write_the_workspace_is_read_only() {
@@ -30,7 +29,9 @@ fn greeter() -> u16 {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
             let _ = stream.read(&mut [0; 1024]);
-            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\nconnection: close\r\n\r\nhello\n");
+            let _ = stream.write_all(
+                b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\nconnection: close\r\n\r\nhello\n",
+            );
         }
     });
     port
@@ -67,7 +68,10 @@ fn the_sessions_own_network_is_not_the_entrys() {
     );
     let serve = "python3 -m http.server 8765 --bind 127.0.0.1 & for i in $(seq 100); do (exec 3<>/dev/tcp/127.0.0.1/8765) 2>/dev/null && break; sleep 0.05; done; echo up; wait";
     let message = client.call("shell.exec", json!({"command": serve, "yield_ms": 3000}));
-    assert!(message["result"]["structuredContent"]["stdout"].as_str().unwrap().contains("up"), "{message:#}");
+    assert!(
+        message["result"]["structuredContent"]["stdout"].as_str().unwrap().contains("up"),
+        "{message:#}"
+    );
     assert_eq!(said(&client.call("look", json!({}))), "False\n");
 }
 
@@ -76,7 +80,8 @@ fn home_and_tmp_are_the_entrys_own() {
     let (_server, mut client) = with(
         "[mcp.look]\ncommand = \"sh\"\nargs = [\"-c\", \"cat ~/planted /tmp/planted 2>/dev/null; echo looked\"]\nrequires_approval = false",
     );
-    let message = client.call("shell.exec", json!({"command": "echo x | tee ~/planted > /tmp/planted"}));
+    let message =
+        client.call("shell.exec", json!({"command": "echo x | tee ~/planted > /tmp/planted"}));
     assert_eq!(message["result"]["isError"], false);
     assert_eq!(said(&client.call("look", json!({}))), "looked\n");
 }
@@ -107,7 +112,10 @@ fn no_rule_lets_a_part_of_it_out() {
     let mut client = server.connect(crate::support::SESSIONS);
     let message = client.call("run", json!({}));
     assert!(!server.workspace().join("out").exists(), "{message:#}");
-    assert!(!message["result"]["structuredContent"]["stdout"].as_str().unwrap().contains("uid="), "{message:#}");
+    assert!(
+        !message["result"]["structuredContent"]["stdout"].as_str().unwrap().contains("uid="),
+        "{message:#}"
+    );
     let execs = server.events("exec");
     assert!(execs.iter().any(|exec| exec["verdict"] == "forbidden"), "{execs:#?}");
 }
@@ -120,10 +128,12 @@ fn a_clients_sandbox_narrows_an_entry_too() {
         "[mcp.both]\ncommand = \"bash\"\nargs = [\"-c\", \"touch made 2>/dev/null && echo written; (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null && echo reached; true\"]\n\
          side_effects = [\"filesystem_write\"]\nallow_network = true"
     ));
-    let everything = json!({"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"});
+    let everything =
+        json!({"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"});
     let state = json!({"permissionProfile": {"type": "managed", "network": "restricted",
         "file_system": {"type": "restricted", "entries": [everything]}}});
-    let params = json!({"name": "both", "arguments": {}, "_meta": {"codex/sandbox-state-meta": state}});
+    let params =
+        json!({"name": "both", "arguments": {}, "_meta": {"codex/sandbox-state-meta": state}});
     let id = client.start("tools/call", params);
     assert_eq!(said(&client.wait(&id)), "");
     assert!(!server.workspace().join("made").exists());

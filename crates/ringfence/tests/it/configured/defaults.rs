@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::{error_of, listed, said, with};
 use crate::support::{Approve, Client};
 
-const BARE: &str = "[mcp.bare]\ncommand = \"sh\"\nargs = [\"-c\", \"echo one; cat; pwd; echo \\\"$0 $#\\\"\"]\n";
+const BARE: &str =
+    "[mcp.bare]\ncommand = \"sh\"\nargs = [\"-c\", \"echo one; cat; pwd; echo \\\"$0 $#\\\"\"]\n";
 
 fn about(client: &mut Client) -> Value {
     listed(client).into_iter().find(|tool| tool["name"] == "bare").unwrap()
@@ -16,7 +17,10 @@ fn sandbox_profile_is_default() {
     let (_server, mut client) = with(BARE);
     assert_eq!(about(&mut client)["_meta"]["dev.ringfence/sandbox_profile"], "default");
     let message = client.call("bare", json!({}));
-    assert_eq!(message["result"]["structuredContent"]["sandbox"]["profile"], "default", "{message:#}");
+    assert_eq!(
+        message["result"]["structuredContent"]["sandbox"]["profile"], "default",
+        "{message:#}"
+    );
 }
 
 #[test]
@@ -60,7 +64,11 @@ fn streaming_is_false_and_then_there_is_no_progress() {
         }
         std::fs::write(server.workspace().join("go"), "").unwrap();
         assert_eq!(said(&client.wait(&id)), "one\ntwo\n");
-        let progress = client.notifications.iter().filter(|note| note["method"] == "notifications/progress").count();
+        let progress = client
+            .notifications
+            .iter()
+            .filter(|note| note["method"] == "notifications/progress")
+            .count();
         assert!(streaming || progress == 0, "{progress} messages");
     }
 }
@@ -76,8 +84,9 @@ fn side_effects_are_none() {
 
 #[test]
 fn args_stdin_cwd_and_env_are_nothing_beyond_the_baseline() {
-    let (server, mut client) =
-        with("[mcp.bare]\ncommand = \"env\"\n[mcp.where]\ncommand = \"sh\"\nargs = [\"-c\", \"pwd; cat; echo end\"]\n");
+    let (server, mut client) = with(
+        "[mcp.bare]\ncommand = \"env\"\n[mcp.where]\ncommand = \"sh\"\nargs = [\"-c\", \"pwd; cat; echo end\"]\n",
+    );
     let workspace = server.workspace().canonicalize().unwrap();
     assert_eq!(said(&client.call("where", json!({}))), format!("{}\nend\n", workspace.display()));
     let message = client.call("bare", json!({}));
@@ -104,7 +113,10 @@ fn args_stdin_cwd_and_env_are_nothing_beyond_the_baseline() {
 #[test]
 fn input_schema_takes_nothing_and_secret_args_hide_nothing() {
     let (_server, mut client) = with(BARE);
-    assert_eq!(about(&mut client)["inputSchema"], json!({"type": "object", "additionalProperties": false}));
+    assert_eq!(
+        about(&mut client)["inputSchema"],
+        json!({"type": "object", "additionalProperties": false})
+    );
     assert_eq!(error_of(&client.call("bare", json!({"a": 1})))["kind"], "invalid_arguments");
     let (_server, mut client) = with(
         "[mcp.q]\ncommand = \"true\"\ninput_schema = '{\"type\": \"object\", \"properties\": {\"plain\": {\"type\": \"string\"}}}'",

@@ -30,7 +30,10 @@ fn a_cancelled_call_is_dead_with_all_its_processes_and_on_record() {
                 _ => client.cancel(&id),
             }
             wait_for_death(&marker, Duration::from_millis(2300));
-            assert_holds(json!({"status": "cancelled", "tool": "tree", "stdout_bytes": 6}), &server.stops(1)[0]);
+            assert_holds(
+                json!({"status": "cancelled", "tool": "tree", "stdout_bytes": 6}),
+                &server.stops(1)[0],
+            );
         },
     );
 }
@@ -51,10 +54,12 @@ fn a_call_that_takes_too_long_keeps_what_it_said() {
 
 #[test]
 fn the_smaller_time_of_client_and_entry_counts() {
-    let (server, mut client) = with("[mcp.quick]\ncommand = \"true\"\ntimeout_ms = 4000\nrequires_approval = false");
+    let (server, mut client) =
+        with("[mcp.quick]\ncommand = \"true\"\ntimeout_ms = 4000\nrequires_approval = false");
     for (given, counts) in [(1500, 1500), (9000, 4000)] {
         let meta = json!({"dev.ringfence/timeout_ms": given});
-        let id = client.start("tools/call", json!({"name": "quick", "arguments": {}, "_meta": meta}));
+        let id =
+            client.start("tools/call", json!({"name": "quick", "arguments": {}, "_meta": meta}));
         said(&client.wait(&id));
         assert_eq!(server.events("call.stop").last().unwrap()["timeout_ms"], counts);
     }
@@ -66,7 +71,8 @@ fn a_record_says_who_what_where_and_how_it_went() {
     let (server, mut client) =
         with("[mcp.say]\ncommand = \"sh\"\nargs = [\"-c\", \"printf 123; printf 45 >&2; exit 4\"]");
     let message = client.call("say", json!({}));
-    let (approval, start, stop) = (&server.events("approval")[0], &server.events("call.start")[0], &server.stops(1)[0]);
+    let (approval, start, stop) =
+        (&server.events("approval")[0], &server.events("call.start")[0], &server.stops(1)[0]);
     let trace = &message["result"]["_meta"]["dev.ringfence/trace_id"];
     let workspace = server.workspace().canonicalize().unwrap().display().to_string();
     assert_holds(

@@ -41,7 +41,11 @@ fn no_program_of_the_workspace_stands_in_for_the_operators() {
     let below = client.call("below", json!({}));
     assert_eq!(below["result"]["structuredContent"]["stdout"], "/usr/bin:/bin\n", "{below:#}");
     for tool in ["secret", "bare"] {
-        assert_eq!(error_of(&client.call(tool, json!({})))["reason"], "command_in_workspace", "{tool}");
+        assert_eq!(
+            error_of(&client.call(tool, json!({})))["reason"],
+            "command_in_workspace",
+            "{tool}"
+        );
     }
     assert_eq!(client.questions.len(), 0, "told before anybody is asked");
     // Without anything in its hands, in the fence, it is what the operator named.
@@ -78,8 +82,11 @@ fn no_argument_passes_for_a_line_of_ours() {
         "x\nruns": "/also", "long": "y".repeat(20_000), "list": (0..4000).map(|n| n.to_string()).chain(["--evil".into()]).collect::<Vec<_>>()});
     said(&client.call("open", forged));
     let text = client.questions[0]["message"].as_str().unwrap();
-    let position = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part} is not in:\n{text}"));
-    for label in ["\ncommand: ", "\nruns: ", "\nPATH: ", "\nsandbox: ", "\nwho: ", "\nside effects: "] {
+    let position =
+        |part: &str| text.find(part).unwrap_or_else(|| panic!("{part} is not in:\n{text}"));
+    for label in
+        ["\ncommand: ", "\nruns: ", "\nPATH: ", "\nsandbox: ", "\nwho: ", "\nside effects: "]
+    {
         assert_eq!(text.matches(label).count(), 1, "{label} in:\n{text}");
     }
     for label in ["\ncommand: ", "\nruns: ", "\nPATH: "] {
@@ -104,13 +111,15 @@ input_schema = '''{"type": "object", "properties": {
   "$defs": {"secret": {"type": "string", "writeOnly": true}}}'''
 "##,
     );
-    let arguments =
-        json!({"o": {"inner": "hunter2-one"}, "api_token": "hunter2-two", "r": "hunter2-three", "l": ["hunter2-four"]});
+    let arguments = json!({"o": {"inner": "hunter2-one"}, "api_token": "hunter2-two", "r": "hunter2-three", "l": ["hunter2-four"]});
     let message = client.call("pw", arguments);
     assert!(said(&message).contains("hunter2-one"), "the program gets them");
     let text = client.questions[0]["message"].as_str().unwrap();
     assert!(!text.contains("hunter2"), "{text}");
-    assert!(!Value::from(server.audit()).to_string().contains("hunter2") && !server.log().contains("hunter2"));
+    assert!(
+        !Value::from(server.audit()).to_string().contains("hunter2")
+            && !server.log().contains("hunter2")
+    );
 }
 
 #[test]
@@ -119,7 +128,10 @@ fn a_command_line_that_is_too_long_is_the_callers_matter_and_nobody_is_asked() {
         "[mcp.say]\ncommand = \"echo\"\nargs = [\"{t}\"]\ninput_schema = '{\"type\": \"object\", \"properties\": {\"t\": {\"type\": \"string\"}}}'",
     );
     client.approve = Approve::Once;
-    assert_eq!(error_of(&client.call("say", json!({"t": "x".repeat(131_073)})))["kind"], "too_large");
+    assert_eq!(
+        error_of(&client.call("say", json!({"t": "x".repeat(131_073)})))["kind"],
+        "too_large"
+    );
     assert_eq!(client.questions.len(), 0);
 }
 

@@ -49,7 +49,13 @@ anyOf = [{ required = ["path"] }, { maxProperties = 0 }]
         &tool["_meta"],
     );
     let all = client.request("mcp.capabilities", json!({}));
-    let about = all["result"]["tools"].as_array().unwrap().iter().find(|tool| tool["name"] == "lint").unwrap().clone();
+    let about = all["result"]["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|tool| tool["name"] == "lint")
+        .unwrap()
+        .clone();
     assert_holds(
         json!({
             "display_name": "Lint the project", "description": "Looks for mistakes.", "version": "2.1",
@@ -67,7 +73,10 @@ fn deny_wins_over_allow_and_what_is_denied_does_not_exist() {
         "[surface]\nallow = [\"file.*\", \"d*\"]\ndeny = [\"*.write\", \"deploy\"]\n\
          [mcp.deploy]\ncommand = \"true\"\n[mcp.diff]\ncommand = \"true\"\n[mcp.other]\ncommand = \"true\"",
     );
-    assert_eq!(names(&mut client), ["file.read", "file.list", "file.search", "file.replace", "diff"]);
+    assert_eq!(
+        names(&mut client),
+        ["file.read", "file.list", "file.search", "file.replace", "diff"]
+    );
     for tool in ["deploy", "other", "file.write", "file_write", "shell.exec", "shell"] {
         let message = client.call(tool, json!({}));
         assert_eq!(message["error"]["data"]["kind"], "unknown_tool", "{tool}: {message:#}");
@@ -141,7 +150,10 @@ fn a_path_that_the_operator_does_not_allow_is_refused() {
         schema(", \"const\": \"src/a\""),
     ));
     let names = names(&mut client);
-    assert!(names.contains(&"ever".to_owned()) && !names.contains(&"never".to_owned()), "{names:?}");
+    assert!(
+        names.contains(&"ever".to_owned()) && !names.contains(&"never".to_owned()),
+        "{names:?}"
+    );
     let src = server.workspace().join("src");
     std::fs::create_dir(&src).unwrap();
     std::fs::write(src.join("a"), "inside\n").unwrap();
@@ -156,7 +168,8 @@ fn a_path_that_the_operator_does_not_allow_is_refused() {
 
 #[test]
 fn an_entry_for_another_system_says_so() {
-    let (_server, mut client) = with("[mcp.mac]\ncommand = \"true\"\nsandbox_profile = \"seatbelt\"");
+    let (_server, mut client) =
+        with("[mcp.mac]\ncommand = \"true\"\nsandbox_profile = \"seatbelt\"");
     let tool = listed(&mut client).into_iter().find(|tool| tool["name"] == "mac").unwrap();
     let permission: &Value = &tool["_meta"]["dev.ringfence/permission"];
     assert_eq!(permission["allow"], cfg!(target_os = "macos"));

@@ -36,7 +36,10 @@ fn error_of(message: &Value) -> &Value {
 }
 
 fn listed(client: &mut Client) -> Vec<Value> {
-    client.request("tools/list", serde_json::json!({}))["result"]["tools"].as_array().unwrap().clone()
+    client.request("tools/list", serde_json::json!({}))["result"]["tools"]
+        .as_array()
+        .unwrap()
+        .clone()
 }
 
 fn names(client: &mut Client) -> Vec<String> {

@@ -30,7 +30,14 @@ fn dots_behind_a_link_lead_where_the_kernel_goes() {
     for path in ["src/sub/../a", "src/near/../a", "./src/./a"] {
         assert_eq!(said(&client.call("cat", json!({"p": path}))), "inside\n", "{path}");
     }
-    for path in ["src/link/../a", "src/link/./../a", "src/missing/../a", "src/a/../a", "src/round", "src/round/../a"] {
+    for path in [
+        "src/link/../a",
+        "src/link/./../a",
+        "src/missing/../a",
+        "src/a/../a",
+        "src/round",
+        "src/round/../a",
+    ] {
         let message = client.call("cat", json!({"p": path}));
         assert_eq!(error_of(&message)["reason"], "surface_path", "{path}: {message:#}");
     }
@@ -40,22 +47,40 @@ fn dots_behind_a_link_lead_where_the_kernel_goes() {
 fn a_path_is_seen_wherever_the_schema_has_one() {
     let path = json!({"type": "string", "format": "path"});
     let cases: Vec<(Value, Value)> = vec![
-        (json!({"properties": {"o": {"type": "object", "properties": {"p": path}}}}), json!({"o": {"p": "P"}})),
-        (json!({"properties": {"p": {"$ref": "#/$defs/place"}}, "$defs": {"place": path}}), json!({"p": "P"})),
+        (
+            json!({"properties": {"o": {"type": "object", "properties": {"p": path}}}}),
+            json!({"o": {"p": "P"}}),
+        ),
+        (
+            json!({"properties": {"p": {"$ref": "#/$defs/place"}}, "$defs": {"place": path}}),
+            json!({"p": "P"}),
+        ),
         (
             json!({"properties": {"p": {"$ref": "#here"}}, "$defs": {"x": {"$anchor": "here", "format": "path"}}}),
             json!({"p": "P"}),
         ),
-        (json!({"properties": {"l": {"items": {"type": "array", "items": path}}}}), json!({"l": [["src/a", "P"]]})),
+        (
+            json!({"properties": {"l": {"items": {"type": "array", "items": path}}}}),
+            json!({"l": [["src/a", "P"]]}),
+        ),
         (json!({"properties": {"p": {"anyOf": [{"type": "integer"}, path]}}}), json!({"p": "P"})),
         (json!({"properties": {"p": {"oneOf": [{"type": "integer"}, path]}}}), json!({"p": "P"})),
         (json!({"properties": {"p": {"allOf": [{"minLength": 1}, path]}}}), json!({"p": "P"})),
         (json!({"allOf": [{"properties": {"p": path}}]}), json!({"p": "P"})),
-        (json!({"if": {"required": ["p"]}, "then": {"properties": {"p": path}}}), json!({"p": "P"})),
+        (
+            json!({"if": {"required": ["p"]}, "then": {"properties": {"p": path}}}),
+            json!({"p": "P"}),
+        ),
         (json!({"additionalProperties": path}), json!({"any": "P"})),
         (json!({"patternProperties": {"^p_": path}}), json!({"p_1": "P", "q": "b"})),
-        (json!({"properties": {"l": {"prefixItems": [{"type": "integer"}, path]}}}), json!({"l": [1, "P"]})),
-        (json!({"properties": {"l": {"prefixItems": [{}], "items": path}}}), json!({"l": ["b", "P"]})),
+        (
+            json!({"properties": {"l": {"prefixItems": [{"type": "integer"}, path]}}}),
+            json!({"l": [1, "P"]}),
+        ),
+        (
+            json!({"properties": {"l": {"prefixItems": [{}], "items": path}}}),
+            json!({"l": ["b", "P"]}),
+        ),
         (json!({"propertyNames": {"format": "path"}}), json!({"P": 1})),
         (
             json!({"properties": {"t": {"$ref": "#/$defs/tree"}},
@@ -74,7 +99,9 @@ fn a_path_is_seen_wherever_the_schema_has_one() {
     let (server, mut client) = with(&config);
     fill(&server);
     for (at, (schema, arguments)) in cases.iter().enumerate() {
-        let given = |path: &str| serde_json::from_str::<Value>(&arguments.to_string().replace("\"P\"", path)).unwrap();
+        let given = |path: &str| {
+            serde_json::from_str::<Value>(&arguments.to_string().replace("\"P\"", path)).unwrap()
+        };
         said(&client.call(&format!("t{at}"), given("\"src/a\"")));
         let message = client.call(&format!("t{at}"), given("\"b\""));
         assert_eq!(error_of(&message)["reason"], "surface_path", "{schema}: {message:#}");
@@ -91,7 +118,10 @@ fn a_schema_that_leads_to_itself_ends() {
     fill(&server);
     let nested = |path: &str| (0..8).fold(json!(path), |inner, _| json!([inner]));
     said(&client.call("round", json!({"n": nested("src/a")})));
-    assert_eq!(error_of(&client.call("round", json!({"n": nested("b")})))["reason"], "surface_path");
+    assert_eq!(
+        error_of(&client.call("round", json!({"n": nested("b")})))["reason"],
+        "surface_path"
+    );
 }
 
 /// Between the question and the run the directory is made a link to another one.
@@ -116,7 +146,10 @@ fn a_directory_that_was_swapped_meanwhile_is_not_used() {
     client.reply(&question, yes());
     let message = client.wait(&id);
     let error = error_of(&message);
-    assert_eq!((error["kind"].as_str(), error["reason"].as_str()), (Some("conflict"), Some("cwd_changed")));
+    assert_eq!(
+        (error["kind"].as_str(), error["reason"].as_str()),
+        (Some("conflict"), Some("cwd_changed"))
+    );
     assert!(!workspace.join("other/ran").exists() && !workspace.join("safe/old/ran").exists());
     // The same with a path that was looked at.
     let id = client.start("tools/call", json!({"name": "cat", "arguments": {"p": "safe/f"}}));

@@ -52,8 +52,10 @@ fn its_environment_is_the_operators() {
              $OUT env 2>/dev/null | sort",
         );
         let said = said(&run);
-        let mut lines: Vec<&str> =
-            said.lines().filter(|line| !line.starts_with("PWD=") && !line.starts_with("_=")).collect();
+        let mut lines: Vec<&str> = said
+            .lines()
+            .filter(|line| !line.starts_with("PWD=") && !line.starts_with("_="))
+            .collect();
         lines.retain(|line| !["OLDPWD", "SHLVL"].iter().any(|name| line.starts_with(name)));
         let home = place.cx.path("home");
         let expected: Vec<String> = match place.cx.mode.user {
@@ -79,7 +81,10 @@ fn its_environment_is_the_operators() {
         // Whatever may call git is told what git itself is told, and nothing of the run's own.
         let own = format!("GIT_DIR={workspace}");
         lines.retain(|line| {
-            *line == own || !["GIT_CONFIG_", "GIT_DIR=", "GIT_WORK_TREE="].iter().any(|told| line.starts_with(told))
+            *line == own
+                || !["GIT_CONFIG_", "GIT_DIR=", "GIT_WORK_TREE="]
+                    .iter()
+                    .any(|told| line.starts_with(told))
         });
         assert_eq!(lines, expected, "{run:?}");
     });
@@ -91,7 +96,8 @@ fn mask_limits_and_priority_are_not_the_runs() {
     as_everybody(|place| {
         let facts = "sh -c 'umask; ulimit -n; nice'";
         let plain = said(&place.bash(&format!("$OUT {facts}")));
-        let run = place.bash(&format!("umask 0; ulimit -n 17; renice -n 5 $$ >/dev/null; $OUT {facts}"));
+        let run =
+            place.bash(&format!("umask 0; ulimit -n 17; renice -n 5 $$ >/dev/null; $OUT {facts}"));
         assert_eq!(said(&run), plain, "{run:?}");
         assert!(plain.starts_with("0022\n"), "{plain}");
     });
@@ -113,7 +119,10 @@ fn it_has_no_terminal() {
         assert!(clean.contains("not a tty"), "{on:?}");
         assert!(clean.contains("none"), "{on:?}");
         let beside = place.fence().beside_a_terminal().bash(&script, &[]);
-        assert!(beside.stdout.contains("not a tty") && beside.stdout.contains("none"), "{beside:?}");
+        assert!(
+            beside.stdout.contains("not a tty") && beside.stdout.contains("none"),
+            "{beside:?}"
+        );
     });
 }
 
@@ -131,11 +140,13 @@ fn its_first_argument_is_the_path_that_the_rule_stands_for() {
         let own = std::fs::read_link("/proc/self/ns/pid").unwrap();
         let mut line = String::new();
         crate::support::eventually(crate::support::DEADLINE, "it runs outside", || {
-            let here = with_argument(&marker)
-                .into_iter()
-                .find(|pid| std::fs::read_link(format!("/proc/{pid}/ns/pid")).is_ok_and(|other| other == own));
+            let here = with_argument(&marker).into_iter().find(|pid| {
+                std::fs::read_link(format!("/proc/{pid}/ns/pid")).is_ok_and(|other| other == own)
+            });
             line = here
-                .map(|pid| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default())
+                .map(|pid| {
+                    std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default()
+                })
                 .unwrap_or_default();
             line.ends_with(&format!("{marker}\0")) && !line.contains("python")
         });
@@ -161,7 +172,11 @@ fn commands_of_root_leave_as_the_named_user() {
     );
     let said = said(&run);
     let lines: Vec<&str> = said.lines().collect();
-    assert_eq!(lines[..3], [NOBODY_ID.to_string(), NOBODY_ID.to_string(), NOBODY_ID.to_string()], "{run:?}");
+    assert_eq!(
+        lines[..3],
+        [NOBODY_ID.to_string(), NOBODY_ID.to_string(), NOBODY_ID.to_string()],
+        "{run:?}"
+    );
     for line in &lines[3..lines.len() - 2] {
         let value = line.split_whitespace().nth(1).unwrap();
         assert!(line.starts_with("NoNewPrivs") || value.trim_matches('0').is_empty(), "{run:?}");
@@ -184,7 +199,10 @@ fn root_lets_nothing_out_as_root() {
         place.config = format!("[policy]\nescalate = \"outside\"\n{line}\n");
         let run = place.bash("$OUT touch $M 2>/dev/null; echo $?; $OUT true; echo $?");
         assert_eq!(said(&run), "1\n0\n", "what is allowed runs inside: {run:?}");
-        assert!(run.stderr.contains("ran inside the sandbox (2 times)") && run.stderr.contains(why), "{run:?}");
+        assert!(
+            run.stderr.contains("ran inside the sandbox (2 times)") && run.stderr.contains(why),
+            "{run:?}"
+        );
         assert!(!std::path::Path::new(&place.marker()).exists());
     }
 }
@@ -217,7 +235,8 @@ fn off_is_inside() {
 fn only_what_a_rule_names_leaves() {
     as_everybody(|place| {
         let out = place.out();
-        let place = place.rule(&format!("[{out:?}, \"touch\"]"), "forbidden").rule("[\"stat\"]", "prompt");
+        let place =
+            place.rule(&format!("[{out:?}, \"touch\"]"), "forbidden").rule("[\"stat\"]", "prompt");
         let run = place.bash(
             "touch $M 2>/dev/null; echo $?; $OUT touch $M; echo $?; stat / >/dev/null; echo $?; $OUT true; echo $?",
         );

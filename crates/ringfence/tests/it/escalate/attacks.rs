@@ -6,9 +6,14 @@ use crate::escape::{Cx, absent, by_default, held};
 /// The operator's rules: two plain programs, and a script that trusts what it finds.
 fn place(cx: &Cx) -> Place<'_> {
     let place = Place::new(cx);
-    let deploy =
-        place.tool("deploy", "#!/bin/bash\nuname > /dev/null\n[ -r ~/.deployrc ] && . ~/.deployrc\necho deployed\n");
-    Place { rules: String::new(), ..place }.allow("[\"id\"]").allow("[\"date\"]").allow(&format!("[{deploy:?}]"))
+    let deploy = place.tool(
+        "deploy",
+        "#!/bin/bash\nuname > /dev/null\n[ -r ~/.deployrc ] && . ~/.deployrc\necho deployed\n",
+    );
+    Place { rules: String::new(), ..place }
+        .allow("[\"id\"]")
+        .allow("[\"date\"]")
+        .allow(&format!("[{deploy:?}]"))
 }
 
 /// Nothing of this makes the marker.
@@ -23,7 +28,9 @@ fn holds(script: &str) {
 
 #[test]
 fn a_script_that_is_put_in_front_of_the_search_path() {
-    holds("printf '#!/bin/sh\ntouch %s\n' $M > id; chmod +x id; PATH=$PWD:$PATH id; PATH=.:$PATH; id");
+    holds(
+        "printf '#!/bin/sh\ntouch %s\n' $M > id; chmod +x id; PATH=$PWD:$PATH id; PATH=.:$PATH; id",
+    );
 }
 
 #[test]
@@ -40,7 +47,9 @@ fn a_link_with_the_name_of_an_allowed_one() {
 
 #[test]
 fn another_program_that_calls_itself_an_allowed_one() {
-    holds("(exec -a id touch $M); (exec -a /usr/bin/id touch $M); (exec -a date /usr/bin/touch $M)");
+    holds(
+        "(exec -a id touch $M); (exec -a /usr/bin/id touch $M); (exec -a date /usr/bin/touch $M)",
+    );
 }
 
 /// One that goes by another name than the rule's would act by that.
@@ -52,7 +61,10 @@ fn an_allowed_one_that_calls_itself_another_stays_inside() {
         let own = std::fs::read_link("/proc/self/ns/mnt").unwrap().to_str().unwrap().to_owned();
         let said = super::said(&run);
         let lines: Vec<&str> = said.lines().collect();
-        assert!(lines.len() == 3 && lines[0] == own && lines[1] != own && lines[2] != own, "{run:?}");
+        assert!(
+            lines.len() == 3 && lines[0] == own && lines[1] != own && lines[2] != own,
+            "{run:?}"
+        );
     });
 }
 
@@ -65,7 +77,8 @@ fn a_library_that_is_loaded_before() {
 
 #[test]
 fn a_library_that_audits_the_loader() {
-    let library = LIBRARY.replace("__attribute__", "unsigned la_version(unsigned v) { return v; }\n__attribute__");
+    let library = LIBRARY
+        .replace("__attribute__", "unsigned la_version(unsigned v) { return v; }\n__attribute__");
     holds(&format!("{library}LD_AUDIT=$PWD/x.so id"));
 }
 
@@ -93,7 +106,9 @@ fn a_command_that_an_allowed_script_calls_by_name() {
 
 #[test]
 fn a_home_with_a_start_file() {
-    holds("echo \"touch $M\" > .deployrc; HOME=$PWD $DEPLOY; echo \"touch $M\" > ~/.deployrc; $DEPLOY");
+    holds(
+        "echo \"touch $M\" > .deployrc; HOME=$PWD $DEPLOY; echo \"touch $M\" > ~/.deployrc; $DEPLOY",
+    );
 }
 
 #[test]
@@ -126,7 +141,8 @@ fn a_forbidden_script_by_its_descriptor() {
     by_default().holds(|cx| {
         let place = place(cx);
         let shut = cx.inside("shut", "#!/bin/sh\necho said it\n");
-        std::fs::set_permissions(&shut, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::set_permissions(&shut, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
         let place = place.rule(&format!("[{shut:?}]"), "forbidden");
         let run = place.python(
             "import os, ctypes
@@ -211,7 +227,8 @@ fn a_script_that_is_exchanged_while_it_starts() {
         let place = place(cx);
         let deploy = cx.path("tools/deploy");
         let evil = cx.inside("evil", &format!("#!/bin/bash\ntouch {}\n", place.marker()));
-        std::fs::set_permissions(&evil, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::set_permissions(&evil, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
         let words = format!("({deploy:?}, {evil:?}, 'deploy', [os.getcwd() + '/deploy'])");
         place.python(&FLIP.replace("TARGET", &words));
         absent(place.marker())
@@ -264,7 +281,10 @@ fn a_command_in_a_directory_that_is_not_there_outside_stays_inside() {
         );
         // Inside none of them can write there.
         assert_eq!(super::said(&run), "1\n".repeat(5), "{run:?}");
-        assert!(run.stderr.contains("ran inside the sandbox (4 times): the directory is not the same"), "{run:?}");
+        assert!(
+            run.stderr.contains("ran inside the sandbox (4 times): the directory is not the same"),
+            "{run:?}"
+        );
         assert!(!std::path::Path::new(&place.marker()).exists());
     });
 }
@@ -336,7 +356,10 @@ fn a_tool_of_the_operators_leaves_unasked_with_the_words_of_its_rule() {
         let said = super::said(&run);
         let outside: Vec<bool> = said.lines().map(|line| line == own).collect();
         assert_eq!(outside, [true, false, true, false, false, false], "{run:?}");
-        assert!(run.stderr.contains("every word of the command"), "the note says what to do: {run:?}");
+        assert!(
+            run.stderr.contains("every word of the command"),
+            "the note says what to do: {run:?}"
+        );
     });
 }
 
@@ -346,7 +369,8 @@ fn a_rule_that_says_it_all_is_enough() {
     super::as_everybody(|place| {
         let marker = place.marker();
         let place = place.asking().allow(&format!("[\"touch\", {marker:?}]"));
-        let run = place.bash("touch $M; echo $?; touch $M $M.more 2>/dev/null; echo $?; ls $OUTSIDE");
+        let run =
+            place.bash("touch $M; echo $?; touch $M $M.more 2>/dev/null; echo $?; ls $OUTSIDE");
         assert_eq!(super::said(&run), "0\n1\nmarker\n", "{run:?}");
     });
 }

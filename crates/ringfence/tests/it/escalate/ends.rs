@@ -45,7 +45,10 @@ fn a_call_that_takes_too_long_takes_what_runs_outside_with_it() {
     let serving = serving(Transport::Stdio);
     let (server, mut client, id, marker) = running(&serving, "2500");
     let message = client.wait(&id);
-    assert_eq!(message["result"]["structuredContent"]["error"]["kind"], "deadline_exceeded", "{message}");
+    assert_eq!(
+        message["result"]["structuredContent"]["error"]["kind"], "deadline_exceeded",
+        "{message}"
+    );
     wait_for_death(&marker, DEADLINE);
     assert_eq!(server.stops(1)[0]["status"], "timed_out");
 }
@@ -72,7 +75,8 @@ fn a_server_that_is_killed_leaves_nothing_outside() {
 fn a_sandbox_that_is_killed_leaves_nothing_outside() {
     as_everybody(|place| {
         let marker = place.cx.marker();
-        let outside = format!("sh -c '(setsid -f sleep {marker}); (sleep {marker} &); sleep {marker}'");
+        let outside =
+            format!("sh -c '(setsid -f sleep {marker}); (sleep {marker} &); sleep {marker}'");
         let script = format!("{}; echo begun; $OUT {outside}", place.names());
         let live = place.fence().start(&["bash", "-c", &script]);
         eventually(DEADLINE, "it runs outside", || with_argument(&marker).len() >= 3);
@@ -88,8 +92,9 @@ fn a_run_that_ends_takes_what_runs_outside_with_it() {
     let mut server = serving.options.clone().spawn();
     let mut client = server.connect(SESSIONS);
     let marker = marker();
-    let script =
-        format!("$OUT sh -c 'echo > up; sleep {marker}' > /dev/null 2>&1 & until [ -e up ]; do sleep 0.01; done");
+    let script = format!(
+        "$OUT sh -c 'echo > up; sleep {marker}' > /dev/null 2>&1 & until [ -e up ]; do sleep 0.01; done"
+    );
     let message = client.call("shell.exec", serving.script(&script));
     assert_eq!(result(&message)["exit_code"], 0, "{message}");
     wait_for_death(&marker, DEADLINE);
@@ -101,8 +106,10 @@ fn a_daemon_that_is_left_outside_ends_with_its_command() {
     let mut server = serving.options.clone().spawn();
     let mut client = server.connect(SESSIONS);
     let marker = marker();
-    let message =
-        client.call("shell.exec", serving.script(&format!("$OUT setsid -f sleep {marker} > /dev/null 2>&1; echo $?")));
+    let message = client.call(
+        "shell.exec",
+        serving.script(&format!("$OUT setsid -f sleep {marker} > /dev/null 2>&1; echo $?")),
+    );
     assert_eq!(result(&message)["stdout"], "0\n", "{message}");
     wait_for_death(&marker, DEADLINE);
 }

@@ -18,15 +18,25 @@ git push -q -u origin main
 /// What is set up outside, by the user whose run it will be.
 pub fn prepare(place: &Place<'_>, script: &str) {
     let mut command = as_user(place.cx);
-    let output =
-        command.args(["bash", "-c", &format!("{}\n{script}", place.names())]).stdin(Stdio::null()).output().unwrap();
+    let output = command
+        .args(["bash", "-c", &format!("{}\n{script}", place.names())])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     if place.cx.mode.user == User::Root {
         // Root's commands leave as somebody else, who has to be able to work here.
         let shared = [place.cx.path("workspace"), place.cx.path("outside")];
-        let done = std::process::Command::new("chmod").arg("-R").arg("a+rwX").args(&shared).status().unwrap();
-        let given =
-            std::process::Command::new("chown").args(["-R", super::NOBODY]).arg(place.cx.path("outside")).status();
+        let done = std::process::Command::new("chmod")
+            .arg("-R")
+            .arg("a+rwX")
+            .args(&shared)
+            .status()
+            .unwrap();
+        let given = std::process::Command::new("chown")
+            .args(["-R", super::NOBODY])
+            .arg(place.cx.path("outside"))
+            .status();
         assert!(done.success() && given.unwrap().success());
     }
 }
@@ -61,7 +71,9 @@ fn an_ordinary_push_reaches_a_remote_outside() {
         );
         assert_eq!(said(&run), "0\ntwo\none\n0\ninside\n", "{run:?}");
         assert!(
-            run.stderr.contains("`git push` ran inside the sandbox: its rule does not name the whole command"),
+            run.stderr.contains(
+                "`git push` ran inside the sandbox: its rule does not name the whole command"
+            ),
             "{run:?}"
         );
     });
@@ -100,8 +112,14 @@ fn a_command_for_another_repository_never_works_on_the_workspaces() {
         );
         let said = said(&run);
         assert!(!said.contains("Reinitialized"), "{run:?}");
-        assert!(said.ends_with("\nnested\nmade sub\nmade two\nmade three\nmade five\nmade four\n"), "{run:?}");
-        assert!(run.stderr.contains("`git init sub` ran inside the sandbox: `git init`"), "{run:?}");
+        assert!(
+            said.ends_with("\nnested\nmade sub\nmade two\nmade three\nmade five\nmade four\n"),
+            "{run:?}"
+        );
+        assert!(
+            run.stderr.contains("`git init sub` ran inside the sandbox: `git init`"),
+            "{run:?}"
+        );
         assert!(run.stderr.contains("`git -C two init` ran inside the sandbox: "), "{run:?}");
     });
 }
@@ -112,7 +130,8 @@ fn a_work_tree_is_added_to_the_repository_that_git_is_told_of() {
     as_everybody(|before| {
         let place = place(before.cx, &["[\"git\", \"worktree\", \"add\", \"tree\"]"]);
         prepare(&place, REPOSITORY);
-        let run = place.bash("git worktree add tree 2>/dev/null; echo $?; cat tree/file; ls .git/worktrees");
+        let run = place
+            .bash("git worktree add tree 2>/dev/null; echo $?; cat tree/file; ls .git/worktrees");
         assert!(said(&run).starts_with("0\n") || said(&run).contains("\n0\n"), "{run:?}");
         assert!(said(&run).ends_with("one\ntree\n"), "{run:?}");
     });
@@ -151,11 +170,17 @@ fn settings_in_the_environment() {
         unset GIT_CONFIG_COUNT; GIT_CONFIG_PARAMETERS=\"'remote.origin.receivepack=touch $M; git-receive-pack'\" git push");
 }
 
-const EVIL: &str = "printf '[remote \"origin\"]\\n\\treceivepack = \"touch %s; git-receive-pack\"\\n' $M";
+const EVIL: &str =
+    "printf '[remote \"origin\"]\\n\\treceivepack = \"touch %s; git-receive-pack\"\\n' $M";
 
 #[test]
 fn a_home_with_settings() {
-    holds("", &format!("mkdir h; {EVIL} > h/.gitconfig; HOME=$PWD/h git push; {EVIL} > ~/.gitconfig; git push"));
+    holds(
+        "",
+        &format!(
+            "mkdir h; {EVIL} > h/.gitconfig; HOME=$PWD/h git push; {EVIL} > ~/.gitconfig; git push"
+        ),
+    );
 }
 
 #[test]
@@ -230,7 +255,10 @@ fn a_hook_of_the_run() {
 /// The repository's settings are closed to the run, and a file of the workspace that they take in is not.
 #[test]
 fn a_file_of_the_workspace_that_the_settings_include() {
-    for prepared in ["git config include.path ../.gitconfig", "git config includeIf.onbranch:main.path ../.gitconfig"] {
+    for prepared in [
+        "git config include.path ../.gitconfig",
+        "git config includeIf.onbranch:main.path ../.gitconfig",
+    ] {
         holds(prepared, &format!("{EVIL} > .gitconfig; git push"));
     }
 }
@@ -239,7 +267,12 @@ fn a_file_of_the_workspace_that_the_settings_include() {
 #[test]
 fn a_changed_config_in_the_contained_profile() {
     everywhere().holds(|cx| {
-        attack(cx, &[], "", "git config remote.origin.receivepack \"touch $M; git-receive-pack\"; git push")
+        attack(
+            cx,
+            &[],
+            "",
+            "git config remote.origin.receivepack \"touch $M; git-receive-pack\"; git push",
+        )
     });
 }
 

@@ -52,12 +52,15 @@ fn every_exit_code_comes_back() {
     as_everybody(|place| {
         let codes: Vec<u32> = match std::env::var_os("RINGFENCE_PROOF") {
             Some(_) => (0..256).collect(),
-            None => vec![0, 1, 2, 3, 42, 64, 100, 124, 125, 126, 127, 128, 129, 137, 143, 192, 254, 255],
+            None => {
+                vec![0, 1, 2, 3, 42, 64, 100, 124, 125, 126, 127, 128, 129, 137, 143, 192, 254, 255]
+            }
         };
         for some in codes.chunks(32) {
             let list: String = some.iter().map(|code| format!("{code} ")).collect();
-            let run =
-                place.bash(&format!("for code in {list}; do $OUT sh -c \"exit $code\"; echo -n \"$? \"; done; echo"));
+            let run = place.bash(&format!(
+                "for code in {list}; do $OUT sh -c \"exit $code\"; echo -n \"$? \"; done; echo"
+            ));
             assert_eq!(said(&run).trim(), list.trim(), "{run:?}");
         }
     });
@@ -138,7 +141,9 @@ for line in sys.stdin:
         // The one that waits has the same words; the one outside is in the namespaces of this test.
         let own = std::fs::read_link("/proc/self/ns/pid").unwrap();
         let outside = || {
-            let is_here = |pid: &u32| std::fs::read_link(format!("/proc/{pid}/ns/pid")).is_ok_and(|other| other == own);
+            let is_here = |pid: &u32| {
+                std::fs::read_link(format!("/proc/{pid}/ns/pid")).is_ok_and(|other| other == own)
+            };
             with_argument(&marker).into_iter().find(is_here)
         };
         eventually(DEADLINE, "it runs outside", || outside().is_some());

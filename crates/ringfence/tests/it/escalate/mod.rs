@@ -69,7 +69,8 @@ impl<'a> Place<'a> {
     }
 
     pub fn rule(mut self, pattern: &str, decision: &str) -> Self {
-        self.rules.push_str(&format!("prefix_rule(pattern = {pattern}, decision = {decision:?})\n"));
+        self.rules
+            .push_str(&format!("prefix_rule(pattern = {pattern}, decision = {decision:?})\n"));
         self
     }
 
@@ -229,7 +230,9 @@ impl Serving {
 
     pub fn names(&self) -> String {
         let path = self.scratch.path().display();
-        format!("OUT={path}/tools/out TOOLS={path}/tools OUTSIDE={path}/outside M={path}/outside/marker")
+        format!(
+            "OUT={path}/tools/out TOOLS={path}/tools OUTSIDE={path}/outside M={path}/outside/marker"
+        )
     }
 
     pub fn script(&self, script: &str) -> Value {

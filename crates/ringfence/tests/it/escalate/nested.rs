@@ -37,7 +37,14 @@ fn a_status_in_a_nested_repository() {
 #[test]
 fn a_push_in_a_directory_that_is_a_repository_itself() {
     by_default().holds(|cx| {
-        attack(cx, &[], "", &format!("{NEST}nest sub; mv sub/.git bare; cd bare; git config core.bare true; git push"))
+        attack(
+            cx,
+            &[],
+            "",
+            &format!(
+                "{NEST}nest sub; mv sub/.git bare; cd bare; git config core.bare true; git push"
+            ),
+        )
     });
 }
 
@@ -105,7 +112,8 @@ fn a_repository_that_appears_while_somebody_is_asked() {
         prepare(&setup, &format!("set -e; {repository}"));
         let rules = "prefix_rule(pattern = [\"git\", \"push\"], decision = \"prompt\")\n";
         let rules = cx.file(&cx.path("test.rules"), rules);
-        let mut options = Options::new(Transport::Stdio).on(&cx.scratch()).config(&escalating(false));
+        let mut options =
+            Options::new(Transport::Stdio).on(&cx.scratch()).config(&escalating(false));
         if is_root() {
             let started = format!(
                 "#!/bin/sh\nexec setpriv --reuid 1000 --regid 1000 --clear-groups {} \"$@\"\n",
@@ -122,13 +130,21 @@ fn a_repository_that_appears_while_somebody_is_asked() {
         );
         let id = client.start_call("shell.exec", &json!({"command": script}));
         let (asked, question) = client.wait_question();
-        assert!(question["message"].as_str().unwrap().contains("runs: outside the sandbox"), "{question}");
+        assert!(
+            question["message"].as_str().unwrap().contains("runs: outside the sandbox"),
+            "{question}"
+        );
         std::fs::write(server.workspace().join("go"), "").unwrap();
-        eventually(DEADLINE, "the other repository is there", || server.workspace().join("done").exists());
+        eventually(DEADLINE, "the other repository is there", || {
+            server.workspace().join("done").exists()
+        });
         client.reply(&asked, Approve::Once.answer().unwrap());
         let message = client.wait(&id);
         absent(setup.marker()).unwrap_or_else(|effect| panic!("{effect}: {message}"));
-        assert_eq!(message["result"]["structuredContent"]["stdout"], "0\n", "the right one is pushed: {message}");
+        assert_eq!(
+            message["result"]["structuredContent"]["stdout"], "0\n",
+            "the right one is pushed: {message}"
+        );
     }
 }
 
@@ -152,7 +168,8 @@ fn a_repository_of_an_earlier_call_that_could_write() {
     let names = format!("OUTSIDE={0} M={0}/marker", outside.display());
     let first = client.call("shell.exec", json!({"command": format!("{names}\n{NEST}nest sub; chmod -R a+rwX sub; git init -q --bare sub/remote.git; cd sub; git config remote.origin.url $PWD/remote.git")}));
     assert_eq!(first["result"]["structuredContent"]["exit_code"], 0, "{first}");
-    let entries = json!([{"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"}]);
+    let entries =
+        json!([{"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"}]);
     let system = json!({"type": "restricted", "entries": entries});
     let state = json!({"permissionProfile": {"type": "managed", "network": "restricted", "file_system": system}});
     let params = json!({"name": "shell.exec", "arguments": {"command": "touch x; cd sub; git push"}, "_meta": {"codex/sandbox-state-meta": state}});
@@ -172,8 +189,12 @@ fn a_repository_among_the_temporary_files_of_the_contained_profile() {
     std::fs::write(&rules, "prefix_rule(pattern = [\"git\", \"push\"])\n").unwrap();
     // Root's commands leave as somebody who could not come in here; that must not be what holds.
     let config = format!("sandbox.profile = \"contained\"\n{}", escalating(is_root()));
-    let mut server =
-        Options::new(Transport::Stdio).on(&scratch).config(&config).arg("--rules").arg(rules.to_str().unwrap()).spawn();
+    let mut server = Options::new(Transport::Stdio)
+        .on(&scratch)
+        .config(&config)
+        .arg("--rules")
+        .arg(rules.to_str().unwrap())
+        .spawn();
     let mut client = server.connect(SESSIONS);
     let names = format!("OUTSIDE={0} M={0}/marker", outside.display());
     let message = client.call(

@@ -33,7 +33,10 @@ fn every_decision_of_a_rule_is_a_line_under_the_calls_trace() {
     ]);
     assert_eq!(events.len(), 4, "{events:#?}");
     assert_holds(expected, &json!(events));
-    assert!(!json!(server.audit()).to_string().contains("--password=hunter2"), "a secret is on record");
+    assert!(
+        !json!(server.audit()).to_string().contains("--password=hunter2"),
+        "a secret is on record"
+    );
     assert!(!json!(events).to_string().contains("hunter2"), "a secret is on record: {events:#?}");
     // The shell itself is one, and what the last tool started inside; nothing else was started that no rule names.
     assert_holds(json!({"execs": {"count": 2, "digest": "~blake3:"}}), stop);
@@ -42,13 +45,13 @@ fn every_decision_of_a_rule_is_a_line_under_the_calls_trace() {
 
 #[test]
 fn execs_that_no_rule_names_are_summed_and_listed_on_demand() {
-    let script =
-        "for i in 1 2 3; do stat / > /dev/null; done; stat --token=hunter2 / 2>/dev/null; cksum / 2>/dev/null; true";
+    let script = "for i in 1 2 3; do stat / > /dev/null; done; stat --token=hunter2 / 2>/dev/null; cksum / 2>/dev/null; true";
     let mut digests = Vec::new();
     for listed in [false, true] {
         let serving = serving();
         let options = serving.options.clone();
-        let mut server = if listed { options.arg("--audit-execs").spawn() } else { options.spawn() };
+        let mut server =
+            if listed { options.arg("--audit-execs").spawn() } else { options.spawn() };
         let mut client = server.connect(SESSIONS);
         client.call("shell.exec", json!({"command": script}));
         let stop = server.stops(1)[0].clone();
@@ -59,7 +62,10 @@ fn execs_that_no_rule_names_are_summed_and_listed_on_demand() {
         assert_eq!(unnamed.len(), if listed { 5 } else { 0 }, "{events:#?}");
         assert_eq!(events.len(), unnamed.len() + 1);
         for event in &unnamed[..] {
-            assert_holds(json!({"ran": "inside", "path": "*", "command": "*", "trace_id": stop["trace_id"]}), event);
+            assert_holds(
+                json!({"ran": "inside", "path": "*", "command": "*", "trace_id": stop["trace_id"]}),
+                event,
+            );
         }
         // The script of the shell itself is code, and shown; a word that is a secret's is not.
         let words = unnamed.iter().filter(|event| event["path"] != "/usr/bin/bash");
@@ -81,7 +87,10 @@ fn rules_are_read_anew_for_the_next_call() {
     let message = client.call("shell.exec", ask.clone());
     let said = result(&message)["stdout"].as_str().unwrap().to_owned();
     assert!(said.starts_with("1\n") && !said.contains(&own), "{message}");
-    assert_holds(json!([{"kind": "exec", "name": "stat", "count": 1}]), &result(&message)["sandbox"]["denials"]);
+    assert_holds(
+        json!([{"kind": "exec", "name": "stat", "count": 1}]),
+        &result(&message)["sandbox"]["denials"],
+    );
     serving.write_rules(&[]);
     let message = client.call("shell.exec", ask);
     assert!(result(&message)["stdout"].as_str().unwrap().starts_with("0\n"), "{message}");
@@ -125,12 +134,23 @@ fn a_broken_rules_file_lets_nothing_out_and_says_so() {
         server.log().contains("default.rules") && server.log().contains("until it is mended")
     });
     let told = client.request("mcp.capabilities", json!({}))["result"]["policy"].clone();
-    assert_holds(json!({"escalate": "off", "broken": [{"file": "default.rules", "line": "*", "message": "*"}]}), &told);
+    assert_holds(
+        json!({"escalate": "off", "broken": [{"file": "default.rules", "line": "*", "message": "*"}]}),
+        &told,
+    );
     // A prompt is still asked, and runs inside.
-    let asked = client.call("shell.exec", json!({"command": "md5sum /etc/hostname > /dev/null; echo $?"}));
+    let asked =
+        client.call("shell.exec", json!({"command": "md5sum /etc/hostname > /dev/null; echo $?"}));
     assert_eq!(result(&asked)["stdout"], "0\n", "{asked}");
-    assert!(client.questions[0]["message"].as_str().unwrap().contains("in the sandbox"), "{:?}", client.questions);
-    assert_holds(json!({"verdict": "prompt", "ran": "inside"}), server.events("exec").last().unwrap());
+    assert!(
+        client.questions[0]["message"].as_str().unwrap().contains("in the sandbox"),
+        "{:?}",
+        client.questions
+    );
+    assert_holds(
+        json!({"verdict": "prompt", "ran": "inside"}),
+        server.events("exec").last().unwrap(),
+    );
     std::fs::remove_file(folder.join("default.rules")).unwrap();
     assert_eq!(result(&client.call("shell.exec", ask))["stdout"], "0\n1\n");
     assert!(serving.marker().exists());
@@ -153,7 +173,11 @@ fn what_leaves_is_on_record_however_much_was_before() {
     eventually(DEADLINE * 8, "it gets to its end", || serving.marker().exists());
     client.wait(&id);
     let events = server.events("exec");
-    assert!(events.iter().any(|event| event["ran"] == "outside"), "{} events, and none of what left", events.len());
+    assert!(
+        events.iter().any(|event| event["ran"] == "outside"),
+        "{} events, and none of what left",
+        events.len()
+    );
 }
 
 /// Rules of the project may only tighten.
@@ -185,13 +209,19 @@ fn a_question_of_the_project_is_no_way_out() {
     let serving = Serving::new(Transport::Stdio).outside();
     let folder = serving.scratch.path().join("workspace/.codex/rules");
     std::fs::create_dir_all(&folder).unwrap();
-    let rules = format!("prefix_rule(pattern = {}, decision = \"prompt\")\n", serving.pattern("out"));
+    let rules =
+        format!("prefix_rule(pattern = {}, decision = \"prompt\")\n", serving.pattern("out"));
     std::fs::write(folder.join("project.rules"), rules).unwrap();
     let mut server = serving.options.clone().spawn();
     let mut client = server.connect(SESSIONS);
-    let message = client.call("shell.exec", serving.script("$OUT readlink /proc/self/ns/mnt; $OUT touch $M"));
+    let message =
+        client.call("shell.exec", serving.script("$OUT readlink /proc/self/ns/mnt; $OUT touch $M"));
     assert_eq!(client.questions.len(), 2, "{message}");
-    assert!(client.questions[0]["message"].as_str().unwrap().contains("in the sandbox"), "{:?}", client.questions);
+    assert!(
+        client.questions[0]["message"].as_str().unwrap().contains("in the sandbox"),
+        "{:?}",
+        client.questions
+    );
     let own = std::fs::read_link("/proc/self/ns/mnt").unwrap().display().to_string();
     assert_ne!(result(&message)["stdout"], format!("{own}\n"), "{message}");
     assert!(!serving.marker().exists());
@@ -213,7 +243,10 @@ fn the_one_shell_lets_out_by_default() {
         arguments["workdir"] = json!(server.workspace());
         let message = client.call("shell", arguments);
         let own = std::fs::read_link("/proc/self/ns/mnt").unwrap().display().to_string();
-        assert!(message["result"]["content"][0]["text"].as_str().unwrap().contains(&own), "{message}");
+        assert!(
+            message["result"]["content"][0]["text"].as_str().unwrap().contains(&own),
+            "{message}"
+        );
         eventually(DEADLINE, "the log lists what leaves", || server.log().contains("runs outside"));
     }
 }

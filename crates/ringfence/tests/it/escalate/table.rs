@@ -28,7 +28,8 @@ enum Asker {
     NoOne,
 }
 
-const ASKERS: [Asker; 5] = [Asker::SaysOutside, Asker::SaysInside, Asker::SaysNo, Asker::Silent, Asker::NoOne];
+const ASKERS: [Asker; 5] =
+    [Asker::SaysOutside, Asker::SaysInside, Asker::SaysNo, Asker::Silent, Asker::NoOne];
 const RISKY: [&str; 3] = ["ask", "inside", "outside"];
 
 /// One kind of rule: its name in the table, the rule's words and decision, and a command that says where it ran by the
@@ -61,8 +62,16 @@ const KINDS: &[Kind] = &[
         rule: ("[\"env\"]", "allow"),
         command: "env ls -Ldi /proc/self/ns/mnt | tr -dc '0-9 ' | cut -d' ' -f1",
     },
-    Kind { name: "prompt", rule: ("[\"stat\"]", "prompt"), command: "stat -L -c %i /proc/self/ns/mnt" },
-    Kind { name: "forbidden", rule: ("[\"cksum\"]", "forbidden"), command: "cksum /proc/self/ns/mnt" },
+    Kind {
+        name: "prompt",
+        rule: ("[\"stat\"]", "prompt"),
+        command: "stat -L -c %i /proc/self/ns/mnt",
+    },
+    Kind {
+        name: "forbidden",
+        rule: ("[\"cksum\"]", "forbidden"),
+        command: "cksum /proc/self/ns/mnt",
+    },
 ];
 
 /// What the table says.
@@ -89,7 +98,9 @@ fn expected(kind: &str, asker: Asker, may_leave: bool, risky: &str) -> Ran {
 /// All kinds of rules on one server.
 fn try_column(asker: Asker, may_leave: bool, risky: &str) -> Vec<String> {
     let policy = if may_leave { able_to_leave() } else { unable_to_leave() };
-    let policy = format!("approval.expiry_s = 1\n{policy}\nescalate = \"outside\"\nescalate_risky = {risky:?}\n");
+    let policy = format!(
+        "approval.expiry_s = 1\n{policy}\nescalate = \"outside\"\nescalate_risky = {risky:?}\n"
+    );
     let rules: Vec<(&str, &str)> = KINDS.iter().map(|kind| kind.rule).collect();
     let serving = Serving::new(Transport::Stdio).config(&policy).rules(&rules);
     let mut server = serving.options.clone().spawn();
@@ -118,7 +129,8 @@ fn try_column(asker: Asker, may_leave: bool, risky: &str) -> Vec<String> {
             (Some(1), "") => Some(Refused),
             _ => None,
         };
-        let cell = format!("[{}, {asker:?}, may leave: {may_leave}, escalate_risky = {risky}]", kind.name);
+        let cell =
+            format!("[{}, {asker:?}, may leave: {may_leave}, escalate_risky = {risky}]", kind.name);
         let expected = expected(kind.name, asker, may_leave, risky);
         if ran != Some(expected) {
             wrong.push(format!("{cell}: expected {expected:?}, got {ran:?}: {message}"));
@@ -150,7 +162,8 @@ fn first_word(kind: &Kind) -> String {
 #[track_caller]
 fn holds(may_leave: bool) {
     let columns = ASKERS.into_iter().flat_map(|asker| RISKY.map(|risky| (asker, risky)));
-    let wrong: Vec<String> = columns.flat_map(|(asker, risky)| try_column(asker, may_leave, risky)).collect();
+    let wrong: Vec<String> =
+        columns.flat_map(|(asker, risky)| try_column(asker, may_leave, risky)).collect();
     assert!(wrong.is_empty(), "{} cells:\n{}", wrong.len(), wrong.join("\n"));
 }
 

@@ -15,9 +15,15 @@ fn serving(wider: &str) -> Serving {
     let serving = Serving::new(Transport::Stdio);
     let (out, net) = (serving.pattern("out"), serving.pattern("net"));
     serving.tool("net", "#!/bin/sh\nexec \"$@\"\n");
-    let serving = serving
-        .config(&format!("[policy]\nescalate = \"wider\"\nescalate_risky = \"outside\"\n[policy.wider]\n{wider}"));
-    serving.rules(&[(&out, "allow"), (&net, "allow"), ("[\"cksum\"]", "forbidden"), ("[\"md5sum\"]", "prompt")])
+    let serving = serving.config(&format!(
+        "[policy]\nescalate = \"wider\"\nescalate_risky = \"outside\"\n[policy.wider]\n{wider}"
+    ));
+    serving.rules(&[
+        (&out, "allow"),
+        (&net, "allow"),
+        ("[\"cksum\"]", "forbidden"),
+        ("[\"md5sum\"]", "prompt"),
+    ])
 }
 
 #[test]
@@ -33,7 +39,9 @@ fn a_directory_can_be_written_that_the_sandbox_cannot_write() {
          a=$(readlink /proc/self/ns/mnt); b=$($OUT readlink /proc/self/ns/mnt); [ $a != $b ]; echo $?; echo inside > f; $OUT cat f; $OUT sh -c 'exit 9'; echo $?"
     );
     let message = client.call("shell.exec", serving.script(&script));
-    let own = std::fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let own = std::fs::read_dir(&place)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let made: Vec<String> = own.collect();
     std::fs::remove_dir_all(&place).unwrap();
     assert_eq!(result(&message)["stdout"], "1\n0\n1\n1\n0\ninside\n9\n", "{message}");
@@ -48,7 +56,9 @@ fn an_address_is_reached_that_the_sandbox_cannot_reach() {
     let answering = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let _ = stream.read(&mut [0; 1024]).unwrap();
-        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nhost").unwrap();
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nhost")
+            .unwrap();
     });
     let serving = serving(&format!("allow_addresses = [\"127.0.0.1:{port}\"]"));
     let mut server = serving.options.clone().spawn();
@@ -75,7 +85,11 @@ fn what_is_forbidden_is_forbidden_there_too() {
     let message = client.call("shell.exec", serving.script(script));
     let result = result(&message);
     assert_eq!(result["stdout"], "1\n1\n0\n0\n1\n", "{message}");
-    assert_eq!(result["stderr"].as_str().unwrap().matches("forbidden: because of forbidden").count(), 2, "{message}");
+    assert_eq!(
+        result["stderr"].as_str().unwrap().matches("forbidden: because of forbidden").count(),
+        2,
+        "{message}"
+    );
     assert!(!serving.marker().exists());
 }
 
@@ -86,7 +100,8 @@ fn a_sandbox_without_a_wider_one_lets_nothing_out_instead() {
     let cx = Cx::new(Mode { user, profile: Some(Profile::Default) });
     let mut place = super::Place::new(&cx);
     let who = if is_root() { "escalate_as = \"nobody\"\n" } else { "" };
-    place.config = format!("[policy]\nescalate = \"wider\"\n{who}[policy.wider]\nallow_network = true\n");
+    place.config =
+        format!("[policy]\nescalate = \"wider\"\n{who}[policy.wider]\nallow_network = true\n");
     let run = place.bash("$OUT touch $M; echo $?");
     assert_ne!(super::said(&run), "0\n", "{run:?}");
     assert!(!std::path::Path::new(&place.marker()).exists(), "{run:?}");
@@ -98,12 +113,17 @@ fn a_sandbox_without_a_wider_one_lets_nothing_out_instead() {
 fn network_decisions_are_on_record_and_rules_hold() {
     let serving = serving("allow_domains = [\"closed.test\", \"open.test\"]");
     let mut rules = std::fs::read_to_string(serving.rules_file()).unwrap();
-    rules.push_str("network_rule(host = \"closed.test\", protocol = \"https\", decision = \"deny\")\n");
+    rules.push_str(
+        "network_rule(host = \"closed.test\", protocol = \"https\", decision = \"deny\")\n",
+    );
     std::fs::write(serving.rules_file(), rules).unwrap();
     let mut server = serving.options.clone().spawn();
     let mut client = server.connect(SESSIONS);
-    let get = |host: &str| format!("$OUT curl -s -m 5 --noproxy '' -o /dev/null https://{host}/ 2>/dev/null");
-    let script = format!("{}; {}; {}; true", get("closed.test"), get("elsewhere.example"), get("open.test"));
+    let get = |host: &str| {
+        format!("$OUT curl -s -m 5 --noproxy '' -o /dev/null https://{host}/ 2>/dev/null")
+    };
+    let script =
+        format!("{}; {}; {}; true", get("closed.test"), get("elsewhere.example"), get("open.test"));
     let message = client.call("shell.exec", serving.script(&script));
     let stop = &server.stops(1)[0];
     let events = server.events("network");
@@ -127,7 +147,8 @@ fn denials_and_execs_are_on_record() {
     for listed in [false, true] {
         let serving = serving("allow_network = true");
         let options = serving.options.clone();
-        let mut server = if listed { options.arg("--audit-execs").spawn() } else { options.spawn() };
+        let mut server =
+            if listed { options.arg("--audit-execs").spawn() } else { options.spawn() };
         let mut client = server.connect(SESSIONS);
         let script = "$OUT sh -c 'unshare -r true; cksum /etc/hostname; stat / >/dev/null; true' 2>/dev/null; unshare -r true 2>/dev/null; true";
         let message = client.call("shell.exec", serving.script(script));
@@ -142,7 +163,11 @@ fn denials_and_execs_are_on_record() {
         let refused = json!([{"path": "/usr/bin/cksum", "by": "rule", "ran": "refused", "verdict": "forbidden", "trace_id": stop["trace_id"]}]);
         assert_holds(refused, &json!(events));
         // Inside: bash and unshare. In the wider one: sh, unshare and stat; the tool itself is what the rule allowed.
-        assert_eq!((&stop["execs"]["count"], &stop["execs"]["unlisted"]), (&json!(5), &json!(null)), "{events:#?}");
+        assert_eq!(
+            (&stop["execs"]["count"], &stop["execs"]["unlisted"]),
+            (&json!(5), &json!(null)),
+            "{events:#?}"
+        );
         let unnamed: Vec<_> = events.iter().filter(|event| event["by"] == "nobody").collect();
         assert_eq!(unnamed.len(), if listed { 5 } else { 0 });
         assert_eq!(
@@ -161,7 +186,8 @@ fn a_wider_run_that_ignores_sigterm_is_on_record() {
         let mut server = serving.options.clone().spawn();
         let mut client = server.connect(SESSIONS);
         let stubborn = "unshare -r true; trap \"\" TERM; touch ready; while :; do sleep 0.05; done";
-        let mut arguments = serving.script(&format!("trap '' TERM; $OUT bash -c '{stubborn}'; sleep 300"));
+        let mut arguments =
+            serving.script(&format!("trap '' TERM; $OUT bash -c '{stubborn}'; sleep 300"));
         if by_deadline {
             arguments["timeout_ms"] = json!(1500);
         }
@@ -171,7 +197,10 @@ fn a_wider_run_that_ignores_sigterm_is_on_record() {
             client.cancel(&id);
         }
         let stop = &server.stops(1)[0];
-        assert_holds(json!({"denials": [{"kind": "syscall", "name": "unshare", "count": 1}], "report": null}), stop);
+        assert_holds(
+            json!({"denials": [{"kind": "syscall", "name": "unshare", "count": 1}], "report": null}),
+            stop,
+        );
         assert!(stop["execs"]["count"].as_u64() >= Some(5), "{stop}");
     }
 }
@@ -188,8 +217,14 @@ fn a_rule_that_asks_is_asked_there_too() {
         let message = client.call("shell.exec", serving.script(script));
         assert_eq!(result(&message)["stdout"], said, "{message}");
         let [question] = &client.questions[..] else { panic!("{:?}", client.questions) };
-        assert!(question["message"].as_str().unwrap().contains("in the wider sandbox"), "{question}");
+        assert!(
+            question["message"].as_str().unwrap().contains("in the wider sandbox"),
+            "{question}"
+        );
         let ran = if said == "0\n" { "wider" } else { "refused" };
-        assert_holds(json!([{"path": "/usr/bin/md5sum", "ran": ran}]), &json!(server.events("exec")));
+        assert_holds(
+            json!([{"path": "/usr/bin/md5sum", "ran": ran}]),
+            &json!(server.events("exec")),
+        );
     }
 }

@@ -100,7 +100,8 @@ impl Cx {
 
     /// A directory, its missing parents too, in the hands of the attacker.
     pub fn folder(&self, path: &str) -> String {
-        let missing: Vec<&Path> = Path::new(path).ancestors().take_while(|folder| !folder.exists()).collect();
+        let missing: Vec<&Path> =
+            Path::new(path).ancestors().take_while(|folder| !folder.exists()).collect();
         std::fs::create_dir_all(path).unwrap();
         missing.iter().for_each(|folder| self.give(folder));
         self.give(Path::new(path));
@@ -146,7 +147,8 @@ impl Cx {
         let child = command.spawn().unwrap();
         // It is the victim only once the wrapper that changes the user has become `sleep`.
         crate::support::eventually(crate::support::DEADLINE, "the victim sleeps", || {
-            std::fs::read(format!("/proc/{}/cmdline", child.id())).is_ok_and(|line| line.starts_with(b"sleep"))
+            std::fs::read(format!("/proc/{}/cmdline", child.id()))
+                .is_ok_and(|line| line.starts_with(b"sleep"))
         });
         Victim { child, marker }
     }
@@ -178,7 +180,9 @@ impl Cx {
 
 impl Drop for Cx {
     fn drop(&mut self) {
-        for pid in self.markers.lock().unwrap().iter().flat_map(|marker| process::with_argument(marker)) {
+        for pid in
+            self.markers.lock().unwrap().iter().flat_map(|marker| process::with_argument(marker))
+        {
             let _ = kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL);
         }
     }

@@ -32,7 +32,8 @@ sys.stdin.readline()
 /// A notice of a directory counts for nobody, and holds on to memory of the kernel.
 #[test]
 fn no_notice_of_a_directory_is_taken() {
-    let script = "tried('notice', lambda: fcntl.fcntl(os.open('.', os.O_RDONLY), 1026, 0x4 | 0x80000000))";
+    let script =
+        "tried('notice', lambda: fcntl.fcntl(os.open('.', os.O_RDONLY), 1026, 0x4 | 0x80000000))";
     everywhere().holds(|cx| cx.python(script, &[]).refused());
 }
 
@@ -46,10 +47,14 @@ fn leaves_some(cx: &Cx, take: &str) -> Effect {
     let mut run = cx.fence().start_python(&all, &["inside"]);
     let taken = run.wait_for("taken");
     assert!(!taken.starts_with("0 "), "the run got none at all: {taken}");
-    let other = cx.bystander(&format!("{more}tried('outside', lambda: take(0))"), &["outside"]).end();
+    let other =
+        cx.bystander(&format!("{more}tried('outside', lambda: take(0))"), &["outside"]).end();
     run.tell("end");
     run.end();
-    held(other.stdout.lines().any(|line| line == "tried outside ok"), format!("the run took {taken}: {}", other.stdout))
+    held(
+        other.stdout.lines().any(|line| line == "tried outside ok"),
+        format!("the run took {taken}: {}", other.stdout),
+    )
 }
 
 /// Only a session with a user namespace of its own can have limits of its own for these.
@@ -107,10 +112,12 @@ tried('queues', lambda: all_of(300, lambda: libc.msgget(0, 0o1600), lambda id: l
 tried('semaphores', lambda: all_of(40, lambda: libc.semget(0, 1000, 0o1600), lambda id: libc.semctl(id, 0, 0)))
 ";
     let needs_root = std::env::var("RINGFENCE_TIER").is_ok_and(|tier| tier == "bwrap");
-    by_default().holds(|cx| match cx.is_fenced() && needs_root && cx.mode.user != super::User::Root {
-        // Bubblewrap maps no root, and only root may limit them.
-        true => Ok(()),
-        false => cx.python(script, &[]).refused(),
+    by_default().holds(|cx| {
+        match cx.is_fenced() && needs_root && cx.mode.user != super::User::Root {
+            // Bubblewrap maps no root, and only root may limit them.
+            true => Ok(()),
+            false => cx.python(script, &[]).refused(),
+        }
     });
 }
 

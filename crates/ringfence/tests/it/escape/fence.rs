@@ -106,7 +106,10 @@ impl<'a> Fence<'a> {
         }
         command.args(["bash", "-c", &format!("{}\nexec \"$@\"", self.before), "bash"]);
         self.put_up(&mut command);
-        command.args(attack).current_dir(&self.cwd).envs(self.env.iter().map(|(name, value)| (name, value)));
+        command
+            .args(attack)
+            .current_dir(&self.cwd)
+            .envs(self.env.iter().map(|(name, value)| (name, value)));
         let live = Live::start(command, self.cx.mode.to_string());
         if self.dies { live.may_die() } else { live }
     }
@@ -117,7 +120,13 @@ impl<'a> Fence<'a> {
             Some(Profile::Contained) => "contained",
             None => return,
         };
-        command.arg(visible_binary()).args(["sandbox", "--root", &self.cx.path("root"), "--profile", profile]);
+        command.arg(visible_binary()).args([
+            "sandbox",
+            "--root",
+            &self.cx.path("root"),
+            "--profile",
+            profile,
+        ]);
         // Another way to the same namespaces has to hold all the same.
         if let (Ok(tier), "default") = (std::env::var("RINGFENCE_TIER"), profile) {
             command.args(["--tier", &tier]);
@@ -137,7 +146,11 @@ pub fn as_user(cx: &Cx) -> Command {
         command = Command::new("setpriv");
         command.args(["--reuid", &id, "--regid", &id, "--clear-groups"]);
     }
-    command.env_clear().env("PATH", PATH).env("HOME", cx.path("home")).env("TMPDIR", cx.path("tmp"));
+    command
+        .env_clear()
+        .env("PATH", PATH)
+        .env("HOME", cx.path("home"))
+        .env("TMPDIR", cx.path("tmp"));
     command.current_dir(cx.path("workspace"));
     command
 }
@@ -151,7 +164,10 @@ pub fn probe(script: &str) -> String {
 pub fn python() -> &'static str {
     static FOUND: OnceLock<String> = OnceLock::new();
     FOUND.get_or_init(|| {
-        let found = PATH.split(':').map(|folder| format!("{folder}/python3")).find(|file| Path::new(file).exists());
+        let found = PATH
+            .split(':')
+            .map(|folder| format!("{folder}/python3"))
+            .find(|file| Path::new(file).exists());
         found.expect("python3 is needed for the attacks, in one of the system's directories")
     })
 }

@@ -34,7 +34,8 @@ fn fill(cx: &Cx) -> String {
 fn is_hidden(name: &str) {
     by_default().holds(|cx| {
         let secret = fill(cx);
-        cx.bash(r#"cat "$1"; cp "$1" copy; cat copy"#, &[&cx.path(&format!("home/{name}"))]).knows_nothing_of(&secret)
+        cx.bash(r#"cat "$1"; cp "$1" copy; cat copy"#, &[&cx.path(&format!("home/{name}"))])
+            .knows_nothing_of(&secret)
     });
 }
 
@@ -90,7 +91,9 @@ fn no_secret_is_found_by_reading_the_whole_home_directory() {
 
 #[test]
 fn no_secret_is_read_through_a_link_in_the_workspace() {
-    stays_unread(r#"ln -s "$1" home; cat home/.ssh/* home/.netrc home/.aws/*; ln "$1/.netrc" hard; cat hard"#);
+    stays_unread(
+        r#"ln -s "$1" home; cat home/.ssh/* home/.netrc home/.aws/*; ln "$1/.netrc" hard; cat hard"#,
+    );
 }
 
 #[test]
@@ -170,7 +173,9 @@ fn what_the_caller_hides_is_hidden() {
         let (file, folder) = (cx.outside("file", &secret), cx.path("outside/folder"));
         cx.file(&format!("{folder}/file"), &secret);
         let fence = cx.fence().args(&["--hide", &file, "--hide", &folder]);
-        fence.bash(r#"cat "$1" "$2"/*; grep -r . "$(dirname "$1")""#, &[&file, &folder]).knows_nothing_of(&secret)
+        fence
+            .bash(r#"cat "$1" "$2"/*; grep -r . "$(dirname "$1")""#, &[&file, &folder])
+            .knows_nothing_of(&secret)
     });
 }
 
@@ -193,7 +198,9 @@ fn what_is_hidden_stays_hidden_in_the_next_run() {
         let secret = cx.secret();
         let file = cx.inside("deep/settings/.env", &secret);
         let hide = ["--hide", file.as_str()];
-        cx.fence().args(&hide).bash("mv deep/settings deep/moved; mv deep away; mv deep/settings/.env taken", &[]);
+        cx.fence()
+            .args(&hide)
+            .bash("mv deep/settings deep/moved; mv deep away; mv deep/settings/.env taken", &[]);
         let run = cx.fence().args(&hide).bash("grep -rs . .", &[]);
         run.knows_nothing_of(&secret)
     });
@@ -231,7 +238,8 @@ fn the_root_of_the_server_is_hidden() {
         let secret = cx.secret();
         let root = cx.path("root");
         let file = cx.file(&format!("{root}/audit/{secret}"), &secret);
-        cx.bash(r#"cat "$1"/audit/*; ls -R "$1"; grep -r . "$1""#, &[&root]).knows_nothing_of(&secret)?;
+        cx.bash(r#"cat "$1"/audit/*; ls -R "$1"; grep -r . "$1""#, &[&root])
+            .knows_nothing_of(&secret)?;
         cx.bash(r#"echo after > "$1/planted"; echo after > "$2"; rm -rf "$1""#, &[&root, &file]);
         absent(format!("{root}/planted"))?;
         unchanged(file, &secret)
@@ -291,7 +299,9 @@ fn credentials_are_hidden_that_are_made_while_a_run_lives() {
 /// Nothing of the way to them existed when the run began.
 #[test]
 fn credentials_are_hidden_whose_whole_way_is_made_while_a_run_lives() {
-    is_hidden_when_made_late(".config/gh", ".config/gh/hosts.yml", |cx, place| drop(cx.folder(place)));
+    is_hidden_when_made_late(".config/gh", ".config/gh/hosts.yml", |cx, place| {
+        drop(cx.folder(place))
+    });
     let cargo = ".cargo/credentials.toml";
     is_hidden_when_made_late(cargo, cargo, |cx, place| drop(cx.file(place, "")));
 }

@@ -66,7 +66,9 @@ for path in paths:
 /// The hierarchies of control groups that are mounted.
 fn hierarchies() -> Vec<String> {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
-    let groups = mounts.lines().filter(|line| line.split(' ').nth(2).is_some_and(|kind| kind.starts_with("cgroup")));
+    let groups = mounts
+        .lines()
+        .filter(|line| line.split(' ').nth(2).is_some_and(|kind| kind.starts_with("cgroup")));
     groups.filter_map(|line| line.split(' ').nth(1)).map(str::to_owned).collect()
 }
 
@@ -76,7 +78,8 @@ fn no_control_group_is_made() {
         let name = cx.secret();
         let places = hierarchies();
         assert!(!places.is_empty(), "no control groups are mounted");
-        let args: Vec<&str> = std::iter::once(name.as_str()).chain(places.iter().map(String::as_str)).collect();
+        let args: Vec<&str> =
+            std::iter::once(name.as_str()).chain(places.iter().map(String::as_str)).collect();
         cx.bash(r#"name=$1; shift; for at; do mkdir "$at/$name"; done"#, &args);
         let outcome = places.iter().try_for_each(|at| absent(format!("{at}/{name}")));
         for place in &places {
@@ -226,7 +229,8 @@ tried('priority', lambda: os.setpriority(os.PRIO_PROCESS, 0, -5))
 /// A program outside makes something that all processes of the machine share and says how it is called.
 fn is_not_shared(cx: &Cx, make: &str, read: &str, remove: &str) -> Effect {
     let secret = cx.secret();
-    let key = (std::process::id() << 8 | u32::from(secret.bytes().fold(0_u8, u8::wrapping_add))).to_string();
+    let key = (std::process::id() << 8 | u32::from(secret.bytes().fold(0_u8, u8::wrapping_add)))
+        .to_string();
     let rest = "\nsay('made')\nsys.stdin.readline()\n";
     let prepare = "key, text = int(sys.argv[1]), sys.argv[2].encode()\nlibc.shmat.restype = ctypes.c_void_p\n";
     let mut maker = cx.bystander(&format!("{prepare}{make}{rest}{remove}"), &[&key, &secret]);

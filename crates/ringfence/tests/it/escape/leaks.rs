@@ -126,7 +126,10 @@ fn a_function_of_the_callers_shell_does_not_come_in() {
 fn the_home_of_the_caller_is_not_written() {
     everywhere().holds(|cx| {
         let file = cx.file(&cx.path("home/.bashrc"), "before");
-        cx.bash(r#"echo after >> ~/.bashrc; echo after >> "$HOME/.profile"; echo after >> "$1""#, &[&file]);
+        cx.bash(
+            r#"echo after >> ~/.bashrc; echo after >> "$HOME/.profile"; echo after >> "$1""#,
+            &[&file],
+        );
         absent(cx.path("home/.profile"))?;
         unchanged(file, "before")
     });
@@ -174,7 +177,10 @@ fn the_control_group_of_the_host_is_not_told() {
     by_default().never_bare().holds(|cx| {
         let run = cx.bash("cut -d: -f3 /proc/self/cgroup | sort -u | sed 's/^/group /'", &[]);
         held(
-            run.stdout.lines().filter(|line| line.starts_with("group")).all(|line| line == "group /"),
+            run.stdout
+                .lines()
+                .filter(|line| line.starts_with("group"))
+                .all(|line| line == "group /"),
             run.stdout.clone(),
         )
     });

@@ -91,7 +91,11 @@ impl Live {
         let run = Run { stdout: std::mem::take(&mut self.seen), stderr: errors, code };
         let has = |line: &str| run.stdout.lines().any(|other| other == line);
         assert!(has("begun"), "[{}] the attack never began: {run:?}", self.mode);
-        assert!(self.may_die || has("ended"), "[{}] the attack did not come to its end: {run:?}", self.mode);
+        assert!(
+            self.may_die || has("ended"),
+            "[{}] the attack did not come to its end: {run:?}",
+            self.mode
+        );
         run
     }
 
@@ -126,7 +130,8 @@ impl Run {
 
     /// No attempt of the probe's worked.
     pub fn refused(&self) -> Effect {
-        let tries: Vec<&str> = self.stdout.lines().filter_map(|line| line.strip_prefix("tried ")).collect();
+        let tries: Vec<&str> =
+            self.stdout.lines().filter_map(|line| line.strip_prefix("tried ")).collect();
         assert!(!tries.is_empty(), "nothing was tried: {self:?}");
         let worked: Vec<&str> = tries.into_iter().filter(|line| line.ends_with(" ok")).collect();
         held(worked.is_empty(), format!("these worked: {worked:?}"))
@@ -135,8 +140,11 @@ impl Run {
     /// Every attempt ended with this error.
     pub fn refused_with(&self, error: &str) -> Effect {
         self.refused()?;
-        let other: Vec<&str> =
-            self.stdout.lines().filter(|line| line.starts_with("tried ") && !line.ends_with(error)).collect();
+        let other: Vec<&str> = self
+            .stdout
+            .lines()
+            .filter(|line| line.starts_with("tried ") && !line.ends_with(error))
+            .collect();
         held(other.is_empty(), format!("not {error}: {other:?}"))
     }
 

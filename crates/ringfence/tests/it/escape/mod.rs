@@ -83,7 +83,9 @@ impl Attack {
             }
             match (effect, mode.profile) {
                 (Err(effect), Some(_)) => wrong.push(format!("[{mode}] {effect}")),
-                (Ok(()), None) => wrong.push(format!("[{mode}] the attack has no effect even without a fence")),
+                (Ok(()), None) => {
+                    wrong.push(format!("[{mode}] the attack has no effect even without a fence"))
+                }
                 _ => {}
             }
         }
@@ -95,15 +97,22 @@ impl Attack {
         if !is_root() {
             println!("not root: only the modes of this user are run");
         }
-        let profiles: &[Profile] =
-            if self.contained { &[Profile::Default, Profile::Contained] } else { &[Profile::Default] };
-        let fenced = profiles.iter().flat_map(|profile| users.iter().map(|user| (*user, Some(*profile))));
+        let profiles: &[Profile] = if self.contained {
+            &[Profile::Default, Profile::Contained]
+        } else {
+            &[Profile::Default]
+        };
+        let fenced =
+            profiles.iter().flat_map(|profile| users.iter().map(|user| (*user, Some(*profile))));
         let bare = match self.bare {
             Bare::User => users.last(),
             Bare::Root => users.iter().find(|user| **user == User::Root),
             Bare::Never => None,
         };
-        fenced.chain(bare.map(|user| (*user, None))).map(|(user, profile)| Mode { user, profile }).collect()
+        fenced
+            .chain(bare.map(|user| (*user, None)))
+            .map(|(user, profile)| Mode { user, profile })
+            .collect()
     }
 }
 

@@ -63,19 +63,22 @@ tried('fast open', send)
 
 #[test]
 fn no_connection_gets_out_over_many_paths() {
-    let script = "tried('mptcp', lambda: socket.socket(2, 1, 262).connect(('127.0.0.1', int(sys.argv[1]))))";
+    let script =
+        "tried('mptcp', lambda: socket.socket(2, 1, 262).connect(('127.0.0.1', int(sys.argv[1]))))";
     everywhere().holds(|cx| cannot_call(cx, Ipv4Addr::LOCALHOST, script));
 }
 
 #[test]
 fn no_datagram_gets_out() {
-    let script = "tried('udp', lambda: socket.socket(2, 2).sendto(b'out', ('127.0.0.1', int(sys.argv[1]))))";
+    let script =
+        "tried('udp', lambda: socket.socket(2, 2).sendto(b'out', ('127.0.0.1', int(sys.argv[1]))))";
     everywhere().holds(|cx| cannot_send(cx, Ipv4Addr::LOCALHOST, script));
 }
 
 #[test]
 fn no_datagram_gets_out_by_ip_version_six() {
-    let script = "tried('udp', lambda: socket.socket(10, 2).sendto(b'out', ('::1', int(sys.argv[1]))))";
+    let script =
+        "tried('udp', lambda: socket.socket(10, 2).sendto(b'out', ('::1', int(sys.argv[1]))))";
     everywhere().holds(|cx| cannot_send(cx, Ipv6Addr::LOCALHOST, script));
 }
 
@@ -119,7 +122,8 @@ fn the_connections_of_the_host_are_not_listed() {
     by_default().holds(|cx| {
         let (_listener, port) = ear(Ipv4Addr::LOCALHOST);
         let entry = format!(":{:04X} ", port.parse::<u16>().unwrap());
-        cx.bash("cat /proc/net/tcp /proc/self/net/tcp /proc/1/net/tcp", &[]).knows_nothing_of(&entry)
+        cx.bash("cat /proc/net/tcp /proc/self/net/tcp /proc/1/net/tcp", &[])
+            .knows_nothing_of(&entry)
     });
 }
 
@@ -156,7 +160,10 @@ say('found', found)
 #[test]
 fn the_interfaces_of_an_open_network_are_in_sys() {
     by_default().never_bare().holds(|cx| {
-        let run = cx.fence().args(&["--allow-network"]).python("say('found', os.listdir('/sys/class/net'))", &[]);
+        let run = cx
+            .fence()
+            .args(&["--allow-network"])
+            .python("say('found', os.listdir('/sys/class/net'))", &[]);
         held(run.word("found").contains("'lo'"), run.word("found"))
     });
 }
@@ -200,7 +207,10 @@ say('third', third.getsockname() == before)
     by_default().never_bare().holds(|cx| {
         let run = cx.python(script, &[]);
         held(run.word("kind") == "16", "the kernel does not answer")?;
-        held([run.word("number"), run.word("second"), run.word("third")] == ["True"; 3], run.stdout.clone())
+        held(
+            [run.word("number"), run.word("second"), run.word("third")] == ["True"; 3],
+            run.stdout.clone(),
+        )
     });
 }
 
@@ -290,7 +300,8 @@ fn no_network_device_is_opened() {
 fn an_allowed_domain_opens_no_other_way() {
     by_default().never_bare().holds(|cx| {
         let (listener, port) = ear(Ipv4Addr::LOCALHOST);
-        let script = "tried('tcp', lambda: socket.create_connection(('127.0.0.1', int(sys.argv[1]))))";
+        let script =
+            "tried('tcp', lambda: socket.create_connection(('127.0.0.1', int(sys.argv[1]))))";
         cx.fence().args(&["--allow-domain", "example.org"]).python(script, &[&port]);
         heard_nothing(&listener)
     });
@@ -300,7 +311,8 @@ fn an_allowed_domain_opens_no_other_way() {
 fn a_proxy_leads_to_no_private_address() {
     by_default().never_bare().holds(|cx| {
         let (listener, port) = ear(Ipv4Addr::UNSPECIFIED);
-        let fence = cx.fence().args(&["--allow-domain", "example.org", "--allow-domain", "localhost"]);
+        let fence =
+            cx.fence().args(&["--allow-domain", "example.org", "--allow-domain", "localhost"]);
         let run = fence.python(include_str!("probes/proxy.py"), &[&port]);
         assert!(run.word("proxies") != "0", "[{}] there is no proxy to try: {run:?}", cx.mode);
         heard_nothing(&listener)
@@ -311,7 +323,8 @@ fn a_proxy_leads_to_no_private_address() {
 #[test]
 fn an_allowed_address_opens_no_second_port() {
     by_default().never_bare().holds(|cx| {
-        let ((_allowed, one), (listener, other)) = (ear(Ipv4Addr::LOCALHOST), ear(Ipv4Addr::LOCALHOST));
+        let ((_allowed, one), (listener, other)) =
+            (ear(Ipv4Addr::LOCALHOST), ear(Ipv4Addr::LOCALHOST));
         let fence = cx.fence().args(&["--allow-address", &format!("127.0.0.1:{one}")]);
         fence.python(include_str!("probes/proxy.py"), &[&other]);
         heard_nothing(&listener)

@@ -190,7 +190,9 @@ unshare -Ur sh -c 'echo after > "$1"' sh "$1""#;
 
 #[test]
 fn the_root_directory_is_not_changed() {
-    by_default().bare_as_root().holds(|cx| cx.python("tried('chroot', lambda: os.chroot('.'))", &[]).refused());
+    by_default()
+        .bare_as_root()
+        .holds(|cx| cx.python("tried('chroot', lambda: os.chroot('.'))", &[]).refused());
 }
 
 #[test]
@@ -211,15 +213,13 @@ fn no_program_enters_the_kernel() {
 
 #[test]
 fn the_kernel_is_not_measured() {
-    let script =
-        "tried('perf', lambda: syscall('perf_event_open', struct.pack('=IIQ', 1, 112, 0) + bytes(96), 0, -1, -1, 0))";
+    let script = "tried('perf', lambda: syscall('perf_event_open', struct.pack('=IIQ', 1, 112, 0) + bytes(96), 0, -1, -1, 0))";
     everywhere().bare_as_root().holds(|cx| ends_with(cx, "EPERM", script));
 }
 
 #[test]
 fn page_faults_are_not_held_up() {
-    let script =
-        "tried('any', lambda: syscall('userfaultfd', 0)); tried('user only', lambda: syscall('userfaultfd', 1))";
+    let script = "tried('any', lambda: syscall('userfaultfd', 0)); tried('user only', lambda: syscall('userfaultfd', 1))";
     everywhere().holds(|cx| ends_with(cx, "EPERM", script));
 }
 
@@ -354,7 +354,8 @@ fn a_refused_call_is_in_the_report() {
         cx.fence()
             .args(&["--report", &report])
             .python("tried('mount', lambda: syscall('mount', b'x', b'/', b'tmpfs', 0, 0))", &[]);
-        let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+        let report: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
         let denials = report["denials"].as_array().cloned().unwrap_or_default();
         held(
             denials.iter().any(|denial| denial["kind"] == "syscall" && denial["name"] == "mount"),

@@ -54,7 +54,9 @@ tried('pipe', signal_by_pipe)
         cx.python(script, &[&victim.pid()]);
         if !cx.is_fenced() {
             // The signal takes its time; nothing else tells when it has come.
-            crate::support::eventually(crate::support::DEADLINE, "the signal comes", || victim.lives().is_err());
+            crate::support::eventually(crate::support::DEADLINE, "the signal comes", || {
+                victim.lives().is_err()
+            });
         }
         victim.lives()
     });
@@ -186,8 +188,10 @@ fn the_environment_of_a_process_outside_is_not_read() {
         let mut command = super::fence::as_user(cx);
         let marker = cx.marker();
         let mut child = command.env("TOKEN", &secret).args(["sleep", &marker]).spawn().unwrap();
-        let run =
-            cx.bash("cat /proc/[0-9]*/environ | tr '\\0' '\\n'; cat \"/proc/$1/environ\"", &[&child.id().to_string()]);
+        let run = cx.bash(
+            "cat /proc/[0-9]*/environ | tr '\\0' '\\n'; cat \"/proc/$1/environ\"",
+            &[&child.id().to_string()],
+        );
         let _ = child.kill();
         let _ = child.wait();
         run.knows_nothing_of(&secret)
@@ -299,7 +303,11 @@ for name in ['root', 'cwd', 'exe', 'ns/mnt', 'ns/user', 'ns/net', 'fd/0', 'fd/1'
 tried('write', lambda: put('/proc/1/oom_score_adj', '1000'))
 tried('trace', lambda: syscall('ptrace', 0x4206, 1, 0, 0))
 ";
-        let run = cx.fence().env("TOKEN", &secret).before(&format!("exec 9< '{file}'")).python(script, &[]);
+        let run = cx
+            .fence()
+            .env("TOKEN", &secret)
+            .before(&format!("exec 9< '{file}'"))
+            .python(script, &[]);
         run.knows_nothing_of(&secret)?;
         run.refused()
     });
@@ -366,7 +374,10 @@ say('after', *facts())
     by_default().never_bare().holds(|cx| {
         let run = cx.python(script, &[]);
         held(run.code == Some(0), format!("the run was cut short: {run:?}"))?;
-        held(run.word("before") == "0000000000000000 S 1", format!("handlers or threads: {}", run.word("before")))?;
+        held(
+            run.word("before") == "0000000000000000 S 1",
+            format!("handlers or threads: {}", run.word("before")),
+        )?;
         held(run.word("after") == run.word("before"), format!("it changed: {}", run.word("after")))
     });
 }

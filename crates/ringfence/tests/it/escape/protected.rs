@@ -110,7 +110,8 @@ fn a_hook_is_not_made_to_run() {
     by_default().holds(|cx| {
         repository(cx);
         cx.bash("chmod +x .git/hooks/post-merge .git/hooks/pre-commit.sample", &[]);
-        let mode = std::fs::metadata(cx.workspace(".git/hooks/post-merge")).unwrap().permissions().mode();
+        let mode =
+            std::fs::metadata(cx.workspace(".git/hooks/post-merge")).unwrap().permissions().mode();
         held(mode & 0o111 == 0, format!("its mode is {mode:o}"))
     });
 }
@@ -123,7 +124,9 @@ fn the_directory_of_the_hooks_is_not_replaced() {
 /// The way around a protected path is to move its parent and to build another in its place.
 #[test]
 fn the_directory_of_git_is_not_replaced() {
-    leaves_the_repository("mv .git old; mkdir -p .git/hooks; echo after > .git/hooks/new; echo after > .git/config");
+    leaves_the_repository(
+        "mv .git old; mkdir -p .git/hooks; echo after > .git/hooks/new; echo after > .git/config",
+    );
 }
 
 #[test]
@@ -187,7 +190,8 @@ fn a_git_file_is_not_pointed_elsewhere() {
 
 /// What agents, editors and shells take orders from. Files and directories are attacked alike.
 fn steering() -> Vec<(String, bool)> {
-    let name = |(name, stand_in): (&std::path::Path, StandIn)| (name.display().to_string(), stand_in);
+    let name =
+        |(name, stand_in): (&std::path::Path, StandIn)| (name.display().to_string(), stand_in);
     names().map(name).map(|(name, stand_in)| (name, stand_in == StandIn::Nothing)).collect()
 }
 
@@ -251,7 +255,10 @@ echo after > nowhere/yet/settings; echo after > .claude/settings; ln -sfn mine .
         unchanged(cx.workspace(".codex/settings"), "before")?;
         for (link, target) in [(".codex", "real"), (".claude", "deep/../nowhere/yet")] {
             let leads = std::fs::read_link(cx.workspace(link)).ok();
-            held(leads.as_deref() == Some(std::path::Path::new(target)), format!("{link} leads to {leads:?}"))?;
+            held(
+                leads.as_deref() == Some(std::path::Path::new(target)),
+                format!("{link} leads to {leads:?}"),
+            )?;
         }
         absent(cx.workspace("real/new"))?;
         absent(cx.workspace("nowhere"))
@@ -263,7 +270,9 @@ echo after > nowhere/yet/settings; echo after > .claude/settings; ln -sfn mine .
 #[test]
 fn nothing_on_the_way_of_a_link_is_replaced() {
     by_default().holds(|cx| {
-        let link = |target: &str, name: &str| std::os::unix::fs::symlink(target, cx.workspace(name)).unwrap();
+        let link = |target: &str, name: &str| {
+            std::os::unix::fs::symlink(target, cx.workspace(name)).unwrap()
+        };
         for name in ["conf/real", "v1/real", "pass/x", "real"] {
             cx.inside(name, "before");
         }
@@ -285,7 +294,10 @@ ln -s evil/deep not; mkdir -p not/../yet; mv not n; ln -s evil/deep not"#;
             unchanged(cx.workspace(name), "before")?;
         }
         for name in [".gemini/settings", ".cursor"] {
-            held(std::fs::metadata(cx.workspace(name)).is_err(), format!("{name} leads somewhere"))?;
+            held(
+                std::fs::metadata(cx.workspace(name)).is_err(),
+                format!("{name} leads somewhere"),
+            )?;
         }
         Ok(())
     });
@@ -331,7 +343,10 @@ fn a_writable_root_around_the_workspace_uncovers_nothing() {
         let script = r#"
 echo after > "$1/project/.git/config"; mv "$1/project" "$1/moved"
 mkdir -p "$1/project/.git"; echo after > "$1/project/.git/config""#;
-        cx.fence().workspace(Some(&workspace)).args(&["--writable", &around]).bash(script, &[&around]);
+        cx.fence()
+            .workspace(Some(&workspace))
+            .args(&["--writable", &around])
+            .bash(script, &[&around]);
         unchanged(config, "before")
     });
 }
@@ -341,9 +356,11 @@ mkdir -p "$1/project/.git"; echo after > "$1/project/.git/config""#;
 fn a_git_file_gives_no_right_to_the_repository_that_it_names() {
     by_default().holds(|cx| {
         let repository = cx.path("outside/repository");
-        for (name, text) in
-            [("HEAD", "ref: refs/heads/main\n"), ("objects/x", "x"), ("worktrees/w/commondir", "../..\n")]
-        {
+        for (name, text) in [
+            ("HEAD", "ref: refs/heads/main\n"),
+            ("objects/x", "x"),
+            ("worktrees/w/commondir", "../..\n"),
+        ] {
             cx.file(&format!("{repository}/{name}"), text);
         }
         let elsewhere = cx.path("outside/elsewhere/.git");
@@ -375,7 +392,12 @@ echo x > file"#;
         let run = cx.fence().workspace(Some(&tree)).cwd(&tree).bash(attack, &[&main, &tree]);
         let log = outside(cx, r#"git -C "$1" log --format=%s"#, &[&tree]);
         assert_eq!(log, "second\nfirst\n", "[{}] commits do not work: {run:?}", cx.mode);
-        for name in ["file", ".git/hooks/post-commit", ".git/config.worktree", ".git/worktrees/tree/config.worktree"] {
+        for name in [
+            "file",
+            ".git/hooks/post-commit",
+            ".git/config.worktree",
+            ".git/worktrees/tree/config.worktree",
+        ] {
             absent(format!("{main}/{name}"))?;
         }
         unchanged(format!("{main}/.git/config"), &config)
@@ -384,7 +406,11 @@ echo x > file"#;
 
 /// What a person does beside the run, as the same user.
 fn outside(cx: &Cx, script: &str, args: &[&str]) -> String {
-    let output = super::fence::as_user(cx).args(["bash", "-ec", script, "bash"]).args(args).output().unwrap();
+    let output = super::fence::as_user(cx)
+        .args(["bash", "-ec", script, "bash"])
+        .args(args)
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
@@ -417,8 +443,15 @@ sys.stdin.readline()
 #[test]
 fn commits_still_work() {
     by_default().never_bare().holds(|cx| {
-        outside(cx, "git init -q . && git config user.name n && git config user.email n@example.org", &[]);
-        let run = cx.bash("echo x > file && git add file && git commit -q -m first && git log --format=%s", &[]);
+        outside(
+            cx,
+            "git init -q . && git config user.name n && git config user.email n@example.org",
+            &[],
+        );
+        let run = cx.bash(
+            "echo x > file && git add file && git commit -q -m first && git log --format=%s",
+            &[],
+        );
         assert!(run.stdout.contains("first"), "[{}] {run:?}", cx.mode);
         held(outside(cx, "git log --format=%s", &[]) == "first\n", "the commit is not there")
     });

@@ -186,7 +186,9 @@ fn a_report_that_the_run_could_replace_is_refused() {
         let report = cx.workspace("report.json");
         cx.folder(&cx.workspace("folder"));
         std::os::unix::fs::symlink(cx.path("workspace"), cx.path("outside/link")).unwrap();
-        for name in ["workspace/report.json", "workspace/folder/../report.json", "outside/link/report.json"] {
+        for name in
+            ["workspace/report.json", "workspace/folder/../report.json", "outside/link/report.json"]
+        {
             let fence = cx.fence().args(&["--report", &cx.path(name)]);
             let began = fence.start(&["bash", "-c", "echo begun"]).end_unless_refused();
             held(!began, format!("it runs with its report in {name}"))?;

@@ -104,8 +104,12 @@ tried('accept', ear.accept)
 fn an_abstract_socket_outside_is_not_reached() {
     everywhere().holds(|cx| {
         let name = cx.secret();
-        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
-        cx.python(r"tried('connect', lambda: socket.socket(1).connect('\0' + sys.argv[1]))", &[&name]);
+        let listener =
+            UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        cx.python(
+            r"tried('connect', lambda: socket.socket(1).connect('\0' + sys.argv[1]))",
+            &[&name],
+        );
         heard_nothing(&listener)
     });
 }
@@ -185,10 +189,12 @@ fn a_refused_connection_is_in_the_report() {
         let (path, report) = (cx.workspace("ear"), cx.path("report.json"));
         let _listener = ear(&path);
         cx.fence().args(&["--report", &report]).python(CALL, &["ear"]);
-        let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
+        let report: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap();
         let denials = report["denials"].as_array().cloned().unwrap_or_default();
         let found = denials.iter().any(|denial| {
-            denial["kind"] == "connect" && denial["name"].as_str().is_some_and(|name| name.ends_with("ear"))
+            denial["kind"] == "connect"
+                && denial["name"].as_str().is_some_and(|name| name.ends_with("ear"))
         });
         held(found, format!("it is not: {report}"))
     });

@@ -23,8 +23,7 @@ fn a_process_in_its_own_session_does_not_survive() {
 
 #[test]
 fn a_daemon_does_not_survive() {
-    let script =
-        r#"(setsid bash -c 'cd /; exec < /dev/null > /dev/null 2>&1; (setsid sleep "$1" &) &' bash "$1" &) ; wait"#;
+    let script = r#"(setsid bash -c 'cd /; exec < /dev/null > /dev/null 2>&1; (setsid sleep "$1" &) &' bash "$1" &) ; wait"#;
     everywhere().holds(|cx| {
         let marker = cx.marker();
         let daemon = format!(r#"{script}; until grep -aqs "$1" /proc/[0-9]*/cmdline; do :; done"#);
@@ -35,14 +34,14 @@ fn a_daemon_does_not_survive() {
 
 #[test]
 fn a_process_that_ignores_signals_does_not_survive() {
-    let script = r#"(trap '' TERM HUP INT QUIT USR1 USR2 ALRM; exec setsid -f sleep "$1" > /dev/null 2>&1)"#;
+    let script =
+        r#"(trap '' TERM HUP INT QUIT USR1 USR2 ALRM; exec setsid -f sleep "$1" > /dev/null 2>&1)"#;
     everywhere().holds(|cx| nothing_stays(cx, script));
 }
 
 #[test]
 fn a_stopped_process_does_not_survive() {
-    let script =
-        r#"setsid sleep "$1" > /dev/null 2>&1 & kill -STOP $!; until grep -q '^State:.T' /proc/$!/status; do :; done"#;
+    let script = r#"setsid sleep "$1" > /dev/null 2>&1 & kill -STOP $!; until grep -q '^State:.T' /proc/$!/status; do :; done"#;
     everywhere().holds(|cx| nothing_stays(cx, script));
 }
 
@@ -107,7 +106,8 @@ for _ in range(20):
 ";
         cx.python(script, &[]);
         let lock = std::fs::File::open(&file).unwrap();
-        let free = rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok();
+        let free =
+            rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok();
         held(free, "it goes on")
     });
 }
@@ -133,7 +133,9 @@ while True:
     if !cx.is_fenced() {
         return held(with_argument(&marker).is_empty(), "the tree stands");
     }
-    eventually(DEADLINE, &format!("[{}] the tree falls", cx.mode), || with_argument(&marker).is_empty());
+    eventually(DEADLINE, &format!("[{}] the tree falls", cx.mode), || {
+        with_argument(&marker).is_empty()
+    });
     Ok(())
 }
 

@@ -14,7 +14,9 @@ import termios
 for letter in b'planted\n':
     tried('type', lambda: fcntl.ioctl(0, termios.TIOCSTI, bytes([letter])))
 ";
-    everywhere().bare_as_root().holds(|cx| nothing_typed(&cx.fence().on_a_terminal().python(script, &[])));
+    everywhere()
+        .bare_as_root()
+        .holds(|cx| nothing_typed(&cx.fence().on_a_terminal().python(script, &[])));
 }
 
 /// The kernel looks at half of the number only; a filter that looks at all of it is passed by.
@@ -24,13 +26,17 @@ fn nothing_is_typed_with_a_longer_number() {
 for letter in b'planted\n':
     tried('type', lambda: syscall('ioctl', 0, 0x7fff00005412, bytes([letter])))
 ";
-    everywhere().bare_as_root().holds(|cx| nothing_typed(&cx.fence().on_a_terminal().python(script, &[])));
+    everywhere()
+        .bare_as_root()
+        .holds(|cx| nothing_typed(&cx.fence().on_a_terminal().python(script, &[])));
 }
 
 #[test]
 fn nothing_is_selected_and_pasted_on_a_console() {
     let script = "for number in [0x541c, 0x10000541c]: tried('paste', lambda: syscall('ioctl', 0, number, bytes([3])))";
-    everywhere().never_bare().holds(|cx| cx.fence().on_a_terminal().python(script, &[]).refused_with("EPERM"));
+    everywhere()
+        .never_bare()
+        .holds(|cx| cx.fence().on_a_terminal().python(script, &[]).refused_with("EPERM"));
 }
 
 /// A line discipline is code in the kernel that anybody with a terminal can load. The one that is set is in use already,
@@ -104,6 +110,9 @@ fn the_session_is_not_the_callers() {
             .before("echo caller $(ps -o sid= -p $$)")
             .python("say('inside', os.getsid(0)); say('leader', os.getsid(0) == os.getpid())", &[]);
         // In a namespace of its own the numbers mean something else, and 0 is a session that cannot be seen.
-        held(run.word("inside") != run.word("caller") && run.word("inside") != "0", "it is the caller's")
+        held(
+            run.word("inside") != run.word("caller") && run.word("inside") != "0",
+            "it is the caller's",
+        )
     });
 }

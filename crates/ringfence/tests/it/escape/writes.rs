@@ -56,12 +56,16 @@ fn a_file_outside_is_not_written_through_a_symbolic_link() {
 
 #[test]
 fn a_file_outside_is_not_written_by_way_of_the_parent_directory() {
-    everywhere().holds(|cx| leaves_alone(cx, "echo after > ../outside/file; echo after > $PWD/../outside/file"));
+    everywhere().holds(|cx| {
+        leaves_alone(cx, "echo after > ../outside/file; echo after > $PWD/../outside/file")
+    });
 }
 
 #[test]
 fn a_file_outside_is_not_written_by_way_of_the_root_in_proc() {
-    everywhere().holds(|cx| leaves_alone(cx, r#"for at in self/root 1/root; do echo after > "/proc/$at$1"; done"#));
+    everywhere().holds(|cx| {
+        leaves_alone(cx, r#"for at in self/root 1/root; do echo after > "/proc/$at$1"; done"#)
+    });
 }
 
 #[test]
@@ -118,7 +122,9 @@ fn no_directory_is_made_outside() {
 
 #[test]
 fn no_symbolic_link_is_made_outside() {
-    everywhere().holds(|cx| leaves_empty(cx, "tried('symlink', lambda: os.symlink('/etc/passwd', sys.argv[1]))"));
+    everywhere().holds(|cx| {
+        leaves_empty(cx, "tried('symlink', lambda: os.symlink('/etc/passwd', sys.argv[1]))")
+    });
 }
 
 #[test]
@@ -186,7 +192,9 @@ fn a_neighbour_whose_name_begins_like_the_workspace_is_not_written() {
 fn being_started_outside_gives_no_right_to_write_there() {
     everywhere().holds(|cx| {
         let file = cx.outside("file", "before");
-        cx.fence().cwd(&cx.path("outside")).bash(r#"echo after > file; echo after > "$1""#, &[&file]);
+        cx.fence()
+            .cwd(&cx.path("outside"))
+            .bash(r#"echo after > file; echo after > "$1""#, &[&file]);
         unchanged(file, "before")
     });
 }
@@ -206,7 +214,11 @@ fn the_root_of_the_system_is_no_workspace_that_anyone_gets_by_accident() {
     everywhere().holds(|cx| {
         let file = cx.outside("file", "before");
         let script = r#"echo begun; echo after > "$1""#;
-        cx.fence().workspace(None).cwd("/").start(&["sh", "-c", script, "sh", &file]).end_unless_refused();
+        cx.fence()
+            .workspace(None)
+            .cwd("/")
+            .start(&["sh", "-c", script, "sh", &file])
+            .end_unless_refused();
         unchanged(file, "before")
     });
 }
@@ -269,7 +281,9 @@ fn a_program_of_the_system_is_not_replaced() {
         let script = r#"for at in /usr/bin /usr/local/bin /etc /usr/lib; do touch "$at/$1"; done"#;
         let name = cx.secret();
         cx.bash(script, &[&name]);
-        ["/usr/bin", "/usr/local/bin", "/etc", "/usr/lib"].iter().try_for_each(|at| absent(format!("{at}/{name}")))
+        ["/usr/bin", "/usr/local/bin", "/etc", "/usr/lib"]
+            .iter()
+            .try_for_each(|at| absent(format!("{at}/{name}")))
     });
 }
 
@@ -310,7 +324,10 @@ fn the_owner_of_a_file_outside_stays() {
 fn a_file_outside_gets_no_extended_attribute() {
     by_default().holds(|cx| {
         let file = cx.outside("file", "before");
-        cx.python("tried('setxattr', lambda: os.setxattr(sys.argv[1], 'user.mark', b'after'))", &[&file]);
+        cx.python(
+            "tried('setxattr', lambda: os.setxattr(sys.argv[1], 'user.mark', b'after'))",
+            &[&file],
+        );
         let found = rustix::fs::getxattr(&file, "user.mark", &mut [0_u8; 16]).is_ok();
         held(!found, "it has one now")
     });
@@ -351,7 +368,11 @@ fn the_workspace_and_tmp_can_be_written() {
 fn the_home_inside_can_be_written_and_is_not_the_callers() {
     by_default().never_bare().holds(|cx| {
         let run = cx.bash(r#"echo mine > "$HOME/mine" && cat "$HOME/mine""#, &[]);
-        assert!(cx.mode.profile == Some(Profile::Default) && run.stdout.contains("mine"), "[{}] {run:?}", cx.mode);
+        assert!(
+            cx.mode.profile == Some(Profile::Default) && run.stdout.contains("mine"),
+            "[{}] {run:?}",
+            cx.mode
+        );
         absent(cx.path("home/mine"))
     });
 }

@@ -89,7 +89,10 @@ fn is_the_same(prepare: &str, work: &str) {
 
 fn results(said: &str) -> Vec<String> {
     let ours = ["begun", "ended", ""];
-    said.lines().filter(|line| !line.starts_with(". ") && !ours.contains(line)).map(str::to_owned).collect()
+    said.lines()
+        .filter(|line| !line.starts_with(". ") && !ours.contains(line))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]

@@ -73,7 +73,8 @@ pub fn work_without_rules(ways: &[Way]) {
 
 #[track_caller]
 fn lead_nowhere(ways: &[Way], mode: Mode, ruled: bool) {
-    let wrong: Vec<String> = ways.chunks(TOGETHER).flat_map(|ways| try_together(ways, mode, ruled)).collect();
+    let wrong: Vec<String> =
+        ways.chunks(TOGETHER).flat_map(|ways| try_together(ways, mode, ruled)).collect();
     assert!(wrong.is_empty(), "{} of {} [{mode}]:\n{}", wrong.len(), ways.len(), wrong.join("\n"));
 }
 
@@ -156,11 +157,17 @@ impl With {
             With::Git => ("tag".into(), "push".into()),
             With::Script => {
                 let script = |name: &str, text: &str| {
-                    let path = cx.outside(&format!("bin/{name}"), &format!("#!/bin/sh\necho {text} \"$#\"\n"));
+                    let path = cx.outside(
+                        &format!("bin/{name}"),
+                        &format!("#!/bin/sh\necho {text} \"$#\"\n"),
+                    );
                     make_executable(&path);
                     path
                 };
-                (script("allowed-script", "allowed"), script("forbidden-script", "it was not stopped"))
+                (
+                    script("allowed-script", "allowed"),
+                    script("forbidden-script", "it was not stopped"),
+                )
             }
         }
     }
@@ -174,7 +181,8 @@ pub fn make_executable(path: &str) {
 /// Both profiles, as root and as an ordinary user.
 pub fn modes() -> Vec<Mode> {
     let users: &[User] = if is_root() { &[User::Root, User::Other] } else { &[User::Own] };
-    let modes = |profile| users.iter().map(move |user| Mode { user: *user, profile: Some(profile) });
+    let modes =
+        |profile| users.iter().map(move |user| Mode { user: *user, profile: Some(profile) });
     modes(Profile::Contained).chain(modes(Profile::Default)).collect()
 }
 
@@ -202,14 +210,19 @@ pub fn bash(cx: &Cx, args: &[&str], script: &str) -> Run {
 /// A program of ours, where everybody can run it. It is compiled once for each state of its source.
 pub fn program(name: &str, flags: &[&str]) -> PathBuf {
     let source = format!("{}/tests/it/exec/programs/{name}.c", env!("CARGO_MANIFEST_DIR"));
-    let changed = std::fs::metadata(&source).unwrap().modified().unwrap().duration_since(UNIX_EPOCH).unwrap();
+    let changed =
+        std::fs::metadata(&source).unwrap().modified().unwrap().duration_since(UNIX_EPOCH).unwrap();
     let folder = crate::support::place::visible_folder().join("ringfence-exec");
     let made = folder.join(format!("{name}{}-{}", flags.concat(), changed.as_nanos()));
     if !made.exists() {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         std::fs::create_dir_all(&folder).unwrap();
         // Under another name first: a parallel test must not run half a file.
-        let partial = folder.join(format!("{}.{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+        let partial = folder.join(format!(
+            "{}.{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        ));
         let mut compile = Command::new("cc");
         compile.args(["-O1", "-w", "-pthread"]).args(flags).arg("-o").arg(&partial).arg(source);
         let output = compile.output().expect("a C compiler (`cc`) is needed");

@@ -5,7 +5,8 @@ use crate::escape::Cx;
 
 /// Whether a program is here. These tests are about what happens where it is.
 fn is_here(name: &str) -> bool {
-    let here = std::env::split_paths(&std::env::var_os("PATH").unwrap()).any(|folder| folder.join(name).exists());
+    let here = std::env::split_paths(&std::env::var_os("PATH").unwrap())
+        .any(|folder| folder.join(name).exists());
     if !here {
         println!("NOT RUN: there is no {name} here");
     }
@@ -16,7 +17,11 @@ fn is_here(name: &str) -> bool {
 fn is_told(command: &str, words: &[&str]) {
     for mode in modes() {
         let cx = Cx::new(mode);
-        let run = bash(&cx, &[], &format!("{{ timeout 8 {command}; }} </dev/null 2>&1; echo \"code $?\""));
+        let run = bash(
+            &cx,
+            &[],
+            &format!("{{ timeout 8 {command}; }} </dev/null 2>&1; echo \"code $?\""),
+        );
         let said = &run.stdout;
         assert!(!said.contains("GNU coreutils"), "[{mode}] {said}");
         assert!(!said.contains("code 0") && !said.contains("code 124"), "[{mode}] {said}");
@@ -44,7 +49,9 @@ fn strace_is_told_that_it_may_not_trace() {
 #[test]
 fn a_ringfence_inside_says_that_it_cannot_be_put_up() {
     let own = crate::support::place::visible_binary().to_str().unwrap();
-    for (inner, why) in [("default", "(user namespace refused)"), ("contained", "(seccomp refused)")] {
+    for (inner, why) in
+        [("default", "(user namespace refused)"), ("contained", "(seccomp refused)")]
+    {
         // Places that it has nothing against: it is to fail at the fence.
         let command = format!(
             "bash -c 'mkdir -p a b; exec {own} sandbox --profile {inner} --root $PWD/a --workspace $PWD/b -- nproc --version'"
@@ -56,5 +63,8 @@ fn a_ringfence_inside_says_that_it_cannot_be_put_up() {
 #[test]
 fn another_listener_is_refused() {
     let listener = program("listener", &[]);
-    is_told(&format!("{} /usr/bin/uname --version", listener.display()), &["Device or resource busy", "not permitted"]);
+    is_told(
+        &format!("{} /usr/bin/uname --version", listener.display()),
+        &["Device or resource busy", "not permitted"],
+    );
 }

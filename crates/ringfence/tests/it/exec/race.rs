@@ -38,14 +38,18 @@ fn is_never_won(way: &str, prepare: &str) {
         assert!(permitted > 0 && refused > 0, "{way} [{mode}]: there was no race: {sum:?}");
         assert!(failed < tries / 2, "{way} [{mode}]: {sum:?}");
         let [_, forbidden, refused, _] = race(&Cx::new(mode), way, prepare, false, 100);
-        assert!(forbidden > 0 && refused == 0, "{way} [{mode}]: it would not have run without a rule either");
+        assert!(
+            forbidden > 0 && refused == 0,
+            "{way} [{mode}]: it would not have run without a rule either"
+        );
     }
 }
 
 fn race(cx: &Cx, way: &str, prepare: &str, ruled: bool, tries: u32) -> [u32; 4] {
     cx.outside("house.rules", RULES);
     let race = program("race", &[]);
-    let script = format!("echo begun\n{prepare}\n{} {way} {tries} 2>/dev/null\necho ended", race.display());
+    let script =
+        format!("echo begun\n{prepare}\n{} {way} {tries} 2>/dev/null\necho ended", race.display());
     let run = start(cx, ruled, &[], &["bash", "-euc", &script]).end();
     ["permitted", "forbidden", "refused", "failed"].map(|name| run.word(name).parse().unwrap())
 }
@@ -90,7 +94,10 @@ fn links_that_change_places() {
 
 #[test]
 fn interpreters_that_change_places() {
-    is_never_won("interpreter", &format!("{COPIES}; printf '#!%s/a --version\\n' $PWD >script; chmod +x script"));
+    is_never_won(
+        "interpreter",
+        &format!("{COPIES}; printf '#!%s/a --version\\n' $PWD >script; chmod +x script"),
+    );
 }
 
 #[test]
@@ -105,5 +112,8 @@ fn a_descriptor_that_changes_under_a_path() {
 
 #[test]
 fn a_folder_that_changes() {
-    is_never_won("folder", "mkdir one other; ln -s /usr/bin/nproc one/x; ln -s /usr/bin/uname other/x");
+    is_never_won(
+        "folder",
+        "mkdir one other; ln -s /usr/bin/nproc one/x; ln -s /usr/bin/uname other/x",
+    );
 }

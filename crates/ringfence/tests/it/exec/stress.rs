@@ -64,8 +64,7 @@ fn codes_and_signals() {
 fn sixty_four_at_once() {
     for watchers in WATCHERS {
         let cx = Cx::new(*modes().last().unwrap());
-        let many =
-            "seq 256 | xargs -P 64 -n 1 sh -c 'exec /bin/echo \"$0\"' | sort -n | sha256sum; seq 256 | sha256sum";
+        let many = "seq 256 | xargs -P 64 -n 1 sh -c 'exec /bin/echo \"$0\"' | sort -n | sha256sum; seq 256 | sha256sum";
         let run = bash(&cx, &["--watchers", watchers], many);
         let sums: Vec<&str> = run.stdout.lines().filter(|line| line.len() > 64).collect();
         assert_eq!(sums.len(), 2, "{run:?}");
@@ -93,9 +92,12 @@ fn a_run_that_is_killed_in_the_middle_leaves_nothing() {
         for round in 0..rounds(4) {
             let cx = Cx::new(mode);
             let marker = cx.marker();
-            let script =
-                format!("echo begun; for i in $(seq 30); do {} chain 1000000 {marker} & done; wait", stress.display());
-            let mut live = super::start(&cx, true, &[], &["bash", "-c", &script, "bash", &marker]).may_die();
+            let script = format!(
+                "echo begun; for i in $(seq 30); do {} chain 1000000 {marker} & done; wait",
+                stress.display()
+            );
+            let mut live =
+                super::start(&cx, true, &[], &["bash", "-c", &script, "bash", &marker]).may_die();
             live.wait_for("begun");
             std::thread::sleep(std::time::Duration::from_millis(u64::from(round) * 7));
             live.kill();

@@ -35,7 +35,10 @@ fn by_one_that_cannot_be_looked_at() {
         );
         assert!(!run.stdout.contains("uname (GNU"), "[{mode}] {run:?}");
         let told = run.stderr.contains(REFUSAL) && run.stdout.contains("nproc (GNU");
-        assert!(told || run.stderr.matches("Operation not permitted").count() == 2, "[{mode}] {run:?}");
+        assert!(
+            told || run.stderr.matches("Operation not permitted").count() == 2,
+            "[{mode}] {run:?}"
+        );
         assert!(told || mode.profile == Some(Profile::Contained), "[{mode}] {run:?}");
     }
 }

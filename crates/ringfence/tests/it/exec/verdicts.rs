@@ -10,13 +10,18 @@ fn uname(rules: &str, args: &[&str], command: &str) -> (String, String) {
     let cx = Cx::new(*modes().last().unwrap());
     cx.outside("house.rules", rules);
     let run = bash(&cx, args, &format!("{command}\necho \"code $?\""));
-    let said: Vec<&str> =
-        run.stdout.lines().filter(|line| *line != "begun" && *line != "ended" && !line.is_empty()).collect();
+    let said: Vec<&str> = run
+        .stdout
+        .lines()
+        .filter(|line| *line != "begun" && *line != "ended" && !line.is_empty())
+        .collect();
     (said.join(" "), run.stderr)
 }
 
 fn rule(words: &str, decision: &str) -> String {
-    format!("prefix_rule(pattern = {words}, decision = \"{decision}\", justification = \"because of {decision}\")\n")
+    format!(
+        "prefix_rule(pattern = {words}, decision = \"{decision}\", justification = \"because of {decision}\")\n"
+    )
 }
 
 #[track_caller]
@@ -74,7 +79,12 @@ fn a_rule_for_a_path_is_for_its_file() {
 #[test]
 fn a_question_is_refused_unless_the_caller_says_otherwise() {
     let rules = rule(r#"["uname"]"#, "prompt");
-    for command in ["uname -s", "env -i /usr/bin/uname -s", "cp /bin/uname x; ./x -s", "exec -a x uname -s; exit"] {
+    for command in [
+        "uname -s",
+        "env -i /usr/bin/uname -s",
+        "cp /bin/uname x; ./x -s",
+        "exec -a x uname -s; exit",
+    ] {
         let (said, errors) = uname(&rules, &[], &format!("({command})"));
         assert_eq!(said, "code 1", "{command}: {errors}");
         assert!(errors.contains("not allowed: a rule asks for it"), "{command}: {errors}");
@@ -97,7 +107,8 @@ fn what_was_stopped_is_in_the_report() {
     let cx = Cx::new(*modes().last().unwrap());
     let report = cx.path("tmp/report");
     bash(&cx, &["--report", &report], "uname; uname; git push -h; git tag -h >/dev/null; true");
-    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
     let denials = report["denials"].as_array().unwrap();
     for expected in [
         serde_json::json!({"kind": "exec", "name": "uname", "count": 2}),
@@ -109,8 +120,11 @@ fn what_was_stopped_is_in_the_report() {
 
 #[test]
 fn a_refusal_is_one_line_whatever_the_name_of_the_file() {
-    let (said, errors) =
-        uname(&rule(r#"["uname"]"#, "forbidden"), &[], "cp /bin/uname $'a\\nb\\e[2J'; ./$'a\\nb\\e[2J'");
+    let (said, errors) = uname(
+        &rule(r#"["uname"]"#, "forbidden"),
+        &[],
+        "cp /bin/uname $'a\\nb\\e[2J'; ./$'a\\nb\\e[2J'",
+    );
     assert_eq!(said, "code 1");
     assert_eq!(errors.lines().count(), 1, "{errors:?}");
     assert!(!errors.contains('\u{1b}'), "{errors:?}");
@@ -125,7 +139,12 @@ fn a_program_that_another_names_as_its_loader() {
         cx.folder(&cx.path("outside/bin"));
         std::fs::copy(program("alone", &["-nostdlib", "-static-pie"]), &own).unwrap();
         // Not the same bytes, or the one would be a copy of the other.
-        std::fs::OpenOptions::new().append(true).open(&own).unwrap().write_all(name.as_bytes()).unwrap();
+        std::fs::OpenOptions::new()
+            .append(true)
+            .open(&own)
+            .unwrap()
+            .write_all(name.as_bytes())
+            .unwrap();
     }
     let script = r#"
 echo 'int main(void) { return 0; }' >x.c
@@ -138,7 +157,11 @@ for name in harmless forbidden-script; do
 done"#;
     let run = bash(&cx, &[], script);
     assert_eq!(run.stdout.matches("it runs").count(), 2, "{run:?}");
-    assert_eq!(run.stderr.matches("forbidden-script: forbidden: not in this house").count(), 2, "{run:?}");
+    assert_eq!(
+        run.stderr.matches("forbidden-script: forbidden: not in this house").count(),
+        2,
+        "{run:?}"
+    );
 }
 
 /// Inode numbers of two file systems in memory are soon the same. What is mapped is known by its device as well.
@@ -149,7 +172,12 @@ fn a_loader_with_the_inode_number_of_the_program() {
         let own = std::path::PathBuf::from(cx.path(&format!("outside/bin/{name}")));
         cx.folder(&cx.path("outside/bin"));
         std::fs::copy(program("alone", &["-nostdlib", "-static-pie"]), &own).unwrap();
-        std::fs::OpenOptions::new().append(true).open(&own).unwrap().write_all(name.as_bytes()).unwrap();
+        std::fs::OpenOptions::new()
+            .append(true)
+            .open(&own)
+            .unwrap()
+            .write_all(name.as_bytes())
+            .unwrap();
     }
     let script = r#"
 echo 'int main(void) { return 0; }' >x.c

@@ -65,8 +65,10 @@ const HOSTS: &[&str] = &[
     "x_y",
     "ü.example",
 ];
-const BAD_HOSTS: &[&str] = &["", "*.example.com", "https://a", "a/b", "a b", "[::1", "[::1]x", ".", "a?b", "a#"];
-const PROTOCOLS: &[&str] = &["http", "https", "https_connect", "http-connect", "socks5_tcp", "socks5_udp"];
+const BAD_HOSTS: &[&str] =
+    &["", "*.example.com", "https://a", "a/b", "a b", "[::1", "[::1]x", ".", "a?b", "a#"];
+const PROTOCOLS: &[&str] =
+    &["http", "https", "https_connect", "http-connect", "socks5_tcp", "socks5_udp"];
 const TWISTS: &[&str] = &[
     "x = 1\n",
     "def f(p):\n    prefix_rule(pattern = [p, 'push'], decision = 'prompt')\nf('git')\n",
@@ -152,7 +154,10 @@ fn list(words: impl IntoIterator<Item = String>) -> String {
 /// What stands at one place of a pattern, as text and as one of the words that fit it.
 fn token(rng: &mut Rng, from: &[&str]) -> (String, String) {
     if rng.one_in(400) {
-        return ((*rng.pick(&["1", "[]", "None", "['a', 1]", "[['a']]", "('a',)"])).to_owned(), "a".to_owned());
+        return (
+            (*rng.pick(&["1", "[]", "None", "['a', 1]", "[['a']]", "('a',)"])).to_owned(),
+            "a".to_owned(),
+        );
     }
     if rng.one_in(3) {
         let words: Vec<&str> = (0..1 + rng.below(3)).map(|_| word(rng, from)).collect();
@@ -176,7 +181,8 @@ fn prefix(rng: &mut Rng, known: &mut Vec<Vec<String>>) -> String {
         tokens.clear();
     }
     let fitting: Vec<String> = tokens.iter().map(|(_, word)| word.clone()).collect();
-    let mut arguments = vec![format!("pattern = {}", list(tokens.into_iter().map(|(text, _)| text)))];
+    let mut arguments =
+        vec![format!("pattern = {}", list(tokens.into_iter().map(|(text, _)| text)))];
     if !rng.one_in(4) {
         arguments.push(format!("decision = {}", quoted(decision(rng))));
     }
@@ -187,8 +193,11 @@ fn prefix(rng: &mut Rng, known: &mut Vec<Vec<String>>) -> String {
         arguments.push(format!("not_match = {}", examples(rng, &fitting, false)));
     }
     if rng.one_in(3) {
-        let why =
-            if rng.one_in(80) { " \t" } else { *rng.pick(&["why not", "ü \"quoted\" \\", "two\nlines", "<&>\u{7f}"]) };
+        let why = if rng.one_in(80) {
+            " \t"
+        } else {
+            *rng.pick(&["why not", "ü \"quoted\" \\", "two\nlines", "<&>\u{7f}"])
+        };
         arguments.push(format!("justification = {}", quoted(why)));
     }
     known.push(fitting);
@@ -213,7 +222,9 @@ fn examples(rng: &mut Rng, fitting: &[String], hold: bool) -> String {
         examples.push(match rng.below(200) {
             0 => word(rng, &["\"\"", "[]", "1", "[1]", "\"it's\"", "None"]).to_owned(),
             // As text it is split again, and most of these words would come out as others.
-            1..100 if rng.one_in(50) || words.iter().all(|word| plain(word)) => quoted(&words.join(" ")),
+            1..100 if rng.one_in(50) || words.iter().all(|word| plain(word)) => {
+                quoted(&words.join(" "))
+            }
             _ => list(words.iter().map(|word| quoted(word))),
         });
     }
@@ -224,14 +235,34 @@ fn network(rng: &mut Rng) -> String {
     let host = if rng.one_in(40) { word(rng, BAD_HOSTS) } else { word(rng, HOSTS) };
     let protocol = if rng.one_in(60) { "ftp" } else { word(rng, PROTOCOLS) };
     let decision = if rng.one_in(4) { "deny" } else { decision(rng) };
-    format!("network_rule(host = {}, protocol = {}, decision = {})\n", quoted(host), quoted(protocol), quoted(decision))
+    format!(
+        "network_rule(host = {}, protocol = {}, decision = {})\n",
+        quoted(host),
+        quoted(protocol),
+        quoted(decision)
+    )
 }
 
 fn executable(rng: &mut Rng) -> String {
-    let name = if rng.one_in(60) { *rng.pick(&["", "/git", "a/b", ".", "git/", "..", "./git"]) } else { "git" };
-    let good = ["/usr/bin/git", "/usr/bin/git", "/opt/x/git", "/usr//bin/./git", "/usr/lib/../bin/git", "/git"];
+    let name = if rng.one_in(60) {
+        *rng.pick(&["", "/git", "a/b", ".", "git/", "..", "./git"])
+    } else {
+        "git"
+    };
+    let good = [
+        "/usr/bin/git",
+        "/usr/bin/git",
+        "/opt/x/git",
+        "/usr//bin/./git",
+        "/usr/lib/../bin/git",
+        "/git",
+    ];
     let paths = (0..rng.below(3)).map(|_| match rng.below(80) {
-        0 => word(rng, &["\"git\"", "\"~/git\"", "1", "\"/usr/bin/hub\"", "\"\"", "\"/\"", "\"/git/..\""]).to_owned(),
+        0 => word(
+            rng,
+            &["\"git\"", "\"~/git\"", "1", "\"/usr/bin/hub\"", "\"\"", "\"/\"", "\"/git/..\""],
+        )
+        .to_owned(),
         _ => quoted(word(rng, &good)),
     });
     let paths: Vec<String> = paths.collect();
@@ -267,9 +298,18 @@ pub const CORNERS: &[(&str, &[&str])] = &[
     ("", &["git", "", "git\0--pretty", "-r\0x"]),
     (
         "prefix_rule(['git', 'status'], 'forbidden')\nprefix_rule(['/usr/bin/git', 'status'])",
-        &["/usr/bin/git\0status", "/opt/git\0status", "git\0status", "./git\0status", "git\0-C\0x\0status"],
+        &[
+            "/usr/bin/git\0status",
+            "/opt/git\0status",
+            "git\0status",
+            "./git\0status",
+            "git\0-C\0x\0status",
+        ],
     ),
-    ("prefix_rule(['git'], 'prompt')\nhost_executable('git', [])", &["git", "/usr/bin/git", "./git", "~/git"]),
+    (
+        "prefix_rule(['git'], 'prompt')\nhost_executable('git', [])",
+        &["git", "/usr/bin/git", "./git", "~/git"],
+    ),
     (
         "prefix_rule(['git'])\nhost_executable('git', ['/usr/bin/git'])\nhost_executable('git', ['/opt/git'])",
         &["/usr/bin/git", "/opt/git", "/opt/./x/../git"],

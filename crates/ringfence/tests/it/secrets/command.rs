@@ -20,16 +20,22 @@ fn secrets_are_set_listed_and_removed_and_never_shown() {
     let config = "[mcp.query]\ncommand = \"true\"\nargs = [\"${secret:DB}\"]\nenv = { B = \"${secret:DB}\", C = \"${secret:WANTED}\" }\n";
     std::fs::write(scratch.path().join("config.toml"), config).unwrap();
     assert!(
-        text(&secret(&scratch, &["set", "DB", "--expires", "2999-12-31"], "hunter2hunter2\n")).contains("2999-12-31")
+        text(&secret(&scratch, &["set", "DB", "--expires", "2999-12-31"], "hunter2hunter2\n"))
+            .contains("2999-12-31")
     );
     set(&scratch, "UNUSED", "other-value\r\n");
     let short = secret(&scratch, &["set", "SHORT"], "1234567");
     assert!(text(&short).contains("shorter than 8 bytes"), "{short:?}");
     let listed = list(&scratch);
-    let row = |name: &str| listed.as_array().unwrap().iter().find(|row| row["name"] == name).unwrap().clone();
+    let row = |name: &str| {
+        listed.as_array().unwrap().iter().find(|row| row["name"] == name).unwrap().clone()
+    };
     assert_eq!(row("DB")["expires"], "2999-12-31T00:00:00Z");
     assert_eq!((&row("DB")["place"], &row("DB")["used_by"]), (&json!("store"), &json!(["query"])));
-    assert_eq!((&row("WANTED")["place"], &row("WANTED")["used_by"]), (&json!("missing"), &json!(["query"])));
+    assert_eq!(
+        (&row("WANTED")["place"], &row("WANTED")["used_by"]),
+        (&json!("missing"), &json!(["query"]))
+    );
     assert_eq!((&row("UNUSED")["used_by"], &row("UNUSED")["expired"]), (&json!([]), &json!(false)));
     let table = text(&secret(&scratch, &["list"], ""));
     assert_eq!(table.lines().count(), 5, "{table}");
@@ -64,7 +70,10 @@ fn what_is_no_secret_is_refused_with_what_to_do() {
         let output = secret(&scratch, words, input);
         assert!(!output.status.success(), "{words:?}: {output:?}");
         let said = text(&output);
-        assert!(said.contains("hint:") || said.contains("Usage") || said.contains("--help"), "{words:?}: {said}");
+        assert!(
+            said.contains("hint:") || said.contains("Usage") || said.contains("--help"),
+            "{words:?}: {said}"
+        );
         assert!(!said.contains("value-of-it"), "{words:?}: {said}");
     }
     assert!(!scratch.path().join("root/secrets/store").exists());
@@ -77,7 +86,11 @@ fn what_is_no_secret_is_refused_with_what_to_do() {
 #[test]
 fn a_value_that_is_typed_is_not_shown() {
     let scratch = Scratch::new();
-    let line = format!("{} secret set DB --root {}", binary().display(), scratch.path().join("root").display());
+    let line = format!(
+        "{} secret set DB --root {}",
+        binary().display(),
+        scratch.path().join("root").display()
+    );
     let mut script = Command::new("script")
         .args(["-q", "-e", "-c", &line, "/dev/null"])
         .env("HOME", scratch.path().join("home"))
@@ -123,7 +136,11 @@ fn a_command_that_takes_a_value_leaves_no_core() {
     let mut command = std::process::Command::new("bash");
     command.args(["-c", raise, "raised"]).arg(crate::support::server::binary());
     command.args(["secret", "set", "DB", "--root"]).arg(scratch.path().join("root"));
-    let mut child = command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
     let limits = format!("/proc/{}/limits", child.id());
     crate::support::eventually(crate::support::DEADLINE, "it has lowered the limit", || {
         let limits = std::fs::read_to_string(&limits).unwrap();

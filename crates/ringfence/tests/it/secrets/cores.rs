@@ -39,18 +39,29 @@ os.kill(os.getpid(), int(os.sys.argv[1]))";
     let (scratch, workspace) = (serving.scratch.clone(), serving.scratch.path().join("workspace"));
     let control = scratch.path().join("control");
     std::fs::create_dir(&control).unwrap();
-    assert!(leaves_cores(&control), "no process of this host leaves a core: see /proc/sys/kernel/core_pattern");
+    assert!(
+        leaves_cores(&control),
+        "no process of this host leaves a core: see /proc/sys/kernel/core_pattern"
+    );
     set(&scratch, "DB", "value-in-memory");
     // The server may leave cores as far as its limits go.
     let through = scratch.path().join("tools/unlimited");
-    std::fs::write(&through, format!("#!/bin/sh\nulimit -c unlimited\nexec {} \"$@\"\n", binary().display())).unwrap();
+    std::fs::write(
+        &through,
+        format!("#!/bin/sh\nulimit -c unlimited\nexec {} \"$@\"\n", binary().display()),
+    )
+    .unwrap();
     std::fs::set_permissions(&through, std::fs::Permissions::from_mode(0o755)).unwrap();
     let mut server = serving.options.through(through).spawn();
     let mut client = server.connect(SESSIONS);
     for signal in [6, 11] {
         let message = client.call("tool", json!({"mode": signal.to_string()}));
         let result = &message["result"]["structuredContent"];
-        assert_eq!((&result["signal"], &result["stdout"]), (&json!(signal), &json!("True True\n")), "{message:#}");
+        assert_eq!(
+            (&result["signal"], &result["stdout"]),
+            (&json!(signal), &json!("True True\n")),
+            "{message:#}"
+        );
     }
     assert_eq!(cores(&workspace), [""; 0].map(PathBuf::from));
     server.signal(Signal::ABORT);

@@ -30,7 +30,9 @@ fn a_value_is_redacted_in_urls_basic_authentication_and_base64_of_files() {
         let mut server = serving.options.clone().spawn();
         let mut client = server.connect(cell.version);
         client.approve = Approve::Session;
-        let stdout = |message: &Value| message["result"]["structuredContent"]["stdout"].as_str().unwrap().to_owned();
+        let stdout = |message: &Value| {
+            message["result"]["structuredContent"]["stdout"].as_str().unwrap().to_owned()
+        };
         let url = stdout(&client.call("tool", json!({"mode": "url"})));
         assert_eq!(url, "GET /?q=[secret:DB] [secret:DB] [secret:DB]\n");
         let basic = stdout(&client.call("tool", json!({"mode": "basic"})));
@@ -39,6 +41,9 @@ fn a_value_is_redacted_in_urls_basic_authentication_and_base64_of_files() {
         let read = client.call("file.read", json!({"path": "kept", "encoding": "base64"}));
         let text = read["result"]["content"][0]["text"].as_str().unwrap();
         // Base64 of the same text with stars in place of the value.
-        assert!(text.starts_with("dGhlIHZhbHVlIGlzICoqKioqKioqKioqKioqKioqKioqLCBhbmQgbm8gbW9yZS4="), "{text}");
+        assert!(
+            text.starts_with("dGhlIHZhbHVlIGlzICoqKioqKioqKioqKioqKioqKioqLCBhbmQgbm8gbW9yZS4="),
+            "{text}"
+        );
     }
 }

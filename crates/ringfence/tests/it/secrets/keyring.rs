@@ -66,14 +66,21 @@ fn the_systems_keyring_is_asked_for_what_the_store_does_not_have() {
     let options = serving.options.clone().env(env[0].0, env[0].1);
     let mut server = options.clone().spawn();
     let message = server.connect(SESSIONS).call("tool", json!({"mode": "x"}));
-    assert_eq!(message["result"]["structuredContent"]["stdout"], "True [secret:RING] True\n", "{message:#}");
+    assert_eq!(
+        message["result"]["structuredContent"]["stdout"], "True [secret:RING] True\n",
+        "{message:#}"
+    );
 
     let listed: Value = serde_json::from_slice(&ring(&["list", "--json"], "").stdout).unwrap();
     let place = |name: &str| {
         let rows = listed["secrets"].as_array().unwrap();
         rows.iter().find(|row| row["name"] == name).map(|row| row["place"].clone())
     };
-    assert_eq!((place("RING"), place("DB")), (Some(json!("keyring")), Some(json!("store"))), "{listed:#}");
+    assert_eq!(
+        (place("RING"), place("DB")),
+        (Some(json!("keyring")), Some(json!("store"))),
+        "{listed:#}"
+    );
     assert!(!listed.to_string().contains("value-in"), "{listed:#}");
 
     assert!(ring(&["rm", "RING", "--keyring"], "").status.success());

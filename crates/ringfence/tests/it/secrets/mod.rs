@@ -33,7 +33,12 @@ fn secret_with(scratch: &Scratch, words: &[&str], input: &str, env: &[(&str, &st
         command.arg("--config").arg(config);
     }
     command.envs(env.iter().copied());
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     // One that wants no value has ended by now.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     child.wait_with_output().unwrap()

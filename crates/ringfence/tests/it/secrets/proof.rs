@@ -64,7 +64,8 @@ fn no_value_of_a_secret_is_in_anything_that_was_written() {
         let serving = serving(cell.transport, SCRIPT, KEYS)
             .config("[secrets]\nenv_file = \"env\"\n[limits]\ngrace_ms = 200\n[log]\nfile = \"log\"\nformat = \"json\"\nlevel = \"trace\"")
             .rules(&[("[\"md5sum\"]", "forbidden")]);
-        let config = serving.options.config.replace("\"{mode}\"]", "\"{mode}\", \"password=${secret:DB}\"]");
+        let config =
+            serving.options.config.replace("\"{mode}\"]", "\"{mode}\", \"password=${secret:DB}\"]");
         let scratch = serving.scratch.clone();
         let planted = env_file(&scratch, &format!("ROTATED='{FROM_FILE}'\n"));
         set(&scratch, "DB", STORED);
@@ -76,12 +77,14 @@ fn no_value_of_a_secret_is_in_anything_that_was_written() {
         // Asked once: the answer to a question of 2026-07-28 is another request, and has no progress.
         client.approve = Approve::Session;
         let mut call = |tool: &str, arguments: Value| {
-            let params = json!({"name": tool, "arguments": arguments, "_meta": {"progressToken": "p"}});
+            let params =
+                json!({"name": tool, "arguments": arguments, "_meta": {"progressToken": "p"}});
             let id = client.start("tools/call", params);
             client.finish(id, tool, &arguments)
         };
 
-        let shown: String = ["DB", "ROTATED", "PLAIN", "OTHER"].map(|name| format!("<[secret:{name}]>")).concat();
+        let shown: String =
+            ["DB", "ROTATED", "PLAIN", "OTHER"].map(|name| format!("<[secret:{name}]>")).concat();
         let pieces = call("tool", json!({"mode": "pieces"}));
         let result = &pieces["result"]["structuredContent"];
         assert_eq!(
@@ -90,17 +93,28 @@ fn no_value_of_a_secret_is_in_anything_that_was_written() {
         );
         // Counts are those of the program.
         let written: usize = VALUES.iter().map(|value| value.len() + 2).sum::<usize>() + 1;
-        assert_eq!((&result["stdout_bytes"], &result["stderr_bytes"]), (&json!(written), &json!(written)));
+        assert_eq!(
+            (&result["stdout_bytes"], &result["stderr_bytes"]),
+            (&json!(written), &json!(written))
+        );
 
         call("tool", json!({"mode": "lines"}));
         let much = call("tool", json!({"mode": "much"}));
-        let output = much["result"]["structuredContent"]["output"].as_str().unwrap_or_else(|| panic!("{much:#}"));
+        let output = much["result"]["structuredContent"]["output"]
+            .as_str()
+            .unwrap_or_else(|| panic!("{much:#}"));
         let stored = call("file.read", json!({"path": output}));
         assert!(stored.to_string().contains("[secret:DB][secret:ROTATED]"), "{stored:#}");
         let failed = call("tool", json!({"mode": "fail"}));
-        assert_eq!(failed["result"]["structuredContent"]["stderr"], "it failed with [secret:DB]\n", "{failed:#}");
+        assert_eq!(
+            failed["result"]["structuredContent"]["stderr"], "it failed with [secret:DB]\n",
+            "{failed:#}"
+        );
         let hung = call("tool", json!({"mode": "hang"})).to_string();
-        assert!(hung.contains("deadline_exceeded") && hung.contains("so far: [secret:DB] "), "{hung}");
+        assert!(
+            hung.contains("deadline_exceeded") && hung.contains("so far: [secret:DB] "),
+            "{hung}"
+        );
         assert!(hung.contains("[secret:PLAIN]"), "{hung}");
         call("tool", json!({"mode": "write"}));
         let started = call("tool", json!({"mode": "start"})).to_string();
@@ -130,7 +144,10 @@ fn no_value_of_a_secret_is_in_anything_that_was_written() {
         );
         // The question shows that there is one.
         let questions = json!(client.questions).to_string();
-        assert!(questions.contains("DB_PASSWORD (set)") && questions.contains("PLAIN_NAME"), "{questions}");
+        assert!(
+            questions.contains("DB_PASSWORD (set)") && questions.contains("PLAIN_NAME"),
+            "{questions}"
+        );
         assert!(
             client.notifications.iter().any(|one| one.to_string().contains("[secret:ROTATED]")),
             "there was progress"
@@ -139,7 +156,10 @@ fn no_value_of_a_secret_is_in_anything_that_was_written() {
         let stops = server.stops(13);
         assert_eq!(stops[0]["stdout_bytes"], written, "{:#}", stops[0]);
         let execs = server.events("exec");
-        assert!(execs.iter().any(|exec| exec["command"].to_string().contains("[secret:DB]")), "{execs:#?}");
+        assert!(
+            execs.iter().any(|exec| exec["command"].to_string().contains("[secret:DB]")),
+            "{execs:#?}"
+        );
         let log = std::fs::read_to_string(scratch.path().join("log")).unwrap();
         assert_eq!(log.matches("a call ended").count(), 13, "{log}");
         let heard = client.heard.lock().unwrap().clone();

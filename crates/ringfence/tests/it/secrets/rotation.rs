@@ -33,7 +33,10 @@ fn later_calls_have_the_new_value_and_running_ones_the_old() {
         let mut client = server.connect(cell.version);
         client.approve = Approve::Never;
         // There is no store yet: it is made under the eyes of the server.
-        assert_eq!(error_of(&client.call("tool", json!({"mode": "x"})))["reason"], "missing_secret");
+        assert_eq!(
+            error_of(&client.call("tool", json!({"mode": "x"})))["reason"],
+            "missing_secret"
+        );
         let mut told = |a: &str, b: &str| {
             let message = client.call("tool", json!({"mode": "x"}));
             let said = format!("{} {}\n[secret:ROTATED] [secret:DB]\n", mark(a), mark(b));
@@ -62,18 +65,27 @@ fn later_calls_have_the_new_value_and_running_ones_the_old() {
         assert!(message.to_string().contains(&mark("third-value-of-b")), "{message:#}");
         std::fs::write(scratch.path().join("workspace/go"), "").unwrap();
         let message = client.finish(id, "tool", &arguments);
-        let said =
-            format!("{} {}\n[secret:ROTATED] [secret:DB]\n", mark("third-value-of-a"), mark("second-value-of-b"));
+        let said = format!(
+            "{} {}\n[secret:ROTATED] [secret:DB]\n",
+            mark("third-value-of-a"),
+            mark("second-value-of-b")
+        );
         assert_eq!(message["result"]["structuredContent"]["stdout"], said, "{message:#}");
 
         // One that is taken away, and an env file that has become unfit.
         assert!(secret(&scratch, &["rm", "DB"], "").status.success());
-        assert_eq!(error_of(&client.call("tool", json!({"mode": "x"})))["reason"], "missing_secret");
+        assert_eq!(
+            error_of(&client.call("tool", json!({"mode": "x"})))["reason"],
+            "missing_secret"
+        );
         env_file(&scratch, "ROTATED=\"never closed\n");
         set(&scratch, "DB", "first-value-of-b");
         assert_eq!(error_of(&client.call("tool", json!({"mode": "x"})))["reason"], "secret_store");
         let values = ["first-value-of", "second-value-of", "third-value-of"];
-        assert!(!holds(server.log().as_bytes(), &values) && !holds(&client.heard.lock().unwrap(), &values));
+        assert!(
+            !holds(server.log().as_bytes(), &values)
+                && !holds(&client.heard.lock().unwrap(), &values)
+        );
         let found = files_with(scratch.path(), &values);
         assert_eq!(found, [scratch.path().join("env.old")], "the one that was planted");
     }

@@ -20,17 +20,22 @@ pub fn log_files(scratch: &Scratch) -> Vec<PathBuf> {
 
 /// Moves every record, name and link of the log to the year before, and seals them again. No server may run.
 pub fn age_by_a_year(scratch: &Scratch) {
-    let key = hmac::Key::new(hmac::HMAC_SHA256, &std::fs::read(scratch.path().join("root/audit/key")).unwrap());
+    let key = hmac::Key::new(
+        hmac::HMAC_SHA256,
+        &std::fs::read(scratch.path().join("root/audit/key")).unwrap(),
+    );
     let files = log_files(scratch);
     // What is replaced in later files: names, and macs that links repeat.
-    let mut replaced: Vec<(String, String)> = files.iter().map(|file| (stem(file), year_before(&stem(file)))).collect();
+    let mut replaced: Vec<(String, String)> =
+        files.iter().map(|file| (stem(file), year_before(&stem(file)))).collect();
     for file in &files {
         let text = std::fs::read_to_string(file).unwrap();
         let (name, old_name) = (format!("{}.jsonl", year_before(&stem(file))), file);
         let (mut previous, mut sealed, mut seq) = ([0; 32].to_vec(), String::new(), 0);
         for line in text.lines() {
             let (body, member) = line.split_at(line.len() - MAC_MEMBER);
-            let mut body = replaced.iter().fold(body.to_owned(), |body, (from, to)| body.replace(from, to));
+            let mut body =
+                replaced.iter().fold(body.to_owned(), |body, (from, to)| body.replace(from, to));
             let year = body.find("\"ts\":\"").unwrap() + 6;
             let aged = year_before(&body[year..year + 4]);
             body.replace_range(year..year + 4, &aged);
@@ -43,11 +48,16 @@ pub fn age_by_a_year(scratch: &Scratch) {
         let check = hex(&seal(&key, "head", &[name.as_bytes(), b"\n", stated.as_bytes()]));
         let aged = file.with_file_name(&name);
         std::fs::write(&aged, sealed).unwrap();
-        std::fs::write(aged.with_extension("head"), format!("{stated},\"check\":\"{check}\"}}\n")).unwrap();
+        std::fs::write(aged.with_extension("head"), format!("{stated},\"check\":\"{check}\"}}\n"))
+            .unwrap();
         std::fs::remove_file(old_name).unwrap();
         std::fs::remove_file(old_name.with_extension("head")).unwrap();
         let mac = hex(&seal(&key, "latest", &[name.as_bytes()]));
-        std::fs::write(file.with_file_name("latest"), format!("{{\"file\":\"{name}\",\"mac\":\"{mac}\"}}\n")).unwrap();
+        std::fs::write(
+            file.with_file_name("latest"),
+            format!("{{\"file\":\"{name}\",\"mac\":\"{mac}\"}}\n"),
+        )
+        .unwrap();
     }
 }
 

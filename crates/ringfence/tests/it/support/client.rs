@@ -28,8 +28,16 @@ enum Arrival {
 
 enum Link {
     Stdio(Option<ChildStdin>),
-    Http { address: SocketAddr, session: Option<String>, open: Arc<Mutex<HashMap<String, TcpStream>>> },
-    Sse { address: SocketAddr, endpoint: String, stream: TcpStream },
+    Http {
+        address: SocketAddr,
+        session: Option<String>,
+        open: Arc<Mutex<HashMap<String, TcpStream>>>,
+    },
+    Sse {
+        address: SocketAddr,
+        endpoint: String,
+        stream: TcpStream,
+    },
 }
 
 pub struct Client {
@@ -82,7 +90,12 @@ impl Gate {
 }
 
 impl Client {
-    fn new(version: &'static str, transport: Transport, link: Link, log: Arc<Mutex<String>>) -> Self {
+    fn new(
+        version: &'static str,
+        transport: Transport,
+        link: Link,
+        log: Arc<Mutex<String>>,
+    ) -> Self {
         let (outbox, inbox) = channel();
         Client {
             version,
@@ -108,7 +121,12 @@ impl Client {
         }
     }
 
-    pub fn on_pipes(version: &'static str, stdin: ChildStdin, stdout: ChildStdout, log: Arc<Mutex<String>>) -> Self {
+    pub fn on_pipes(
+        version: &'static str,
+        stdin: ChildStdin,
+        stdout: ChildStdout,
+        log: Arc<Mutex<String>>,
+    ) -> Self {
         let client = Client::new(version, Transport::Stdio, Link::Stdio(Some(stdin)), log);
         let (outbox, gate) = (client.outbox.clone(), Arc::clone(&client.gate));
         let heard = Arc::clone(&client.heard);
@@ -122,8 +140,9 @@ impl Client {
                     Ok(0) | Err(_) => break,
                     Ok(_) => heard.lock().unwrap().extend_from_slice(&line),
                 }
-                let message = serde_json::from_slice(&line)
-                    .unwrap_or_else(|_| json!({"not JSON on stdout": String::from_utf8_lossy(&line)}));
+                let message = serde_json::from_slice(&line).unwrap_or_else(
+                    |_| json!({"not JSON on stdout": String::from_utf8_lossy(&line)}),
+                );
                 let _ = outbox.send(Arrival::Message(message));
             }
             let _ = outbox.send(Arrival::Closed(None));
@@ -131,15 +150,28 @@ impl Client {
         client
     }
 
-    pub fn on_http(version: &'static str, address: SocketAddr, token: Option<&str>, log: Arc<Mutex<String>>) -> Self {
+    pub fn on_http(
+        version: &'static str,
+        address: SocketAddr,
+        token: Option<&str>,
+        log: Arc<Mutex<String>>,
+    ) -> Self {
         let link = Link::Http { address, session: None, open: Arc::default() };
         let mut client = Client::new(version, Transport::Http, link, log);
         client.token = token.map(str::to_owned);
         client
     }
 
-    pub fn on_sse(version: &'static str, address: SocketAddr, token: Option<&str>, log: Arc<Mutex<String>>) -> Self {
-        let request = with_token(Request::new("GET", "/mcp/sse").header("Accept", "text/event-stream"), token);
+    pub fn on_sse(
+        version: &'static str,
+        address: SocketAddr,
+        token: Option<&str>,
+        log: Arc<Mutex<String>>,
+    ) -> Self {
+        let request = with_token(
+            Request::new("GET", "/mcp/sse").header("Accept", "text/event-stream"),
+            token,
+        );
         let exchange = request.send(address).expect("the stream opens");
         assert_eq!(exchange.status, 200, "GET /mcp/sse");
         let stream = exchange.stream.try_clone().unwrap();
@@ -156,7 +188,9 @@ impl Client {
                 events.next()
             } {
                 assert_eq!(event.name, "message");
-                let _ = outbox.send(Arrival::Message(serde_json::from_str(&event.data).expect("JSON in an event")));
+                let _ = outbox.send(Arrival::Message(
+                    serde_json::from_str(&event.data).expect("JSON in an event"),
+                ));
             }
             let _ = outbox.send(Arrival::Closed(None));
         });
@@ -208,8 +242,14 @@ impl Client {
             let asked = message["result"]["inputRequests"].as_object().cloned().unwrap_or_default();
             self.questions.extend(asked.values().map(|question| question["params"].clone()));
             let Some(answer) = self.approve.answer() else { return message };
-            let answers: Map<String, Value> = asked.keys().map(|key| (key.clone(), answer.clone())).collect();
-            message = self.retry(tool, arguments, &message["result"]["requestState"].clone(), Value::Object(answers));
+            let answers: Map<String, Value> =
+                asked.keys().map(|key| (key.clone(), answer.clone())).collect();
+            message = self.retry(
+                tool,
+                arguments,
+                &message["result"]["requestState"].clone(),
+                Value::Object(answers),
+            );
         }
         message
     }
@@ -234,7 +274,10 @@ impl Client {
     }
 
     pub fn cancel(&mut self, id: &str) {
-        self.notify("notifications/cancelled", json!({"requestId": id, "reason": "a test says so"}));
+        self.notify(
+            "notifications/cancelled",
+            json!({"requestId": id, "reason": "a test says so"}),
+        );
     }
 
     /// Adds what 2026-07-28 wants in every request.
@@ -248,7 +291,9 @@ impl Client {
         for (key, value) in own {
             params["_meta"][key] = value;
         }
-        if let (Some(handle), "tools/call" | "tools/list" | "ringfence/session/update") = (&self.handle, method) {
+        if let (Some(handle), "tools/call" | "tools/list" | "ringfence/session/update") =
+            (&self.handle, method)
+        {
             params["_meta"][HANDLE] = json!(handle);
         }
         params
@@ -301,16 +346,21 @@ impl Client {
         }
         if let (true, Some(message)) = (self.is_modern(), message) {
             request = request.header("Mcp-Method", message["method"].as_str().unwrap_or_default());
-            request = request.header("Mcp-Name", message["params"]["name"].as_str().unwrap_or_default());
+            request =
+                request.header("Mcp-Name", message["params"]["name"].as_str().unwrap_or_default());
         }
         request
     }
 
     fn post(&mut self, bytes: &[u8], message: Option<&Value>) {
         let request = self.post_request(bytes, message);
-        let Link::Http { address, session, open } = &mut self.link else { unreachable!("an HTTP client") };
+        let Link::Http { address, session, open } = &mut self.link else {
+            unreachable!("an HTTP client")
+        };
         let address = *address;
-        let id = message.filter(|message| message.get("method").is_some()).and_then(|message| message.get("id"));
+        let id = message
+            .filter(|message| message.get("method").is_some())
+            .and_then(|message| message.get("id"));
         let id = id.and_then(Value::as_str).map(str::to_owned);
         let Some(id) = id else {
             let answer = request.fetch(address);
@@ -351,7 +401,9 @@ impl Client {
 
     /// The answer to a request. It fails when there is none.
     pub fn wait(&mut self, id: &str) -> Value {
-        self.try_wait(id).unwrap_or_else(|| panic!("{}: no answer to {id}; {}", self.at(), self.log.lock().unwrap()))
+        self.try_wait(id).unwrap_or_else(|| {
+            panic!("{}: no answer to {id}; {}", self.at(), self.log.lock().unwrap())
+        })
     }
 
     /// The answer to a request, or nothing when its stream or the connection has ended without one.
@@ -360,7 +412,11 @@ impl Client {
             if let Some(answer) = client.answers.remove(id) {
                 return Some(Some(answer));
             }
-            client.closed.iter().any(|over| over.is_none() || over.as_deref() == Some(id)).then_some(None)
+            client
+                .closed
+                .iter()
+                .any(|over| over.is_none() || over.as_deref() == Some(id))
+                .then_some(None)
         })
     }
 
@@ -371,7 +427,9 @@ impl Client {
 
     /// 2025: waits until there is a question, and takes it: its id and its parameters.
     pub fn wait_question(&mut self) -> (Value, Value) {
-        self.until("a question", |client| (!client.unanswered.is_empty()).then(|| client.unanswered.remove(0)))
+        self.until("a question", |client| {
+            (!client.unanswered.is_empty()).then(|| client.unanswered.remove(0))
+        })
     }
 
     pub fn wait_notification(&mut self, method: &str) -> Value {
@@ -460,7 +518,9 @@ impl Client {
 
     /// HTTP: closes the stream on which the answer to this request would come.
     pub fn hang_up_on(&mut self, id: &str) {
-        let Link::Http { open, .. } = &self.link else { panic!("only HTTP has a stream per request") };
+        let Link::Http { open, .. } = &self.link else {
+            panic!("only HTTP has a stream per request")
+        };
         open.lock().unwrap()[id].shutdown(Shutdown::Both).unwrap();
     }
 
@@ -503,7 +563,9 @@ impl Client {
 
     /// 2025 over HTTP: ends the session; the status of the answer.
     pub fn delete(&self) -> u16 {
-        let Link::Http { address, session: Some(session), .. } = &self.link else { panic!("no session to delete") };
+        let Link::Http { address, session: Some(session), .. } = &self.link else {
+            panic!("no session to delete")
+        };
         with_token(Request::new("DELETE", "/mcp"), self.token.as_deref())
             .header("Mcp-Session-Id", session)
             .header("MCP-Protocol-Version", self.version)

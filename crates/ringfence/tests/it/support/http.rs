@@ -63,7 +63,9 @@ impl Request {
 
     /// Sends and reads the whole answer, which must come in time.
     pub fn fetch(&self, address: SocketAddr) -> Answer {
-        let exchange = self.send(address).unwrap_or_else(|error| panic!("{} {}: {error}", self.method, self.path));
+        let exchange = self
+            .send(address)
+            .unwrap_or_else(|error| panic!("{} {}: {error}", self.method, self.path));
         exchange.stream.set_read_timeout(Some(DEADLINE)).unwrap();
         exchange.whole()
     }
@@ -96,13 +98,17 @@ impl Answer {
                 .find_map(|event| serde_json::from_str(&event.data).ok())
                 .expect("a message in the stream");
         }
-        serde_json::from_slice(&self.body)
-            .unwrap_or_else(|error| panic!("{error} in {} {:?}", self.status, String::from_utf8_lossy(&self.body)))
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| {
+            panic!("{error} in {} {:?}", self.status, String::from_utf8_lossy(&self.body))
+        })
     }
 }
 
 fn find<'a>(headers: &'a [(String, String)], name: &str) -> Option<&'a str> {
-    headers.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    headers
+        .iter()
+        .find(|(other, _)| other.eq_ignore_ascii_case(name))
+        .map(|(_, value)| value.as_str())
 }
 
 impl Exchange {
@@ -111,7 +117,8 @@ impl Exchange {
         let mut line = String::new();
         reader.read_line(&mut line)?;
         let status = line.split(' ').nth(1).and_then(|code| code.parse().ok());
-        let status = status.ok_or_else(|| std::io::Error::other(format!("no status in {line:?}")))?;
+        let status =
+            status.ok_or_else(|| std::io::Error::other(format!("no status in {line:?}")))?;
         let mut headers = Vec::new();
         loop {
             line.clear();
@@ -140,7 +147,9 @@ impl Exchange {
 
     pub fn whole(mut self) -> Answer {
         let mut body = Vec::new();
-        self.body.read_to_end(&mut body).unwrap_or_else(|error| panic!("the body of a {}: {error}", self.status));
+        self.body
+            .read_to_end(&mut body)
+            .unwrap_or_else(|error| panic!("the body of a {}: {error}", self.status));
         Answer { status: self.status, headers: self.headers, body }
     }
 }

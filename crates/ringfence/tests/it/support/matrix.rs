@@ -34,13 +34,20 @@ pub fn eras() -> impl Iterator<Item = &'static Cell> {
 }
 
 /// Runs a scenario in every cell, each on a server of its own.
-pub fn on_every_transport(options: impl Fn(Options) -> Options, scenario: impl Fn(&mut Server, &mut Client)) {
+pub fn on_every_transport(
+    options: impl Fn(Options) -> Options,
+    scenario: impl Fn(&mut Server, &mut Client),
+) {
     for cell in CELLS {
         on_cell(cell, &options, &scenario);
     }
 }
 
-pub fn on_cell(cell: &Cell, options: impl Fn(Options) -> Options, scenario: impl Fn(&mut Server, &mut Client)) {
+pub fn on_cell(
+    cell: &Cell,
+    options: impl Fn(Options) -> Options,
+    scenario: impl Fn(&mut Server, &mut Client),
+) {
     // A failure inside names no cell by itself.
     eprintln!("on {:?} {}", cell.transport, cell.version);
     let mut server = options(Options::new(cell.transport)).spawn();

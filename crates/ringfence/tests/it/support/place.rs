@@ -19,7 +19,9 @@ pub fn visible_folder() -> &'static Path {
         let places = [Some(env!("CARGO_TARGET_TMPDIR").into()), Some(own("/var/lib".into())), home];
         let mut places = places.into_iter().flatten();
         let found = places.find(|place| can_write(place) && is_visible(place) && is_open(place));
-        found.expect("these tests need a directory outside of /tmp: a clone, or a home, that lies elsewhere")
+        found.expect(
+            "these tests need a directory outside of /tmp: a clone, or a home, that lies elsewhere",
+        )
     })
 }
 
@@ -63,5 +65,6 @@ fn is_visible(path: &Path) -> bool {
 fn is_open(path: &Path) -> bool {
     let mode = |path: &Path| std::fs::metadata(path).map_or(0, |data| data.permissions().mode());
     let reaches = |folder: &Path| folder.as_os_str().is_empty() || mode(folder) & 0o001 == 0o001;
-    !rustix::process::geteuid().is_root() || (mode(path) & 0o005 == 0o005 && path.ancestors().skip(1).all(reaches))
+    !rustix::process::geteuid().is_root()
+        || (mode(path) & 0o005 == 0o005 && path.ancestors().skip(1).all(reaches))
 }

@@ -36,13 +36,20 @@ pub fn wait_for_death(marker: &str, within: Duration) {
 
 /// A number of kilobytes from `/proc/PID/status`.
 pub fn status_kb(pid: u32, name: &str) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is there");
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).expect("a line of that name");
+    let text =
+        std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is there");
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .expect("a line of that name");
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
 /// Whose child it is.
 pub fn parent(pid: u32) -> u32 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
+    stat.rsplit(')')
+        .next()
+        .and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok())
+        .unwrap_or(0)
 }

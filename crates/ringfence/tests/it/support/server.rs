@@ -16,7 +16,8 @@ use super::{DEADLINE, Transport, eventually};
 
 /// `RINGFENCE_BINARY` names another build of it, a release for instance.
 pub fn binary() -> PathBuf {
-    std::env::var_os("RINGFENCE_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_ringfence").into(), PathBuf::from)
+    std::env::var_os("RINGFENCE_BINARY")
+        .map_or_else(|| env!("CARGO_BIN_EXE_ringfence").into(), PathBuf::from)
 }
 
 /// A directory that goes when the test does.
@@ -29,7 +30,11 @@ impl Scratch {
 
     pub fn within(folder: &Path) -> Arc<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("ringfence-it-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let name = format!(
+            "ringfence-it-{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        );
         let path = folder.join(name);
         for part in ["root", "workspace", "home", "tmp"] {
             std::fs::create_dir_all(path.join(part)).unwrap();
@@ -145,7 +150,12 @@ impl Options {
     /// For a server that should not start at all.
     pub fn refuse(self) -> Output {
         let scratch = Scratch::new();
-        let child = self.command(&scratch).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let child = self
+            .command(&scratch)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
         let mut child = child.unwrap();
         let (ended, end) = channel();
         let pid = Pid::from_child(&child);
@@ -208,10 +218,12 @@ impl Server {
         let pipes = Some((child.stdin.take().unwrap(), child.stdout.take().unwrap()));
         let log = Arc::new(Mutex::new(String::new()));
         let listening = read_log(child.stderr.take().unwrap(), Arc::clone(&log));
-        let mut server = Server { scratch, transport: options.transport, child, address: None, log, pipes };
+        let mut server =
+            Server { scratch, transport: options.transport, child, address: None, log, pipes };
         if options.transport != Transport::Stdio {
             let address = listening.recv_timeout(DEADLINE);
-            server.address = Some(address.unwrap_or_else(|_| panic!("it does not listen: {}", server.log())));
+            server.address =
+                Some(address.unwrap_or_else(|_| panic!("it does not listen: {}", server.log())));
         }
         server
     }
@@ -264,7 +276,9 @@ impl Server {
                 let (stdin, stdout) = self.pipes.take().expect("standard input serves one client");
                 Client::on_pipes(version, stdin, stdout, Arc::clone(&self.log))
             }
-            Transport::Http => Client::on_http(version, self.address(), token, Arc::clone(&self.log)),
+            Transport::Http => {
+                Client::on_http(version, self.address(), token, Arc::clone(&self.log))
+            }
             Transport::Sse => Client::on_sse(version, self.address(), token, Arc::clone(&self.log)),
         }
     }
@@ -308,15 +322,25 @@ impl Drop for Server {
 }
 
 pub fn audit(scratch: &Scratch) -> Vec<Value> {
-    let output = ringfence(scratch).args(["audit", "--json", "--root"]).arg(scratch.path().join("root")).output();
+    let output = ringfence(scratch)
+        .args(["audit", "--json", "--root"])
+        .arg(scratch.path().join("root"))
+        .output();
     let output = output.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 /// Exit code and text of `ringfence audit verify`.
 pub fn verify(scratch: &Scratch) -> (i32, String) {
-    let output = ringfence(scratch).args(["audit", "verify", "--root"]).arg(scratch.path().join("root")).output();
+    let output = ringfence(scratch)
+        .args(["audit", "verify", "--root"])
+        .arg(scratch.path().join("root"))
+        .output();
     let output = output.unwrap();
     let text = [output.stdout, output.stderr].concat();
     (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&text).into_owned())
@@ -327,7 +351,8 @@ fn read_log(stderr: std::process::ChildStderr, log: Arc<Mutex<String>>) -> Recei
     std::thread::spawn(move || {
         for line in BufReader::new(stderr).lines().map_while(Result::ok) {
             if let Some(rest) = line.split("listening on http://").nth(1)
-                && let Some(address) = rest.strip_suffix("/mcp").and_then(|address| address.parse().ok())
+                && let Some(address) =
+                    rest.strip_suffix("/mcp").and_then(|address| address.parse().ok())
             {
                 let _ = found.send(address);
             }

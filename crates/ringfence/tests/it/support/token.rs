@@ -14,7 +14,12 @@ pub fn claims(subject: &str) -> Value {
 }
 
 pub fn sign(claims: &Value, secret: &str) -> String {
-    jsonwebtoken::encode(&Header::new(Algorithm::HS256), claims, &EncodingKey::from_secret(secret.as_bytes())).unwrap()
+    jsonwebtoken::encode(
+        &Header::new(Algorithm::HS256),
+        claims,
+        &EncodingKey::from_secret(secret.as_bytes()),
+    )
+    .unwrap()
 }
 
 /// A token of this subject that the servers of these tests take.

@@ -10,7 +10,8 @@ const TREE: &str = "
 ";
 
 /// What a tree is, without what differs each time: inode numbers and the times of folders that were just made.
-const LISTED: &str = "listed() { (cd \"$1\"; find . ! -type d -printf '%p %y %M %s %n %l %TF\\n' | sort); }\n";
+const LISTED: &str =
+    "listed() { (cd \"$1\"; find . ! -type d -printf '%p %y %M %s %n %l %TF\\n' | sort); }\n";
 
 fn tree(script: &str) -> Work {
     Work::script(&format!("{LISTED}{script}")).prepared(TREE)

@@ -3,7 +3,8 @@
 use super::{Work, work};
 
 /// The time is part of a commit's name: with a fixed one both runs make the same commits.
-const DATES: &str = "export GIT_AUTHOR_DATE='2024-01-02T03:04:05Z' GIT_COMMITTER_DATE='2024-01-02T03:04:05Z'\n";
+const DATES: &str =
+    "export GIT_AUTHOR_DATE='2024-01-02T03:04:05Z' GIT_COMMITTER_DATE='2024-01-02T03:04:05Z'\n";
 
 /// Two commits, one changed file and one new one.
 const REPOSITORY: &str = "
@@ -117,7 +118,8 @@ work! {
 /// A repository that a command makes in the workspace itself could name programs that the user's own git runs later.
 /// So there is none to be made there; in a folder of its own it works, as above.
 fn no_repository_is_made(who: super::Who) {
-    let work = Work::script("git init -q -b main").needs(&["git"]).ends(128).says("Read-only file system");
+    let work =
+        Work::script("git init -q -b main").needs(&["git"]).ends(128).says("Read-only file system");
     let Some(run) = work.in_the_fence(who) else { return };
     assert!(run.files.is_empty(), "nothing is left of the attempt: {:?}", run.files);
 }

@@ -124,11 +124,16 @@ impl Work {
         let bare = place.bare(self);
         assert_eq!(bare.code, self.code, "outside the fence already: {bare:#?}");
         for text in &self.says {
-            assert!(bare.text().contains(text), "outside the fence it does not say {text:?}: {bare:#?}");
+            assert!(
+                bare.text().contains(text),
+                "outside the fence it does not say {text:?}: {bare:#?}"
+            );
         }
         let fenced = place.fenced(self);
         if let Some(difference) = bare.difference(&fenced) {
-            panic!("not the same in the fence ({who:?}): {difference}\noutside: {bare:#?}\nin the fence: {fenced:#?}");
+            panic!(
+                "not the same in the fence ({who:?}): {difference}\noutside: {bare:#?}\nin the fence: {fenced:#?}"
+            );
         }
     }
 

@@ -53,13 +53,19 @@ pub fn prepare(work: &Work, who: Who) -> Option<Place> {
     let place = Place { scratch: Scratch::within(&folder(work)), who };
     place.make(work);
     for program in &work.needs {
-        let there = place.command("sh", &place.path("place")).args(["-c", "command -v \"$0\"", program]).output();
+        let there = place
+            .command("sh", &place.path("place"))
+            .args(["-c", "command -v \"$0\"", program])
+            .output();
         let there = there.unwrap().status.success();
         if !there && work.own_toolchain && who.change().is_some() {
             println!("NOT RUN: {program} lies where another user cannot read it");
             return None;
         }
-        assert!(there, "{program} is missing: conformance/packages.sh installs what the tests need");
+        assert!(
+            there,
+            "{program} is missing: conformance/packages.sh installs what the tests need"
+        );
     }
     place.run_preparation(work);
     Some(place)
@@ -89,7 +95,8 @@ impl Place {
         let identity = "[user]\n\tname = A Worker\n\temail = worker@example.org\n";
         std::fs::write(self.path("home/.gitconfig"), identity).unwrap();
         let Some(id) = self.who.change() else { return };
-        let ours = ["root", "home", "home/.gitconfig", "tmp", "place", "place/ws"].map(|name| self.path(name));
+        let ours = ["root", "home", "home/.gitconfig", "tmp", "place", "place/ws"]
+            .map(|name| self.path(name));
         for path in ours.into_iter().chain(work.files.iter().map(|(name, _)| first.join(name))) {
             chown(path, Some(id), Some(id)).unwrap();
         }
@@ -98,7 +105,11 @@ impl Place {
     fn run_preparation(&self, work: &Work) {
         let mut command = self.command("bash", &self.path("place/ws"));
         let output = command.args(["-euo", "pipefail", "-c", &work.prepare]).output().unwrap();
-        assert!(output.status.success(), "the preparation failed: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "the preparation failed: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         self.copy("place", "prepared");
     }
 
@@ -116,7 +127,12 @@ impl Place {
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", self.path("home"))
-            .envs([("USER", user), ("LOGNAME", user), ("SHELL", "/bin/bash"), ("TERM", "xterm-256color")])
+            .envs([
+                ("USER", user),
+                ("LOGNAME", user),
+                ("SHELL", "/bin/bash"),
+                ("TERM", "xterm-256color"),
+            ])
             .envs([("LANG", "C.UTF-8"), ("LC_NUMERIC", "C.UTF-8"), ("TZ", "Asia/Kolkata")])
             .current_dir(folder);
         if let Some(toolchains) = toolchains() {
@@ -142,7 +158,12 @@ impl Place {
     pub fn fenced(&self, work: &Work) -> Run {
         let workspace = self.workspace(work);
         let mut command = self.command(visible_binary(), &workspace);
-        command.arg("sandbox").arg("--root").arg(self.path("root")).arg("--workspace").arg(&workspace);
+        command
+            .arg("sandbox")
+            .arg("--root")
+            .arg(self.path("root"))
+            .arg("--workspace")
+            .arg(&workspace);
         command.arg("--").args(&work.command);
         run(command, &work.stdin).left(&workspace, &work.untidy)
     }
@@ -151,6 +172,7 @@ impl Place {
 /// Where rustup keeps its toolchains; by default that is in the home of whoever runs the tests.
 fn toolchains() -> Option<PathBuf> {
     let named = std::env::var_os("RUSTUP_HOME").map(PathBuf::from);
-    let folder = named.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".rustup")))?;
+    let folder =
+        named.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".rustup")))?;
     folder.exists().then_some(folder)
 }

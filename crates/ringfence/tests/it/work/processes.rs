@@ -131,7 +131,10 @@ fn sees_only_its_own(who: Who) {
     let names: Vec<&str> = text.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
     let ours = ["bash", "sleep", "ps"];
     assert!(ours.iter().all(|name| names.contains(name)), "{names:?}");
-    assert!(names.len() <= ours.len() + 1, "nothing but the first process of the fence is added: {names:?}");
+    assert!(
+        names.len() <= ours.len() + 1,
+        "nothing but the first process of the fence is added: {names:?}"
+    );
 }
 
 mod ps_shows_only_its_own {

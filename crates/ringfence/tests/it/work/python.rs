@@ -4,7 +4,9 @@ use super::{Work, work};
 
 fn python(program: &'static str) -> Work {
     // The bytecode that python leaves behind is named and timed by itself.
-    Work::script("PYTHONDONTWRITEBYTECODE=1 python3 program.py").file("program.py", program).needs(&["python3"])
+    Work::script("PYTHONDONTWRITEBYTECODE=1 python3 program.py")
+        .file("program.py", program)
+        .needs(&["python3"])
 }
 
 const MANAGER: &str = r#"

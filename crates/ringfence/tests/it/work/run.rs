@@ -28,17 +28,31 @@ impl fmt::Debug for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = |bytes: &[u8]| {
             let text = String::from_utf8_lossy(bytes).into_owned();
-            let (head, long) = text.char_indices().nth(4000).map_or((&text[..], false), |(at, _)| (&text[..at], true));
-            format!("{}{head}{}", if long { "(the beginning) " } else { "" }, if long { "…" } else { "" })
+            let (head, long) = text
+                .char_indices()
+                .nth(4000)
+                .map_or((&text[..], false), |(at, _)| (&text[..at], true));
+            format!(
+                "{}{head}{}",
+                if long { "(the beginning) " } else { "" },
+                if long { "…" } else { "" }
+            )
         };
-        write!(f, "ended with {}\n--- stdout\n{}\n--- stderr\n{}", self.code, shown(&self.stdout), shown(&self.stderr))
+        write!(
+            f,
+            "ended with {}\n--- stdout\n{}\n--- stderr\n{}",
+            self.code,
+            shown(&self.stdout),
+            shown(&self.stderr)
+        )
     }
 }
 
 /// Runs it in a process group of its own, which is killed when it takes too long.
 pub fn run(mut command: Command, stdin: &[u8]) -> Run {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-    let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
+    let mut child =
+        command.spawn().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
     let group = Pid::from_child(&child);
     let (mut input, stdin) = (child.stdin.take().unwrap(), stdin.to_vec());
     // It may end without having read all: that is its affair.
@@ -50,7 +64,12 @@ pub fn run(mut command: Command, stdin: &[u8]) -> Run {
         let stdout = everything(&mut out);
         let status = child.wait().unwrap();
         let code = status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(-1);
-        let _ = ended.send(Run { code, stdout, stderr: errors.join().unwrap(), files: BTreeSet::new() });
+        let _ = ended.send(Run {
+            code,
+            stdout,
+            stderr: errors.join().unwrap(),
+            files: BTreeSet::new(),
+        });
     });
     end.recv_timeout(PATIENCE).unwrap_or_else(|_| {
         let _ = kill_process_group(group, Signal::KILL);

@@ -28,7 +28,8 @@ mod tests {
             for after in ["", "\n", ":x", "@host"] {
                 let whole = [before.as_bytes(), value, after.as_bytes()].concat();
                 for text in [STANDARD.encode(&whole), URL_SAFE.encode(&whole)] {
-                    let found = forms(value).filter(|form| text.contains(std::str::from_utf8(form).unwrap()));
+                    let found = forms(value)
+                        .filter(|form| text.contains(std::str::from_utf8(form).unwrap()));
                     let longest = found.map(|form| form.len()).max();
                     // All but the bits that it shares with its neighbours.
                     assert!(

@@ -20,7 +20,8 @@ const ENCODERS: [(&[u8], bool); 9] = [
 ];
 
 pub(super) fn forms(value: &[u8]) -> impl Iterator<Item = Vec<u8>> {
-    let kinds = ENCODERS.iter().flat_map(|(kept, plus)| [(kept, *plus, true), (kept, *plus, false)]);
+    let kinds =
+        ENCODERS.iter().flat_map(|(kept, plus)| [(kept, *plus, true), (kept, *plus, false)]);
     kinds.map(|(kept, plus, upper)| encode(value, kept, plus, upper))
 }
 
@@ -44,7 +45,8 @@ mod tests {
     #[test]
     fn the_usual_encoders_are_among_them() {
         let value = "p\u{e4}ss w/o:r&d!~(x)";
-        let all: Vec<String> = forms(value.as_bytes()).map(|form| String::from_utf8(form).unwrap()).collect();
+        let all: Vec<String> =
+            forms(value.as_bytes()).map(|form| String::from_utf8(form).unwrap()).collect();
         for (form, by) in [
             ("p%C3%A4ss%20w%2Fo%3Ar%26d%21~%28x%29", "curl"),
             ("p%c3%a4ss%20w%2fo%3ar%26d%21~%28x%29", "lower-case digits"),

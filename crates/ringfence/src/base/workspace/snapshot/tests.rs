@@ -20,7 +20,10 @@ fn what_a_run_made_changed_and_removed_is_told() {
     }
     let before = take(&scratch, 10_000);
     assert!(before.complete);
-    assert_eq!(changes(&before, &take(&scratch, 10_000)), Changes { complete: true, ..Changes::default() });
+    assert_eq!(
+        changes(&before, &take(&scratch, 10_000)),
+        Changes { complete: true, ..Changes::default() }
+    );
 
     fs::write(ws.join("changed"), "longer").unwrap();
     // The same bytes in number and an mtime that is put back: another file stands there all the same.
@@ -79,7 +82,9 @@ fn a_snapshot_of_long_paths_is_bounded_by_their_bytes() {
     for number in 0..20 {
         fs::write(scratch.ws().join(format!("{}{number:02}", "n".repeat(98))), "x").unwrap();
     }
-    let within = |bytes| Snapshot::take_within(&Arc::new(scratch.workspace()), 100, bytes, &Cancel::new()).unwrap();
+    let within = |bytes| {
+        Snapshot::take_within(&Arc::new(scratch.workspace()), 100, bytes, &Cancel::new()).unwrap()
+    };
     assert_eq!((within(1000).files.len(), within(1000).complete), (10, false));
     assert_eq!((within(2000).files.len(), within(2000).complete), (20, true));
 }

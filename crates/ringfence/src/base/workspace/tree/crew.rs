@@ -112,7 +112,10 @@ pub fn run<V: Visitor>(tree: &Tree, visitor: &V, threads: usize, halt: &Halt) {
     std::thread::scope(|scope| {
         for _ in 1..threads.min(jobs + 1) {
             // Where there is no thread to be had, those that are there do the work.
-            if std::thread::Builder::new().spawn_scoped(scope, || crew.labour(visitor.own())).is_err() {
+            if std::thread::Builder::new()
+                .spawn_scoped(scope, || crew.labour(visitor.own()))
+                .is_err()
+            {
                 break;
             }
         }
@@ -136,9 +139,13 @@ impl<V: Visitor> Crew<'_, V> {
                         drop(parent);
                         self.show(directory, &mut own, &mut buffer);
                     }
-                    Err(errno) => self.visitor.lost(parent.path(), &entry.name, parent.depth() + 1, errno),
+                    Err(errno) => {
+                        self.visitor.lost(parent.path(), &entry.name, parent.depth() + 1, errno)
+                    }
                 },
-                Job::Work { directory, entries } => self.visitor.work(&mut own, self.tree, &directory, entries),
+                Job::Work { directory, entries } => {
+                    self.visitor.work(&mut own, self.tree, &directory, entries)
+                }
             }
         }
     }
@@ -170,7 +177,12 @@ impl<V: Visitor> Crew<'_, V> {
             Err(errno) => {
                 let path = directory.path();
                 let name = path.file_name().unwrap_or_default();
-                self.visitor.lost(path.parent().unwrap_or(Path::new("")), name, directory.depth(), errno);
+                self.visitor.lost(
+                    path.parent().unwrap_or(Path::new("")),
+                    name,
+                    directory.depth(),
+                    errno,
+                );
                 return;
             }
         };
@@ -179,8 +191,11 @@ impl<V: Visitor> Crew<'_, V> {
         let crowded = self.tree.held.load(Ordering::Relaxed) > MAX_HELD;
         let mut jobs = Vec::new();
         if !descend.is_empty() {
-            let parent = if crowded { Arc::new(directory.released()) } else { Arc::clone(&directory) };
-            jobs.extend(descend.into_iter().map(|entry| Job::Enter { parent: Arc::clone(&parent), entry }));
+            let parent =
+                if crowded { Arc::new(directory.released()) } else { Arc::clone(&directory) };
+            jobs.extend(
+                descend.into_iter().map(|entry| Job::Enter { parent: Arc::clone(&parent), entry }),
+            );
             // The last is taken up at once, so that it may keep its parent open: going straight down is cheap.
             if let Some(Job::Enter { parent, .. }) = jobs.last_mut() {
                 *parent = Arc::clone(&directory);

@@ -24,7 +24,11 @@ pub fn order(one: &[u8], two: &[u8]) -> Ordering {
 
 /// A name as one line of text: one that holds a line break cannot pass for two.
 pub fn in_a_line(name: &str) -> String {
-    if name.chars().any(char::is_control) { name.escape_debug().to_string() } else { name.to_owned() }
+    if name.chars().any(char::is_control) {
+        name.escape_debug().to_string()
+    } else {
+        name.to_owned()
+    }
 }
 
 /// File systems whose files are not kept but made up while they are read, and may never end. Walking into them by

@@ -56,7 +56,8 @@ impl Rules {
     /// Those of the directory itself, whose path is this long.
     pub fn of(dir: &OwnedFd, path_bytes: usize, above: Option<&Arc<Rules>>) -> Rules {
         let git = open_at(dir, ".git", OFlags::PATH);
-        let exclude = git.as_ref().and_then(|git| patterns(&open_in(git, "info".as_ref()).ok()?, "exclude"));
+        let exclude =
+            git.as_ref().and_then(|git| patterns(&open_in(git, "info".as_ref()).ok()?, "exclude"));
         Rules {
             prefix: path_bytes + usize::from(path_bytes > 0),
             ignore: patterns(dir, ".ignore"),
@@ -72,7 +73,9 @@ impl Rules {
         let (mut ignore, mut gitignore, mut exclude) = (None, None, None);
         let mut outside = false;
         for rules in std::iter::successors(Some(self), |rules| rules.above.as_deref()) {
-            let below = Path::new(std::ffi::OsStr::from_bytes(path.get(rules.prefix..).unwrap_or_default()));
+            let below = Path::new(std::ffi::OsStr::from_bytes(
+                path.get(rules.prefix..).unwrap_or_default(),
+            ));
             let ask = |matcher: &Option<Gitignore>| match matcher.as_ref()?.matched(below, is_dir) {
                 Match::None => None,
                 Match::Ignore(_) => Some(true),

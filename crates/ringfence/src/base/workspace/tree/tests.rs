@@ -109,7 +109,10 @@ fn rules_hold_where_git_says_they_do() {
     make(
         &ws,
         &[
-            (".gitignore", "\u{feff}*.log\n/only-here\ntarget/\n# a comment\nsub/deep/no\n!keep.log\n[z-\n"),
+            (
+                ".gitignore",
+                "\u{feff}*.log\n/only-here\ntarget/\n# a comment\nsub/deep/no\n!keep.log\n[z-\n",
+            ),
             (".git/info/exclude", "excluded\n"),
             (".ignore", "!excluded-not\nby-ignore\n"),
             ("a.log", ""),
@@ -154,7 +157,10 @@ fn rules_hold_where_git_says_they_do() {
     let left_out = walk(scratch.workspace(), ".", LEFT_OUT).list();
     let rest: Vec<_> = all.iter().filter(|path| !expected.contains(&path.as_str())).collect();
     let on_the_way = ["nested", "sub", "sub/deep"];
-    assert_eq!(left_out.iter().filter(|path| !on_the_way.contains(&path.as_str())).collect::<Vec<_>>(), rest);
+    assert_eq!(
+        left_out.iter().filter(|path| !on_the_way.contains(&path.as_str())).collect::<Vec<_>>(),
+        rest
+    );
     assert!(rest.iter().any(|path| *path == "target/x"), "{rest:?}");
     // From within, the rules above hold as well.
     assert_eq!(
@@ -174,11 +180,20 @@ fn rules_hold_where_git_says_they_do() {
 fn what_may_not_be_read_is_not_seen() {
     let scratch = Scratch::new();
     let ws = scratch.ws();
-    make(&ws, &[("state/root/log", "SHUT"), ("state/other", "x"), ("secret/key", "SHUT"), ("a/moved-later", "SHUT")]);
+    make(
+        &ws,
+        &[
+            ("state/root/log", "SHUT"),
+            ("state/other", "x"),
+            ("secret/key", "SHUT"),
+            ("a/moved-later", "SHUT"),
+        ],
+    );
     symlink("../secret", ws.join("a/link")).unwrap();
     let closed = [ws.join("state/root"), ws.join("later")];
     let workspace = Workspace::open(&ws, &closed).unwrap();
-    let rights = Rights { hidden: vec![ws.join("secret"), ws.join("a/moved-later")], ..Rights::default() };
+    let rights =
+        Rights { hidden: vec![ws.join("secret"), ws.join("a/moved-later")], ..Rights::default() };
     let workspace = workspace.held_to(rights).unwrap();
     fs::rename(ws.join("secret"), ws.join("a/elsewhere")).unwrap();
     fs::rename(ws.join("a/moved-later"), ws.join("b")).unwrap();
@@ -195,18 +210,38 @@ fn what_a_client_denies_is_not_seen() {
     use crate::base::narrowing::{Access, Entry as Row, Files, Narrowing, Place};
     let scratch = Scratch::new();
     let ws = fs::canonicalize(scratch.ws()).unwrap();
-    make(&ws, &[("a/.env", "SHUT"), ("a/deep/b.key", "SHUT"), ("private/x", "SHUT"), ("a/open", "x"), ("y", "x")]);
+    make(
+        &ws,
+        &[
+            ("a/.env", "SHUT"),
+            ("a/deep/b.key", "SHUT"),
+            ("private/x", "SHUT"),
+            ("a/open", "x"),
+            ("y", "x"),
+        ],
+    );
     let row = |path: PathBuf, access| Row { place: Place::Path(path), access, skip_missing: false };
     let files = Files {
         cwd: None,
         entries: vec![row(ws.clone(), Access::Write), row(ws.join("private"), Access::Deny)],
-        denied: ["**/.env", "**/*.key"].map(|glob| Glob::parse(&format!("{}/{glob}", ws.display())).unwrap()).into(),
+        denied: ["**/.env", "**/*.key"]
+            .map(|glob| Glob::parse(&format!("{}/{glob}", ws.display())).unwrap())
+            .into(),
     };
-    let narrowing =
-        Narrowing { mode: "managed".into(), files: Some(files), network: true, unsandboxed: false, ignored: vec![] };
+    let narrowing = Narrowing {
+        mode: "managed".into(),
+        files: Some(files),
+        network: true,
+        unsandboxed: false,
+        ignored: vec![],
+    };
     let (workspace, _) = scratch.workspace().narrowed(&narrowing).unwrap();
     for path in ["a/.env", "a/deep/b.key", "private/x"] {
-        assert_eq!(workspace.open_read(path).err().unwrap().reason_name(), Some("client_denied"), "{path}");
+        assert_eq!(
+            workspace.open_read(path).err().unwrap().reason_name(),
+            Some("client_denied"),
+            "{path}"
+        );
     }
     let notes = walk(workspace, ".", ALL);
     assert_eq!(*notes.texts.lock().unwrap(), BTreeSet::from(["x".to_owned()]));
@@ -337,8 +372,15 @@ fn no_race_shows_what_is_outside() {
             naive(&ws, &mut naive_texts);
         }
     });
-    assert!(naive_texts.contains("OUTSIDE"), "the race is no race: a naive walk stays inside as well");
-    assert_eq!(*notes.texts.lock().unwrap(), BTreeSet::from(["inside".to_owned()]), "{walks} walks");
+    assert!(
+        naive_texts.contains("OUTSIDE"),
+        "the race is no race: a naive walk stays inside as well"
+    );
+    assert_eq!(
+        *notes.texts.lock().unwrap(),
+        BTreeSet::from(["inside".to_owned()]),
+        "{walks} walks"
+    );
     assert!(notes.lost.load(Ordering::Relaxed) > 0, "no walk of {walks} met the swap");
     assert!(!notes.list().iter().any(|path| path.contains("only-outside")));
 }

@@ -22,10 +22,14 @@ fn writes(narrowing: &Narrowing) -> Vec<&Place> {
 fn all_eight_generations_say_the_same() {
     assert_eq!(GENERATIONS.len(), 8);
     for (name, text) in GENERATIONS {
-        let fixture: Value = serde_json::from_str(&text.replace("${WS}", "/home/user/my%20project")).unwrap();
+        let fixture: Value =
+            serde_json::from_str(&text.replace("${WS}", "/home/user/my%20project")).unwrap();
         let read_only = read(&fixture["read_only"]).unwrap();
         assert!(writes(&read_only).is_empty(), "{name}");
-        assert_eq!((read_only.mode.as_str(), read_only.network, read_only.unsandboxed), ("read-only", false, false));
+        assert_eq!(
+            (read_only.mode.as_str(), read_only.network, read_only.unsandboxed),
+            ("read-only", false, false)
+        );
         let write = read(&fixture["workspace_write"]).unwrap();
         assert_eq!(
             (write.mode.as_str(), write.network, write.unsandboxed),
@@ -34,7 +38,8 @@ fn all_eight_generations_say_the_same() {
         );
         assert!(writes(&write).contains(&&Place::Project("".into())), "{name}: {write:?}");
         let cwd = write.files.unwrap().cwd.unwrap();
-        let decoded = fixture["workspace_write"]["sandboxCwd"].as_str().unwrap().starts_with("file:");
+        let decoded =
+            fixture["workspace_write"]["sandboxCwd"].as_str().unwrap().starts_with("file:");
         let expected = if decoded { "/home/user/my project" } else { "/home/user/my%20project" };
         assert_eq!(cwd, Path::new(expected), "{name}");
         let off = read(&fixture["off"]).unwrap();
@@ -55,7 +60,10 @@ fn the_newer_form_counts_where_both_are() {
 fn an_outer_sandbox_leaves_files_to_ours_and_says_something_about_the_network() {
     for (state, network) in [
         (json!({"sandboxPolicy": {"type": "external-sandbox"}}), false),
-        (json!({"sandboxPolicy": {"type": "external-sandbox", "network_access": "restricted"}}), false),
+        (
+            json!({"sandboxPolicy": {"type": "external-sandbox", "network_access": "restricted"}}),
+            false,
+        ),
         (json!({"sandboxPolicy": {"type": "external-sandbox", "network_access": "enabled"}}), true),
         (json!({"permissionProfile": {"type": "external", "network": "enabled"}}), true),
         (
@@ -90,9 +98,13 @@ fn restricted_reads_are_those_that_are_listed() {
         {"type": "restricted", "include_platform_defaults": true, "readable_roots": ["/opt/sdk"]}}}))
     .unwrap();
     let entries = narrowing.files.unwrap().entries;
-    let reads = |place: Place| entries.iter().any(|entry| entry.place == place && entry.access == Access::Read);
+    let reads = |place: Place| {
+        entries.iter().any(|entry| entry.place == place && entry.access == Access::Read)
+    };
     assert!(
-        reads(Place::Path("/opt/sdk".into())) && reads(Place::Project("".into())) && reads(Place::Path("/usr".into()))
+        reads(Place::Path("/opt/sdk".into()))
+            && reads(Place::Project("".into()))
+            && reads(Place::Path("/usr".into()))
     );
     assert!(!reads(Place::Path("/".into())));
 }
@@ -114,25 +126,33 @@ fn managed(entry: Value) -> Read<Narrowing> {
 
 #[test]
 fn what_a_later_version_adds_is_ignored_and_told_as_long_as_it_denies_nothing() {
-    let kind =
-        managed(json!({"path": {"type": "special", "value": {"kind": "cloud", "path": "x"}}, "access": "write"}));
+    let kind = managed(
+        json!({"path": {"type": "special", "value": {"kind": "cloud", "path": "x"}}, "access": "write"}),
+    );
     assert_eq!(kind.unwrap().ignored, ["the special place `cloud` is not known"]);
-    let form = managed(json!({"path": {"type": "regex", "regex": ".*"}, "access": "write"})).unwrap();
+    let form =
+        managed(json!({"path": {"type": "regex", "regex": ".*"}, "access": "write"})).unwrap();
     assert_eq!(form.ignored, ["an entry of a kind that is not known"]);
     assert!(writes(&form).is_empty());
     assert!(managed(json!({"path": {"type": "regex", "regex": ".*"}, "access": "deny"})).is_err());
-    let access = managed(json!({"path": {"type": "path", "path": "/p/x"}, "access": "append"})).unwrap();
+    let access =
+        managed(json!({"path": {"type": "path", "path": "/p/x"}, "access": "append"})).unwrap();
     assert_eq!(access.files.unwrap().entries[1].access, Access::Deny);
-    let alias = managed(json!({"path": {"type": "path", "path": "/p/x"}, "access": "none"})).unwrap();
+    let alias =
+        managed(json!({"path": {"type": "path", "path": "/p/x"}, "access": "none"})).unwrap();
     assert_eq!(alias.files.unwrap().entries[1].access, Access::Deny);
-    let more = read(&json!({"sandboxPolicy": {"type": "read-only", "new": 1}, "useSomething": {"new": true}}));
+    let more = read(
+        &json!({"sandboxPolicy": {"type": "read-only", "new": 1}, "useSomething": {"new": true}}),
+    );
     assert_eq!(more.unwrap().mode, "read-only");
 }
 
 #[test]
 fn patterns_that_deny_are_kept() {
-    let narrowing =
-        managed(json!({"path": {"type": "glob_pattern", "pattern": "/p/**/*.env"}, "access": "deny"})).unwrap();
+    let narrowing = managed(
+        json!({"path": {"type": "glob_pattern", "pattern": "/p/**/*.env"}, "access": "deny"}),
+    )
+    .unwrap();
     assert_eq!(narrowing.files.unwrap().denied, [Glob::parse("/p/**/*.env").unwrap()]);
 }
 
@@ -160,10 +180,14 @@ fn what_cannot_be_understood_is_an_error() {
     ] {
         assert!(read(&state).is_err(), "{state}");
     }
-    assert!(managed(json!({"path": {"type": "glob_pattern", "pattern": "/p/[a"}, "access": "deny"})).is_err());
+    assert!(
+        managed(json!({"path": {"type": "glob_pattern", "pattern": "/p/[a"}, "access": "deny"}))
+            .is_err()
+    );
     assert!(managed(json!({"path": {"type": "path", "path": "p"}, "access": "read"})).is_err());
-    let many: Vec<Value> =
-        (0..2000).map(|at| json!({"path": {"type": "path", "path": format!("/{at}")}, "access": "read"})).collect();
+    let many: Vec<Value> = (0..2000)
+        .map(|at| json!({"path": {"type": "path", "path": format!("/{at}")}, "access": "read"}))
+        .collect();
     assert!(
         read(
             &json!({"permissionProfile": {"type": "managed", "file_system": {"type": "restricted", "entries": many}}})
