@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use crate::base::call::Prepared;
 use crate::base::visible::one_line;
-use crate::base::{Error, Kind, Result, known};
+use crate::base::{Error, Kind, Result};
+use crate::redact::known;
 use crate::session::Session;
 
 /// One question to a human. It is data, so that every asker shows the same.

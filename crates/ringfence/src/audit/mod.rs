@@ -37,7 +37,6 @@ mod chain;
 pub mod prune;
 pub mod read;
 mod record;
-mod redact;
 mod refusals;
 mod scan;
 mod sink;
@@ -80,7 +79,7 @@ impl Audit {
 
     /// Writes one event: names, hashes and counts. Takes microseconds, so it may be called from async code.
     pub fn event(&self, event: &str, fields: Value) -> Result<()> {
-        let fields = redact::redact(object(fields));
+        let fields = crate::redact::redact::redact(object(fields));
         let mut sink = self.0.lock();
         // Under the lock, so that times in a file do not run backwards.
         let entry = Entry { ts: now_utc(), event: event.to_owned(), fields };
@@ -122,7 +121,7 @@ impl Audit {
 
     /// The end of a call cannot be refused any more: what cannot be written now is kept.
     fn stop(&self, fields: Map<String, Value>) {
-        let fields = redact::redact(fields);
+        let fields = crate::redact::redact::redact(fields);
         tell(&fields);
         let mut sink = self.0.lock();
         let entry = Entry { ts: now_utc(), event: "call.stop".to_owned(), fields };
@@ -149,7 +148,7 @@ impl Inner {
                 "{} refused calls were counted, not recorded",
                 counted.count
             );
-            let fields = redact::redact(counted.to_fields());
+            let fields = crate::redact::redact::redact(counted.to_fields());
             let mut sink = self.lock();
             let entry = Entry { ts: now_utc(), event: refusals::EVENT.to_owned(), fields };
             if let Err(error) = sink.write_or_keep(entry) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::ids::TraceId;
-use super::known;
+use crate::redact::known;
 
 /// What will run, frozen. Nothing after this point reads the request again, so what a human approves is what
 /// happens.

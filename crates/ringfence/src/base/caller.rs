@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use super::error::{Error, Kind, Result};
-use super::known;
+use crate::redact::known;
 
 /// What the client said it can do, as far as a run may care.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

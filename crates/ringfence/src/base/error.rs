@@ -9,7 +9,8 @@ use std::fmt;
 use serde_json::{Map, Value, json};
 
 use super::ids::TraceId;
-use super::{known, visible};
+use super::visible;
+use crate::redact::known;
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 

@@ -435,5 +435,4 @@ fn link_target(link: &OwnedFd) -> rustix::io::Result<PathBuf> {
 }
 
 #[cfg(test)]
-#[path = "workspace/tests.rs"]
 pub(crate) mod tests;

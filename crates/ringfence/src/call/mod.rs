@@ -26,8 +26,8 @@ use crate::base::change::Changes;
 use crate::base::narrowing::Narrowing;
 use crate::base::{Result, TraceId};
 use crate::config::Config;
-use crate::policy::{Places, Policy};
 use crate::registry::Registry;
+use crate::rulebook::{Places, Policy};
 use crate::sandbox::Ground;
 use crate::session::{Session, Shape, View};
 

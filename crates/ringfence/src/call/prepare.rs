@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 use super::{CallRequest, Pipeline, State};
 use crate::base::call::{Prepared, digest};
-use crate::base::known;
-use crate::base::secret::{is_sensitive, shown_value};
-use crate::base::shown::shown;
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Escalate};
-use crate::policy::Leaving;
+use crate::redact::known;
+use crate::redact::secret::{is_sensitive, shown_value};
+use crate::redact::shown::shown;
+use crate::rulebook::Leaving;
 use crate::sandbox::repositories::{Repositories, UNPROTECTABLE};
 use crate::sandbox::{Cell, Launcher, git, profile};
 use crate::session::Shape;

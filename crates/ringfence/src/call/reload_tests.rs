@@ -29,7 +29,7 @@ async fn secrets_come_from_the_root_of_the_start() {
     let scratch = Scratch::new();
     let roots = ["one", "two"].map(|name| scratch.path().canonicalize().unwrap().join(name));
     for (root, value) in roots.iter().zip(["value-of-the-first", "value-of-the-second"]) {
-        Store::new(root, None).set("DB", &crate::base::secret::Secret::new(value), None).unwrap();
+        Store::new(root, None).set("DB", &crate::redact::secret::Secret::new(value), None).unwrap();
     }
     let workspace = scratch.dir("workspace");
     let config = |root: &str, more: &str| {
@@ -132,7 +132,7 @@ fn words_for_clients_hold_no_path_of_the_host() {
 async fn a_store_that_is_mended_is_read() {
     let scratch = Scratch::new();
     Store::new(&scratch.dir("root"), None)
-        .set("DB", &crate::base::secret::Secret::new("a-value"), None)
+        .set("DB", &crate::redact::secret::Secret::new("a-value"), None)
         .unwrap();
     let folder = scratch.path().join("root/secrets");
     let open = |mode| {

@@ -22,7 +22,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::base::visible::is_hidden;
 use crate::base::{Error, Kind, Result};
-use crate::config::log::{Log, LogFormat, LogLevel};
+use crate::config::resolve::log::{Log, LogFormat, LogLevel};
 
 /// The last look at a line before it is written.
 pub type Redact = fn(&str) -> Cow<'_, str>;

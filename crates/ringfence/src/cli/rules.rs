@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use crate::base::{Error, Result, visible};
 use crate::config::Env;
-use crate::policy::{Places, Policy, Rulebook};
+use crate::rulebook::{Places, Policy, Rulebook};
 
 /// See what your rules say about a command, try their examples, and look for rules that say too much
 ///

@@ -9,8 +9,8 @@ use crate::base::{Error, Result};
 use crate::config::{
     self, Config, Env, Escalate, EscalateRisky, Flags, PolicyFlags, Profile, SandboxFlags,
 };
-use crate::policy::leaving::{KEPT_BY_SETTING, NO_ONE_TO_ASK};
-use crate::policy::{Places, Policy, Rulebook, unasked};
+use crate::rulebook::leaving::{KEPT_BY_SETTING, NO_ONE_TO_ASK};
+use crate::rulebook::{Places, Policy, Rulebook, unasked};
 use crate::sandbox::attached::{self, OnPrompt, Ruling, Terms};
 
 /// Run a command in the fence: its input, output and exit code are yours

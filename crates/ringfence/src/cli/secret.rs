@@ -12,10 +12,11 @@ use serde_json::json;
 use zeroize::Zeroizing;
 
 use crate::base::clock::{format_utc, parse_day, parse_span};
-use crate::base::secret::Secret;
-use crate::base::{Error, Kind, Result, known};
+use crate::base::{Error, Kind, Result};
 use crate::config::secrets::{Keyring, VALUE_BYTES, unix_seconds};
 use crate::config::{Env, Flags, Keeping, resolve_keeping};
+use crate::redact::known;
+use crate::redact::secret::Secret;
 
 /// Keep the secrets that `${secret:NAME}` in the config stands for
 ///

@@ -14,10 +14,11 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::log;
 use crate::approval::terminal;
-use crate::base::{Cause, Error, Kind, Result, known};
-use crate::config::log::LogFlags;
+use crate::base::{Cause, Error, Kind, Result};
+use crate::config::resolve::log::LogFlags;
 use crate::config::{self, Config, Env, Flags};
 use crate::mcp::{Server, failed_start, http, stdio};
+use crate::redact::known;
 use crate::sandbox;
 
 /// Serve MCP on standard input and output (default), or over HTTP
@@ -65,10 +66,10 @@ pub struct Args {
     secrets_key_file: Option<PathBuf>,
     /// How much is logged; default: warn
     #[arg(long, value_name = "LEVEL")]
-    log_level: Option<config::log::LogLevel>,
+    log_level: Option<config::resolve::log::LogLevel>,
     /// In which form; default: pretty
     #[arg(long, value_name = "FORM")]
-    log_format: Option<config::log::LogFormat>,
+    log_format: Option<config::resolve::log::LogFormat>,
     /// Append the log to this file instead of writing it to standard error
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,

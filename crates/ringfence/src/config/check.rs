@@ -11,9 +11,10 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::fault::{Fault, Place};
-use super::read::entry_key;
+use super::parse::raw;
+use super::parse::read::entry_key;
 use super::resolve::{Source, entry_faults, resolve_source};
-use super::{Config, Env, Flags, raw};
+use super::{Config, Env, Flags};
 use crate::base::{Error, Result};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -114,7 +114,8 @@ pub struct Env {
 
 impl Env {
     pub fn of_process() -> Self {
-        let client_codex_home = super::codex_home::of_client(std::env::var_os(PATH).as_deref());
+        let client_codex_home =
+            super::resolve::codex_home::of_client(std::env::var_os(PATH).as_deref());
         Env {
             variables: std::env::vars_os().collect(),
             cwd: std::env::current_dir().ok(),

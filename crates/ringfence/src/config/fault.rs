@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::places::line_of;
+use super::parse::places::line_of;
 use crate::base::nearest::nearest;
-use crate::base::secret::is_sensitive;
 use crate::base::{Error, Kind};
+use crate::redact::secret::is_sensitive;
 
 /// One thing that is wrong, at its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -238,7 +238,7 @@ fn unknown_key_hint(key: &str, name: &str, known: &[&str]) -> String {
     // At the top there are also the tables of commands, which are not read like the rest.
     let mut known = known.to_vec();
     if !key.contains('.') {
-        known.push(super::read::ENTRIES);
+        known.push(super::parse::read::ENTRIES);
     }
     match (nearest(name, &known), super::schema::homes_of(name).as_slice()) {
         (None, [home]) => format!("It belongs under [{home}]."),
@@ -260,7 +260,7 @@ fn shorten(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::read;
+    use super::super::parse::read;
     use super::*;
 
     fn fault(text: &str) -> Error {

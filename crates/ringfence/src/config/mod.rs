@@ -3,33 +3,17 @@
 //! `raw` is the file as written, `env` the environment, `resolve` puts them together (flag over environment
 //! over file over default), `place` says where the root and the workspace may be.
 
-mod bind;
 mod check;
-mod codex_home;
-mod entry;
 pub mod env;
 mod fault;
 mod files;
-mod keys;
-pub mod log;
-mod place;
-mod places;
-mod policy;
-mod program;
-pub mod raw;
-mod read;
-mod resolve;
-mod sandbox;
+pub mod parse;
+pub mod resolve;
 pub mod schema;
 #[cfg(test)]
 pub(crate) mod scratch;
-mod seclusion;
 pub mod secrets;
 mod show;
-mod sieve;
-mod surface;
-mod syntax;
-mod template;
 pub mod trail;
 
 use std::fmt;
@@ -41,25 +25,25 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-pub use bind::check_bind;
 pub use check::{Finding, Look, Severity, idle_patterns, look};
-pub use codex_home::{RulesDirs, rules_dirs};
-pub use entry::{Effect, Entry, EntryStdin, OURS, validator};
 pub use env::Env;
 pub use fault::Fault;
 pub use files::{Made, Prints};
-pub use place::{prepare_root, workspace_for};
-pub use policy::{Escalate, EscalateRisky, Heuristics, Policy, PolicyFlags};
-pub use program::{ProgramFault, ProgramSearch, REPLACED_DIRECTORIES};
-pub use read::entry_key;
+pub use parse::read::entry_key;
+pub use parse::template::{Part, Template};
+pub use resolve::bind::check_bind;
+pub use resolve::codex_home::{RulesDirs, rules_dirs};
 use resolve::config_path;
+pub use resolve::entry::{Effect, Entry, EntryStdin, OURS, validator};
+pub use resolve::place::{prepare_root, workspace_for};
+pub use resolve::policy::{Escalate, EscalateRisky, Heuristics, Policy, PolicyFlags};
+pub use resolve::program::{ProgramFault, ProgramSearch, REPLACED_DIRECTORIES};
+pub use resolve::sandbox::{Profile, Sandbox, SandboxFlags};
+pub use resolve::seclusion::is_system;
+pub use resolve::surface::{Names, Shaping, Surface};
 pub use resolve::{Flags, Keeping, resolve, resolve_keeping, resolve_root};
-pub use sandbox::{Profile, Sandbox, SandboxFlags};
-pub use seclusion::is_system;
 pub use secrets::Secrets;
 pub use show::{Needed, Show, Shown, show};
-pub use surface::{Names, Shaping, Surface};
-pub use template::{Part, Template};
 
 /// The defaults, as the config file that they are.
 pub const DEFAULTS: &str = include_str!("defaults.toml");
@@ -148,7 +132,7 @@ pub struct Config {
     /// Audit files whose records are all older are pruned; None keeps them all.
     pub audit_keep: Option<Duration>,
     pub browser: Browser,
-    pub log: log::Log,
+    pub log: resolve::log::Log,
     pub sandbox: Sandbox,
     pub policy: Policy,
     pub http: Http,
@@ -247,7 +231,7 @@ pub struct Auth {
 #[derive(Debug, Clone)]
 pub enum AuthKey {
     /// HS256.
-    Secret(crate::base::secret::Secret),
+    Secret(crate::redact::secret::Secret),
     /// RS256, ES256 or EdDSA, by the kind of key: PEM text.
     PublicPem(String),
 }

@@ -1,5 +1,17 @@
 //! From flags, environment, file and defaults to one [`Config`]; each value remembers who set it.
 
+pub mod bind;
+pub mod codex_home;
+pub mod entry;
+pub mod keys;
+pub mod log;
+pub mod place;
+pub mod policy;
+pub mod program;
+pub mod sandbox;
+pub mod seclusion;
+pub mod surface;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -9,20 +21,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::bind::{check_bind, parse_listen};
+use self::bind::{check_bind, parse_listen};
+use self::codex_home::codex_home;
+use self::entry::Around;
+use self::log::LogFlags;
+use self::place::{Keepers, Place};
 use super::check::KEY;
-use super::codex_home::codex_home;
-use super::entry::{self, Around};
 use super::env::{self, Env};
-use super::log::{self, LogFlags};
-use super::place::{self, Keepers, Place};
-use super::places::LineIndex;
-use super::read::{self, Parsed};
+use super::parse::places::LineIndex;
+use super::parse::raw;
+use super::parse::read::{self, Parsed};
 use super::secrets::{self, Keyring, Ref, Sources, Store};
 use super::{
     Approval, Browser, Config, DEFAULTS, Entry, Fault, Http, Limits, Origin, OwnToolsAsk,
-    PolicyFlags, Profile, SandboxFlags, Secrets, Setting, Surface, ToolNames, ToolSet, keys,
-    policy, raw, sandbox, seclusion, surface, trail,
+    PolicyFlags, Profile, SandboxFlags, Secrets, Setting, Surface, ToolNames, ToolSet, trail,
 };
 use crate::base::nearest::nearest;
 use crate::base::{Error, Kind, Result};
@@ -49,7 +61,7 @@ pub struct Flags {
 }
 
 /// What each source says about one value, strongest first.
-pub(super) struct Layers<T> {
+pub struct Layers<T> {
     pub flag: Option<(T, &'static str)>,
     pub env: Option<(T, &'static str)>,
     pub file: Option<T>,
@@ -64,7 +76,7 @@ impl<T> Layers<T> {
 }
 
 /// Chooses values and keeps the table of who set them.
-pub(super) struct Picker<'a> {
+pub struct Picker<'a> {
     file: Option<&'a Path>,
     /// Where it says so.
     source: Option<&'a Source>,

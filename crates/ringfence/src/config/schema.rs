@@ -6,7 +6,8 @@ use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::{DEFAULTS, raw, show};
+use super::parse::raw;
+use super::{DEFAULTS, show};
 
 /// The whole, in draft 7: what editors of TOML understand best, with nothing behind references.
 pub fn schema() -> Value {

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::entry::{Effect, EntryStdin};
-use super::read::entry_key;
+use super::parse::read::entry_key;
+use super::resolve::entry::{Effect, EntryStdin};
 use super::resolve::{Source, bare_entry, resolve_source};
 use super::secrets::Ref;
 use super::{Config, DEFAULTS, Entry, Env, Flags, Origin, Template, schema};
 use crate::base::Result;
-use crate::base::secret::{is_sensitive, redact_words};
+use crate::redact::secret::{is_sensitive, redact_words};
 
 /// One key as it may be shown.
 #[derive(Debug, Clone, PartialEq)]

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use jsonwebtoken::{EncodingKey, Header, encode, get_current_timestamp};
 
 use super::*;
-use crate::base::secret::Secret;
+use crate::redact::secret::Secret;
 
 const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
 

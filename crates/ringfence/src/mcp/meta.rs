@@ -18,7 +18,7 @@ pub const TRACE_ID: &str = "dev.ringfence/trace_id";
 /// On results of calls that a client's own sandbox had a say in.
 pub use crate::base::narrowing::META as CLIENT_SANDBOX;
 /// On a result of `file.read`.
-pub use crate::tools::file_read::META as FILE;
+pub use crate::tools::file::file_read::META as FILE;
 /// On results and requests of 2026-07-28: the sealed session handle.
 pub const SESSION: &str = "dev.ringfence/session";
 /// On a `tools/call` request: what it chooses for its command, where the operator lets it.

@@ -1,18 +1,22 @@
 //! HTTP from inside the fence: CONNECT, and plain requests for one `http://` address each.
 
+pub mod body;
+pub mod head;
+pub mod response;
+
 use std::io;
 
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use super::body::copy_body;
 use super::client::Client;
 use super::decision::{Reason, Refusal};
-use super::head::{Fault, Framing, Head, LONGEST, framing_field, is_token, write_head};
 use super::host::Target;
+use super::http::body::copy_body;
+use super::http::head::{Fault, Framing, Head, LONGEST, framing_field, is_token, write_head};
+use super::http::response::copy_response;
 use super::reach::Reach;
-use super::response::copy_response;
 
 /// One request. A second one on the same connection is never read: it could be for another host.
 pub async fn serve(client: &mut Client, reach: &Reach, deadline: Instant) -> io::Result<()> {

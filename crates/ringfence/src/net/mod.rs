@@ -7,16 +7,13 @@
 
 mod address;
 mod allow;
-mod body;
 mod client;
 mod decision;
-mod head;
 mod host;
 mod http;
 mod proxy;
 mod reach;
 mod resolve;
-mod response;
 mod socks;
 mod switch;
 

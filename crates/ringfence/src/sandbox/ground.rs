@@ -12,10 +12,10 @@ use super::env::merge;
 use super::launch::Launcher;
 use super::profile;
 use crate::base::Result;
-use crate::base::secret::Secret;
 use crate::base::workspace::Workspace;
 use crate::config::secrets::Ref;
 use crate::config::{Config, Effect, Entry, Escalate, Profile, Sandbox};
+use crate::redact::secret::Secret;
 use crate::session::Session;
 
 pub struct Ground {

@@ -14,7 +14,7 @@ use super::ring::{Ring, Shown};
 use super::spool::Spool;
 use super::stream::{Looking, State};
 use crate::base::Error;
-use crate::base::sieve::Sieve;
+use crate::redact::sieve::Sieve;
 
 /// The reason of an error that says that a supervisor was lost.
 pub const SUPERVISOR_LOST: &str = "supervisor_lost";

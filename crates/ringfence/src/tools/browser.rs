@@ -1,14 +1,22 @@
 //! What the browser tools have in common: finding the page that is meant, and ending in time.
 
+pub mod browser_act;
+pub mod browser_eval;
+pub mod browser_logs;
+pub mod browser_navigate;
+pub mod browser_screenshot;
+pub mod browser_snapshot;
+pub mod browser_tabs;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use jail::rights::Network;
 use serde_json::{Map, Value};
 
-use super::execs::{ExecList, Policed};
-use super::own::Own;
-use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, command};
+use super::run::command;
+use super::run::execs::{ExecList, Policed};
+use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec};
 use crate::base::{Cause, Error, Kind, Result};
 use crate::browser::find::find;
 use crate::browser::navigate::NOT_COMMITTED;
@@ -16,6 +24,7 @@ use crate::browser::page::Page;
 use crate::browser::tabs::{Context, Tabs};
 use crate::browser::{Busy, log};
 use crate::config::{Config, Profile};
+use crate::redact::own::Own;
 use crate::sandbox::browser::Terms;
 use crate::sandbox::{Ended, Launcher};
 

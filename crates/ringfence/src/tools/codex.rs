@@ -1,6 +1,7 @@
 //! `codex`: begins a Codex session. The tool of the removed `codex mcp-server`, with its own name, arguments and form of
 //! a result, over `codex exec`, and in a fence.
 
+pub mod codex_reply;
 pub mod events;
 mod guarded;
 mod home;

@@ -17,14 +17,15 @@ use futures::future::BoxFuture;
 use jsonschema::Validator;
 use serde_json::{Map, Value, json};
 
-use super::command::{self, Command};
 use super::limits::Limit;
-use super::shell_exec::Reply;
+use super::run::command::{self, Command};
+use super::shell::shell_exec::Reply;
 use super::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared, digest};
-use crate::base::{Error, Kind, Result, known, visible};
+use crate::base::{Error, Kind, Result, visible};
 use crate::config::{Config, Effect, Entry, EntryStdin, Profile, ProgramFault, validator};
+use crate::redact::known;
 use crate::sandbox::{Ground, Launcher, Stdin, env};
 use crate::session::{Session, Shape};
 use filter::Filter;

@@ -2,45 +2,15 @@
 //! the documents, the risk and the words of a prompt all come from its [`Spec`].
 
 pub mod arguments;
-mod attended;
 mod browser;
-pub mod browser_act;
-pub mod browser_eval;
-pub mod browser_logs;
-pub mod browser_navigate;
-pub mod browser_screenshot;
-pub mod browser_snapshot;
-pub mod browser_tabs;
-pub mod code_exec;
+pub mod code;
 pub mod codex;
-pub mod codex_reply;
-mod command;
 pub mod configured;
-pub mod content;
-mod cursor;
-pub mod diff;
-pub mod execs;
-mod existing;
-pub mod file_list;
-pub mod file_read;
-pub mod file_replace;
-pub mod file_search;
-pub mod file_write;
+pub mod file;
 pub mod fixtures;
-mod image;
-mod likely_limit;
 pub mod limits;
-pub mod mime;
-mod own;
-mod runs;
-mod selection;
+pub mod run;
 pub mod shell;
-pub mod shell_exec;
-pub mod shell_session;
-mod store;
-mod stride;
-pub mod text;
-mod turn;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -51,6 +21,7 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 use tokio_util::task::TaskTracker;
 
+use crate::redact::own::Own;
 use limits::Limit;
 
 use crate::approval::{AskCx, Gate, Granted, Prompt};
@@ -59,11 +30,11 @@ use crate::base::call::{Output, Prepared, digest};
 use crate::base::caller::Caller;
 use crate::base::change::Changes;
 use crate::base::clock::Deadline;
-use crate::base::secret::{is_sensitive, shown_value};
 use crate::base::workspace::Workspace;
 use crate::base::{Cancel, Result, TraceId};
 use crate::config::Config;
-use crate::policy::Policy;
+use crate::redact::secret::{is_sensitive, shown_value};
+use crate::rulebook::Policy;
 use crate::sandbox::env::merge;
 use crate::sandbox::{Cell, Ground, Launcher};
 use crate::session::{Session, Shape, View};
@@ -189,6 +160,11 @@ pub struct RunCx {
 }
 
 impl RunCx {
+    /// Returns the secrets of the call's own sandbox that are too short to be redacted everywhere.
+    pub fn own(&self) -> Own {
+        Own::new(self.ground.as_ref().map(|ground| ground.short_secrets()).unwrap_or_default())
+    }
+
     /// What its commands run in.
     pub fn cell(&self, launcher: &Launcher) -> Result<Arc<Cell>> {
         Cell::of_call(
@@ -293,24 +269,24 @@ pub type Make = fn(&Config) -> Arc<dyn Tool>;
 
 /// Our own tools, in the order of the list.
 pub const TOOLS: &[Make] = &[
-    |_| Arc::new(file_read::FileRead::new()),
-    |_| Arc::new(file_write::FileWrite::new()),
-    |_| Arc::new(file_list::FileList::new()),
-    |_| Arc::new(file_search::FileSearch::new()),
-    |_| Arc::new(file_replace::FileReplace::new()),
-    |config| Arc::new(shell_exec::ShellExec::new(config)),
-    |config| Arc::new(shell_session::ShellSession::new(config)),
-    |config| Arc::new(code_exec::CodeExec::new(config)),
-    |config| Arc::new(browser_navigate::BrowserNavigate::new(config)),
-    |config| Arc::new(browser_screenshot::BrowserScreenshot::new(config)),
-    |config| Arc::new(browser_snapshot::BrowserSnapshot::new(config)),
-    |config| Arc::new(browser_act::BrowserAct::new(config)),
-    |config| Arc::new(browser_eval::BrowserEval::new(config)),
-    |config| Arc::new(browser_logs::BrowserLogs::new(config)),
-    |config| Arc::new(browser_tabs::BrowserTabs::new(config)),
+    |_| Arc::new(file::file_read::FileRead::new()),
+    |_| Arc::new(file::file_write::FileWrite::new()),
+    |_| Arc::new(file::file_list::FileList::new()),
+    |_| Arc::new(file::file_search::FileSearch::new()),
+    |_| Arc::new(file::file_replace::FileReplace::new()),
+    |config| Arc::new(shell::shell_exec::ShellExec::new(config)),
+    |config| Arc::new(shell::shell_session::ShellSession::new(config)),
+    |config| Arc::new(code::code_exec::CodeExec::new(config)),
+    |config| Arc::new(browser::browser_navigate::BrowserNavigate::new(config)),
+    |config| Arc::new(browser::browser_screenshot::BrowserScreenshot::new(config)),
+    |config| Arc::new(browser::browser_snapshot::BrowserSnapshot::new(config)),
+    |config| Arc::new(browser::browser_act::BrowserAct::new(config)),
+    |config| Arc::new(browser::browser_eval::BrowserEval::new(config)),
+    |config| Arc::new(browser::browser_logs::BrowserLogs::new(config)),
+    |config| Arc::new(browser::browser_tabs::BrowserTabs::new(config)),
     |config| Arc::new(shell::Shell::new(config)),
     |config| Arc::new(codex::Codex::new(config)),
-    |config| Arc::new(codex_reply::CodexReply::new(config)),
+    |config| Arc::new(codex::codex_reply::CodexReply::new(config)),
 ];
 
 /// Not in the default list, though they can be called: `shell` would be a second shell, those of the browser are of use
@@ -323,8 +299,8 @@ pub const UNLISTED: &[&str] = &[
     "browser.logs",
     "browser.tabs",
     codex::NAME,
-    codex_reply::NAME,
+    codex::codex_reply::NAME,
 ];
 
 /// All there is when the operator has switched the surface off.
-pub const LEGACY: &[&str] = &[codex::NAME, codex_reply::NAME];
+pub const LEGACY: &[&str] = &[codex::NAME, codex::codex_reply::NAME];

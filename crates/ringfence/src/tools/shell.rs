@@ -10,9 +10,10 @@ use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::command::{self, About, Command};
 use super::limits::Limit;
-use super::{Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments, likely_limit};
+use super::run::command::{self, About, Command};
+use super::run::likely_limit;
+use super::{Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
 use crate::base::workspace::{Workspace, quoted};
@@ -244,5 +245,7 @@ fn output(outcome: Outcome, hint: Option<String>) -> Output {
     Output { is_error, facts, ..Output::text(reply.to_string()) }
 }
 
+pub mod shell_exec;
+pub mod shell_session;
 #[cfg(test)]
 mod tests;

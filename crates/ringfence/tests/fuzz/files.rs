@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use ringfence::tools::content::etag_of;
+use ringfence::tools::file::content::etag_of;
 use serde_json::{Value, json};
 
 use crate::each_case;

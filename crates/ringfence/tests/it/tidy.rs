@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 /// A module uses only what stands to its left.
 const DIRECTION: &[&str] = &[
-    "base", "config", "audit", "session", "approval", "net", "sandbox", "browser", "policy",
-    "tools", "registry", "call", "mcp", "cli",
+    "redact", "base", "config", "audit", "session", "approval", "net", "sandbox", "browser",
+    "rulebook", "tools", "registry", "call", "mcp", "cli",
 ];
 
 fn crate_root() -> PathBuf {

@@ -183,5 +183,4 @@ pub fn changes(before: &Snapshot, after: &Snapshot) -> Changes {
 }
 
 #[cfg(test)]
-#[path = "snapshot/tests.rs"]
 mod tests;

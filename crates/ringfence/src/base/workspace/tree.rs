@@ -434,5 +434,4 @@ impl Halt {
 }
 
 #[cfg(test)]
-#[path = "tree/tests.rs"]
 mod tests;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::base::{Error, Result};
 use crate::browser::find::find;
 use crate::config::Config;
-use crate::tools::code_exec::runtimes::{RUNTIMES, Runtime};
+use crate::tools::code::code_exec::runtimes::{RUNTIMES, Runtime};
 
 const PROGRAMS: &[&str] = &["git"];
 

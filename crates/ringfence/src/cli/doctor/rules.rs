@@ -5,8 +5,8 @@ use policy::{Decision, PrefixRule};
 
 use super::health::Health;
 use crate::config::{Config, EscalateRisky};
-use crate::policy::leaving::{Treatment, treatment};
-use crate::policy::{Leaving, Places, Policy, Rulebook};
+use crate::rulebook::leaving::{Treatment, treatment};
+use crate::rulebook::{Leaving, Places, Policy, Rulebook};
 use crate::sandbox::escalate;
 
 pub fn look(config: &Config) -> Vec<Health> {

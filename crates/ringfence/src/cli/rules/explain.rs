@@ -6,8 +6,8 @@ use ::policy::{Decision, File, PrefixRule, Table};
 
 use super::{Files, count, plain, read, report, report_none, unwritable};
 use crate::base::Result;
-use crate::policy::lint::words;
-use crate::policy::{Rulebook, locate, unasked};
+use crate::rulebook::lint::words;
+use crate::rulebook::{Rulebook, locate, unasked};
 
 /// What holds for everything that a rule allows.
 const CANNOT_LEAVE: &str = "What cannot leave runs in the sandbox, as without a rule: from a server that is root without `escalate_as`, for instance.";

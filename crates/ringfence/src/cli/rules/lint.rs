@@ -4,7 +4,7 @@ use std::io::Write;
 
 use super::{Files, count, plain, read, report, report_none, unwritable};
 use crate::base::Result;
-use crate::policy::lint::{lint, notes};
+use crate::rulebook::lint::{lint, notes};
 
 pub fn run(files: &Files, out: &mut impl Write) -> Result<u8> {
     let (book, places) = read(files)?;

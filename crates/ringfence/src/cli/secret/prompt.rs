@@ -6,8 +6,8 @@ use rustix::stdio::stdin;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use zeroize::Zeroizing;
 
-use crate::base::secret::Secret;
 use crate::config::secrets::VALUE_BYTES;
+use crate::redact::secret::Secret;
 
 /// The terminal as it was, whatever happens.
 struct Restored(Termios);

@@ -6,8 +6,8 @@ use policy::{Decision, PrefixRule};
 
 use crate::config::{Config, Escalate, EscalateRisky};
 use crate::mcp::Server;
-use crate::policy::leaving::{Treatment, treatment};
-use crate::policy::{Leaving, Rulebook, lint, unasked};
+use crate::rulebook::leaving::{Treatment, treatment};
+use crate::rulebook::{Leaving, Rulebook, lint, unasked};
 
 /// Reads the rules once, so that the log holds what is wrong with them before the first call. Nothing waits for it.
 pub async fn report(server: Arc<Server>) {

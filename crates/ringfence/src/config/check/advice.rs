@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use super::{Look, Severity};
 use crate::base::nearest::nearest;
-use crate::base::secret::is_sensitive;
-use crate::config::places::{child, item};
-use crate::config::read::entry_key;
+use crate::config::parse::places::{child, item};
+use crate::config::parse::read::entry_key;
 use crate::config::show::written_as;
 use crate::config::{
     Config, Effect, Entry, Env, Names, OURS, OwnToolsAsk, Part, Profile, ProgramFault, Template,
     env,
 };
+use crate::redact::secret::is_sensitive;
 
 /// A warning that is still to be put at its place.
 struct Advice {

@@ -9,8 +9,8 @@ use rustix::fs::CWD;
 
 use super::is_name;
 use super::private::{self, Owner};
-use crate::base::secret::Secret;
 use crate::base::{Error, Kind, Result};
+use crate::redact::secret::Secret;
 
 const FILE_BYTES: u64 = 1 << 20;
 

@@ -15,8 +15,8 @@ use zeroize::Zeroizing;
 
 use super::store::{VALUE_BYTES, check};
 use super::{Env, env, is_name};
-use crate::base::secret::Secret;
 use crate::base::{Error, Kind, Result};
+use crate::redact::secret::Secret;
 
 /// For all names of a config together: a keyring that is locked waits for somebody to open it.
 pub const PATIENCE: Duration = Duration::from_secs(5);

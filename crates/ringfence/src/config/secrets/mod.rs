@@ -15,11 +15,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub use keyring::Keyring;
 pub use store::{Item, Store, VALUE_BYTES};
 
+use super::parse::raw;
 use super::resolve::{Layers, Picker};
-use super::{Env, env, raw};
-use crate::base::known;
-use crate::base::secret::Secret;
+use super::{Env, env};
 use crate::base::{Error, Kind, Result};
+use crate::redact::known;
+use crate::redact::secret::Secret;
 
 /// What a config file calls a value that it does not hold.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -135,7 +136,7 @@ impl<'a> Sources<'a> {
 /// The key of the store, where it is not beside it.
 pub(super) fn key_file(flag: Option<&PathBuf>, env: &Env) -> Result<Option<PathBuf>> {
     let named = flag.map(PathBuf::as_path).or_else(|| env.path(env::RINGFENCE_SECRETS_KEY_FILE));
-    named.map(|path| super::place::absolute(path, env.cwd.as_deref(), None)).transpose()
+    named.map(|path| super::resolve::place::absolute(path, env.cwd.as_deref(), None)).transpose()
 }
 
 /// Every value that a config speaks of, as it was at one moment.
@@ -345,5 +346,4 @@ fn unreadable(wanted: &Ref) -> Error {
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
 mod tests;

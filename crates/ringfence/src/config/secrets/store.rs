@@ -23,8 +23,8 @@ use super::private::{self, Owner, broken, refused};
 use super::{is_name, unix_seconds};
 use crate::base::ids::{random, short};
 use crate::base::seal::Sealer;
-use crate::base::secret::Secret;
 use crate::base::{Error, Kind, Result};
+use crate::redact::secret::Secret;
 
 /// Of one value.
 pub const VALUE_BYTES: usize = 64 << 10;

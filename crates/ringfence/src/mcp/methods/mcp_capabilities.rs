@@ -8,8 +8,8 @@ use super::tools_list::permission;
 use crate::call::{State, asks};
 use crate::config::Escalate;
 use crate::mcp::{Server, version};
-use crate::policy::Leaving;
 use crate::registry::Schemas;
+use crate::rulebook::Leaving;
 use crate::session::Session;
 use crate::tools::Tool;
 

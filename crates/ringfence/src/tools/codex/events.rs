@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::base::known;
+use crate::redact::known;
 
 /// Of one event. A longer one is left out, and told of.
 pub const EVENT: usize = 4 << 20;
@@ -349,7 +349,7 @@ mod tests {
     #[test]
     fn a_key_is_shown_nowhere_however_it_is_written() {
         let key = "sk-hunter2-\"of-events";
-        known::learn([("KEY", &crate::base::secret::Secret::new(key))]);
+        known::learn([("KEY", &crate::redact::secret::Secret::new(key))]);
         let escaped: String = key.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
         let mut events = Events::default();
         let mut told = events.passed_on();

@@ -16,13 +16,13 @@ use super::settings::{SandboxMode, Settings};
 use super::thread::Thread;
 use super::users::Users;
 use crate::base::call::{Output, Prepared, digest};
-use crate::base::known;
 use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Profile};
+use crate::redact::known;
 use crate::sandbox::{Cell, Launcher, Outcome, Seen, Stdin, Stop, codex, env};
-use crate::tools::code_exec::runtimes::{on_path, search_path};
-use crate::tools::command::{self, Command, Footing};
+use crate::tools::code::code_exec::runtimes::{on_path, search_path};
+use crate::tools::run::command::{self, Command, Footing};
 use crate::tools::{Plan, PrepareCx, RunCx};
 
 /// The notification that the removed server sent for each event.

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use super::settings::{SANDBOX_MODE, SandboxMode, check_allowed, check_profile};
 use crate::base::call::digest;
-use crate::base::known;
-use crate::base::secret::Secret;
 use crate::base::{Error, Kind, Result};
+use crate::redact::known;
+use crate::redact::secret::Secret;
 use crate::sandbox::env;
 
 /// Of one file.

@@ -7,7 +7,7 @@ use crate::base::workspace::Workspace;
 use crate::base::{Error, Kind, Result};
 use crate::config::{Config, Entry, Profile, ProgramFault};
 use crate::sandbox::env;
-use crate::tools::code_exec::runtimes::{on_path, search_path};
+use crate::tools::code::code_exec::runtimes::{on_path, search_path};
 
 /// The program, by its absolute path.
 pub fn find(entry: &Entry, workspace: &Workspace) -> Result<PathBuf> {

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use crate::base::shown::shown;
 use crate::base::{Error, Kind, Result};
 use crate::config::secrets::Ref;
 use crate::config::{Part, Secrets, Template};
+use crate::redact::shown::shown;
 
 /// One word of a command, with what must not be shown still apart.
 pub struct Word(Vec<Piece>);

@@ -1,0 +1,143 @@
+//! The words of a command before a call: text, `{argument}` of the call, and `${VAR}` or `${secret:NAME}`.
+
+use crate::config::secrets::Ref;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    Text(String),
+    /// An argument of the call.
+    Argument(String),
+    /// What stands for a value that must not be shown.
+    Secret(Ref),
+}
+
+/// One word. It never becomes more than one, except where it is a list of the call's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    /// As it is written, which is also how it may be shown.
+    pub text: String,
+    pub parts: Vec<Part>,
+}
+
+impl Template {
+    /// With `{name}` for arguments; `{{` and `}}` are braces.
+    pub fn with_arguments(text: &str) -> Result<Template, String> {
+        Template::parse(text, true)
+    }
+
+    /// Where nothing of a call comes in.
+    pub fn without_arguments(text: &str) -> Result<Template, String> {
+        Template::parse(text, false)
+    }
+
+    fn parse(text: &str, arguments: bool) -> Result<Template, String> {
+        let mut parts = Vec::new();
+        let mut plain = String::new();
+        let mut rest = text;
+        while let Some(at) = rest.find(['{', '}', '$']) {
+            plain.push_str(&rest[..at]);
+            rest = &rest[at..];
+            // Where braces name arguments a doubled one says that it is one: `${{`. Elsewhere it is `$${`.
+            if let Some(after) = rest.strip_prefix("$${").filter(|_| !arguments) {
+                plain.push_str("${");
+                rest = after;
+            } else if rest.starts_with("${") && !(arguments && rest.starts_with("${{")) {
+                let (name, after) = rest[2..].split_once('}').ok_or("`${` has no `}`")?;
+                flush(&mut plain, &mut parts);
+                parts.push(Part::Secret(Ref::parse(name)?));
+                rest = after;
+            } else if !arguments || rest.starts_with('$') {
+                let (one, after) = rest.split_at(1);
+                plain.push_str(one);
+                rest = after;
+            } else if let Some(after) = rest.strip_prefix("{{") {
+                plain.push('{');
+                rest = after;
+            } else if let Some(after) = rest.strip_prefix("}}") {
+                plain.push('}');
+                rest = after;
+            } else if let Some(after) = rest.strip_prefix('{') {
+                let (name, after) = after
+                    .split_once('}')
+                    .ok_or("`{` has no `}`; a brace itself is written `{{`")?;
+                if name.is_empty() || name.contains('{') {
+                    return Err(
+                        "`{}` names no argument; braces themselves are written `{{` and `}}`"
+                            .to_owned(),
+                    );
+                }
+                flush(&mut plain, &mut parts);
+                parts.push(Part::Argument(name.to_owned()));
+                rest = after;
+            } else {
+                return Err("`}` has no `{`; a brace itself is written `}}`".to_owned());
+            }
+        }
+        plain.push_str(rest);
+        flush(&mut plain, &mut parts);
+        if text.contains('\0') {
+            return Err("no program can be given a NUL".to_owned());
+        }
+        Ok(Template { text: text.to_owned(), parts })
+    }
+
+    pub fn arguments(&self) -> impl Iterator<Item = &str> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Argument(name) => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
+    pub fn refs(&self) -> impl Iterator<Item = &Ref> {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Secret(one) => Some(one),
+            _ => None,
+        })
+    }
+}
+
+fn flush(plain: &mut String, parts: &mut Vec<Part>) {
+    if !plain.is_empty() {
+        parts.push(Part::Text(std::mem::take(plain)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(text: &str) -> Vec<Part> {
+        Template::with_arguments(text).unwrap().parts
+    }
+
+    fn text(text: &str) -> Part {
+        Part::Text(text.to_owned())
+    }
+
+    #[test]
+    fn braces_name_arguments_and_doubled_ones_are_braces() {
+        assert_eq!(parts("--path={path}"), [text("--path="), Part::Argument("path".into())]);
+        assert_eq!(
+            parts("{{\"a\": {a}}}"),
+            [text("{\"a\": "), Part::Argument("a".into()), text("}")]
+        );
+        assert_eq!(parts("a $ b $x"), [text("a $ b $x")]);
+        assert_eq!(parts(""), []);
+        for wrong in ["{", "}", "{}", "a{b", "{a{b}}", "${", "${}", "${secret:}", "${a b}", "x\0"] {
+            assert!(Template::with_arguments(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn dollar_braces_name_secrets() {
+        let stored = Part::Secret(Ref::Stored("DB".into()));
+        assert_eq!(
+            parts("pg://u:${secret:DB}@h/{db}"),
+            [text("pg://u:"), stored, text("@h/"), Part::Argument("db".into())]
+        );
+        assert_eq!(parts("${HOME}"), [Part::Secret(Ref::Variable("HOME".into()))]);
+        assert_eq!(parts("${{HOME}}"), [text("${HOME}")]);
+        let plain = Template::without_arguments("{a} $${b} ${C}").unwrap();
+        assert_eq!(plain.parts, [text("{a} ${b} "), Part::Secret(Ref::Variable("C".into()))]);
+    }
+}

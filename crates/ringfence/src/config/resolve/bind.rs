@@ -1,0 +1,39 @@
+//! Where the server listens, and which addresses need more than asking for them.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use crate::base::{Error, Result};
+use crate::config::Config;
+
+/// `PORT` and `localhost:PORT` are loopback; anything else is spelled out.
+pub fn parse_listen(text: &str) -> Result<SocketAddr> {
+    let loopback = |port: &str| {
+        port.parse().ok().map(|port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port))
+    };
+    let address = match text.strip_prefix("localhost:").or_else(|| text.strip_prefix(':')) {
+        Some(port) => loopback(port),
+        None => loopback(text).or_else(|| text.parse().ok()),
+    };
+    address.ok_or_else(|| {
+        Error::invalid_arguments("`--http` does not name an address to listen on")
+            .hint("Use a port (`--http 8080`, loopback only) or an address with a port (`--http 10.0.0.5:8080`).")
+    })
+}
+
+/// A public address without auth gives the tools to the whole network, so it needs an explicit word.
+pub fn check_bind(address: SocketAddr, config: &Config) -> Result<()> {
+    // An IPv4 address in IPv6 clothes is what it is underneath.
+    if address.ip().to_canonical().is_loopback()
+        || config.auth.is_some()
+        || config.http.insecure_no_auth
+    {
+        return Ok(());
+    }
+    Err(Error::permission_denied(
+        "public_without_auth",
+        format!("{address} can be reached from outside this machine, and auth is off"),
+    )
+    .hint(
+        "Set MCP_AUTH_ENABLED=true with a key, listen on 127.0.0.1, or say `--insecure-no-auth`.",
+    ))
+}

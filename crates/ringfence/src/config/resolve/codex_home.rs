@@ -1,0 +1,186 @@
+//! Where Codex keeps its files, rules among them.
+//!
+//! Codex does not pass CODEX_HOME on to the MCP servers that it starts, so a server whose user has set it would read
+//! other rules than its client, or none. Two things tell a server where its client's home is: the environment of the
+//! process that started it, when that is Codex, and the directory with Codex's own helpers, which Codex puts in front of
+//! PATH (`$CODEX_HOME/tmp/arg0-linux/codex-arg0XXXXXX`). Both come from whoever started the server, as its environment
+//! does. Nothing in a workspace is configuration: a home that lies in one is not used.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::config::env::{self, Env};
+
+/// Rules that the host's administrator gives to every Codex.
+const SYSTEM_RULES: &str = "/etc/codex/rules";
+/// The name of Codex's process.
+const PROGRAM: &str = "codex";
+/// Anyone may write.
+const WRITABLE_BY_ALL: u32 = 0o002;
+
+/// Directories of rules, as Codex would look for them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RulesDirs {
+    /// Those that count, in the order in which they are read.
+    pub used: Vec<PathBuf>,
+    /// Those of other homes, which do not count. Rules in there are worth a warning when there are no others.
+    pub unused: Vec<PathBuf>,
+}
+
+/// The home of Codex: what the environment says, else what the Codex that started us reveals, else `~/.codex`.
+pub fn codex_home(env: &Env, workspace: Option<&Path>) -> Option<PathBuf> {
+    candidates(env, workspace).into_iter().next()
+}
+
+/// Where rules are read from. A workspace gives no configuration, so a client's home inside one does not count.
+pub fn rules_dirs(env: &Env, workspace: Option<&Path>) -> RulesDirs {
+    let mut homes = candidates(env, workspace).into_iter();
+    let mut used = vec![PathBuf::from(SYSTEM_RULES)];
+    used.extend(homes.next().map(|home| home.join("rules")));
+    let mut unused: Vec<PathBuf> = Vec::new();
+    for home in homes.chain(env.client_codex_home.clone()) {
+        let rules = home.join("rules");
+        if !used.contains(&rules) && !unused.contains(&rules) {
+            unused.push(rules);
+        }
+    }
+    RulesDirs { used, unused }
+}
+
+/// Every home there may be, the one that counts first.
+fn candidates(env: &Env, workspace: Option<&Path>) -> Vec<PathBuf> {
+    let is_outside =
+        |home: &&PathBuf| workspace.is_none_or(|workspace| !home.starts_with(workspace));
+    let named = env.absolute(env::CODEX_HOME).map(Path::to_owned);
+    let clients = env.client_codex_home.as_ref().filter(is_outside).cloned();
+    let usual = env.absolute(env::HOME).map(|home| home.join(".codex"));
+    let mut homes: Vec<PathBuf> = Vec::new();
+    for home in [named, clients, usual].into_iter().flatten() {
+        if !homes.contains(&home) {
+            homes.push(home);
+        }
+    }
+    homes
+}
+
+/// The home of the Codex that started this process, as far as that can be told. Only a directory of our own user that
+/// not everyone can write is believed.
+pub fn of_client(search_path: Option<&OsStr>) -> Option<PathBuf> {
+    let found = of_parent().or_else(|| search_path.and_then(in_search_path))?;
+    let home = found.canonicalize().ok()?;
+    let about = home.metadata().ok()?;
+    let is_ours = about.uid() == rustix::process::geteuid().as_raw();
+    (about.is_dir() && is_ours && about.mode() & WRITABLE_BY_ALL == 0).then_some(home)
+}
+
+/// What the parent was started with, when it is Codex and its environment can be read.
+fn of_parent() -> Option<PathBuf> {
+    let parent = rustix::process::getppid()?.as_raw_nonzero();
+    if fs::read_to_string(format!("/proc/{parent}/comm")).ok()?.trim_end() != PROGRAM {
+        return None;
+    }
+    home_in(&fs::read(format!("/proc/{parent}/environ")).ok()?)
+}
+
+/// CODEX_HOME in an environment as the kernel shows it.
+fn home_in(environ: &[u8]) -> Option<PathBuf> {
+    let prefix = [env::CODEX_HOME.as_bytes(), b"="].concat();
+    let value =
+        environ.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(prefix.as_slice()))?;
+    Some(PathBuf::from(OsString::from_vec(value.to_vec()))).filter(|home| home.is_absolute())
+}
+
+/// The home whose helpers are on the search path. Codex removes their directory when it ends.
+fn in_search_path(search_path: &OsStr) -> Option<PathBuf> {
+    let starts_with = |part: Option<&OsStr>, prefix: &str| {
+        part.is_some_and(|part| part.as_bytes().starts_with(prefix.as_bytes()))
+    };
+    std::env::split_paths(search_path).find_map(|helpers| {
+        let arg0 = helpers.parent()?;
+        let tmp = arg0.parent()?;
+        let is_codex = helpers.is_absolute()
+            && starts_with(helpers.file_name(), "codex-arg0")
+            && starts_with(arg0.file_name(), "arg0")
+            && tmp.file_name() == Some(OsStr::new("tmp"))
+            && helpers.is_dir();
+        is_codex.then(|| tmp.parent().map(Path::to_owned)).flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::scratch::Scratch;
+
+    fn env(pairs: &[(&str, &str)], client: Option<&str>) -> Env {
+        let mut env = Env::new(pairs.iter().copied(), "/");
+        env.client_codex_home = client.map(PathBuf::from);
+        env
+    }
+
+    #[test]
+    fn the_variable_counts_before_the_client_and_the_client_before_the_home_directory() {
+        let home = |pairs: &[(&str, &str)], client| {
+            codex_home(&env(pairs, client), Some(Path::new("/work")))
+        };
+        let both = [("HOME", "/h"), ("CODEX_HOME", "/named")];
+        assert_eq!(home(&both, Some("/client")), Some("/named".into()));
+        assert_eq!(home(&both[..1], Some("/client")), Some("/client".into()));
+        assert_eq!(home(&both[..1], None), Some("/h/.codex".into()));
+        assert_eq!(home(&[], None), None);
+        assert_eq!(
+            home(&both[..1], Some("/work/.codex")),
+            Some("/h/.codex".into()),
+            "a workspace configures nothing"
+        );
+    }
+
+    #[test]
+    fn rules_of_the_host_are_read_first_and_other_homes_are_known() {
+        let dirs =
+            rules_dirs(&env(&[("HOME", "/h"), ("CODEX_HOME", "/named")], Some("/client")), None);
+        assert_eq!(dirs.used, [Path::new("/etc/codex/rules"), Path::new("/named/rules")]);
+        assert_eq!(dirs.unused, [Path::new("/client/rules"), Path::new("/h/.codex/rules")]);
+        let dirs = rules_dirs(&env(&[("HOME", "/h")], Some("/work/c")), Some(Path::new("/work")));
+        assert_eq!(dirs.used[1..], [Path::new("/h/.codex/rules")]);
+        assert_eq!(dirs.unused, [Path::new("/work/c/rules")]);
+    }
+
+    #[test]
+    fn a_home_is_found_by_the_helpers_of_codex_on_the_search_path() {
+        let scratch = Scratch::new();
+        let home = scratch.path().join("elsewhere");
+        for (helpers, is_found) in [
+            ("tmp/arg0-linux/codex-arg0FRE5j2", true),
+            ("tmp/arg0/codex-arg0x", true),
+            ("tmp/other/codex-arg0x", false),
+            ("tmp/arg0/other", false),
+            ("arg0/codex-arg0x", false),
+        ] {
+            let helpers = home.join(helpers);
+            let path =
+                std::env::join_paths([Path::new("/usr/bin"), &helpers, Path::new("/bin")]).unwrap();
+            assert_eq!(in_search_path(&path), None, "a directory that is gone names nothing");
+            fs::create_dir_all(&helpers).unwrap();
+            assert_eq!(in_search_path(&path).is_some(), is_found, "{}", helpers.display());
+            assert_eq!(of_client(Some(&path)).is_some(), is_found, "{}", helpers.display());
+            fs::remove_dir_all(&home).unwrap();
+        }
+        assert_eq!(home_in(b"HOME=/h\0CODEX_HOME=/c d\0X=1\0"), Some("/c d".into()));
+        assert_eq!(home_in(b"OLD_CODEX_HOME=/c\0CODEX_HOME=relative\0"), None);
+    }
+
+    #[test]
+    fn a_home_that_everyone_can_write_is_not_believed() {
+        use std::os::unix::fs::PermissionsExt;
+        let scratch = Scratch::new();
+        let helpers = scratch.path().join("tmp/arg0-linux/codex-arg0x");
+        fs::create_dir_all(&helpers).unwrap();
+        assert_eq!(of_client(Some(helpers.as_os_str())), scratch.path().canonicalize().ok());
+        fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(of_client(Some(helpers.as_os_str())), None);
+    }
+}

@@ -1,0 +1,177 @@
+//! `[log]`: how much the server tells about itself, in which form, and where.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::place;
+use super::{Layers, Picker};
+use crate::base::{Error, Result};
+use crate::config::env::{self, Env};
+use crate::config::parse::raw;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// What failed
+    Error,
+    /// And what an operator should know
+    Warn,
+    /// And each call
+    Info,
+    /// And how it went
+    Debug,
+    /// And everything else
+    Trace,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people
+    Pretty,
+    /// One object per line
+    Json,
+}
+
+#[derive(Debug, Clone)]
+pub struct Log {
+    pub level: LogLevel,
+    pub format: LogFormat,
+    /// To append to; standard error without one.
+    pub file: Option<PathBuf>,
+}
+
+/// What the command line says about it.
+#[derive(Debug, Clone, Default)]
+pub struct LogFlags {
+    pub level: Option<LogLevel>,
+    pub format: Option<LogFormat>,
+    pub file: Option<PathBuf>,
+}
+
+pub fn resolve(
+    p: &mut Picker<'_>,
+    (flags, env): (&LogFlags, &Env),
+    (file, defaults): (&raw::Log, &raw::Log),
+) -> Result<Log> {
+    let level = Layers {
+        flag: flags.level.map(|level| (level, "--log-level")),
+        env: word(env, env::RINGFENCE_LOG, "log level")?,
+        ..Layers::file_only(file.level, defaults.level)
+    };
+    let format = Layers {
+        flag: flags.format.map(|format| (format, "--log-format")),
+        env: word(env, env::RINGFENCE_LOG_FORMAT, "form of the log")?,
+        ..Layers::file_only(file.format, defaults.format)
+    };
+    let from_here = |path: &std::path::Path| place::absolute(path, env.cwd.as_deref(), p.home());
+    let path = Layers {
+        flag: flags.file.as_deref().map(from_here).transpose()?.map(|path| (path, "--log-file")),
+        env: env
+            .path(env::RINGFENCE_LOG_FILE)
+            .map(from_here)
+            .transpose()?
+            .map(|path| (path, env::RINGFENCE_LOG_FILE)),
+        ..Layers::file_only(file.file.as_deref().map(|path| p.file_path(path)).transpose()?, None)
+    };
+    let path = p.pick_optional("log.file", path, |path| path.display().to_string());
+    Ok(Log {
+        level: p.pick("log.level", level, |level| name(*level))?.0,
+        format: p.pick("log.format", format, |format| name(*format))?.0,
+        file: path.map(|(path, _)| place::settle(&path)).transpose()?,
+    })
+}
+
+fn name(word: impl ValueEnum) -> String {
+    word.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+/// A variable that holds one of a few words.
+fn word<T: ValueEnum>(
+    env: &Env,
+    variable: &'static str,
+    what: &str,
+) -> Result<Option<(T, &'static str)>> {
+    let Some(text) = env.text(variable)? else { return Ok(None) };
+    let known = || T::value_variants().iter().cloned().map(name).collect::<Vec<_>>().join(", ");
+    match T::from_str(&text, false) {
+        Ok(word) => Ok(Some((word, variable))),
+        Err(_) => Err(Error::invalid_arguments(format!("{variable} names no {what}"))
+            .hint(format!("Use one of {}.", known()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::scratch::Scratch;
+    use crate::config::{Config, Flags, Origin};
+
+    fn config(
+        scratch: &Scratch,
+        log: LogFlags,
+        variables: &[(&str, &str)],
+        file: &str,
+    ) -> Result<Config> {
+        let config = scratch.file("etc/config.toml", file);
+        let root = Some(scratch.path().join("root"));
+        let flags = Flags { config: Some(config), root, log, ..Flags::default() };
+        crate::config::resolve(&flags, &Env::new(variables.iter().copied(), scratch.dir("project")))
+    }
+
+    #[test]
+    fn flag_over_environment_over_file_over_default() {
+        let scratch = Scratch::new();
+        let of = |config: Config| (config.log.level, config.log.format, config.log.file);
+        let none = LogFlags::default;
+        let usual = config(&scratch, none(), &[], "").unwrap();
+        assert_eq!(of(usual), (LogLevel::Warn, LogFormat::Pretty, None));
+        let file = "[log]\nlevel = 'debug'\nformat = 'json'\nfile = 'my.log'\n";
+        let from_file = config(&scratch, none(), &[], file).unwrap();
+        let at = |name: &str| Some(scratch.path().canonicalize().unwrap().join(name));
+        assert_eq!(of(from_file), (LogLevel::Debug, LogFormat::Json, at("etc/my.log")));
+        let variables = [
+            ("RINGFENCE_LOG", "error"),
+            ("RINGFENCE_LOG_FORMAT", "pretty"),
+            ("RINGFENCE_LOG_FILE", "../e"),
+        ];
+        let from_env = config(&scratch, none(), &variables, file).unwrap();
+        let origin =
+            &from_env.settings.iter().find(|setting| setting.key == "log.file").unwrap().origin;
+        assert_eq!(*origin, Origin::Env("RINGFENCE_LOG_FILE"));
+        assert_eq!(of(from_env), (LogLevel::Error, LogFormat::Pretty, at("e")));
+        let flags = LogFlags {
+            level: Some(LogLevel::Trace),
+            format: Some(LogFormat::Json),
+            file: Some(scratch.path().join("flag")),
+        };
+        assert_eq!(
+            of(config(&scratch, flags, &variables, file).unwrap()),
+            (LogLevel::Trace, LogFormat::Json, at("flag"))
+        );
+    }
+
+    #[test]
+    fn words_that_are_not_known_and_places_that_tools_reach_are_refused() {
+        let scratch = Scratch::new();
+        for (name, value) in [("RINGFENCE_LOG", "loud"), ("RINGFENCE_LOG_FORMAT", "xml")] {
+            let error = config(&scratch, LogFlags::default(), &[(name, value)], "").unwrap_err();
+            assert!(
+                error.message().contains(name)
+                    && error.hint_text().unwrap().starts_with("Use one of "),
+                "{error}"
+            );
+        }
+        let inside =
+            config(&scratch, LogFlags::default(), &[], "log.file = '../project/deep/my.log'")
+                .unwrap_err();
+        assert_eq!(inside.reason_name(), Some("bad_workspace"), "{inside}");
+        let theirs =
+            config(&scratch, LogFlags::default(), &[], "log.file = '../root/workspaces/a/l'")
+                .unwrap_err();
+        assert_eq!(theirs.reason_name(), Some("bad_log_file"), "{theirs}");
+    }
+}

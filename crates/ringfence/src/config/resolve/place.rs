@@ -1,0 +1,313 @@
+//! Where the root and the workspace are, and where they may not be.
+
+use std::fs::DirBuilder;
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::base::workspace::Workspace;
+use crate::base::{Error, Kind, Result};
+use crate::config::Config;
+
+/// The canonical form of a path whose last parts need not exist yet.
+pub fn settle(path: &Path) -> Result<PathBuf> {
+    let unusable = |path: &Path| {
+        Error::invalid_arguments(format!("the path {} cannot be used", path.display()))
+    };
+    let mut missing = Vec::new();
+    let mut existing = path;
+    loop {
+        match existing.canonicalize() {
+            Ok(mut settled) => {
+                settled.extend(missing.iter().rev());
+                return Ok(settled);
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                // `file_name` is None for `..`, which means nothing beneath a directory that is not there.
+                let (Some(parent), Some(name)) = (existing.parent(), existing.file_name()) else {
+                    return Err(unusable(path).source(error));
+                };
+                // A dangling link would move the directory once its target appears.
+                if existing.is_symlink() {
+                    return Err(
+                        unusable(path).hint("It goes through a symbolic link that leads nowhere.")
+                    );
+                }
+                missing.push(name);
+                existing = parent;
+            }
+            Err(error) => return Err(unusable(path).source(error)),
+        }
+    }
+}
+
+/// An absolute path from what somebody wrote. `base` is where relative ones start.
+pub fn absolute(path: &Path, base: Option<&Path>, home: Option<&Path>) -> Result<PathBuf> {
+    let mut parts = path.components();
+    if parts.next() == Some(Component::Normal("~".as_ref()))
+        && let Some(home) = home
+    {
+        return Ok(home.join(parts.as_path()));
+    }
+    match base {
+        _ if path.is_absolute() => Ok(path.to_owned()),
+        Some(base) => Ok(base.join(path)),
+        None => Err(Error::invalid_arguments(format!(
+            "the path {} is relative to an unknown directory",
+            path.display()
+        ))
+        .hint("Give the full path.")),
+    }
+}
+
+/// A place that somebody named, or that came by itself.
+pub struct Place<'a> {
+    pub path: &'a Path,
+    pub named: bool,
+}
+
+/// Directories that a workspace must not hold.
+pub struct Keepers<'a> {
+    pub home: Option<PathBuf>,
+    pub root: Place<'a>,
+    /// Directories and files that steer this server: whoever writes there rewrites the rules.
+    pub steering: &'a [(&'static str, PathBuf)],
+}
+
+/// Refuses workspaces that would hand the tools more than a project; what is left is closed inside it.
+pub fn check_workspace(workspace: &Place<'_>, keepers: &Keepers<'_>) -> Result<Vec<PathBuf>> {
+    let (path, root) = (workspace.path, &keepers.root);
+    if path.parent().is_none() {
+        return Err(refused("the whole file system"));
+    }
+    if let Some(home) = &keepers.home
+        && home.starts_with(path)
+    {
+        return Err(refused(if home == path {
+            "the home directory"
+        } else {
+            "a directory that holds the home directory"
+        }));
+    }
+    for (what, place) in keepers.steering {
+        if place.starts_with(path) {
+            return Err(refused(&format!("a directory that holds {what}")));
+        }
+    }
+    if path == root.path {
+        return Err(refused("the root directory of this server"));
+    }
+    // The audit files, sockets and other principals' files live here; only its `workspaces` are for tools.
+    if path.starts_with(root.path) && path.parent() != Some(&root.path.join("workspaces")) {
+        return Err(refused("a directory inside the root directory of this server"));
+    }
+    if !root.path.starts_with(path) {
+        return Ok(Vec::new());
+    }
+    // Both named: the operator meant it, and the root is shut to every tool. Otherwise it came about by chance.
+    match workspace.named && root.named {
+        true => Ok(vec![root.path.to_owned()]),
+        false => Err(refused("a directory that holds the root directory of this server")),
+    }
+}
+
+/// Refuses files that steer where runs write beside the workspace, and ways to them that lead through there.
+pub fn check_steering(
+    steering: &[(&'static str, PathBuf)],
+    root: &Path,
+    writable: &[PathBuf],
+) -> Result<()> {
+    let own = ["workspaces", "homes", "tmp"].map(|name| root.join(name));
+    let writable = writable.iter().filter_map(|path| path.canonicalize().ok());
+    let places: Vec<PathBuf> = own.into_iter().chain(writable).collect();
+    match steering.iter().find(|(_, step)| places.iter().any(|place| step.starts_with(place))) {
+        None => Ok(()),
+        Some((what, step)) => Err(Error::invalid_arguments(format!("the way to {what} leads through a directory that commands write to"))
+            .reason("bad_place")
+            .hint(format!("Commands could put another in its place at {}. Move it, or the link to it, or take the directory out of `writable`.", step.display()))),
+    }
+}
+
+fn refused(what: &str) -> Error {
+    Error::new(Kind::InvalidArguments, format!("the workspace would be {what}"))
+        .reason("bad_workspace")
+        .hint("Name a project directory with `--workspace` (or SANDBOX_WORKSPACE).")
+}
+
+/// Makes the root on first use, and refuses one that somebody else can write to.
+pub fn prepare_root(config: &Config) -> Result<()> {
+    let failed = |what: &str| {
+        Error::new(
+            Kind::Unavailable,
+            format!("the root directory {} {what}", config.root.display()),
+        )
+    };
+    let hint = "Name another directory with `--root` (or SANDBOX_ROOT).";
+    make_private(&config.root)
+        .map_err(|error| failed("cannot be made").hint(hint).source(error))?;
+    // Looked at through the opened directory, so that what is checked is what was there.
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
+    let facts = rustix::fs::open(&config.root, flags, Mode::empty())
+        .and_then(rustix::fs::fstat)
+        .map_err(|error| failed("cannot be opened").hint(hint).source(error))?;
+    if facts.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(failed("belongs to another user").reason("foreign_root").hint(hint));
+    }
+    if facts.st_mode & 0o022 != 0 {
+        return Err(failed("can be written to by other users").reason("open_root").hint(format!(
+            "Run `chmod 700 {}`, or name another directory with `--root`.",
+            config.root.display()
+        )));
+    }
+    if config.secrets.wants_store() {
+        // It can be watched before anything is in it.
+        make_private(&config.root.join("secrets"))
+            .map_err(|error| failed("cannot be used").hint(hint).source(error))?;
+    }
+    Ok(())
+}
+
+/// The workspace of a caller, opened. `directory` is the principal's own directory name; it counts only on the
+/// network, where no workspace was named and none is shared.
+pub fn workspace_for(config: &Config, directory: &str) -> Result<Workspace> {
+    if let Some(path) = &config.workspace {
+        return Workspace::open(path, &config.closed);
+    }
+    let name = if config.shared_workspace { "shared" } else { directory };
+    let plain = matches!(Path::new(name).components().collect::<Vec<_>>()[..], [Component::Normal(part)] if part == name);
+    if !plain {
+        return Err(Error::internal("a principal's directory must be a plain name"));
+    }
+    let path = config.root.join("workspaces").join(name);
+    make_private(&path)
+        .map_err(|error| Error::internal("the workspace cannot be made").source(error))?;
+    Workspace::open(&path, &[])
+}
+
+fn make_private(path: &Path) -> std::io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+    use crate::config::resolve;
+    use crate::config::scratch::Scratch;
+    use crate::config::{Env, Flags};
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    fn config(scratch: &Scratch, http: bool) -> Config {
+        let flags = Flags {
+            root: Some(scratch.path().join("state/root")),
+            http: http.then(|| "0".to_owned()),
+            ..Flags::default()
+        };
+        resolve(&flags, &Env::new([("HOME", scratch.dir("home"))], scratch.dir("project"))).unwrap()
+    }
+
+    #[test]
+    fn the_root_is_made_private_and_a_loose_one_is_refused() {
+        let scratch = Scratch::new();
+        let config = config(&scratch, false);
+        prepare_root(&config).unwrap();
+        prepare_root(&config).unwrap();
+        assert_eq!(mode(&config.root), 0o700);
+        for loose in [0o770, 0o702] {
+            std::fs::set_permissions(&config.root, PermissionsExt::from_mode(loose)).unwrap();
+            let error = prepare_root(&config).unwrap_err();
+            assert_eq!(error.reason_name(), Some("open_root"));
+            assert!(error.hint_text().unwrap().contains("chmod 700"), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_foreign_root_is_refused() {
+        let scratch = Scratch::new();
+        let mut config = config(&scratch, false);
+        // `/usr` belongs to root; when the tests run as root, a directory given away is as foreign.
+        config.root = PathBuf::from("/usr");
+        if rustix::process::geteuid().is_root() {
+            config.root = scratch.dir("given");
+            std::os::unix::fs::chown(&config.root, Some(12345), None).unwrap();
+        }
+        assert_eq!(prepare_root(&config).unwrap_err().reason_name(), Some("foreign_root"));
+    }
+
+    #[test]
+    fn each_principal_has_a_workspace_of_its_own_unless_shared() {
+        let scratch = Scratch::new();
+        let mut config = config(&scratch, true);
+        prepare_root(&config).unwrap();
+        let alice = workspace_for(&config, "alice-01").unwrap();
+        let bob = workspace_for(&config, "bob-02").unwrap();
+        assert_eq!(alice.path(), config.root.join("workspaces/alice-01"));
+        assert_ne!(alice.path(), bob.path());
+        assert_eq!(mode(alice.path()), 0o700);
+        for name in ["..", "a/b", "/etc", "", ".", "a/"] {
+            assert!(workspace_for(&config, name).is_err(), "{name}");
+        }
+        config.shared_workspace = true;
+        assert_eq!(
+            workspace_for(&config, "alice-01").unwrap().path(),
+            config.root.join("workspaces/shared")
+        );
+    }
+
+    #[test]
+    fn a_path_settles_through_links_and_beyond_what_exists() {
+        let scratch = Scratch::new();
+        let real = scratch.dir("real");
+        symlink(&real, scratch.path().join("link")).unwrap();
+        symlink("nowhere", scratch.path().join("dangling")).unwrap();
+        assert_eq!(settle(&scratch.path().join("link/a/b")).unwrap(), real.join("a/b"));
+        assert!(settle(&scratch.path().join("real/missing/../../x")).is_err());
+        assert!(settle(&scratch.path().join("dangling/x")).is_err());
+    }
+
+    #[test]
+    fn the_workspace_rules_as_a_table() {
+        let keepers = |root: &'static str, named| Keepers {
+            home: Some("/home/ada".into()),
+            root: Place { path: Path::new(root), named },
+            steering: Box::leak(Box::new([("the config file", PathBuf::from("/etc/rf"))])),
+        };
+        let check = |workspace, named, root, root_named| {
+            check_workspace(
+                &Place { path: Path::new(workspace), named },
+                &keepers(root, root_named),
+            )
+        };
+        let far = "/var/rf";
+        assert_eq!(check("/home/ada/code", true, far, false).unwrap(), Vec::<PathBuf>::new());
+        assert_eq!(check("/home/adam", false, far, false).unwrap(), Vec::<PathBuf>::new());
+        for workspace in [
+            "/",
+            "/home/ada",
+            "/home",
+            "/etc",
+            "/etc/rf",
+            "/var/rf",
+            "/var/rf/audit",
+            "/var/rf/workspaces/a/b",
+        ] {
+            let error = check(workspace, true, far, true).unwrap_err();
+            assert!(error.hint_text().unwrap().contains("--workspace"), "{workspace}");
+        }
+        assert!(check("/var/rf/workspaces/shared", true, far, true).is_ok());
+        // A root inside the workspace: both named, or refused.
+        assert_eq!(
+            check("/srv/p", true, "/srv/p/.rf", true).unwrap(),
+            [PathBuf::from("/srv/p/.rf")]
+        );
+        for (named, root_named) in [(true, false), (false, true), (false, false)] {
+            assert!(check("/srv/p", named, "/srv/p/.rf", root_named).is_err());
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! `[sandbox]`: what a run may touch and use.
+
+use std::path::PathBuf;
+
+use jail::limits::Limits;
+use jail::rights::Network;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::place;
+use super::{Layers, Picker};
+use crate::base::{Error, Result};
+use crate::config::parse::raw;
+
+const MIB: u64 = 1024 * 1024;
+
+/// How strong the fence around a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// Namespaces, Landlock and seccomp
+    Default,
+    /// Landlock and seccomp, for containers that have no namespaces to give; promises less
+    Contained,
+    /// macOS
+    Seatbelt,
+    /// No fence: explicit trust, so every run is asked for
+    None,
+}
+
+impl Profile {
+    pub fn name(self) -> &'static str {
+        match self {
+            Profile::Default => "default",
+            Profile::Contained => "contained",
+            Profile::Seatbelt => "seatbelt",
+            Profile::None => "none",
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Sandbox {
+    pub profile: Profile,
+    /// The host's whole network.
+    pub allow_network: bool,
+    /// Names that the proxy lets through; with none, and without `allow_addresses`, there is no network at all.
+    pub allow_domains: Vec<String>,
+    pub deny_domains: Vec<String>,
+    pub allow_addresses: Vec<String>,
+    /// Beside the workspace.
+    pub writable: Vec<PathBuf>,
+    /// Read-only in what is writable; relative ones lie in the workspace.
+    pub protect: Vec<PathBuf>,
+    /// What is protected by default and may be written all the same; relative ones lie in the workspace.
+    pub unprotect: Vec<PathBuf>,
+    /// Relative ones lie in the workspace.
+    pub hide: Vec<PathBuf>,
+    pub limits: Limits,
+}
+
+impl Sandbox {
+    pub fn network(&self) -> Network {
+        match (self.allow_network, self.allow_domains.is_empty() && self.allow_addresses.is_empty())
+        {
+            (true, _) => Network::All,
+            (false, true) => Network::Off,
+            (false, false) => Network::Proxied,
+        }
+    }
+}
+
+/// What the command line says about a run.
+#[derive(Debug, Clone, Default)]
+pub struct SandboxFlags {
+    pub profile: Option<Profile>,
+    pub allow_network: bool,
+    pub allow_domains: Vec<String>,
+    pub deny_domains: Vec<String>,
+    pub allow_addresses: Vec<String>,
+    pub writable: Vec<PathBuf>,
+    pub protect: Vec<PathBuf>,
+    pub unprotect: Vec<PathBuf>,
+    pub hide: Vec<PathBuf>,
+}
+
+pub fn resolve(
+    p: &mut Picker<'_>,
+    flags: &SandboxFlags,
+    file: &raw::Sandbox,
+    defaults: &raw::Sandbox,
+) -> Result<Sandbox> {
+    let profile = Layers {
+        flag: flags.profile.map(|profile| (profile, "--profile")),
+        ..Layers::file_only(file.profile, defaults.profile)
+    };
+    let (profile, _) =
+        p.pick("sandbox.profile", profile, |profile: &Profile| profile.name().to_owned())?;
+    if profile == Profile::Seatbelt && cfg!(not(target_os = "macos")) {
+        return Err(Error::invalid_arguments("the profile `seatbelt` is for macOS")
+            .with("key", "sandbox.profile")
+            .hint("Use `default`, which means the strongest fence that this system has."));
+    }
+    let network = Layers {
+        flag: flags.allow_network.then_some((true, "--allow-network")),
+        ..Layers::file_only(file.allow_network, defaults.allow_network)
+    };
+    macro_rules! texts {
+        ($field:ident, $flag:literal) => {
+            p.pick(
+                concat!("sandbox.", stringify!($field)),
+                together(&flags.$field, $flag, &file.$field),
+                |all| all.join(", "),
+            )?
+            .0
+        };
+    }
+    macro_rules! paths {
+        ($field:ident, $flag:literal, $settle:expr) => {{
+            let written =
+                file.$field.as_ref().map(|all| all.iter().map(|path| $settle(p, path)).collect());
+            let layers = together(&flags.$field, $flag, &written.transpose()?);
+            p.pick(concat!("sandbox.", stringify!($field)), layers, |all: &Vec<PathBuf>| {
+                all.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+            })?
+            .0
+        }};
+    }
+    macro_rules! number {
+        ($field:ident) => {{
+            let layers = Layers::file_only(file.$field, defaults.$field);
+            p.pick(concat!("sandbox.", stringify!($field)), layers, |value| value.0.to_string())?
+                .0
+                .0
+        }};
+    }
+    Ok(Sandbox {
+        profile,
+        allow_network: p.pick("sandbox.allow_network", network, bool::to_string)?.0,
+        allow_domains: texts!(allow_domains, "--allow-domain"),
+        deny_domains: texts!(deny_domains, "--deny-domain"),
+        allow_addresses: texts!(allow_addresses, "--allow-address"),
+        writable: paths!(writable, "--writable", Picker::file_path),
+        protect: paths!(protect, "--protect", home_path),
+        unprotect: paths!(unprotect, "--unprotect", home_path),
+        hide: paths!(hide, "--hide", home_path),
+        limits: Limits {
+            memory_bytes: Some(number!(memory_mb) * MIB),
+            processes: Some(number!(processes)),
+            open_files: Some(number!(open_files)),
+            usual_files: jail::limits::usual_files(),
+            file_bytes: Some(number!(file_mb) * MIB),
+            cpu_seconds: Some(number!(cpu_s)),
+        },
+    })
+}
+
+/// `~/` is the home directory; a relative path stays one, and lies in the workspace.
+fn home_path(p: &Picker<'_>, path: &std::path::Path) -> Result<PathBuf> {
+    match path.starts_with("~") {
+        true => place::absolute(path, None, p.home()),
+        false => Ok(path.to_owned()),
+    }
+}
+
+/// Lists add up: a flag widens or narrows what the file says, and takes nothing of it back.
+fn together<T: Clone>(flags: &[T], flag: &'static str, file: &Option<Vec<T>>) -> Layers<Vec<T>> {
+    let written = file.clone().unwrap_or_default();
+    let all: Vec<T> = written.iter().chain(flags).cloned().collect();
+    match flags.is_empty() {
+        true => Layers::file_only(file.clone(), Some(Vec::new())),
+        false => Layers { flag: Some((all, flag)), ..Layers::file_only(None, None) },
+    }
+}

@@ -1,0 +1,114 @@
+//! Directories that hold secrets and nothing that a run needs: those are hidden whole. A cover on a file alone goes with
+//! it when another is put in its place by a rename, and what is written beside it first is not covered at all.
+
+use std::path::{Path, PathBuf};
+
+use crate::config::{Config, Entry};
+
+/// What programs and the system need, and everything in it.
+const SYSTEM: &[&str] = &[
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/dev",
+    "/proc",
+    "/sys",
+    "/nix",
+    "/snap",
+    "/System",
+    "/Library",
+    "/etc/ssl",
+    "/etc/pki",
+    "/etc/ca-certificates",
+    "/etc/alternatives",
+    "/etc/ld.so.conf.d",
+];
+/// Directories of many things. So are all that lie in `/` itself.
+const COMMON: &[&str] = &[
+    "/var/lib",
+    "/var/tmp",
+    "/var/cache",
+    "/var/log",
+    "/var/run",
+    "/run/user",
+    "/run/lock",
+    "/private/etc",
+];
+/// In the home directory, what a run may read.
+const OF_HOME: &[&str] = &[".config/git", ".cargo/bin", ".local/bin", ".local/lib", ".local/share"];
+
+/// What lies in the directories that a run needs.
+pub struct Needs<'a> {
+    places: Vec<PathBuf>,
+    entries: Vec<&'a Entry>,
+}
+
+impl<'a> Needs<'a> {
+    pub fn of(config: &'a Config) -> Needs<'a> {
+        let mut places = vec![config.root.clone()];
+        places.extend(config.workspace.iter().cloned());
+        places.extend(
+            config
+                .sandbox
+                .writable
+                .iter()
+                .flat_map(|path| [Some(path.clone()), path.canonicalize().ok()])
+                .flatten(),
+        );
+        places.extend(config.browser.path.iter().chain(&config.browser.program).cloned());
+        places.extend(config.codex_home.iter().chain(&config.rustup_home).cloned());
+        if let Some(home) = &config.home {
+            places.push(home.clone());
+            places.extend(OF_HOME.iter().map(|below| home.join(below)));
+        }
+        let linked: Vec<PathBuf> =
+            places.iter().filter_map(|path| path.canonicalize().ok()).collect();
+        places.extend(linked);
+        Needs { places, entries: config.entries.iter().map(AsRef::as_ref).collect() }
+    }
+
+    /// Whether nothing in this directory is missed.
+    pub fn spare(&self, folder: &Path) -> bool {
+        let is_common =
+            folder.components().count() <= 2 || COMMON.iter().any(|path| folder == Path::new(path));
+        let is_system = is_system(folder);
+        let is_used = self.places.iter().any(|place| place.starts_with(folder));
+        !is_common
+            && !is_system
+            && !is_used
+            && !self.entries.iter().any(|entry| speaks_of(entry, folder))
+    }
+}
+
+/// Whether a path lies in a directory of the system, which programs need.
+pub fn is_system(path: &Path) -> bool {
+    SYSTEM.iter().any(|system| path.starts_with(system))
+}
+
+fn speaks_of(entry: &Entry, folder: &Path) -> bool {
+    let name = folder.display().to_string();
+    let mut words = entry
+        .args
+        .iter()
+        .chain(entry.env.iter().map(|(_, value)| value))
+        .map(|word| word.text.as_str());
+    Path::new(&entry.command).starts_with(folder)
+        || entry.cwd.as_ref().is_some_and(|cwd| cwd.starts_with(folder))
+        || words.any(|word| word.contains(&name))
+}
+
+/// The directories of these files, as far as they can be hidden; and the files of the others.
+pub fn folders(files: &[PathBuf], needs: &Needs<'_>) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    let (mut hidden, mut beside) = (Vec::new(), Vec::new());
+    for file in files {
+        match file.parent() {
+            Some(folder) if needs.spare(folder) => hidden.push(folder.to_owned()),
+            _ => beside.push(file.clone()),
+        }
+    }
+    (hidden, beside)
+}

@@ -1,0 +1,396 @@
+//! The values of all secrets that this process has looked up, to take them out of whatever it says.
+//!
+//! A value that was replaced is still known, up to the newest `RETIRED`: a run may hold it, and so may a file. What is shorter than [`SHORTEST`]
+//! stands in ordinary text by chance and cannot be searched for.
+
+mod forms;
+mod wide;
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use aho_corasick::Anchored;
+use aho_corasick::automaton::{Automaton, StateID};
+use aho_corasick::nfa::contiguous::NFA;
+use serde_json::{Map, Value};
+
+use super::secret::Secret;
+use super::sieve::Sieve;
+
+/// Bytes of a value that can be searched for.
+pub const SHORTEST: usize = 8;
+
+/// Values that are not in use any more, as far as they are still searched for.
+const RETIRED: usize = 256;
+
+/// How often the set has changed, so that those who look often need no lock.
+static CHANGES: AtomicUsize = AtomicUsize::new(0);
+static LEARNT: Mutex<Vec<(String, Secret)>> = Mutex::new(Vec::new());
+static KNOWN: RwLock<Option<Arc<Known>>> = RwLock::new(None);
+
+/// Values and the machine that finds all of them in one pass.
+pub struct Known {
+    values: Vec<(Vec<u8>, String)>,
+    machine: NFA,
+    start: StateID,
+    /// What a value can begin with: anything else leaves the start where it is.
+    first: [bool; 256],
+    /// For each state: how many of the last bytes could be the beginning of a value that is not complete.
+    pending: HashMap<StateID, usize>,
+    longest: usize,
+}
+
+impl Known {
+    /// None when there is nothing to search for.
+    pub fn of(values: Vec<(Vec<u8>, String)>) -> Option<Known> {
+        if values.is_empty() {
+            return None;
+        }
+        let built = NFA::builder().prefilter(false).build(values.iter().map(|(value, _)| value));
+        let machine = match built {
+            Ok(machine) => machine,
+            // Only for more than the machine can number, which the bounds of all sources are far below.
+            Err(error) => {
+                tracing::error!("values of secrets cannot be searched for: {error}");
+                return None;
+            }
+        };
+        let start = machine.start_state(Anchored::No).ok()?;
+        let mut first = [false; 256];
+        for (value, _) in &values {
+            first[usize::from(value[0])] = true;
+        }
+        let pending = pending(&machine, start, &values);
+        let longest = values.iter().map(|(value, _)| value.len()).max().unwrap_or(0);
+        Some(Known { values, machine, start, first, pending, longest })
+    }
+
+    pub fn start(&self) -> StateID {
+        self.start
+    }
+
+    pub fn pending(&self, state: StateID) -> usize {
+        self.pending.get(&state).copied().unwrap_or(0)
+    }
+
+    pub fn name(&self, value: usize) -> &str {
+        &self.values[value].1
+    }
+
+    /// Goes over the bytes, and tells where in them each value ends and how long it is.
+    pub fn scan(
+        &self,
+        mut state: StateID,
+        bytes: &[u8],
+        mut found: impl FnMut(usize, usize, usize),
+    ) -> StateID {
+        let mut at = 0;
+        while at < bytes.len() {
+            if state == self.start {
+                match bytes[at..].iter().position(|byte| self.first[usize::from(*byte)]) {
+                    Some(skipped) => at += skipped,
+                    None => break,
+                }
+            }
+            state = self.machine.next_state(Anchored::No, state, bytes[at]);
+            at += 1;
+            if self.machine.is_special(state) && self.machine.is_match(state) {
+                for index in 0..self.machine.match_len(state) {
+                    let value = self.machine.match_pattern(state, index).as_usize();
+                    found(at, self.values[value].0.len(), value);
+                }
+            }
+        }
+        state
+    }
+}
+
+/// The state after each beginning of a value stands for exactly these bytes. After a whole value that is not the
+/// beginning of a longer one, only its own end can be the beginning of another.
+fn pending(machine: &NFA, start: StateID, values: &[(Vec<u8>, String)]) -> HashMap<StateID, usize> {
+    let step = |state, byte: &u8| machine.next_state(Anchored::No, state, *byte);
+    let mut pending = HashMap::new();
+    let mut whole = Vec::new();
+    for (value, _) in values {
+        let mut state = start;
+        for (at, byte) in value.iter().enumerate() {
+            state = step(state, byte);
+            if at + 1 < value.len() {
+                pending.insert(state, at + 1);
+            }
+        }
+        whole.push((value, state));
+    }
+    // The shorter first: the end of one may be the whole of another.
+    whole.sort_by_key(|(value, _)| value.len());
+    for (value, state) in whole {
+        if !pending.contains_key(&state) {
+            let end = value[1..].iter().fold(start, step);
+            let open = pending.get(&end).copied().unwrap_or(0);
+            pending.insert(state, open);
+        }
+    }
+    pending
+}
+
+/// Whether there is anything to look for.
+pub fn any() -> bool {
+    CHANGES.load(Ordering::Acquire) > 0
+}
+
+/// A number that changes with the set.
+pub fn count() -> usize {
+    CHANGES.load(Ordering::Acquire)
+}
+
+pub fn current() -> Option<Arc<Known>> {
+    KNOWN.read().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// Adds these values. Each is also found as it stands in JSON, which is how logs and many programs write it, in a URL
+/// and in base64, and its lines are found one by one.
+pub fn learn<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a Secret)>) {
+    // Those who learn wait for each other; those who look do not wait for them.
+    let mut learnt = LEARNT.lock().unwrap_or_else(PoisonError::into_inner);
+    let now: Vec<(&str, &Secret)> =
+        secrets.into_iter().filter(|(_, secret)| is_searchable(secret)).collect();
+    let is = |one: &Secret, other: &Secret| one.expose() == other.expose();
+    let is_new = now.iter().any(|(_, secret)| !learnt.iter().any(|(_, old)| is(old, secret)));
+    // The newest last.
+    learnt.retain(|(_, old)| !now.iter().any(|(_, secret)| is(old, secret)));
+    let forgotten = learnt.len().saturating_sub(RETIRED);
+    learnt.drain(..forgotten);
+    for (name, secret) in now {
+        if !learnt.iter().any(|(_, old)| is(old, secret)) {
+            learnt.push((name.to_owned(), secret.clone()));
+        }
+    }
+    if !is_new && forgotten == 0 {
+        return;
+    }
+    let mut all = HashSet::new();
+    let mut values = Vec::new();
+    for (name, secret) in learnt.iter() {
+        for form in forms::of(secret.expose()) {
+            if all.insert(form.clone()) {
+                values.push((form, name.clone()));
+            }
+        }
+    }
+    let made = Known::of(values).map(Arc::new);
+    *KNOWN.write().unwrap_or_else(PoisonError::into_inner) = made;
+    CHANGES.fetch_add(1, Ordering::AcqRel);
+    if forgotten > 0 {
+        tracing::warn!(
+            "{forgotten} values of secrets that were replaced long ago are not searched for any more"
+        );
+    }
+}
+
+/// Whether output can be searched for it.
+pub fn is_searchable(secret: &Secret) -> bool {
+    secret.expose().len() >= SHORTEST
+}
+
+/// How far around a part one has to look for values that are only partly in it.
+pub fn reach() -> usize {
+    current().map_or(0, |known| known.longest.saturating_sub(1))
+}
+
+/// What in this part of the bytes belongs to values that reach beyond it, and to those that overlap them: none of these
+/// could be found in the part alone.
+pub fn cut(bytes: &[u8], part: Range<usize>) -> Vec<Range<usize>> {
+    let Some(known) = current() else { return Vec::new() };
+    let mut finds = Vec::new();
+    known.scan(known.start(), bytes, |end, length, _| finds.push(end - length..end));
+    let crosses = |find: &Range<usize>, edge: usize| find.start < edge && edge < find.end;
+    let (mut cut, mut rest): (Vec<_>, Vec<_>) =
+        finds.into_iter().partition(|find| crosses(find, part.start) || crosses(find, part.end));
+    loop {
+        let touches = |find: &Range<usize>| {
+            cut.iter().any(|one| one.start < find.end && find.start < one.end)
+        };
+        let (more, others): (Vec<_>, Vec<_>) = rest.into_iter().partition(touches);
+        if more.is_empty() {
+            break;
+        }
+        (cut, rest) = (cut.into_iter().chain(more).collect(), others);
+    }
+    let inside = cut.into_iter().map(|one| one.start.max(part.start)..one.end.min(part.end));
+    inside.filter(|one| !one.is_empty()).collect()
+}
+
+/// The bytes with stars in place of every value, so that they can be cut anywhere: nothing in them moves.
+pub fn mask(bytes: &[u8]) -> Cow<'_, [u8]> {
+    let mut masked = Cow::Borrowed(bytes);
+    let Some(known) = current() else { return masked };
+    known
+        .scan(known.start(), bytes, |end, length, _| masked.to_mut()[end - length..end].fill(b'*'));
+    masked
+}
+
+/// Puts stars in place of every value in this part of the bytes, values in UTF-16 and those that reach beyond the part
+/// included. For bytes that are given out in an encoding, where no later search finds a value. `read` gives the bytes
+/// from a place on. True when there was a value.
+pub fn mask_part<E>(
+    at: u64,
+    part: &mut [u8],
+    read: impl FnOnce(u64, usize) -> Result<Vec<u8>, E>,
+) -> Result<bool, E> {
+    let Some(known) = current().filter(|_| !part.is_empty()) else { return Ok(false) };
+    // A character of UTF-16 has two bytes.
+    let reach = 2 * known.longest;
+    let before = usize::try_from(at).unwrap_or(usize::MAX).min(reach);
+    let around = read(at - before as u64, before + part.len() + reach)?;
+    let mut finds = wide::finds(&known, &around);
+    known.scan(known.start(), &around, |end, length, _| finds.push(end - length..end));
+    let mut is_masked = false;
+    for find in finds {
+        let inside = find.start.max(before) - before
+            ..find.end.min(before + part.len()).saturating_sub(before);
+        if let Some(hidden) = part.get_mut(inside).filter(|hidden| !hidden.is_empty()) {
+            hidden.fill(b'*');
+            is_masked = true;
+        }
+    }
+    Ok(is_masked)
+}
+
+/// The text with `[secret:NAME]` in place of every value.
+pub fn redact(text: &str) -> Cow<'_, str> {
+    match redact_bytes(text.as_bytes()) {
+        Cow::Borrowed(_) => Cow::Borrowed(text),
+        Cow::Owned(bytes) => Cow::Owned(match String::from_utf8(bytes) {
+            Ok(text) => text,
+            // A value that is no text can end within a character.
+            Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+        }),
+    }
+}
+
+pub fn redact_bytes(bytes: &[u8]) -> Cow<'_, [u8]> {
+    if !any() {
+        return Cow::Borrowed(bytes);
+    }
+    let Some(known) = current() else { return Cow::Borrowed(bytes) };
+    Sieve::over(known).whole(bytes)
+}
+
+/// Every text in it, names of members too.
+pub fn redact_value(value: &mut Value) {
+    if !any() {
+        return;
+    }
+    match value {
+        Value::String(text) => redact_text(text),
+        Value::Array(items) => items.iter_mut().for_each(redact_value),
+        Value::Object(map) => redact_map(map),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+pub fn redact_map(map: &mut Map<String, Value>) {
+    if !any() {
+        return;
+    }
+    if map.keys().any(|name| matches!(redact(name), Cow::Owned(_))) {
+        *map = std::mem::take(map)
+            .into_iter()
+            .map(|(name, value)| (redact(&name).into_owned(), value))
+            .collect();
+    }
+    map.values_mut().for_each(redact_value);
+}
+
+pub fn redact_text(text: &mut String) {
+    if let Cow::Owned(redacted) = redact(text) {
+        *text = redacted;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+    use serde_json::json;
+
+    use super::*;
+
+    /// The set belongs to the process, so these values are of this test alone.
+    #[test]
+    fn what_was_learnt_is_found_in_text_and_json_for_ever() {
+        let value = Secret::new("known-\"quoted\"-value");
+        learn([("FIRST", &value), ("SHORT", &Secret::new("7 bytes"))]);
+        learn([("FIRST", &Secret::new("known-second-value"))]);
+        assert_eq!(redact("nothing of it, 7 bytes"), "nothing of it, 7 bytes");
+        assert!(matches!(redact("nothing of it"), Cow::Borrowed(_)));
+        let told = "a known-\"quoted\"-value, known-second-value.";
+        assert_eq!(redact(told), "a [secret:FIRST], [secret:FIRST].");
+        assert_eq!(redact(&json!(told).to_string()), "\"a [secret:FIRST], [secret:FIRST].\"");
+        let mut value = json!({"a": [told, 1, null], "known-second-value": {"b": told}});
+        redact_value(&mut value);
+        let clean = "a [secret:FIRST], [secret:FIRST].";
+        assert_eq!(value, json!({"a": [clean, 1, null], "[secret:FIRST]": {"b": clean}}));
+        assert!(is_searchable(&Secret::new("8 bytes!")) && !is_searchable(&Secret::new("7 bytes")));
+    }
+
+    #[test]
+    fn a_value_in_a_url_and_in_basic_authentication_is_found() {
+        learn([("WEB", &Secret::new("w\u{e4}b p/ss:w+rd?"))]);
+        for written in [
+            "w%C3%A4b%20p%2Fss%3Aw%2Brd%3F",
+            "w%c3%a4b%20p%2fss%3aw%2brd%3f",
+            "w%C3%A4b+p%2Fss%3Aw%2Brd%3F",
+        ] {
+            assert_eq!(
+                redact(&format!("https://h/?k={written}&x=1")),
+                "https://h/?k=[secret:WEB]&x=1"
+            );
+        }
+        for user in ["", "a", "me", "bob", "token", "x-access-token"] {
+            let header = STANDARD.encode(format!("{user}:w\u{e4}b p/ss:w+rd?"));
+            let shown = redact(&format!("Authorization: Basic {header}")).into_owned();
+            let (before, after) =
+                shown.split_once("[secret:WEB]").unwrap_or_else(|| panic!("{user}: {shown}"));
+            let kept = before.trim_start_matches("Authorization: Basic ").len();
+            // Of the user, of the colon, and of one character at either end.
+            assert!(
+                kept <= (user.len() + 1) * 4 / 3 + 1 && after.trim_end_matches('=').len() <= 1,
+                "{user}: {shown}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_only_partly_there_is_told() {
+        learn([("CUT", &Secret::new("0123456789-cut")), ("OVER", &Secret::new("-cut-and-more"))]);
+        let text = b"a 0123456789-cut-and-more b 0123456789-cut.";
+        assert!(cut(text, 0..text.len()).is_empty());
+        assert_eq!(
+            cut(text, 10..25),
+            [10..16, 12..25],
+            "what overlaps one that is cut is told too"
+        );
+        assert_eq!(cut(text, 0..4).first(), Some(&(2..4)));
+        assert!(reach() >= 13);
+    }
+
+    #[test]
+    fn what_is_new_counts_and_what_is_oldest_is_forgotten() {
+        let secret = |at: usize| Secret::new(format!("rotated-value-{at:05}"));
+        let before = count();
+        learn([("KEPT", &secret(0)), ("ROTATED", &secret(1))]);
+        assert_eq!(count(), before + 1);
+        learn([("KEPT", &secret(0)), ("ROTATED", &secret(1))]);
+        assert_eq!(count(), before + 1, "nothing is new");
+        for at in 2..=RETIRED + 2 {
+            learn([("KEPT", &secret(0)), ("ROTATED", &secret(at))]);
+        }
+        assert_eq!(redact("rotated-value-00000"), "[secret:KEPT]");
+        assert_eq!(redact("rotated-value-00002"), "[secret:ROTATED]");
+        assert_eq!(redact("rotated-value-00001"), "rotated-value-00001");
+    }
+}

@@ -1,0 +1,46 @@
+//! Secrets of a run that are too short to be searched for everywhere. In the words of its own programs they are hidden
+//! all the same: it is we who write those down.
+
+use crate::redact::secret::{Secret, redact_words};
+
+#[derive(Default)]
+pub struct Own(Vec<(String, Secret)>);
+
+impl Own {
+    pub fn new(secrets: Vec<(String, Secret)>) -> Own {
+        Own(secrets)
+    }
+
+    /// The words of a command as they may be shown. One that holds such a value is not shown at all: what is left of it
+    /// would tell.
+    pub fn words(&self, words: &[String]) -> Vec<String> {
+        let mut shown = redact_words(words);
+        for (word, shown) in words.iter().zip(&mut shown) {
+            let holds = |secret: &Secret| {
+                let value = secret.expose();
+                !value.is_empty()
+                    && word.as_bytes().windows(value.len()).any(|window| window == value)
+            };
+            if let Some((name, _)) = self.0.iter().find(|(_, secret)| holds(secret)) {
+                *shown = format!("[secret:{name}]");
+            }
+        }
+        shown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_hold_a_short_value_are_not_shown() {
+        let own = Own(vec![
+            ("PIN".to_owned(), Secret::new("4711")),
+            ("NONE".to_owned(), Secret::new("")),
+        ]);
+        let words = ["login", "4711", "--pin=4711", "471"].map(str::to_owned);
+        assert_eq!(own.words(&words), ["login", "[secret:PIN]", "[secret:PIN]", "471"]);
+        assert_eq!(Own::default().words(&words), words);
+    }
+}

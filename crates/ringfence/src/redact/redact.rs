@@ -1,0 +1,84 @@
+//! The last look at a record before it is written: what must not be kept is taken out, whoever put it in.
+//!
+//! Callers hand over names, hashes and counts. This is the second lock on the door: a member that holds
+//! arguments or an environment, or whose name says that it is a secret, is replaced, so is every value of a secret that
+//! we know, and no string is longer than a path may be, so that a hostile client cannot fill the disk with its own name.
+
+use serde_json::{Map, Value};
+
+use crate::redact::known;
+use crate::redact::secret::is_sensitive;
+
+const TEXT_LIMIT: usize = 4096;
+const REDACTED: &str = "[redacted]";
+
+/// Members that hold what a caller passed in, whole.
+const VALUES: [&str; 7] = ["arguments", "args", "argv", "env", "environment", "headers", "input"];
+
+/// Of these the name says what they are, and it is not a secret.
+const PLAIN: [&str; 2] = ["_hash", "_bytes"];
+
+pub fn redact(fields: Map<String, Value>) -> Map<String, Value> {
+    let member = |(name, value): (String, Value)| {
+        (known::redact(&name).into_owned(), redact_member(&name, value))
+    };
+    fields.into_iter().map(member).collect()
+}
+
+fn redact_member(name: &str, value: Value) -> Value {
+    let name = name.to_ascii_lowercase();
+    let plain = PLAIN.iter().any(|end| name.ends_with(end));
+    let secret = is_sensitive(&name);
+    match value {
+        // A number or a truth value under such a name is a count or a switch.
+        Value::Null | Value::Bool(_) | Value::Number(_) => value,
+        _ if VALUES.contains(&name.as_str()) || secret && !plain => REDACTED.into(),
+        Value::Object(map) => Value::Object(redact(map)),
+        Value::Array(items) => items.into_iter().map(|item| redact_member(&name, item)).collect(),
+        Value::String(mut text) => {
+            known::redact_text(&mut text);
+            Value::String(cut(text))
+        }
+    }
+}
+
+fn cut(mut text: String) -> String {
+    if text.len() > TEXT_LIMIT {
+        let end = (0..=TEXT_LIMIT).rfind(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_and_secrets_go_names_hashes_and_counts_stay() {
+        let Value::Object(fields) = json!({
+            "tool": "shell.exec", "arguments_hash": "sha256:00", "token_hash": "ab", "tokens": 3,
+            "arguments": {"command": "hunter2"}, "argv": ["hunter2"], "nested": [{"GITHUB_TOKEN": "hunter2", "n": 1}],
+            "env": {"HOME": "hunter2"}, "Authorization": "Bearer hunter2", "SIGNING_KEY": "hunter2",
+        }) else {
+            unreachable!()
+        };
+        let redacted = Value::Object(redact(fields));
+        assert!(!redacted.to_string().contains("hunter2"), "{redacted}");
+        assert_eq!(redacted["tool"], "shell.exec");
+        assert_eq!(redacted["arguments_hash"], "sha256:00");
+        assert_eq!(redacted["token_hash"], "ab");
+        assert_eq!(redacted["tokens"], 3);
+        assert_eq!(redacted["nested"][0]["n"], 1);
+    }
+
+    #[test]
+    fn long_text_is_cut_between_characters() {
+        let Value::Object(fields) = json!({"client": "ü".repeat(5000)}) else { unreachable!() };
+        let cut = redact(fields)["client"].as_str().unwrap().to_owned();
+        assert!(cut.len() < 4200 && cut.ends_with("ü…"));
+    }
+}

@@ -1,0 +1,303 @@
+//! `browser.act`: one thing a user would do on a page.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use super::browser_navigate::{DOWNLOADS, Show, happenings};
+use crate::approval::Granted;
+use crate::base::call::{Output, Prepared};
+use crate::base::{Error, Kind, Result};
+use crate::browser::act::{Button, Op};
+use crate::browser::downloads::Download;
+use crate::browser::navigate::{Travel, Until};
+use crate::browser::page::{Answers, Dialog};
+use crate::browser::snapshot::{Seen, Wanted};
+use crate::config::Config;
+use crate::tools::browser::{self, About, Held};
+use crate::tools::limits::{Amount, Count, Limit};
+use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+
+/// For an element to become ready; a wait has the whole time.
+const READY: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Args {
+    /// fill replaces the text of a field, type types key by key, press presses `key`.
+    op: Op,
+    /// A ref of browser.snapshot (e12), a CSS selector or text=words.
+    target: Option<String>,
+    /// Handle of a page (p1). Default: the current page.
+    page: Option<String>,
+    /// For fill and type.
+    text: Option<String>,
+    /// For press: Enter, Tab, a, Control+A …
+    key: Option<String>,
+    /// For select: values or labels of options.
+    values: Option<Vec<String>>,
+    /// For upload: workspace-relative paths.
+    files: Option<Vec<String>>,
+    /// For drag: where to.
+    to: Option<String>,
+    /// For scroll: pixels.
+    dx: Option<f64>,
+    /// For scroll: pixels; positive is down. Without dx and dy the target comes into view.
+    dy: Option<f64>,
+    /// For click: left (default), right or middle.
+    button: Option<Button>,
+    /// For wait_for: wait until the target is gone.
+    gone: Option<bool>,
+    /// Say yes to confirm and prompt dialogs. Default: no. Alerts are always closed.
+    accept_dialogs: Option<bool>,
+    /// What to answer a prompt.
+    prompt_text: Option<String>,
+    /// Afterwards: none (default), interactive, full or text.
+    snapshot: Option<Show>,
+    /// Default 30000.
+    timeout_ms: Option<u64>,
+}
+
+#[derive(Debug, Default, Serialize, JsonSchema)]
+struct Reply {
+    page: String,
+    url: String,
+    title: String,
+    /// The page shows another document than before.
+    navigated: bool,
+    /// Other elements that fit the selector; the first that can be seen was used.
+    #[serde(skip_serializing_if = "is_zero")]
+    other_matches: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    new_pages: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    dialogs: Vec<Dialog>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    downloads: Vec<Download>,
+    console_errors: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot: Option<String>,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+pub struct BrowserAct {
+    spec: Spec,
+}
+
+impl BrowserAct {
+    pub fn new(config: &Config) -> Self {
+        let about = About {
+            name: "browser.act",
+            title: "Act on a page",
+            description: "Clicks, types, selects, scrolls, drags, uploads or waits on a page opened with \
+                browser.navigate. Waits until the element can be used, and for what the action starts.",
+            scope: Scope::Network,
+            hints: Hints {
+                read_only: false,
+                destructive: true,
+                idempotent: false,
+                open_world: true,
+            },
+            writes: false,
+            input: arguments::schema::<Args>(),
+            output: arguments::reply_schema::<Reply>(),
+            image: false,
+        };
+        BrowserAct { spec: browser::spec(config, about) }
+    }
+
+    fn read(&self, arguments: &Map<String, Value>) -> Result<Args> {
+        let args: Args = arguments::parse(arguments, &self.spec.input_schema)?;
+        let needs =
+            |given: bool, name: &str| match given {
+                true => Ok(()),
+                false => Err(Error::invalid_arguments(format!("this op needs `{name}`"))
+                    .with("argument", name)),
+            };
+        match args.op {
+            Op::Type => needs(args.text.is_some(), "text")?,
+            Op::Press => needs(args.key.is_some(), "key")?,
+            Op::Scroll => needs(args.target.is_some() || args.dx.or(args.dy).is_some(), "dy")?,
+            Op::Back | Op::Forward | Op::Reload => {}
+            op => {
+                needs(args.target.is_some(), "target")?;
+                needs(op != Op::Fill || args.text.is_some(), "text")?;
+                needs(op != Op::Select || args.values.is_some(), "values")?;
+                needs(op != Op::Upload || args.files.is_some(), "files")?;
+                needs(op != Op::Drag || args.to.is_some(), "to")?;
+            }
+        }
+        Ok(args)
+    }
+}
+
+async fn act(cx: &Arc<RunCx>, args: &Args, held: &Held) -> Result<Output> {
+    let (page, context) = (&held.page, &held.context);
+    let limit = browser::limit(args.timeout_ms);
+    let end = Instant::now() + limit;
+    let (before, log, dialogs) = {
+        let state = page.state();
+        (state.document().to_owned(), state.log.last(), state.dialogs_seen)
+    };
+    let answers =
+        Answers { accept: args.accept_dialogs.unwrap_or(false), text: args.prompt_text.clone() };
+    let answering = page.answering(answers);
+    let known: Vec<String> = context.pages().iter().map(|page| page.handle()).collect();
+    let loads = context.downloads.count();
+    let done = carry_out(cx, args, held, end).await;
+    if done.is_ok() {
+        page.settle(&before, end).await;
+    }
+    drop(answering);
+    let other_matches = done?;
+    let snapshot = match args.snapshot.unwrap_or_default().mode() {
+        Some(mode) => {
+            let lines = match page.look(&Wanted { mode, ..Wanted::default() }, false).await? {
+                Seen::All(lines) | Seen::Changes(lines) => lines,
+            };
+            Some(browser::fit(&lines, browser::budget(cx, None)).0)
+        }
+        None => None,
+    };
+    let (url, title) = page.describe().await;
+    let downloads = context.downloads.since(loads, false, DOWNLOADS).await;
+    let new_pages = context
+        .pages()
+        .iter()
+        .map(|page| page.handle())
+        .filter(|handle| !known.contains(handle))
+        .collect();
+    let state = page.state();
+    let reply = Reply {
+        page: page.handle(),
+        url,
+        title,
+        navigated: state.document() != before,
+        other_matches,
+        new_pages,
+        dialogs: state.dialogs_after(dialogs),
+        downloads,
+        console_errors: state.log.after(log).filter(|entry| entry.kind == "error").count() as u64,
+        snapshot,
+    };
+    drop(state);
+    Ok(browser::output(reply.text(), &reply))
+}
+
+/// The action itself; how many other elements the selector fits.
+async fn carry_out(cx: &Arc<RunCx>, args: &Args, held: &Held, end: Instant) -> Result<u64> {
+    let page = &held.page;
+    let ready = end.min(Instant::now() + READY);
+    let target = args.target.as_deref();
+    let on = target.unwrap_or_default();
+    let text = args.text.as_deref().unwrap_or_default();
+    match args.op {
+        Op::Click => page.click(on, args.button.unwrap_or_default(), 1, ready).await,
+        Op::DoubleClick => page.click(on, args.button.unwrap_or_default(), 2, ready).await,
+        Op::Hover => page.hover(on, ready).await,
+        Op::Fill => page.fill(on, text, ready).await,
+        Op::Type => page.type_text(target, text, ready).await,
+        Op::Press => page.press(target, args.key.as_deref().unwrap_or_default(), ready).await,
+        Op::Select => page.select(on, args.values.as_deref().unwrap_or_default(), ready).await,
+        Op::Check => page.check(on, true, ready).await,
+        Op::Uncheck => page.check(on, false, ready).await,
+        Op::Scroll => {
+            let by = args.dx.or(args.dy).map(|_| (args.dx.unwrap_or(0.0), args.dy.unwrap_or(0.0)));
+            page.scroll(target, by, ready).await
+        }
+        Op::Drag => page.drag(on, args.to.as_deref().unwrap_or_default(), ready).await,
+        Op::Upload => {
+            let (uploads, files) =
+                (Arc::clone(&held.context.uploads), args.files.clone().unwrap_or_default());
+            let workspace = Arc::clone(&cx.workspace);
+            let copy = async {
+                let work =
+                    tokio::task::spawn_blocking(move || uploads.hand_over(&workspace, &files));
+                work.await
+                    .map_err(|error| Error::internal("the copy ended unexpectedly").source(error))?
+            };
+            page.upload(on, copy, ready).await
+        }
+        Op::WaitFor => page.wait_for(on, args.gone.unwrap_or(false), end).await.map(|()| 0),
+        Op::Back | Op::Forward | Op::Reload => {
+            let how = match args.op {
+                Op::Back => Travel::Back,
+                Op::Forward => Travel::Forward,
+                _ => Travel::Reload,
+            };
+            let left = end.saturating_duration_since(Instant::now());
+            match page.travel(how, Until::Load, left).await? {
+                Some(_) => Ok(0),
+                None => Err(Error::new(Kind::NotFound, "there is no page in that direction")
+                    .reason("no_history")),
+            }
+        }
+    }
+}
+
+impl Reply {
+    fn text(&self) -> String {
+        let moved = if self.navigated { "now at" } else { "at" };
+        let mut text = format!("done; {} {moved} {}\n{}", self.page, self.url, self.title);
+        if self.other_matches > 0 {
+            text.push_str(&format!(
+                "\n{} other elements fit the selector as well",
+                self.other_matches
+            ));
+        }
+        if !self.new_pages.is_empty() {
+            text.push_str(&format!("\nnew pages: {}", self.new_pages.join(", ")));
+        }
+        if self.console_errors > 0 {
+            text.push_str(&format!("\n{} console errors: see browser.logs", self.console_errors));
+        }
+        text.push_str(&happenings(&self.dialogs, &self.downloads));
+        if let Some(snapshot) = &self.snapshot {
+            text.push_str(&format!("\n\n{snapshot}"));
+        }
+        text
+    }
+}
+
+impl Tool for BrowserAct {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![
+            Limit::fixed("files of an upload", Count(crate::browser::upload::FILES as u64)),
+            Limit {
+                of: "wait for an element",
+                usual: READY.shown(),
+                most: "`[limits] timeout_ms`".to_owned(),
+            },
+        ]
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
+        let args = self.read(arguments)?;
+        browser::prepare(cx, args.timeout_ms)
+    }
+
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move {
+            let args = self.read(&call.consume().arguments)?;
+            let held = Held::existing(&cx, args.page.as_deref()).await?;
+            let limit = browser::limit(args.timeout_ms) + Duration::from_secs(3);
+            browser::within(&cx, &held, limit, act(&cx, &args, &held)).await
+        })
+    }
+}

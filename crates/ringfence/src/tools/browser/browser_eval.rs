@@ -1,0 +1,113 @@
+//! `browser.eval`: a script in a page.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::approval::Granted;
+use crate::base::Result;
+use crate::base::call::{Output, Prepared};
+use crate::config::Config;
+use crate::tools::browser::{self, About, Held};
+use crate::tools::limits::Limit;
+use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Args {
+    /// JavaScript: an expression, statements (the last value counts) or a function. Promises are awaited.
+    script: String,
+    /// Handle of a page (p1). Default: the current page.
+    page: Option<String>,
+    /// Run it as a function of this element: a ref (e12), a CSS selector or text=words.
+    target: Option<String>,
+    /// Default 30000.
+    timeout_ms: Option<u64>,
+    /// Most bytes of the value, up to 262144.
+    max_bytes: Option<usize>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Reply {
+    page: String,
+    /// As JSON text.
+    value: String,
+    /// string, number, boolean, object, array, null, undefined …
+    kind: String,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    truncated: bool,
+}
+
+pub struct BrowserEval {
+    spec: Spec,
+}
+
+impl BrowserEval {
+    pub fn new(config: &Config) -> Self {
+        let about = About {
+            name: "browser.eval",
+            title: "Run a script in a page",
+            description: "Runs JavaScript in a page opened with browser.navigate and returns its value as JSON.",
+            scope: Scope::Network,
+            hints: Hints {
+                read_only: false,
+                destructive: true,
+                idempotent: false,
+                open_world: true,
+            },
+            writes: false,
+            input: arguments::schema::<Args>(),
+            output: arguments::reply_schema::<Reply>(),
+            image: false,
+        };
+        BrowserEval { spec: browser::spec(config, about) }
+    }
+}
+
+async fn eval(cx: &RunCx, args: &Args, held: &Held) -> Result<Output> {
+    let most = browser::budget(cx, args.max_bytes);
+    let limit = browser::limit(args.timeout_ms);
+    let found = held.page.eval(&args.script, args.target.as_deref(), most, limit).await?;
+    let text =
+        if found.kind == "undefined" { "undefined".to_owned() } else { found.value.to_string() };
+    let truncated = found.cut || text.len() > most;
+    let value = crate::browser::log::cut(&text, most);
+    let shown = if truncated {
+        format!("{value}\n… [cut: return less, or raise `max_bytes`]")
+    } else {
+        value.clone()
+    };
+    let reply = Reply { page: held.page.handle(), value, kind: found.kind, truncated };
+    Ok(browser::output(shown, &json!(reply)))
+}
+
+impl Tool for BrowserEval {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![Limit::time(browser::DEFAULT_TIMEOUT), Limit::text(browser::MAX_BYTES)]
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
+        let args: Args = arguments::parse(arguments, &self.spec.input_schema)?;
+        browser::prepare(cx, args.timeout_ms)
+    }
+
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move {
+            let args: Args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
+            let held = Held::existing(&cx, args.page.as_deref()).await?;
+            let limit = browser::limit(args.timeout_ms) + std::time::Duration::from_millis(500);
+            browser::within(&cx, &held, limit, eval(&cx, &args, &held)).await
+        })
+    }
+}

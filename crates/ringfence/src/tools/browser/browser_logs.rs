@@ -1,0 +1,216 @@
+//! `browser.logs`: what a page has said and asked for.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::approval::Granted;
+use crate::base::Result;
+use crate::base::call::{Output, Prepared};
+use crate::browser::log::{Entry, Kind, plain};
+use crate::config::Config;
+use crate::tools::browser::{self, About, Held};
+use crate::tools::limits::{Amount, Count, Limit};
+use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+
+const DEFAULT_LIMIT: usize = 100;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Args {
+    /// Handle of a page (p1). Default: the current page.
+    page: Option<String>,
+    /// console, error, network, blocked, dialog, download. Default: all of them.
+    kinds: Option<Vec<Kind>>,
+    /// Only entries that hold this text, in any case.
+    filter: Option<String>,
+    /// Only requests that failed, warnings and errors.
+    failed: Option<bool>,
+    /// Only entries after this number.
+    since: Option<u64>,
+    /// The newest so many (100).
+    limit: Option<usize>,
+    /// Most bytes of text, up to 262144.
+    max_bytes: Option<usize>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+struct Reply {
+    page: String,
+    /// Oldest first.
+    entries: Vec<Entry>,
+    /// For `since` of the next call.
+    last: u64,
+    /// Refused by policy, for the whole session.
+    blocked: Vec<Entry>,
+    /// Older ones that fit were left out.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    truncated: bool,
+    /// Entries that were too old to be kept.
+    #[serde(skip_serializing_if = "is_zero")]
+    lost: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+pub struct BrowserLogs {
+    spec: Spec,
+}
+
+impl BrowserLogs {
+    pub fn new(config: &Config) -> Self {
+        let about = About {
+            name: "browser.logs",
+            title: "Read a page's logs",
+            description: "Console messages, errors, requests, dialogs and downloads of a page, and what was blocked.",
+            scope: Scope::Network,
+            hints: Hints {
+                read_only: true,
+                destructive: false,
+                idempotent: true,
+                open_world: true,
+            },
+            writes: false,
+            input: arguments::schema::<Args>(),
+            output: arguments::reply_schema::<Reply>(),
+            image: false,
+        };
+        BrowserLogs { spec: browser::spec(config, about) }
+    }
+}
+
+impl Args {
+    fn wants(&self, entry: &Entry) -> bool {
+        let kind = self
+            .kinds
+            .as_ref()
+            .is_none_or(|kinds| kinds.iter().any(|kind| kind.name() == entry.kind));
+        let lower = |text: &str| text.to_lowercase();
+        let has = |wanted: &String| {
+            lower(&entry.text).contains(&lower(wanted))
+                || entry.url.as_ref().is_some_and(|url| lower(url).contains(&lower(wanted)))
+        };
+        let bad = ["error", "blocked"].contains(&entry.kind)
+            || entry
+                .level
+                .as_deref()
+                .is_some_and(|level| ["failed", "warning", "error", "exception"].contains(&level));
+        kind && self.filter.as_ref().is_none_or(has) && (bad || self.failed != Some(true))
+    }
+}
+
+fn line(entry: &Entry) -> String {
+    let mut line = format!("{} {}", entry.seq, entry.kind);
+    if let Some(level) = &entry.level {
+        line.push_str(&format!(" {}", plain(level)));
+    }
+    if let Some(status) = entry.status {
+        line.push_str(&format!(" {status}"));
+    }
+    line.push_str(&format!(": {}", plain(&entry.text)));
+    if let Some(url) = &entry.url {
+        line.push_str(&format!(" ({}", plain(url)));
+        if let Some(number) = entry.line {
+            line.push_str(&format!(":{number}"));
+        }
+        line.push(')');
+    }
+    line
+}
+
+/// The newest that are wanted and fit.
+fn newest<'a>(
+    entries: impl DoubleEndedIterator<Item = &'a Entry>,
+    limit: usize,
+    most: &mut usize,
+) -> (Vec<Entry>, bool) {
+    let (mut kept, mut cut) = (Vec::new(), false);
+    for entry in entries.rev() {
+        let size = line(entry).len() + 60;
+        if kept.len() >= limit || size > *most {
+            cut = true;
+            break;
+        }
+        *most -= size;
+        kept.push(entry.clone());
+    }
+    kept.reverse();
+    (kept, cut)
+}
+
+fn read(cx: &RunCx, args: &Args, held: &Held) -> Output {
+    let since = args.since.unwrap_or(0);
+    let limit = args.limit.unwrap_or(DEFAULT_LIMIT);
+    let mut most = browser::budget(cx, args.max_bytes);
+    let log = held.context.traffic.failed();
+    let refused = log.after(0).filter(|entry| entry.kind == Kind::Blocked.name());
+    let wanted: Vec<&Entry> = refused.filter(|entry| args.wants(entry)).collect();
+    let (blocked, mut truncated) = newest(wanted.into_iter(), limit, &mut most);
+    drop(log);
+    let state = held.page.state();
+    let wanted: Vec<&Entry> = state.log.after(since).filter(|entry| args.wants(entry)).collect();
+    let (entries, cut) = newest(wanted.into_iter(), limit, &mut most);
+    truncated |= cut;
+    let lost = state.log.lost_after(since);
+    let reply = Reply {
+        page: held.page.handle(),
+        last: state.log.last(),
+        entries,
+        blocked,
+        truncated,
+        lost,
+    };
+    drop(state);
+    let mut lines: Vec<String> = reply.entries.iter().map(line).collect();
+    lines.extend(
+        reply.blocked.iter().map(|entry| {
+            format!("blocked: {} ({})", entry.text, entry.url.as_deref().unwrap_or(""))
+        }),
+    );
+    if lines.is_empty() {
+        lines.push("nothing".to_owned());
+    }
+    if reply.truncated {
+        lines.insert(
+            0,
+            "[older entries left out: raise `limit` or `max_bytes`, or filter]".to_owned(),
+        );
+    }
+    browser::output(lines.join("\n"), &reply)
+}
+
+impl Tool for BrowserLogs {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![Limit {
+            of: "entries",
+            usual: DEFAULT_LIMIT.to_string(),
+            most: Count(crate::browser::log::KEPT as u64).shown(),
+        }]
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
+        arguments::parse::<Args>(arguments, &self.spec.input_schema)?;
+        browser::prepare(cx, None)
+    }
+
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move {
+            let args: Args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
+            let held = Held::existing(&cx, args.page.as_deref()).await?;
+            Ok(read(&cx, &args, &held))
+        })
+    }
+}

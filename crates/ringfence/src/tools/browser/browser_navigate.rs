@@ -1,0 +1,286 @@
+//! `browser.navigate`: a page at an address, when it is there.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use crate::approval::{Granted, Prompt};
+use crate::base::call::{Output, Prepared};
+use crate::base::{Error, Result};
+use crate::browser::address;
+use crate::browser::downloads::Download;
+use crate::browser::navigate::Until;
+use crate::browser::page::{Counts, Dialog, RESPONSIVE, Redirect};
+use crate::browser::snapshot::{Mode, Seen, Wanted};
+use crate::config::Config;
+use crate::sandbox::Launcher;
+use crate::sandbox::browser::policy;
+use crate::tools::browser::{self, About, Held};
+use crate::tools::limits::{Count, Limit};
+use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Args {
+    /// http or https address. localhost is this session's own: servers started by shell.exec.
+    url: String,
+    /// Handle of a page (p1), or new. Default: the current page.
+    page: Option<String>,
+    /// Default: load.
+    wait_until: Option<Until>,
+    /// Then wait for a CSS selector or text=words.
+    wait_for: Option<String>,
+    /// Default 30000.
+    timeout_ms: Option<u64>,
+    /// What the page shows, as browser.snapshot. Default: none.
+    snapshot: Option<Show>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Show {
+    #[default]
+    None,
+    Interactive,
+    Full,
+    Text,
+}
+
+impl Show {
+    pub fn mode(self) -> Option<Mode> {
+        match self {
+            Show::None => None,
+            Show::Interactive => Some(Mode::Interactive),
+            Show::Full => Some(Mode::Full),
+            Show::Text => Some(Mode::Text),
+        }
+    }
+}
+
+#[derive(Debug, Default, Serialize, JsonSchema)]
+struct Reply {
+    page: String,
+    url: String,
+    title: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    http_status: Option<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    redirects: Vec<Redirect>,
+    load_ms: u64,
+    /// It is there, but not all of it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    timed_out: bool,
+    console_errors: u64,
+    requests: Counts,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    dialogs: Vec<Dialog>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    downloads: Vec<Download>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot: Option<String>,
+}
+
+pub struct BrowserNavigate {
+    spec: Spec,
+    launcher: Launcher,
+}
+
+impl BrowserNavigate {
+    pub fn new(config: &Config) -> Self {
+        let about = About {
+            name: "browser.navigate",
+            title: "Open a page",
+            description: "Opens an address in a real browser (Chromium) of this session and waits until it is there. \
+                Look at it with browser.screenshot or browser.snapshot, use it with browser.act.",
+            scope: Scope::Network,
+            hints: Hints {
+                read_only: false,
+                destructive: false,
+                idempotent: false,
+                open_world: true,
+            },
+            writes: false,
+            input: arguments::schema::<Args>(),
+            output: arguments::reply_schema::<Reply>(),
+            image: false,
+        };
+        BrowserNavigate { spec: browser::spec(config, about), launcher: Launcher::own() }
+    }
+
+    async fn execute(&self, cx: &RunCx, call: Prepared) -> Result<Output> {
+        let args: Args = arguments::parse(&call.arguments, &self.spec.input_schema)?;
+        let url = address::check(&args.url)?;
+        let granted = match beyond(&cx.config, &browser::denied_hosts(cx).await?, &url)? {
+            Some(place) => Some(confirm(cx, &call, &url, place).await?.consume()),
+            None => None,
+        };
+        let mut held = Held::open(cx, &self.launcher, args.page.as_deref()).await?;
+        held.replace_if_hung().await?;
+        if let Some((host, port)) = granted {
+            held.context.road.grant(&host, port)?;
+        }
+        let limit = browser::limit(args.timeout_ms);
+        let work = self.go(cx, &args, &url, &held);
+        browser::within(cx, &held, limit + std::time::Duration::from_secs(3) + RESPONSIVE, work)
+            .await
+    }
+
+    async fn go(&self, cx: &RunCx, args: &Args, url: &str, held: &Held) -> Result<Output> {
+        let started = Instant::now();
+        let limit = browser::limit(args.timeout_ms);
+        let (page, context) = (&held.page, &held.context);
+        let (log, dialogs) = {
+            let state = page.state();
+            (state.log.last(), state.dialogs_seen)
+        };
+        let (loads, refused) = (context.downloads.count(), context.traffic.failed().last());
+        let arrival = page.navigate(url, args.wait_until.unwrap_or_default(), limit).await?;
+        if arrival.timed_out && page.is_hung().await {
+            return Err(browser::overdue(limit));
+        }
+        if let Some(target) = &args.wait_for {
+            page.wait_for(target, false, started + limit).await?;
+        }
+        let load_ms = crate::tools::run::command::millis(started.elapsed());
+        let snapshot = match args.snapshot.unwrap_or_default().mode() {
+            Some(mode) => {
+                let lines = match page.look(&Wanted { mode, ..Wanted::default() }, false).await? {
+                    Seen::All(lines) | Seen::Changes(lines) => lines,
+                };
+                Some(browser::fit(&lines, browser::budget(cx, None)).0)
+            }
+            None => None,
+        };
+        let (url, title) = page.describe().await;
+        let downloads = context.downloads.since(loads, arrival.download, DOWNLOADS).await;
+        let state = page.state();
+        let mut requests = state.counts;
+        requests.blocked += context.traffic.blocked_after(refused);
+        let reply = Reply {
+            page: page.handle(),
+            url,
+            title,
+            http_status: arrival.status,
+            redirects: arrival.redirects,
+            load_ms,
+            timed_out: arrival.timed_out,
+            console_errors: state.log.after(log).filter(|entry| entry.kind == "error").count()
+                as u64,
+            requests,
+            dialogs: state.dialogs_after(dialogs),
+            downloads,
+            snapshot,
+        };
+        drop(state);
+        Ok(browser::output(reply.text(), &reply))
+    }
+}
+
+/// The host and port of an address that the sandbox does not allow and a human may. What nobody may is refused.
+fn beyond(config: &Config, denied: &[String], url: &str) -> Result<Option<(String, u16)>> {
+    let Some((host, port)) = address::place(url) else { return Ok(None) };
+    let allow = policy(config)?.denying(denied)?;
+    if address::is_loopback(&host) || allow.lets_through(&host, port) {
+        return Ok(None);
+    }
+    if !allow.granting(&host, port)?.lets_through(&host, port) {
+        let message = format!(
+            "{host}:{port} may not be reached: it is private, or the operator has denied it"
+        );
+        return Err(Error::permission_denied("blocked_by_policy", message).hint(
+            "Only public addresses can be opened, and servers that you start on localhost.",
+        ));
+    }
+    Ok(Some((host, port)))
+}
+
+/// Asks for one host, which then stays open to the session's pages: they need it for more than this call.
+async fn confirm(
+    cx: &RunCx,
+    call: &Prepared,
+    url: &str,
+    place: (String, u16),
+) -> Result<Granted<(String, u16)>> {
+    let subject = format!("{}:{}", place.0, place.1);
+    let why = "The sandbox does not allow this host. A yes lets this session's pages reach it until they are closed.";
+    let prompt = Prompt::exec(call, subject.clone(), why, json!({"url": url}), &cx.session);
+    cx.confirm_for_session(prompt, ("browser host".to_owned(), subject), place).await
+}
+
+/// What a download that has begun is waited for.
+pub const DOWNLOADS: std::time::Duration = std::time::Duration::from_secs(2);
+
+impl Reply {
+    fn text(&self) -> String {
+        let status = self.http_status.map(|status| format!(" (HTTP {status})")).unwrap_or_default();
+        let mut text = format!("{}: {}{status}\n{}", self.page, self.url, self.title);
+        if self.timed_out {
+            text.push_str("\nnot all of it has come in time");
+        }
+        if self.console_errors > 0 || self.requests.failed > 0 || self.requests.blocked > 0 {
+            text.push_str(&format!(
+                "\n{} console errors, {} requests failed, {} blocked: see browser.logs",
+                self.console_errors, self.requests.failed, self.requests.blocked
+            ));
+        }
+        text.push_str(&happenings(&self.dialogs, &self.downloads));
+        if let Some(snapshot) = &self.snapshot {
+            text.push_str(&format!("\n\n{snapshot}"));
+        }
+        text
+    }
+}
+
+/// Dialogs and downloads, a line for each.
+pub fn happenings(dialogs: &[Dialog], downloads: &[Download]) -> String {
+    let mut text = String::new();
+    for dialog in dialogs {
+        let done = if dialog.accepted { "accepted" } else { "dismissed" };
+        text.push_str(&format!("\n{} {done}: {}", dialog.kind, dialog.message));
+    }
+    for download in downloads {
+        let read = download
+            .output
+            .as_ref()
+            .map(|output| format!(", read it as {output}"))
+            .unwrap_or_default();
+        text.push_str(&format!(
+            "\ndownload {}: {}, {} bytes{read}",
+            download.name, download.state, download.bytes
+        ));
+    }
+    text
+}
+
+impl Tool for BrowserNavigate {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![
+            Limit::time(browser::DEFAULT_TIMEOUT),
+            Limit::fixed("pages of a session", Count(crate::browser::tabs::PAGES as u64)),
+        ]
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
+        let args: Args = arguments::parse(arguments, &self.spec.input_schema)?;
+        let url = address::check(&args.url)?;
+        // What the rules deny is looked up when it runs.
+        beyond(cx.config, &[], &url)?;
+        browser::prepare(cx, args.timeout_ms)
+    }
+
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move { self.execute(&cx, call.consume()).await })
+    }
+}

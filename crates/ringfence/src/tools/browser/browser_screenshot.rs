@@ -1,0 +1,222 @@
+//! `browser.screenshot`: what a page looks like, as a picture for the model and, when asked for, as a file.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::approval::Granted;
+use crate::base::call::{Block, Output, Prepared};
+use crate::base::{Error, Result};
+use crate::browser::capture::{Format, Region, png_size};
+use crate::config::Config;
+use crate::tools::browser::{self, About, Held};
+use crate::tools::file::file_write;
+use crate::tools::limits::{Count, Limit};
+use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+
+const MAX_WIDTH: u32 = 1280;
+const MAX_HEIGHT: u32 = 1568;
+const QUALITY: u32 = 75;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Args {
+    /// Write it here, workspace-relative, at full resolution (.png, .jpg, .webp).
+    path: Option<String>,
+    /// Handle of a page (p1). Default: the current page.
+    page: Option<String>,
+    /// All of the page, not only the window of 1280x720.
+    full_page: Option<bool>,
+    /// One element: a ref (e12), a CSS selector or text=words.
+    target: Option<String>,
+    /// Default: by the name of the file, else png for a file and jpeg inline.
+    format: Option<Format>,
+    /// 1 to 100, not for png. Default 75.
+    quality: Option<u32>,
+    /// Of the inline picture. Default 1280.
+    max_width: Option<u32>,
+    /// Of the inline picture. Default 1568.
+    max_height: Option<u32>,
+    /// Return the picture. Default true.
+    inline: Option<bool>,
+    /// Default 30000.
+    timeout_ms: Option<u64>,
+}
+
+/// The text block of a result, as JSON.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+struct Reply {
+    page: String,
+    url: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    etag: Option<String>,
+    mime: &'static str,
+    /// Of the file, or of the inline picture when there is none.
+    bytes: u64,
+    width: u32,
+    height: u32,
+    /// Of the inline picture to the page.
+    scale: f64,
+    /// The page is longer than a picture can be.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    cut: bool,
+}
+
+pub struct BrowserScreenshot {
+    spec: Spec,
+}
+
+impl BrowserScreenshot {
+    pub fn new(config: &Config) -> Self {
+        let about = About {
+            name: "browser.screenshot",
+            title: "Take a screenshot",
+            description: "A picture of a page opened with browser.navigate: the window, the whole page or one element. \
+                Returned scaled for you to see; with `path` written to the workspace as well.",
+            scope: Scope::Workspace,
+            hints: Hints {
+                read_only: false,
+                destructive: true,
+                idempotent: false,
+                open_world: true,
+            },
+            writes: true,
+            input: arguments::schema::<Args>(),
+            output: arguments::reply_schema::<Reply>(),
+            image: true,
+        };
+        BrowserScreenshot { spec: browser::spec(config, about) }
+    }
+
+    async fn execute(&self, cx: &Arc<RunCx>, args: Args) -> Result<Output> {
+        let held = Held::existing(cx, args.page.as_deref()).await?;
+        let limit = browser::limit(args.timeout_ms);
+        browser::within(cx, &held, limit, take(cx, &args, &held)).await
+    }
+}
+
+async fn take(cx: &Arc<RunCx>, args: &Args, held: &Held) -> Result<Output> {
+    let page = &held.page;
+    let region = page.region(args.full_page.unwrap_or(false), args.target.as_deref()).await?;
+    let quality = args.quality.unwrap_or(QUALITY);
+    let inline = args.inline.unwrap_or(true);
+    let scale =
+        region.scale(args.max_width.unwrap_or(MAX_WIDTH), args.max_height.unwrap_or(MAX_HEIGHT));
+    let file_format =
+        args.format.or_else(|| Format::of_name(args.path.as_deref()?)).unwrap_or(Format::Png);
+    let inline_format = args.format.unwrap_or(Format::Jpeg);
+    let wants_file = args.path.is_some() || !inline;
+    // One picture serves as both where both would be the same.
+    let one = wants_file && inline && scale >= 1.0 && file_format == inline_format;
+    let file = async {
+        match wants_file {
+            true => page.capture(region, 1.0, file_format, quality).await.map(Some),
+            false => Ok(None),
+        }
+    };
+    let shown = async {
+        match inline && !one {
+            true => page.capture(region, scale, inline_format, quality).await.map(Some),
+            false => Ok(None),
+        }
+    };
+    let (file, mut shown) = futures::try_join!(file, shown)?;
+    if one {
+        shown = file.clone();
+    }
+    let mut reply =
+        about(&region, scale, (file_format, file.as_deref()), (inline_format, shown.as_deref()));
+    reply.page = page.handle();
+    reply.url = page.state().url.clone();
+    if let (Some(path), Some(data)) = (&args.path, file) {
+        let (path, cx) = (path.clone(), Arc::clone(cx));
+        let work = tokio::task::spawn_blocking(move || {
+            file_write::write_base64(&cx.workspace, path, data, &cx.cancel)
+        });
+        let written = work
+            .await
+            .map_err(|error| Error::internal("the write ended unexpectedly").source(error))??;
+        reply.path = Some(written.path);
+        reply.etag = written.etag;
+    }
+    let text = serde_json::to_string(&reply).unwrap_or_default();
+    let mut content = vec![Block::Text(text)];
+    content.extend(shown.map(|data| Block::Image { data, mime: inline_format.mime().to_owned() }));
+    Ok(Output { content, ..Output::default() })
+}
+
+fn about(
+    region: &Region,
+    scale: f64,
+    file: (Format, Option<&str>),
+    shown: (Format, Option<&str>),
+) -> Reply {
+    let (main, by) = if file.1.is_some() { (file, 1.0) } else { (shown, scale) };
+    let bytes = main.1.map_or(0, |data| (data.len() as u64 / 4 * 3).saturating_sub(padding(data)));
+    let whole = |length: f64| (length * by).round().max(1.0) as u32;
+    let told = main.1.filter(|_| main.0 == Format::Png).and_then(png_size);
+    let (width, height) = told.unwrap_or((whole(region.width), whole(region.height)));
+    let scale = (scale * 1000.0).round() / 1000.0;
+    Reply { mime: main.0.mime(), bytes, width, height, scale, cut: region.cut, ..Reply::default() }
+}
+
+fn padding(data: &str) -> u64 {
+    data.bytes().rev().take(2).filter(|byte| *byte == b'=').count() as u64
+}
+
+impl Tool for BrowserScreenshot {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![
+            Limit::time(browser::DEFAULT_TIMEOUT),
+            Limit { of: "width shown", usual: MAX_WIDTH.to_string(), most: "any".to_owned() },
+            Limit { of: "height shown", usual: MAX_HEIGHT.to_string(), most: "any".to_owned() },
+            Limit::fixed("pixels of a side", Count(crate::browser::capture::LONGEST as u64)),
+        ]
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
+        let args: Args = arguments::parse(arguments, &self.spec.input_schema)?;
+        if args.full_page == Some(true) && args.target.is_some() {
+            return Err(Error::invalid_arguments("give either `full_page` or `target`"));
+        }
+        let within = |value: Option<u32>, name: &str, most: u32| match value {
+            Some(number) if !(1..=most).contains(&number) => {
+                Err(Error::invalid_arguments(format!("`{name}` must be 1 to {most}"))
+                    .with("argument", name))
+            }
+            _ => Ok(()),
+        };
+        within(args.quality, "quality", 100)?;
+        within(args.max_width, "max_width", 4096)?;
+        within(args.max_height, "max_height", 4096)?;
+        if let Some(path) = &args.path {
+            // To fail before the page is drawn; the write finds its place again.
+            cx.workspace.place(path, false)?;
+        } else if args.inline == Some(false) {
+            return Err(Error::invalid_arguments(
+                "without `path` and without `inline` there is no picture to see",
+            ));
+        }
+        browser::prepare(cx, args.timeout_ms)
+    }
+
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move {
+            let args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
+            self.execute(&cx, args).await
+        })
+    }
+}

@@ -1,0 +1,133 @@
+//! `browser.snapshot`: what a page shows and offers, as text with refs.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::approval::Granted;
+use crate::base::Result;
+use crate::base::call::{Output, Prepared};
+use crate::browser::snapshot::{Mode, Seen, Wanted};
+use crate::config::Config;
+use crate::tools::browser::{self, About, Held};
+use crate::tools::limits::{Count, Limit};
+use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Args {
+    /// Handle of a page (p1). Default: the current page.
+    page: Option<String>,
+    /// interactive (default): what can be acted on; full: everything; text: the words alone.
+    mode: Option<Mode>,
+    /// Only this element: a ref (e12), a CSS selector or text=words.
+    target: Option<String>,
+    /// How many levels. Default: all.
+    depth: Option<usize>,
+    /// Only what has changed since the last snapshot of the same.
+    diff: Option<bool>,
+    /// Most bytes of text, up to 262144.
+    max_bytes: Option<usize>,
+}
+
+#[derive(Debug, Default, Serialize, JsonSchema)]
+struct Reply {
+    page: String,
+    url: String,
+    title: String,
+    /// A line for each element, with its ref in brackets; with diff + and - lines.
+    snapshot: String,
+    lines: usize,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    truncated: bool,
+    /// The lines are changes.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    diff: bool,
+}
+
+pub struct BrowserSnapshot {
+    spec: Spec,
+}
+
+impl BrowserSnapshot {
+    pub fn new(config: &Config) -> Self {
+        let about = About {
+            name: "browser.snapshot",
+            title: "Look at a page as text",
+            description: "What a page shows and offers, from its accessibility tree, frames included. Elements have \
+                refs ([e12]) for browser.act; a ref holds until the page changes.",
+            scope: Scope::Network,
+            hints: Hints {
+                read_only: true,
+                destructive: false,
+                idempotent: true,
+                open_world: true,
+            },
+            writes: false,
+            input: arguments::schema::<Args>(),
+            output: arguments::reply_schema::<Reply>(),
+            image: false,
+        };
+        BrowserSnapshot { spec: browser::spec(config, about) }
+    }
+}
+
+async fn look(cx: &RunCx, args: &Args, held: &Held) -> Result<Output> {
+    let wanted = Wanted {
+        mode: args.mode.unwrap_or_default(),
+        target: args.target.clone(),
+        depth: args.depth,
+    };
+    let (lines, diff) = match held.page.look(&wanted, args.diff.unwrap_or(false)).await? {
+        Seen::All(lines) => (lines, false),
+        Seen::Changes(lines) => (lines, true),
+    };
+    let (url, title) = held.page.describe().await;
+    let (snapshot, truncated) = browser::fit(&lines, browser::budget(cx, args.max_bytes));
+    let reply = Reply {
+        page: held.page.handle(),
+        url,
+        title,
+        snapshot,
+        lines: lines.len(),
+        truncated,
+        diff,
+    };
+    let nothing = if diff { "nothing has changed" } else { "there is nothing to see" };
+    let body = if reply.snapshot.is_empty() { nothing } else { &reply.snapshot };
+    let text = format!("{}: {}\n{}\n\n{body}", reply.page, reply.url, reply.title);
+    Ok(browser::output(text, &reply))
+}
+
+impl Tool for BrowserSnapshot {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![
+            Limit::text(browser::MAX_BYTES),
+            Limit::fixed("lines", Count(crate::browser::snapshot::LINES as u64)),
+        ]
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
+        arguments::parse::<Args>(arguments, &self.spec.input_schema)?;
+        browser::prepare(cx, None)
+    }
+
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move {
+            let args: Args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
+            let held = Held::existing(&cx, args.page.as_deref()).await?;
+            browser::within(&cx, &held, browser::DEFAULT_TIMEOUT, look(&cx, &args, &held)).await
+        })
+    }
+}

@@ -1,0 +1,293 @@
+//! `code.exec`: code in the session's fence, with its last value, its exception, its figures and its files.
+//!
+//! Python, JavaScript and bash have a driver of ours, which takes code over a line of its own, once or for as long as
+//! the session lives. What other interpreters there are run the code as a file.
+
+mod artifacts;
+mod reply;
+mod report;
+mod running;
+pub mod runtimes;
+mod turn;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::approval::Granted;
+use crate::base::call::{Output, Prepared};
+use crate::base::workspace::Workspace;
+use crate::base::{Error, Result, visible};
+use crate::config::Config;
+use crate::sandbox::{Launcher, env};
+use crate::session::Shape;
+use crate::tools::limits::{Bytes, Count, Limit};
+use crate::tools::run::command::{self, About};
+use crate::tools::run::runs::Runs;
+use crate::tools::{Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use reply::Reply;
+use running::{Running, interpreter};
+use runtimes::Way;
+
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+/// What that means stands there.
+const SANDBOXED: &str = "Sandboxed as shell.exec.";
+const DESCRIPTION: &str = "Run code and get its output, the value of its last expression (`result`), an exception with \
+    its line (`error`), the files it made (`artifacts`) and open matplotlib figures as images. `session: \"new\"` keeps \
+    the interpreter: pass its handle to run more code with the same variables.";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Figures {
+    #[default]
+    Inline,
+    File,
+    None,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    language: String,
+    /// The code. Give this or `file`.
+    code: Option<String>,
+    /// A file of the workspace to run.
+    file: Option<String>,
+    /// Arguments of the program.
+    args: Option<Vec<String>>,
+    /// Directory, relative to the workspace (the default).
+    cwd: Option<String>,
+    /// Environment variables to add.
+    env: Option<BTreeMap<String, String>>,
+    /// Text for standard input.
+    stdin: Option<String>,
+    /// `new`, or the handle of a session (python, javascript, bash).
+    session: Option<String>,
+    /// Start the session's interpreter afresh before the code.
+    reset: Option<bool>,
+    /// Milliseconds until it is interrupted, then ended. Default: 60000.
+    timeout_ms: Option<u64>,
+    /// Figures as images (inline, default), saved as figure-N.png in its directory (file), or not at all.
+    figures: Option<Figures>,
+    /// Most bytes of output to return (at most 262144).
+    max_bytes: Option<usize>,
+}
+
+pub struct CodeExec {
+    spec: Spec,
+    launcher: Launcher,
+}
+
+impl CodeExec {
+    pub fn new(config: &Config) -> Self {
+        Self::with(config, Launcher::own())
+    }
+
+    fn with(config: &Config, launcher: Launcher) -> Self {
+        let about = About::of(config);
+        let languages = runtimes::languages();
+        let mut input_schema = arguments::schema::<Arguments>();
+        if let Some(language) =
+            input_schema.get_mut("properties").and_then(|all| all.get_mut("language"))
+        {
+            language["enum"] = json!(languages);
+        }
+        let spec = Spec {
+            name: "code.exec".into(),
+            title: "Run code".into(),
+            description: format!(
+                "{DESCRIPTION} {}",
+                if about.fenced { SANDBOXED } else { about.description.trim() }
+            ),
+            version: "1.0.0".into(),
+            scope: Scope::Exec,
+            hints: about.hints,
+            effects: about.effects,
+            profile: config.sandbox.profile.name(),
+            input_schema,
+            output_schema: Some(Reply::schema()),
+            lists_output_schema: false,
+            requires_approval: !about.fenced,
+            streaming: true,
+            timeout: DEFAULT_TIMEOUT,
+            unavailable: languages
+                .is_empty()
+                .then(|| "no interpreter was found on PATH".to_owned()),
+        };
+        CodeExec { spec, launcher }
+    }
+
+    fn read(&self, arguments: &Map<String, Value>, shape: &Shape) -> Result<Arguments> {
+        let mut arguments: Arguments = arguments::parse(arguments, &self.spec.input_schema)?;
+        arguments.check()?;
+        if arguments.session.as_deref().is_none_or(|session| session == "new") {
+            shape.fill(&mut arguments.cwd, &mut arguments.env);
+        }
+        Ok(arguments)
+    }
+
+    async fn execute(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<Output> {
+        let arguments = self.read(&call.arguments, &cx.shape)?;
+        let found = runtimes::find(&arguments.language, &cx.workspace.rights().hidden)?;
+        let run = Running { cx, launcher: &self.launcher, found: &found, arguments: &arguments };
+        match arguments.session.as_deref() {
+            Some(session) => run.in_session(call, session).await,
+            None if found.runtime.way.has_driver() => run.once(call).await,
+            None => run.plainly(call).await,
+        }
+    }
+}
+
+impl Tool for CodeExec {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![
+            Limit::time(DEFAULT_TIMEOUT),
+            Limit::fixed("figures", Count(report::FIGURES as u64)),
+            Limit::fixed("a figure", Bytes(report::FIGURE_BYTES as u64)),
+            Limit::fixed("files looked at for artifacts", Count(artifacts::FILES as u64)),
+            Limit::fixed("artifacts named", Count(artifacts::SHOWN as u64)),
+            Limit::fixed("interpreters that live on", Count(running::SESSIONS as u64)),
+            Limit::text(command::MAX_BYTES),
+        ]
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
+        let arguments = self.read(arguments, cx.shape)?;
+        let found = runtimes::find(&arguments.language, &cx.workspace.rights().hidden)?;
+        arguments.check_for(found.runtime.way)?;
+        if let Some(session) = arguments.session.as_deref().filter(|session| *session != "new") {
+            interpreter(Runs::of(cx.session)?.as_ref(), session, found.runtime.language)?;
+        }
+        // Opened to fail before anybody is asked; the run opens them again in its fence.
+        let (_, shown) = cx.workspace.open_dir(arguments.cwd.as_deref().unwrap_or("."))?;
+        arguments.file_in(cx.workspace)?;
+        let asked = arguments.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
+        Ok(Plan {
+            env: arguments.environment(found.runtime.way)?,
+            cwd: arguments
+                .cwd
+                .as_ref()
+                .map(|_| cx.workspace.path().join(shown).display().to_string()),
+            timeout: Some(asked.min(cx.config.limits.timeout_ceiling)),
+            asks: command::asks(cx),
+            command: Some(arguments.command_line()),
+            command_covers: &["language", "code", "file", "args"],
+            ..Plan::default()
+        })
+    }
+
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move { self.execute(&cx, call.consume()).await })
+    }
+}
+
+impl Arguments {
+    /// For a question: the interpreter, what it is given, and the code itself.
+    fn command_line(&self) -> String {
+        let words: Vec<String> =
+            self.file.iter().chain(self.args.iter().flatten()).cloned().collect();
+        let line = visible::command_line(&self.language, &words);
+        match &self.code {
+            Some(code) => format!("{line}, with this code:\n{code}"),
+            None if self.file.is_none() => format!("{line}, started afresh without code"),
+            None => line,
+        }
+    }
+
+    /// What the schema alone cannot say.
+    fn check(&self) -> Result<()> {
+        let refused = |what: &str, hint: &str| Err(Error::invalid_arguments(what).hint(hint));
+        match (&self.code, &self.file, self.reset) {
+            (Some(_), Some(_), _) => {
+                return refused("give either `code` or `file`", "`file` is a path.");
+            }
+            (None, None, Some(true)) | (Some(_), None, _) | (None, Some(_), _) => {}
+            (None, None, _) => {
+                return refused("`code` is missing", "Give `code`, or the path of a `file`.");
+            }
+        }
+        if self.code.iter().chain(self.args.iter().flatten()).any(|text| text.contains('\0')) {
+            return refused(
+                "code and arguments cannot hold a NUL",
+                "Write it as an escape (`\\0`).",
+            );
+        }
+        if self.timeout_ms == Some(0) {
+            return refused("`timeout_ms` is zero", "Leave it out for a minute.");
+        }
+        match self.session.as_deref() {
+            None if self.reset == Some(true) => {
+                refused("`reset` is for a session", "Give its handle as `session`.")
+            }
+            None => Ok(()),
+            Some(_) if self.stdin.is_some() => refused(
+                "code in a session has no `stdin`",
+                "Leave out `session`, or put the text into the code.",
+            ),
+            Some(session) => {
+                let starts = session == "new" || self.reset == Some(true);
+                match (self.cwd.is_some() || self.env.is_some()) && !starts {
+                    true => refused(
+                        "`cwd` and `env` are given when a session is started",
+                        "Change them in the code, or start another session.",
+                    ),
+                    false => Ok(()),
+                }
+            }
+        }
+    }
+
+    fn check_for(&self, way: Way) -> Result<()> {
+        if self.session.is_some() && !way.has_driver() {
+            return Err(Error::invalid_arguments(format!(
+                "there are no sessions for {}",
+                self.language
+            ))
+            .hint("python, javascript and bash have them."));
+        }
+        if self.stdin.is_some() && self.file.is_none() && way == Way::Stdin {
+            return Err(Error::invalid_arguments(format!(
+                "{} reads the code itself from standard input",
+                self.language
+            ))
+            .hint("Put the code into a file and give `file`."));
+        }
+        Ok(())
+    }
+
+    /// Where the file is, as the run sees it.
+    fn file_in(&self, workspace: &Workspace) -> Result<Option<String>> {
+        let Some(file) = &self.file else { return Ok(None) };
+        let opened = workspace.open_read(file)?;
+        Ok(Some(workspace.path().join(opened.path).display().to_string()))
+    }
+
+    fn words(&self) -> Vec<String> {
+        self.args.clone().unwrap_or_default()
+    }
+
+    fn environment(&self, way: Way) -> Result<Vec<(String, String)>> {
+        let mut given = self.env.clone().unwrap_or_default();
+        if way == Way::Python {
+            // There is no screen.
+            given.entry("MPLBACKEND".to_owned()).or_insert_with(|| "Agg".to_owned());
+        }
+        env::build(&given.into_iter().collect::<Vec<_>>())
+    }
+}
+
+#[cfg(test)]
+mod tests;

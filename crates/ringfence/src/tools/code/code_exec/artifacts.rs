@@ -1,0 +1,114 @@
+//! What a run has made of the files of the workspace.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::base::workspace::Workspace;
+use crate::base::workspace::snapshot::{Snapshot, changes};
+use crate::base::{Cancel, Result};
+use crate::tools::file::mime;
+
+/// Files that are looked at. Beyond that a run would wait for the look.
+pub const FILES: usize = 10_000;
+pub const SHOWN: usize = 40;
+/// What an interpreter puts beside what it runs is no result.
+const CACHES: &[&str] = &["__pycache__"];
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Artifact {
+    pub path: String,
+    /// created, changed or removed.
+    pub change: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mime: Option<&'static str>,
+}
+
+/// The files before a run.
+pub struct Before {
+    workspace: Arc<Workspace>,
+    files: Option<Snapshot>,
+}
+
+#[derive(Default)]
+pub struct Made {
+    pub artifacts: Vec<Artifact>,
+    pub warning: Option<String>,
+}
+
+impl Before {
+    /// A look that fails costs the list and nothing else.
+    pub async fn take(workspace: &Arc<Workspace>, cancel: &Cancel) -> Before {
+        let (shared, cancel) = (Arc::clone(workspace), cancel.clone());
+        let taken =
+            tokio::task::spawn_blocking(move || Snapshot::take(&shared, FILES, &cancel)).await;
+        Before { workspace: Arc::clone(workspace), files: taken.ok().and_then(Result::ok) }
+    }
+
+    /// What has changed since, and `saved` with it wherever that is in the workspace.
+    pub async fn compare(self, saved: Vec<String>) -> Made {
+        tokio::task::spawn_blocking(move || self.compare_now(&saved)).await.unwrap_or_default()
+    }
+
+    fn compare_now(self, saved: &[String]) -> Made {
+        let unknown = || Some("which files were made could not be seen".to_owned());
+        let Some(before) = &self.files else {
+            return Made { artifacts: Vec::new(), warning: unknown() };
+        };
+        // It is over, whatever ended it, and what it made is there.
+        let Ok(after) = Snapshot::take(&self.workspace, FILES, &Cancel::new()) else {
+            return Made { artifacts: Vec::new(), warning: unknown() };
+        };
+        let found = changes(before, &after);
+        let is_cache = |path: &Path| {
+            path.iter().any(|part| CACHES.iter().any(|cache| part.to_str() == Some(*cache)))
+        };
+        let lists =
+            [("created", &found.created), ("changed", &found.changed), ("removed", &found.removed)];
+        let all = lists.iter().flat_map(|(change, paths)| paths.iter().map(|path| (*change, path)));
+        let mut all: Vec<_> = all.filter(|(_, path)| !is_cache(path)).collect();
+        let more = all.len().saturating_sub(SHOWN);
+        all.truncate(SHOWN);
+        let describe = |(change, path): (&'static str, &std::path::PathBuf)| {
+            let path = path.to_string_lossy().into_owned();
+            let bytes = after.files.get(Path::new(&path)).map(|mark| mark.size);
+            let mime = bytes.and_then(|_| self.kind(&path));
+            Artifact { path, change, bytes, mime }
+        };
+        let mut artifacts: Vec<Artifact> = all.into_iter().map(describe).collect();
+        for path in saved {
+            // What git ignores is in no snapshot. The name is the run's word: it is opened as any caller's.
+            if let Ok(opened) = self.workspace.open_read(path)
+                && !artifacts.iter().any(|artifact| artifact.path == opened.path)
+            {
+                let bytes = opened.file.metadata().ok().map(|meta| meta.len());
+                let mime = self.kind(&opened.path);
+                artifacts.push(Artifact { path: opened.path, change: "created", bytes, mime });
+            }
+        }
+        let warning = match (found.complete, more) {
+            (true, 0) => None,
+            (true, more) => Some(format!("{more} more files were made, changed or removed")),
+            (false, _) => Some(format!(
+                "the list of artifacts may be incomplete: the workspace has more than {FILES} files, or some cannot be read"
+            )),
+        };
+        Made { artifacts, warning }
+    }
+
+    /// By its first bytes, else by its name.
+    fn kind(&self, path: &str) -> Option<&'static str> {
+        let mut head = [0; 16];
+        let count = self
+            .workspace
+            .open_read(path)
+            .ok()
+            .and_then(|mut opened| opened.file.read(&mut head).ok());
+        mime::by_content(&head[..count.unwrap_or(0)]).or_else(|| mime::by_name(path))
+    }
+}

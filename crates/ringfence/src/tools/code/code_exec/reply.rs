@@ -1,0 +1,175 @@
+//! What a run of code has to say for itself: what a command has, and its value, its exception and its files.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::artifacts::{Artifact, Made};
+use super::report::{Report, Thrown};
+use super::turn::Heard;
+use crate::base::call::{Block, Facts, Output, Status};
+use crate::base::{Error, Kind, Result};
+use crate::config::Profile;
+use crate::sandbox::{Seen, Stop};
+use crate::tools::run::command::{self, millis};
+use crate::tools::shell::shell_exec::Reply as Plain;
+use crate::tools::{RunCx, arguments};
+
+/// The first block of a result, as JSON; images follow.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Reply {
+    #[serde(flatten)]
+    plain: Plain,
+    /// The value of the last expression.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<String>,
+    /// Files of the workspace that it made, changed or removed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    artifacts: Vec<Artifact>,
+    /// How many images follow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    figures: Option<usize>,
+}
+
+impl Reply {
+    /// In few words: what `shell.exec` has as well is described there.
+    pub fn schema() -> Map<String, Value> {
+        let mut schema = arguments::reply_schema::<Reply>();
+        if let Some(Value::Object(fields)) = schema.get_mut("properties") {
+            for (_, field) in fields.iter_mut().filter(|(name, _)| !OWN.contains(&name.as_str())) {
+                if let Value::Object(field) = field {
+                    field.remove("description");
+                    field.remove("properties");
+                    field.remove("required");
+                }
+            }
+        }
+        schema
+    }
+}
+
+const OWN: &[&str] = &["result", "artifacts", "figures"];
+
+/// Where it ran, and what lives on.
+pub struct Place<'a> {
+    pub profile: Profile,
+    /// How long this turn took.
+    pub took: Duration,
+    /// The handle of the interpreter, if it is one that stays.
+    pub session: Option<&'a str>,
+    pub language: &'static str,
+}
+
+pub fn output(
+    cx: &RunCx,
+    place: &Place<'_>,
+    seen: Seen,
+    heard: Heard,
+    made: Made,
+) -> Result<Output> {
+    let Heard { report, stop } = heard;
+    let report = report.unwrap_or_default();
+    let (mut plain, facts) = match seen {
+        Seen::Over(mut outcome) => {
+            // It may have ended by itself after it was interrupted.
+            outcome.ended.stop = outcome.ended.stop.or(stop);
+            let facts = command::facts(&outcome.ended);
+            let mut plain = Plain::over(cx, place.profile, outcome);
+            if let Some(id) = place.session {
+                plain.warnings.push(ended(id, place.language, stop));
+            }
+            (plain, facts)
+        }
+        Seen::Running(glance) => {
+            let mut plain = Plain::running(cx, glance, "");
+            plain.exec_id = None;
+            plain.duration_ms = millis(place.took);
+            plain.session = place.session.map(str::to_owned);
+            plain.exit_code = report.status;
+            let status = status(&report, stop);
+            plain.status = status.name();
+            plain.error = stop.and_then(|stop| interrupted(cx, stop, place.language));
+            let facts = Facts {
+                status: Some(status),
+                exit_code: plain.exit_code,
+                stdout_bytes: Some(plain.stdout_bytes),
+                stderr_bytes: Some(plain.stderr_bytes),
+                ..Facts::default()
+            };
+            (plain, facts)
+        }
+    };
+    if !plain.truncated {
+        plain.output = None;
+    }
+    let is_error = plain.error.is_some();
+    if facts.status == Some(Status::Failed) {
+        let thrown = report
+            .error
+            .as_ref()
+            .map_or(String::new(), |thrown| format!("{}: {}", thrown.name, thrown.message));
+        plain.explain_failure(cx, place.profile, &thrown);
+    }
+    if let Some(thrown) = report.error {
+        tell(&mut plain.error, thrown);
+    }
+    plain.warnings.extend(report.warnings);
+    plain.warnings.extend(made.warning);
+    let figures = (!report.figures.is_empty()).then_some(report.figures.len());
+    let reply = Reply { plain, result: report.value, artifacts: made.artifacts, figures };
+    let json = serde_json::to_string(&reply)
+        .map_err(|e| Error::internal("the result cannot be written").source(e))?;
+    let images =
+        report.figures.into_iter().map(|data| Block::Image { data, mime: "image/png".to_owned() });
+    let content = std::iter::once(Block::Text(json)).chain(images).collect();
+    Ok(Output { content, is_error, facts, ..Output::default() })
+}
+
+fn status(report: &Report, stop: Option<Stop>) -> Status {
+    match (stop, &report.error, report.status) {
+        (Some(Stop::Deadline), ..) => Status::TimedOut,
+        (Some(Stop::Cancelled(_)), ..) => Status::Cancelled,
+        (None, None, None | Some(0)) => Status::Completed,
+        (None, ..) => Status::Failed,
+    }
+}
+
+/// An exception is a result. Beside an error of ours it says where the code was.
+fn tell(error: &mut Option<Map<String, Value>>, thrown: Thrown) {
+    let ours = error.is_some();
+    let error = error.get_or_insert_default();
+    error.insert("name".to_owned(), json!(thrown.name));
+    if !ours {
+        error.insert("message".to_owned(), json!(thrown.message));
+    }
+    if let Some(line) = thrown.line {
+        error.insert("line".to_owned(), json!(line));
+    }
+    if !thrown.traceback.is_empty() {
+        error.insert("traceback".to_owned(), json!(thrown.traceback));
+    }
+}
+
+fn interrupted(cx: &RunCx, stop: Stop, language: &str) -> Option<Map<String, Value>> {
+    let error = match stop {
+        Stop::Deadline => {
+            Error::new(Kind::DeadlineExceeded, "the code was interrupted: its time was up")
+                .hint(format!("The {language} session keeps its state. {}", cx.timeout_hint))
+        }
+        Stop::Cancelled(cause) => {
+            Error::new(Kind::Cancelled, "the code was interrupted").with("cause", cause.name())
+        }
+    };
+    error.body(&cx.trace_id).as_object().cloned()
+}
+
+fn ended(id: &str, language: &str, stop: Option<Stop>) -> String {
+    match stop {
+        Some(_) => format!(
+            "the {language} session {id} was lost: it did not answer to an interrupt and was ended"
+        ),
+        None => format!("the {language} session {id} has ended"),
+    }
+}

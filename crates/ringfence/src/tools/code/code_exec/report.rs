@@ -1,0 +1,224 @@
+//! What is said over the line: the request that a driver gets, and what it reports.
+//!
+//! The driver shares its process with the code, so that a report is the code's word and no more than that: it is cut,
+//! images are looked at, and nothing of it is a path that we open or a size that we believe.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::tools::file::mime;
+
+/// The longest report: a few figures and their text.
+pub const LONGEST: usize = 20 << 20;
+pub const FIGURES: usize = 4;
+pub const FIGURE_BYTES: usize = 3 << 20;
+/// Wider than that no client shows; a picture of more dots than this is a bomb.
+const FIGURE_SIDE: u32 = 4096;
+const WARNINGS: usize = 8;
+
+/// What a driver is to run.
+pub struct Request<'a> {
+    /// One cell and then the end, as a script.
+    pub once: bool,
+    /// What tracebacks call the code.
+    pub name: &'a str,
+    pub code: &'a str,
+    /// Where the code is, when it is in a file.
+    pub file: &'a str,
+    pub figures: &'a str,
+    /// Of a value, in characters.
+    pub limit: usize,
+    pub args: &'a [String],
+}
+
+impl Request<'_> {
+    /// After a driver that still has to be loaded, if there is one.
+    pub fn encode(&self, driver: Option<&str>) -> Vec<u8> {
+        let limit = self.limit.to_string();
+        let how = if self.once { "once" } else { "cell" };
+        let mut parts = vec![how, self.name, self.code, self.file, self.figures, &limit];
+        parts.extend(self.args.iter().map(String::as_str));
+        let sizes = parts.iter().map(|part| part.len().to_string()).collect::<Vec<_>>().join(" ");
+        let mut message =
+            driver.map(|text| format!("{}\n{text}", text.len())).unwrap_or_default().into_bytes();
+        message.extend_from_slice(sizes.as_bytes());
+        message.push(b'\n');
+        parts.iter().for_each(|part| message.extend_from_slice(part.as_bytes()));
+        message
+    }
+}
+
+/// How a cell went, as the driver says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    pub value: Option<String>,
+    pub error: Option<Thrown>,
+    /// Of a shell.
+    pub status: Option<i32>,
+    /// The interpreter ends now.
+    pub ended: bool,
+    /// PNG, in base64.
+    pub figures: Vec<String>,
+    /// Where figures are, as the driver says.
+    pub saved: Vec<String>,
+    pub warnings: Vec<String>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Thrown {
+    pub name: String,
+    pub message: String,
+    pub line: Option<u64>,
+    pub traceback: String,
+}
+
+impl Report {
+    pub fn read(bytes: &[u8], limit: usize) -> Report {
+        let mut report = Report::default();
+        let mut thrown = Thrown::default();
+        let text = String::from_utf8_lossy(bytes);
+        for field in text.split('\u{1e}') {
+            let Some((key, value)) = field.split_once('\u{1f}') else { continue };
+            match key {
+                // Room for the driver's own mark of a cut.
+                "value" => report.value = Some(cut(value, limit + 64)),
+                "name" => thrown.name = cut(value, 100),
+                "message" => thrown.message = cut(value, limit.min(4096)),
+                "line" => thrown.line = value.parse().ok(),
+                "traceback" => thrown.traceback = cut_middle(value, limit.clamp(512, 8192)),
+                "status" => report.status = value.parse().ok(),
+                "ended" => report.ended = true,
+                "figure" => report.take_figure(value),
+                "saved" if report.saved.len() < FIGURES => report.saved.push(cut(value, 4096)),
+                "warning" if report.warnings.len() < WARNINGS => {
+                    report.warnings.push(cut(value, 300))
+                }
+                _ => {}
+            }
+        }
+        if !thrown.name.is_empty() {
+            report.error = Some(thrown);
+        }
+        report
+    }
+
+    fn take_figure(&mut self, text: &str) {
+        if self.figures.len() >= FIGURES {
+            return;
+        }
+        match STANDARD.decode(text) {
+            Ok(image) if is_picture(&image) => self.figures.push(text.to_owned()),
+            _ => self
+                .warnings
+                .push("a figure is left out: it is no PNG, or too large to show".to_owned()),
+        }
+    }
+}
+
+/// A PNG of a size that can be shown: its first chunk says how wide and high it is.
+fn is_picture(image: &[u8]) -> bool {
+    let side = |at: usize| {
+        image
+            .get(at..at + 4)
+            .and_then(|bytes| bytes.try_into().ok())
+            .map(u32::from_be_bytes)
+            .unwrap_or_default()
+    };
+    let fits = |side: u32| (1..=FIGURE_SIDE).contains(&side);
+    image.len() <= FIGURE_BYTES
+        && mime::by_content(image) == Some("image/png")
+        && image.get(12..16) == Some(b"IHDR")
+        && fits(side(16))
+        && fits(side(20))
+}
+
+pub fn cut(text: &str, chars: usize) -> String {
+    match text.char_indices().nth(chars) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+/// The beginning and, mostly, the end: that is where a traceback says what happened.
+fn cut_middle(text: &str, chars: usize) -> String {
+    let count = text.chars().count();
+    if count <= chars {
+        return text.to_owned();
+    }
+    let head: String = text.chars().take(chars / 4).collect();
+    let tail: String = text.chars().skip(count - chars * 3 / 4).collect();
+    format!("{head}\n… [cut] …\n{tail}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn png(width: u32, height: u32) -> Vec<u8> {
+        let mut image = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR".to_vec();
+        image.extend_from_slice(&width.to_be_bytes());
+        image.extend_from_slice(&height.to_be_bytes());
+        image
+    }
+
+    fn message(fields: &[(&str, &str)]) -> Vec<u8> {
+        fields
+            .iter()
+            .map(|(key, value)| format!("{key}\u{1f}{value}"))
+            .collect::<Vec<_>>()
+            .join("\u{1e}")
+            .into_bytes()
+    }
+
+    #[test]
+    fn a_request_is_sizes_and_parts() {
+        let args = ["ü".to_owned(), String::new()];
+        let request = Request {
+            once: true,
+            name: "<c>",
+            code: "a\nb",
+            file: "",
+            figures: "none",
+            limit: 9,
+            args: &args,
+        };
+        assert_eq!(request.encode(None), "4 3 3 0 4 1 2 0\nonce<c>a\nbnone9ü".as_bytes());
+        assert!(request.encode(Some("é")).starts_with("2\né4 3".as_bytes()));
+    }
+
+    #[test]
+    fn a_report_is_read_and_bounded() {
+        let report =
+            Report::read(&message(&[("value", "42"), ("status", "3"), ("ended", "")]), 100);
+        assert_eq!(
+            (report.value.as_deref(), report.status, report.ended),
+            (Some("42"), Some(3), true)
+        );
+        let long = "ü".repeat(100_000);
+        let fields = [
+            ("value", &*long),
+            ("name", &long),
+            ("message", &long),
+            ("traceback", &long),
+            ("line", "x"),
+        ];
+        let report = Report::read(&message(&fields), 1000);
+        assert!(report.value.unwrap().chars().count() < 1100);
+        let thrown = report.error.unwrap();
+        assert!(thrown.name.chars().count() <= 101 && thrown.message.chars().count() <= 1001);
+        assert!(thrown.traceback.chars().count() < 1100 && thrown.line.is_none());
+        assert_eq!(Report::read(b"\xff\x1e\x1f\x1e\x00nonsense", 10), Report::default());
+    }
+
+    #[test]
+    fn only_pictures_pass_and_only_four() {
+        let good = STANDARD.encode(png(800, 600));
+        let bomb = STANDARD.encode(png(100_000, 100_000));
+        let page = STANDARD.encode("<html>");
+        let fields = [("figure", &*bomb), ("figure", &page), ("figure", "%%%"), ("figure", "")];
+        let report = Report::read(&message(&fields), 10);
+        assert!(report.figures.is_empty() && report.warnings.len() == 4);
+        let report = Report::read(&message(&[("figure", &*good); 9]), 10);
+        assert_eq!(report.figures.len(), 4);
+    }
+}

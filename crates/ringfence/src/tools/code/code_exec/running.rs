@@ -1,0 +1,322 @@
+//! One call on its way: an interpreter is started or found, and has its turn.
+
+use std::fs::File;
+use std::io::{Seek, Write};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use tokio::sync::OwnedMutexGuard;
+
+use super::artifacts::{Before, Made};
+use super::reply::{self, Place};
+use super::report::{self, Request};
+use super::runtimes::{Found, RUNTIMES, Way};
+use super::turn::{SharedLine, Turn, take_floor};
+use super::{Arguments, Figures};
+use crate::base::call::{Output, Prepared};
+use crate::base::{Cause, Error, Kind, Result};
+use crate::sandbox::{Launcher, Line, Look, Stdin, Stop};
+use crate::tools::RunCx;
+use crate::tools::run::command::{self, Command, Started};
+use crate::tools::run::runs::{Kept, Runs};
+
+/// Interpreters that live on in one session.
+pub const SESSIONS: usize = 8;
+
+const PYTHON: [&str; 2] = [include_str!("boot.py"), include_str!("driver.py")];
+const JAVASCRIPT: [&str; 2] = [include_str!("boot.js"), include_str!("driver.js")];
+const BASH: &str = include_str!("driver.sh");
+/// Opens what came as a descriptor under the only name that it has.
+const BY_DESCRIPTOR: &str =
+    r#"line=$RINGFENCE_LINE; unset RINGFENCE_LINE; p=$1; shift; exec "$p" "/dev/fd/$line" "$@""#;
+
+/// Numbers the cells of a session, for their names in tracebacks.
+#[derive(Default)]
+struct Cells(AtomicU64);
+
+/// One call on its way.
+pub struct Running<'a> {
+    pub cx: &'a Arc<RunCx>,
+    pub launcher: &'a Launcher,
+    pub found: &'a Found,
+    pub arguments: &'a Arguments,
+}
+
+impl Running<'_> {
+    /// Code, and then the end of the interpreter.
+    pub async fn once(&self, call: Prepared) -> Result<Output> {
+        let (file, way) = (self.arguments.file_in(&self.cx.workspace)?, self.found.runtime.way);
+        let (line, theirs) = Line::pair(report::LONGEST)?;
+        // Bash tells a script of its own file in many ways that no driver could keep up.
+        let (args, reports) = match (way, &file) {
+            (Way::Bash, Some(file)) => (vec![file.clone()], false),
+            _ => (boot(way, file.as_deref()), way != Way::Bash),
+        };
+        let direct = way == Way::Bash && file.is_some();
+        let args = if direct { [args, self.arguments.words()].concat() } else { args };
+        // The interpreter starts up meanwhile, but runs nothing yet. A script of bash begins at once.
+        let early = if direct { Some(self.before().await) } else { None };
+        let command = self.command(args, (!direct).then_some(theirs), self.stdin())?;
+        let started = command::start(self.cx, call, self.launcher, command, None).await?;
+        let before = match early {
+            Some(before) => before,
+            None => self.before().await,
+        };
+        let message = match direct {
+            true => Vec::new(),
+            false => self.request(true, "<code>", file.as_deref()).encode(driver(way)),
+        };
+        self.turn(&started, alone(line)?, message, false, reports, before, None).await
+    }
+
+    /// An interpreter that knows nothing of us: the code is a file without a name, or comes by standard input.
+    pub async fn plainly(&self, call: Prepared) -> Result<Output> {
+        let file = self.arguments.file_in(&self.cx.workspace)?;
+        let code = self.arguments.code.clone().unwrap_or_default();
+        let words = self.found.program.words.iter().map(|word| (*word).to_owned());
+        let mut line = None;
+        let mut stdin = self.stdin();
+        let mut command = match (file, self.found.runtime.way) {
+            (Some(file), _) => self.command(
+                words.chain([file]).chain(self.arguments.words()).collect(),
+                None,
+                stdin,
+            )?,
+            (None, Way::Stdin) => {
+                stdin = Stdin::Bytes(code.into_bytes());
+                self.command(
+                    words.chain(["-".to_owned()]).chain(self.arguments.words()).collect(),
+                    None,
+                    stdin,
+                )?
+            }
+            (None, _) => {
+                line = Some(nameless(&code)?);
+                let program = self.found.path.display().to_string();
+                let fixed = ["-c".to_owned(), BY_DESCRIPTOR.to_owned(), "sh".to_owned(), program];
+                self.command(
+                    fixed.into_iter().chain(self.arguments.words()).collect(),
+                    None,
+                    stdin,
+                )?
+            }
+        };
+        if line.is_some() {
+            command.program = "/bin/sh".to_owned();
+            command.line = line;
+        }
+        let before = self.before().await;
+        let started = command::start(self.cx, call, self.launcher, command, None).await?;
+        let (line, _) = Line::pair(report::LONGEST)?;
+        self.turn(&started, alone(line)?, Vec::new(), false, false, before, None).await
+    }
+
+    pub async fn in_session(&self, call: Prepared, session: &str) -> Result<Output> {
+        if !self.cx.view.lasting {
+            return Err(Error::invalid_arguments("`session` needs a session that lasts")
+                .reason("no_session")
+                .hint(
+                    "Send the session handle of an earlier result's `_meta` along with the call.",
+                ));
+        }
+        let file = self.arguments.file_in(&self.cx.workspace)?;
+        let (runs, language) = (Runs::of(&self.cx.session)?, self.found.runtime.language);
+        let (kept, fresh) = match session {
+            "new" => (self.start(call, &runs, None).await?, true),
+            id => {
+                let kept = interpreter(&runs, id, language)?;
+                match self.arguments.reset {
+                    Some(true) => {
+                        self.end(&runs, &kept).await?;
+                        (self.start(call, &runs, Some(id)).await?, true)
+                    }
+                    _ => (kept, false),
+                }
+            }
+        };
+        let Some(line) = kept.line.clone() else {
+            return Err(Error::internal("an interpreter without a line"));
+        };
+        let floor = take_floor(&line)?;
+        kept.take_up(self.cx, Vec::new()).await?;
+        let number =
+            self.cx.session.keep(|| Ok(Cells::default()))?.0.fetch_add(1, Ordering::Relaxed) + 1;
+        let name = format!("<cell-{number}>");
+        let driver = driver(self.found.runtime.way).filter(|_| fresh);
+        let message = self.request(false, &name, file.as_deref()).encode(driver);
+        let before = self.before().await;
+        let output =
+            self.turn(&kept.started, (line, floor), message, true, true, before, Some(&kept)).await;
+        if kept.ended().is_some() {
+            runs.remove(&kept);
+        }
+        output
+    }
+
+    /// Starts an interpreter that lives on, under the handle of one that it replaces.
+    async fn start(&self, call: Prepared, runs: &Runs, id: Option<&str>) -> Result<Arc<Kept>> {
+        runs.check_room()?;
+        let of_ours =
+            |kept: &&Arc<Kept>| RUNTIMES.iter().any(|runtime| runtime.language == kept.what);
+        let living =
+            runs.list().iter().filter(of_ours).filter(|kept| kept.ended().is_none()).count();
+        if living >= SESSIONS {
+            return Err(Error::new(
+                Kind::ResourceExhausted,
+                format!("{living} interpreters live in this session already"),
+            )
+            .hint("Use one of them (shell.session `op: list`), or end some with `op: close`."));
+        }
+        let (line, theirs) = Line::pair(report::LONGEST)?;
+        let args = boot(self.found.runtime.way, None);
+        let command = self.command(args, Some(theirs), Stdin::Empty)?;
+        let started = command::start(self.cx, call, self.launcher, command, None).await?;
+        let shown = self.found.program.name;
+        let mut kept = Kept::new(self.found.runtime.language, shown, started, Some(line));
+        if let Some(id) = id {
+            kept.id = id.to_owned();
+        }
+        Ok(runs.insert(kept))
+    }
+
+    async fn end(&self, runs: &Runs, kept: &Arc<Kept>) -> Result<()> {
+        kept.started.live.stop(Stop::Cancelled(Cause::Client));
+        runs.remove(kept);
+        let cancel = self.cx.cancel.clone();
+        let until = Box::pin(async move {
+            cancel.cancelled().await;
+        });
+        kept.started
+            .look(Look { caller: None, budget: 1024, until, gives_way: false })
+            .await
+            .map(drop)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "each of the three ways has its own")]
+    async fn turn(
+        &self,
+        started: &Started,
+        (line, floor): (SharedLine, OwnedMutexGuard<Line>),
+        message: Vec<u8>,
+        lives_on: bool,
+        reports: bool,
+        before: Before,
+        kept: Option<&Kept>,
+    ) -> Result<Output> {
+        let (cx, budget) = (self.cx, Started::budget(self.cx, self.arguments.max_bytes));
+        let turn = Turn { line, floor, message, lives_on, reports, limit: value_limit(budget) };
+        // A quarter is left for the value, the traceback and the files.
+        let begun = Instant::now();
+        let (seen, mut heard) = turn.take(cx, started, budget - budget / 4).await?;
+        let took = begun.elapsed();
+        let saved = heard
+            .report
+            .as_mut()
+            .map(|report| std::mem::take(&mut report.saved))
+            .unwrap_or_default();
+        let made: Made = before.compare(saved).await;
+        let session = kept.map(|kept| kept.id.as_str());
+        let place = Place {
+            profile: started.profile,
+            took,
+            session,
+            language: self.found.runtime.language,
+        };
+        reply::output(cx, &place, seen, heard, made)
+    }
+
+    async fn before(&self) -> Before {
+        Before::take(&self.cx.workspace, &self.cx.cancel).await
+    }
+
+    fn command(&self, args: Vec<String>, line: Option<OwnedFd>, stdin: Stdin) -> Result<Command> {
+        Ok(Command {
+            program: self.found.path.display().to_string(),
+            args,
+            cwd: self.arguments.cwd.clone().unwrap_or_else(|| ".".to_owned()),
+            env: self.arguments.environment(self.found.runtime.way)?,
+            stdin,
+            line,
+            streaming: true,
+            merged: false,
+            max_bytes: self.arguments.max_bytes,
+        })
+    }
+
+    fn stdin(&self) -> Stdin {
+        match &self.arguments.stdin {
+            Some(text) => Stdin::Bytes(text.clone().into_bytes()),
+            None => Stdin::Empty,
+        }
+    }
+
+    fn request<'r>(&'r self, once: bool, name: &'r str, file: Option<&'r str>) -> Request<'r> {
+        let budget = Started::budget(self.cx, self.arguments.max_bytes);
+        Request {
+            once,
+            name,
+            code: self.arguments.code.as_deref().unwrap_or_default(),
+            file: file.unwrap_or_default(),
+            figures: match self.arguments.figures.unwrap_or_default() {
+                Figures::Inline => "inline",
+                Figures::File => "file",
+                Figures::None => "none",
+            },
+            limit: value_limit(budget),
+            args: self.arguments.args.as_deref().unwrap_or_default(),
+        }
+    }
+}
+
+/// A line that nobody else knows.
+fn alone(line: Line) -> Result<(SharedLine, OwnedMutexGuard<Line>)> {
+    let line = Arc::new(tokio::sync::Mutex::new(line));
+    let floor = take_floor(&line)?;
+    Ok((line, floor))
+}
+
+/// Of a value, and of a traceback.
+fn value_limit(budget: usize) -> usize {
+    budget / 8
+}
+
+/// What an interpreter is started with. The driver itself follows over the line, but for that of bash, which needs to
+/// stand on the first line for the numbers of the others to be right.
+fn boot(way: Way, name: Option<&str>) -> Vec<String> {
+    let words: &[&str] = match way {
+        Way::Python => &["-c", PYTHON[0].trim_ascii_end()],
+        Way::JavaScript => &["-e", JAVASCRIPT[0].trim_ascii_end()],
+        _ => &["--noprofile", "--norc", "-c", BASH, name.unwrap_or("bash")],
+    };
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn driver(way: Way) -> Option<&'static str> {
+    match way {
+        Way::Python => Some(PYTHON[1]),
+        Way::JavaScript => Some(JAVASCRIPT[1]),
+        _ => None,
+    }
+}
+
+fn nameless(code: &str) -> Result<OwnedFd> {
+    let failed =
+        |error: std::io::Error| Error::internal("the code cannot be handed over").source(error);
+    let file = memfd_create("code", MemfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
+    let mut file = File::from(file);
+    file.write_all(code.as_bytes()).and_then(|()| file.rewind()).map_err(failed)?;
+    Ok(file.into())
+}
+
+/// The interpreter behind a handle, when it is one for this language.
+pub fn interpreter(runs: &Runs, id: &str, language: &str) -> Result<Arc<Kept>> {
+    let kept = runs.get(id)?;
+    if kept.what != language {
+        let message = format!("`{}` is no {language} session ({})", kept.id, kept.what);
+        return Err(Error::invalid_arguments(message).hint("`session: \"new\"` starts one."));
+    }
+    Ok(kept)
+}

@@ -1,0 +1,145 @@
+//! One turn of an interpreter: the code goes in, and a report or the end comes out.
+
+use std::future::pending;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tokio::sync::OwnedMutexGuard;
+
+use super::report::Report;
+use crate::base::{Cancel, Error, Kind, Result};
+use crate::sandbox::{Line, Live, Look, Seen, Stop};
+use crate::tools::RunCx;
+use crate::tools::run::command::Started;
+
+pub type SharedLine = Arc<tokio::sync::Mutex<Line>>;
+
+/// The floor of a line, when its interpreter has nothing else to do.
+pub fn take_floor(line: &SharedLine) -> Result<OwnedMutexGuard<Line>> {
+    if let Ok(mut floor) = Arc::clone(line).try_lock_owned()
+        && !floor.is_busy()
+    {
+        return Ok(floor);
+    }
+    Err(Error::new(Kind::Conflict, "the session is busy with other code").reason("busy").hint(
+        "Wait for it, interrupt it with shell.session `op: signal`, or start another session.",
+    ))
+}
+
+/// How long an interpreter that was interrupted may take to say so.
+const INTERRUPT: Duration = Duration::from_secs(1);
+/// What was said just before the end is in the socket already.
+const LAST_WORD: Duration = Duration::from_millis(200);
+
+pub struct Turn {
+    pub line: SharedLine,
+    /// Who holds it speaks: nobody else can come between.
+    pub floor: OwnedMutexGuard<Line>,
+    pub message: Vec<u8>,
+    /// The interpreter stays when the code has ended.
+    pub lives_on: bool,
+    /// It has something to report. Where it has not, its end says all.
+    pub reports: bool,
+    /// Of a value, in characters.
+    pub limit: usize,
+}
+
+#[derive(Default)]
+pub struct Heard {
+    pub report: Option<Report>,
+    /// Why it was interrupted, if it was.
+    pub stop: Option<Stop>,
+}
+
+impl Turn {
+    /// Until the code has ended. When its time is up or its call is cancelled it is interrupted; an interpreter that
+    /// does not answer to that is ended.
+    pub async fn take(self, cx: &RunCx, started: &Started, budget: usize) -> Result<(Seen, Heard)> {
+        let heard = Arc::new(Mutex::new(Heard::default()));
+        let (line, limit, reports) = (Arc::clone(&self.line), self.limit, self.reports);
+        let talk = Talk {
+            live: started.live.clone(),
+            cancel: cx.cancel.clone(),
+            grace: cx.config.limits.grace.min(INTERRUPT),
+            heard: Arc::clone(&heard),
+        };
+        let until = Box::pin(talk.carry(self));
+        let seen = started
+            .look(Look { caller: Some(cx.caller.clone()), budget, until, gives_way: false })
+            .await?;
+        let mut heard = std::mem::take(&mut *heard.lock().unwrap_or_else(PoisonError::into_inner));
+        if reports && heard.report.is_none() && matches!(seen, Seen::Over(_)) {
+            // Whoever waited may not have let go of the line yet.
+            let last = async { line.lock().await.receive().await };
+            if let Ok(Ok(Some(said))) = tokio::time::timeout(LAST_WORD, last).await {
+                heard.report = Some(Report::read(&said, limit));
+            }
+        }
+        Ok((seen, heard))
+    }
+}
+
+struct Talk {
+    live: Live,
+    cancel: Cancel,
+    grace: Duration,
+    heard: Arc<Mutex<Heard>>,
+}
+
+impl Talk {
+    /// Ends when the interpreter is ready for more; otherwise the end of the run is waited for.
+    async fn carry(self, turn: Turn) {
+        let Turn { floor: mut line, message, lives_on, reports, limit, .. } = turn;
+        let mut stop = None;
+        let said = tokio::select! {
+            biased;
+            cause = self.cancel.cancelled() => {
+                stop = Some(Stop::by(cause));
+                self.note(|heard| heard.stop = stop);
+                None
+            }
+            said = exchange(&mut line, &message) => Some(said),
+        };
+        let said = match said {
+            Some(said) => Some(said),
+            None if reports && self.live.signal(Signal::INT.as_raw()).is_ok() => {
+                tokio::time::timeout(self.grace, hear(&mut line)).await.ok()
+            }
+            None => None,
+        };
+        let answered = said.map(|said| Report::read(&said, limit));
+        let ready = answered.as_ref().is_some_and(|report| lives_on && !report.ended);
+        self.note(|heard| heard.report = answered);
+        if ready {
+            return;
+        }
+        // What was said was its last word: it ends by itself, or with the call.
+        let stop = match stop {
+            Some(stop) => stop,
+            None => Stop::by(self.cancel.cancelled().await),
+        };
+        self.note(|heard| heard.stop = Some(stop));
+        self.live.stop(stop);
+        pending().await
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Heard)) {
+        change(&mut self.heard.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// The report on what was sent. One that has gone is told by the end of its run.
+async fn exchange(line: &mut Line, message: &[u8]) -> Vec<u8> {
+    if let Err(error) = line.send(message).await {
+        tracing::debug!("an interpreter does not take its code: {error}");
+    }
+    hear(line).await
+}
+
+async fn hear(line: &mut Line) -> Vec<u8> {
+    match line.receive().await {
+        Ok(Some(said)) => said,
+        _ => pending().await,
+    }
+}

@@ -1,0 +1,384 @@
+//! The entries that a list shows: the first of all there are, and never more in memory than some times of those.
+
+use std::cmp::Ordering;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+
+use rustix::fs::{FileType, Stat};
+use rustix::io::Errno;
+
+use super::{EntryType, Item, Reply, Sort};
+use crate::base::clock::format_utc;
+use crate::base::workspace::tree::{Directory, Entry, Next, Seen, Tree, Visitor, in_a_line, order};
+use crate::tools::file::selection::Selection;
+
+/// A directory below the asked one with more entries than this is one entry.
+pub(super) const COLLAPSE: usize = 100;
+/// Bytes of paths that are kept: more than any client takes.
+const MAX_KEPT: usize = 2 << 20;
+
+/// What is to be shown.
+pub struct Wanted {
+    /// 0 for all.
+    pub depth: usize,
+    pub kind: EntryType,
+    pub sort: Sort,
+    pub details: bool,
+    pub limit: usize,
+    /// Only what comes after this path.
+    pub after: Option<Vec<u8>>,
+    pub selection: Selection,
+}
+
+pub struct Picker<'w> {
+    wanted: &'w Wanted,
+    /// Bytes of a path that stand before what the globs are about.
+    prefix: usize,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    found: Vec<Found>,
+    /// Of their paths.
+    bytes: usize,
+    /// The last one worth keeping, once there are enough.
+    bound: Option<Rank>,
+    total: u64,
+    before: u64,
+    ignored: u64,
+    unreadable: u64,
+    too_long: u64,
+    cut: u64,
+}
+
+struct Found {
+    rank: Rank,
+    item: Item,
+}
+
+/// Where an entry stands: by what it is sorted by, largest first, and then by its path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Rank {
+    key: i128,
+    path: Vec<u8>,
+}
+
+impl Rank {
+    fn cmp(&self, other: &Rank) -> Ordering {
+        other.key.cmp(&self.key).then_with(|| order(&self.path, &other.path))
+    }
+}
+
+/// What a walk came to.
+pub struct Picked {
+    found: Vec<Found>,
+    pub total: u64,
+    /// Of these, how many were shown before.
+    pub before: u64,
+    pub ignored: u64,
+    pub warnings: Vec<String>,
+}
+
+impl<'w> Picker<'w> {
+    pub fn new(wanted: &'w Wanted, start: &Path) -> Picker<'w> {
+        let start = start.as_os_str().len();
+        Picker { wanted, prefix: start + usize::from(start > 0), kept: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn below<'p>(&self, path: &'p [u8]) -> &'p [u8] {
+        path.get(self.prefix..).unwrap_or_default()
+    }
+
+    /// Takes an entry if it is wanted. `stat` and `target` are only asked for what may be shown.
+    fn pick(
+        &self,
+        path: Vec<u8>,
+        kind: FileType,
+        children: Option<u64>,
+        stat: impl Fn() -> Option<Stat>,
+        target: impl Fn() -> Option<Vec<u8>>,
+    ) {
+        let is_dir = kind == FileType::Directory;
+        if children.is_none()
+            && !(self.is_wanted(kind) && self.wanted.selection.includes(self.below(&path), is_dir))
+        {
+            return;
+        }
+        let sorted = self.wanted.sort != Sort::Name;
+        let known = if sorted || self.wanted.details { stat() } else { None };
+        let key = match (self.wanted.sort, &known) {
+            (Sort::Mtime, Some(stat)) => {
+                i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec)
+            }
+            (Sort::Size, Some(stat)) if kind == FileType::RegularFile => i128::from(stat.st_size),
+            _ => 0,
+        };
+        let rank = Rank { key, path };
+        {
+            let mut kept = self.lock();
+            kept.total += 1;
+            if self
+                .wanted
+                .after
+                .as_ref()
+                .is_some_and(|after| order(&rank.path, after) != Ordering::Greater)
+            {
+                kept.before += 1;
+                return;
+            }
+            if kept.bound.as_ref().is_some_and(|bound| rank.cmp(bound) == Ordering::Greater) {
+                return;
+            }
+        }
+        let details = known.filter(|_| self.wanted.details);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let item = Item {
+            path: text(&rank.path),
+            kind: name_of(kind),
+            size: details
+                .filter(|_| kind == FileType::RegularFile)
+                .and_then(|stat| u64::try_from(stat.st_size).ok()),
+            mtime: details.map(|stat| mtime(&stat)),
+            target: (kind == FileType::Symlink).then(target).flatten().map(|target| text(&target)),
+            children,
+        };
+        let mut kept = self.lock();
+        kept.bytes += rank.path.len();
+        kept.found.push(Found { rank, item });
+        if kept.found.len() > self.wanted.limit.saturating_mul(2) + 64 || kept.bytes > 2 * MAX_KEPT
+        {
+            kept.prune(self.wanted.limit);
+        }
+    }
+
+    fn is_wanted(&self, kind: FileType) -> bool {
+        match self.wanted.kind {
+            EntryType::Any => true,
+            EntryType::File => kind == FileType::RegularFile,
+            EntryType::Directory => kind == FileType::Directory,
+            EntryType::Symlink => kind == FileType::Symlink,
+        }
+    }
+
+    /// Globs and types ask for the entries themselves, however many.
+    fn collapses(&self) -> bool {
+        self.wanted.kind == EntryType::Any && !self.wanted.selection.has_globs()
+    }
+
+    fn pick_directory(&self, directory: &Directory, children: Option<u64>) {
+        let path = directory.path().as_os_str().as_bytes().to_vec();
+        self.pick(path, FileType::Directory, children, || directory.own_stat().ok(), || None);
+    }
+
+    pub fn finish(self) -> Picked {
+        let mut kept = self.kept.into_inner().unwrap_or_else(PoisonError::into_inner);
+        kept.prune(self.wanted.limit);
+        let mut warnings = Vec::new();
+        let mut warn = |count: u64, what: &str| {
+            if count > 0 {
+                warnings.push(format!("{count} {what}"));
+            }
+        };
+        warn(kept.unreadable, "directories could not be read");
+        warn(kept.cut, "directories are too large to be read whole");
+        warn(kept.too_long, "paths are too long to be named");
+        if kept.total == 0 && kept.ignored > 0 {
+            let more =
+                "names are ignored by git or hidden: try `gitignore: false` or `hidden: true`";
+            warn(kept.ignored, more);
+        }
+        Picked {
+            found: kept.found,
+            total: kept.total,
+            before: kept.before,
+            ignored: kept.ignored,
+            warnings,
+        }
+    }
+}
+
+impl Kept {
+    fn prune(&mut self, limit: usize) {
+        self.found.sort_by(|one, two| one.rank.cmp(&two.rank));
+        let mut bytes = 0;
+        let fit = self.found.iter().take_while(|found| {
+            bytes += found.rank.path.len();
+            bytes <= MAX_KEPT
+        });
+        let keep = fit.count().min(limit);
+        let full = keep == limit || keep < self.found.len();
+        self.found.truncate(keep);
+        self.bytes = self.found.iter().map(|found| found.rank.path.len()).sum();
+        if full {
+            self.bound = self.found.last().map(|last| last.rank.clone());
+        }
+    }
+}
+
+impl Visitor for Picker<'_> {
+    type Own = ();
+
+    fn own(&self) {}
+
+    fn enter(&self, _: &Tree, directory: &Directory, seen: Seen) -> Next {
+        {
+            let mut kept = self.lock();
+            kept.ignored += seen.left_out;
+            kept.too_long += seen.too_long;
+            kept.cut += u64::from(seen.cut);
+        }
+        let mut path = directory.path().as_os_str().as_bytes().to_vec();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        let above = path.len();
+        let mut entries = Vec::new();
+        for entry in seen.entries {
+            path.truncate(above);
+            path.extend_from_slice(entry.name.as_bytes());
+            if !self.wanted.selection.excludes(self.below(&path), entry.kind == FileType::Directory)
+            {
+                entries.push(entry);
+            }
+        }
+        let depth = directory.depth();
+        if depth > 0 && entries.len() > COLLAPSE && self.collapses() {
+            self.pick_directory(directory, u64::try_from(entries.len()).ok());
+            return Next::default();
+        }
+        if depth > 0 {
+            self.pick_directory(directory, None);
+        }
+        let deeper = self.wanted.depth == 0 || depth + 1 < self.wanted.depth;
+        let mut next = Next::default();
+        for entry in entries {
+            let (name, kind) = (&entry.name, entry.kind);
+            path.truncate(above);
+            path.extend_from_slice(name.as_bytes());
+            // A directory that is entered is shown when it is, for only then one knows whether as a whole.
+            if kind == FileType::Directory && deeper {
+                next.descend.push(entry);
+            } else {
+                self.pick(
+                    path.clone(),
+                    kind,
+                    None,
+                    || directory.stat(name).ok(),
+                    || directory.target(name).ok(),
+                );
+            }
+        }
+        next
+    }
+
+    fn work(&self, (): &mut (), _: &Tree, _: &Directory, _: Vec<Entry>) {}
+
+    fn lost(&self, parent: &Path, name: &OsStr, depth: usize, errno: Errno) {
+        // What has gone or become something else meanwhile is not there; the others are, but cannot be looked into.
+        if matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP) {
+            return;
+        }
+        self.lock().unreadable += 1;
+        if depth > 0 {
+            let path = parent.join(name).as_os_str().as_bytes().to_vec();
+            self.pick(path, FileType::Directory, None, || None, || None);
+        }
+    }
+}
+
+impl Picked {
+    /// As many as fit into so many bytes of JSON, how many those are, and the path of the last.
+    pub fn fit(&mut self, bytes: usize) -> (Vec<Item>, u64, Option<Vec<u8>>) {
+        let mut room = bytes;
+        let (mut items, mut last) = (Vec::new(), None);
+        for found in self.found.drain(..) {
+            let size = serde_json::to_string(&found.item).map_or(0, |json| json.len() + 1);
+            if size > room && !items.is_empty() {
+                break;
+            }
+            room = room.saturating_sub(size);
+            items.push(found.item);
+            last = Some(found.rank.path);
+        }
+        let shown = items.len() as u64;
+        (items, shown, last)
+    }
+}
+
+fn name_of(kind: FileType) -> &'static str {
+    match kind {
+        FileType::RegularFile => "file",
+        FileType::Directory => "directory",
+        FileType::Symlink => "symlink",
+        FileType::Fifo => "fifo",
+        FileType::Socket => "socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "device",
+        FileType::Unknown => "unknown",
+    }
+}
+
+fn mtime(stat: &Stat) -> String {
+    let since = Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
+    format_utc(UNIX_EPOCH + since)
+}
+
+/// One entry per line, and what else there is to say in brackets.
+pub fn render(reply: &Reply) -> String {
+    let mut text = String::new();
+    for item in &reply.entries {
+        if let Some(mtime) = &item.mtime {
+            let size = item.size.map_or("-".to_owned(), |size| size.to_string());
+            text.push_str(&format!("{size:>10} {mtime} "));
+        }
+        text.push_str(&in_a_line(&item.path));
+        match (item.kind, &item.target, item.children) {
+            ("directory", _, Some(children)) => text.push_str(&format!("/ ({children} entries)")),
+            ("directory", ..) => text.push('/'),
+            ("symlink", Some(target), _) => text.push_str(&format!(" -> {}", in_a_line(target))),
+            ("file", ..) => {}
+            (other, ..) => text.push_str(&format!(" ({other})")),
+        }
+        text.push('\n');
+    }
+    let mut notes = vec![match (reply.total, reply.truncated) {
+        (0, _) => "nothing there".to_owned(),
+        (total, false) => format!("{total} entries"),
+        (total, true) => format!("{} of {total} entries", reply.entries.len()),
+    }];
+    if reply.ignored > 0 {
+        notes.push(format!("{} ignored or hidden", reply.ignored));
+    }
+    notes.extend(reply.warnings.iter().cloned());
+    if let Some(cursor) = &reply.next_cursor {
+        notes.push(format!("next cursor {cursor}"));
+    }
+    text.push_str(&format!("[{}]", notes.join("; ")));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_very_long_paths_is_bounded() {
+        let mut kept = Kept::default();
+        for number in 0..1000 {
+            let path = format!("{}{number:04}", "x".repeat(4000)).into_bytes();
+            kept.found.push(Found { rank: Rank { key: 0, path }, item: Item::default() });
+        }
+        kept.prune(5000);
+        let bytes: usize = kept.found.iter().map(|found| found.rank.path.len()).sum();
+        assert!(bytes <= MAX_KEPT && kept.bytes == bytes && kept.found.len() > 500, "{bytes}");
+        // What comes after the last one kept is not taken in again.
+        assert_eq!(kept.bound.as_ref(), kept.found.last().map(|found| &found.rank));
+    }
+}

@@ -1,0 +1,550 @@
+//! `file.read`: a part of a file, as text wherever it is text, and never more than the client can take.
+
+mod excerpt;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use encoding_rs::Encoding;
+use futures::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::content::{Content, Survey};
+use super::{image, mime};
+use crate::approval::Granted;
+use crate::base::call::{Block, Output, Prepared};
+use crate::base::clock::format_utc;
+use crate::base::{Cancel, Error, Kind, Result};
+use crate::redact::known;
+use crate::tools::limits::{Amount, Bytes, Count, Limit};
+use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use excerpt::{Excerpt, Window};
+
+/// Where a result's `_meta` holds what is known about the file.
+pub const META: &str = "dev.ringfence/file";
+
+const DEFAULT_LINES: u64 = 2000;
+const MAX_BYTES: usize = 256 << 10;
+const MIN_BYTES: usize = 64;
+/// The metadata block and the note count against the client's budget as well.
+const METADATA_BYTES: usize = 700;
+const MAX_IMAGE_BYTES: u64 = 5 << 20;
+/// Models see no more of an image than this many pixels of its longer side.
+const MAX_IMAGE_SIDE: u32 = 1568;
+/// Files up to this size are read once, so that content and etag are of one moment whatever else goes on.
+const HOLD_BYTES: u64 = 1 << 20;
+/// How often a larger file that changes while it is read is read again.
+const TRIES: usize = 3;
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Args {
+    /// Workspace-relative path, or `output:<id>` to read on in a stored output.
+    path: String,
+    /// First line, from 1; -20 is the last 20 lines.
+    offset: Option<i64>,
+    /// Number of lines (2000).
+    limit: Option<u64>,
+    /// First byte, for very long lines and binary files.
+    byte_offset: Option<u64>,
+    /// Number of bytes from byte_offset on.
+    byte_length: Option<u64>,
+    /// auto (default), utf-8, base64, or a name such as gbk, shift_jis, utf-16le.
+    encoding: Option<String>,
+    /// Put `<line>\t` before each line (false).
+    line_numbers: Option<bool>,
+    /// An etag; when the file still has it, no content is sent.
+    if_none_match: Option<String>,
+    /// Most bytes of text (at most 262144).
+    max_bytes: Option<u64>,
+}
+
+/// The second text block of a result (the first of an image's), as JSON.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub struct Reply {
+    /// Relative to the workspace, symlinks resolved.
+    pub path: String,
+    /// text, binary, image or unchanged.
+    pub kind: &'static str,
+    /// Pass it to file.write as if_match, or to file.read as if_none_match.
+    pub etag: String,
+    pub size: u64,
+    pub mtime: String,
+    pub mime: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encoding: Option<String>,
+    /// The file starts with a byte order mark, which is not part of the text.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub bom: bool,
+    /// lf, crlf, mixed or none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eol: Option<&'static str>,
+    /// Unknown for very large files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_lines: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub final_newline: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_line: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end_line: Option<u64>,
+    /// The first byte shown, where bytes were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub byte_offset: Option<u64>,
+    /// Cut short of what was asked for.
+    pub truncated: bool,
+    /// The offset to read on from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_offset: Option<u64>,
+    /// The byte_offset to read on from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_byte_offset: Option<u64>,
+    /// Lines that were too long to show whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub long_lines_cut: Option<u64>,
+    /// Some bytes made no sense in the encoding and show as U+FFFD.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub lossy: bool,
+    /// Of an image, in pixels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub width: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub height: Option<u32>,
+    /// How to see more of an image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+/// How the caller wants bytes to become text.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Decoding {
+    Auto,
+    Named(&'static Encoding),
+    Base64,
+}
+
+impl Args {
+    fn decoding(&self) -> Result<Decoding> {
+        match self.encoding.as_deref() {
+            None | Some("auto") => Ok(Decoding::Auto),
+            Some("base64") => Ok(Decoding::Base64),
+            Some(label) => Encoding::for_label_no_replacement(label.as_bytes()).map(Decoding::Named).ok_or_else(|| {
+                Error::invalid_arguments("the argument `encoding` names no known encoding")
+                    .hint("Use auto, utf-8, base64 or a WHATWG label such as gbk, shift_jis, windows-1252, utf-16le.")
+                    .with("argument", "encoding")
+            }),
+        }
+    }
+
+    /// What the schema alone cannot say.
+    fn validate(&self) -> Result<Decoding> {
+        let decoding = self.decoding()?;
+        let lines = self.offset.is_some() || self.limit.is_some();
+        if lines && (self.byte_offset.is_some() || self.byte_length.is_some()) {
+            return Err(Error::invalid_arguments(
+                "`offset`/`limit` count lines, `byte_offset`/`byte_length` bytes: use one pair",
+            ));
+        }
+        if decoding == Decoding::Base64 && (lines || self.line_numbers == Some(true)) {
+            return Err(Error::invalid_arguments(
+                "base64 has no lines: use `byte_offset` and `byte_length`",
+            ));
+        }
+        if self.offset == Some(0) {
+            return Err(Error::invalid_arguments(
+                "`offset` counts lines from 1, or from the end when negative",
+            ));
+        }
+        Ok(decoding)
+    }
+
+    fn max_text(&self, budget: usize) -> usize {
+        let wanted = match self.max_bytes {
+            Some(bytes) => usize::try_from(bytes).unwrap_or(MAX_BYTES),
+            None => budget.saturating_sub(METADATA_BYTES).max(budget / 2),
+        };
+        wanted.clamp(MIN_BYTES, MAX_BYTES)
+    }
+
+    fn window(&self) -> Window {
+        if self.byte_offset.is_some() || self.byte_length.is_some() {
+            Window::Bytes { from: self.byte_offset.unwrap_or(0), length: self.byte_length }
+        } else {
+            Window::Lines {
+                from: self.offset.unwrap_or(1),
+                limit: self.limit.unwrap_or(DEFAULT_LINES),
+                numbered: self.line_numbers.unwrap_or(false),
+                asked: self.limit.is_some(),
+            }
+        }
+    }
+}
+
+pub struct FileRead {
+    spec: Spec,
+}
+
+impl FileRead {
+    pub fn new() -> Self {
+        FileRead {
+            spec: Spec {
+                name: "file.read".into(),
+                title: "Read a file".into(),
+                description: "Reads a text file (any encoding), an image or, with encoding base64, any bytes of the \
+                    workspace. Returns the text and, as JSON, its etag, size, line range and where to read on. \
+                    `output:<id>` reads stored output of an earlier call."
+                    .into(),
+                version: "1.0.0".into(),
+                scope: Scope::Workspace,
+                hints: Hints { read_only: true, destructive: false, idempotent: true, open_world: false },
+                effects: vec![],
+                profile: "default",
+                input_schema: arguments::schema::<Args>(),
+                output_schema: Some(arguments::reply_schema::<Reply>()),
+                lists_output_schema: false,
+                requires_approval: false,
+                streaming: false,
+                timeout: Duration::from_secs(30),
+                unavailable: None,
+            },
+        }
+    }
+}
+
+impl Default for FileRead {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Tool for FileRead {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![
+            Limit {
+                of: "lines",
+                usual: Count(DEFAULT_LINES).shown(),
+                most: "the text of a result".to_owned(),
+            },
+            Limit::text(MAX_BYTES),
+            Limit::fixed("an image that is shown", Bytes(MAX_IMAGE_BYTES)),
+            Limit::fixed("a file whose etag is of its content", Bytes(super::content::WHOLE_BYTES)),
+            Limit::time(self.spec.timeout),
+        ]
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Plan> {
+        arguments::parse::<Args>(arguments, &self.spec.input_schema)?.validate()?;
+        Ok(Plan::default())
+    }
+
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move {
+            let args: Args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
+            let work = tokio::task::spawn_blocking(move || {
+                let (content, stored) = if args.path.starts_with("output:") {
+                    let file = cx.session.outputs.open(&args.path)?;
+                    (Content::new(file, args.path.clone(), HOLD_BYTES)?, true)
+                } else {
+                    let opened = cx.workspace.open_read(&args.path)?;
+                    (Content::new(opened.file, opened.path, HOLD_BYTES)?, false)
+                };
+                read(content, &args, stored, cx.budget, &cx.cancel)
+            });
+            work.await
+                .map_err(|error| Error::internal("the read ended unexpectedly").source(error))?
+        })
+    }
+}
+
+/// Reads what `args` ask for. A stored output is a command's text and is never taken for a binary file.
+fn read(
+    mut content: Content,
+    args: &Args,
+    stored: bool,
+    budget: usize,
+    cancel: &Cancel,
+) -> Result<Output> {
+    let decoding = args.validate()?;
+    let mut tries = TRIES;
+    loop {
+        let mut answer = Answer::read(&content, args, decoding, stored, budget, cancel)?;
+        tries -= 1;
+        if !content.changed()? {
+            return Ok(answer.into_output());
+        }
+        content.refresh()?;
+        if tries == 0 {
+            // It does not hold still. The text is what was there; the etag must not claim to be of it.
+            answer.reply.etag = content.weak_etag();
+            return Ok(answer.into_output());
+        }
+    }
+}
+
+/// A result in the making.
+struct Answer {
+    reply: Reply,
+    text: String,
+    /// What a model has to know about the text, when there is something.
+    notes: Vec<String>,
+    image: Option<String>,
+}
+
+impl Answer {
+    fn read(
+        content: &Content,
+        args: &Args,
+        decoding: Decoding,
+        stored: bool,
+        budget: usize,
+        cancel: &Cancel,
+    ) -> Result<Answer> {
+        let named = match decoding {
+            Decoding::Named(encoding) => Some(encoding),
+            Decoding::Auto | Decoding::Base64 => None,
+        };
+        let survey = content.survey(named, cancel)?;
+        let magic = mime::by_content(&survey.head).filter(|_| !stored);
+        let binary = named.is_none() && !stored && (survey.found.binary || magic.is_some());
+        let mut answer = Answer::about(content, &survey, magic, binary);
+        if let Some((width, height)) = magic.and_then(|mime| image::dimensions(mime, &survey.head))
+        {
+            (answer.reply.width, answer.reply.height) = (Some(width), Some(height));
+        }
+        let max = args.max_text(budget);
+        if args.if_none_match.as_ref() == Some(&survey.etag) {
+            answer.reply.kind = "unchanged";
+            answer.notes.push("unchanged since it had this etag".to_owned());
+        } else if decoding == Decoding::Base64 {
+            answer.take_base64(content, args, max)?;
+        } else if binary
+            && magic.is_some_and(mime::is_shown_as_image)
+            && survey.size <= MAX_IMAGE_BYTES
+        {
+            answer.take_image(content)?;
+        } else if binary {
+            answer.describe_binary(content, &survey)?;
+        } else {
+            answer.take_text(content, args, &survey, max, cancel)?;
+        }
+        Ok(answer)
+    }
+
+    fn about(
+        content: &Content,
+        survey: &Survey,
+        magic: Option<&'static str>,
+        binary: bool,
+    ) -> Answer {
+        let mime = magic.or_else(|| mime::by_name(&content.path));
+        let reply = Reply {
+            path: content.path.clone(),
+            kind: if binary { "binary" } else { "text" },
+            etag: survey.etag.clone(),
+            size: survey.size,
+            mtime: format_utc(content.modified()),
+            mime: mime
+                .unwrap_or(if binary { "application/octet-stream" } else { "text/plain" })
+                .to_owned(),
+            ..Reply::default()
+        };
+        Answer { reply, text: String::new(), notes: Vec::new(), image: None }
+    }
+
+    fn take_base64(&mut self, content: &Content, args: &Args, max: usize) -> Result<()> {
+        let from = args.byte_offset.unwrap_or(0);
+        let most = max / 4 * 3;
+        let wanted = args
+            .byte_length
+            .map_or(usize::MAX, |length| usize::try_from(length).unwrap_or(usize::MAX));
+        let mut bytes = content.read(from, most.min(wanted))?;
+        let end = from + bytes.len() as u64;
+        self.mask(content, from, &mut bytes)?;
+        self.text = STANDARD.encode(&bytes);
+        self.reply.encoding = Some("base64".to_owned());
+        self.reply.byte_offset = Some(from);
+        self.reply.truncated = wanted > most && end < self.reply.size;
+        if end < self.reply.size && !bytes.is_empty() {
+            self.reply.next_byte_offset = Some(end);
+            self.notes.push(format!(
+                "base64 of bytes {from}-{end} of {}; next byte_offset {end}",
+                self.reply.size
+            ));
+        }
+        Ok(())
+    }
+
+    /// Takes values of secrets out of bytes that leave in base64 or hex, where later searches do not find all of them.
+    fn mask(&mut self, content: &Content, from: u64, bytes: &mut [u8]) -> Result<()> {
+        if known::mask_part(from, bytes, |at, length| content.read(at, length))? {
+            self.notes.push("values of secrets show as `*`".to_owned());
+        }
+        Ok(())
+    }
+
+    fn take_image(&mut self, content: &Content) -> Result<()> {
+        let mut bytes = content.read(0, usize::try_from(MAX_IMAGE_BYTES).unwrap_or(usize::MAX))?;
+        self.mask(content, 0, &mut bytes)?;
+        self.reply.kind = "image";
+        self.image = Some(STANDARD.encode(bytes));
+        if self.reply.width.max(self.reply.height).is_some_and(|side| side > MAX_IMAGE_SIDE) {
+            self.reply.hint = Some(format!(
+                "Details may be lost: models see at most {MAX_IMAGE_SIDE} pixels a side. For a part of it: {}",
+                self.shrink("-crop 1568x1568+0+0")
+            ));
+        }
+        Ok(())
+    }
+
+    /// A command that makes an image that can be seen.
+    fn shrink(&self, how: &str) -> String {
+        let name = self.reply.path.rsplit('/').next().unwrap_or_default();
+        // A name of the workspace's is not handed on as a part of a command.
+        let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._".contains(&byte));
+        let from = if plain { self.reply.path.as_str() } else { "IN" };
+        format!(
+            "shell.exec `magick {from} {how} small.png` (or ffmpeg, or Python with Pillow), then file.read it."
+        )
+    }
+
+    fn describe_binary(&mut self, content: &Content, survey: &Survey) -> Result<()> {
+        if mime::is_shown_as_image(&self.reply.mime) {
+            let size = match (self.reply.width, self.reply.height) {
+                (Some(width), Some(height)) => format!("{width}x{height} pixels, "),
+                _ => String::new(),
+            };
+            let hint = format!("Make a smaller copy: {}", self.shrink("-resize 1568x1568"));
+            self.notes.push(format!(
+                "{}, {size}{} bytes: images of more than {MAX_IMAGE_BYTES} bytes are not shown. {hint}",
+                self.reply.mime, survey.size
+            ));
+            self.reply.hint = Some(hint);
+            return Ok(());
+        }
+        let mut first = survey.head[..survey.head.len().min(64)].to_vec();
+        self.mask(content, 0, &mut first)?;
+        let first = crate::base::ids::hex(&first);
+        self.notes.push(format!(
+            "binary file, {}, {} bytes; first bytes {first}; use encoding \"base64\" for its bytes",
+            self.reply.mime, survey.size
+        ));
+        Ok(())
+    }
+
+    fn take_text(
+        &mut self,
+        content: &Content,
+        args: &Args,
+        survey: &Survey,
+        max: usize,
+        cancel: &Cancel,
+    ) -> Result<()> {
+        let found = &survey.found;
+        let window = args.window();
+        let excerpt = excerpt::take(content, survey, window, max, cancel)?;
+        let reply = &mut self.reply;
+        reply.encoding = Some(found.encoding.name().to_ascii_lowercase());
+        reply.bom = survey.bom > 0;
+        // A part of a file says what line ends there are, never that there are none.
+        reply.eol = (survey.whole || found.eol != super::text::Eol::None).then(|| found.eol.name());
+        if survey.whole {
+            reply.total_lines = Some(found.lines);
+            reply.final_newline = Some(found.final_newline);
+        }
+        let Excerpt {
+            text,
+            start_line,
+            end_line,
+            byte_offset,
+            truncated,
+            next_offset,
+            next_byte_offset,
+            ..
+        } = excerpt;
+        (reply.start_line, reply.end_line, reply.byte_offset) = (start_line, end_line, byte_offset);
+        (reply.truncated, reply.next_offset, reply.next_byte_offset) =
+            (truncated, next_offset, next_byte_offset);
+        reply.lossy = excerpt.lossy;
+        reply.long_lines_cut = excerpt.line_cut.then_some(1);
+        self.text = text;
+        self.note_text(excerpt.line_cut);
+        Ok(())
+    }
+
+    /// Says what the text alone does not: where it stands in the file, and what is strange about it.
+    fn note_text(&mut self, line_cut: bool) {
+        let reply = &self.reply;
+        let total = reply.total_lines.map_or(String::new(), |total| format!(" of {total}"));
+        let notes = &mut self.notes;
+        if reply.size == 0 {
+            notes.push("empty file".to_owned());
+        } else if let (Some(start), Some(end)) = (reply.start_line, reply.end_line) {
+            if line_cut {
+                notes.push(format!("line {start}{total}, cut"));
+            } else if start > 1 || reply.next_offset.is_some() {
+                notes.push(format!("lines {start}-{end}{total}"));
+            }
+        } else if self.text.is_empty() {
+            notes.push(format!(
+                "nothing there: {} bytes, {} lines",
+                reply.size,
+                reply.total_lines.unwrap_or(0)
+            ));
+        }
+        if let (true, Some(next)) =
+            (line_cut || reply.next_offset.is_none(), reply.next_byte_offset)
+        {
+            notes.push(format!("{} bytes in all; next byte_offset {next}", reply.size));
+        }
+        if let Some(next) = reply.next_offset {
+            notes.push(format!("next offset {next}"));
+        }
+        if let Some(encoding) = reply.encoding.as_deref().filter(|name| *name != "utf-8") {
+            notes.push(format!("encoding {encoding}"));
+        }
+        if reply.lossy {
+            notes.push("bytes that are not valid in this encoding show as U+FFFD".to_owned());
+        }
+    }
+
+    fn into_output(self) -> Output {
+        let Answer { reply, mut text, notes, image } = self;
+        // Serialising plain fields cannot fail; a null would be the sign of it and not a lie.
+        let metadata = serde_json::to_value(&reply).unwrap_or(Value::Null);
+        let json = Block::Text(metadata.to_string());
+        let content = match image {
+            Some(data) => vec![json, Block::Image { data, mime: reply.mime }],
+            None => {
+                if !notes.is_empty() {
+                    if !text.is_empty() && !text.ends_with('\n') {
+                        text.push('\n');
+                    }
+                    text.push_str(&format!("[{}]", notes.join("; ")));
+                }
+                vec![Block::Text(text), json]
+            }
+        };
+        Output { content, ..Output::default() }.with_meta(META, metadata)
+    }
+}
+
+/// The one thing a file can be too large for.
+fn too_large_for(what: &str) -> Error {
+    Error::new(Kind::TooLarge, format!("the file is too large {what}"))
+        .hint("Use `byte_offset` and `byte_length`.")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,249 @@
+//! The part of a text that a caller asked for and a client can take.
+
+use super::too_large_for;
+use crate::base::{Cancel, Result};
+use crate::redact::known;
+use crate::tools::file::content::{Content, Survey};
+use crate::tools::file::text::{self, Unit};
+
+/// What the caller asked for.
+#[derive(Debug, Clone, Copy)]
+pub enum Window {
+    Lines {
+        from: i64,
+        limit: u64,
+        numbered: bool,
+        /// The caller chose the limit, so that ending there is no cut.
+        asked: bool,
+    },
+    Bytes {
+        from: u64,
+        length: Option<u64>,
+    },
+}
+
+#[derive(Debug, Default)]
+pub struct Excerpt {
+    pub text: String,
+    pub start_line: Option<u64>,
+    pub end_line: Option<u64>,
+    pub byte_offset: Option<u64>,
+    pub truncated: bool,
+    pub next_offset: Option<u64>,
+    pub next_byte_offset: Option<u64>,
+    /// The only line shown is a piece of one.
+    pub line_cut: bool,
+    pub lossy: bool,
+}
+
+/// At most `max` bytes of text of the window.
+pub fn take(
+    content: &Content,
+    survey: &Survey,
+    window: Window,
+    max: usize,
+    cancel: &Cancel,
+) -> Result<Excerpt> {
+    match window {
+        Window::Bytes { from, length } => take_bytes(content, survey, from, length, max),
+        Window::Lines { from, limit, numbered, asked } => {
+            let Some((start, line)) = find_line(content, survey, from, cancel)? else {
+                return Ok(Excerpt::default());
+            };
+            if numbered && line.is_none() {
+                return Err(too_large_for("to number lines from its end"));
+            }
+            let lines = Lines { line, limit, numbered, asked };
+            lines.take(content, survey, start, max)
+        }
+    }
+}
+
+/// Leaves nothing of values of secrets that are only partly in what is shown: halves are not found later, and two of
+/// them make a whole. One that is all there keeps its place and gets its name. Whether there was anything.
+fn hide_halves(content: &Content, survey: &Survey, at: u64, shown: &mut [u8]) -> Result<bool> {
+    if !known::any() || shown.is_empty() {
+        return Ok(false);
+    }
+    // Read as UTF-16, a value in ASCII becomes other characters, which give it away and are not found later.
+    if !survey.found.encoding.is_ascii_compatible() {
+        return hide_bytes(content, at, shown);
+    }
+    let reach = known::reach();
+    let before = usize::try_from(at).unwrap_or(usize::MAX).min(reach);
+    let around = content.read(at - before as u64, before + shown.len() + reach)?;
+    let cut = known::cut(&around, before..around.len().min(before + shown.len()));
+    for byte in cut.iter().flat_map(|part| part.clone()) {
+        // Lines stay lines.
+        if !matches!(shown[byte - before], b'\n' | b'\r') {
+            shown[byte - before] = b'*';
+        }
+    }
+    Ok(!cut.is_empty())
+}
+
+/// Hides values that stand in the file byte by byte. Those in the file's own encoding are found in its text later.
+fn hide_bytes(content: &Content, at: u64, shown: &mut [u8]) -> Result<bool> {
+    let reach = known::reach();
+    let before = usize::try_from(at).unwrap_or(usize::MAX).min(reach);
+    let around = content.read(at - before as u64, before + shown.len() + reach)?;
+    let masked = known::mask(&around);
+    let hidden = &masked[before..around.len().min(before + shown.len())];
+    let is_hidden = shown.get(..hidden.len()).is_some_and(|plain| plain != hidden);
+    if is_hidden {
+        shown[..hidden.len()].copy_from_slice(hidden);
+    }
+    Ok(is_hidden)
+}
+
+/// No encoding needs more bytes than this for `max` bytes of text (UTF-16 has two for one of ASCII).
+fn raw_bound(max: usize) -> usize {
+    2 * max + 8
+}
+
+fn take_bytes(
+    content: &Content,
+    survey: &Survey,
+    from: u64,
+    length: Option<u64>,
+    max: usize,
+) -> Result<Excerpt> {
+    let bound = raw_bound(max);
+    let wanted = length.map_or(bound, |length| usize::try_from(length).unwrap_or(bound).min(bound));
+    let encoding = survey.found.encoding;
+    let mut at = from;
+    if at < survey.bom as u64 {
+        at = survey.bom as u64;
+    } else if Unit::of(encoding) != Unit::Byte {
+        at &= !1;
+    }
+    let mut raw = content.read(at, wanted)?;
+    if encoding == encoding_rs::UTF_8 && at > survey.bom as u64 {
+        // Somebody else's offset may point into a character.
+        let partial = raw.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
+        raw.drain(..partial);
+        at += partial as u64;
+    }
+    let more = at + (raw.len() as u64) < survey.size;
+    let mut decoded = text::decode(encoding, &raw, max, more);
+    raw.truncate(decoded.used);
+    if hide_halves(content, survey, at, &mut raw)? {
+        decoded = text::decode(encoding, &raw, max, false);
+    }
+    let end = at + decoded.used as u64;
+    let asked_end = length.map_or(u64::MAX, |length| from.saturating_add(length));
+    // Half a character at the end of what was asked for is no cut.
+    let truncated = end < survey.size && (length.is_none() || end.saturating_add(3) < asked_end);
+    Ok(Excerpt {
+        text: decoded.text,
+        byte_offset: Some(at),
+        truncated,
+        next_byte_offset: (decoded.used > 0 && end < survey.size).then_some(end),
+        lossy: decoded.lossy,
+        ..Excerpt::default()
+    })
+}
+
+/// Where the wanted line starts, and its number when that is known.
+fn find_line(
+    content: &Content,
+    survey: &Survey,
+    from: i64,
+    cancel: &Cancel,
+) -> Result<Option<(u64, Option<u64>)>> {
+    if from > 0 {
+        let line = from.unsigned_abs();
+        return Ok(content.line_start(line, survey, cancel)?.map(|start| (start, Some(line))));
+    }
+    let count = from.unsigned_abs();
+    if survey.whole {
+        let line = survey.found.lines.saturating_sub(count) + 1;
+        return Ok(content.line_start(line, survey, cancel)?.map(|start| (start, Some(line))));
+    }
+    if Unit::of(survey.found.encoding) != Unit::Byte {
+        return Err(too_large_for("to count UTF-16 lines from its end"));
+    }
+    Ok(Some((content.line_start_from_end(count, survey, cancel)?, None)))
+}
+
+struct Lines {
+    /// Number of the first one.
+    line: Option<u64>,
+    limit: u64,
+    numbered: bool,
+    asked: bool,
+}
+
+impl Lines {
+    /// Everything that fits lies in one window of bounded size, so one read is enough.
+    fn take(&self, content: &Content, survey: &Survey, start: u64, max: usize) -> Result<Excerpt> {
+        let mut raw = content.read(start, raw_bound(max))?;
+        let to_end = start + raw.len() as u64 >= survey.size;
+        let (mut excerpt, at, count) = self.fill(survey, &raw, to_end, max);
+        raw.truncate(at);
+        if hide_halves(content, survey, start, &mut raw)? {
+            let truncated = excerpt.truncated;
+            (excerpt, ..) = self.fill(survey, &raw, to_end, max);
+            excerpt.truncated |= truncated;
+        }
+        self.place(&mut excerpt, survey, start + at as u64, count);
+        Ok(excerpt)
+    }
+
+    /// What fits, how many bytes of the file that is, and how many lines.
+    fn fill(&self, survey: &Survey, raw: &[u8], to_end: bool, max: usize) -> (Excerpt, usize, u64) {
+        let encoding = survey.found.encoding;
+        let unit = Unit::of(encoding);
+        let mut excerpt = Excerpt::default();
+        let (mut at, mut count) = (0, 0);
+        while at < raw.len() && count < self.limit {
+            let (line, whole) = match unit.after_newline(&raw[at..]) {
+                Some(after) => (&raw[at..at + after], true),
+                None => (&raw[at..], to_end),
+            };
+            let number = self.number(count);
+            let room = max.saturating_sub(excerpt.text.len() + number.len());
+            let decoded = text::decode(encoding, line, room, !whole);
+            let fits = whole && decoded.used == line.len();
+            if !fits {
+                excerpt.truncated = true;
+                // A line that does not fit is left for the next read, unless it would not fit there either.
+                if count > 0 {
+                    break;
+                }
+                excerpt.line_cut = true;
+            }
+            excerpt.text.push_str(&number);
+            excerpt.text.push_str(&decoded.text);
+            excerpt.lossy |= decoded.lossy;
+            at += decoded.used;
+            count += 1;
+            if !fits {
+                break;
+            }
+        }
+        (excerpt, at, count)
+    }
+
+    fn number(&self, count: u64) -> String {
+        match self.line {
+            Some(line) if self.numbered => format!("{}\t", line + count),
+            _ => String::new(),
+        }
+    }
+
+    fn place(&self, excerpt: &mut Excerpt, survey: &Survey, end: u64, count: u64) {
+        let more = end < survey.size;
+        if count > 0 {
+            excerpt.start_line = self.line;
+            excerpt.end_line = self.line.map(|line| line + count - 1);
+        }
+        excerpt.truncated |= more && !self.asked;
+        if more {
+            excerpt.next_byte_offset = Some(end);
+            // The line after a cut one, if there is one: where the file ends is only known for smaller files.
+            let next = self.line.map(|line| line + count);
+            excerpt.next_offset = next.filter(|next| !survey.whole || *next <= survey.found.lines);
+        }
+    }
+}

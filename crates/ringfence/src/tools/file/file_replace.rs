@@ -1,0 +1,348 @@
+//! `file.replace`: exact edits in files. Each edit matches as often as expected or nothing is written, and not one byte
+//! outside of what is replaced changes.
+
+mod document;
+mod edit;
+mod groups;
+mod many;
+mod nearest;
+mod one;
+mod teach;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{diff, turn};
+use crate::approval::Granted;
+use crate::base::call::{Output, Prepared};
+use crate::base::workspace::Workspace;
+use crate::base::{Cancel, Error, Kind, Result};
+use crate::session::Outputs;
+use crate::tools::limits::{Bytes, Count, Limit};
+use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use edit::{Edit, Tally};
+
+/// Larger files are not edited, nor made.
+pub const MAX_BYTES: usize = 64 << 20;
+const MAX_EDITS: usize = 100;
+/// For what is said of files that are left out.
+const FRAME_BYTES: usize = 200;
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Args {
+    /// Workspace-relative path of a file; with glob, of a directory.
+    path: String,
+    /// Applied in order, each to the result of the one before; all or none.
+    edits: Vec<RawEdit>,
+    /// Edit all files below path that match: ["*.rs", "!gen/"]. Needs dry_run or total_expected.
+    glob: Option<Vec<String>>,
+    /// Write only if the file still has this etag.
+    if_match: Option<String>,
+    /// How many replacements there must be in all.
+    total_expected: Option<u64>,
+    /// Say what would happen and change nothing.
+    dry_run: Option<bool>,
+    /// stat (default) counts changed lines.
+    diff: Option<Diff>,
+}
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RawEdit {
+    /// Exact text to replace, whitespace included; \n matches any line end.
+    old: String,
+    /// New text; with regex, $1, ${1} and $name stand for groups, $$ for $.
+    new: String,
+    /// How many matches there must be: 1 (any with glob); 0: any number.
+    expect: Option<u64>,
+    /// `old` is a regex (Rust syntax, flags as (?ims)).
+    regex: Option<bool>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Diff {
+    None,
+    #[default]
+    Stat,
+    Unified,
+}
+
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub struct Reply {
+    path: String,
+    /// Of the file as it is now (as it would be, with dry_run).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    etag: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    previous_etag: Option<String>,
+    replacements: u64,
+    edits: Vec<EditReply>,
+    /// With glob: the files that changed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    files: Vec<FileReply>,
+    /// Files that changed but are not in `files`; all of them are in files_output.
+    #[serde(skip_serializing_if = "is_zero")]
+    files_omitted: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    files_output: Option<String>,
+    /// With glob: what cannot be looked at or edited (binary, too large, protected).
+    #[serde(skip_serializing_if = "is_zero")]
+    skipped: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lines_added: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lines_removed: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    diff: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    diff_truncated: bool,
+    /// The whole diff, when it was cut: read it with file.read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<String>,
+    dry_run: bool,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct EditReply {
+    count: u64,
+    /// Where the first matches begin, in the text that the edit was applied to.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    lines: Vec<u64>,
+}
+
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct FileReply {
+    path: String,
+    replacements: u64,
+    etag: String,
+    previous_etag: String,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+/// Bytes in a result.
+fn size(value: &impl Serialize) -> usize {
+    serde_json::to_string(value).map_or(0, |json| json.len())
+}
+
+impl From<Tally> for EditReply {
+    fn from(tally: Tally) -> Self {
+        EditReply { count: tally.count, lines: tally.lines }
+    }
+}
+
+pub struct FileReplace {
+    spec: Spec,
+}
+
+impl FileReplace {
+    pub fn new() -> Self {
+        FileReplace {
+            spec: Spec {
+                name: "file.replace".into(),
+                title: "Edit a file".into(),
+                description:
+                    "Replaces exact text (or a regex) in a file of the workspace, atomically. Every edit must \
+                    match exactly `expect` times, or nothing is written. Everything else in the file stays \
+                    byte-identical: encoding, line ends, mode."
+                        .into(),
+                version: "1.0.0".into(),
+                scope: Scope::Workspace,
+                hints: Hints { read_only: false, destructive: true, idempotent: false, open_world: false },
+                effects: vec!["filesystem_write"],
+                profile: "default",
+                input_schema: arguments::schema::<Args>(),
+                output_schema: Some(arguments::reply_schema::<Reply>()),
+                lists_output_schema: true,
+                requires_approval: false,
+                streaming: false,
+                timeout: Duration::from_secs(30),
+                unavailable: None,
+            },
+        }
+    }
+}
+
+impl Default for FileReplace {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Tool for FileReplace {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![
+            Limit::fixed("a file", Bytes(MAX_BYTES as u64)),
+            Limit::fixed("edits", Count(MAX_EDITS as u64)),
+            Limit::fixed("matches of an edit", Count(edit::MAX_MATCHES as u64)),
+            Limit::fixed("files changed at once", Count(many::MAX_FILES as u64)),
+            Limit::fixed("a diff in the result", Bytes(super::diff::MAX_DIFF as u64)),
+            Limit::time(self.spec.timeout),
+        ]
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Plan> {
+        arguments::parse::<Args>(arguments, &self.spec.input_schema)?.compile()?;
+        Ok(Plan::default())
+    }
+
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move {
+            let args: Args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
+            let cancel = cx.cancel.clone();
+            let work = turn::blocking(&cancel, "the edit ended unexpectedly", move || {
+                let mut reply = replace(&cx.workspace, &args, &cx.cancel)?;
+                (reply.diff_truncated, reply.output) =
+                    diff::fit(&mut reply.diff, &cx.session.outputs);
+                reply.fit(cx.budget, &cx.session.outputs);
+                Ok(reply)
+            });
+            Ok(work.await?.into_output())
+        })
+    }
+}
+
+fn replace(workspace: &Arc<Workspace>, args: &Args, cancel: &Cancel) -> Result<Reply> {
+    match args.glob {
+        None => one::replace(workspace, args, cancel),
+        Some(_) => many::replace(workspace, args, cancel),
+    }
+}
+
+impl Args {
+    /// Checks what the schema alone cannot say.
+    fn compile(&self) -> Result<Vec<Edit>> {
+        if self.edits.is_empty() || self.edits.len() > MAX_EDITS {
+            return Err(Error::invalid_arguments(format!(
+                "`edits` must hold 1 to {MAX_EDITS} edits"
+            ))
+            .with("argument", "edits"));
+        }
+        if self.glob.is_some() {
+            self.check_glob()?;
+        }
+        let expect = u64::from(self.glob.is_none());
+        self.edits.iter().enumerate().map(|(at, raw)| Edit::compile(raw, at, expect)).collect()
+    }
+
+    /// Many files are not changed without a word on how much that is.
+    fn check_glob(&self) -> Result<()> {
+        if !self.dry_run() && self.total_expected.is_none() {
+            return Err(Error::invalid_arguments("`glob` needs `dry_run` or `total_expected`")
+                .hint("Look first with dry_run: true, then repeat the call with total_expected set to `replacements`.")
+                .with("argument", "total_expected"));
+        }
+        if self.if_match.is_some() {
+            return Err(Error::invalid_arguments("`if_match` is for one file, not for `glob`")
+                .with("argument", "if_match"));
+        }
+        Ok(())
+    }
+
+    fn dry_run(&self) -> bool {
+        self.dry_run.unwrap_or(false)
+    }
+
+    fn check_total(&self, found: u64) -> Result<()> {
+        match self.total_expected {
+            Some(expected) if expected != found => {
+                Err(Error::new(Kind::Conflict, format!("there are {found} matches in all, not {expected}"))
+                    .reason("ambiguous_match")
+                    .hint("Nothing was written. Look at them with dry_run and diff unified, then say the right number.")
+                    .with("count", found)
+                    .with("expected", expected))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Reply {
+    /// Leaves out the last of the files where the client would cut, and stores the list.
+    fn fit(&mut self, budget: usize, outputs: &Outputs) {
+        let whole = size(self);
+        if whole <= budget || self.files.is_empty() {
+            return;
+        }
+        let mut room = budget.saturating_sub(whole - size(&self.files) + FRAME_BYTES);
+        let fits = self.files.iter().take_while(|file| {
+            let taken = size(file) + 1;
+            let fits = taken <= room;
+            room = room.saturating_sub(taken);
+            fits
+        });
+        let fits = fits.count();
+        let list: String = self
+            .files
+            .iter()
+            .filter_map(|file| serde_json::to_string(file).ok())
+            .map(|line| line + "\n")
+            .collect();
+        self.files_output = diff::keep(&list, outputs);
+        self.files_omitted = (self.files.len() - fits) as u64;
+        self.files.truncate(fits);
+    }
+
+    fn place(&self) -> String {
+        match self.etag {
+            Some(_) => self.path.clone(),
+            None => {
+                format!("{} files of {}", self.files.len() as u64 + self.files_omitted, self.path)
+            }
+        }
+    }
+
+    fn into_output(self) -> Output {
+        let verb = if self.dry_run { "would replace" } else { "replaced" };
+        let plural = if self.replacements == 1 { "" } else { "es" };
+        let mut text = format!("{verb} {} match{plural} in {}", self.replacements, self.place());
+        if let (Some(added), Some(removed)) = (self.lines_added, self.lines_removed) {
+            text.push_str(&format!(" (+{added} -{removed} lines)"));
+        }
+        if let Some(etag) = &self.etag {
+            text.push_str(&format!(" {etag}"));
+        }
+        if self.skipped > 0 {
+            text.push_str(&format!(", {} files left out", self.skipped));
+        }
+        for file in &self.files {
+            text.push_str(&format!("\n{} {} {}", file.replacements, file.path, file.etag));
+        }
+        if let Some(output) = &self.files_output {
+            text.push_str(&format!("\n[{} more files: {output}]", self.files_omitted));
+        }
+        if let Some(diff) = &self.diff {
+            text.push('\n');
+            text.push_str(diff);
+        }
+        if let Some(output) = &self.output {
+            text.push_str(&format!("[the whole diff: {output}]"));
+        }
+        // Serialising plain fields cannot fail.
+        Output::of(text, serde_json::to_value(&self).unwrap_or(Value::Null))
+    }
+}
+
+#[cfg(test)]
+#[path = "file_replace/layers_tests.rs"]
+mod layers;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,236 @@
+//! One edit: what it looks for, what it puts there, and how often that has to be possible.
+
+use std::borrow::Cow;
+use std::time::{Duration, Instant};
+
+use regex::{Regex, RegexBuilder};
+
+use super::document::{Document, Splice};
+use super::{RawEdit, groups, teach};
+use crate::base::{Cancel, Error, Kind, Result};
+use crate::tools::file::content::check;
+use crate::tools::file::stride::{MOST, Stride};
+
+/// How large a pattern may be, and what it may become when it is compiled.
+const MAX_PATTERN: usize = 64 << 10;
+const MAX_PROGRAM: usize = 1 << 20;
+pub const MAX_MATCHES: usize = 500_000;
+/// How many line numbers a result or an error lists.
+pub const MAX_LINES: usize = 20;
+/// How long a look at a long text in pieces may take: the whole takes some times as long at worst.
+const MAX_TRIAL: Duration = Duration::from_secs(4);
+
+const BAD_SYNTAX: &str = "Rust regex syntax: no look-around, no back-references. Set regex to false to match the text as it is.";
+const TOO_BIG: &str =
+    "Simplify it: fewer or smaller repetitions, `[0-9A-Za-z_]` in place of `\\w`.";
+
+pub struct Edit {
+    pattern: Pattern,
+    new: String,
+    /// None is any number.
+    pub expect: Option<u64>,
+}
+
+enum Pattern {
+    Literal(String),
+    Regex(Regex),
+}
+
+/// How often an edit matched, and in which lines of the text that it was applied to.
+#[derive(Debug, Clone, Default)]
+pub struct Tally {
+    pub count: u64,
+    pub lines: Vec<u64>,
+}
+
+impl Edit {
+    /// `expect` is what holds where the caller says nothing.
+    pub fn compile(raw: &RawEdit, at: usize, expect: u64) -> Result<Edit> {
+        let wrong = |message: String| Error::invalid_arguments(message).with("edit", at);
+        if raw.old.is_empty() {
+            return Err(wrong(format!("`edits[{at}].old` is empty"))
+                .hint("Name the text to replace. To write a whole file or add to its end, use file.write."));
+        }
+        // A file's line ends are not the caller's business: both sides are matched with `\n`.
+        let old = raw.old.replace("\r\n", "\n");
+        let pattern = if raw.regex.unwrap_or(false) {
+            if old.len() > MAX_PATTERN {
+                return Err(wrong(format!(
+                    "the pattern of `edits[{at}]` is longer than {MAX_PATTERN} bytes"
+                )));
+            }
+            let built = RegexBuilder::new(&old)
+                .size_limit(MAX_PROGRAM)
+                .dfa_size_limit(2 * MAX_PROGRAM)
+                .build();
+            let regex = built.map_err(|error| {
+                wrong(teach::bad_pattern(at, &error)).reason("bad_pattern").hint(match error {
+                    regex::Error::CompiledTooBig(_) => TOO_BIG,
+                    _ => BAD_SYNTAX,
+                })
+            })?;
+            if let Some((name, hint)) = groups::unknown(&regex, &raw.new) {
+                let message = format!(
+                    "`new` of `edits[{at}]` names the group `{name}`, which the pattern does not have"
+                );
+                return Err(wrong(message).reason("no_such_group").hint(hint));
+            }
+            Pattern::Regex(regex)
+        } else {
+            if raw.old == raw.new {
+                return Err(wrong(format!("`old` and `new` of `edits[{at}]` are the same")));
+            }
+            Pattern::Literal(old)
+        };
+        let expect = raw.expect.unwrap_or(expect);
+        Ok(Edit { pattern, new: raw.new.clone(), expect: (expect > 0).then_some(expect) })
+    }
+
+    pub fn is_regex(&self) -> bool {
+        matches!(self.pattern, Pattern::Regex(_))
+    }
+
+    /// What it looks for, as the caller wrote it (with `\n` for line ends).
+    pub fn sought(&self) -> &str {
+        match &self.pattern {
+            Pattern::Literal(old) => old,
+            Pattern::Regex(regex) => regex.as_str(),
+        }
+    }
+
+    /// Every place where it matches, from left to right, none overlapping the one before.
+    fn find<'a>(&'a self, text: &str, max: usize, cancel: &Cancel) -> Result<Vec<Splice<'a>>> {
+        let mut found: Vec<Splice<'a>> = Vec::new();
+        let mut room = max;
+        let mut push = |range: std::ops::Range<usize>, new: Cow<'a, str>| -> Result<()> {
+            if found.len() >= MAX_MATCHES {
+                return Err(Error::new(
+                    Kind::TooLarge,
+                    format!("there are more than {MAX_MATCHES} matches"),
+                )
+                .hint("Look for something more specific."));
+            }
+            check(cancel)?;
+            room = room.checked_sub(new.len()).ok_or_else(|| {
+                Error::new(Kind::TooLarge, format!("the new text comes to more than {max} bytes"))
+                    .hint("Replace less, or with less text.")
+            })?;
+            found.push(Splice { range, new });
+            Ok(())
+        };
+        match &self.pattern {
+            Pattern::Literal(old) => {
+                for (at, _) in text.match_indices(old.as_str()) {
+                    push(at..at + old.len(), Cow::Borrowed(&self.new))?;
+                }
+            }
+            Pattern::Regex(regex) => {
+                try_out(regex, text, MAX_TRIAL, cancel)?;
+                for captures in regex.captures_iter(text) {
+                    let Some(whole) = captures.get(0) else { continue };
+                    let mut new = String::new();
+                    captures.expand(&self.new, &mut new);
+                    push(whole.range(), Cow::Owned(new))?;
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// One look at a long text cannot be ended, so it is first searched piece by piece, which can be.
+fn try_out(regex: &Regex, text: &str, most: Duration, cancel: &Cancel) -> Result<()> {
+    let until = Instant::now() + most;
+    let mut rest = if text.len() > 2 * MOST { text } else { "" };
+    let mut stride = Stride::default();
+    while !rest.is_empty() {
+        let end = (stride.bytes()..rest.len())
+            .find(|at| rest.is_char_boundary(*at))
+            .unwrap_or(rest.len());
+        let (slice, after) = rest.split_at(end);
+        rest = after;
+        let begun = Instant::now();
+        let mut found = regex.captures_iter(slice);
+        loop {
+            check(cancel)?;
+            if Instant::now() > until {
+                return Err(Error::new(Kind::DeadlineExceeded, "the pattern takes too long on this file")
+                    .reason("slow_pattern")
+                    .hint("Nothing was written. Simplify the pattern: fewer repetitions within repetitions."));
+            }
+            if found.next().is_none() {
+                break;
+            }
+        }
+        stride = stride.after(begun);
+    }
+    Ok(())
+}
+
+/// The document after all edits, each applied to what the one before left, and how often each matched. With `strict`
+/// each has to match as often as it expects.
+pub fn apply<'b>(
+    mut document: Document<'b>,
+    edits: &[Edit],
+    strict: bool,
+    max: usize,
+    cancel: &Cancel,
+) -> Result<(Document<'b>, Vec<Tally>)> {
+    let mut tallies = Vec::new();
+    for (at, edit) in edits.iter().enumerate() {
+        check(cancel)?;
+        let splices = edit.find(document.text(), max, cancel)?;
+        let tally = Tally { count: splices.len() as u64, lines: lines(document.text(), &splices) };
+        if strict && edit.expect.is_some_and(|expect| expect != tally.count) {
+            return Err(teach::mismatch(&document, edits, at, &tally, cancel)?);
+        }
+        tallies.push(tally);
+        if !splices.is_empty() {
+            document = document.splice(&splices, max)?;
+        }
+    }
+    Ok((document, tallies))
+}
+
+/// The lines in which the first matches begin.
+fn lines(text: &str, splices: &[Splice<'_>]) -> Vec<u64> {
+    let (mut line, mut at) = (1, 0);
+    let mut lines = Vec::new();
+    for splice in splices.iter().take(MAX_LINES) {
+        line +=
+            text.as_bytes()[at..splice.range.start].iter().filter(|byte| **byte == b'\n').count()
+                as u64;
+        at = splice.range.start;
+        lines.push(line);
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Cause;
+
+    #[test]
+    fn a_slow_pattern_is_given_up() {
+        let mut seed = 7u32;
+        let text: String = (0..300_000)
+            .map(|_| {
+                seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                if seed >> 31 == 0 { 'a' } else { 'b' }
+            })
+            .collect();
+        let regex = Regex::new("[ab]*a[ab]{900}[ab]{900}[ab]{900}c").unwrap();
+        let begun = Instant::now();
+        let error = try_out(&regex, &text, Duration::from_millis(200), &Cancel::new()).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.reason_name()),
+            (Kind::DeadlineExceeded, Some("slow_pattern"))
+        );
+        let cancel = Cancel::new();
+        cancel.cancel(Cause::Client);
+        assert_eq!(try_out(&regex, &text, MAX_TRIAL, &cancel).unwrap_err().kind(), Kind::Cancelled);
+        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+        try_out(&Regex::new("[ab]+a").unwrap(), &text, MAX_TRIAL, &Cancel::new()).unwrap();
+    }
+}

@@ -1,0 +1,402 @@
+//! Edits in many files: first all of them are looked at and counted, then all new files are written beside the old ones,
+//! and only then do they change places. Whatever fails before that leaves everything as it was; what fails in the middle
+//! of it is undone.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{FileType, fstat};
+use rustix::io::Errno;
+use serde_json::json;
+
+use super::edit::{Edit, MAX_LINES, Tally};
+use super::one::{Edited, Found};
+use super::{Args, EditReply, FileReply, Reply};
+use crate::base::workspace::tree::{
+    Directory, Entry, Halt, Next, Seen, Sight, Start, Tree, Visitor, order, threads,
+};
+use crate::base::workspace::{Workspace, os_error, quoted};
+use crate::base::{Cancel, Error, Kind, Result};
+use crate::tools::file::content::check;
+use crate::tools::file::existing::{Existing, Watch, stale};
+use crate::tools::file::selection::Selection;
+use crate::tools::file::store::{self, Exchanged, Temporary};
+
+/// Files that are looked at, and that are changed, in one call.
+const MAX_SEEN: usize = 20_000;
+/// Bytes of all their paths.
+const MAX_PATHS: usize = 8 << 20;
+pub const MAX_FILES: usize = 200;
+/// Of all diffs together.
+const MAX_DIFF: usize = 8 << 20;
+/// Of old bytes that are held to be put back, for files that are written in place.
+const MAX_HELD: usize = 64 << 20;
+
+/// Edits the files below the directory that `args` name.
+pub fn replace(workspace: &Arc<Workspace>, args: &Args, cancel: &Cancel) -> Result<Reply> {
+    let edits = args.compile()?;
+    let (dir, paths, skipped) = select(workspace, args, cancel)?;
+    let mut reply = Reply { path: dir, skipped, dry_run: args.dry_run(), ..Reply::default() };
+    let mut names = HashSet::new();
+    let mut tallies = vec![Tally::default(); edits.len()];
+    for path in &paths {
+        check(cancel)?;
+        match look(workspace, path, &edits, args, &mut names, &mut reply, cancel) {
+            Ok(found) => found.iter().zip(&mut tallies).for_each(|(one, all)| all.count += one),
+            // A file that cannot be edited is left out, and counted: among many there are always some.
+            Err(error) if is_about_the_file(&error) => reply.skipped += 1,
+            Err(error) => return Err(error.with("path", path.as_str())),
+        }
+    }
+    check_counts(&edits, &tallies, &reply)?;
+    args.check_total(reply.replacements)?;
+    reply.edits = tallies.into_iter().map(EditReply::from).collect();
+    if !args.dry_run() && !reply.files.is_empty() {
+        commit(stage(workspace, &edits, &reply.files, cancel)?, cancel)?;
+    }
+    Ok(reply)
+}
+
+fn is_about_the_file(error: &Error) -> bool {
+    let reason = matches!(error.reason_name(), Some("binary_file"));
+    reason || matches!(error.kind(), Kind::PermissionDenied | Kind::NotFound | Kind::TooLarge)
+}
+
+/// How often each edit matches in one file, which goes into the reply when it changes.
+fn look(
+    workspace: &Workspace,
+    path: &str,
+    edits: &[Edit],
+    args: &Args,
+    names: &mut HashSet<(u64, u64)>,
+    reply: &mut Reply,
+    cancel: &Cancel,
+) -> Result<Vec<u64>> {
+    let file = Found::open(workspace, path, cancel)?;
+    let stat = &file.old.content.stat;
+    if stat.st_nlink > 1 && !names.insert((stat.st_dev, stat.st_ino)) {
+        // Another name of a file that was counted already.
+        return Ok(Vec::new());
+    }
+    let edited = file.edit(edits, false, cancel)?;
+    if edited.bytes.is_some() {
+        Existing::check_writable(&file.old.object)?;
+    }
+    reply.replacements += edited.total();
+    if edited.bytes.is_some() {
+        if reply.files.len() >= MAX_FILES {
+            return Err(Error::invalid_arguments(format!("more than {MAX_FILES} files would be changed"))
+                .reason("too_many_files")
+                .hint("Nothing was written. Choose fewer with `glob` or `path`, and call once for each part."));
+        }
+        note_changes(&edited, path, args, reply);
+        reply.files.push(FileReply {
+            path: path.to_owned(),
+            replacements: edited.total(),
+            etag: edited.etag.clone(),
+            previous_etag: file.old.survey.etag.clone(),
+        });
+    }
+    Ok(edited.tallies.iter().map(|tally| tally.count).collect())
+}
+
+fn note_changes(edited: &Edited, path: &str, args: &Args, reply: &mut Reply) {
+    let Some(changes) = edited.changes(path, args.diff.unwrap_or_default()) else { return };
+    *reply.lines_added.get_or_insert(0) += changes.added;
+    *reply.lines_removed.get_or_insert(0) += changes.removed;
+    if let Some(unified) = changes.unified {
+        let diff = reply.diff.get_or_insert_default();
+        if diff.len() + unified.len() <= MAX_DIFF {
+            diff.push_str(&unified);
+        } else {
+            diff.push_str(&format!("… {path} is not shown\n"));
+        }
+    }
+}
+
+/// What an edit expects holds for all files together.
+fn check_counts(edits: &[Edit], tallies: &[Tally], reply: &Reply) -> Result<()> {
+    let wrong = edits
+        .iter()
+        .zip(tallies)
+        .position(|(edit, tally)| edit.expect.is_some_and(|n| n != tally.count));
+    let Some(at) = wrong else { return Ok(()) };
+    let (count, expected) = (tallies[at].count, edits[at].expect.unwrap_or_default());
+    let (kind, reason) =
+        if count == 0 { (Kind::NotFound, "no_match") } else { (Kind::Conflict, "ambiguous_match") };
+    let files: Vec<_> = reply
+        .files
+        .iter()
+        .take(MAX_LINES)
+        .map(|file| json!([file.path, file.replacements]))
+        .collect();
+    Err(Error::new(kind, format!("`edits[{at}].old` matches {count} times in all these files, not {expected}"))
+        .reason(reason)
+        .hint("Nothing was written. Look with dry_run and diff unified, then correct `old`, `expect` or `glob`.")
+        .with("edit", at)
+        .with("count", count)
+        .with("expected", expected)
+        .with("files", files))
+}
+
+/// The directory, the paths below it that the globs choose, in their order, and how much could not be looked at.
+fn select(
+    workspace: &Arc<Workspace>,
+    args: &Args,
+    cancel: &Cancel,
+) -> Result<(String, Vec<String>, u64)> {
+    let selection = Selection::new(args.glob.as_deref().unwrap_or_default(), &[], None)?;
+    let sight = Sight { gitignore: true, hidden: selection.names_hidden, left_out: false };
+    let tree = match Tree::at(workspace, &args.path, sight)? {
+        Start::Tree(tree) => tree,
+        Start::File(..) => {
+            return Err(os_error(Errno::NOTDIR, &args.path)
+                .hint("With `glob`, `path` is the directory to look in."));
+        }
+    };
+    let start = tree.path().to_owned();
+    let prefix = start.as_os_str().len() + usize::from(!start.as_os_str().is_empty());
+    let halt = Halt::with(cancel);
+    let chooser = Chooser {
+        selection,
+        prefix,
+        halt: &halt,
+        found: Mutex::default(),
+        skipped: AtomicU64::new(0),
+    };
+    tree.walk(&chooser, threads(), &halt);
+    check(cancel)?;
+    let Chosen { mut paths, full, .. } =
+        chooser.found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if full {
+        return Err(Error::new(
+            Kind::TooLarge,
+            format!("more than {MAX_SEEN} files are chosen, or very long names"),
+        )
+        .hint("Choose fewer with `glob` or `path`; file.search finds out where the matches are."));
+    }
+    paths.sort_by(|one, two| order(one.as_bytes(), two.as_bytes()));
+    let shown = if prefix == 0 { ".".to_owned() } else { start.to_string_lossy().into_owned() };
+    Ok((shown, paths, chooser.skipped.into_inner()))
+}
+
+#[derive(Default)]
+struct Chosen {
+    paths: Vec<String>,
+    bytes: usize,
+    /// There are more than may be.
+    full: bool,
+}
+
+struct Chooser<'h> {
+    selection: Selection,
+    /// Bytes of a path that stand before what the globs are about.
+    prefix: usize,
+    halt: &'h Halt,
+    found: Mutex<Chosen>,
+    /// Directories and files that could not be looked at.
+    skipped: AtomicU64,
+}
+
+impl Chooser<'_> {
+    fn choose(&self, path: String) {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.bytes += path.len();
+        if found.paths.len() >= MAX_SEEN || found.bytes > MAX_PATHS {
+            found.full = true;
+            self.halt.call();
+            return;
+        }
+        found.paths.push(path);
+    }
+
+    fn skip(&self, count: u64) {
+        self.skipped.fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+impl Visitor for Chooser<'_> {
+    type Own = ();
+
+    fn own(&self) {}
+
+    fn enter(&self, _: &Tree, directory: &Directory, seen: Seen) -> Next {
+        let mut next = Next::default();
+        self.skip(seen.too_long + u64::from(seen.cut));
+        for entry in seen.entries {
+            let path = directory.path().join(&entry.name);
+            let below = path.as_os_str().as_bytes().get(self.prefix..).unwrap_or_default();
+            match entry.kind {
+                FileType::Directory if !self.selection.excludes(below, true) => {
+                    next.descend.push(entry)
+                }
+                FileType::RegularFile
+                    if !self.selection.excludes(below, false)
+                        && self.selection.includes(below, false) =>
+                {
+                    // One that is no text cannot be named in a result, nor by a caller.
+                    match path.into_os_string().into_string() {
+                        Ok(path) => self.choose(path),
+                        Err(_) => self.skip(1),
+                    }
+                    if self.halt.is_called() {
+                        return Next::default();
+                    }
+                }
+                _ => {}
+            }
+        }
+        next
+    }
+
+    fn work(&self, (): &mut (), _: &Tree, _: &Directory, _: Vec<Entry>) {}
+
+    fn lost(&self, _: &Path, _: &OsStr, _: usize, errno: Errno) {
+        // One that has gone, or become something else, is not there; one that is not to be walked into is no loss.
+        if !matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) {
+            self.skip(1);
+        }
+    }
+}
+
+/// A file ready to be changed.
+pub struct Staged {
+    path: String,
+    change: Change,
+}
+
+enum Change {
+    Exchange {
+        temporary: Temporary,
+        name: OsString,
+        old: Box<Watch>,
+    },
+    /// It has other names, which must show the new bytes too.
+    InPlace {
+        file: Box<Found>,
+        bytes: Vec<u8>,
+    },
+}
+
+/// Writes every new file beside its old one.
+pub fn stage(
+    workspace: &Workspace,
+    edits: &[Edit],
+    files: &[FileReply],
+    cancel: &Cancel,
+) -> Result<Vec<Staged>> {
+    let mut dirs: HashMap<(u64, u64), Arc<OwnedFd>> = HashMap::new();
+    let mut held = 0;
+    let mut staged = Vec::new();
+    for FileReply { path, previous_etag, .. } in files {
+        check(cancel)?;
+        let mut file = Found::open_to_write(workspace, path, cancel)?;
+        if file.old.survey.etag != *previous_etag {
+            return Err(stale(path, Some(&file.old.survey.etag)));
+        }
+        let bytes = file.edit(edits, false, cancel)?.bytes.unwrap_or_default();
+        let stat = fstat(&file.dir).map_err(|errno| os_error(errno, path))?;
+        file.dir = Arc::clone(dirs.entry((stat.st_dev, stat.st_ino)).or_insert(file.dir));
+        let change = if file.old.content.stat.st_nlink > 1 {
+            held += bytes.len() + file.old.content.bytes().map_or(0, <[u8]>::len);
+            if held > MAX_HELD {
+                return Err(Error::new(
+                    Kind::TooLarge,
+                    "there is too much to change in files with several names",
+                ));
+            }
+            Change::InPlace { file: Box::new(file), bytes }
+        } else {
+            let temporary =
+                file.old.stage(&file.dir, &file.name, &bytes, file.old.plain_mode(), cancel)?;
+            Change::Exchange { temporary, name: file.name, old: Box::new(file.old.watch()) }
+        };
+        staged.push(Staged { path: path.clone(), change });
+    }
+    Ok(staged)
+}
+
+enum Done {
+    Exchanged(Exchanged),
+    InPlace(Box<Found>, Vec<u8>),
+}
+
+impl Done {
+    /// Whether everything is as it was before.
+    fn undo(self) -> bool {
+        match self {
+            Done::Exchanged(exchanged) => exchanged.put_back().unwrap_or(false),
+            Done::InPlace(file, bytes) => put_back_in_place(&file, &bytes).unwrap_or(false),
+        }
+    }
+}
+
+/// Puts all of them in place, or none.
+pub fn commit(staged: Vec<Staged>, cancel: &Cancel) -> Result<()> {
+    let mut done: Vec<(String, Done)> = Vec::new();
+    for Staged { path, change } in staged {
+        let result = check(cancel).and_then(|()| match change {
+            Change::Exchange { temporary, name, old } => {
+                let Some(exchanged) = temporary.exchange(&name, &old.stat)? else {
+                    return Ok(None);
+                };
+                Ok(exchanged.if_still(old.holds_still())?.map(Done::Exchanged))
+            }
+            Change::InPlace { file, bytes } => {
+                let write = |to: &std::fs::File| {
+                    store::overwrite(to, file.old.content.bytes(), &bytes, &path)
+                };
+                let written = file.old.write_in_place(file.old.plain_mode(), cancel, write)?;
+                Ok(written.map(|_| Done::InPlace(file, bytes)))
+            }
+        });
+        let error = match result {
+            Ok(Some(change)) => {
+                done.push((path, change));
+                continue;
+            }
+            Ok(None) => Error::new(
+                Kind::Conflict,
+                format!("{} was changed by somebody else meanwhile", quoted(&path)),
+            )
+            .reason("stale"),
+            Err(error) => error,
+        };
+        return Err(undone(error, done));
+    }
+    Ok(())
+}
+
+/// Takes back what was done, and says what could not be.
+fn undone(error: Error, done: Vec<(String, Done)>) -> Error {
+    let left: Vec<String> =
+        done.into_iter().rev().filter_map(|(path, done)| (!done.undo()).then_some(path)).collect();
+    // One that was kept under another name has its own words for that.
+    if left.is_empty() && error.reason_name() == Some("displaced") {
+        return error;
+    }
+    if left.is_empty() {
+        return error.hint("Nothing was changed: what had been written was put back. Look again and repeat the call.");
+    }
+    error
+        .hint("The files in `written` keep their edits: somebody changed them at once, or they could not be put back.")
+        .with("written_count", left.len())
+        .with("written", left.into_iter().take(MAX_LINES).collect::<Vec<_>>())
+}
+
+fn put_back_in_place(file: &Found, ours: &[u8]) -> Result<bool> {
+    let cancel = Cancel::new();
+    let old = file.old.content.bytes().unwrap_or_default();
+    let Some(now) = file.old.again(ours.len() as u64, &cancel)? else { return Ok(false) };
+    if now.content.bytes() != Some(ours) {
+        return Ok(false);
+    }
+    let path = &file.old.object.path;
+    let write = |to: &std::fs::File| store::overwrite(to, Some(ours), old, path);
+    Ok(now.write_in_place(file.old.content.stat.st_mode & 0o7777, &cancel, write)?.is_some())
+}

@@ -1,0 +1,202 @@
+//! The regions of a text that come nearest to one that is not there.
+
+use std::time::{Duration, Instant};
+
+use crate::base::{Cancel, Result};
+use crate::tools::file::content::check;
+
+/// Longer is not worth waiting for.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// How alike a line has to be.
+const ALIKE: f32 = 0.5;
+const MAX_LINE: usize = 200;
+const CANDIDATES: usize = 8;
+
+/// Lines of the text, from 1, both included, and where the match itself is in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Region {
+    pub first: usize,
+    pub last: usize,
+    start: usize,
+    end: usize,
+}
+
+impl Region {
+    pub fn text<'t>(&self, text: &'t str) -> &'t str {
+        &text[self.start..self.end]
+    }
+
+    /// With the whitespace that stands before it.
+    pub fn indented<'t>(&self, text: &'t str) -> &'t str {
+        let before = text[..self.start].trim_end_matches([' ', '\t']).len();
+        &text[before..self.end]
+    }
+
+    /// The whole lines.
+    pub fn lines<'t>(&self, text: &'t str) -> &'t str {
+        let start = text[..self.start].rfind('\n').map_or(0, |at| at + 1);
+        let end = text[self.end..].find('\n').map_or(text.len(), |at| self.end + at + 1);
+        &text[start..end]
+    }
+}
+
+/// What is looked past to find the same words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fold {
+    Space,
+    Case,
+    Looks,
+    All,
+}
+
+impl Fold {
+    fn space(self) -> bool {
+        matches!(self, Fold::Space | Fold::All)
+    }
+
+    fn character(self, c: char) -> char {
+        let c = if matches!(self, Fold::Looks | Fold::All) {
+            match c {
+                '\u{2018}' | '\u{2019}' | '\u{201b}' | '\u{2032}' => '\'',
+                '\u{201c}' | '\u{201d}' | '\u{2033}' => '"',
+                '\u{2010}'..='\u{2015}' | '\u{2212}' => '-',
+                '\u{a0}' => ' ',
+                other => other,
+            }
+        } else {
+            c
+        };
+        if matches!(self, Fold::Case | Fold::All) {
+            c.to_lowercase().next().unwrap_or(c)
+        } else {
+            c
+        }
+    }
+
+    /// The text as it looks folded, and for each of its bytes where in the text its character is.
+    fn fold(self, text: &str) -> (String, Vec<u32>) {
+        let (mut folded, mut places) = (String::new(), Vec::new());
+        for (at, c) in text.char_indices() {
+            if self.space() && c.is_whitespace() {
+                continue;
+            }
+            let c = self.character(c);
+            folded.push(c);
+            places.resize(folded.len(), u32::try_from(at).unwrap_or(u32::MAX));
+        }
+        (folded, places)
+    }
+}
+
+/// Up to `most` regions that are nearest to `old`, and what has to be looked past, where that is all.
+pub fn find(
+    old: &str,
+    text: &str,
+    most: usize,
+    cancel: &Cancel,
+) -> Result<(Option<Fold>, Vec<Region>)> {
+    for fold in [Fold::Space, Fold::Case, Fold::Looks, Fold::All] {
+        check(cancel)?;
+        let (sought, _) = fold.fold(old);
+        if sought.trim().len() < 2 {
+            continue;
+        }
+        let (folded, places) = fold.fold(text);
+        let regions: Vec<Region> = folded
+            .match_indices(&sought)
+            .take(most)
+            .filter_map(|(at, _)| {
+                let start = *places.get(at)? as usize;
+                let last = *places.get(at + sought.len() - 1)? as usize;
+                let end = last + text[last..].chars().next().map_or(0, char::len_utf8);
+                Some(region(text, start, end))
+            })
+            .collect();
+        if !regions.is_empty() {
+            return Ok((Some(fold), regions));
+        }
+    }
+    Ok((None, alike(old, text, most, cancel)?))
+}
+
+fn region(text: &str, start: usize, end: usize) -> Region {
+    let count = |part: &str| part.as_bytes().iter().filter(|byte| **byte == b'\n').count();
+    let first = 1 + count(&text[..start]);
+    Region { first, last: first + count(&text[start..end]), start, end }
+}
+
+/// Regions whose longest line is like the longest line of `old`, best first.
+fn alike(old: &str, text: &str, most: usize, cancel: &Cancel) -> Result<Vec<Region>> {
+    let sought: Vec<&str> = old.lines().collect();
+    let Some((anchor, line)) = sought.iter().enumerate().max_by_key(|(_, line)| line.trim().len())
+    else {
+        return Ok(Vec::new());
+    };
+    let pairs_sought = pairs(line);
+    let until = Instant::now() + PATIENCE;
+    let mut starts = vec![0];
+    let mut best: Vec<(f32, usize)> = Vec::new();
+    for (number, line) in text.split_inclusive('\n').enumerate() {
+        starts.push(starts[number] + line.len());
+        if number.is_multiple_of(1024) {
+            check(cancel)?;
+            if Instant::now() > until {
+                break;
+            }
+        }
+        let score = likeness(&pairs_sought, &pairs(line));
+        if score >= ALIKE {
+            best.push((score, number));
+            best.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+            best.truncate(CANDIDATES);
+        }
+    }
+    let all_sought = pairs(&old.replace('\n', " "));
+    let mut regions: Vec<(f32, Region)> = Vec::new();
+    for (_, number) in best {
+        let first = number.saturating_sub(anchor);
+        let last = (first + sought.len()).min(starts.len() - 1);
+        let (start, end) = (starts[first], starts[last]);
+        let score = likeness(&all_sought, &pairs(&text[start..end].replace('\n', " ")));
+        let end = if text[..end].ends_with('\n') { end - 1 } else { end };
+        let found = region(text, start, end.max(start));
+        if regions.iter().all(|(_, other)| other.last < found.first || found.last < other.first) {
+            regions.push((score, found));
+        }
+    }
+    regions.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.first.cmp(&b.1.first)));
+    regions.truncate(most);
+    Ok(regions.into_iter().map(|(_, region)| region).collect())
+}
+
+/// The pairs of neighbouring characters of a line without its whitespace, sorted.
+fn pairs(line: &str) -> Vec<(char, char)> {
+    let characters: Vec<char> = line
+        .chars()
+        .filter(|c| !c.is_whitespace())
+        .flat_map(char::to_lowercase)
+        .take(MAX_LINE)
+        .collect();
+    let mut pairs: Vec<_> = characters.windows(2).map(|pair| (pair[0], pair[1])).collect();
+    pairs.sort_unstable();
+    pairs
+}
+
+/// From 0 (nothing in common) to 1 (the same pairs).
+fn likeness(a: &[(char, char)], b: &[(char, char)]) -> f32 {
+    if a.is_empty() || b.is_empty() {
+        return 0.0;
+    }
+    let (mut i, mut j, mut common) = (0, 0, 0u16);
+    while i < a.len() && j < b.len() {
+        match a[i].cmp(&b[j]) {
+            std::cmp::Ordering::Less => i += 1,
+            std::cmp::Ordering::Greater => j += 1,
+            std::cmp::Ordering::Equal => {
+                common += 1;
+                (i, j) = (i + 1, j + 1);
+            }
+        }
+    }
+    2.0 * f32::from(common) / (a.len() + b.len()) as f32
+}

@@ -1,0 +1,374 @@
+//! `file.search`: ripgrep's own engine over what a caller may see.
+
+mod found;
+mod patient;
+mod pattern;
+mod render;
+mod seek;
+
+use std::fs::File;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::cursor::Question;
+use super::selection::Selection;
+use super::turn;
+use crate::approval::Granted;
+use crate::base::call::{Output, Prepared};
+use crate::base::workspace::Workspace;
+use crate::base::workspace::tree::{Halt, Sight, Start, Tree, threads};
+use crate::base::{Cancel, Cause, Error, Kind, Result};
+use crate::tools::limits::{Count, Limit};
+use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+use found::{After, Found};
+use seek::{Seeker, Want};
+
+const NAME: &str = "file.search";
+const DEFAULT_RESULTS: u64 = 100;
+const MAX_RESULTS: u64 = 2000;
+const MAX_CONTEXT: u64 = 20;
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_TIMEOUT: Duration = Duration::from_secs(120);
+/// For what comes before and after the search itself.
+const SLACK: Duration = Duration::from_secs(5);
+/// How long to look whether what was left out would have matched.
+const SECOND_LOOK: Duration = Duration::from_secs(2);
+const MAX_BYTES: usize = 256 << 10;
+const MIN_BYTES: usize = 512;
+/// What stands around the matches.
+const FRAME_BYTES: usize = 500;
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Args {
+    /// Regular expression (Rust syntax, line by line).
+    pattern: String,
+    /// Take pattern as plain text (false).
+    literal: Option<bool>,
+    /// Directory or file, relative to the workspace (the default), or `output:<id>`.
+    path: Option<String>,
+    /// Only these files, relative to path: `*.rs`, `src/**/*.ts`.
+    glob: Option<Vec<String>>,
+    /// Leave these out.
+    exclude: Option<Vec<String>>,
+    /// ripgrep's name of a type of files: rust, py, ts …
+    #[serde(rename = "type")]
+    file_type: Option<String>,
+    ignore_case: Option<bool>,
+    /// Whole words only.
+    word: Option<bool>,
+    /// Let a match span lines.
+    multiline: Option<bool>,
+    /// content (default), paths alone, or matching lines per file.
+    output: Option<Mode>,
+    /// Lines of context (at most 20).
+    before: Option<u64>,
+    after: Option<u64>,
+    /// 100, at most 2000.
+    max_results: Option<u64>,
+    max_per_file: Option<u64>,
+    /// Heed .gitignore (true).
+    gitignore: Option<bool>,
+    /// Dot files, too (false).
+    hidden: Option<bool>,
+    /// 10000; what was found by then is returned.
+    timeout_ms: Option<u64>,
+    /// next_cursor of the last result.
+    cursor: Option<String>,
+    /// At most 262144.
+    max_bytes: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Mode {
+    #[default]
+    Content,
+    Files,
+    Count,
+}
+
+#[derive(Debug, Default, Serialize, JsonSchema)]
+struct Reply {
+    matches: Vec<Hit>,
+    /// Shown or not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total_matches: Option<u64>,
+    files_matched: u64,
+    files_searched: u64,
+    truncated: bool,
+    timed_out: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+    skipped: Skipped,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
+struct Skipped {
+    binary: u64,
+    unreadable: u64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
+struct Hit {
+    path: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u64>,
+    /// In characters from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    column: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    before: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    after: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u64>,
+}
+
+/// The arguments, understood.
+struct Job {
+    path: String,
+    sight: Sight,
+    selection: Selection,
+    want: Want,
+    max_results: usize,
+    timeout: Duration,
+    max_bytes: Option<usize>,
+    question: Question,
+    after: Option<After>,
+}
+
+impl Args {
+    fn timeout(&self) -> Duration {
+        self.timeout_ms
+            .map_or(DEFAULT_TIMEOUT, Duration::from_millis)
+            .clamp(Duration::from_millis(1), MAX_TIMEOUT)
+    }
+
+    fn job(&self, arguments: &Map<String, Value>) -> Result<Job> {
+        let none = Vec::new();
+        let globs = self.glob.as_ref().unwrap_or(&none);
+        let excluded = self.exclude.as_ref().unwrap_or(&none);
+        let selection = Selection::new(globs, excluded, self.file_type.as_deref())?;
+        let question = Question::of(NAME, arguments);
+        let after = self.cursor.as_ref().map(|cursor| question.place(cursor)).transpose()?;
+        let lines = |wanted: Option<u64>| {
+            usize::try_from(wanted.unwrap_or(0).min(MAX_CONTEXT)).unwrap_or(0)
+        };
+        let multiline = self.multiline.unwrap_or(false);
+        let mode = self.output.unwrap_or_default();
+        Ok(Job {
+            path: self.path.clone().unwrap_or_else(|| ".".to_owned()),
+            sight: Sight {
+                gitignore: self.gitignore.unwrap_or(true),
+                hidden: self.hidden.unwrap_or(false) || selection.names_hidden,
+                left_out: false,
+            },
+            selection,
+            want: Want {
+                matcher: pattern::build(self)?,
+                mode,
+                multiline,
+                beyond_ascii: !self.pattern.is_ascii(),
+                before: if mode == Mode::Content { lines(self.before) } else { 0 },
+                after: if mode == Mode::Content { lines(self.after) } else { 0 },
+                max_per_file: self.max_per_file.map(|most| most.max(1)),
+            },
+            max_results: usize::try_from(
+                self.max_results.unwrap_or(DEFAULT_RESULTS).clamp(1, MAX_RESULTS),
+            )
+            .unwrap_or(1),
+            timeout: self.timeout(),
+            max_bytes: self.max_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(MAX_BYTES)),
+            question,
+            after: after.map(|(path, line)| After { path, line }),
+        })
+    }
+}
+
+impl Job {
+    /// Bytes for matches, in a result that a client takes whole.
+    fn room(&self, budget: usize) -> usize {
+        let whole = self.max_bytes.unwrap_or(budget).clamp(MIN_BYTES, MAX_BYTES);
+        whole.saturating_sub(FRAME_BYTES).max(whole / 2)
+    }
+}
+
+pub struct FileSearch {
+    spec: Spec,
+}
+
+impl FileSearch {
+    pub fn new() -> Self {
+        FileSearch {
+            spec: Spec {
+                name: NAME.into(),
+                title: "Search in files".into(),
+                description: "Searches text in files with a regular expression, as ripgrep does: fast, leaving out \
+                    what git ignores, hidden names and binary files. Results are in the order of paths and lines."
+                    .into(),
+                version: "1.0.0".into(),
+                scope: Scope::Workspace,
+                hints: Hints { read_only: true, destructive: false, idempotent: true, open_world: false },
+                effects: vec![],
+                profile: "default",
+                input_schema: arguments::schema::<Args>(),
+                output_schema: Some(arguments::reply_schema::<Reply>()),
+                lists_output_schema: true,
+                requires_approval: false,
+                streaming: false,
+                timeout: DEFAULT_TIMEOUT + SLACK,
+                unavailable: None,
+            },
+        }
+    }
+}
+
+impl Default for FileSearch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Tool for FileSearch {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![
+            Limit::up_to("results", Count(DEFAULT_RESULTS), Count(MAX_RESULTS)),
+            Limit::up_to("lines of context", Count(0), Count(MAX_CONTEXT)),
+            Limit::up_to("time", DEFAULT_TIMEOUT, MAX_TIMEOUT),
+            Limit::fixed("characters of a line", Count(seek::LINE_CHARS as u64)),
+            Limit::text(MAX_BYTES),
+        ]
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Plan> {
+        let args: Args = arguments::parse(arguments, &self.spec.input_schema)?;
+        args.job(arguments)?;
+        Ok(Plan { timeout: Some(args.timeout() + SLACK), ..Plan::default() })
+    }
+
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move {
+            let arguments = call.consume().arguments;
+            let args: Args = arguments::parse(&arguments, &self.spec.input_schema)?;
+            let job = args.job(&arguments)?;
+            let cancel = cx.cancel.clone();
+            let work = turn::blocking(&cancel, "the search ended unexpectedly", move || {
+                let stored = job
+                    .path
+                    .starts_with("output:")
+                    .then(|| cx.session.outputs.open(&job.path))
+                    .transpose()?;
+                search(&cx.workspace, stored, &job, cx.budget, &cx.cancel)
+            });
+            let reply = work.await?;
+            let text = render::render(&reply);
+            Ok(Output::of(text, serde_json::to_value(reply).unwrap_or(Value::Null)))
+        })
+    }
+}
+
+/// Searches a stored output where there is one, else the workspace.
+fn search(
+    workspace: &Arc<Workspace>,
+    stored: Option<File>,
+    job: &Job,
+    budget: usize,
+    cancel: &Cancel,
+) -> Result<Reply> {
+    let start = match stored {
+        Some(file) => Start::File(file, job.path.clone()),
+        None => Tree::at(workspace, &job.path, job.sight)?,
+    };
+    let room = job.room(budget);
+    let halt = Halt::new(cancel.clone(), Some(Instant::now() + job.timeout));
+    let (mut reply, left_out) = answer(job, &start, room, &halt);
+    // Time that is up leaves a part of the answer; whoever gave up wants none.
+    if cancel.is_cancelled() && cancel.cause() != Some(Cause::Deadline) {
+        return Err(Error::new(Kind::Cancelled, "the search was cancelled"));
+    }
+    if reply.files_matched == 0 && !reply.timed_out && left_out > 0 {
+        let more = look_again(workspace, job, cancel)?;
+        reply.warnings.extend(more);
+    }
+    Ok(reply)
+}
+
+/// What is found, and how many names were left out.
+fn answer(job: &Job, start: &Start, room: usize, halt: &Halt) -> (Reply, u64) {
+    let found = Found::new(job.max_results, room, job.after.clone());
+    let mut reply = Reply::default();
+    match start {
+        Start::Tree(tree) => {
+            let seeker = Seeker::new(&job.want, &job.selection, tree.path(), &found, halt);
+            tree.walk(&seeker, threads(), halt);
+            if found.files_searched() == 0 && !halt.is_called() {
+                reply.warnings.push(
+                    "no file was searched: there is none, or `glob`, `exclude`, `type` and the ignore rules leave none"
+                        .to_owned(),
+                );
+            }
+        }
+        Start::File(file, path) => {
+            if seek::one_file(&job.want, file, path, &found, halt) {
+                reply.warnings.push(
+                    "this is a binary file: its zero bytes were taken for line ends".to_owned(),
+                );
+            }
+        }
+    }
+    let left_out = found.left_out();
+    found.fill(&mut reply, &job.question, job.want.mode, halt.is_called());
+    if reply.timed_out {
+        reply.warnings.push(
+            "more may match in what was not searched: choose less with `path` or `glob`, or raise `timeout_ms`"
+                .to_owned(),
+        );
+    }
+    (reply, left_out)
+}
+
+/// Nothing was found: says whether that is because of what was left out.
+fn look_again(workspace: &Arc<Workspace>, job: &Job, cancel: &Cancel) -> Result<Option<String>> {
+    let sight = Sight { left_out: true, ..job.sight };
+    let Start::Tree(tree) = Tree::at(workspace, &job.path, sight)? else { return Ok(None) };
+    let halt = Halt::new(cancel.clone(), Some(Instant::now() + SECOND_LOOK.min(job.timeout)));
+    let found = Found::new(3, MIN_BYTES, None);
+    let want =
+        Want { mode: Mode::Files, before: 0, after: 0, max_per_file: None, ..job.want.clone() };
+    let seeker = Seeker::new(&want, &job.selection, tree.path(), &found, &halt);
+    tree.walk(&seeker, threads(), &halt);
+    let mut left_out = Reply::default();
+    found.fill(&mut left_out, &job.question, Mode::Files, false);
+    if left_out.files_matched == 0 {
+        return Ok(None);
+    }
+    let names: Vec<_> =
+        left_out.matches.iter().map(|hit| crate::base::workspace::quoted(&hit.path)).collect();
+    let at_least = if halt.is_called() { "at least " } else { "" };
+    Ok(Some(format!(
+        "{at_least}{} files that are ignored by git or hidden match, such as {}: set `gitignore: false` or `hidden: true`",
+        left_out.files_matched,
+        names.join(", ")
+    )))
+}
+
+#[cfg(test)]
+mod tests;

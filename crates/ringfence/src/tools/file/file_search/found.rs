@@ -1,0 +1,258 @@
+//! What a search has found so far: everything is counted, and only what may be shown is kept.
+
+use std::cmp::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering as Atomic};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{Hit, Mode, Reply, Skipped};
+use crate::base::workspace::tree::order;
+use crate::redact::known;
+use crate::tools::file::cursor::Question;
+
+/// Files that are kept before those that cannot be shown are thrown away.
+const SPARE_FILES: usize = 256;
+
+/// Where the last page ended.
+#[derive(Debug, Clone)]
+pub struct After {
+    pub path: Vec<u8>,
+    pub line: u64,
+}
+
+pub struct Found {
+    max_results: usize,
+    room: usize,
+    after: Option<After>,
+    kept: Mutex<Kept>,
+    matches: AtomicU64,
+    files: AtomicU64,
+    searched: AtomicU64,
+    /// Results after the cursor, shown or not.
+    available: AtomicU64,
+    binary: AtomicU64,
+    unreadable: AtomicU64,
+    foreign: AtomicU64,
+    left_out: AtomicU64,
+}
+
+#[derive(Default)]
+struct Kept {
+    files: Vec<File>,
+    hits: usize,
+    bytes: usize,
+    /// The last path worth keeping, once there is enough.
+    bound: Option<Vec<u8>>,
+}
+
+struct File {
+    path: Vec<u8>,
+    hits: Vec<Hit>,
+    bytes: usize,
+}
+
+/// What a file may still contribute.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Share {
+    pub hits: usize,
+    pub bytes: usize,
+    /// Lines up to this one were shown before.
+    pub after_line: u64,
+}
+
+/// What was found in one file.
+#[derive(Debug, Default)]
+pub struct Finding {
+    pub hits: Vec<Hit>,
+    pub count: u64,
+    /// Results of it that come after the cursor.
+    pub available: u64,
+    pub binary: bool,
+}
+
+impl Found {
+    pub fn new(max_results: usize, room: usize, after: Option<After>) -> Found {
+        Found {
+            max_results,
+            room,
+            after,
+            kept: Mutex::default(),
+            matches: AtomicU64::new(0),
+            files: AtomicU64::new(0),
+            searched: AtomicU64::new(0),
+            available: AtomicU64::new(0),
+            binary: AtomicU64::new(0),
+            unreadable: AtomicU64::new(0),
+            foreign: AtomicU64::new(0),
+            left_out: AtomicU64::new(0),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn files_searched(&self) -> u64 {
+        self.searched.load(Atomic::Relaxed)
+    }
+
+    /// Names were not looked at, as they are ignored or hidden.
+    pub fn leave_out(&self, count: u64) {
+        self.left_out.fetch_add(count, Atomic::Relaxed);
+    }
+
+    pub fn left_out(&self) -> u64 {
+        self.left_out.load(Atomic::Relaxed)
+    }
+
+    /// A file has text that is not UTF-8.
+    pub fn foreign(&self) {
+        self.foreign.fetch_add(1, Atomic::Relaxed);
+    }
+
+    pub fn unreadable(&self) {
+        self.unreadable.fetch_add(1, Atomic::Relaxed);
+    }
+
+    /// What is wanted of a file. `by_line` where a page may end within one.
+    pub fn share(&self, path: &[u8], by_line: bool) -> Share {
+        let after_line = match &self.after {
+            Some(after) => match order(path, &after.path) {
+                Ordering::Less => u64::MAX,
+                Ordering::Equal if by_line => after.line,
+                Ordering::Equal => u64::MAX,
+                Ordering::Greater => 0,
+            },
+            None => 0,
+        };
+        let beyond =
+            self.lock().bound.as_ref().is_some_and(|bound| order(path, bound) == Ordering::Greater);
+        match beyond || after_line == u64::MAX {
+            true => Share { hits: 0, bytes: 0, after_line },
+            false => Share { hits: self.max_results, bytes: self.room, after_line },
+        }
+    }
+
+    /// Takes in what a file came to.
+    pub fn add(&self, path: &[u8], finding: Finding) {
+        self.searched.fetch_add(1, Atomic::Relaxed);
+        if finding.binary {
+            self.binary.fetch_add(1, Atomic::Relaxed);
+        }
+        if finding.count == 0 {
+            return;
+        }
+        self.matches.fetch_add(finding.count, Atomic::Relaxed);
+        self.files.fetch_add(1, Atomic::Relaxed);
+        self.available.fetch_add(finding.available, Atomic::Relaxed);
+        if finding.hits.is_empty() {
+            return;
+        }
+        let bytes = finding.hits.iter().map(size).sum();
+        let mut kept = self.lock();
+        kept.hits += finding.hits.len();
+        kept.bytes += bytes;
+        kept.files.push(File { path: path.to_vec(), hits: finding.hits, bytes });
+        if kept.files.len() > self.max_results + SPARE_FILES
+            || kept.hits > 4 * self.max_results + SPARE_FILES
+            || kept.bytes > 8 * self.room + (1 << 20)
+        {
+            kept.prune(self.max_results, self.room);
+        }
+    }
+
+    /// Puts the first of everything into a reply.
+    pub fn fill(self, reply: &mut Reply, question: &Question, mode: Mode, halted: bool) {
+        let mut kept = self.kept.into_inner().unwrap_or_else(PoisonError::into_inner);
+        kept.prune(self.max_results, self.room);
+        let mut room = self.room;
+        let mut last = None;
+        let mut cut = false;
+        'all: for file in kept.files {
+            for mut hit in file.hits {
+                if reply.matches.is_empty() {
+                    cut = shrink(&mut hit, room);
+                }
+                let bytes = size(&hit);
+                let full = reply.matches.len() >= self.max_results || bytes > room;
+                if full && !reply.matches.is_empty() {
+                    break 'all;
+                }
+                room = room.saturating_sub(bytes);
+                last = Some((file.path.clone(), hit.line.unwrap_or(0)));
+                reply.matches.push(hit);
+            }
+        }
+        if cut {
+            reply.warnings.push(
+                "the first match does not fit with all of its context: raise `max_bytes`"
+                    .to_owned(),
+            );
+        }
+        let available = self.available.into_inner();
+        reply.truncated = available > reply.matches.len() as u64;
+        reply.timed_out = halted;
+        // Where not all was looked at, something may stand before the last hit: going on after it would skip that.
+        reply.next_cursor = last
+            .filter(|_| reply.truncated && !halted)
+            .map(|(path, line)| question.cursor(&path, line));
+        reply.truncated |= halted;
+        reply.total_matches = (mode != Mode::Files).then(|| self.matches.into_inner());
+        reply.files_matched = self.files.into_inner();
+        reply.files_searched = self.searched.into_inner();
+        let foreign = self.foreign.into_inner();
+        if foreign > 0 {
+            reply.warnings.push(format!(
+                "{foreign} files are in another encoding than UTF-8, where only the ASCII of a pattern is found: read them"
+            ));
+        }
+        reply.skipped =
+            Skipped { binary: self.binary.into_inner(), unreadable: self.unreadable.into_inner() };
+    }
+}
+
+impl Kept {
+    /// Keeps the first files that fill a page, each of them whole.
+    fn prune(&mut self, max_results: usize, room: usize) {
+        self.files.sort_by(|one, two| order(&one.path, &two.path));
+        let (mut hits, mut bytes, mut files) = (0, 0, 0);
+        for file in &self.files {
+            if hits > max_results || bytes > room {
+                break;
+            }
+            hits += file.hits.len();
+            bytes += file.bytes;
+            files += 1;
+        }
+        self.files.truncate(files);
+        (self.hits, self.bytes) = (hits, bytes);
+        if hits > max_results || bytes > room {
+            self.bound = self.files.last().map(|file| file.path.clone());
+        }
+    }
+}
+
+/// Takes from a hit what does not fit: the context that is farthest away, then text. Whether there was something.
+fn shrink(hit: &mut Hit, room: usize) -> bool {
+    let mut cut = false;
+    while size(hit) > room {
+        if hit.before.len() > hit.after.len() {
+            hit.before.remove(0);
+        } else if hit.after.pop().is_none() {
+            let Some(text) = &mut hit.text else { break };
+            // Before it is cut: half of a value is not found any more.
+            known::redact_text(text);
+            let keep = text.chars().count() / 2;
+            if keep == 0 {
+                break;
+            }
+            *text = text.chars().take(keep).chain(['…']).collect();
+        }
+        cut = true;
+    }
+    cut
+}
+
+/// Bytes of a hit in a result.
+pub fn size(hit: &Hit) -> usize {
+    serde_json::to_string(hit).map_or(0, |json| json.len() + 1)
+}

@@ -1,0 +1,435 @@
+//! The search itself: each file that is wanted, line by line.
+
+use std::cell::Cell;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use grep_matcher::Matcher;
+use grep_regex::RegexMatcher;
+use grep_searcher::{
+    BinaryDetection, MmapChoice, Searcher, SearcherBuilder, Sink, SinkContext, SinkContextKind,
+    SinkFinish, SinkMatch,
+};
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+use super::found::{Finding, Found, Share};
+use super::patient::Patient;
+use super::{Hit, Mode};
+use crate::base::workspace::tree::{Directory, Entry, Halt, Next, Seen, Tree, Visitor};
+use crate::redact::known;
+use crate::tools::file::selection::Selection;
+
+/// Characters of a line that are shown.
+pub(super) const LINE_CHARS: usize = 300;
+/// And of a match that spans lines.
+const BLOCK_CHARS: usize = 1000;
+/// A line, or with multiline a file, that needs more memory than this is not searched.
+const HEAP: usize = 64 << 20;
+
+/// What is searched for, and what is to be known of it.
+#[derive(Clone)]
+pub struct Want {
+    pub matcher: RegexMatcher,
+    pub mode: Mode,
+    pub multiline: bool,
+    /// The pattern asks for characters that other encodings write otherwise.
+    pub beyond_ascii: bool,
+    pub before: usize,
+    pub after: usize,
+    pub max_per_file: Option<u64>,
+}
+
+impl Want {
+    fn searcher(&self, binary: BinaryDetection) -> Searcher {
+        SearcherBuilder::new()
+            .line_terminator(self.matcher.line_terminator().unwrap_or_default())
+            .line_number(self.mode == Mode::Content)
+            .multi_line(self.multiline)
+            .before_context(self.before)
+            .after_context(self.after)
+            .max_matches(self.max_per_file)
+            .binary_detection(binary)
+            // A file that is cut while it is mapped would end the process.
+            .memory_map(MmapChoice::never())
+            .heap_limit(Some(HEAP))
+            .build()
+    }
+}
+
+/// Searches a file that was named. Whether it is binary decides nothing then; says whether it is.
+pub fn one_file(want: &Want, file: &File, path: &str, found: &Found, halt: &Halt) -> bool {
+    let mut hands = Hands {
+        searcher: want.searcher(BinaryDetection::convert(0)),
+        matcher: want.matcher.clone(),
+    };
+    hands.search(want, file, path.as_bytes(), found, halt)
+}
+
+pub struct Seeker<'s> {
+    want: &'s Want,
+    selection: &'s Selection,
+    /// Bytes of a path that stand before what the globs are about.
+    prefix: usize,
+    found: &'s Found,
+    halt: &'s Halt,
+}
+
+impl<'s> Seeker<'s> {
+    pub fn new(
+        want: &'s Want,
+        selection: &'s Selection,
+        start: &Path,
+        found: &'s Found,
+        halt: &'s Halt,
+    ) -> Seeker<'s> {
+        let start = start.as_os_str().len();
+        Seeker { want, selection, prefix: start + usize::from(start > 0), found, halt }
+    }
+}
+
+/// What each thread searches with.
+pub struct Hands {
+    searcher: Searcher,
+    matcher: RegexMatcher,
+}
+
+impl Visitor for Seeker<'_> {
+    type Own = Hands;
+
+    fn own(&self) -> Hands {
+        Hands {
+            searcher: self.want.searcher(BinaryDetection::quit(0)),
+            matcher: self.want.matcher.clone(),
+        }
+    }
+
+    fn enter(&self, _: &Tree, directory: &Directory, seen: Seen) -> Next {
+        self.found.leave_out(seen.left_out);
+        for _ in 0..seen.too_long {
+            self.found.unreadable();
+        }
+        if seen.cut {
+            self.found.unreadable();
+        }
+        let mut next = Next::default();
+        let mut path = prefix_of(directory);
+        let above = path.len();
+        for entry in seen.entries {
+            path.truncate(above);
+            path.extend_from_slice(entry.name.as_bytes());
+            let below = path.get(self.prefix..).unwrap_or_default();
+            let is_dir = entry.kind == FileType::Directory;
+            if self.selection.excludes(below, is_dir) {
+                continue;
+            }
+            if is_dir {
+                next.descend.push(entry);
+            } else if entry.kind == FileType::RegularFile && self.selection.includes(below, false) {
+                next.work.push(entry);
+            }
+        }
+        next
+    }
+
+    fn work(&self, hands: &mut Hands, tree: &Tree, directory: &Directory, entries: Vec<Entry>) {
+        let mut path = prefix_of(directory);
+        let above = path.len();
+        for entry in entries {
+            if self.halt.is_called() {
+                return;
+            }
+            path.truncate(above);
+            path.extend_from_slice(entry.name.as_bytes());
+            match tree.open_file(directory, &entry.name) {
+                Ok((file, _)) => {
+                    hands.search(self.want, &file, &path, self.found, self.halt);
+                }
+                // Gone or replaced meanwhile: then it is no file of this tree.
+                Err(Errno::NOENT | Errno::LOOP | Errno::INVAL | Errno::NXIO) => {}
+                Err(_) => self.found.unreadable(),
+            }
+        }
+    }
+
+    fn lost(&self, _: &Path, _: &OsStr, _: usize, errno: Errno) {
+        // One that has gone, or become something else, is not there; one that is not to be walked into is no loss.
+        if !matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) {
+            self.found.unreadable();
+        }
+    }
+}
+
+fn prefix_of(directory: &Directory) -> Vec<u8> {
+    let mut path = directory.path().as_os_str().as_bytes().to_vec();
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    path
+}
+
+impl Hands {
+    fn search(
+        &mut self,
+        want: &Want,
+        file: &File,
+        path: &[u8],
+        found: &Found,
+        halt: &Halt,
+    ) -> bool {
+        let by_line = want.mode == Mode::Content;
+        let share = found.share(path, by_line);
+        let matcher = Patient::new(&self.matcher, !want.multiline, halt);
+        let mut sink = Lines {
+            want,
+            matcher: &matcher,
+            path,
+            share,
+            finding: Finding::default(),
+            waiting: Vec::new(),
+            bytes: 0,
+            open: false,
+        };
+        let foreign = Cell::new(false);
+        let reader =
+            Reader { file, halt, foreign: want.beyond_ascii.then_some(&foreign), begun: false };
+        if self.searcher.search_reader(&matcher, reader, &mut sink).is_err() && !halt.is_called() {
+            found.unreadable();
+        }
+        let finding = sink.finish();
+        let binary = finding.binary;
+        if foreign.get() && !binary {
+            found.foreign();
+        }
+        found.add(path, finding);
+        binary
+    }
+}
+
+/// Reads until the search has to end.
+struct Reader<'f> {
+    file: &'f File,
+    halt: &'f Halt,
+    /// Where to say that something read is not UTF-8.
+    foreign: Option<&'f Cell<bool>>,
+    begun: bool,
+}
+
+impl Read for Reader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.halt.is_called() {
+            return Err(io::Error::other("the search has to end"));
+        }
+        let count = self.file.read(buffer)?;
+        if let Some(foreign) = self.foreign {
+            let bytes = &buffer[..count];
+            // What begins with such a mark is turned into UTF-8 on the way.
+            if !self.begun && (bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff")) {
+                self.foreign = None;
+            } else if !is_utf8(bytes) {
+                foreign.set(true);
+            }
+            self.begun = true;
+        }
+        Ok(count)
+    }
+}
+
+/// Takes the matching lines of one file.
+struct Lines<'s> {
+    want: &'s Want,
+    matcher: &'s Patient<'s>,
+    path: &'s [u8],
+    share: Share,
+    finding: Finding,
+    /// Context that belongs to the next match.
+    waiting: Vec<String>,
+    bytes: usize,
+    /// The last match is kept, so that what follows it is, too.
+    open: bool,
+}
+
+impl Lines<'_> {
+    fn path(&self) -> String {
+        String::from_utf8_lossy(self.path).into_owned()
+    }
+
+    fn finish(mut self) -> Finding {
+        if self.want.mode != Mode::Content && self.finding.count > 0 {
+            self.finding.available = u64::from(self.share.after_line == 0);
+            if self.share.hits > 0 {
+                let count = (self.want.mode == Mode::Count).then_some(self.finding.count);
+                self.finding.hits.push(Hit { path: self.path(), count, ..Hit::default() });
+            }
+        }
+        self.finding
+    }
+
+    fn keep(&mut self, found: &SinkMatch<'_>) {
+        let bytes = trim_end(found.bytes());
+        // A match may end with the line end, so it is looked for in all of it.
+        let start = self
+            .matcher
+            .find(found.bytes())
+            .ok()
+            .flatten()
+            .map_or(0, |hit| hit.start().min(bytes.len()));
+        let most = if bytes.contains(&b'\n') { BLOCK_CHARS } else { LINE_CHARS };
+        let (text, column) = cut(bytes, start, most);
+        let hit = Hit {
+            path: self.path(),
+            line: found.line_number(),
+            column: Some(column),
+            text: Some(text),
+            before: std::mem::take(&mut self.waiting),
+            ..Hit::default()
+        };
+        self.bytes += super::found::size(&hit);
+        self.finding.hits.push(hit);
+    }
+}
+
+impl Sink for Lines<'_> {
+    type Error = io::Error;
+
+    fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> Result<bool, io::Error> {
+        self.finding.count += 1;
+        if self.want.mode != Mode::Content {
+            return Ok(self.want.mode == Mode::Count);
+        }
+        let new = found.line_number().is_some_and(|line| line > self.share.after_line);
+        self.finding.available += u64::from(new);
+        // One more than can be shown is of no use, and nothing is kept of what follows it.
+        self.open =
+            new && self.finding.hits.len() <= self.share.hits && self.bytes <= self.share.bytes;
+        self.open &= self.share.hits > 0;
+        match self.open {
+            true => self.keep(found),
+            false => self.waiting.clear(),
+        }
+        Ok(true)
+    }
+
+    fn context(&mut self, _: &Searcher, context: &SinkContext<'_>) -> Result<bool, io::Error> {
+        // What follows a match that is kept is kept with it, or the lines before it would leave none.
+        if self.share.hits == 0 || self.bytes > self.share.bytes && !self.open {
+            return Ok(true);
+        }
+        let (text, _) = cut(trim_end(context.bytes()), 0, LINE_CHARS);
+        match context.kind() {
+            SinkContextKind::Before => self.waiting.push(text),
+            SinkContextKind::After | SinkContextKind::Other => {
+                if let Some(hit) = self.finding.hits.last_mut().filter(|_| self.open) {
+                    self.bytes += text.len() + 4;
+                    hit.after.push(text);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn binary_data(&mut self, searcher: &Searcher, _: u64) -> Result<bool, io::Error> {
+        self.finding.binary = true;
+        // With `quit` the file ends here; a named one is searched on.
+        Ok(searcher.binary_detection().quit_byte().is_none())
+    }
+
+    fn finish(&mut self, _: &Searcher, finish: &SinkFinish) -> Result<(), io::Error> {
+        self.finding.binary |= finish.binary_byte_offset().is_some();
+        Ok(())
+    }
+}
+
+/// Whether a piece of a text is UTF-8, but for characters that its ends cut.
+fn is_utf8(piece: &[u8]) -> bool {
+    let cut = piece.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
+    std::str::from_utf8(&piece[cut..]).map_or_else(|error| error.error_len().is_none(), |_| true)
+}
+
+fn trim_end(line: &[u8]) -> &[u8] {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+/// At most so many characters around byte `start`, and which character that is, from 1.
+fn cut(line: &[u8], start: usize, most: usize) -> (String, u64) {
+    // Characters of a long line are only looked at where they may be shown.
+    const WIDE: usize = 4;
+    let before = String::from_utf8_lossy(&line[..start]).chars().count();
+    if line.len() <= most {
+        return (String::from_utf8_lossy(line).into_owned(), before as u64 + 1);
+    }
+    let from = floor(line, start.saturating_sub(most * WIDE));
+    let to = floor(line, (start + most * WIDE).min(line.len()));
+    // Half of a secret would not be found any more.
+    let reach = known::reach();
+    let (first, last) = (from.saturating_sub(reach), (to + reach).min(line.len()));
+    let shown = known::mask(&line[first..last]);
+    let head: Vec<char> =
+        String::from_utf8_lossy(&shown[from - first..start - first]).chars().collect();
+    let tail: Vec<char> =
+        String::from_utf8_lossy(&shown[start - first..to - first]).chars().collect();
+    // A quarter for what leads up to the match, more where little follows it.
+    let lead = (most / 4).max(most.saturating_sub(tail.len())).min(head.len());
+    let follow = (most - lead).min(tail.len());
+    let mut text = String::new();
+    if from > 0 || lead < head.len() {
+        text.push('…');
+    }
+    text.extend(&head[head.len() - lead..]);
+    text.extend(&tail[..follow]);
+    if to < line.len() || follow < tail.len() {
+        text.push('…');
+    }
+    (text, before as u64 + 1)
+}
+
+/// The beginning of the character that `at` is in.
+fn floor(line: &[u8], at: usize) -> usize {
+    let back = line[..at].iter().rev().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
+    let inside = line.get(at).is_some_and(|byte| byte & 0xc0 == 0x80);
+    if inside { at.saturating_sub(back + 1) } else { at }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_line_is_cut_around_its_match() {
+        assert_eq!(cut(b"short", 2, 300), ("short".to_owned(), 3));
+        let line = format!("{}HIT{}", "ä".repeat(5000), "漢".repeat(5000));
+        let (text, column) = cut(line.as_bytes(), 10_000, 300);
+        assert_eq!((text.chars().count(), column), (302, 5001));
+        assert!(
+            text.starts_with("…ää") && text.contains("äHIT漢") && text.ends_with("漢…"),
+            "{text}"
+        );
+        let (text, _) = cut(line.as_bytes(), 0, 300);
+        assert!(text.starts_with("ää") && text.chars().count() == 301, "{text}");
+        let end = format!("{}HIT", "x".repeat(5000));
+        let (text, column) = cut(end.as_bytes(), 5000, 300);
+        assert_eq!((text.chars().count(), column), (301, 5001));
+        assert!(text.ends_with("xHIT"));
+    }
+
+    #[test]
+    fn no_part_of_a_secret_is_left_where_a_line_is_cut() {
+        let value = "searched-for-in-halves-0123456789";
+        known::learn([("SEARCHED", &crate::redact::secret::Secret::new(value))]);
+        for lead in 180..330 {
+            let line =
+                format!("HIT{}{value}{}{value}HIT", "x".repeat(lead), "y".repeat(3000 - lead));
+            for start in [0, line.len() - 3] {
+                let (text, _) = cut(line.as_bytes(), start, 300);
+                assert!(
+                    !(0..value.len() - 4).any(|at| text.contains(&value[at..at + 4])),
+                    "{lead}: {text}"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,526 @@
+//! `file.write`: a whole file, or more at its end. The old bytes stay until all of the new ones are there, and
+//! mode, owner, encoding and line ends stay what they were unless the caller says otherwise.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use encoding_rs::{Encoding, UTF_8};
+use futures::future::BoxFuture;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::content::{WHOLE_BYTES, check, etag_of, weak_etag};
+use super::diff::{self, Changes, changes};
+use super::existing::{Existing, stale};
+use super::store::{self, Temporary};
+use super::text::{self, Eol};
+use crate::approval::Granted;
+use crate::base::call::{Output, Prepared};
+use crate::base::workspace::{Place, Workspace, quoted};
+use crate::base::{Cancel, Error, Kind, Result};
+use crate::tools::limits::{Bytes, Limit};
+use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+
+/// Old content up to this size is held, to be compared and, where a write is in place, put back.
+const HOLD_BYTES: u64 = 16 << 20;
+/// How often a write starts over because somebody else changed the file meanwhile.
+const TRIES: usize = 8;
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Args {
+    /// Workspace-relative path. Missing directories are made.
+    path: String,
+    /// The text, or base64 of the bytes with encoding base64.
+    content: String,
+    /// keep (default): the file's own; base64 for bytes.
+    encoding: Option<InEncoding>,
+    /// overwrite (default); create: fail if it exists; append.
+    mode: Option<Mode>,
+    /// Write only if the file still has this etag.
+    if_match: Option<String>,
+    /// keep (default): as the file has them.
+    eol: Option<InEol>,
+    /// Set or clear the executable bits; kept as they are by default.
+    executable: Option<bool>,
+    /// Say what would happen and change nothing.
+    dry_run: Option<bool>,
+    /// stat (default) counts changed lines.
+    diff: Option<Diff>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum InEncoding {
+    #[default]
+    Keep,
+    #[serde(rename = "utf-8")]
+    Utf8,
+    Base64,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Mode {
+    #[default]
+    Overwrite,
+    Create,
+    Append,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum InEol {
+    #[default]
+    Keep,
+    Lf,
+    Crlf,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum Diff {
+    None,
+    #[default]
+    Stat,
+    Unified,
+}
+
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub struct Reply {
+    /// Relative to the workspace, symlinks resolved.
+    pub path: String,
+    created: bool,
+    /// Of the file as it is now (as it would be, with dry_run; absent where that cannot be known).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub etag: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    previous_etag: Option<String>,
+    /// Bytes written.
+    bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lines_added: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lines_removed: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    diff: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    diff_truncated: bool,
+    /// The whole diff, when it was cut: read it with file.read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<String>,
+    /// The encoding of the text written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    encoding: Option<String>,
+    /// False where the file was changed in place: append, and files with several names.
+    atomic: bool,
+    dry_run: bool,
+}
+
+pub struct FileWrite {
+    spec: Spec,
+}
+
+impl FileWrite {
+    pub fn new() -> Self {
+        FileWrite {
+            spec: Spec {
+                name: "file.write".into(),
+                title: "Write a file".into(),
+                description:
+                    "Writes a whole file of the workspace, atomically, or appends to it. Keeps mode, encoding \
+                    and line ends of an existing file. `if_match` with the etag of your last read guards against \
+                    changes by others."
+                        .into(),
+                version: "1.0.0".into(),
+                scope: Scope::Workspace,
+                hints: Hints { read_only: false, destructive: true, idempotent: false, open_world: false },
+                effects: vec!["filesystem_write"],
+                profile: "default",
+                input_schema: arguments::schema::<Args>(),
+                output_schema: Some(arguments::reply_schema::<Reply>()),
+                lists_output_schema: true,
+                requires_approval: false,
+                streaming: false,
+                timeout: Duration::from_secs(30),
+                unavailable: None,
+            },
+        }
+    }
+}
+
+impl Default for FileWrite {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Tool for FileWrite {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![
+            Limit::fixed("a diff in the result", Bytes(super::diff::MAX_DIFF as u64)),
+            Limit::time(self.spec.timeout),
+        ]
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, _: &PrepareCx<'_>) -> Result<Plan> {
+        arguments::parse::<Args>(arguments, &self.spec.input_schema)?.input()?;
+        Ok(Plan::default())
+    }
+
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move {
+            let args: Args = arguments::parse(&call.consume().arguments, &self.spec.input_schema)?;
+            let work = tokio::task::spawn_blocking(move || {
+                let mut reply = write(&cx.workspace, &args, &cx.cancel)?;
+                (reply.diff_truncated, reply.output) =
+                    diff::fit(&mut reply.diff, &cx.session.outputs);
+                Ok::<_, Error>(reply)
+            });
+            let reply = work
+                .await
+                .map_err(|error| Error::internal("the write ended unexpectedly").source(error))??;
+            Ok(reply.into_output())
+        })
+    }
+}
+
+/// Writes bytes that another tool has made, as a caller's own write of them would be.
+pub fn write_base64(
+    workspace: &Workspace,
+    path: String,
+    content: String,
+    cancel: &Cancel,
+) -> Result<Reply> {
+    let (encoding, diff) = (Some(InEncoding::Base64), Some(Diff::None));
+    write(workspace, &Args { path, content, encoding, diff, ..Args::default() }, cancel)
+}
+
+/// What the caller sent.
+enum Input<'a> {
+    Text(&'a str),
+    Bytes(Vec<u8>),
+}
+
+impl Args {
+    fn input(&self) -> Result<Input<'_>> {
+        match self.encoding.unwrap_or_default() {
+            InEncoding::Base64 => {
+                STANDARD.decode(&self.content).map(Input::Bytes).map_err(|error| {
+                    Error::invalid_arguments("the argument `content` is not base64")
+                        .with("argument", "content")
+                        .source(error)
+                })
+            }
+            InEncoding::Keep | InEncoding::Utf8 => Ok(Input::Text(&self.content)),
+        }
+    }
+
+    fn dry_run(&self) -> bool {
+        self.dry_run.unwrap_or(false)
+    }
+}
+
+/// Writes what `args` ask for, starting over when the file is changed under its hands.
+fn write(workspace: &Workspace, args: &Args, cancel: &Cancel) -> Result<Reply> {
+    let input = args.input()?;
+    for _ in 0..TRIES {
+        check(cancel)?;
+        let place = match workspace.place(&args.path, false)? {
+            Place::NoParent { path } => {
+                Job::new(args, &input, path, None)?;
+                // All that can be refused has been; only now may directories be made.
+                workspace.place(&args.path, !args.dry_run())?
+            }
+            ready => ready,
+        };
+        let (path, target, existing) = match place {
+            Place::NoParent { path } => (path, None, None),
+            Place::Ready { dir, name, path, existing } => {
+                (path, Some((Arc::new(dir), name)), existing)
+            }
+        };
+        let old = existing.map(|object| Existing::look(object, HOLD_BYTES, cancel)).transpose()?;
+        let job = Job::new(args, &input, path, old)?;
+        match target {
+            Some((dir, name)) if !args.dry_run() => {
+                if let Some(reply) = job.write(&dir, &name, cancel)? {
+                    return Ok(reply);
+                }
+            }
+            _ => {
+                if let Some(old) = &job.old {
+                    Existing::check_writable(&old.object)?;
+                }
+                return Ok(job.preview());
+            }
+        }
+    }
+    Err(Error::new(
+        Kind::Conflict,
+        format!("{} keeps changing while it is written", quoted(&args.path)),
+    )
+    .reason("busy")
+    .hint("Stop whatever writes it, or try again."))
+}
+
+/// One attempt, decided down to the byte before anything is touched.
+struct Job<'a> {
+    args: &'a Args,
+    path: String,
+    old: Option<Existing>,
+    /// What is written: the whole file, or its new end.
+    bytes: Vec<u8>,
+    append: bool,
+    encoding: Option<&'static Encoding>,
+    changes: Option<Changes>,
+}
+
+impl<'a> Job<'a> {
+    fn new(
+        args: &'a Args,
+        input: &Input<'_>,
+        path: String,
+        old: Option<Existing>,
+    ) -> Result<Job<'a>> {
+        check_preconditions(args, old.as_ref(), &path)?;
+        let append = args.mode == Some(Mode::Append) && old.is_some();
+        let (bytes, encoding, text) = match input {
+            Input::Bytes(bytes) => (bytes.clone(), None, None),
+            Input::Text(text) => {
+                let text = text::with_eol(text, wanted_eol(args, old.as_ref()));
+                let (bytes, encoding) = encode(args, &text, old.as_ref(), append)?;
+                (bytes, Some(encoding), Some(text))
+            }
+        };
+        let mut job = Job { args, path, old, bytes, append, encoding, changes: None };
+        job.changes = text.and_then(|text| job.compare(&text));
+        Ok(job)
+    }
+
+    fn compare(&self, text: &str) -> Option<Changes> {
+        let unified = match self.args.diff.unwrap_or_default() {
+            Diff::None => return None,
+            Diff::Stat => false,
+            Diff::Unified => true,
+        };
+        let old = match &self.old {
+            Some(old) => old.text()?,
+            None => String::new(),
+        };
+        if self.append {
+            return changes(&self.path, &old, &format!("{old}{text}"), unified);
+        }
+        changes(&self.path, &old, text, unified)
+    }
+
+    /// In place where another name of the file, or the rest of it, has to stay.
+    fn atomic(&self) -> bool {
+        !self.append && self.old.as_ref().is_none_or(|old| old.content.stat.st_nlink <= 1)
+    }
+
+    /// None when somebody else was faster and the attempt has to start over.
+    fn write(self, dir: &Arc<OwnedFd>, name: &OsString, cancel: &Cancel) -> Result<Option<Reply>> {
+        let etag = match &self.old {
+            None => self.create(dir, name, cancel)?,
+            Some(old) if self.atomic() => self.replace(old, dir, name, cancel)?,
+            Some(old) => self.write_in_place(old, cancel)?,
+        };
+        Ok(etag.map(|etag| self.reply(Some(etag))))
+    }
+
+    fn create(
+        &self,
+        dir: &Arc<OwnedFd>,
+        name: &OsString,
+        cancel: &Cancel,
+    ) -> Result<Option<String>> {
+        let mode = if self.args.executable == Some(true) { 0o777 } else { 0o666 };
+        let mut temporary = Temporary::create(dir, name, &self.path, mode)?;
+        temporary.write(&self.bytes, cancel)?;
+        let etag = self.new_etag(&temporary)?;
+        match temporary.put_new(name)? {
+            true => Ok(Some(etag)),
+            false if self.args.mode == Some(Mode::Create) => Err(already_exists(&self.path)),
+            false => Ok(None),
+        }
+    }
+
+    fn replace(
+        &self,
+        old: &Existing,
+        dir: &Arc<OwnedFd>,
+        name: &OsString,
+        cancel: &Cancel,
+    ) -> Result<Option<String>> {
+        let temporary = old.stage(dir, name, &self.bytes, self.new_mode(old), cancel)?;
+        let etag = self.new_etag(&temporary)?;
+        if !old.holds_still()? {
+            return Ok(None);
+        }
+        let Some(exchanged) = temporary.exchange(name, &old.content.stat)? else { return Ok(None) };
+        Ok(exchanged.if_still(old.holds_still())?.map(|_| etag))
+    }
+
+    fn write_in_place(&self, old: &Existing, cancel: &Cancel) -> Result<Option<String>> {
+        old.write_in_place(self.new_mode(old), cancel, |file| {
+            if self.append {
+                store::append(file, old.survey.size, &self.bytes, &self.path, cancel)
+            } else {
+                store::overwrite(file, old.content.bytes(), &self.bytes, &self.path)
+            }
+        })
+    }
+
+    fn new_mode(&self, old: &Existing) -> u32 {
+        let mode = old.plain_mode();
+        match self.args.executable {
+            None => mode,
+            // Whoever may read may run.
+            Some(true) => mode | (mode & 0o444) >> 2,
+            Some(false) => mode & !0o111,
+        }
+    }
+
+    fn new_etag(&self, temporary: &Temporary) -> Result<String> {
+        if self.bytes.len() as u64 > WHOLE_BYTES {
+            return Ok(weak_etag(&temporary.stat()?));
+        }
+        Ok(etag_of(&self.bytes))
+    }
+
+    fn preview(self) -> Reply {
+        let etag = match &self.old {
+            Some(old) if self.append => {
+                old.content.bytes().map(|bytes| etag_of(&[bytes, &self.bytes].concat()))
+            }
+            _ => (self.bytes.len() as u64 <= WHOLE_BYTES).then(|| etag_of(&self.bytes)),
+        };
+        self.reply(etag)
+    }
+
+    fn reply(self, etag: Option<String>) -> Reply {
+        let atomic = self.atomic();
+        let changes = self.changes.as_ref();
+        Reply {
+            created: self.old.is_none(),
+            etag,
+            previous_etag: self.old.as_ref().map(|old| old.survey.etag.clone()),
+            bytes: self.bytes.len() as u64,
+            lines_added: changes.map(|changes| changes.added),
+            lines_removed: changes.map(|changes| changes.removed),
+            diff_truncated: false,
+            output: None,
+            encoding: self.encoding.map(|encoding| encoding.name().to_ascii_lowercase()),
+            atomic,
+            dry_run: self.args.dry_run(),
+            diff: self.changes.and_then(|changes| changes.unified),
+            path: self.path,
+        }
+    }
+}
+
+fn check_preconditions(args: &Args, old: Option<&Existing>, path: &str) -> Result<()> {
+    if args.mode == Some(Mode::Create) && old.is_some() {
+        return Err(already_exists(path));
+    }
+    let Some(wanted) = &args.if_match else { return Ok(()) };
+    let current = old.map(|old| old.survey.etag.as_str());
+    if current == Some(wanted) {
+        return Ok(());
+    }
+    Err(stale(path, current))
+}
+
+fn already_exists(path: &str) -> Error {
+    Error::new(Kind::Conflict, format!("{} exists already", quoted(path)))
+        .reason("already_exists")
+        .hint("Use mode overwrite to replace it, or another path.")
+}
+
+fn wanted_eol(args: &Args, old: Option<&Existing>) -> Eol {
+    match args.eol.unwrap_or_default() {
+        InEol::Lf => Eol::Lf,
+        InEol::Crlf => Eol::Crlf,
+        InEol::Keep => {
+            old.filter(|old| old.is_text()).map_or(Eol::None, |old| old.survey.found.eol)
+        }
+    }
+}
+
+/// The text as the file is to hold it. What the file's encoding cannot say is an error, not a question mark.
+fn encode(
+    args: &Args,
+    text: &str,
+    old: Option<&Existing>,
+    append: bool,
+) -> Result<(Vec<u8>, &'static Encoding)> {
+    let keep = args.encoding.unwrap_or_default() == InEncoding::Keep;
+    if let Some(old) =
+        old.filter(|old| append && !keep && old.is_text() && old.survey.found.encoding != UTF_8)
+    {
+        let encoding = old.survey.found.encoding.name();
+        return Err(Error::invalid_arguments(format!(
+            "the file is in {encoding}: UTF-8 at its end would be no text there"
+        ))
+        .reason("encoding_error")
+        .hint("Use encoding keep to append in the file's own, or overwrite it as a whole.")
+        .with("encoding", encoding.to_ascii_lowercase()));
+    }
+    let Some(old) = old.filter(|old| keep && old.is_text()) else {
+        return Ok((text.as_bytes().to_vec(), UTF_8));
+    };
+    let encoding = old.survey.found.encoding;
+    let body = text::encode(encoding, text).ok_or_else(|| {
+        Error::invalid_arguments(format!(
+            "the file is in {}, which cannot express this text",
+            encoding.name()
+        ))
+        .reason("encoding_error")
+        .hint("Use encoding utf-8 to turn the file into UTF-8, or leave those characters out.")
+        .with("encoding", encoding.name().to_ascii_lowercase())
+    })?;
+    let marked = old.survey.bom > 0 && !append && !text.starts_with('\u{feff}');
+    Ok((if marked { [text::mark(encoding), &body].concat() } else { body }, encoding))
+}
+
+impl Reply {
+    fn into_output(self) -> Output {
+        let verb = match (self.dry_run, self.created) {
+            (true, true) => "would create",
+            (true, false) => "would write",
+            (false, true) => "created",
+            (false, false) => "wrote",
+        };
+        let mut text = format!("{verb} {} ({} bytes", self.path, self.bytes);
+        if let (Some(added), Some(removed)) = (self.lines_added, self.lines_removed) {
+            text.push_str(&format!(", +{added} -{removed} lines"));
+        }
+        text.push(')');
+        if let Some(etag) = &self.etag {
+            text.push_str(&format!(" {etag}"));
+        }
+        if let Some(diff) = &self.diff {
+            text.push('\n');
+            text.push_str(diff);
+        }
+        // Serialising plain fields cannot fail.
+        Output::of(text, serde_json::to_value(&self).unwrap_or(Value::Null))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,488 @@
+//! One command in the session's fence: what everything that runs commands has in common.
+
+use std::future::pending;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use jail::rights::{Network, Rights};
+use serde_json::{Map, Value};
+
+use super::attended::Attended;
+use super::execs::{self, ExecList, Policed};
+use super::runs::Runs;
+use crate::audit::Approvals;
+use crate::base::call::{Facts, Prepared, Status};
+use crate::base::clock::Deadline;
+use crate::base::narrowing::Narrowing;
+use crate::base::{Error, Kind, Result};
+use crate::config::{Config, Profile};
+use crate::sandbox::repositories::{Known, Repositories};
+use crate::sandbox::{
+    Cell, Ended, Keep, KeptInside, Launch, Launcher, Live, Look, Outcome, Reads, Seen, Stdin, Stop,
+    env,
+};
+use crate::tools::{Hints, PrepareCx, RunCx};
+
+pub const MAX_BYTES: usize = 256 << 10;
+/// Below this a cut says nothing any more.
+const MIN_BYTES: usize = 256;
+const FENCED: &str = " It runs in a sandbox: only the workspace, HOME and /tmp can be written, .git/hooks \
+    and .codex cannot";
+const UNFENCED: &str = " There is no sandbox, so the user is asked first.";
+
+pub struct Command {
+    pub program: String,
+    pub args: Vec<String>,
+    /// In the workspace.
+    pub cwd: String,
+    pub env: Vec<(String, String)>,
+    pub stdin: Stdin,
+    /// A socket of its own beside its standard streams, for a program of ours.
+    pub line: Option<OwnedFd>,
+    /// Whoever waits is shown what it says meanwhile.
+    pub streaming: bool,
+    /// One stream of both.
+    pub merged: bool,
+    /// Of output to show; the client's budget when absent.
+    pub max_bytes: Option<usize>,
+}
+
+/// What a tool that runs commands says of itself under the operator's word.
+pub struct About {
+    pub fenced: bool,
+    /// The last sentences of its description.
+    pub description: String,
+    pub effects: Vec<&'static str>,
+    pub hints: Hints,
+}
+
+impl About {
+    pub fn of(config: &Config) -> About {
+        let fenced = config.sandbox.profile != Profile::None;
+        let network = config.sandbox.network();
+        let description = match (fenced, network) {
+            (false, _) => UNFENCED.to_owned(),
+            (true, Network::Off) => format!("{FENCED}, and there is no network but localhost."),
+            (true, Network::Proxied) => format!("{FENCED}, and only some names can be reached."),
+            (true, Network::All) => format!("{FENCED}."),
+        };
+        let reaches_out = !fenced || network != Network::Off;
+        let mut effects = vec!["exec", "filesystem_write"];
+        effects.extend(reaches_out.then_some("network"));
+        let hints = Hints {
+            read_only: false,
+            destructive: true,
+            idempotent: false,
+            open_world: reaches_out,
+        };
+        About { fenced, description, effects, hints }
+    }
+}
+
+/// Why a human must be asked, where there is no fence. Nothing then keeps what a client's own sandbox says either.
+pub fn asks(cx: &PrepareCx<'_>) -> Option<String> {
+    let why = match cx.workspace.is_narrowed() {
+        true => "It runs without a sandbox, the client's own included.",
+        false => "It runs without a sandbox.",
+    };
+    (cx.config.sandbox.profile == Profile::None).then(|| why.to_owned())
+}
+
+pub fn shell() -> &'static str {
+    if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" }
+}
+
+/// A command that has been started, and may outlive its call.
+pub struct Started {
+    pub profile: Profile,
+    pub live: Live,
+    pub attended: Arc<Attended>,
+    /// What a client's sandbox left it, and the number of the rules that it is judged by: what is used later must not
+    /// exceed what is allowed then.
+    narrowing: Option<Arc<Narrowing>>,
+    rules: Option<u64>,
+    /// What the client's sandbox wants and the fence does not keep.
+    lacking: Option<String>,
+    record: Arc<AfterCall>,
+    /// Commands that a rule lets out and that ran inside.
+    kept_inside: Arc<KeptInside>,
+    streaming: bool,
+    /// How it ended, once it has.
+    pub end: Arc<OnceLock<&'static str>>,
+}
+
+impl Started {
+    pub fn budget(cx: &RunCx, max_bytes: Option<usize>) -> usize {
+        max_bytes.unwrap_or(cx.budget).clamp(MIN_BYTES, MAX_BYTES)
+    }
+
+    /// What has come once it is over or `until` is; the call's cancellation ends it.
+    pub async fn watch(
+        &self,
+        cx: &RunCx,
+        max_bytes: Option<usize>,
+        until: BoxFuture<'static, ()>,
+    ) -> Result<Seen> {
+        let budget = Started::budget(cx, max_bytes);
+        let caller = self.streaming.then(|| cx.caller.clone());
+        let look = Look { caller, budget, until, gives_way: false };
+        let left = Left(&self.record);
+        let seen = self.live.watch(look, &cx.cancel).await?;
+        Ok(self.tell(seen, left))
+    }
+
+    /// The same, where `until` alone decides what a cancellation means.
+    pub async fn look(&self, look: Look) -> Result<Seen> {
+        let left = Left(&self.record);
+        let seen = self.live.look(look).await?;
+        Ok(self.tell(seen, left))
+    }
+
+    fn tell(&self, mut seen: Seen, left: Left<'_>) -> Seen {
+        match &mut seen {
+            Seen::Over(outcome) => {
+                outcome.ended.warnings.extend(self.lacking.clone());
+                outcome.ended.kept_inside.extend(self.kept_inside.take());
+                // The call itself tells of the end.
+                std::mem::forget(left);
+            }
+            Seen::Running(glance) => {
+                glance.warnings.extend(self.lacking.clone());
+                glance.kept_inside.extend(self.kept_inside.take());
+            }
+        }
+        seen
+    }
+}
+
+/// A call that is over, or was dropped, before its run.
+struct Left<'a>(&'a AfterCall);
+
+impl Drop for Left<'_> {
+    fn drop(&mut self) {
+        self.0.call_is_over();
+    }
+}
+
+/// Puts the end of a run on record when its call is over already and cannot tell of it.
+struct AfterCall {
+    approvals: Approvals,
+    state: Mutex<After>,
+}
+
+#[derive(Default)]
+struct After {
+    call_is_over: bool,
+    ended: Option<Map<String, Value>>,
+}
+
+impl AfterCall {
+    fn run_has_ended(&self, ended: &Ended) {
+        self.settle(|state| state.ended = Some(end(ended)));
+    }
+
+    fn call_is_over(&self) {
+        self.settle(|state| state.call_is_over = true);
+    }
+
+    fn settle(&self, change: impl FnOnce(&mut After)) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut state);
+        if state.call_is_over
+            && let Some(fields) = state.ended.take()
+            && let Err(error) = self.approvals.ended(fields)
+        {
+            tracing::error!("the end of a run could not be recorded: {}", error.log_line());
+        }
+    }
+}
+
+/// How a run ended, as it is put on record.
+fn end(ended: &Ended) -> Map<String, Value> {
+    let facts = facts(ended);
+    let mut fields = Map::new();
+    let mut add = |name: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            fields.insert(name.to_owned(), value);
+        }
+    };
+    add("status", facts.status.map(|status| status.name().into()));
+    add("exit_code", facts.exit_code.map(Into::into));
+    add("signal", facts.signal.map(Into::into));
+    add("stdout_bytes", facts.stdout_bytes.map(Into::into));
+    add("stderr_bytes", facts.stderr_bytes.map(Into::into));
+    add("denials", (!facts.denials.is_empty()).then(|| facts.denials.into()));
+    add("execs", facts.execs);
+    add("report", facts.report.map(Into::into));
+    add("git_changed", (!facts.git_changed.is_empty()).then(|| facts.git_changed.into()));
+    add("duration_ms", Some(millis(ended.duration).into()));
+    fields
+}
+
+/// Puts the end of a run on record that no call answers for.
+pub fn record_end(approvals: &Approvals, ended: &Ended) {
+    if let Err(error) = approvals.ended(end(ended)) {
+        tracing::error!("the end of a run could not be recorded: {}", error.log_line());
+    }
+}
+
+/// Runs it to its end, its deadline or its cancellation.
+pub async fn run(
+    cx: &Arc<RunCx>,
+    call: Prepared,
+    launcher: &Launcher,
+    command: Command,
+) -> Result<(Profile, Outcome)> {
+    let max_bytes = command.max_bytes;
+    let started = start(cx, call, launcher, command, Some(Arc::clone(&cx.deadline))).await?;
+    match started.watch(cx, max_bytes, Box::pin(pending())).await? {
+        Seen::Over(outcome) => Ok((started.profile, outcome)),
+        Seen::Running(_) => Err(Error::internal("the command was left before its end")),
+    }
+}
+
+/// Starts it with everything that holds it: fence, rules, proxy, record. `deadline` is its own.
+pub async fn start(
+    cx: &Arc<RunCx>,
+    call: Prepared,
+    launcher: &Launcher,
+    command: Command,
+    deadline: Option<Arc<Deadline>>,
+) -> Result<Started> {
+    let cell = cx.cell(launcher)?;
+    let footing =
+        Footing { cell, rights: cx.workspace.rights().clone(), stays_in: false, reads: None };
+    start_on(cx, call, launcher, command, deadline, footing).await
+}
+
+/// What a command stands on.
+pub struct Footing {
+    pub cell: Arc<Cell>,
+    /// The run's own, which are no more than its cell's.
+    pub rights: Rights,
+    /// Nothing of it leaves the sandbox, whatever rules allow.
+    pub stays_in: bool,
+    pub reads: Option<Reads>,
+}
+
+/// The same, on another footing than the session's own.
+pub async fn start_on(
+    cx: &Arc<RunCx>,
+    call: Prepared,
+    launcher: &Launcher,
+    command: Command,
+    deadline: Option<Arc<Deadline>>,
+    footing: Footing,
+) -> Result<Started> {
+    let Footing { cell, rights, stays_in, reads } = footing;
+    let (cwd, below) = cx.workspace.open_dir(&command.cwd)?;
+    let cwd_path = cx.workspace.path().join(below);
+    // What the operator allows there was looked at when the call was prepared, and a human may have seen the name.
+    if cx.ground.is_some() && cwd_path.components().ne(Path::new(&call.cwd).components()) {
+        return Err(Error::new(
+            Kind::Conflict,
+            "the directory of the command has become another one meanwhile",
+        )
+        .reason("cwd_changed")
+        .hint(
+            "Something replaced it while the call waited. Look at the directory and call again.",
+        ));
+    }
+    let lacking = unkept(cx, cell.profile)?;
+    let policed =
+        Policed::of(cx).await?.map(|policed| if stays_in { policed.kept_in() } else { policed });
+    let rules = policed.as_ref().map(|policed| policed.book.generation);
+    let denied_hosts = policed.as_ref().map(Policed::denied_hosts).unwrap_or_default();
+    let attended = Attended::by(cx, deadline.clone());
+    let kept_inside = Arc::new(KeptInside::default());
+    let execs = match policed {
+        Some(policed) => {
+            let env = env::merge(command.env.clone(), cell.env.clone());
+            // What this call may not write another of the session could: nothing of that is let out either.
+            Some(policed.desk(
+                &attended,
+                Arc::new(call),
+                launcher,
+                (cell.rights.clone(), env),
+                &kept_inside,
+            )?)
+        }
+        None => None,
+    };
+    let log = execs.as_ref().and_then(|execs| execs.log.as_ref()?.try_clone().ok());
+    let launch = Launch {
+        program: command.program,
+        args: command.args,
+        cwd,
+        cwd_path,
+        env: command.env,
+        stdin: command.stdin,
+        merged: command.merged,
+        rights: Some(rights),
+        grace: cx.config.limits.grace,
+        decided: Some(execs::audit_network(&cx.approvals)),
+        execs,
+        denied_hosts,
+        line: command.line,
+        switch: None,
+    };
+    let record = Arc::new(AfterCall { approvals: cx.approvals.clone(), state: Mutex::default() });
+    let (after, approvals) = (Arc::clone(&record), cx.approvals.clone());
+    let own = cx.config.policy.audit_execs.then(|| cx.own());
+    let list = log.map(|log| ExecList::new(approvals.clone(), own, log));
+    let list = Arc::new(Mutex::new(list));
+    let late_list = Arc::clone(&list);
+    let held = Arc::clone(&cell);
+    let git = GitBefore::of(cx, &cell).await?;
+    let end = Arc::new(OnceLock::new());
+    let (ending, runs) = (Arc::clone(&end), Arc::downgrade(&Runs::of(&cx.session)?));
+    let session = cx.session.cancel.clone();
+    let keep = Keep {
+        outputs: Arc::clone(&cx.session.outputs),
+        cancel: cx.session.cancel.clone(),
+        deadline,
+        budget: Started::budget(cx, command.max_bytes),
+        file_bytes: cx.config.limits.output_file_bytes,
+        reads,
+        ended: Box::new(move |ended| {
+            Box::pin(async move {
+                sum_execs(&list, ended);
+                ended.git_changed = git.changes().await;
+                let _ = ending.set(status(ended));
+                after.run_has_ended(ended);
+            })
+        }),
+        late: Some(Box::new(move |ended| {
+            // What the command has left behind was in it until now.
+            drop(held);
+            sum_execs(&late_list, ended);
+            record_end(&approvals, ended);
+        })),
+        forgotten: Box::new(move || {
+            if let Some(runs) = runs.upgrade().filter(|_| session.is_cancelled()) {
+                runs.clear();
+            }
+        }),
+        tasks: cx.tasks.clone(),
+    };
+    let live = cell.start(launch).await?.keep(keep);
+    let streaming = command.streaming;
+    let (profile, narrowing) = (cell.profile, cx.workspace.taken_away().cloned());
+    Ok(Started {
+        profile,
+        live,
+        attended,
+        narrowing,
+        rules,
+        lacking,
+        record,
+        kept_inside,
+        streaming,
+        end,
+    })
+}
+
+fn sum_execs(list: &Mutex<Option<ExecList>>, ended: &mut Ended) {
+    let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+    ended.summed = list.as_mut().map(|list| list.sum(ended.execs.take()));
+}
+
+/// What git would execute when a run began.
+struct GitBefore {
+    repositories: Arc<Repositories>,
+    cell: Arc<Cell>,
+    home: Option<PathBuf>,
+    known: Option<Arc<Known>>,
+}
+
+impl GitBefore {
+    async fn of(cx: &RunCx, cell: &Arc<Cell>) -> Result<GitBefore> {
+        let repositories = Repositories::of(&cx.session)?;
+        let home = cx.config.home.clone();
+        let known = repositories.look(cell, home.as_deref()).await?;
+        Ok(GitBefore { repositories, cell: Arc::clone(cell), home, known })
+    }
+
+    /// What git would execute otherwise by now.
+    async fn changes(self) -> Vec<String> {
+        let Some(before) = self.known else { return Vec::new() };
+        match self.repositories.look(&self.cell, self.home.as_deref()).await {
+            Ok(Some(now)) if !Arc::ptr_eq(&now, &before) => now.changes_since(&before),
+            Ok(_) => Vec::new(),
+            Err(error) => vec![format!("what git would execute could not be compared: {error}")],
+        }
+    }
+}
+
+/// Refuses to use what was started with more rights than a call has now: a client's sandbox may have become narrower
+/// since, and the rules others.
+pub async fn check_still_allowed(cx: &RunCx, started: &Started) -> Result<()> {
+    let Started { narrowing, rules, .. } = started;
+    let again = "Close it with shell.session and start it again.";
+    let now = cx.workspace.taken_away();
+    if now.is_some() && now != narrowing.as_ref() {
+        let message = "it was started with other rights than this call has";
+        return Err(Error::permission_denied("client_sandbox", message).hint(again));
+    }
+    let current = Policed::of(cx).await?.map(|policed| policed.book.generation);
+    if current != *rules {
+        let message = "the rules have changed since it was started";
+        return Err(Error::permission_denied("rules_changed", message).hint(again));
+    }
+    Ok(())
+}
+
+/// What a client's sandbox wants and a fence without mounts cannot keep: refused where it is about reading, told where
+/// it is about writing in parts of what may be written.
+fn unkept(cx: &RunCx, profile: Profile) -> Result<Option<String>> {
+    if profile != Profile::Contained || !cx.workspace.is_narrowed() {
+        return Ok(None);
+    }
+    let (before, now) = (cx.session.workspace.rights(), cx.workspace.rights());
+    if now.hidden.len() > before.hidden.len() || !now.veils.is_empty() {
+        let message = "the profile `contained` cannot hide what the client's sandbox denies";
+        return Err(Error::permission_denied("client_sandbox", message)
+            .hint("Have the operator use the profile `default`, or the client allow reading."));
+    }
+    let told = "the profile `contained` cannot keep parts of a writable directory read-only, as the client's sandbox would";
+    Ok((now.protected.len() > before.protected.len()).then(|| told.to_owned()))
+}
+
+/// How it went, in the one word of a result.
+pub fn status(ended: &Ended) -> &'static str {
+    match (ended.stop, ended.exit_code) {
+        (Some(Stop::Deadline), _) => "timed_out",
+        (Some(Stop::Cancelled(_)), _) => "cancelled",
+        (None, Some(0)) => "completed",
+        (None, Some(_)) => "failed",
+        (None, None) => "killed",
+    }
+}
+
+pub fn facts(ended: &Ended) -> Facts {
+    let status = match (ended.stop, ended.exit_code) {
+        (Some(Stop::Deadline), _) => Status::TimedOut,
+        (Some(Stop::Cancelled(_)), _) => Status::Cancelled,
+        (None, Some(0)) => Status::Completed,
+        (None, _) => Status::Failed,
+    };
+    let [stdout, stderr] = ended.bytes;
+    Facts {
+        status: Some(status),
+        exit_code: ended.exit_code,
+        signal: ended.signal,
+        stdout_bytes: Some(stdout),
+        stderr_bytes: Some(stderr),
+        denials: ended.denials.clone(),
+        execs: ended.summed.clone(),
+        report: ended.reported.name(),
+        git_changed: ended.git_changed.clone(),
+    }
+}
+
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

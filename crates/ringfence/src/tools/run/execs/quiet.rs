@@ -1,0 +1,58 @@
+//! Execs of a run that belongs to no call: nothing leaves it, and no one is asked about it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ::policy::{Decision, Verdict};
+use futures::future::BoxFuture;
+use jail::intercept::exec::wire::{Answer, Ruled};
+
+use super::AUDITED;
+use super::record::fields;
+use crate::audit::Approvals;
+use crate::redact::own::Own;
+use crate::sandbox::{Desk, Waiting};
+
+/// The desk of a run that belongs to no call.
+pub struct QuietDesk {
+    approvals: Approvals,
+    audited: AtomicUsize,
+}
+
+impl QuietDesk {
+    pub fn new(approvals: Approvals) -> QuietDesk {
+        QuietDesk { approvals, audited: AtomicUsize::new(0) }
+    }
+
+    fn record(&self, pid: i32, path: &str, argv: &[String], verdict: &Verdict, ran: &str) {
+        let mut fields = fields(pid, path, argv, verdict, &Own::default());
+        fields.extend([("by".to_owned(), "rule".into()), ("ran".to_owned(), ran.into())]);
+        if self.audited.fetch_add(1, Ordering::Relaxed) < AUDITED
+            && let Err(error) = self.approvals.exec(fields)
+        {
+            tracing::error!("a decision about an exec could not be recorded: {}", error.log_line());
+        }
+    }
+}
+
+impl Desk for QuietDesk {
+    fn ruled(&self, ruled: Ruled) {
+        let ran = if ruled.verdict.decision == Decision::Forbidden { "refused" } else { "inside" };
+        self.record(ruled.pid, &ruled.path, &ruled.argv, &ruled.verdict, ran);
+    }
+
+    fn held(self: Arc<Self>, exec: Waiting) -> BoxFuture<'static, Answer> {
+        let held = &exec.held;
+        let allowed = held.verdict.decision == Decision::Allow;
+        let ran = if allowed { "inside" } else { "refused" };
+        self.record(held.pid, &held.program.path, &held.argv, &held.verdict, ran);
+        let answer = match allowed {
+            true => Answer::Run,
+            false => Answer::Refuse(
+                format!("ringfence: {}: a rule asks, and nobody can be asked\n", held.program.path),
+                1,
+            ),
+        };
+        Box::pin(std::future::ready(answer))
+    }
+}

@@ -1,0 +1,150 @@
+//! What the audit log holds about the execs of a run, and about the decisions of its proxy.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ::policy::Verdict;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::audit::Approvals;
+use crate::base::call::digest;
+use crate::redact::own::Own;
+use crate::sandbox::{Decided, network_fields};
+
+/// Bytes of a command's words in one record; of what does not fit there is a hash of all.
+const COMMAND: usize = 4096;
+
+/// Everything that a record says about a decision, but for who made it and where the command ran.
+pub fn fields(
+    pid: i32,
+    path: &str,
+    argv: &[String],
+    verdict: &Verdict,
+    own: &Own,
+) -> Map<String, Value> {
+    let rule =
+        json!({"file": verdict.origin.file, "line": verdict.origin.line, "prefix": verdict.prefix});
+    let mut shown = own.words(argv);
+    let mut length = 0;
+    let fitting = shown.iter().take_while(|word| {
+        length += word.len();
+        length <= COMMAND
+    });
+    let fitting = fitting.count();
+    shown.truncate(fitting);
+    let mut fields = Map::new();
+    let mut add = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
+    add("pid", pid.into());
+    add("path", path.into());
+    if shown.len() < argv.len() {
+        add("command_hash", digest(&json!(argv)).into());
+    }
+    add("command", shown.into());
+    add("rule", rule);
+    add("verdict", json!(verdict.decision));
+    add("recognised", json!(verdict.seen));
+    fields
+}
+
+/// The execs of a run that no rule named, as its supervisors write them down. What is put on record is their number, and
+/// a digest of the list, so that a list kept elsewhere can be checked against it. The list itself goes into the log
+/// where the operator wants that.
+pub struct ExecList {
+    approvals: Approvals,
+    /// Where the operator wants the list.
+    own: Option<Own>,
+    log: File,
+    /// How far it was read, and what was in there.
+    at: u64,
+    hash: blake3::Hasher,
+    listed: u64,
+}
+
+impl ExecList {
+    pub fn new(approvals: Approvals, own: Option<Own>, log: File) -> ExecList {
+        ExecList { approvals, own, log, at: 0, hash: blake3::Hasher::new(), listed: 0 }
+    }
+
+    /// Puts on record what is new in the list, and sums up all of it. `count` is how many there were, where that was
+    /// reported.
+    pub fn sum(&mut self, count: Option<u64>) -> Value {
+        // Read by position: the descriptor is shared with those who write, and so is the place where it stands.
+        let mut lines = BufReader::new(ReadFrom { file: &self.log, at: self.at });
+        let mut line = Vec::new();
+        while matches!(lines.read_until(b'\n', &mut line), Ok(1..)) && line.ends_with(b"\n") {
+            self.at += line.len() as u64;
+            self.hash.update(&line);
+            self.listed += 1;
+            if let (Some(own), Ok(seen)) = (&self.own, serde_json::from_slice(&line)) {
+                write_down(&self.approvals, own, seen);
+            }
+            line.clear();
+        }
+        let digest = format!("blake3:{}", self.hash.finalize().to_hex());
+        let mut sum = json!({"count": count.unwrap_or(self.listed), "digest": digest});
+        match count {
+            // The disk was full, or there were more than anybody reads.
+            Some(count) if self.listed < count => sum["unlisted"] = (count - self.listed).into(),
+            Some(_) => {}
+            // No one has reported how many there were: these are the least.
+            None => sum["partial"] = true.into(),
+        }
+        sum
+    }
+}
+
+fn write_down(approvals: &Approvals, own: &Own, seen: Seen) {
+    let Seen { pid, path, argv, ran } = seen;
+    let ran = ran.unwrap_or_else(|| "inside".to_owned());
+    let fields =
+        json!({"pid": pid, "path": path, "command": own.words(&argv), "by": "nobody", "ran": ran});
+    if let Value::Object(fields) = fields
+        && let Err(error) = approvals.exec(fields)
+    {
+        tracing::error!("an exec could not be recorded: {}", error.log_line());
+    }
+}
+
+/// Reads a file from a position of its own.
+struct ReadFrom<'a> {
+    file: &'a File,
+    at: u64,
+}
+
+impl Read for ReadFrom<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read_at(buffer, self.at)?;
+        self.at += count as u64;
+        Ok(count)
+    }
+}
+
+/// One exec that no rule names.
+#[derive(Deserialize)]
+struct Seen {
+    pid: i32,
+    path: String,
+    argv: Vec<String>,
+    /// Where, if not in the sandbox itself.
+    #[serde(default)]
+    ran: Option<String>,
+}
+
+/// Decisions of one run's proxy that are written down one by one.
+const DECISIONS: usize = 10_000;
+
+/// Puts every decision of a run's proxy on record, up to a point: a run can cause as many as it likes.
+pub fn audit_network(approvals: &Approvals) -> Decided {
+    let (approvals, count) = (approvals.clone(), AtomicUsize::new(0));
+    Arc::new(move |decision| {
+        if count.fetch_add(1, Ordering::Relaxed) < DECISIONS
+            && let Err(error) = approvals.network(network_fields(decision))
+        {
+            tracing::error!("a decision of the proxy could not be recorded: {}", error.log_line());
+        }
+    })
+}

@@ -1,0 +1,332 @@
+//! The hint of a failed command whose output points at the sandbox.
+//!
+//! "Read-only file system" does not say who made it read-only, and a name that cannot be resolved does not say that the
+//! network is off. The hint names the likely limit and the key that opens it. It is a guess by the words of programs, so
+//! it says "likely" and changes nothing else about the result.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use jail::rights::Network;
+use serde_json::{Map, Value};
+
+use crate::config::Profile;
+use crate::tools::RunCx;
+
+/// The reason for a failure stands near its end.
+const TAIL_BYTES: usize = 16 << 10;
+/// Names in one hint.
+const MAX_NAMES: usize = 5;
+
+/// How programs and runtimes say that a file system cannot be written, or that a protected path cannot be moved.
+const READ_ONLY: &[&str] = &["read-only file system", "erofs", "device or resource busy", "ebusy"];
+/// How they say that a directory is where they want to write a file.
+const IS_DIRECTORY: &[&str] = &["is a directory", "eisdir"];
+/// How they say that a name was not resolved or a network not reached.
+const UNREACHED: &[&str] = &[
+    "could not resolve",
+    "couldn't resolve",
+    "unable to resolve",
+    "name resolution",
+    "name or service not known",
+    "enotfound",
+    "eai_again",
+    "no such host",
+    "server misbehaving",
+    "failed to lookup address",
+    "dns error",
+    "network is unreachable",
+    "enetunreach",
+];
+const REFUSED: &[&str] = &["connection refused", "econnrefused", "actively refused"];
+
+/// What held a run.
+struct Limits {
+    /// The table of the config with the keys for it.
+    section: String,
+    /// Its entry declares no writing, so the workspace is read-only for it.
+    declares_no_writes: bool,
+    /// The client's own sandbox: its mode, and what it takes away.
+    client_mode: Option<String>,
+    read_only_by_client: bool,
+    offline_by_client: bool,
+    /// Directories that the client asked for and did not get.
+    refused_roots: Vec<PathBuf>,
+    network: Network,
+}
+
+impl Limits {
+    fn of(cx: &RunCx) -> Limits {
+        let rights = cx.workspace.rights();
+        let declares_no_writes = cx.ground.as_ref().is_some_and(|ground| ground.is_read_only());
+        Limits {
+            section: cx.ground.as_ref().map_or("[sandbox]".to_owned(), |ground| ground.section()),
+            declares_no_writes,
+            client_mode: cx.workspace.client_mode().map(str::to_owned),
+            read_only_by_client: rights.read_only && !declares_no_writes,
+            offline_by_client: cx.workspace.denies_network(),
+            refused_roots: cx.workspace.refused_roots().to_vec(),
+            network: rights.network,
+        }
+    }
+}
+
+/// The hint for a command that failed with this output and these denials.
+pub fn hint(
+    cx: &RunCx,
+    profile: Profile,
+    output: &[&str],
+    denials: &[Map<String, Value>],
+) -> Option<String> {
+    match profile {
+        Profile::None => None,
+        _ => Limits::of(cx).explain(output, denials),
+    }
+}
+
+/// The last names of protected files that are not directories.
+fn protected_files() -> Vec<&'static str> {
+    let names = jail::steering::names().filter_map(|(name, _)| name.file_name()?.to_str());
+    names.filter(|name| name.ends_with(".json") || *name == ".envrc").collect()
+}
+
+impl Limits {
+    fn explain(&self, output: &[&str], denials: &[Map<String, Value>]) -> Option<String> {
+        let text: Vec<String> = output.iter().map(|text| tail(text).to_lowercase()).collect();
+        let says =
+            |words: &[&str]| text.iter().any(|text| words.iter().any(|word| text.contains(word)));
+        let wanted = Wanted::of(denials);
+        // A directory stands in for a protected file that is missing.
+        let at_stand_in = says(IS_DIRECTORY) && says(&protected_files());
+        let writes = (says(READ_ONLY) || at_stand_in).then(|| self.explain_read_only());
+        let network = match self.network {
+            Network::All => None,
+            _ if !wanted.is_empty() || says(UNREACHED) => Some(self.explain_network(&wanted)),
+            _ if says(REFUSED) => Some(self.explain_localhost()),
+            _ => None,
+        };
+        let hints: Vec<String> = writes.into_iter().chain(network).collect();
+        (!hints.is_empty()).then(|| hints.join(" "))
+    }
+
+    fn explain_read_only(&self) -> String {
+        let Limits { section, .. } = self;
+        let mode = self.client_mode.as_deref().unwrap_or_default();
+        let mut hint = match (self.declares_no_writes, self.read_only_by_client) {
+            (true, _) => format!(
+                "Likely the sandbox: this tool's entry does not declare that it writes. The operator can add \
+                 `side_effects = [\"filesystem_write\"]` under {section}."
+            ),
+            (_, true) => format!(
+                "Likely the client's own sandbox: its mode `{mode}` leaves parts of the workspace read-only. Change it \
+                 in the client."
+            ),
+            _ => "Likely the sandbox: only the workspace, HOME and /tmp can be written, and protected paths such as \
+                 .git/hooks and .claude cannot. The operator can open a directory with `writable` under [sandbox], a \
+                 protected path with `unprotect`."
+                .to_owned(),
+        };
+        if !self.refused_roots.is_empty() {
+            let roots = list(
+                self.refused_roots.iter().map(|root| format!("{:?}", root.display().to_string())),
+            );
+            hint.push_str(&format!(
+                " The client asked to write {roots}, outside the workspace; the operator can open that with `writable = \
+                 [{roots}]` under [sandbox]."
+            ));
+        }
+        hint
+    }
+
+    fn explain_network(&self, wanted: &Wanted) -> String {
+        let Limits { section, .. } = self;
+        if self.offline_by_client {
+            let mode = self.client_mode.as_deref().unwrap_or_default();
+            return format!(
+                "Likely the client's own sandbox: its mode `{mode}` has no network{}. Change it in the client.",
+                wanted.shown()
+            );
+        }
+        let limit = match self.network {
+            Network::Proxied => "only some names can be reached, through the proxy in HTTPS_PROXY",
+            _ => "there is no network but the session's own localhost",
+        };
+        format!(
+            "Likely the sandbox: {limit}{}. The operator can open it with {} under {section}.",
+            wanted.shown(),
+            wanted.keys()
+        )
+    }
+
+    fn explain_localhost(&self) -> String {
+        format!(
+            "Likely the sandbox: localhost is the session's own, so services of the host are not reached there. Start \
+             the service in this session, or have the operator open it with `allow_addresses = [\"127.0.0.1:PORT\"]` \
+             under {}.",
+            self.section
+        )
+    }
+}
+
+/// The hosts that a run wanted and did not reach.
+#[derive(Default)]
+struct Wanted {
+    names: Vec<String>,
+    addresses: Vec<String>,
+}
+
+impl Wanted {
+    fn of(denials: &[Map<String, Value>]) -> Wanted {
+        let mut wanted = Wanted::default();
+        let text = |denial: &'_ Map<String, Value>, key: &str| {
+            denial.get(key).and_then(Value::as_str).map(str::to_owned)
+        };
+        let network =
+            denials.iter().filter(|denial| text(denial, "kind").as_deref() == Some("network"));
+        for name in network.filter_map(|denial| text(denial, "name")) {
+            let host = name.rsplit_once(':').map_or(name.as_str(), |(host, _)| host);
+            let (list, entry) =
+                match host.parse::<IpAddr>().is_ok() || name.parse::<SocketAddr>().is_ok() {
+                    true => (&mut wanted.addresses, name.as_str()),
+                    false => (&mut wanted.names, host),
+                };
+            // "…" stands for all that were not told apart, and what is no plain name may try to be something else.
+            let is_plain = |c: char| {
+                c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']')
+            };
+            if entry.contains('.')
+                && entry.chars().all(is_plain)
+                && !list.iter().any(|known| known == entry)
+            {
+                list.push(entry.to_owned());
+            }
+        }
+        wanted
+    }
+
+    fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.addresses.is_empty()
+    }
+
+    /// As a part of a sentence.
+    fn shown(&self) -> String {
+        let all = self.names.iter().chain(&self.addresses).cloned();
+        if self.is_empty() { String::new() } else { format!(", and this run wanted {}", list(all)) }
+    }
+
+    /// The keys that open them.
+    fn keys(&self) -> String {
+        let quoted = |names: &[String]| list(names.iter().map(|name| format!("\"{name}\"")));
+        let mut keys = Vec::new();
+        if !self.names.is_empty() || self.addresses.is_empty() {
+            let names =
+                if self.names.is_empty() { "\"HOST\"".to_owned() } else { quoted(&self.names) };
+            keys.push(format!("`allow_domains = [{names}]`"));
+        }
+        if !self.addresses.is_empty() {
+            keys.push(format!("`allow_addresses = [{}]`", quoted(&self.addresses)));
+        }
+        keys.join(" and ")
+    }
+}
+
+fn list(items: impl Iterator<Item = String>) -> String {
+    items.take(MAX_NAMES).collect::<Vec<_>>().join(", ")
+}
+
+fn tail(text: &str) -> &str {
+    let from = text.len().saturating_sub(TAIL_BYTES);
+    // The next beginning of a character; the end of the text is one.
+    let from = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+    &text[from..]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn limits(network: Network) -> Limits {
+        Limits {
+            section: "[sandbox]".to_owned(),
+            declares_no_writes: false,
+            client_mode: None,
+            read_only_by_client: false,
+            offline_by_client: false,
+            refused_roots: Vec::new(),
+            network,
+        }
+    }
+
+    #[test]
+    fn ordinary_failures_get_no_hint() {
+        for network in [Network::Off, Network::Proxied, Network::All] {
+            assert_eq!(
+                limits(network)
+                    .explain(&["error: 2 tests failed", "No such file or directory"], &[]),
+                None
+            );
+        }
+        assert_eq!(
+            limits(Network::All).explain(&["", "Could not resolve host: example.com"], &[]),
+            None
+        );
+    }
+
+    #[test]
+    fn a_wanted_host_is_named_with_its_key() {
+        let denials: Vec<Map<String, Value>> = [
+            json!({"kind": "network", "name": "registry.npmjs.org", "count": 3}),
+            json!({"kind": "network", "name": "registry.npmjs.org:443", "count": 1}),
+            json!({"kind": "network", "name": "192.0.2.7:5432", "count": 1}),
+            json!({"kind": "network", "name": "[2001:db8::1]:80", "count": 1}),
+            json!({"kind": "network", "name": "…", "count": 1}),
+            json!({"kind": "syscall", "name": "unshare", "count": 1}),
+        ]
+        .iter()
+        .filter_map(|denial| denial.as_object().cloned())
+        .collect();
+        let hint = limits(Network::Off).explain(&["", ""], &denials).unwrap();
+        assert!(hint.starts_with("Likely the sandbox: there is no network but"), "{hint}");
+        assert!(hint.contains("wanted registry.npmjs.org, 192.0.2.7:5432"), "{hint}");
+        let keys = "`allow_domains = [\"registry.npmjs.org\"]` and `allow_addresses = [\"192.0.2.7:5432\"]`";
+        assert!(hint.contains(keys) && hint.ends_with("under [sandbox]."), "{hint}");
+    }
+
+    #[test]
+    fn who_set_a_limit_decides_where_it_is_opened() {
+        let read_only = &["", "touch: cannot touch 'x': Read-only file system"];
+        let entry = Limits {
+            declares_no_writes: true,
+            section: "[mcp.lint]".to_owned(),
+            ..limits(Network::Off)
+        };
+        let hint = entry.explain(read_only, &[]).unwrap();
+        assert!(hint.contains("side_effects = [\"filesystem_write\"]` under [mcp.lint]"), "{hint}");
+
+        let mode = Some("read-only".to_owned());
+        let client =
+            Limits { read_only_by_client: true, client_mode: mode.clone(), ..limits(Network::Off) };
+        let hint = client.explain(read_only, &[]).unwrap();
+        assert!(hint.contains("`read-only`") && hint.contains("Change it in the client"), "{hint}");
+
+        let offline = Limits { offline_by_client: true, client_mode: mode, ..limits(Network::Off) };
+        let hint = offline.explain(&["getaddrinfo EAI_AGAIN example.com", ""], &[]).unwrap();
+        assert!(hint.contains("client's own sandbox") && !hint.contains("allow_domains"), "{hint}");
+
+        let roots = Limits { refused_roots: vec!["/srv/cache".into()], ..limits(Network::Off) };
+        let hint = roots.explain(read_only, &[]).unwrap();
+        assert!(hint.contains("`writable = [\"/srv/cache\"]` under [sandbox]"), "{hint}");
+    }
+
+    #[test]
+    fn only_the_end_of_a_long_output_is_looked_at() {
+        let long = format!("Connection refused{}", "é".repeat(TAIL_BYTES));
+        assert_eq!(limits(Network::Off).explain(&[&long, ""], &[]), None);
+        let hint = limits(Network::Off)
+            .explain(&["", "connect ECONNREFUSED 127.0.0.1:5432"], &[])
+            .unwrap();
+        assert!(hint.contains("localhost is the session's own"), "{hint}");
+    }
+}

@@ -1,0 +1,317 @@
+//! `shell.session`: what goes on after the call that started it, in one tool.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use rustix::process::Signal;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::shell_exec::{self, Reply};
+use crate::approval::Granted;
+use crate::base::call::{Facts, Output, Prepared, Status};
+use crate::base::clock::{Deadline, format_utc};
+use crate::base::{Cause, Error, Kind, Result};
+use crate::config::Config;
+use crate::sandbox::{Look, Seen, Stop};
+use crate::tools::limits::{Count, Limit};
+use crate::tools::run::command::{self, About, Started, millis};
+use crate::tools::run::runs::{Kept, Runs};
+use crate::tools::{Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
+
+const DEFAULT_WAIT: Duration = Duration::from_secs(10);
+const LONGEST_WAIT: Duration = Duration::from_secs(55);
+/// What is written may be answered at once.
+const AFTER_WRITE: Duration = Duration::from_millis(300);
+const DESCRIPTION: &str = "Follow up on commands and shells that go on after shell.exec or code.exec: read (output \
+    since the last look; waits until it ends or wait_ms), write to standard input, signal, close (ends it and \
+    everything it started), list.";
+
+/// The signals that can be sent, by name.
+const SIGNALS: &[(&str, Signal)] = &[
+    ("INT", Signal::INT),
+    ("TERM", Signal::TERM),
+    ("KILL", Signal::KILL),
+    ("HUP", Signal::HUP),
+    ("QUIT", Signal::QUIT),
+    ("STOP", Signal::STOP),
+    ("CONT", Signal::CONT),
+    ("USR1", Signal::USR1),
+    ("USR2", Signal::USR2),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Op {
+    Read,
+    Write,
+    Signal,
+    Close,
+    List,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Arguments {
+    op: Op,
+    /// The exec_id or session of a result. Not for `list`.
+    id: Option<String>,
+    /// For `write`: the text.
+    input: Option<String>,
+    /// For `write`: close standard input after the text.
+    eof: Option<bool>,
+    /// INT (default), TERM, KILL, HUP, QUIT, STOP, CONT, USR1, USR2.
+    signal: Option<String>,
+    /// Milliseconds to wait (read 10000, else 300; at most 55000).
+    wait_ms: Option<u64>,
+    /// Most bytes of output to return (at most 262144).
+    max_bytes: Option<usize>,
+}
+
+/// One that goes on, or has ended a while ago.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Row {
+    id: String,
+    /// command, shell, or a language.
+    kind: &'static str,
+    command: String,
+    status: &'static str,
+    started: String,
+    age_ms: u64,
+}
+
+/// What `shell.exec` says, or a list.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Listing {
+    runs: Vec<Row>,
+}
+
+pub struct ShellSession {
+    spec: Spec,
+}
+
+impl ShellSession {
+    pub fn new(config: &Config) -> Self {
+        let about = About::of(config);
+        let mut output = arguments::reply_schema::<Reply>();
+        // A result is one of the two, so it has the required fields of neither.
+        output.remove("required");
+        if let (Some(Value::Object(all)), Some(Value::Object(list))) = (
+            output.get_mut("properties"),
+            arguments::reply_schema::<Listing>().remove("properties"),
+        ) {
+            all.extend(list);
+        }
+        let spec = Spec {
+            name: "shell.session".into(),
+            title: "Follow up on a command".into(),
+            description: DESCRIPTION.into(),
+            version: "1.0.0".into(),
+            scope: Scope::Exec,
+            hints: about.hints,
+            effects: about.effects,
+            profile: config.sandbox.profile.name(),
+            input_schema: arguments::schema::<Arguments>(),
+            output_schema: Some(output),
+            lists_output_schema: true,
+            requires_approval: false,
+            streaming: true,
+            timeout: LONGEST_WAIT + Duration::from_secs(5),
+            unavailable: None,
+        };
+        ShellSession { spec }
+    }
+
+    fn read(&self, arguments: &Map<String, Value>) -> Result<Arguments> {
+        let arguments: Arguments = arguments::parse(arguments, &self.spec.input_schema)?;
+        arguments.check()?;
+        Ok(arguments)
+    }
+
+    async fn execute(&self, cx: &Arc<RunCx>, call: &Prepared) -> Result<Output> {
+        let arguments = self.read(&call.arguments)?;
+        let runs = Runs::of(&cx.session)?;
+        let Some(id) = &arguments.id else { return list(&runs) };
+        let kept = runs.get(id)?;
+        let wait = Arc::new(Deadline::after(arguments.wait().min(call.limit * 9 / 10)));
+        let max_bytes = arguments.max_bytes;
+        match arguments.op {
+            Op::List => list(&runs),
+            Op::Read => {
+                kept.take_up(cx, vec![Arc::clone(&wait)]).await?;
+                look(cx, &runs, &kept, wait, max_bytes).await
+            }
+            Op::Write => {
+                kept.take_up(cx, vec![Arc::clone(&wait)]).await?;
+                let input = arguments.input.clone().unwrap_or_default().into_bytes();
+                kept.started.live.write(input, arguments.eof == Some(true)).await?;
+                look(cx, &runs, &kept, wait, max_bytes).await
+            }
+            Op::Signal => {
+                kept.take_up(cx, vec![Arc::clone(&wait)]).await?;
+                kept.started.live.signal(arguments.signal()?.as_raw())?;
+                look(cx, &runs, &kept, wait, max_bytes).await
+            }
+            Op::Close => {
+                // Whoever may end it may not therefore see what it said.
+                let shown = command::check_still_allowed(cx, &kept.started).await.is_ok();
+                kept.started.live.stop(Stop::Cancelled(Cause::Client));
+                runs.remove(&kept);
+                let until = Box::pin(async move { wait.passed().await });
+                let budget = Started::budget(cx, max_bytes);
+                let seen = heed(
+                    cx,
+                    kept.started.look(Look { caller: None, budget, until, gives_way: true }),
+                )
+                .await?;
+                show(cx, &kept, seen, Some(shown))
+            }
+        }
+    }
+}
+
+/// Who stops looking stops nothing else.
+async fn heed(cx: &RunCx, look: impl Future<Output = Result<Seen>>) -> Result<Seen> {
+    tokio::select! {
+        seen = look => seen,
+        cause = cx.cancel.cancelled() => {
+            Err(Error::new(Kind::Cancelled, "the look was cancelled; what was looked at goes on").with("cause", cause.name()))
+        }
+    }
+}
+
+/// What has come since the last look, once it has ended or the wait has.
+async fn look(
+    cx: &Arc<RunCx>,
+    runs: &Runs,
+    kept: &Arc<Kept>,
+    wait: Arc<Deadline>,
+    max_bytes: Option<usize>,
+) -> Result<Output> {
+    if kept.what == "shell" {
+        let attended = shell_exec::attend(cx, runs, kept, wait, max_bytes, true);
+        return tokio::select! {
+            seen = attended => seen,
+            cause = cx.cancel.cancelled() => {
+                Err(Error::new(Kind::Cancelled, "the look was cancelled; the shell goes on").with("cause", cause.name()))
+            }
+        };
+    }
+    let until = Box::pin(async move { wait.passed().await });
+    let budget = Started::budget(cx, max_bytes);
+    let look = Look { caller: Some(cx.caller.clone()), budget, until, gives_way: true };
+    let seen = heed(cx, kept.started.look(look)).await?;
+    show(cx, kept, seen, None)
+}
+
+/// What was seen. Of one that was closed: whether its output may be seen.
+fn show(cx: &RunCx, kept: &Kept, seen: Seen, closed: Option<bool>) -> Result<Output> {
+    match seen {
+        Seen::Over(outcome) => {
+            let mut facts =
+                Facts { denials: Vec::new(), execs: None, ..command::facts(&outcome.ended) };
+            let mut reply = Reply::over(cx, kept.started.profile, outcome);
+            if let Some(shown) = closed {
+                // That it was stopped is what was asked for.
+                reply.error = None;
+                facts.status = Some(Status::Completed);
+                if !shown {
+                    reply.withhold("it was started with other rights than this call has");
+                }
+            }
+            reply.into_output(facts)
+        }
+        Seen::Running(glance) => shell_exec::running(Reply::running(cx, glance, &kept.id)),
+    }
+}
+
+fn list(runs: &Runs) -> Result<Output> {
+    let row = |kept: Arc<Kept>| Row {
+        id: kept.id.clone(),
+        kind: kept.what,
+        command: kept.shown.clone(),
+        status: kept.ended().unwrap_or(Status::Running.name()),
+        started: format_utc(kept.began),
+        age_ms: millis(kept.age()),
+    };
+    let listing = Listing { runs: runs.list().into_iter().map(row).collect() };
+    let lines = listing.runs.iter().map(|row| {
+        format!("{} {} {} {} s: {}", row.id, row.kind, row.status, row.age_ms / 1000, row.command)
+    });
+    let text = lines.collect::<Vec<_>>().join("\n");
+    let text = if text.is_empty() { "nothing goes on in this session".to_owned() } else { text };
+    let structured = serde_json::to_value(listing)
+        .map_err(|e| Error::internal("the result cannot be written").source(e))?;
+    Ok(Output::of(text, structured))
+}
+
+impl Tool for ShellSession {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn limits(&self) -> Vec<Limit> {
+        vec![
+            Limit::up_to("wait of a read", DEFAULT_WAIT, LONGEST_WAIT),
+            Limit::up_to("wait after a write or signal", AFTER_WRITE, LONGEST_WAIT),
+            Limit::fixed("what goes on at once", Count(crate::tools::run::runs::RUNNING as u64)),
+            Limit::text(command::MAX_BYTES),
+        ]
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
+        let arguments = self.read(arguments)?;
+        let Some(id) = &arguments.id else { return Ok(Plan::default()) };
+        let kept = Runs::of(cx.session)?.get(id)?;
+        // What is typed into a process without a fence is asked for as any command is.
+        let asks = (arguments.op == Op::Write).then(|| command::asks(cx)).flatten();
+        let asks = asks.map(|why| format!("{why} It is typed into: {}", kept.shown));
+        let command = arguments.input.clone().filter(|_| arguments.op == Op::Write);
+        Ok(Plan { asks, command, command_covers: &["input"], ..Plan::default() })
+    }
+
+    fn run(
+        self: Arc<Self>,
+        cx: Arc<RunCx>,
+        call: Granted<Prepared>,
+    ) -> BoxFuture<'static, Result<Output>> {
+        Box::pin(async move { self.execute(&cx, &call.consume()).await })
+    }
+}
+
+impl Arguments {
+    /// What the schema alone cannot say.
+    fn check(&self) -> Result<()> {
+        if self.op != Op::List && self.id.is_none() {
+            return Err(Error::invalid_arguments("`id` is missing")
+                .hint("It is the `exec_id` or `session` of a result; `op: list` shows all.")
+                .with("argument", "id"));
+        }
+        if self.op == Op::Write && self.input.is_none() && self.eof != Some(true) {
+            return Err(Error::invalid_arguments("there is nothing to write")
+                .hint("Give `input`, or `eof: true`."));
+        }
+        self.signal().map(drop)
+    }
+
+    fn signal(&self) -> Result<Signal> {
+        let name = self.signal.as_deref().unwrap_or("INT").to_ascii_uppercase();
+        let name = name.strip_prefix("SIG").unwrap_or(&name);
+        SIGNALS.iter().find(|(known, _)| *known == name).map(|(_, signal)| *signal).ok_or_else(
+            || {
+                let names = SIGNALS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+                Error::invalid_arguments("`signal` names no signal that can be sent")
+                    .hint(format!("It is one of {names}."))
+                    .with("argument", "signal")
+            },
+        )
+    }
+
+    fn wait(&self) -> Duration {
+        let usual =
+            if matches!(self.op, Op::Write | Op::Signal) { AFTER_WRITE } else { DEFAULT_WAIT };
+        self.wait_ms.map_or(usual, Duration::from_millis).min(LONGEST_WAIT)
+    }
+}
