@@ -42,6 +42,7 @@ mod names;
 mod peers;
 mod prepared;
 mod prompts;
+mod recorded_session;
 mod refused_calls;
 mod reload;
 mod results;
