@@ -1,11 +1,12 @@
-//! Why a fence could not be put up: which layer refused, at what, and the system's reason.
+//! Errors from setting up the sandbox: which layer refused, what was attempted, and the system's
+//! reason.
 
 use std::fmt;
 use std::io;
 
 use serde::{Deserialize, Serialize};
 
-/// The layers of the fence, in the order in which they are put up.
+/// Layer of the sandbox, in the order in which the layers are set up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layer {
@@ -23,11 +24,13 @@ pub enum Layer {
     Exec,
     Canary,
     Program,
-    /// The program is a script, and what should run it does not exist; the fault's text names it.
+    /// The program is a script whose interpreter does not exist; the error's text names the
+    /// interpreter.
     Interpreter,
 }
 
 impl Layer {
+    /// Returns the layer's name for error messages.
     pub fn name(self) -> &'static str {
         match self {
             Layer::UserNamespace => "user namespace",
@@ -49,22 +52,25 @@ impl Layer {
     }
 }
 
+/// Error from setting up a layer of the sandbox, or from starting the program in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     pub layer: Layer,
-    /// What was tried, in a few words.
+    /// The attempted action, in a few words.
     pub what: String,
-    /// Absent when it was not the system that refused.
+    /// Absent when the error did not come from the system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errno: Option<i32>,
     pub text: String,
 }
 
 impl Fault {
+    /// Creates an error from what the system reported.
     pub fn new(layer: Layer, what: impl Into<String>, error: &io::Error) -> Fault {
         Fault { layer, what: what.into(), errno: error.raw_os_error(), text: error.to_string() }
     }
 
+    /// Creates an error that the system did not report.
     pub fn other(layer: Layer, what: impl Into<String>, text: impl Into<String>) -> Fault {
         Fault { layer, what: what.into(), errno: None, text: text.into() }
     }
@@ -76,8 +82,9 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Says which layer an error belongs to.
+/// Attaches the layer in which an error occurred.
 pub trait InLayer<T> {
+    /// Turns an error into a [`Fault`] of `layer`; `what` says what was attempted.
     fn in_layer(self, layer: Layer, what: impl Into<String>) -> Result<T, Fault>;
 }
 

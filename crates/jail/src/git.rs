@@ -1,4 +1,4 @@
-//! The repository that a workspace belongs to, as git finds it.
+//! Finds the repository that a workspace belongs to, in the way git does.
 
 use std::fs;
 use std::io::Read;
@@ -8,12 +8,12 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::rights::{Protected, Rights, StandIn};
 
-/// Far longer than any path, and most configs.
+/// Read limit for a pointer file: far more than any path needs, and more than most git configs.
 const POINTER_BYTES: u64 = 64 << 10;
 
 impl Rights {
-    /// Takes the workspace's repository in. A worktree's repository, which lies elsewhere, may be written, or nothing
-    /// could be committed.
+    /// Adds the workspace's repository to the rights. A worktree's repository is outside the
+    /// workspace and becomes writable, because otherwise nothing could be committed.
     pub fn take_in_repository(&mut self) {
         let pointer = self.workspace.join(".git");
         let is_file = fs::symlink_metadata(&pointer).is_ok_and(|found| found.is_file());
@@ -30,8 +30,9 @@ impl Rights {
     }
 }
 
-/// The repository of which `workspace` is a worktree. A `.git` file may come out of an archive and name any place,
-/// so the repository has to name this very workspace in turn: nobody but its owner can write that.
+/// Returns the repository of which `workspace` is a worktree. A `.git` file may come out of an
+/// archive and name any path, so the repository must name this very workspace in turn: only the
+/// repository's owner can write that.
 fn worktree_of(workspace: &Path) -> Option<PathBuf> {
     let text = pointer(&workspace.join(".git"))?;
     let own = workspace.join(text.strip_prefix("gitdir:")?.trim()).canonicalize().ok()?;
@@ -42,7 +43,8 @@ fn worktree_of(workspace: &Path) -> Option<PathBuf> {
     (named && is_repository && own.parent()? == common.join("worktrees")).then_some(common)
 }
 
-/// A small file, as whoever unpacked the workspace has left it: no link is followed, and a pipe is not waited for.
+/// Reads a small file that an archive may have put there: follows no symlink and does not block on
+/// a pipe.
 fn pointer(path: &Path) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = fs::File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);

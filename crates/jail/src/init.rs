@@ -1,5 +1,8 @@
-//! The first process of a run's own pid namespace. It puts up what belongs to the run, starts the program, reaps
-//! every orphan and tells how it went. When it dies, for whatever reason, the kernel kills everything in there.
+//! The run's init: the first process of its pid namespace.
+//!
+//! It sets up what belongs to this run alone, starts the program, reaps every orphan and reports
+//! how the main process ended. When it dies, for whatever reason, the kernel kills every process in
+//! the namespace.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,30 +27,30 @@ use crate::resolver;
 use crate::supervisor::{Fds, Left, Spec, tree};
 use crate::sys::{self, Fork};
 
-/// What the supervisor has to say to it.
+/// Command from the supervisor to the run's init.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Word {
-    /// It is where it shall be; now it may begin.
+    /// Begin to set up the run.
     Go,
-    /// Everything is asked to end, by this signal.
+    /// Ask every process of the run to end, with this signal.
     Terminate(i32),
-    /// A signal for the main process and its group.
+    /// Send a signal to the main process and its group.
     Signal(i32),
 }
 
-/// What it has to say to the supervisor.
+/// Report from the run's init to the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum News {
-    /// With the run's mount namespace; its network namespace and the socket of its resolver when the network is its
-    /// own; and the proxy's listener when it has one.
+    /// The run is set up. Comes with the run's mount namespace; with its network namespace and its
+    /// resolver's socket if it has its own network; and with the proxy's listener if it has one.
     Ready {
         network: bool,
         listener: bool,
     },
     Failed(Fault),
-    /// How the main process ended, and what it has left behind.
+    /// How the main process ended, and what it left behind.
     Ended {
         code: Option<i32>,
         signal: Option<i32>,
@@ -55,37 +58,36 @@ pub enum News {
     },
 }
 
-/// Everything it needs, as the supervisor leaves it by forking.
+/// Everything the init needs, inherited from the supervisor through the fork.
 pub struct Birth<'a> {
     pub spec: &'a Spec,
     pub covers: &'a [PathBuf],
     pub network: Option<&'a OwnedFd>,
     pub means: Means,
-    /// The way to the run's limits.
+    /// Lets this process enter the run's limits.
     pub door: Door,
-    /// To the supervisor, from this process.
+    /// Channel to the supervisor for this process.
     pub talk: Channel,
-    /// To the supervisor, from the process that becomes the program.
+    /// Channel to the supervisor for the process that becomes the program.
     pub child: Channel,
 }
 
-/// Lives until the run is over.
+/// Runs as the init until the run is over.
 pub fn run(birth: Birth<'_>, fds: Fds<OwnedFd>) -> ! {
     let talk = birth.talk;
     let begun = set_parent_process_death_signal(Some(Signal::KILL))
-        .in_layer(Layer::Namespaces, "die with the supervisor");
+        .in_layer(Layer::Namespaces, "set the parent-death signal");
     match (begun, talk.receive::<Word>()) {
         (Ok(()), Ok(Some((Word::Go, _)))) => {}
-        // The supervisor is gone already.
+        // The supervisor has already died: nothing may start that it cannot end.
         _ => sys::leave(125),
     }
     let door = birth.door;
-    let entered =
-        door.enter().in_layer(Layer::Limits, "put the run under its limits").and_then(|()| {
-            // After that, so that the run finds itself at the top of its own tree of control groups.
-            sys::unshare(UnshareFlags::NEWCGROUP)
-                .in_layer(Layer::Namespaces, "make a namespace for control groups")
-        });
+    let entered = door.enter().in_layer(Layer::Limits, "apply the run's limits").and_then(|()| {
+        // Only now, so that the run sees its own control group as the root of the tree.
+        sys::unshare(UnshareFlags::NEWCGROUP)
+            .in_layer(Layer::Namespaces, "create a cgroup namespace")
+    });
     drop(door);
     let started = entered
         .and_then(|()| prepare(birth.spec, birth.covers, birth.network, &fds, &talk))
@@ -117,7 +119,8 @@ pub fn run(birth: Birth<'_>, fds: Fds<OwnedFd>) -> ! {
     }
 }
 
-/// The same for a run without namespaces, as far as there is anything to do: orphans fall back to this process.
+/// Does the same for a run without namespaces, as far as it applies there: orphans are reparented
+/// to this process.
 pub fn reap_on_the_host(
     spec: &Spec,
     means: Means,
@@ -126,11 +129,13 @@ pub fn reap_on_the_host(
     child: Channel,
     fds: Fds<OwnedFd>,
 ) -> ! {
-    // It does not die with the supervisor: it hears of its end, and ends the tree first.
-    let begun = set_child_subreaper(Some(getpid())).in_layer(Layer::Namespaces, "own every orphan");
+    // No parent-death signal here: this process notices the supervisor's end itself, and kills the
+    // tree before it exits.
+    let begun =
+        set_child_subreaper(Some(getpid())).in_layer(Layer::Namespaces, "become a subreaper");
     let forked = begun.and_then(|()| {
         let directory =
-            fds.cwd.try_clone().in_layer(Layer::Directory, "keep the working directory")?;
+            fds.cwd.try_clone().in_layer(Layer::Directory, "duplicate the working directory")?;
         Ok((directory, sys::fork(0).in_layer(Layer::Program, "fork")?))
     });
     match forked {
@@ -160,15 +165,17 @@ pub fn reap_on_the_host(
     }
 }
 
-/// What there is beside the main process, for the one that reaps.
+/// The processes that belong to the run, as the process that reaps them finds them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Around {
-    /// Every process it can see.
+    /// Every process it can see: its pid namespace holds nothing else.
     Everything,
-    /// Those below it.
+    /// Its own descendants.
     Below,
 }
 
+/// Sets up the run's network, mounts and working directory, and sends the supervisor the
+/// descriptors it needs. Returns the working directory and the proxy's port.
 fn prepare(
     spec: &Spec,
     covers: &[PathBuf],
@@ -188,14 +195,15 @@ fn prepare(
     mounts::build_run(&spec.rights, covers, resolv_conf.as_deref())?;
     let directory = mounts::open_directory(&spec.cwd)
         .in_layer(Layer::Directory, "open the working directory")?;
-    // The descriptor leads through the host's mounts and must not be used; it only says which directory was meant.
+    // This descriptor leads through the host's mounts and must not be used; it only identifies the
+    // directory that was checked.
     if !mounts::is_same(directory.as_fd(), fds.cwd.as_fd())
-        .in_layer(Layer::Directory, "look at the working directory")?
+        .in_layer(Layer::Directory, "compare the working directory")?
     {
         return Err(Fault::other(
             Layer::Directory,
             "open the working directory",
-            "it is not the one that was checked",
+            "it is not the directory that was checked",
         ));
     }
     let own = |name: &str| {
@@ -211,15 +219,15 @@ fn prepare(
     handed.extend(proxy.map(|(listener, _)| OwnedFd::from(listener)));
     let borrowed: Vec<_> = handed.iter().map(AsFd::as_fd).collect();
     let news = News::Ready { network: network.is_some(), listener };
-    talk.send(&news, &borrowed).in_layer(Layer::Namespaces, "tell the supervisor")?;
+    talk.send(&news, &borrowed).in_layer(Layer::Namespaces, "report to the supervisor")?;
     Ok((directory, port))
 }
 
-/// Reaps until no one is left, and passes on what the supervisor says meanwhile.
+/// Reaps children until none is left, and carries out the supervisor's commands meanwhile.
 ///
-/// This process has one thread and no handler of a signal, so that its number is its only name: in a namespace of its
-/// own, what is refused for the number 1 is refused for this process ([`crate::seccomp`]). A second thread would be
-/// another way to name it, with a number that no filter knows.
+/// This process has one thread and no signal handler, so that its pid is the only way to name it:
+/// in a pid namespace, seccomp refuses calls that target pid 1 ([`crate::seccomp`]). A second
+/// thread could be named by a thread id that no filter knows.
 fn reap(main: Pid, talk: Channel, around: Around) -> ! {
     let Ok(children) = isolate(&talk) else { sys::leave(125) };
     let mut ended: Option<WaitStatus> = None;
@@ -229,11 +237,11 @@ fn reap(main: Pid, talk: Channel, around: Around) -> ! {
             [PollFd::new(&talk, PollFlags::IN), PollFd::new(&children, PollFlags::IN)];
         match poll(&mut watched, None) {
             Ok(_) | Err(Errno::INTR) => {}
-            // What cannot hear the supervisor must not outlive it.
+            // A process that cannot hear the supervisor must not outlive it.
             Err(_) => leave_with_all(around),
         }
         if !watched[1].revents().is_empty() {
-            // Only that something ended matters; what did is asked below.
+            // It only matters that a child ended; the next pass asks which.
             let _ = rustix::io::read(&children, &mut [0; 4096]);
         }
         if !watched[0].revents().is_empty() {
@@ -245,9 +253,11 @@ fn reap(main: Pid, talk: Channel, around: Around) -> ! {
     }
 }
 
-/// Gives up everything that a process inside could use this one for, and returns what tells of ended children.
+/// Gives up everything that a process of the run could use this one for. Returns a descriptor that
+/// becomes readable when a child ends.
 fn isolate(talk: &Channel) -> io::Result<OwnedFd> {
-    // No one inside shall read or trace this process, which the kernel lets do more than any other in here.
+    // No process of the run may read or trace this one: the kernel lets it do more than any other
+    // process in the namespace.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let none = CapabilitySet::empty();
     rustix::thread::set_capabilities(
@@ -256,13 +266,14 @@ fn isolate(talk: &Channel) -> io::Result<OwnedFd> {
     )?;
     sys::signals::drop_handlers()?;
     let children = sys::signals::watch_children()?;
-    // What the supervisor had open is open here as well, and is none of this process's business.
+    // The fork inherited everything the supervisor had open. None of it may be reachable from here.
     sys::close_all_but(&[talk.as_fd(), children.as_fd()])?;
     Ok(children)
 }
 
-/// Reaps whatever has ended. Once the main process has, the supervisor is told, and told whether anything else lives:
-/// every process in here has a living ancestor that is our child, or is our child itself.
+/// Reaps every child that has ended. Once the main process has ended, reports that to the
+/// supervisor, and whether anything else is alive: every process in here is our child or has a
+/// living ancestor that is.
 fn collect(main: Pid, talk: &Channel, around: Around, ended: &mut Option<WaitStatus>) {
     loop {
         match wait(WaitOptions::NOHANG) {
@@ -277,6 +288,8 @@ fn collect(main: Pid, talk: &Channel, around: Around, ended: &mut Option<WaitSta
     }
 }
 
+/// Reports the end of the main process, once it has ended. `around` is `None` when no child is
+/// left.
 fn tell(talk: &Channel, ended: Option<WaitStatus>, around: Option<Around>) {
     let Some(status) = ended else { return };
     let left = match around {
@@ -286,14 +299,14 @@ fn tell(talk: &Channel, ended: Option<WaitStatus>, around: Option<Around>) {
     };
     let news =
         News::Ended { code: status.exit_status(), signal: status.terminating_signal(), left };
-    // A supervisor that does not hear it is gone, and so are we when it is.
+    // If this cannot be sent, the supervisor is dead, and this process ends with it.
     let _ = talk.send(&news, &[]);
 }
 
 fn obey(word: Word, main: Pid, around: Around) {
     match word {
         Word::Terminate(signal) if around == Around::Everything => {
-            // A stopped process is woken, so that it can end.
+            // SIGCONT wakes a stopped process, so that it can end.
             let _ = sys::kill_everything(signal);
             let _ = sys::kill_everything(libc::SIGCONT);
         }
@@ -302,7 +315,8 @@ fn obey(word: Word, main: Pid, around: Around) {
     }
 }
 
-/// The supervisor is gone. In a namespace everything goes with this process.
+/// Exits because the supervisor is gone. In a pid namespace the kernel then kills everything else;
+/// on the host the descendants are killed here.
 fn leave_with_all(around: Around) -> ! {
     if around == Around::Below {
         tree::kill(getpid());

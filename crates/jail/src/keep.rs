@@ -1,7 +1,10 @@
-//! Keeps covers on. A cover is a mount, and a mount goes when somebody outside renames another file over what it
-//! covers, as `git config` on the host does, and whatever saves by renaming. What is to be hidden may also come into being
-//! while a run lives, with the directories that lead to it, as by `aws configure`. Neither can be prevented, so both are
-//! watched for, and the cover is put on at once, over what is there then.
+//! Restores covers that disappear while a run is alive.
+//!
+//! A cover is a mount, and the kernel drops a mount when a process outside renames another file
+//! over the covered path. `git config` on the host does this, as does every program that saves by
+//! renaming. A hidden path may also be created during a run, together with the directories that
+//! lead to it, for example by `aws configure`. Neither can be prevented, so both are watched with
+//! inotify, and the cover is restored immediately over whatever exists then.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -21,46 +24,47 @@ use crate::mounts;
 use crate::rights::Rights;
 use crate::sys;
 
-/// How long to wait at most before looking by ourselves, where nothing can be watched.
+/// Polling interval where inotify is unavailable.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// As many links as the kernel follows on one way.
+/// Maximum number of symbolic links in one path, the same as in the kernel.
 const MOST_LINKS: usize = 40;
 
-/// What may put something else into the place of a name, or open the way to it.
+/// Events that can replace a name or make it reachable.
 const CHANGES: WatchFlags =
     WatchFlags::MOVED_TO.union(WatchFlags::CREATE).union(WatchFlags::ATTRIB);
 
-/// The names in each directory that something depends on.
+/// Names to watch, by directory.
 type Names = BTreeMap<PathBuf, BTreeSet<OsString>>;
 
-/// The watch over a run's covers.
+/// Watches the covers of a run and restores them.
 pub struct Keeper {
     rights: Rights,
     covers: Vec<PathBuf>,
     watch: Option<Watch>,
 }
 
-/// What tells of changes, and the names that matter in each directory that it watches.
+/// An inotify instance and the relevant names in each directory that it watches.
 struct Watch {
     fd: OwnedFd,
     names: HashMap<i32, BTreeSet<OsString>>,
 }
 
 impl Keeper {
-    /// Watches from now on.
+    /// Starts watching immediately.
     pub fn new(rights: &Rights, covers: &[PathBuf]) -> Keeper {
         let mut keeper = Keeper { rights: rights.clone(), covers: covers.to_vec(), watch: None };
         keeper.watch = Watch::begin(&keeper.watched()).ok();
         keeper
     }
 
-    /// For a run that nothing is covered in.
+    /// Creates a guard for a run without covers.
     pub fn of_nothing() -> Keeper {
         Keeper { rights: Rights::default(), covers: Vec::new(), watch: None }
     }
 
-    /// Everything whose replacing would take a cover off, or bring something that has to be hidden: what is covered and the
-    /// directories that lead there inside a writable place, what is hidden and all directories that lead there.
+    /// Returns every name whose replacement or creation would remove a cover or expose a hidden
+    /// path: covered paths and the directories that lead to them inside a writable root, and hidden
+    /// paths with all directories that lead to them.
     fn watched(&self) -> Names {
         let mut ways = Ways { rights: &self.rights, names: Names::new(), links: HashMap::new() };
         for cover in &self.covers {
@@ -73,13 +77,15 @@ impl Keeper {
         ways.names
     }
 
-    /// Whether there is nothing to keep.
+    /// Returns whether there is nothing to watch.
     pub fn is_idle(&self) -> bool {
         self.covers.is_empty() && self.rights.hidden.is_empty()
     }
 
-    /// Puts covers on again until the run is over, and names what had none for a moment. The thread moves to where the
-    /// run's mounts are; if it cannot, nothing is covered, since from anywhere else it would cover what is everybody's.
+    /// Restores covers until the run is over, and reports each path that was briefly uncovered.
+    ///
+    /// The thread enters the run's mount namespace. If it cannot, it covers nothing: in any other
+    /// namespace the covers would affect processes outside the run.
     pub fn serve(mut self, mounts: &OwnedFd, run: &OwnedFd, uncovered: impl Fn(&Path)) {
         let entered = sys::unshare(UnshareFlags::FS).and_then(|()| {
             Ok(move_into_link_name_space(mounts.as_fd(), Some(LinkNameSpaceType::Mount))?)
@@ -92,16 +98,19 @@ impl Keeper {
         }
     }
 
-    /// Waits until there is a reason to look. False when the run is over: no process uses its filter any more.
+    /// Waits until the covers must be checked. Returns false when the run is over, that is when no
+    /// process uses its seccomp filter any more.
     fn wait(&self, run: &OwnedFd) -> bool {
-        // Calls that wait there are another thread's; only its end is asked for, which is always told.
+        // Another thread handles the system calls pending on this descriptor. Only its hang-up
+        // matters here, which poll reports even if no events are requested.
         let mut watched = vec![PollFd::from_borrowed_fd(run.as_fd(), PollFlags::empty())];
         watched.extend(
             self.watch
                 .as_ref()
                 .map(|watch| PollFd::from_borrowed_fd(watch.fd.as_fd(), PollFlags::IN)),
         );
-        // A user may have used up all that can be watched, and a look costs a few microseconds.
+        // The user's inotify quota may be exhausted; then poll, since a check costs only a few
+        // microseconds.
         let limit = self
             .watch
             .is_none()
@@ -112,20 +121,21 @@ impl Keeper {
         }
     }
 
-    /// Puts covers on again where they are missing, and names each that was.
+    /// Restores missing covers and reports each of them.
     fn cover_missing(&mut self, uncovered: &impl Fn(&Path)) {
         let concerned = self.watch.as_mut().is_none_or(Watch::concerns);
         if !concerned {
             return;
         }
-        // First, so that whatever comes after the look below is told of: a directory that is new has been watched by nobody.
+        // Update the watches before checking the covers: a new directory has had no watch, so a
+        // change made between check and watch would go unnoticed.
         let names = self.watched();
         if let Some(watch) = &mut self.watch
             && watch.follow(&names).is_err()
         {
             self.watch = None;
         }
-        // What is not there cannot be covered; what comes in its place is told of again.
+        // A path that does not exist cannot be covered; its creation triggers another event.
         let open = self
             .covers
             .iter()
@@ -141,11 +151,11 @@ impl Keeper {
     }
 }
 
-/// Collects the names that lead to something.
+/// Collects the names that lead to a path.
 struct Ways<'a> {
     rights: &'a Rights,
     names: Names,
-    /// Where the names lead that were looked at before.
+    /// Cache of link targets.
     links: HashMap<PathBuf, Option<PathBuf>>,
 }
 
@@ -156,7 +166,8 @@ impl Ways<'_> {
         }
     }
 
-    /// Adds every name on the way to a path, through the links on it: each may be made or replaced.
+    /// Adds every name on the way to a path, following links: each of them could be created or
+    /// replaced.
     fn add_all(&mut self, path: &Path, most_links: usize) {
         let mut way = PathBuf::from("/");
         let mut rest = path.components();
@@ -178,7 +189,8 @@ impl Ways<'_> {
     }
 
     fn read_link(&mut self, path: &Path) -> Option<PathBuf> {
-        // Links that the run makes lead to what it can read anyway, and could be long enough to keep us busy.
+        // A link created by the run leads only to what it can read anyway, and could form a chain
+        // long enough to keep us busy.
         if self.rights.writable_roots().any(|root| path.starts_with(root)) {
             return None;
         }
@@ -194,14 +206,15 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Watches these directories, from the outside in. At the start that is through the supervisor's own mounts, later
-    /// through the run's: the directories are the same ones.
+    /// Watches these directories, outermost first. The first call sees the supervisor's mounts and
+    /// later calls the run's; the directories are the same in both.
     fn follow(&mut self, names: &Names) -> io::Result<()> {
         for (directory, names) in names {
             match inotify::add_watch(&self.fd, directory, CHANGES | WatchFlags::ONLYDIR) {
-                // Two names may lead to one directory.
+                // Two paths may lead to one directory.
                 Ok(id) => self.names.entry(id).or_default().extend(names.iter().cloned()),
-                // What is not there, or not ours to see, has nothing hidden in it yet. It is told of when it comes.
+                // A directory that is missing or inaccessible contains nothing hidden yet; its
+                // creation triggers an event.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::LOOP) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -209,7 +222,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Whether anything that has happened is about what is watched.
+    /// Reads pending events and returns whether any of them affects a watched name.
     fn concerns(&mut self) -> bool {
         let mut space = [MaybeUninit::uninit(); 4096];
         let mut events = inotify::Reader::new(&self.fd, &mut space);
@@ -218,7 +231,7 @@ impl Watch {
             let Ok(event) = events.next() else { break };
             let lost = event.events().contains(ReadFlags::QUEUE_OVERFLOW);
             if event.events().contains(ReadFlags::IGNORED) {
-                // The directory is gone, and its number is not used again.
+                // The directory is gone, and its watch id is not reused.
                 self.names.remove(&event.wd());
             }
             let names = self.names.get(&event.wd());
@@ -233,7 +246,7 @@ impl Watch {
 mod tests {
     use super::*;
 
-    /// A directory of this test's own.
+    /// Creates an empty directory for one test.
     fn folder(name: &str) -> PathBuf {
         let folder =
             std::env::temp_dir().join(format!("ringfence-keep-{}-{name}", std::process::id()));
@@ -251,7 +264,7 @@ mod tests {
         Keeper::new(&rights, &[])
     }
 
-    /// Whether the keeper is told of anything that matters, and has watches on what came.
+    /// Returns whether a relevant event was seen, and updates the watches.
     fn is_told(keeper: &mut Keeper) -> bool {
         let told = keeper.watch.as_mut().unwrap().concerns();
         let names = keeper.watched();

@@ -1,5 +1,8 @@
-//! Landlock, the second layer: what the mounts already forbid is forbidden once more, by a mechanism that shares no
-//! code with them, and processes are kept from signalling and reaching what is outside.
+//! Landlock, the second layer of the sandbox.
+//!
+//! It forbids once more what the mounts already forbid, by a mechanism that shares no code with
+//! them. It also keeps processes from signalling processes outside and from connecting to abstract
+//! sockets outside.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,23 +14,23 @@ use landlock::{
 
 use crate::fault::{Fault, Layer};
 
-/// The least that is of any use: rights to files, with renaming and truncating among them.
+/// The oldest useful version: file access rights that include renaming and truncating.
 const LEAST: ABI = ABI::V3;
-/// What is used where the kernel has it. Unix sockets by path (`ABI::V9`) stay with the supervisor, which knows
-/// whose they are.
+/// The newest version in use, where the kernel supports it. Unix sockets by path (`ABI::V9`) are
+/// left to the supervisor, which knows who owns them.
 const MOST: ABI = ABI::V6;
 
-/// What may be written; everything may be read, as far as the mounts show it.
+/// Write access to grant. Everything visible in the mounts may be read.
 pub struct Rules<'a> {
     pub writable: &'a [PathBuf],
-    /// Single devices and the like.
+    /// Single files, such as devices.
     pub files: &'a [&'a str],
-    /// Keep to sockets and signals of our own.
+    /// Limit signals and abstract sockets to processes in the sandbox.
     pub scoped: bool,
 }
 
-/// Keeps this thread, and everything it starts, to sockets and signals of its own, where the kernel can, and leaves files
-/// to the mounts.
+/// Limits signals and abstract sockets of this thread, and of everything it starts, to processes in
+/// the sandbox, if the kernel supports that. File access is left to the mounts.
 pub fn scope() -> Result<(), Fault> {
     let fault = |what: &str, text: String| Fault::other(Layer::Landlock, what, text);
     let scoped = Ruleset::default()
@@ -38,13 +41,13 @@ pub fn scope() -> Result<(), Fault> {
     ruleset.restrict_self().map(drop).map_err(|error| fault("restrict", error.to_string()))
 }
 
-/// Restricts this thread, and everything it starts, for ever.
+/// Restricts this thread, and everything it starts, permanently.
 pub fn restrict(rules: &Rules<'_>) -> Result<(), Fault> {
     let fault = |what: &str, text: String| Fault::other(Layer::Landlock, what, text);
     let handled = Ruleset::default()
         .set_compatibility(CompatLevel::HardRequirement)
         .handle_access(AccessFs::from_all(LEAST))
-        .map_err(|error| fault("the kernel's version", error.to_string()))?
+        .map_err(|error| fault("check the kernel's Landlock version", error.to_string()))?
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(MOST))
         .map_err(|error| fault("handle files", error.to_string()))?;
@@ -58,7 +61,8 @@ pub fn restrict(rules: &Rules<'_>) -> Result<(), Fault> {
         scoped.create().map_err(|error| fault("create the rules", error.to_string()))?;
     let mut allow = |path: &Path, access: BitFlags<AccessFs>| -> io::Result<()> {
         let place = PathFd::new(path).map_err(io::Error::other)?;
-        // Rights that only a directory has are of no meaning for a file and are left out of its rule.
+        // Rights that exist only for directories make no sense for a file, so its rule leaves them
+        // out.
         let access = if path.is_dir() { access } else { access & AccessFs::from_file(MOST) };
         (&mut ruleset).add_rule(PathBeneath::new(place, access)).map(drop).map_err(io::Error::other)
     };
@@ -75,7 +79,7 @@ pub fn restrict(rules: &Rules<'_>) -> Result<(), Fault> {
     let status = ruleset.restrict_self().map_err(|error| fault("restrict", error.to_string()))?;
     match status.ruleset {
         RulesetStatus::NotEnforced => {
-            Err(fault("restrict", "the kernel does not enforce it".to_owned()))
+            Err(fault("restrict", "the kernel does not enforce the rules".to_owned()))
         }
         _ => Ok(()),
     }

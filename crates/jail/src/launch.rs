@@ -1,5 +1,7 @@
-//! The last steps before a program of the run, in the process that becomes it. They stand here in their order; each
-//! is a layer of its own, and the first that fails ends the process with its name.
+//! The last steps before a run's program starts, in the process that becomes it.
+//!
+//! The code has them in the order in which they happen. Each is a layer of its own; the first that
+//! fails ends the process with an error that names it.
 
 use std::ffi::OsString;
 use std::io;
@@ -25,11 +27,11 @@ use crate::seccomp;
 use crate::supervisor::{Fds, Spec};
 use crate::sys;
 
-/// How strong the fence around a run is.
+/// Strength of the sandbox around a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fence {
-    /// None at all: explicit trust.
+    /// No sandbox: explicit trust.
     None,
     /// Landlock and seccomp on the host as it is.
     Contained,
@@ -37,18 +39,20 @@ pub enum Fence {
     Default,
 }
 
-/// The call with which the canary tries the filter. The supervisor hears of it, and does not count it.
+/// System call with which the canary tests the filter. It reaches the supervisor, which does not
+/// count it as a denial.
 pub const CANARY: &str = "socket";
 
-/// What stands in a value of the environment for the number of the proxy's port.
+/// Placeholder for the proxy's port in the value of an environment variable.
 pub const PORT: &str = "{port}";
 
-/// Tells a program the number of its line, where it has one.
+/// Environment variable that holds the descriptor number of the program's driver socket, if it has
+/// one.
 pub const LINE: &str = "RINGFENCE_LINE";
 
-/// Directories of the ground that a run may write, beside those that its rights name.
+/// Directories of the session root that a run may write, in addition to those its rights name.
 const PRIVATE: &[&str] = &["/tmp", "/var/tmp", "/run", "/dev/shm", "/dev/pts"];
-/// Devices that take what is written to them. The terminal's is the run's own, if it has one.
+/// Devices that accept writes. The terminal is the run's own, if it has one.
 const DEVICES: &[&str] = &[
     "/dev/null",
     "/dev/zero",
@@ -59,31 +63,31 @@ const DEVICES: &[&str] = &[
     "/dev/ptmx",
 ];
 
-/// What the process needs to become the program.
+/// Everything the process needs to become the program.
 pub struct Step<'a> {
     pub spec: &'a Spec,
     pub means: limits::Means,
-    /// The way to the run's limits, for a process that is not under them already.
+    /// Lets the process enter the run's limits, unless it is under them already.
     pub door: Option<limits::Door>,
-    /// Where the run starts, as the run sees it.
+    /// Initial working directory, as the run sees it.
     pub directory: OwnedFd,
-    /// What is protected in it.
+    /// Paths that are covered to protect them.
     pub covers: &'a [PathBuf],
     pub port: Option<u16>,
-    /// Closed by the exec: its end without a word means that all went well.
+    /// Channel to the supervisor. Exec closes it: an end without a message means success.
     pub talk: &'a Channel,
 }
 
-/// What the process says before it becomes the program.
+/// Message from the process to the supervisor before it becomes the program.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Said {
-    /// With the descriptor on which the run's system calls arrive.
+    /// The filter is installed. Comes with the descriptor on which the run's system calls arrive.
     Listening,
     Failed(Fault),
 }
 
-/// Becomes the program, or says why not and ends.
+/// Becomes the program, or reports why it cannot and exits.
 pub fn become_program(step: Step<'_>, fds: Fds<OwnedFd>) -> ! {
     let fault = match enter(&step, fds) {
         Ok((mut command, None)) => explain_start(&step.spec.program, &command.exec()),
@@ -92,12 +96,13 @@ pub fn become_program(step: Step<'_>, fds: Fds<OwnedFd>) -> ! {
         }
         Err(fault) => fault,
     };
-    // When nobody hears it, the lost run is what tells.
+    // If this cannot be sent, the supervisor only sees the run end.
     let _ = step.talk.send(&Said::Failed(fault), &[]);
     sys::leave(125)
 }
 
-/// Why the program did not start. The kernel says of a missing interpreter only that a file was not found.
+/// Explains why the program did not start. For a missing interpreter the kernel only says that a
+/// file was not found.
 fn explain_start(program: &str, error: &io::Error) -> Fault {
     let fault = Fault::new(Layer::Program, "start the program", error);
     let line = script::read_first_line(Path::new(program));
@@ -109,41 +114,46 @@ fn explain_start(program: &str, error: &io::Error) -> Fault {
     }
 }
 
+/// Applies every layer to this process. Returns the command to execute, and the file to execute
+/// instead of its name if there is one.
 fn enter(step: &Step<'_>, mut fds: Fds<OwnedFd>) -> Result<(Command, Option<OwnedFd>), Fault> {
     let (spec, rights) = (step.spec, &step.spec.rights);
-    // Away from the terminal of whoever called us.
+    // Detach from the terminal of the process that called us.
     setsid().in_layer(Layer::Namespaces, "start a session")?;
-    fchdir(&step.directory).in_layer(Layer::Directory, "go there")?;
-    rustix::stdio::dup2_stdin(&fds.stdin).in_layer(Layer::Directory, "standard input")?;
-    rustix::stdio::dup2_stdout(&fds.stdout).in_layer(Layer::Directory, "standard output")?;
-    rustix::stdio::dup2_stderr(&fds.stderr).in_layer(Layer::Directory, "standard error")?;
+    fchdir(&step.directory).in_layer(Layer::Directory, "change to the working directory")?;
+    rustix::stdio::dup2_stdin(&fds.stdin).in_layer(Layer::Directory, "set up standard input")?;
+    rustix::stdio::dup2_stdout(&fds.stdout).in_layer(Layer::Directory, "set up standard output")?;
+    rustix::stdio::dup2_stderr(&fds.stderr).in_layer(Layer::Directory, "set up standard error")?;
     let (file, line) = (fds.program.take(), fds.line.take());
     drop(fds);
     crate::close_on_exec();
-    let line = line.map(hand_on).transpose().in_layer(Layer::Program, "hand its line on")?;
+    let line =
+        line.map(hand_on).transpose().in_layer(Layer::Program, "pass the driver socket on")?;
     if let Some(door) = &step.door {
-        door.enter().in_layer(Layer::Limits, "put the run under its limits")?;
+        door.enter().in_layer(Layer::Limits, "apply the run's limits")?;
     }
     limits::set_rlimits(&spec.limits, step.means)
-        .in_layer(Layer::Limits, "set the limits of a process")?;
+        .in_layer(Layer::Limits, "set the per-process limits")?;
     if spec.fence != Fence::None {
         if rights.nested && spec.fence == Fence::Default {
             crate::namespaces::be_ordinary()?;
         }
-        drop_capabilities().in_layer(Layer::Capabilities, "give up every capability")?;
+        drop_capabilities().in_layer(Layer::Capabilities, "drop every capability")?;
         restrict(spec.fence, rights)?;
         filter(step)?;
         canary(spec.fence, rights, step.covers)?;
     } else if let Some(user) = &spec.user {
         sys::become_user(user.uid, user.gid, &user.groups)
-            .in_layer(Layer::Program, "become another user")?;
+            .in_layer(Layer::Program, "switch to another user")?;
     }
-    // The listener was the last descriptor to be handed over. Earlier, a run that has filled the user's count of those in
-    // transit could stop this one.
-    limits::set_file_limit(&spec.limits).in_layer(Layer::Limits, "limit the open files")?;
-    // The tree may look at its own processes; the flag was cleared for what ran here before.
+    // Not earlier: the kernel refuses to send a descriptor while the user has more in transit than
+    // the sender may open, so another run that fills that count could stop this one. The listener
+    // was the last descriptor to send.
+    limits::set_file_limit(&spec.limits).in_layer(Layer::Limits, "limit open files")?;
+    // Processes of the run may inspect each other. The flag was cleared to protect our own code,
+    // which ran in this process until now.
     set_dumpable_behavior(DumpableBehavior::Dumpable)
-        .in_layer(Layer::Program, "be an ordinary process")?;
+        .in_layer(Layer::Program, "become dumpable again")?;
     let mut command = command(spec, step.port);
     if let Some(line) = line {
         command.env(LINE, line.to_string());
@@ -151,15 +161,17 @@ fn enter(step: &Step<'_>, mut fds: Fds<OwnedFd>) -> Result<(Command, Option<Owne
     Ok((command, file))
 }
 
-/// Leaves a descriptor open for the program, which is told its number: a fixed one may be in use until the exec. The
-/// lowest that is free, since some shells know no numbers of two digits.
+/// Keeps a descriptor open for the program and returns its number, which the program finds in its
+/// environment: a fixed number might be in use until the exec. Takes the lowest free one, since
+/// some shells accept only one digit.
 fn hand_on(line: OwnedFd) -> io::Result<i32> {
     let low = rustix::io::fcntl_dupfd_cloexec(&line, 3)?;
     rustix::io::fcntl_setfd(&low, rustix::io::FdFlags::empty())?;
     Ok(low.into_raw_fd())
 }
 
-/// Starts the very file that was looked at, whatever its name leads to by now.
+/// Executes the very file that was checked, whatever its name leads to by now. Returns only on
+/// failure.
 fn start_file(spec: &Spec, file: &OwnedFd) -> io::Error {
     let argv0 = spec.argv0.as_ref().unwrap_or(&spec.program);
     let argv = [argv0].into_iter().chain(&spec.args).map(|word| word.as_bytes());
@@ -167,12 +179,13 @@ fn start_file(spec: &Spec, file: &OwnedFd) -> io::Error {
     sys::exec_file(file.as_fd(), argv.map(<[u8]>::to_vec), env)
 }
 
-/// All of them, for ever: what is run later cannot get one back either.
+/// Drops all capabilities permanently: programs executed later cannot regain one either.
 pub(crate) fn drop_capabilities() -> io::Result<()> {
     let none = CapabilitySet::empty();
     for capability in CapabilitySet::all().iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
-            // Without the right to drop them we have none to begin with, and no_new_privs keeps it so.
+            // Without the right to drop them we have none to begin with, and no_new_privs keeps it
+            // that way.
             Ok(()) | Err(Errno::PERM | Errno::INVAL) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -186,19 +199,22 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
     Ok(())
 }
 
+/// Limits writing to the run's writable directories, with Landlock.
 fn restrict(fence: Fence, rights: &Rights) -> Result<(), Fault> {
     let mut writable: Vec<PathBuf> = rights.writable_roots().map(Path::to_owned).collect();
     if fence == Fence::Default {
         writable.extend(PRIVATE.iter().map(PathBuf::from).filter(|path| path.is_dir()));
     }
     if rights.nested && fence == Fence::Default {
-        // Under rules about files no mount can be made. The mounts alone hold then, as the canary tries.
+        // Landlock forbids every mount to a process with rules for files, and a nested sandbox has
+        // to mount. The mounts alone keep it from writing, and the canary tests that.
         return landlock::scope();
     }
     landlock::restrict(&landlock::Rules { writable: &writable, files: DEVICES, scoped: true })
 }
 
-/// From here on the supervisor hears of every call that a rule leaves to it.
+/// Installs the seccomp filter and sends its listener to the supervisor, which from here on
+/// receives every call that a rule leaves to it.
 fn filter(step: &Step<'_>) -> Result<(), Fault> {
     let namespaces = step.spec.fence == Fence::Default;
     let rights = &step.spec.rights;
@@ -207,33 +223,40 @@ fn filter(step: &Step<'_>) -> Result<(), Fault> {
         namespaces,
         watched: step.spec.exec.is_some(),
         nested: rights.nested && namespaces,
-        // What a sandbox inside has made read-only, or another tree, is not seen from where renames would be looked at.
+        // Renames are judged from the run's own mounts, which do not show what a nested sandbox has
+        // made read-only, nor any other tree of mounts that it has made.
         renames: namespaces && !rights.nested && rename::is_needed(step.covers),
     };
     let program = seccomp::program(seccomp::rules(case));
-    let listener = sys::seccomp(&program, true).in_layer(Layer::Seccomp, "put the filter on")?;
+    let listener = sys::seccomp(&program, true).in_layer(Layer::Seccomp, "install the filter")?;
     let Some(listener) = listener else {
-        return Err(Fault::other(Layer::Seccomp, "put the filter on", "no listener"));
+        return Err(Fault::other(
+            Layer::Seccomp,
+            "install the filter",
+            "the kernel returned no listener",
+        ));
     };
     step.talk
         .send(&Said::Listening, &[listener.as_fd()])
         .in_layer(Layer::Seccomp, "hand the listener over")?;
     drop(listener);
-    // The supervisor is ready when it says so; the calls of the program find it waiting.
+    // Wait until the supervisor is ready, so that it answers the program's calls from the first
+    // one.
     match step.talk.receive::<bool>().in_layer(Layer::Seccomp, "wait for the supervisor")? {
         Some((true, _)) => Ok(()),
         _ => Err(Fault::other(Layer::Seccomp, "wait for the supervisor", "it is gone")),
     }
 }
 
-/// Tries what each layer must refuse. A layer that lets it pass is one that does not hold, whatever it said.
+/// Attempts what each layer must refuse. A layer that lets an attempt pass does not work, whatever
+/// its setup reported.
 fn canary(fence: Fence, rights: &Rights, covers: &[PathBuf]) -> Result<(), Fault> {
     let broken = |what: &str| Err(Fault::other(Layer::Canary, what, "it was not refused"));
     if !rustix::thread::no_new_privs().unwrap_or(false) {
         return broken("gain privileges");
     }
     let capabilities =
-        rustix::thread::capabilities(None).in_layer(Layer::Canary, "look at the capabilities")?;
+        rustix::thread::capabilities(None).in_layer(Layer::Canary, "read the capabilities")?;
     if !capabilities.effective.is_empty() || !capabilities.permitted.is_empty() {
         return broken("keep a capability");
     }
@@ -244,7 +267,7 @@ fn canary(fence: Fence, rights: &Rights, covers: &[PathBuf]) -> Result<(), Fault
             && rustix::fs::open(&file, flags, Mode::from_raw_mode(0o600)).is_ok()
         {
             let _ = std::fs::remove_file(&file);
-            return broken("write outside");
+            return broken("write outside the writable directories");
         }
     }
     if covers.iter().any(|cover| writes_into(cover)) {
@@ -265,10 +288,11 @@ fn canary(fence: Fence, rights: &Rights, covers: &[PathBuf]) -> Result<(), Fault
     Ok(())
 }
 
-/// Whether a protected file can be opened for writing, a file made in a protected directory, or a protected link changed.
+/// Returns whether a protected file can be opened for writing, a file can be created in a protected
+/// directory, or a protected symlink can be changed.
 fn writes_into(cover: &Path) -> bool {
     if cover.is_symlink() {
-        // Changes nothing, but the kernel asks whether it may be changed.
+        // This changes nothing, but the kernel checks whether a change is permitted.
         return rustix::fs::chownat(rustix::fs::CWD, cover, None, None, AtFlags::SYMLINK_NOFOLLOW)
             .is_ok();
     }

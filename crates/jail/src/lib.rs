@@ -1,8 +1,10 @@
-//! What runs beside and inside a run. No async runtime, no network stack: `cargo tree -p jail` is what has to be
-//! read to trust it.
+//! The sandbox: the processes that run next to and inside every command.
 //!
-//! A session has a [`zygote`], a run a [`supervisor`] and, in the fence, an `init` of its own; `launch` has the steps
-//! of the process that becomes the program, in their order.
+//! This crate has no async runtime and no network stack, so that the code that enforces the sandbox
+//! stays small enough to read. `cargo tree -p jail` lists everything you have to read to trust it.
+//!
+//! Each session has a [`zygote`]. Each run has a [`supervisor`] and, inside the sandbox, its own
+//! `init` process. `launch` holds the steps, in order, of the process that becomes the program.
 
 pub mod fault;
 mod git;
@@ -31,8 +33,10 @@ pub mod zygote;
 pub use launch::{Fence, PORT};
 pub use protect::real_places;
 
-/// Marks every descriptor but the standard three so that no child inherits it. Our own are made that way; those that
-/// we were started with are not, and editors and terminals do leave some open.
+/// Marks every descriptor except the standard three as close-on-exec, so that no child inherits it.
+///
+/// Descriptors that we open ourselves already have the flag. Those that we were started with may
+/// not: editors and terminals do leave some open.
 pub fn close_on_exec() {
     close_fds::set_fds_cloexec(3, &[]);
 }

@@ -1,11 +1,12 @@
-//! Addresses that no run reaches, whatever network it has: where clouds hand credentials of a machine to whoever asks.
+//! Addresses of cloud metadata services, which hand out a machine's credentials to any process that
+//! asks. No run can reach them, whatever its network.
 //!
-//! This is the one table of them. The supervisor looks here before it makes a connection in the host's network, and the
-//! server's proxy before it dials.
+//! This is the only table of these addresses. The supervisor consults it before it makes a
+//! connection in the host's network, and the server's proxy before it connects.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// First address, length of the prefix, and what answers there.
+/// First address, prefix length, and the service at that address.
 const CLOSED_V4: &[(Ipv4Addr, u32, &str)] = &[
     (
         Ipv4Addr::new(169, 254, 0, 0),
@@ -17,18 +18,19 @@ const CLOSED_V4: &[(Ipv4Addr, u32, &str)] = &[
     (
         Ipv4Addr::new(168, 63, 129, 16),
         32,
-        "the host of an Azure machine; looks like any public address",
+        "Azure host services; looks like an ordinary public address",
     ),
 ];
 
 const CLOSED_V6: &[(Ipv6Addr, u32, &str)] = &[
     (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10, "link-local"),
     (Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), 128, "metadata of AWS"),
-    (Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23), 128, "credentials of containers of AWS"),
+    (Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23), 128, "container credentials of AWS"),
     (Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254), 128, "metadata of Google Cloud"),
 ];
 
-/// Whether a metadata service answers at this address, in whatever form the address is written.
+/// Returns whether this address belongs to a metadata service, including IPv6 forms that embed an
+/// IPv4 address.
 pub fn is_metadata(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_closed_v4(address),
@@ -38,7 +40,8 @@ pub fn is_metadata(address: IpAddr) -> bool {
     }
 }
 
-/// The IPv4 address inside NAT64's well-known prefix, where a network without IPv4 finds the rest of the world.
+/// Returns the IPv4 address inside the well-known NAT64 prefix, with which a network without IPv4
+/// reaches IPv4 hosts.
 pub fn from_nat64(address: Ipv6Addr) -> Option<Ipv4Addr> {
     match address.segments() {
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] => Some(join(high, low)),
@@ -58,20 +61,21 @@ fn is_closed_v6(address: Ipv6Addr) -> bool {
         .any(|(first, length, _)| (u128::from(*first) ^ u128::from(address)) >> (128 - length) == 0)
 }
 
-/// The IPv4 addresses that a packet to an IPv6 address may end at. A prefix that a network has chosen for itself cannot
-/// be known.
+/// Returns the IPv4 addresses that a packet to this IPv6 address may be delivered to. Prefixes that
+/// a network chose for itself cannot be known.
 fn carried_v4(address: Ipv6Addr) -> Vec<Ipv4Addr> {
     let nat64 = from_nat64(address);
     match address.segments() {
-        // Mapped, and mapped for a translator without state.
+        // IPv4-mapped, and IPv4-translated for stateless translators.
         [0, 0, 0, 0, 0, 0xffff, high, low] | [0, 0, 0, 0, 0xffff, 0, high, low] => {
             vec![join(high, low)]
         }
-        // NAT64 inside one network (RFC 8215): with a prefix of 96 bits, or of 48 with the address around bits 64 to 71.
+        // Local-use NAT64 (RFC 8215): with a 96-bit prefix, or a 48-bit one that places the address
+        // around bits 64 to 71.
         [0x64, 0xff9b, 1, a, b, c, high, low] => {
             vec![join(high, low), join(a, (b & 0xff) << 8 | c >> 8)]
         }
-        // 6to4, which wraps any address.
+        // 6to4, which can embed any address.
         [0x2002, high, low, ..] => vec![join(high, low)],
         _ => nat64.into_iter().collect(),
     }

@@ -1,8 +1,13 @@
-//! What a run sees of the file system.
+//! Builds the file system that a run sees.
 //!
-//! Everything is done on descriptors with the new mount calls, never on names that somebody could swap meanwhile. The
-//! session's ground is built once: the system read-only, /tmp, /run and /dev of its own, hidden places covered, the
-//! writable ones opened. A run gets a copy of it and adds what belongs to it alone: /proc and the protected paths.
+//! All work is done on descriptors with the new mount API (`open_tree`, `move_mount`,
+//! `mount_setattr`), never on path names, which a running program could replace between check and
+//! use.
+//!
+//! The session root is built once per session: the host's system read-only, private `/tmp`, `/run`
+//! and `/dev`, covers over hidden paths, and the writable directories opened. Each run starts from
+//! a copy of it and adds what belongs to that run alone: `/proc`, the covers over protected paths,
+//! and any restrictions narrower than the session's.
 
 mod narrowed;
 
@@ -27,35 +32,40 @@ use crate::fault::{Fault, InLayer, Layer};
 use crate::rights::Rights;
 use crate::sys::{self, NODEV, NOEXEC, NOSUID, RDONLY};
 
-/// Directories that a session has for itself, with the mode and room of each.
+/// Directories that are private to a session (a fresh tmpfs each), with mode and size limits.
 const PRIVATE: &[(&str, &str, TmpfsRoom)] = &[
     ("/tmp", "1777", TmpfsRoom { bytes: "2g", files: "512k" }),
     ("/var/tmp", "1777", TmpfsRoom { bytes: "512m", files: "128k" }),
     ("/run", "0755", TmpfsRoom { bytes: "64m", files: "16k" }),
 ];
 const SHM: TmpfsRoom = TmpfsRoom { bytes: "512m", files: "64k" };
-/// Enough for names and links, far too little for a file.
+/// Size of a tmpfs for names and mount points only: large enough for directory entries and links,
+/// far too small to store file contents.
 const EMPTY: TmpfsRoom = TmpfsRoom { bytes: "64k", files: "4k" };
-/// Pseudo-terminals of a session. The kernel has some thousands for the whole machine.
+/// Maximum number of pseudo-terminals per session. The kernel has only a few thousand for the whole
+/// machine.
 const TERMINALS: &str = "256";
 
-/// How much a file system in memory takes. An empty file, a directory and a link take no bytes of it but about a KiB of
-/// the kernel's, so their number has a limit of its own.
+/// Size limits of a tmpfs. Empty files, directories and links use no tmpfs blocks but about 1 KiB
+/// of kernel memory each, so their number is limited separately.
 struct TmpfsRoom {
     bytes: &'static str,
     files: &'static str,
 }
 
-/// In /dev: where a run's own `resolv.conf` comes from, and what hidden places are covered with.
+/// Entries in the private `/dev`: the directory for a run's own `resolv.conf`, and the empty
+/// directory and file that are mounted over hidden paths.
 const RESOLVER_DIRECTORY: &str = ".resolver";
 const HIDDEN_DIRECTORY: &str = ".hidden";
 const HIDDEN_FILE: &str = ".hidden-file";
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Interfaces of the network that /sys was mounted in, each a link to a directory of its device.
+/// Network interfaces of the namespace in which `/sys` was mounted; each entry links to a directory
+/// of its device.
 const INTERFACES: &str = "/sys/class/net";
-/// Where those are that have no device, also such as come later: of virtual machines, containers, tunnels.
+/// Directory of the interfaces that have no hardware device (virtual machines, containers,
+/// tunnels), including ones that appear later.
 const VIRTUAL_INTERFACES: &str = "/sys/devices/virtual/net";
 
 const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom", "tty"];
@@ -67,20 +77,21 @@ const DEVICE_LINKS: &[(&str, &str)] = &[
     ("ptmx", "pts/ptmx"),
 ];
 
-/// What the owner of uid 0 may write without any capability, because the files are its own.
+/// Entries of `/proc` that uid 0 can write without any capability, because it owns the files.
 const PROC_COVERS: &[&str] = &["sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi"];
 
-/// Builds the session's ground and makes it this process's root. The process is alone in its mount namespace.
+/// Builds the session root and makes it the root of this process, which must be alone in its mount
+/// namespace.
 pub fn build_ground(rights: &Rights) -> Result<(), Fault> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .mounts("keep changes to ourselves")?;
+        .mounts("make the mounts private")?;
     let outer = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .mounts("open /")?;
-    // Taken before anything is covered, from the tree as it is outside.
+    // Copied before anything is covered, from the tree as the host sees it.
     let writable = writable_sources(&outer, rights)?;
     let kept = kept_sources(&outer);
-    let root = clone_tree(outer.as_fd(), true, RDONLY | NOSUID).mounts("copy the tree")?;
-    attach(&root, &outer).mounts("put the copy in place")?;
+    let root = clone_tree(outer.as_fd(), true, RDONLY | NOSUID).mounts("copy the mount tree")?;
+    attach(&root, &outer).mounts("attach the copied tree")?;
 
     let tree = Tree { root };
     let mut covers: Vec<OwnedFd> = Vec::new();
@@ -94,7 +105,7 @@ pub fn build_ground(rights: &Rights) -> Result<(), Fault> {
         let at = tree.make_place(&path, true).mounts(path.display().to_string())?;
         attach(&source, &at).mounts(path.display().to_string())?;
     }
-    // From the outside in, since a writable place may lie in a hidden one, and the other way round.
+    // Work from the outside in: a writable directory may be inside a hidden one, and the reverse.
     let mut steps: Vec<(PathBuf, Option<OwnedFd>)> =
         writable.into_iter().map(|(path, it)| (path, Some(it))).collect();
     steps.extend(hidden_in_ground(rights).map(|path| (path.clone(), None)));
@@ -112,25 +123,27 @@ pub fn build_ground(rights: &Rights) -> Result<(), Fault> {
         }
     }
     for cover in covers {
-        sys::mount_setattr(cover.as_fd(), RDONLY, false).mounts("close a cover")?;
+        sys::mount_setattr(cover.as_fd(), RDONLY, false).mounts("make a cover read-only")?;
     }
-    tree.make_root().mounts("make it the root")
+    tree.make_root().mounts("switch to the new root")
 }
 
-/// What is hidden for the whole session: everything but what lies in a writable place, which may change from run to
-/// run. If it holds a writable place in turn, it cannot be covered later.
+/// Returns the paths that are hidden for the whole session: all except those inside a writable
+/// directory, since these may change from run to run. A hidden path that itself contains a writable
+/// directory is included, because covering it later would cover that directory as well.
 fn hidden_in_ground(rights: &Rights) -> impl Iterator<Item = &PathBuf> {
     let free = |path: &Path| !writable_places(rights).any(|root| path.starts_with(root));
     rights.hidden.iter().filter(move |path| free(path) || holds_writable(rights, path))
 }
 
+/// Returns whether a writable directory is `path` itself or inside it.
 pub fn holds_writable(rights: &Rights, path: &Path) -> bool {
     writable_places(rights).any(|root| root.starts_with(path))
 }
 
-/// Adds what belongs to one run. The process is alone in its mount and pid namespaces.
+/// Adds the mounts of a single run. The process must be alone in its mount and pid namespaces.
 ///
-/// `resolv_conf` is for a run with a network of its own.
+/// `resolv_conf` is set for a run with its own network namespace.
 pub fn build_run(
     rights: &Rights,
     covers: &[PathBuf],
@@ -158,14 +171,15 @@ pub fn build_run(
         attach(&copy, &at).in_layer(Layer::Protected, shown())?;
     }
     opened.attach_rest(&tree)?;
-    // What holds a writable place was there when the ground was laid, and covering it now would cover that place.
+    // A hidden path that contains a writable directory was covered when the session root was built;
+    // covering it now would hide that directory too.
     for path in rights.hidden.iter().filter(|path| !holds_writable(rights, path)) {
         let shown = || path.display().to_string();
         let in_writable = writable_places(rights).any(|root| path.starts_with(root));
         match tree.open(path).mounts(shown())? {
-            // The session's ground has it covered already.
+            // Already covered by the session root.
             Some(at) if !in_writable && is_hidden(&tree, &at).mounts(shown())? => {}
-            // It lies in a writable place, or has come since the ground was laid.
+            // It is inside a writable directory, or was created after the session root was built.
             Some(_) => {
                 pin_ancestors(&tree, rights, path, &mut pinned).mounts(shown())?;
                 hide(&tree, path).mounts(shown())?;
@@ -174,15 +188,16 @@ pub fn build_run(
         }
     }
     if rights.nested {
-        // A sandbox inside has a copy of this tree. Covers that are put on later have to get there as well.
+        // A nested sandbox works on a copy of this tree, and covers that are restored later must
+        // propagate to it.
         mount_change("/", MountPropagationFlags::SHARED | MountPropagationFlags::REC)
-            .mounts("share the tree")?;
+            .mounts("share the mount tree")?;
     }
     Ok(())
 }
 
-/// Covers a protected path once more if its cover is gone, and says whether it was. The directories that lead to it
-/// from a writable place are pinned again too.
+/// Restores the cover over a protected path if it is gone, and returns whether it was gone. Also
+/// restores the mount points on the directories between the writable root and that path.
 pub fn cover_again(rights: &Rights, path: &Path) -> io::Result<bool> {
     let root = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let tree = Tree { root };
@@ -200,7 +215,7 @@ pub fn cover_again(rights: &Rights, path: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Hides a place once more if its cover is gone, and says whether it was.
+/// Covers a hidden path again if its cover is gone, and returns whether it was gone.
 pub fn hide_again(path: &Path) -> io::Result<bool> {
     let root = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let tree = Tree { root };
@@ -215,7 +230,7 @@ fn is_mount_point(place: &OwnedFd) -> rustix::io::Result<bool> {
     Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
-/// Whether it is covered already, and not only a mount point of the host's.
+/// Returns whether our own cover is mounted here. A mount point of the host does not count.
 fn is_hidden(tree: &Tree, place: &OwnedFd) -> rustix::io::Result<bool> {
     for name in [HIDDEN_DIRECTORY, HIDDEN_FILE] {
         if is_same(place.as_fd(), tree.open_exactly(&Path::new("/dev").join(name))?.as_fd())? {
@@ -225,11 +240,12 @@ fn is_hidden(tree: &Tree, place: &OwnedFd) -> rustix::io::Result<bool> {
     Ok(false)
 }
 
-/// The writable places and the workspace, which may be read-only.
+/// Returns the writable roots and the workspace, even if the workspace is read-only.
 fn writable_places(rights: &Rights) -> impl Iterator<Item = &Path> {
     rights.writable_roots().chain([rights.workspace.as_path()])
 }
 
+/// Attributes an error to the mount layer.
 trait InMounts<T> {
     fn mounts(self, what: impl Into<String>) -> Result<T, Fault>;
 }
@@ -240,17 +256,18 @@ impl<T, E: Into<io::Error>> InMounts<T> for Result<T, E> {
     }
 }
 
-/// A tree of mounts that paths are opened in, without ever leaving it.
+/// A mount tree in which paths are resolved; resolution never leaves its root.
 struct Tree {
     root: OwnedFd,
 }
 
 impl Tree {
-    /// Opens a place through whatever links lead to it; `None` when it is not there.
+    /// Opens a path, following symbolic links inside the tree. Returns `None` if it does not exist
+    /// or cannot be reached.
     fn open(&self, path: &Path) -> rustix::io::Result<Option<OwnedFd>> {
         match open_in(&self.root, path, ResolveFlags::empty()) {
             Ok(fd) => Ok(Some(fd)),
-            // It may be there, but as the same user nobody inside gets there either.
+            // It may exist, but a run has the same user as this process and cannot reach it either.
             Err(
                 Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::LOOP | Errno::NAMETOOLONG,
             ) => Ok(None),
@@ -258,12 +275,13 @@ impl Tree {
         }
     }
 
-    /// Opens a place that no link leads to.
+    /// Opens a path and fails if any component is a symbolic link.
     fn open_exactly(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
         open_in(&self.root, path, ResolveFlags::NO_SYMLINKS)
     }
 
-    /// Opens what is at a place that no link leads to, a link too.
+    /// Opens the object at a path even if it is a symbolic link itself; fails if any component
+    /// before it is one.
     fn open_itself(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
         let resolve =
             ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
@@ -276,7 +294,8 @@ impl Tree {
         )
     }
 
-    /// Opens a place to mount on. Where a cover has hidden the way to it, the way is made in the cover.
+    /// Opens a path to mount on. If a cover hides the way to it, the missing directories are
+    /// created inside the cover.
     fn make_place(&self, path: &Path, file: bool) -> io::Result<OwnedFd> {
         if let Ok(fd) = self.open_exactly(path) {
             return Ok(fd);
@@ -301,8 +320,9 @@ impl Tree {
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let next = openat(&here, name, flags, Mode::empty())?;
             here = match names.peek() {
-                // In a place that the run may write it could be renamed, and another tree put there for the next run to
-                // be fenced by. A mount point cannot.
+                // In a directory that runs can write, a run could rename this component and put
+                // another tree in its place, and the next run's mounts would land there. A mount
+                // point cannot be renamed.
                 Some(_) if is_in_private(&way) && !is_mount_point(&next)? => {
                     attach(&clone_tree(next.as_fd(), false, NOSUID | NODEV)?, &next)?;
                     openat(&here, name, flags, Mode::empty())?
@@ -315,30 +335,33 @@ impl Tree {
 
     fn make_root(&self) -> rustix::io::Result<()> {
         rustix::process::fchdir(&self.root)?;
-        // The old root ends up on top of the new one, and goes.
+        // The old root ends up stacked on top of the new one; detach it.
         rustix::process::pivot_root(".", ".")?;
         unmount(".", UnmountFlags::DETACH)?;
         rustix::process::chdir("/")
     }
 }
 
-/// Whether it lies in a directory that the session has for itself. What leads there is the host's: a copy of it would
-/// bring back what the session's own directory covers.
+/// Returns whether a path is inside one of the session's private directories. Directories above
+/// those belong to the host, and a copy of them would expose what the private directory covers.
 fn is_in_private(path: &Path) -> bool {
     PRIVATE.iter().any(|(private, ..)| path.starts_with(private) && path != Path::new(private))
 }
 
+/// Opens `path` below `root` without leaving it and without following magic links such as
+/// `/proc/self/fd`.
 fn open_in(root: &OwnedFd, path: &Path, more: ResolveFlags) -> rustix::io::Result<OwnedFd> {
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | more;
     openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
+/// Creates an empty file to mount over.
 fn make_file(directory: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(directory, name, flags, Mode::from_raw_mode(0o666)).map(drop)
 }
 
-/// A copy of what is mounted at `place`, not yet to be seen anywhere.
+/// Returns a detached copy of what is mounted at `place`, with the flags set.
 fn clone_tree(place: BorrowedFd<'_>, recursive: bool, flags: u64) -> io::Result<OwnedFd> {
     let mut how = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -351,6 +374,7 @@ fn clone_tree(place: BorrowedFd<'_>, recursive: bool, flags: u64) -> io::Result<
     Ok(tree)
 }
 
+/// Mounts a detached tree at `at`.
 fn attach(mount: &OwnedFd, at: &OwnedFd) -> rustix::io::Result<()> {
     let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     move_mount(mount, "", at, "", how)
@@ -361,6 +385,7 @@ fn tmpfs(mode: &str, room: &TmpfsRoom, flags: u64) -> io::Result<OwnedFd> {
     file_system("tmpfs", &options, &[], flags)
 }
 
+/// Creates a detached file system of this type; `switches` are options without a value.
 fn file_system(
     kind: &str,
     options: &[(&str, &str)],
@@ -379,7 +404,7 @@ fn file_system(
     Ok(fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?)
 }
 
-/// Copies of the writable places as they are outside, an outer one before an inner one.
+/// Returns copies of the writable directories as the host sees them, outer directories first.
 fn writable_sources(outer: &OwnedFd, rights: &Rights) -> Result<Vec<(PathBuf, OwnedFd)>, Fault> {
     let mut paths: Vec<PathBuf> = writable_places(rights).map(Path::to_owned).collect();
     paths.sort();
@@ -395,7 +420,8 @@ fn writable_sources(outer: &OwnedFd, rights: &Rights) -> Result<Vec<(PathBuf, Ow
     Ok(sources)
 }
 
-/// Single files of private directories that programs look for: where names are resolved.
+/// Returns the single files from private directories that programs still need: the file behind
+/// `/etc/resolv.conf`, which is often in `/run`.
 fn kept_sources(outer: &OwnedFd) -> Vec<(PathBuf, OwnedFd)> {
     let Ok(target) = std::fs::canonicalize(RESOLV_CONF) else { return Vec::new() };
     if !PRIVATE.iter().any(|(path, ..)| target.starts_with(path)) {
@@ -407,6 +433,8 @@ fn kept_sources(outer: &OwnedFd) -> Vec<(PathBuf, OwnedFd)> {
     source.map(|source| (target, source)).into_iter().collect()
 }
 
+/// Mounts a private `/dev` that has only harmless devices, its own pseudo-terminals and its own
+/// shared memory.
 fn devices(tree: &Tree, outer: &OwnedFd) -> Result<(), Fault> {
     let Some(at) = tree.open(Path::new("/dev")).mounts("/dev")? else { return Ok(()) };
     let dev = tmpfs("0755", &EMPTY, NOSUID | NOEXEC).mounts("/dev")?;
@@ -427,7 +455,7 @@ fn devices(tree: &Tree, outer: &OwnedFd) -> Result<(), Fault> {
     let place = |name: &str| openat(&dev, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     for name in DEVICES {
         let what = format!("/dev/{name}");
-        // A machine may lack one; then it is an empty file here.
+        // A host may lack a device; the entry then stays an empty file.
         if let Ok(source) = open_in(outer, Path::new(&what), ResolveFlags::NO_SYMLINKS) {
             let copy = clone_tree(source.as_fd(), false, NOSUID | NOEXEC).mounts(&what)?;
             attach(&copy, &place(name).mounts(&what)?).mounts(&what)?;
@@ -441,8 +469,8 @@ fn devices(tree: &Tree, outer: &OwnedFd) -> Result<(), Fault> {
     sys::mount_setattr(dev.as_fd(), RDONLY, false).mounts("/dev")
 }
 
-/// Covers a place so that nothing of it can be read: with what is kept in /dev for that, of which nothing can be read
-/// by anybody.
+/// Covers a path so that nothing in it can be read, by mounting an unreadable object from `/dev`
+/// over it.
 fn hide(tree: &Tree, path: &Path) -> io::Result<()> {
     let Some(at) = tree.open(path)? else { return Ok(()) };
     let empty = match FileType::from_raw_mode(fstat(&at)?.st_mode) {
@@ -453,7 +481,8 @@ fn hide(tree: &Tree, path: &Path) -> io::Result<()> {
     Ok(attach(&clone_tree(empty.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC)?, &at)?)
 }
 
-/// Covers a directory that a writable place lies in. The way through it has yet to be made, so it is not closed.
+/// Covers a directory that contains a writable directory. The cover stays writable for now, because
+/// the path to that directory must still be created in it.
 fn hide_around(tree: &Tree, path: &Path) -> io::Result<Option<OwnedFd>> {
     let Some(at) = tree.open(path)? else { return Ok(None) };
     let cover = tmpfs("0711", &EMPTY, NOSUID | NODEV | NOEXEC)?;
@@ -461,14 +490,15 @@ fn hide_around(tree: &Tree, path: &Path) -> io::Result<Option<OwnedFd>> {
     Ok(Some(cover))
 }
 
-/// A fresh /proc shows the run's own processes and nothing else, and what steers the kernel can only be read.
+/// Mounts a fresh `/proc`, which shows only the run's own processes, and makes the kernel controls
+/// in it read-only.
 fn proc(tree: &Tree) -> Result<(), Fault> {
     let proc = file_system("proc", &[], &[], NOSUID | NODEV | NOEXEC)
         .in_layer(Layer::Proc, "mount /proc")?;
     let Some(at) = tree.open(Path::new("/proc")).in_layer(Layer::Proc, "open /proc")? else {
         return Ok(());
     };
-    attach(&proc, &at).in_layer(Layer::Proc, "put /proc in place")?;
+    attach(&proc, &at).in_layer(Layer::Proc, "attach /proc")?;
     for name in PROC_COVERS {
         let found =
             openat(&proc, *name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
@@ -484,13 +514,13 @@ fn proc(tree: &Tree) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Points programs that look names up to the run's own resolver. Where the host has no `resolv.conf`, there is nothing to
-/// put it over, and names are looked up as without one.
+/// Points name lookups at the run's own resolver. If the host has no `resolv.conf`, there is
+/// nothing to mount over, and programs fall back to their defaults.
 fn put_resolv_conf(tree: &Tree, text: &str) -> io::Result<()> {
     let Some(at) = tree.open(Path::new(RESOLV_CONF))? else { return Ok(()) };
     let directory = tree.open_exactly(&Path::new("/dev").join(RESOLVER_DIRECTORY))?;
     let files = tmpfs("0755", &EMPTY, NOSUID | NODEV | NOEXEC)?;
-    // A file of a tree that is not in place cannot be copied.
+    // `open_tree` cannot copy a file from a tree that is not attached.
     attach(&files, &directory)?;
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = openat(&files, "resolv.conf", flags, Mode::from_raw_mode(0o644))?;
@@ -500,16 +530,16 @@ fn put_resolv_conf(tree: &Tree, text: &str) -> io::Result<()> {
     Ok(attach(&clone_tree(file.as_fd(), false, RDONLY | NOSUID | NODEV | NOEXEC)?, &at)?)
 }
 
-/// Hides the interfaces of the host, with their names, addresses and counters, from a run that has another network. A /sys
-/// of its own would show that one, but the kernel lets only some mount it: not in a container that has parts of /sys
-/// covered.
+/// Hides the host's network interfaces (names, addresses, counters) from a run with its own network
+/// namespace. Mounting a fresh `/sys` would show the run's own interfaces instead, but the kernel
+/// forbids that in a container that has parts of `/sys` covered.
 fn hide_interfaces(tree: &Tree) -> io::Result<()> {
     let mut places = vec![PathBuf::from(INTERFACES), PathBuf::from(VIRTUAL_INTERFACES)];
     let links = match tree.open(Path::new(INTERFACES))? {
         Some(_) => std::fs::read_dir(INTERFACES)?,
         None => return Ok(()),
     };
-    // Each in the directory `net` of its device.
+    // Each interface is in the `net` directory of its device.
     let devices = links
         .filter_map(|link| link.ok()?.path().canonicalize().ok()?.parent().map(Path::to_owned));
     places.extend(
@@ -520,8 +550,9 @@ fn hide_interfaces(tree: &Tree) -> io::Result<()> {
     places.iter().try_for_each(|place| hide(tree, place))
 }
 
-/// Makes every directory between the writable place and a protected path a mount point: none can be renamed, so the
-/// protected path cannot be moved away with it.
+/// Turns every directory between the writable root and a protected path into a mount point. A mount
+/// point cannot be renamed, so the protected path cannot be moved away together with a directory
+/// above it.
 fn pin_ancestors(
     tree: &Tree,
     rights: &Rights,
@@ -538,7 +569,7 @@ fn pin_ancestors(
     Ok(())
 }
 
-/// The directories between the writable place and what lies in it, from the outside in.
+/// Returns the directories between the innermost writable root and `path`, outermost first.
 pub fn ancestors<'p>(rights: &Rights, path: &'p Path) -> Vec<&'p Path> {
     let roots = rights.writable_roots().filter(|root| path.starts_with(root));
     let Some(root) = roots.max_by_key(|root| root.as_os_str().len()) else { return Vec::new() };
@@ -548,15 +579,16 @@ pub fn ancestors<'p>(rights: &Rights, path: &'p Path) -> Vec<&'p Path> {
     above
 }
 
-/// The same object, whatever mount it is seen through.
+/// Returns whether both descriptors refer to the same object, even if seen through different
+/// mounts.
 pub fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> rustix::io::Result<bool> {
     let (one, other) = (fstat(one)?, fstat(other)?);
     Ok((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
 }
 
-/// Opens the directory that a run starts in, as the run sees it.
+/// Opens the working directory of a run, as the run sees it.
 pub fn open_directory(path: &Path) -> rustix::io::Result<OwnedFd> {
-    // The server has resolved it; a link that is there now was put there by a run.
+    // The server has already resolved this path; a link found now was put there by a run.
     let resolve = ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
     openat2(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), resolve)
 }

@@ -1,4 +1,4 @@
-//! The namespaces of a session: made once, joined by each of its runs.
+//! Namespaces of a session: created once, joined by each of its runs.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -14,19 +14,20 @@ use crate::limits;
 use crate::packet::Channel;
 use crate::sys::{self, Fork};
 
-/// How the namespaces of profile `default` are come by.
+/// Method of obtaining the namespaces of profile `default`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tier {
-    /// In a user namespace of our own: needs no privilege.
+    /// In our own user namespace: needs no privilege.
     Namespaces,
-    /// Through the system's bubblewrap, where only that may make user namespaces.
+    /// Through the system's bubblewrap, where only bubblewrap may create user namespaces.
     Bwrap,
-    /// As root, where user namespaces are switched off.
+    /// As root, where user namespaces are disabled.
     Root,
 }
 
 impl Tier {
+    /// Returns the tier's name for reports.
     pub fn name(self) -> &'static str {
         match self {
             Tier::Namespaces => "namespaces",
@@ -36,22 +37,23 @@ impl Tier {
     }
 }
 
-/// Moves this process into namespaces of a session: users, mounts, SysV and POSIX queues, host name. What the session may
-/// leave in them is limited.
+/// Moves this process into a session's namespaces: users, mounts, SysV and POSIX queues, host name.
+/// Also limits what the session may leave in them.
 pub fn enter(tier: Tier) -> Result<(), Fault> {
     let session = UnshareFlags::NEWNS | UnshareFlags::NEWUTS;
-    // We stay who we are, and are nobody else: one user, one group.
+    // Only this one user and one group are mapped: we stay who we are and can become no one else.
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     match tier {
-        // As root none of users is needed, and bubblewrap has made one around us.
+        // Root needs no user namespace, and bubblewrap has already created one around us.
         Tier::Root | Tier::Bwrap => {
             sys::unshare(session | UnshareFlags::NEWIPC)
-                .in_layer(Layer::Namespaces, "make namespaces")?;
+                .in_layer(Layer::Namespaces, "create namespaces")?;
         }
         Tier::Namespaces if user == 0 => make_users(session | UnshareFlags::NEWIPC, user, group)?,
         Tier::Namespaces => {
-            // Only the root of the user namespace that one for queues belongs to may limit what is in it. So we are root
-            // in one of our own first, and ourselves again in a second one inside it.
+            // Only root of the user namespace that owns an IPC namespace may limit what is in it.
+            // So we become root in a first user namespace, and ourselves again in a second one
+            // inside it.
             make_users(UnshareFlags::NEWIPC, 0, 0)?;
             make_users(session, user, group)?;
         }
@@ -60,11 +62,12 @@ pub fn enter(tier: Tier) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What a server's root is called in a run that is a sandbox itself.
+/// User and group number that a server's root has in a run that is a sandbox itself.
 const ORDINARY: u32 = 1000;
 
-/// Lets this process make user namespaces after it has given up every capability. Root cannot: the kernel wants a
-/// capability of whoever gives root to another namespace. So root gets another number first, in a namespace in between.
+/// Lets this process create user namespaces after it has dropped every capability. Root cannot: the
+/// kernel requires a capability of a process that maps root into another namespace. So root gets
+/// another number first, in a namespace in between.
 pub fn be_ordinary() -> Result<(), Fault> {
     match rustix::process::geteuid().is_root() {
         true => make_users(UnshareFlags::empty(), ORDINARY, ORDINARY),
@@ -72,12 +75,13 @@ pub fn be_ordinary() -> Result<(), Fault> {
     }
 }
 
-/// A user namespace, and others with it, in which this process's user and group have these numbers.
+/// Creates a user namespace, and `others` with it, in which this process's user and group have
+/// these numbers.
 fn make_users(others: UnshareFlags, user: u32, group: u32) -> Result<(), Fault> {
     let (outer_user, outer_group) =
         (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     sys::unshare(UnshareFlags::NEWUSER | others)
-        .in_layer(Layer::UserNamespace, "make a user namespace")?;
+        .in_layer(Layer::UserNamespace, "create a user namespace")?;
     let write = |file: &str, text: String| {
         fs::write(format!("/proc/self/{file}"), text)
             .in_layer(Layer::UserNamespace, format!("write {file}"))
@@ -87,7 +91,7 @@ fn make_users(others: UnshareFlags, user: u32, group: u32) -> Result<(), Fault> 
     write("gid_map", format!("{group} {outer_group} 1"))
 }
 
-/// Makes a network that ends at its own loopback. The process itself stays in the one it has.
+/// Creates a network that ends at its own loopback. This process stays in the network it is in.
 pub fn make_network() -> Result<OwnedFd, Fault> {
     let layer = Layer::Network;
     let (ours, theirs) = Channel::pair().in_layer(layer, "open a channel")?;
@@ -100,36 +104,38 @@ pub fn make_network() -> Result<OwnedFd, Fault> {
                     .send(&None::<Fault>, &[network.as_fd()])
                     .in_layer(layer, "hand the network over")
             });
-            // A descriptor can be refused where a message is not: the user's count of descriptors in transit is full.
+            // A packet with a descriptor can be refused where one without is not: when the user has
+            // too many descriptors in transit.
             let told = handed.or_else(|fault| theirs.send(&Some(fault), &[]));
             sys::leave(i32::from(told.is_err()));
         }
         Fork::Parent(child) => {
             drop(theirs);
-            let answer = ours.receive::<Option<Fault>>().in_layer(layer, "hear of the network");
+            let answer = ours.receive::<Option<Fault>>().in_layer(layer, "receive the network");
             let ended = reap(child);
             match answer? {
                 Some((None, mut fds)) if fds.len() == 1 => Ok(fds.remove(0)),
                 Some((Some(fault), _)) => Err(fault),
                 _ => Err(Fault::other(
                     layer,
-                    "make a network",
-                    format!("the process that makes it was lost: {ended}"),
+                    "create a network",
+                    format!("the process that creates it was lost: {ended}"),
                 )),
             }
         }
     }
 }
 
-/// Moves this process into a new network that ends at its own loopback, and holds it.
+/// Moves this process into a new network that ends at its own loopback, and returns a handle to it.
 pub fn become_network() -> Result<OwnedFd, Fault> {
-    sys::unshare(UnshareFlags::NEWNET).in_layer(Layer::Network, "make a network namespace")?;
+    sys::unshare(UnshareFlags::NEWNET).in_layer(Layer::Network, "create a network namespace")?;
     sys::loopback_up().in_layer(Layer::Network, "bring the loopback up")?;
-    let link = fs::File::open("/proc/self/ns/net").in_layer(Layer::Network, "hold the network")?;
+    let link = fs::File::open("/proc/self/ns/net")
+        .in_layer(Layer::Network, "open the network namespace")?;
     Ok(link.into())
 }
 
-/// Waits for a child to end, and says how it did.
+/// Waits for a child to end, and describes how it ended.
 fn reap(child: Pid) -> String {
     match rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(child), WaitOptions::empty()))
     {
@@ -143,22 +149,24 @@ fn reap(child: Pid) -> String {
     }
 }
 
-/// A socket that lives in another network than the process that asked for it, handed over through the channel.
+/// Sends a socket that belongs to `network` to a process that is in another network.
 pub fn hand_out_socket(network: &OwnedFd, ipv6: bool, to: &Channel) -> Result<(), Fault> {
     join_network(network)?;
     let family = if ipv6 { AddressFamily::INET6 } else { AddressFamily::INET };
     let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-        .in_layer(Layer::Network, "make a socket")?;
-    to.send(&(), &[socket.as_fd()]).in_layer(Layer::Network, "hand a socket out")
+        .in_layer(Layer::Network, "create a socket")?;
+    to.send(&(), &[socket.as_fd()]).in_layer(Layer::Network, "send a socket")
 }
 
+/// Moves this process into one of the session's networks.
 pub fn join_network(network: &OwnedFd) -> Result<(), Fault> {
     move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
         .in_layer(Layer::Network, "join the session's network")
 }
 
-/// Where a run finds the proxy: a listener in its own network, which the server accepts on. All of 127.0.0.0/8 leads to
-/// it, so that a run which acts for several can have an address for each; and there is nothing but loopback in there.
+/// Opens the port at which a run reaches the proxy: a listener in the run's own network, on which
+/// the server accepts connections. All of 127.0.0.0/8 leads to it, so that a run which acts for
+/// several others can use one address for each. Nothing but loopback exists in that network.
 pub fn listen() -> Result<(TcpListener, u16), Fault> {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))
         .in_layer(Layer::Network, "open the proxy's port")?;

@@ -1,4 +1,4 @@
-//! Messages between processes of ours: one JSON value per packet, with descriptors beside it.
+//! Messages between our own processes: one JSON value per packet, with descriptors attached.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,17 +12,20 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Below what a socket's buffer takes in one piece.
+/// Largest message: below what a socket buffer accepts in one piece.
 const BYTES: usize = 160 << 10;
-/// Enough for everything but a session's ground. A buffer is paid for by the page.
+/// Enough for all messages except long ones such as a session's setup. Every page of a buffer has a
+/// cost.
 const SMALL_BYTES: usize = 8 << 10;
+/// Most descriptors in one packet.
 const FDS: usize = 8;
 
-/// One end of a pair.
+/// One end of a pair of connected sockets that carry packets.
 #[derive(Debug)]
 pub struct Channel(OwnedFd);
 
 impl Channel {
+    /// Creates two connected ends.
     pub fn pair() -> io::Result<(Channel, Channel)> {
         let (one, other) = rustix::net::socketpair(
             AddressFamily::UNIX,
@@ -33,6 +36,8 @@ impl Channel {
         Ok((Channel(one), Channel(other)))
     }
 
+    /// Sends one message, with descriptors. A message that does not fit into one packet is an
+    /// error.
     pub fn send<T: Serialize>(&self, message: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = serde_json::to_vec(message)?;
         if bytes.len() > BYTES || fds.len() > FDS {
@@ -56,12 +61,12 @@ impl Channel {
         if sent == bytes.len() { Ok(()) } else { Err(io::Error::from(io::ErrorKind::WriteZero)) }
     }
 
-    /// The next message; `None` when the other end is closed.
+    /// Receives the next message; `None` when the other end is closed.
     pub fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         self.receive_within(SMALL_BYTES)
     }
 
-    /// The same, for a message that may be long.
+    /// Receives the next message, which may be long.
     pub fn receive_long<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         self.receive_within(BYTES)
     }
@@ -93,11 +98,13 @@ impl Channel {
     }
 }
 
-/// Pauses between attempts to send descriptors while too many are in transit: about half a second in all.
+/// Pauses between attempts to send descriptors while too many are in transit: about half a second
+/// in total.
 const PAUSES_MS: [u64; 8] = [1, 2, 4, 8, 16, 64, 128, 256];
 
-/// Repeats what the kernel refuses with `ETOOMANYREFS`. It counts the descriptors that all processes of a user have
-/// sent and no one has received yet, so that other programs can fill the count for a moment.
+/// Retries what the kernel refuses with `ETOOMANYREFS`. The kernel counts the descriptors that all
+/// processes of a user have sent and that have not been received yet, so other programs can fill
+/// the count for a moment.
 fn retry_while_crowded<T>(
     mut send: impl FnMut() -> rustix::io::Result<T>,
 ) -> rustix::io::Result<T> {

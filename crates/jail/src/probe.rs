@@ -1,7 +1,8 @@
-//! What this host lets a fence be made of, found out by trying each part in a process of its own.
+//! Finds out which parts of the sandbox this host supports, by trying each in a separate process.
 //!
-//! Nothing here goes by version numbers or settings: those explain a refusal ([`Host`]) and never decide. The process
-//! must have one thread, since it forks; it stays as it is, whatever its children do to themselves.
+//! Version numbers and settings never decide anything here; they only explain a failure ([`Host`]).
+//! The calling process must have a single thread, since it forks. It is not changed, whatever its
+//! children do to themselves.
 
 mod host;
 mod namespaces;
@@ -22,10 +23,10 @@ use crate::sys::{self, Fork};
 pub use host::Host;
 use namespaces::Ground;
 
-/// Each takes milliseconds; one that has not answered by now hangs.
+/// Each attempt takes milliseconds; one that has not answered by then hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a fence is made of, in the order in which it is tried.
+/// Kernel features that the sandbox uses, in the order in which they are tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
@@ -45,6 +46,7 @@ pub enum Part {
 }
 
 impl Part {
+    /// Returns the name shown by `ringfence doctor`.
     pub fn name(self) -> &'static str {
         match self {
             Part::UserNamespace => "user namespace",
@@ -64,29 +66,30 @@ impl Part {
     }
 }
 
+/// Outcome of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Ok,
     Refused,
-    /// There was nothing to try, or nothing to try it on.
+    /// There was nothing to try, or a prerequisite is missing.
     NotTried,
 }
 
-/// What came of one part.
+/// Result for a single feature.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tried {
     pub part: Part,
     pub outcome: Outcome,
-    /// Of the system call that was refused.
+    /// Error number of the system call that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errno: Option<i32>,
-    /// What was seen; of a refusal, what was tried and the system's reason.
+    /// Details on success; on failure, what was tried and the system's reason.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
 }
 
-/// What an attempt comes to: what was seen, or which step was refused.
+/// Result of an attempt: a detail, or the step that failed.
 type Seen = Result<String, Fault>;
 
 /// Tries everything. `scratch` is a directory that this user may write to.
@@ -94,7 +97,7 @@ pub fn run(scratch: &Path) -> Vec<Tried> {
     let user = tried(Part::UserNamespace, in_child(0, namespaces::become_user));
     let ground = match user.outcome {
         Outcome::Ok => Some(Ground::User),
-        // Root may do without, if it is a root with its capabilities.
+        // Root can do without a user namespace if it has its capabilities.
         _ => in_child(0, namespaces::do_without_user).is_ok().then_some(Ground::Root),
     };
     let mut all = vec![user];
@@ -136,13 +139,14 @@ fn not_tried(part: Part, why: &str) -> Tried {
     Tried { part, outcome: Outcome::NotTried, errno: None, text: why.to_owned() }
 }
 
-/// Makes the attempt in a child, in new namespaces (`CLONE_NEW…`) if any are named, and takes its word for it.
+/// Makes the attempt in a child process, in new namespaces (`CLONE_NEW…`) if any are given, and
+/// returns the result that the child reports.
 fn in_child(namespaces: libc::c_int, attempt: impl FnOnce() -> Seen) -> Seen {
     let (ours, theirs) = Channel::pair().in_layer(Layer::Program, "open a channel")?;
-    match sys::fork(namespaces).in_layer(Layer::Namespaces, "start a process for it")? {
+    match sys::fork(namespaces).in_layer(Layer::Namespaces, "start a test process")? {
         Fork::Child => {
             drop(ours);
-            // One that hangs is killed, and its own children go with it.
+            // A child that hangs is killed, and its own children with it.
             let tied = set_parent_process_death_signal(Some(Signal::KILL))
                 .in_layer(Layer::Program, "die with the parent");
             let sent = theirs.send(&tied.and_then(|()| attempt()), &[]);
@@ -157,16 +161,21 @@ fn in_child(namespaces: libc::c_int, attempt: impl FnOnce() -> Seen) -> Seen {
     }
 }
 
+/// Waits for the result of a child, for as long as [`PATIENCE`] allows.
 fn hear(channel: &Channel) -> Seen {
     let mut watched = [PollFd::new(channel, PollFlags::IN)];
     let patience = Timespec { tv_sec: PATIENCE.as_secs().try_into().unwrap_or(10), tv_nsec: 0 };
     let ready = rustix::io::retry_on_intr(|| poll(&mut watched, Some(&patience)));
-    if ready.in_layer(Layer::Program, "wait for it")? == 0 {
-        return Err(Fault::other(Layer::Program, "wait for it", "it hangs"));
+    if ready.in_layer(Layer::Program, "wait for the test process")? == 0 {
+        return Err(Fault::other(
+            Layer::Program,
+            "wait for the test process",
+            "it does not respond",
+        ));
     }
-    match channel.receive::<Seen>().in_layer(Layer::Program, "hear of it")? {
+    match channel.receive::<Seen>().in_layer(Layer::Program, "receive the result")? {
         Some((seen, _)) => seen,
-        None => Err(Fault::other(Layer::Program, "try it", "the process that tried was killed")),
+        None => Err(Fault::other(Layer::Program, "run the test process", "it was killed")),
     }
 }
 
@@ -175,7 +184,8 @@ fn end(child: Pid) {
     let _ = rustix::io::retry_on_intr(|| waitpid(Some(child), WaitOptions::empty()));
 }
 
-/// For what should have been refused and was not: such a part does not hold, whatever it said.
+/// Error for an operation that should have been refused and was not: the feature does not work,
+/// whatever the kernel reported.
 fn not_refused(layer: Layer, what: &str) -> Fault {
     Fault::other(layer, what, "it was not refused")
 }

@@ -1,8 +1,11 @@
-//! Protected paths on the host's side: which there are, and something that stands in for those that are missing.
+//! Protected paths as the host sees them: which paths must be covered, and stand-ins for the
+//! missing ones.
 //!
-//! A mount point cannot be renamed, removed or replaced, so a protected path is made one. That needs something to
-//! mount on: where nothing is, an empty directory or file is made, and removed when the last run has ended. Runs of
-//! several servers may share one, so each holds a shared lock on it, and only who gets it alone removes it.
+//! A mount point cannot be renamed, removed or replaced, so a run mounts a read-only cover over
+//! every protected path. That requires something to mount on: where nothing exists, an empty
+//! directory or file is created as a stand-in and removed when the last run has ended. Runs of
+//! several servers may share a stand-in, so each run holds a shared lock on it, and only the run
+//! that can take the lock exclusively removes it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -19,23 +22,26 @@ use rustix::io::Errno;
 
 use crate::rights::{Protected, Rights, StandIn, Text};
 
-/// Somebody removes it while we take hold of it; each time it is made anew.
+/// Number of attempts when another server removes a stand-in while we try to lock it; each attempt
+/// creates it anew.
 const ATTEMPTS: usize = 50;
 const PAUSE: Duration = Duration::from_millis(1);
-/// As many as the kernel follows.
+/// Maximum number of symbolic links in one path, the same as in the kernel.
 const MAX_LINKS: usize = 40;
-/// Marks what we have made, so that the last run removes it, or the first one after a crash.
+/// Extended attribute that marks our stand-ins, so that the last run removes them, or the first run
+/// after a crash.
 const MARK: &str = "user.ringfence.stand_in";
 
-/// What is protected while this lives.
+/// Keeps paths protected for as long as it lives, and the stand-ins in place.
 #[derive(Default)]
 pub struct Guard {
-    /// Existing, without symbolic links, each below a writable place; an outer one comes before an inner one.
+    /// Paths to cover. Each exists, is below a writable root and is reached without symbolic links;
+    /// outer paths come before inner ones.
     pub covers: Vec<PathBuf>,
     held: Vec<Held>,
 }
 
-/// A protected object that nobody removes while we hold it.
+/// A stand-in with a shared lock, so that no other server removes it.
 struct Held {
     parent: OwnedFd,
     name: OsString,
@@ -43,7 +49,7 @@ struct Held {
     made: StandIn,
 }
 
-/// What cannot be protected, and why.
+/// A path that cannot be protected, and the reason.
 #[derive(Debug)]
 pub struct Unprotected {
     pub path: PathBuf,
@@ -51,11 +57,12 @@ pub struct Unprotected {
 }
 
 impl Guard {
+    /// Finds everything that these rights protect, and creates and locks the missing stand-ins.
     pub fn take(rights: &Rights) -> Result<Guard, Unprotected> {
         let mut guard = Guard::default();
         for protected in wanted(rights) {
             let roots = rights.writable_roots().filter(|root| protected.path.starts_with(root));
-            // The nearest one: what lies above it is not ours to look at.
+            // Use the innermost root: directories above it are not ours to inspect.
             let Some(root) = roots.max_by_key(|root| root.as_os_str().len()) else { continue };
             guard
                 .hold(root, &protected)
@@ -66,6 +73,7 @@ impl Guard {
         Ok(guard)
     }
 
+    /// Protects one path, and retries if another server removes a stand-in at the same time.
     fn hold(&mut self, root: &Path, protected: &Protected) -> io::Result<()> {
         for _ in 0..ATTEMPTS {
             match self.find(root, protected)? {
@@ -77,18 +85,21 @@ impl Guard {
                 Found::Gone => std::thread::sleep(PAUSE),
             }
         }
-        // Whoever holds a lock on it all this time keeps it from being removed as well as we would.
+        // A process that has kept it locked this long prevents its removal just as our own lock
+        // would.
         match protected.path.symlink_metadata() {
             Ok(_) => {
                 self.covers.push(protected.path.clone());
                 Ok(())
             }
-            Err(_) => Err(io::Error::other("it is removed again and again")),
+            Err(_) => Err(io::Error::other(
+                "another process keeps removing it; stop that process and try again",
+            )),
         }
     }
 
-    /// Walks from the writable place to the protected path, without following anything, makes what is missing and holds
-    /// what was made.
+    /// Walks from the writable root to the protected path without following links; creates what is
+    /// missing and locks what was created.
     fn find(&mut self, root: &Path, protected: &Protected) -> io::Result<Found> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut here = openat(CWD, root, flags | OFlags::DIRECTORY, Mode::empty())?;
@@ -104,7 +115,8 @@ impl Guard {
                     return Ok(Found::Nothing);
                 }
                 Err(Errno::NOENT) => {
-                    // A directory on the way is made so that what lies in it can be covered, and stays open.
+                    // Create missing parent directories too, so that the path in them can be
+                    // covered. The parents stay writable.
                     let stand_in = if last { protected.stand_in } else { StandIn::Directory };
                     let held = match make(&here, name, stand_in) {
                         Ok(Some(held)) => held,
@@ -118,12 +130,13 @@ impl Guard {
                         false => continue,
                     }
                 }
-                // Nothing can have such a name.
+                // No file can have a name this long.
                 Err(Errno::NAMETOOLONG) => return Ok(Found::Nothing),
                 Err(errno) => return Err(errno.into()),
             };
             let is_directory = match FileType::from_raw_mode(fstat(&fd)?.st_mode) {
-                // It is covered itself, so that it leads where it led. What it leads to is protected by its own name.
+                // Cover the link itself, so that it keeps its target. The target is protected
+                // separately, under its own name.
                 FileType::Symlink => return Ok(Found::Cover(path)),
                 kind => kind == FileType::Directory,
             };
@@ -132,36 +145,39 @@ impl Guard {
                 Taken::NotOurs => {}
                 Taken::Gone => return Ok(Found::Gone),
             }
-            // A file where a directory is looked for: nothing can be below it as long as it stays.
+            // A file where a directory is expected: while it stays there, nothing can exist below
+            // it.
             if last || !is_directory {
                 return Ok(Found::Cover(path));
             }
             here = fd;
         }
-        // It is the writable place itself: by the operator's word, or because a link leads there.
+        // It is the writable root itself, either by configuration or because a link leads there.
         Ok(Found::Nothing)
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // Inner ones first, or an outer one is not empty.
+        // Inner ones first; otherwise the outer directory is not empty.
         for held in self.held.drain(..).rev() {
             held.release();
         }
     }
 }
 
+/// Result of looking for a protected path.
 enum Found {
+    /// This path must be covered.
     Cover(PathBuf),
-    /// There is nothing to protect.
+    /// Nothing needs protection.
     Nothing,
-    /// Somebody was faster; look again.
+    /// Another process removed or created it in the meantime; try again.
     Gone,
 }
 
-/// Everything that has to be protected. Where the server has not found out what git would execute, the repositories are
-/// closed as a whole.
+/// Returns everything that must be protected. If the server could not determine what git would
+/// execute, whole repositories become read-only.
 fn wanted(rights: &Rights) -> Vec<Protected> {
     let whole = |path: &PathBuf| Protected { path: path.clone(), stand_in: StandIn::Directory };
     let for_git = match &rights.for_git {
@@ -172,19 +188,22 @@ fn wanted(rights: &Rights) -> Vec<Protected> {
     rights.protected.iter().cloned().chain(for_git).collect()
 }
 
-/// What has to be covered for one path: the path itself, and everything that decides where it leads.
+/// Returns everything that must be covered for one path: the path itself, and every path that
+/// decides where it leads.
 pub fn real_places(protected: Protected) -> Vec<Protected> {
     let Protected { path, stand_in } = protected;
     let mut places = vec![path.clone()];
-    // What a run may create may be a link of its making, which would close to later runs whatever it leads to.
+    // A run may create this path, so it could create a link here. Following that link would make
+    // its target read-only for all later runs.
     if stand_in != StandIn::Nothing {
         places.extend(trail(&path).into_iter().filter(|place| *place != path));
     }
     places.into_iter().map(|path| Protected { path, stand_in }).collect()
 }
 
-/// Everything that decides where a path leads, as the kernel would follow it: each link on the way, each directory that a
-/// link enters and leaves again, and the end, whether anything is there or not. Links that lead in circles have no end.
+/// Returns every path that decides where `path` leads, as the kernel would follow it: each link on
+/// the way, each directory that a link enters and leaves again, and the final target whether it
+/// exists or not. A cycle of links has no target.
 fn trail(path: &Path) -> Vec<PathBuf> {
     let (mut real, mut trail) = (PathBuf::from("/"), Vec::<PathBuf>::new());
     let mut rest: Vec<OsString> = path.iter().rev().map(OsString::from).collect();
@@ -193,7 +212,7 @@ fn trail(path: &Path) -> Vec<PathBuf> {
             b"/" => real = PathBuf::from("/"),
             b"." => {}
             b".." => {
-                // Those above a link stay in their place with it.
+                // Directories above a known link are already pinned together with it.
                 if !trail.iter().any(|known| known.starts_with(&real)) {
                     trail.push(real.clone());
                 }
@@ -216,7 +235,7 @@ fn trail(path: &Path) -> Vec<PathBuf> {
     trail
 }
 
-/// What is to be done where nothing can stand in, since we cannot write to the directory.
+/// Decides what to do where no stand-in can be created because we cannot write to the directory.
 fn unwritable(
     directory: &OwnedFd,
     root: &Path,
@@ -225,21 +244,21 @@ fn unwritable(
 ) -> io::Result<Found> {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NAMETOOLONG) => return Ok(Found::Nothing),
-        // Nor can the run.
+        // The run cannot create it either.
         Some(Errno::ROFS) => return Ok(Found::Nothing),
         Some(Errno::ACCESS | Errno::PERM) => {}
         _ => return Err(error),
     }
     let is_ours = fstat(directory)?.st_uid == rustix::process::geteuid().as_raw();
     match path.parent().filter(|above| *above != root) {
-        // The run could rename it, or change its mode if it is its own.
+        // The run could rename this directory, or change its mode if it owns it.
         Some(above) => Ok(Found::Cover(above.to_owned())),
         None if is_ours => Err(error),
         None => Ok(Found::Nothing),
     }
 }
 
-/// `None` when somebody was faster.
+/// Creates and locks a stand-in. Returns `None` if another process was faster.
 fn make(parent: &OwnedFd, name: &OsStr, stand_in: StandIn) -> io::Result<Option<Held>> {
     let made = match stand_in {
         StandIn::Nothing => return Ok(None),
@@ -252,31 +271,34 @@ fn make(parent: &OwnedFd, name: &OsStr, stand_in: StandIn) -> io::Result<Option<
         Err(errno) => return Err(errno.into()),
     }
     let Some(file) = open_locked(parent, name)? else { return Ok(None) };
-    // Without room for the mark only a crash leaves it behind.
+    // If the mark cannot be stored, the stand-in is left behind only after a crash.
     let _ = fsetxattr(&file, MARK, b"1", XattrFlags::empty());
     Held::new(parent, name, file, stand_in).map(Some)
 }
 
+/// Creates a file with this text; fails if the name already exists.
 fn write_new(parent: &OwnedFd, name: &OsStr, text: Text) -> rustix::io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(parent, name, flags, Mode::from_raw_mode(0o644))?;
     rustix::io::write(&file, text.bytes()).map(drop)
 }
 
+/// Result of trying to lock an existing path.
 enum Taken {
     Held(Held),
-    /// It stands in for nothing, and nobody of us removes it.
+    /// Not a stand-in, so no server removes it.
     NotOurs,
     Gone,
 }
 
-/// What is there already. Only what stands in for something is ever removed, so only that has to be held.
+/// Locks an existing path if it is a stand-in. Only stand-ins are ever removed, so nothing else
+/// needs a lock.
 fn take(parent: &OwnedFd, name: &OsStr) -> io::Result<Taken> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let marked = match openat(parent, name, flags, Mode::empty()) {
         Ok(fd) => left_by_us(&File::from(fd)),
         Err(Errno::NOENT) => return Ok(Taken::Gone),
-        // What we cannot read we did not make.
+        // We cannot read it, so we did not create it.
         Err(_) => None,
     };
     let Some(stand_in) = marked else { return Ok(Taken::NotOurs) };
@@ -286,7 +308,7 @@ fn take(parent: &OwnedFd, name: &OsStr) -> io::Result<Taken> {
     }
 }
 
-/// What one of us has made, now or before a crash.
+/// Recognizes a stand-in created by any server, now or before a crash.
 fn left_by_us(file: &File) -> Option<StandIn> {
     let mut mark = [0; 8];
     fgetxattr(file, MARK, &mut mark).ok()?;
@@ -299,7 +321,8 @@ fn left_by_us(file: &File) -> Option<StandIn> {
     [Text::Empty, Text::Dot].into_iter().find(|text| text.bytes() == bytes).map(StandIn::File)
 }
 
-/// Opens it and holds the lock that keeps others from removing it; `None` when it is being removed.
+/// Opens a path and takes the shared lock that keeps others from removing it. Returns `None` if it
+/// is being removed.
 fn open_locked(parent: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match openat(parent, name, flags, Mode::empty()) {
@@ -315,6 +338,7 @@ fn open_locked(parent: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
     Ok(is_still(parent, name, &file)?.then_some(file))
 }
 
+/// Returns whether `name` still refers to this open file.
 fn is_still(parent: &OwnedFd, name: &OsStr, file: &File) -> io::Result<bool> {
     let ours = fstat(file)?;
     match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -329,7 +353,7 @@ impl Held {
         Ok(Held { parent: parent.try_clone()?, name: name.to_owned(), file, made })
     }
 
-    /// Removes what we have made, if nobody else holds it and nobody has put anything into it.
+    /// Removes the stand-in if no other run holds it and no one has put anything into it.
     fn release(self) {
         if flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_err() {
             return;
@@ -344,7 +368,7 @@ impl Held {
         if untouched && is_still(&self.parent, &self.name, &self.file).unwrap_or(false) {
             let flags =
                 if self.made == StandIn::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-            // A directory that is no longer empty stays, and so does anything else that does not go.
+            // A directory that is no longer empty stays; any other failure is ignored too.
             let _ = unlinkat(self.parent.as_fd(), &self.name, flags);
         }
     }

@@ -1,8 +1,11 @@
-//! A resolver in the run's own network that refuses every name and records which were asked for.
+//! DNS resolver in the run's own network that refuses every name and records which names were
+//! requested.
 //!
-//! Without it a lookup in a run fails at a name server that the run cannot reach, and nobody learns which host was
-//! wanted. Each run has a socket of its own at an address of its own, so a name is recorded for the run that asked,
-//! unless another run of the session asks at that address on purpose. It never forwards anything: what a run may reach, it reaches through the proxy.
+//! Without it, a lookup in a run fails at a name server that the run cannot reach, and we never
+//! learn which host it wanted. Each run has its own socket at its own address, so a name is
+//! recorded for the run that asked, unless another run of the session queries that address on
+//! purpose. The resolver never forwards anything: everything that a run may reach, it reaches
+//! through the proxy.
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -10,27 +13,28 @@ use std::thread;
 
 use crate::intercept::Denials;
 
-/// All of 127.0.0.0/8 is the run's own loopback. Programs use other parts of it, so the resolvers of a session's runs
-/// keep to this one.
+/// Part of the loopback network for resolvers. All of 127.0.0.0/8 is the run's own loopback;
+/// programs use other parts of it, so the resolvers of a session's runs stay within this one.
 const NETWORK: [u8; 2] = [127, 53];
 const PORT: u16 = 53;
-/// More runs than a session can have at once.
+/// More addresses than a session can have runs at once.
 const ADDRESSES: u16 = 4096;
 
 const HEADER: usize = 12;
-/// The largest query over UDP that resolvers send.
+/// Largest query over UDP that resolvers send.
 const MESSAGE: usize = 4096;
 const LABEL: usize = 63;
 const NAME: usize = 253;
-/// In the third and fourth byte of a header: this is a response; recursion is available; the query is refused.
+/// Bits in the third and fourth byte of a header: response; recursion available; query refused.
 const RESPONSE: u8 = 0x80;
 const RECURSION: u8 = 0x80;
 const REFUSED: u8 = 5;
-/// Of the third byte, what a response repeats: the kind of query, and whether recursion was wanted.
+/// Bits of the third byte that a response repeats: the kind of query, and whether recursion is
+/// desired.
 const REPEATED: u8 = 0x79;
 
-/// Opens the resolver's port. The process is in the run's network and may still bind low ports, which no program of a
-/// run can: none can take the resolver's place.
+/// Opens the resolver's port. This process is in the run's network and may still bind low ports. No
+/// program of a run can, so none can take the resolver's place.
 pub fn bind() -> io::Result<(UdpSocket, Ipv4Addr)> {
     let mut refused = io::Error::from(io::ErrorKind::AddrInUse);
     for number in 1..ADDRESSES {
@@ -38,7 +42,7 @@ pub fn bind() -> io::Result<(UdpSocket, Ipv4Addr)> {
         let address = Ipv4Addr::new(NETWORK[0], NETWORK[1], high, low);
         match UdpSocket::bind((address, PORT)) {
             Ok(socket) => return Ok((socket, address)),
-            // Another run of the session has it.
+            // Another run of the session uses it.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => refused = error,
             Err(error) => return Err(error),
         }
@@ -46,19 +50,20 @@ pub fn bind() -> io::Result<(UdpSocket, Ipv4Addr)> {
     Err(refused)
 }
 
-/// The text of `/etc/resolv.conf` that leads to this resolver. One attempt is enough, since it always answers.
+/// Returns the text of an `/etc/resolv.conf` that leads to this resolver. One attempt is enough,
+/// since it always answers.
 pub fn settings(address: Ipv4Addr) -> String {
     format!(
-        "# The sandbox has no name server. This one records which names were wanted.\nnameserver {address}\noptions attempts:1\n"
+        "# The sandbox has no name server. This one only records which names are requested.\nnameserver {address}\noptions attempts:1\n"
     )
 }
 
-/// Answers on a thread of its own for as long as the supervisor lives.
+/// Answers queries on a separate thread for as long as the supervisor lives.
 pub fn serve(socket: UdpSocket, denials: Denials) -> io::Result<()> {
     let own_name = rustix::system::uname().nodename().to_string_lossy().to_lowercase();
     thread::Builder::new().name("resolver".to_owned()).spawn(move || {
         let mut buffer = [0; MESSAGE];
-        // An error is about one client that is gone already, and the next query may be another's.
+        // An error concerns one client, which is already gone; the next query may be another's.
         loop {
             let Ok((length, from)) = socket.recv_from(&mut buffer) else { continue };
             let Some((name, response)) = refuse(&buffer[..length]) else { continue };
@@ -71,13 +76,14 @@ pub fn serve(socket: UdpSocket, denials: Denials) -> io::Result<()> {
     Ok(())
 }
 
-/// Programs look up their own machine and the names of loopback addresses without meaning to reach anything.
+/// Returns whether a lookup of this name means to reach another host. Programs also look up their
+/// own machine and the names of loopback addresses.
 fn is_wanted_outside(name: &str, own_name: &str) -> bool {
     let is_own = name == own_name || name == "localhost" || name.ends_with(".localhost");
     !(name.is_empty() || is_own || name.ends_with(".arpa"))
 }
 
-/// The name that a query asks for and the response that refuses it; `None` for what is not a query.
+/// Returns the name in a query and the response that refuses it; `None` if this is not a query.
 fn refuse(query: &[u8]) -> Option<(String, Vec<u8>)> {
     let is_query = query.get(2)? & RESPONSE == 0;
     let questions = u16::from_be_bytes([*query.get(4)?, *query.get(5)?]);
@@ -85,7 +91,7 @@ fn refuse(query: &[u8]) -> Option<(String, Vec<u8>)> {
         return None;
     }
     let (name, end) = read_name(query)?;
-    // Its type and class follow the name.
+    // The type and class follow the name.
     let question = query.get(HEADER..end + 4)?;
     let mut response = query[..2].to_vec();
     response.extend([RESPONSE | query[2] & REPEATED, RECURSION | REFUSED]);
@@ -94,7 +100,8 @@ fn refuse(query: &[u8]) -> Option<(String, Vec<u8>)> {
     Some((name, response))
 }
 
-/// The name of the first question, and where it ends. A query has no compressed names.
+/// Returns the name of the first question and the offset where it ends. A query has no compressed
+/// names.
 fn read_name(query: &[u8]) -> Option<(String, usize)> {
     let (mut name, mut at) = (String::new(), HEADER);
     loop {
@@ -108,7 +115,8 @@ fn read_name(query: &[u8]) -> Option<(String, usize)> {
         if !name.is_empty() {
             name.push('.');
         }
-        // The name is shown to people and models, in hints too: nothing that no host name has may be in it.
+        // The name is shown to people and models, also in hints, so it must not contain anything
+        // that no host name contains.
         let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         let shown =
             |byte: &u8| if is_plain(byte) { byte.to_ascii_lowercase() as char } else { '?' };

@@ -1,69 +1,78 @@
-//! What a run may touch: one plain value that the file tools and the fence are both held to.
+//! Access rights of a run: a plain value that both the file tools and the sandbox enforce.
 
 use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// All paths are absolute and without symbolic links.
+/// Access rights of a run. All paths are absolute and free of symbolic links.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rights {
+    /// The project directory that tools and runs work in.
     pub workspace: PathBuf,
-    /// The workspace, too, may only be read.
+    /// The workspace is read-only as well.
     #[serde(default)]
     pub read_only: bool,
-    /// Where HOME points: caches of ordinary programs, kept between runs.
+    /// Directory that HOME points to; keeps the caches of ordinary programs between runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub home: Option<PathBuf>,
-    /// A directory for temporary files that nobody but runs uses, where /tmp is the host's.
+    /// Directory for temporary files that only runs use, where /tmp is the host's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scratch: Option<PathBuf>,
-    /// Other places that may be written. In a run, also parts of what it may otherwise only read.
+    /// Other writable directories. For a run, these can be inside directories that are otherwise
+    /// read-only.
     #[serde(default)]
     pub writable: Vec<PathBuf>,
-    /// Places that the session may write and this run may only read.
+    /// Directories that the session may write but this run may only read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub closed: Vec<PathBuf>,
-    /// Places inside the writable ones that may only be read, whether they exist or not.
+    /// Read-only paths inside the writable directories, whether they exist or not.
     #[serde(default)]
     pub protected: Vec<Protected>,
-    /// What of the list, and of what is protected for git, the operator leaves to runs. `protected` is not asked.
+    /// Paths that the operator releases from the list of control files and from the protection for
+    /// git. They have no effect on `protected`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unprotected: Vec<PathBuf>,
-    /// Directories that git takes for a repository (`.git`): what makes git run a program there is protected.
+    /// Directories that git treats as a repository (`.git`). Everything in them that makes git run
+    /// a program is protected.
     #[serde(default)]
     pub repositories: Vec<PathBuf>,
-    /// What git would execute or include, as the server has found out. Without it, nothing of a repository may be
-    /// written: whoever forgets to ask gets less, not more.
+    /// Paths that git would execute or include, as determined by the server. If absent, whole
+    /// repositories are read-only, so that a caller that forgets to determine them gets fewer
+    /// rights, not more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_git: Option<Vec<Protected>>,
-    /// Places that may not even be read.
+    /// Paths that cannot even be read.
     #[serde(default)]
     pub hidden: Vec<PathBuf>,
-    /// Places of which this run sees nothing but a few others inside.
+    /// Directories of which this run sees only a few selected paths.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub veils: Vec<Veil>,
+    /// Network access of the run.
     #[serde(default)]
     pub network: Network,
-    /// It may make namespaces and mounts of its own, for a program that is a sandbox itself. Landlock's hold on files
-    /// goes with it, since no mount can be made under that; mounts that are there cannot be taken away all the same.
+    /// The run may create its own namespaces and mounts, for a program that is a sandbox itself.
+    /// This gives up Landlock's file rules, under which no mount can be made; existing mounts still
+    /// cannot be removed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub nested: bool,
 }
 
+/// Network access of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Network {
-    /// The session's own network, which ends at its loopback.
+    /// The session's own network namespace, which has only a loopback interface.
     #[default]
     Off,
-    /// A network of the run's own, with a proxy as the only way out.
+    /// A network namespace of the run's own, with a proxy as the only way out.
     Proxied,
-    /// The host's.
+    /// The host's network.
     All,
 }
 
 impl Network {
+    /// Returns the name used in the configuration and in results.
     pub fn name(self) -> &'static str {
         match self {
             Network::Off => "off",
@@ -73,39 +82,45 @@ impl Network {
     }
 }
 
+/// A read-only path inside a writable directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Protected {
     pub path: PathBuf,
+    /// Created where the path does not exist.
     pub stand_in: StandIn,
 }
 
-/// A place that is hidden, but for what is kept of it.
+/// A directory that is hidden except for some paths in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Veil {
     pub path: PathBuf,
+    /// Paths inside that stay visible.
     pub keep: Vec<PathBuf>,
 }
 
-/// What holds the place of a protected path that does not exist, so that nobody can create it.
+/// Placeholder for a protected path that does not exist, so that no run can create it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StandIn {
-    /// A run may create it, and it is protected from the next run on.
+    /// No placeholder: a run may create the path, and it is protected from the next run on.
     Nothing,
+    /// An empty directory.
     Directory,
-    /// With exactly this text, for files that somebody outside may read meanwhile.
+    /// A file with exactly this text, which programs outside may read in the meantime.
     File(Text),
 }
 
+/// Contents of a stand-in file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Text {
     Empty,
-    /// `commondir` must name a directory: `.` is what its absence means.
+    /// `commondir` must name a directory: `.` means the same as a missing file.
     Dot,
 }
 
 impl Text {
+    /// Returns the text.
     pub fn bytes(self) -> &'static [u8] {
         match self {
             Text::Empty => b"",
@@ -114,17 +129,18 @@ impl Text {
     }
 }
 
-/// What makes git run a program, in every directory that git takes for a repository.
+/// Names in a git repository that make git run a program.
 const GIT: &[(&str, StandIn)] = &[
     ("hooks", StandIn::Directory),
     ("config", StandIn::File(Text::Empty)),
     ("config.worktree", StandIn::File(Text::Empty)),
-    // It would move all of the above elsewhere.
+    // It would redirect git to another directory for all of the above.
     ("commondir", StandIn::File(Text::Dot)),
 ];
 
-/// What makes git run a program in a work tree's own directory of its repository. What makes it one is where it lies,
-/// never what is in it: that may be a run's own doing.
+/// Names in the directory that a repository keeps for a worktree that make git run a program. A
+/// directory is treated as one because of its location and never because of its contents, which a
+/// run may have written.
 const GIT_WORKTREE: &[(&str, StandIn)] = &[
     ("commondir", StandIn::File(Text::Empty)),
     ("gitdir", StandIn::File(Text::Empty)),
@@ -133,19 +149,19 @@ const GIT_WORKTREE: &[(&str, StandIn)] = &[
     ("hooks", StandIn::Directory),
 ];
 
-/// Directories of git whose subdirectories are repositories, or parts of one.
+/// Directories in a git repository whose subdirectories are repositories or parts of one.
 const GIT_NESTS: &[&str] = &["modules", "worktrees"];
 
 impl Rights {
-    /// Everything that may be written, the workspace first.
+    /// Returns all writable directories, the workspace first.
     pub fn writable_roots(&self) -> impl Iterator<Item = &Path> {
         let workspace = (!self.read_only).then_some(self.workspace.as_path());
         let own = self.home.iter().chain(&self.scratch);
         workspace.into_iter().chain(own.chain(&self.writable).map(PathBuf::as_path))
     }
 
-    /// Whether a path may be changed by nobody inside. Names are compared without regard to case, since some file
-    /// systems do not regard it either.
+    /// Returns whether no run may change this path. Names are compared case-insensitively, because
+    /// some file systems are case-insensitive.
     pub fn protects(&self, path: &Path) -> bool {
         let is_in = |protected: &Protected| below(path, &protected.path).is_some();
         self.protected.iter().any(is_in)
@@ -160,18 +176,18 @@ impl Rights {
             || below(path, &self.workspace).is_some_and(|names| is_in_nested_repository(&names))
     }
 
-    /// Whether the operator leaves it to runs, though it would be protected.
+    /// Returns whether the operator released a path that would otherwise be protected.
     pub fn is_unprotected(&self, path: &Path) -> bool {
         self.unprotected.iter().any(|open| path.starts_with(open))
     }
 }
 
-/// What makes git run programs in the repository in this directory.
+/// Returns the paths that make git run programs in this repository.
 pub fn repository_names(repository: &Path) -> Vec<Protected> {
     names_in(repository, GIT)
 }
 
-/// The same for a work tree's own directory in its repository.
+/// Returns the paths that make git run programs in a worktree's directory inside its repository.
 pub fn worktree_names(own: &Path) -> Vec<Protected> {
     names_in(own, GIT_WORKTREE)
 }
@@ -184,15 +200,17 @@ fn names_in(directory: &Path, names: &[(&str, StandIn)]) -> Vec<Protected> {
     names.iter().map(protect).collect()
 }
 
-/// Whether a path makes git run programs in a repository at any depth, of which there may be none yet.
+/// Returns whether a path would make git run programs in a repository at any depth, even if that
+/// repository does not exist yet.
 fn is_in_nested_repository(names: &[&OsStr]) -> bool {
     let mut starts = names.iter().enumerate().filter(|(_, name)| name.eq_ignore_ascii_case(".git"));
-    // A `.git` further down may be a file that names a repository anywhere.
+    // A `.git` further down may be a file that refers to a repository anywhere.
     starts.any(|(at, _)| makes_git_run(&names[at + 1..]) || at > 0 && at + 1 == names.len())
 }
 
-/// Whether a path in a repository's directory makes git run programs. A submodule's or worktree's own directory in
-/// there has the same names, and new ones may come, so they are told by their names.
+/// Returns whether a path inside a repository makes git run programs. The directories of submodules
+/// and worktrees inside it use the same names, and new ones may be created, so they are recognized
+/// by name.
 fn makes_git_run(names: &[&OsStr]) -> bool {
     let is = |name: &OsStr, known: &str| name.eq_ignore_ascii_case(known);
     let runs = |name: &OsStr| GIT.iter().any(|(known, _)| is(name, known));
@@ -200,14 +218,15 @@ fn makes_git_run(names: &[&OsStr]) -> bool {
         [nest, _, inner @ ..] if GIT_NESTS.iter().any(|known| is(nest, known)) => {
             inner.iter().any(|name| runs(name) || is(name, "gitdir"))
         }
-        // Nothing in the repository itself, but it was taken for the sign of a worktree once.
+        // It has no effect in the repository itself, but was formerly taken as the sign of a
+        // worktree.
         [name] if is(name, "gitdir") => true,
         [name, ..] => runs(name),
         [] => false,
     }
 }
 
-/// The names that lead from `start` to `path`, if it lies there.
+/// Returns the components that lead from `start` to `path`, if `path` is below it. Ignores case.
 fn below<'p>(path: &'p Path, start: &Path) -> Option<Vec<&'p OsStr>> {
     let mut parts = path.components();
     let same = |part| match (parts.next(), part) {

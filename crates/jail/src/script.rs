@@ -1,4 +1,4 @@
-//! The first line of a script, as the kernel reads it.
+//! Parses the first line of a script (`#!`) as the kernel does.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,11 +6,11 @@ use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 
-/// The number of bytes that the kernel reads of a file to find out what it is.
+/// Number of bytes of a file that the kernel reads to determine its format.
 pub const FIRST_BYTES: usize = 256;
 
-/// The interpreter's absolute path, and all that follows as one word. A line that is longer than what the kernel reads
-/// is none.
+/// Returns the interpreter's absolute path and everything after it as one word. A line that is
+/// longer than what the kernel reads does not count as a `#!` line.
 pub fn first_line(text: &[u8]) -> Option<Vec<&str>> {
     let line = text.strip_prefix(b"#!")?;
     let end = line.iter().position(|byte| *byte == b'\n')?;
@@ -21,7 +21,8 @@ pub fn first_line(text: &[u8]) -> Option<Vec<&str>> {
         .then(|| [path, rest].into_iter().filter(|word| !word.is_empty()).collect())
 }
 
-/// The words of a file's first line, if it is a script that can be read. It may be anything: a pipe does not hold us up.
+/// Reads the words of a file's `#!` line, if it is a readable script. Does not block, whatever the
+/// file is: it may be a pipe.
 pub fn read_first_line(path: &Path) -> Option<Vec<String>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;

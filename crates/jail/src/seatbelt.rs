@@ -1,7 +1,9 @@
-//! The fence on macOS: a policy for `sandbox-exec`, made of a text that is data and of paths that are parameters.
+//! The sandbox on macOS: a policy for `sandbox-exec`, built from a fixed text with paths as
+//! parameters.
 //!
-//! Nothing here touches the file system or starts anything, so it is the same on every host. What the kernel compares
-//! are real paths: the caller resolves symbolic links first, and this adds only the three that every Mac has.
+//! This module neither accesses the file system nor starts anything, so it behaves the same on
+//! every host. The kernel compares real paths: the caller resolves symbolic links first, and this
+//! module adds only the three that exist on every Mac.
 
 mod path;
 
@@ -13,32 +15,37 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Never looked up by name: the first thing on a hostile PATH would be a false one.
+/// Absolute, never looked up by name: a hostile PATH could put a fake one first.
 pub const PROGRAM: &str = "/usr/bin/sandbox-exec";
 
 const TEXT: &str = include_str!("../profiles/seatbelt.sbpl");
 
+/// Access rights of a run, in the terms of a seatbelt policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeatbeltRights {
     /// Directories whose contents may be changed.
     pub writable: Vec<PathBuf>,
-    /// What stays as it is although it lies in one of them, whether it exists yet or not.
+    /// Paths inside these that may not be changed, whether they exist yet or not.
     pub protected: Vec<PathBuf>,
-    /// What can be neither read nor changed.
+    /// Paths that can be neither read nor changed.
     pub hidden: Vec<PathBuf>,
+    /// Network access of the run.
     pub network: SeatbeltNetwork,
 }
 
+/// Network access of a run, in the terms of a seatbelt policy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SeatbeltNetwork {
+    /// No network.
     #[default]
     Off,
-    /// Nothing but this port of the host's loopback.
+    /// Only this port on the host's loopback interface.
     Proxy(NonZeroU16),
+    /// Everything.
     All,
 }
 
-/// A path that cannot be put into a policy so that it means what it says.
+/// A path that cannot be expressed in a policy without changing its meaning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadPath {
     pub path: PathBuf,
@@ -53,10 +60,11 @@ impl fmt::Display for BadPath {
 
 impl std::error::Error for BadPath {}
 
-/// The values that a policy names, as `sandbox-exec -D` takes them.
+/// Parameters of a policy, as `sandbox-exec -D` takes them.
 pub type Parameters = Vec<(String, String)>;
 
-/// The policy and its parameters. Every parameter is used, and every one used is there.
+/// Returns the policy and its parameters. Every parameter is used, and every parameter used is
+/// defined.
 pub fn policy(rights: &SeatbeltRights) -> Result<(String, Parameters), BadPath> {
     let writable = path::canonical_all(&rights.writable)?;
     let mut protected = path::canonical_all(&rights.protected)?;
@@ -64,11 +72,11 @@ pub fn policy(rights: &SeatbeltRights) -> Result<(String, Parameters), BadPath> 
     if writable.contains("/") {
         return Err(BadPath {
             path: "/".into(),
-            reason: "a fence that lets everything be written is none",
+            reason: "a sandbox cannot make the whole file system writable",
         });
     }
     if writable.is_empty() {
-        // Nothing can be changed, so there is no rule that they could be an exception to.
+        // Nothing can be written, so there is no rule that they could be an exception to.
         protected.clear();
     }
     let anchors = path::ancestors(writable.iter().chain(&protected).chain(&hidden), &writable);
@@ -83,7 +91,8 @@ pub fn policy(rights: &SeatbeltRights) -> Result<(String, Parameters), BadPath> 
     Ok((policy.text, policy.parameters))
 }
 
-/// What to start instead of the program: the system's own `sandbox-exec` with everything that it needs.
+/// Returns the command to start instead of the program: `sandbox-exec` with the policy, its
+/// parameters and the program.
 pub fn command(
     rights: &SeatbeltRights,
     program: &OsStr,
@@ -98,7 +107,7 @@ pub fn command(
     Ok((PROGRAM, all))
 }
 
-/// One part of the text, up to the next.
+/// Returns one section of the policy text.
 fn part(name: &str) -> String {
     let lines = TEXT.lines().skip_while(|line| line.strip_prefix(";; ") != Some(name)).skip(1);
     lines
@@ -106,6 +115,7 @@ fn part(name: &str) -> String {
         .fold(String::new(), |text, line| text + line + "\n")
 }
 
+/// A policy under construction.
 struct Policy {
     text: String,
     parameters: Parameters,
@@ -118,14 +128,16 @@ impl Policy {
         self.text.push('\n');
     }
 
+    /// Adds a parameter and returns the expression that refers to it.
     fn parameter(&mut self, name: String, value: &str) -> String {
         let filter = format!("(param \"{name}\")");
         self.parameters.push((name, value.to_owned()));
         filter
     }
 
-    /// The filters that match a path in every way it can be meant: itself (or its first creation would pass), all
-    /// beneath it, and both in any spelling, since the usual file system of a Mac does not tell `.git` from `.GIT`.
+    /// Adds the filters that match a path in all its forms: the path itself (otherwise it could be
+    /// created), everything below it, and both in any case, since the usual file system of a Mac
+    /// does not distinguish `.git` from `.GIT`.
     fn add(&mut self, kind: &str, paths: &BTreeSet<String>) -> Vec<String> {
         let mut filters = Vec::new();
         for (index, path) in paths.iter().enumerate() {
@@ -143,7 +155,7 @@ impl Policy {
         match network {
             SeatbeltNetwork::Off => {}
             SeatbeltNetwork::Proxy(port) => {
-                self.line(format_args!("\n; The proxy, which decides about every name."));
+                self.line(format_args!("\n; The proxy, which decides about every host name."));
                 self.line(format_args!(
                     "(allow network-outbound (remote ip \"localhost:{port}\"))"
                 ));
@@ -164,7 +176,7 @@ impl Policy {
             return;
         }
         self.line(format_args!(
-            "\n; The writable roots, less what is protected or hidden in them."
+            "\n; The writable roots, except what is protected or hidden in them."
         ));
         self.line(format_args!("(allow file-write*\n  (require-all\n    (require-any"));
         for (index, root) in writable.iter().enumerate() {
@@ -180,13 +192,14 @@ impl Policy {
         self.line(format_args!("))"));
     }
 
-    /// Rules go by name, so a directory on the way to one must not be moved away or be a link to another place.
+    /// Rules refer to paths by name, so a directory above such a path must not be moved away or
+    /// replaced by a link.
     fn anchors(&mut self, anchors: &BTreeSet<String>) {
         if anchors.is_empty() {
             return;
         }
         self.line(format_args!(
-            "\n; Directories that the rules name stay where they are, and nothing stands in for them."
+            "\n; Directories above or in these rules cannot be moved away or replaced by a link."
         ));
         for (index, anchor) in anchors.iter().enumerate() {
             let exact = self.parameter(format!("ANCHOR_{index}"), anchor);
@@ -203,7 +216,7 @@ impl Policy {
         if hidden.is_empty() {
             return;
         }
-        self.line(format_args!("\n; What must not be seen: last, so that nothing above opens it."));
+        self.line(format_args!("\n; Hidden paths: last, so that no rule above reopens them."));
         for operation in ["file-read*", "file-write*", "process-exec"] {
             self.line(format_args!("(deny {operation}\n  {})", hidden.join("\n  ")));
         }

@@ -1,4 +1,8 @@
-//! What agents, editors and shells outside take orders from, in every workspace.
+//! Control files: paths in a workspace from which agents, editors and shells outside the sandbox
+//! take instructions.
+//!
+//! A run that could write them would make a program outside run its commands. The list is data, in
+//! `steering.list`.
 
 use std::path::Path;
 
@@ -8,9 +12,11 @@ use crate::rights::{Protected, Rights, StandIn};
 const LIST: &str = include_str!("steering.list");
 const IF_PRESENT: &str = "if present";
 
-/// Every name on the list, relative to the workspace, and what stands in for it where it is missing. An empty directory
-/// stands in for a file, too: git takes no notice of one, while an empty file would be committed with the next `git
-/// add`.
+/// Returns every name on the list, relative to the workspace, and the stand-in to create if it is
+/// missing.
+///
+/// The stand-in is an empty directory even for a file: git ignores an empty directory, while an
+/// empty file would be committed by the next `git add`.
 pub fn names() -> impl Iterator<Item = (&'static Path, StandIn)> {
     let entries = LIST.lines().filter_map(|line| line.split('#').next()).map(str::trim);
     entries.filter(|entry| !entry.is_empty()).map(|entry| match entry.strip_suffix(IF_PRESENT) {
@@ -20,7 +26,7 @@ pub fn names() -> impl Iterator<Item = (&'static Path, StandIn)> {
 }
 
 impl Rights {
-    /// Protects what every workspace has to protect, but for what the operator has taken out.
+    /// Protects the control files in the workspace, except those that the operator released.
     pub fn protect_steering(&mut self) {
         let all =
             names().map(|(name, stand_in)| Protected { path: self.workspace.join(name), stand_in });
@@ -60,7 +66,7 @@ mod tests {
         ] {
             assert!(protects(&rights(&[]), path), "{path}");
         }
-        // A directory on the way is not protected itself.
+        // A parent directory is not protected itself.
         for path in ["/w/.vscode", "/w/.vscode/launch.json", "/w/sub/.mcp.json"] {
             assert!(!protects(&rights(&[]), path), "{path}");
         }

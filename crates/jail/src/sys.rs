@@ -1,4 +1,6 @@
-//! The system calls that no crate we use offers in a safe form. All `unsafe` of the project is in this file.
+//! System calls that none of our dependencies offers in a safe form.
+//!
+//! All `unsafe` code of the project is in this file and its submodules.
 #![allow(unsafe_code, reason = "this is its one place")]
 
 use std::ffi::CString;
@@ -11,7 +13,7 @@ use rustix::process::Pid;
 pub mod signals;
 pub mod trace;
 
-/// Which side of a fork one is on.
+/// Result of a fork: the side on which it returned.
 pub enum Fork {
     Parent(Pid),
     Child,
@@ -21,15 +23,17 @@ fn check(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Forks, with the child in new namespaces (`CLONE_NEW…`). Only a process with one thread may: the child is a copy
-/// of it alone, so no lock can be held by a thread that is not there any more.
+/// Forks, with the child in new namespaces (`CLONE_NEW…`). Refuses unless the process has a single
+/// thread: the child is a copy of that thread alone, so no lock can be held by a thread that does
+/// not exist in it.
 pub fn fork(namespaces: libc::c_int) -> io::Result<Fork> {
     if !is_alone()? {
         return Err(io::Error::other("a process with several threads cannot be forked safely"));
     }
     let flags = libc::c_long::from(namespaces | libc::SIGCHLD);
-    // SAFETY: without CLONE_VM and with a null stack this is fork(2), and the process was just seen to have one
-    // thread, so the child may do whatever the parent may. glibc caches neither pid nor tid.
+    // SAFETY: without CLONE_VM and with a null stack this is fork(2), and the process was just seen
+    // to have a single thread, so the child may do anything that the parent may. glibc caches
+    // neither pid nor tid.
     match check(unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) })? {
         0 => Ok(Fork::Child),
         pid => i32::try_from(pid)
@@ -40,8 +44,8 @@ pub fn fork(namespaces: libc::c_int) -> io::Result<Fork> {
     }
 }
 
-/// Whether this process has one thread. One that has been joined is still listed for a moment, which nothing tells the
-/// end of; it is waited for.
+/// Returns whether this process has a single thread. A thread that has been joined stays listed for
+/// a moment, with no event when it disappears, so this waits for it.
 fn is_alone() -> io::Result<bool> {
     const MOMENT: Duration = Duration::from_millis(500);
     let began = Instant::now();
@@ -56,32 +60,32 @@ fn is_alone() -> io::Result<bool> {
     }
 }
 
-/// Leaves without running what a parent has registered for its own exit.
+/// Exits without running the exit handlers that the parent has registered.
 pub fn leave(code: i32) -> ! {
     // SAFETY: _exit takes any number and does not return.
     unsafe { libc::_exit(code) }
 }
 
-/// Moves this process, which has one thread, into new namespaces.
+/// Moves this process into new namespaces. It must have a single thread.
 pub fn unshare(namespaces: rustix::thread::UnshareFlags) -> io::Result<()> {
-    // SAFETY: what is unsafe here is CLONE_FILES, which would take descriptors from under other threads. No caller
-    // passes it.
+    // SAFETY: only CLONE_FILES is unsafe here, because it would take descriptors away from other
+    // threads. No caller passes it.
     unsafe { rustix::thread::unshare_unsafe(namespaces) }.map_err(io::Error::from)
 }
 
-/// Flags of a mount, for [`mount_setattr`].
+/// Mount flags for [`mount_setattr`].
 pub const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
 pub const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
 pub const NODEV: u64 = libc::MOUNT_ATTR_NODEV;
 pub const NOEXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
 
-/// Adds flags to the mount behind `mount`, or to everything mounted below it too.
+/// Adds flags to the mount behind `mount`, and to everything mounted below it if `recursive`.
 pub fn mount_setattr(mount: BorrowedFd<'_>, flags: u64, recursive: bool) -> io::Result<()> {
     let attributes =
         libc::mount_attr { attr_set: flags, attr_clr: 0, propagation: 0, userns_fd: 0 };
     let how = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
-    // SAFETY: the path is an empty C string, the attributes are a whole struct of the size that is given, and the
-    // kernel only reads both.
+    // SAFETY: the path is an empty C string, the attributes are a complete struct of the given
+    // size, and the kernel only reads both.
     check(unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -95,7 +99,7 @@ pub fn mount_setattr(mount: BorrowedFd<'_>, flags: u64, recursive: bool) -> io::
     Ok(())
 }
 
-/// Signals every process that this one can see, but itself.
+/// Sends a signal to every process that this one can see, except itself.
 pub fn kill_everything(signal: i32) -> io::Result<()> {
     // SAFETY: kill takes no pointers.
     match check(libc::c_long::from(unsafe { libc::kill(-1, signal) })) {
@@ -104,7 +108,7 @@ pub fn kill_everything(signal: i32) -> io::Result<()> {
     }
 }
 
-/// Brings the loopback interface of this network namespace up.
+/// Brings up the loopback interface of this network namespace.
 pub fn loopback_up() -> io::Result<()> {
     let socket = rustix::net::socket(
         rustix::net::AddressFamily::INET,
@@ -124,7 +128,8 @@ pub fn loopback_up() -> io::Result<()> {
     Ok(())
 }
 
-/// Puts a seccomp filter on this thread; with `listener`, what the filter leaves to the supervisor arrives there.
+/// Installs a seccomp filter on this thread. With `listener`, returns the descriptor on which calls
+/// that the filter passes to the supervisor arrive.
 pub fn seccomp(program: &[libc::sock_filter], listener: bool) -> io::Result<Option<OwnedFd>> {
     let length =
         u16::try_from(program.len()).map_err(|_| io::Error::other("the filter is too long"))?;
@@ -134,23 +139,24 @@ pub fn seccomp(program: &[libc::sock_filter], listener: bool) -> io::Result<Opti
     let fd = check(unsafe {
         libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
     })?;
-    // SAFETY: with NEW_LISTENER the result is a new descriptor that nobody else owns.
+    // SAFETY: with NEW_LISTENER the result is a new descriptor that has no other owner.
     Ok(listener.then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) }))
 }
 
-/// A system call that waits for an answer.
+/// A system call that waits for our answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Notification {
     pub id: u64,
-    /// The thread, as this process sees it; zero when it cannot.
+    /// Thread id as this process sees it; zero if it cannot see the thread.
     pub thread: u32,
     pub call: i64,
     pub args: [u64; 6],
 }
 
-/// Waits for the next system call that the filter leaves to us. `NotFound` when its caller went away meanwhile.
+/// Waits for the next system call that the filter passes to us. Fails with `NotFound` if its caller
+/// has gone in the meantime.
 pub fn notification(listener: BorrowedFd<'_>) -> io::Result<Notification> {
-    // SAFETY: all zeroes is a valid seccomp_notif, and the kernel demands them.
+    // SAFETY: all zeroes is a valid seccomp_notif, and the kernel requires it.
     let mut got: libc::seccomp_notif = unsafe { std::mem::zeroed() };
     // SAFETY: RECV fills the struct it is given.
     check(libc::c_long::from(unsafe {
@@ -164,17 +170,19 @@ pub fn notification(listener: BorrowedFd<'_>) -> io::Result<Notification> {
     })
 }
 
-/// From Linux 6.6 on: has whoever waits here woken on the processor that the call was made on, and the caller on the one
-/// that it is answered on. The two never run at the same time, so that to look for an idle processor is time lost.
+/// Available since Linux 6.6: wakes the supervisor on the CPU that made the call, and the caller on
+/// the CPU that answers. The two never run at the same time, so looking for an idle CPU would waste
+/// time.
 pub fn wake_where_called(listener: BorrowedFd<'_>) {
     const SYNC_WAKE_UP: libc::c_ulong = 1;
-    // SAFETY: SET_FLAGS takes a number. Where the kernel does not know it, everything is woken as it always was.
+    // SAFETY: SET_FLAGS takes a number. An older kernel rejects it and wakes threads as usual.
     let _ = unsafe {
         libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP)
     };
 }
 
-/// Whether its caller still waits. What was read of the caller's memory before is its own only if so.
+/// Returns whether the caller still waits. Memory read from the caller earlier is valid only if it
+/// does; otherwise the thread id may have been reused in the meantime.
 pub fn still_waits(listener: BorrowedFd<'_>, id: u64) -> bool {
     // SAFETY: ID_VALID reads one number.
     unsafe {
@@ -182,17 +190,17 @@ pub fn still_waits(listener: BorrowedFd<'_>, id: u64) -> bool {
     }
 }
 
-/// The user namespace that this one is in.
+/// Returns the parent of a user namespace.
 pub fn parent_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     const NS_GET_PARENT: libc::Ioctl = 0xb702;
-    // SAFETY: the request takes no argument, and gives a descriptor that is nobody else's yet.
+    // SAFETY: the request takes no argument and returns a new descriptor that has no other owner.
     unsafe {
         let parent = check(libc::c_long::from(libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT)))?;
         Ok(OwnedFd::from_raw_fd(i32::try_from(parent).map_err(io::Error::other)?))
     }
 }
 
-/// Answers it: with a result, or with an error number.
+/// Answers a call with a result or an error number. Returns false if the caller no longer waits.
 pub fn answer(listener: BorrowedFd<'_>, id: u64, result: Result<i64, i32>) -> bool {
     let response = libc::seccomp_notif_resp {
         id,
@@ -200,24 +208,25 @@ pub fn answer(listener: BorrowedFd<'_>, id: u64, result: Result<i64, i32>) -> bo
         error: result.err().map_or(0, |errno| -errno),
         flags: 0,
     };
-    // SAFETY: SEND reads the struct it is given. It fails only when the caller does not wait any more.
+    // SAFETY: SEND reads the struct it is given. It fails only if the caller no longer waits.
     unsafe {
         libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const response) == 0
     }
 }
 
-/// Connects a socket to an address that is given as the bytes of any `sockaddr`.
+/// Connects a socket to an address given as the bytes of any `sockaddr`.
 pub fn connect(socket: BorrowedFd<'_>, address: &[u8]) -> io::Result<()> {
     let length = libc::socklen_t::try_from(address.len())
         .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    // SAFETY: the kernel copies `length` bytes from the slice, whatever they are.
+    // SAFETY: the kernel copies `length` bytes from the slice and accepts any content.
     check(libc::c_long::from(unsafe {
         libc::connect(socket.as_raw_fd(), address.as_ptr().cast(), length)
     }))?;
     Ok(())
 }
 
-/// Closes every descriptor but those in `keep`, which is for a process that wants to hold nothing else for others.
+/// Closes every descriptor except those in `keep`, so that a long-lived process holds none open for
+/// others.
 pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut numbers: Vec<u32> =
         keep.iter().filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok()).collect();
@@ -226,7 +235,8 @@ pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
     for last in numbers.into_iter().map(Some).chain([None]) {
         let end = last.map_or(Some(u32::MAX), |last| last.checked_sub(1));
         if let Some(end) = end.filter(|end| first <= *end) {
-            // SAFETY: whoever calls this holds no other descriptor that it still uses; that is what it is for.
+            // SAFETY: the caller uses no other descriptor afterwards; that is the purpose of this
+            // function.
             check(unsafe { libc::syscall(libc::SYS_close_range, first, end, 0) })?;
         }
         first = last.map_or(u32::MAX, |last| last + 1);
@@ -234,17 +244,19 @@ pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
     Ok(())
 }
 
-/// Becomes another user for good. Only a process with one thread, that runs one program next, does this.
+/// Switches to another user permanently. Only for a process with a single thread that executes a
+/// program next.
 pub fn become_user(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
-    // SAFETY: setgroups reads as many numbers as it is told there are.
+    // SAFETY: setgroups reads as many numbers as the given length.
     check(libc::c_long::from(unsafe { libc::setgroups(groups.len(), groups.as_ptr()) }))?;
-    // SAFETY: neither takes pointers. Groups go first: without the user's right to change them they would stay.
+    // SAFETY: neither takes pointers. Groups go first: afterwards the process may no longer change
+    // them.
     check(libc::c_long::from(unsafe { libc::setresgid(gid, gid, gid) }))?;
     // SAFETY: as above.
     check(libc::c_long::from(unsafe { libc::setresuid(uid, uid, uid) })).map(drop)
 }
 
-/// Becomes the program in a file that is open. Returns only when that failed.
+/// Executes the program in an open file. Returns only on failure.
 pub fn exec_file(
     file: BorrowedFd<'_>,
     argv: impl Iterator<Item = Vec<u8>>,
@@ -260,15 +272,16 @@ pub fn exec_file(
         words.iter().map(|word| word.as_ptr()).chain([std::ptr::null()]).collect()
     };
     let (argv_pointers, env_pointers): (Vec<_>, Vec<_>) = (pointers(&argv), pointers(&env));
-    // What this process ignores or holds back, as every program of ours does with broken pipes, would stay so.
-    // SAFETY: the action is the default one, and the set is an empty one that lives until the call returns.
+    // An exec keeps ignored and blocked signals, and our processes ignore SIGPIPE; reset both.
+    // SAFETY: the action is the default, and the empty set lives until the call returns.
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         let mut none = std::mem::zeroed();
         libc::sigemptyset(&mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
     }
-    // SAFETY: both lists end with a null, and they and their strings live until the call returns, if it does.
+    // SAFETY: both lists end with a null, and they and their strings live until the call returns,
+    // if it does.
     unsafe {
         libc::syscall(
             libc::SYS_execveat,

@@ -1,8 +1,10 @@
-//! The zygote: one small process per session that holds the session's namespaces and forks a supervisor for each run.
+//! The zygote: one small process per session that holds the session's namespaces and forks a
+//! supervisor for each run.
 //!
-//! It is our own binary, started again with [`ARGUMENT`], an empty environment and its channel to the server as
-//! standard input. It has one thread, so forking it is safe, and no exec stands between a call and its run. When it
-//! dies, its supervisors and their runs die with it; when the server does, it waits for them and goes.
+//! It is our own binary, executed again with [`ARGUMENT`], an empty environment and its channel to
+//! the server as standard input. It has one thread, so forking it is safe, and a run starts without
+//! an exec of our binary in between. When the zygote dies, its supervisors and their runs die with
+//! it. When the server dies, the zygote waits for them and exits.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,38 +26,39 @@ use crate::rights::Rights;
 use crate::supervisor;
 use crate::sys::{self, Fork};
 
-/// The first argument that makes our binary a zygote.
+/// First argument that makes our binary run as a zygote.
 pub const ARGUMENT: &str = "__zygote";
 
-/// What the server asks for at first: the ground that every run of the session stands on.
+/// First request from the server: sets up the session root, which all runs of the session share.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Ground {
     pub rights: Rights,
     pub tier: Tier,
 }
 
-/// What the server asks for afterwards: a supervisor, which takes the descriptor that comes along as its control
-/// socket, or a socket in one of the session's networks, handed over through that descriptor.
+/// Later request from the server: for a supervisor, which takes the attached descriptor as its
+/// control socket, or for a socket in one of the session's networks, sent back through that
+/// descriptor.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
-    /// Which of the session's networks the run joins: runs that may reach different things have different ones, so
-    /// that none can use another's proxy. `None` is the host's.
+    /// Key of the session's network that the run joins. Runs with different network rights have
+    /// different networks, so that none can use another's proxy. `None` is the host's network.
     pub network: Option<u32>,
-    /// There will be no other run, so the zygote becomes the supervisor itself.
+    /// No other run will follow, so the zygote becomes the supervisor itself.
     #[serde(default)]
     pub last: bool,
-    /// A socket, in place of a supervisor. Its family: 4 or 6.
+    /// Asks for a socket instead of a supervisor. The value is its family: 4 or 6.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<u8>,
 }
 
-/// What a supervisor has of its session.
+/// The parts of a session that a supervisor uses.
 pub struct Session<'a> {
     pub network: Option<&'a OwnedFd>,
     pub places: &'a Places,
 }
 
-/// The answer to a [`Ground`].
+/// Answer to a [`Ground`].
 pub type Laid = Result<(), Fault>;
 
 /// Runs as a zygote until the server is gone.
@@ -65,28 +68,30 @@ pub fn run() -> ExitCode {
     serve(channel)
 }
 
-/// Forks a zygote off this process, which has one thread, and gives the channel to it. For a command that runs once
-/// and has nothing to hide from it.
+/// Forks a zygote off this process, which must have one thread, and returns the channel to it. For
+/// a command that runs once and has nothing to hide from its zygote.
 pub fn fork_off() -> std::io::Result<Channel> {
     let (ours, theirs) = Channel::pair()?;
     match sys::fork(0)? {
         Fork::Parent(_) => Ok(ours),
         Fork::Child => {
             drop(ours);
-            // The other ends of what the parent holds would never close.
+            // Held open here, the parent's pipes and sockets would never close at their other ends.
             let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
             if sys::close_all_but(&[stdin.as_fd(), stdout.as_fd(), stderr.as_fd(), theirs.as_fd()])
                 .is_err()
             {
                 sys::leave(1);
             }
-            // Leaves without running what the parent has set up for its own end.
+            // Exit without running what the parent registered for its own exit.
             let code = serve(theirs);
             sys::leave(i32::from(code != ExitCode::SUCCESS))
         }
     }
 }
 
+/// Sets up the session that the first message asks for, then serves requests until the server is
+/// gone.
 fn serve(channel: Channel) -> ExitCode {
     let ground = match channel.receive_long::<Ground>() {
         Ok(Some((ground, _))) => ground,
@@ -111,26 +116,29 @@ fn take_channel() -> std::io::Result<Channel> {
     let channel = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
     let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
-    // Our own binary, when bubblewrap has started us from there.
+    // When bubblewrap has started us, standard output is the descriptor of our own binary.
     rustix::stdio::dup2_stdout(&null)?;
     Ok(Channel::from(channel))
 }
 
+/// State of a zygote whose session is set up.
 struct Held {
     networks: HashMap<u32, OwnedFd>,
     places: Places,
-    /// Children that have not been reaped.
+    /// Pidfds of children that have not been reaped.
     children: Vec<OwnedFd>,
 }
 
+/// Sets up the session's namespaces and its session root.
 fn lay(ground: &Ground) -> Result<Held, Fault> {
-    // Away from the server's terminal and group first, so that nothing that follows has them.
+    // Detach from the server's terminal and process group first, so that no run has them.
     let _ = rustix::process::setsid();
-    // Where limits are kept is found while the host's tree is still to be seen.
+    // Control groups are opened while the host's file system is still visible.
     let places = Places::hold();
     namespaces::enter(ground.tier)?;
     mounts::build_ground(&ground.rights)?;
-    set_dumpable_behavior(DumpableBehavior::NotDumpable).in_layer(Layer::Namespaces, "hide")?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .in_layer(Layer::Namespaces, "become non-dumpable")?;
     Ok(Held { networks: HashMap::new(), places, children: Vec::new() })
 }
 
@@ -144,7 +152,7 @@ impl Held {
             }
             let network = self.network(order.network);
             if let Some(family) = order.socket {
-                // Without an answer the server knows that there is none.
+                // On failure nothing is sent, which the server takes as a failure.
                 if network.is_ok() {
                     self.hand_out_socket(control, order.network, family == 6);
                 }
@@ -159,12 +167,14 @@ impl Held {
                 Err(fault) => supervisor::refuse(control, fault),
             }
         }
-        // The server is gone, and each supervisor has seen it: they end their runs and go, and then we do.
+        // The server is gone. Every supervisor has seen that too and ends its run; wait for all of
+        // them.
         reap(WaitOptions::empty());
         ExitCode::SUCCESS
     }
 
-    /// The next order. Whoever ends meanwhile is reaped: a session may be idle for long.
+    /// Waits for the next request. Reaps children that end meanwhile, since a session may be idle
+    /// for a long time.
     fn next(&mut self, channel: &Channel) -> std::io::Result<Option<(Order, Vec<OwnedFd>)>> {
         loop {
             let mut watched = vec![PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN)];
@@ -192,10 +202,11 @@ impl Held {
     }
 
     fn watch(&mut self, child: Pid) {
-        // One that cannot be watched is reaped with the next that can.
+        // A child without a pidfd is reaped with the next child that has one.
         self.children.extend(pidfd_open(child, PidfdFlags::empty()));
     }
 
+    /// Creates the network with this key, unless it exists.
     fn network(&mut self, key: Option<u32>) -> Result<(), Fault> {
         if let Some(key) = key
             && !self.networks.contains_key(&key)
@@ -205,7 +216,8 @@ impl Held {
         Ok(())
     }
 
-    /// By a child: who has joined a network without privileges cannot come back.
+    /// Sends a socket of the network. A child does this, because a process that has joined a
+    /// network without privileges cannot come back.
     fn hand_out_socket(&mut self, to: UnixStream, network: Option<u32>, ipv6: bool) {
         let Some(network) = network.and_then(|key| self.networks.get(&key)) else { return };
         match sys::fork(0) {
@@ -215,12 +227,13 @@ impl Held {
                 sys::leave(i32::from(handed.is_err()));
             }
             Ok(Fork::Parent(child)) => self.watch(child),
-            // Without an answer the server knows that there is none.
+            // On failure nothing is sent, which the server takes as a failure.
             Err(_) => {}
         }
     }
 
-    /// Nobody else will need the network, so it is made where it is used, and nothing is forked.
+    /// Becomes the supervisor of the session's last run. No other process will need the network, so
+    /// it is created right here and nothing is forked.
     fn supervise_last(&mut self, control: UnixStream, key: Option<u32>) -> ExitCode {
         if let Some(key) = key {
             match namespaces::become_network() {

@@ -1,8 +1,9 @@
-//! What the rules say about a command as text, exactly as `codex execpolicy check` says it.
+//! Checks a command as text, exactly as `codex execpolicy check` does.
 //!
-//! Its quirks are kept on purpose, because people test their files with it: a word is compared whole and in place, a
-//! rule on the first word as written hides every rule on its last component, and a relative or `~` path is made
-//! absolute from where we stand before its name is looked up.
+//! Its quirks are kept on purpose, because people test their files with it: a word is compared as a
+//! whole and at its position; a rule on the first word as written hides all rules on its last
+//! component; and a relative or `~` path is made absolute, starting from the current directory,
+//! before its name is looked up.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -10,26 +11,27 @@ use serde::{Serialize, Serializer};
 
 use crate::rule::{Decision, PrefixRule, Table};
 
-/// What the rules say. As JSON it is what Codex prints.
+/// Result of a check. As JSON it equals the output of Codex.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// Every rule that matched, in the order in which they were read.
+    /// Every matching rule, in the order in which the rules were read.
     #[serde(rename = "matchedRules")]
     pub matches: Vec<Match>,
-    /// The strictest of them; absent when nothing matched.
+    /// The strictest decision among them; absent if nothing matched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decision: Option<Decision>,
 }
 
-/// One rule that matched.
+/// A single matching rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Match {
-    /// Where it stands in [`Table::prefixes`].
+    /// Index of the rule in [`Table::prefixes`].
     pub rule: usize,
-    /// The words of the command that it matched; the first may have been cut down to its name.
+    /// The words of the command that matched; the first may have been reduced to its last
+    /// component.
     pub prefix: Vec<String>,
     pub decision: Decision,
-    /// The path that was taken for the rule's name.
+    /// The path that was matched by its last component.
     pub resolved_program: Option<String>,
     pub justification: Option<String>,
 }
@@ -52,13 +54,13 @@ impl Serialize for Match {
             resolved_program: self.resolved_program.as_deref(),
             justification: self.justification.as_deref(),
         };
-        // Codex has a second kind of match, so it names this one.
+        // Codex has a second kind of match, so the output names this one.
         serializer.serialize_newtype_variant("Match", 0, "prefixRuleMatch", &inner)
     }
 }
 
 impl PrefixRule {
-    /// Whether a command that begins with `program` and goes on with `rest` begins as this rule does.
+    /// Returns whether a command of `program` and `rest` begins with this rule's words.
     pub fn begins(&self, program: &str, rest: &[String]) -> bool {
         self.program == program
             && rest.len() >= self.rest.len()
@@ -67,8 +69,8 @@ impl PrefixRule {
 }
 
 impl Table {
-    /// What the rules say about this command as text. With `resolve_host_executables` a path that no rule names is
-    /// looked up by its last component, where `host_executable` does not say otherwise.
+    /// Checks a command as text. With `resolve_host_executables`, a path that no rule names is
+    /// looked up by its last component, unless `host_executable` rules that out.
     pub fn check(&self, command: &[String], resolve_host_executables: bool) -> Check {
         let mut matches = Vec::new();
         if let Some((program, rest)) = command.split_first() {
@@ -112,7 +114,7 @@ impl Table {
         self.matches(name, rest, Some(shown))
     }
 
-    /// Without `.` and `..`, by text alone: links are not looked at.
+    /// Removes `.` and `..` from the text alone; links are not resolved.
     pub fn normal_path(path: &Path) -> PathBuf {
         let mut normal = PathBuf::new();
         for component in path.components() {
@@ -130,7 +132,8 @@ impl Table {
     }
 }
 
-/// As Codex makes a path absolute: `~` is the home directory, and what is relative starts from the current one.
+/// Makes a path absolute as Codex does: `~` is the home directory, and relative paths start at the
+/// current directory.
 fn absolute(word: &str) -> Option<PathBuf> {
     let home = || std::env::home_dir().filter(|home| !home.as_os_str().is_empty());
     let path = match word.strip_prefix('~').map(|rest| (rest, rest.strip_prefix('/'))) {

@@ -1,8 +1,9 @@
-//! What the rules say about a program that the kernel is about to run.
+//! Judges a program that the kernel is about to execute.
 //!
-//! A name is not a program: it can be put in front of the search path, be a link, a copy or a multi-call binary's
-//! other name. So a rule that tightens holds for everything that goes by its name or is its file, under whatever
-//! name; and a rule that loosens holds only for the very file that the operator's own search path leads to.
+//! A name does not identify a program: a program of that name can be placed first in the search
+//! path, be a link, a copy, or another name of a multi-call binary. So a rule that restricts
+//! applies to everything that has its name or is its file under any name, while a rule that allows
+//! applies only to the exact file that the operator's own search path leads to.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,20 +11,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::rule::{Decision, File, Origin, PrefixRule, Program, Table};
 
-/// One way to look at what is about to run: the program itself, the script that it was started for, or the program
-/// that a dynamic loader was asked to load.
+/// One candidate for what is about to run: the program itself, the script that it was started for,
+/// or the program that a dynamic loader was asked to load.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct View<'a> {
-    /// The real path of the file.
+    /// Real path of the file.
     pub path: &'a str,
-    /// The path it was called by, made absolute.
+    /// Absolute path by which it was called.
     pub called: &'a str,
+    /// Together with the inode, the identity of the file.
     pub device: u64,
     pub inode: u64,
     pub size: u64,
-    /// The arguments, from the one that names the program.
+    /// Arguments, starting with the one that names the program.
     pub argv: &'a [&'a [u8]],
-    /// It is what was started, and not only something that is named in its words. Nothing else is let out.
+    /// It is the program being started and not merely mentioned in the arguments. Nothing else may
+    /// run outside the sandbox.
     pub is_started: bool,
 }
 
@@ -46,56 +49,61 @@ impl View<'_> {
     }
 }
 
-/// How it was recognised.
+/// How a program was recognized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Seen {
-    /// It goes by the rule's name or path.
+    /// It has the rule's name or path.
     Name,
-    /// It is the rule's file, under another name.
+    /// It is the rule's file under another name.
     File,
-    /// It holds the same bytes as the rule's file.
+    /// It has the same contents as the rule's file.
     Copy,
-    /// It is the very file that the rule's name stands for, and goes by that name: it may be let out.
+    /// It is the exact file that the rule's name refers to, called by that name: it may run outside
+    /// the sandbox.
     Itself,
 }
 
-/// What was decided, and by which rule.
+/// The decision about a program, and the rule that made it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     pub decision: Decision,
-    /// The words of the rule that fitted.
+    /// The words of the matching rule.
     pub prefix: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub justification: Option<String>,
     pub origin: Origin,
+    /// How the program was recognized.
     pub seen: Seen,
-    /// Which of the views it was.
+    /// Index of the candidate that matched.
     pub view: usize,
-    /// The first word of the operator's rule that may let it out: one that does not forbid, and that is about this very
-    /// file under its own name. Without one it stays, whatever else a rule has asked.
+    /// First word of the operator's rule that may let the program run outside the sandbox: a rule
+    /// that does not forbid, and that matches this exact file under its own name. Without one the
+    /// program stays inside, whatever other rules say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out: Option<String>,
 }
 
-/// A table made ready for many questions.
+/// A rule table indexed for fast lookups.
 #[derive(Debug, Default)]
 pub struct Judge {
     rules: HashMap<String, Vec<PrefixRule>>,
     programs: HashMap<String, Program>,
-    /// Names of programs by their files, and by the sizes of the files of those that a rule tightens.
+    /// Program names by file, and by file size for programs that a rule restricts.
     files: HashMap<(u64, u64), Vec<String>>,
     sizes: HashMap<u64, Vec<String>>,
-    /// First words that are paths, by their last part.
+    /// First words that are paths, by their last component.
     paths: HashMap<String, Vec<String>>,
-    /// Ask about commands that are known to destroy.
+    /// Require approval for commands known to be destructive.
     heuristics: bool,
 }
 
-/// Where the verdict of a heuristic comes from, in place of a file.
+/// Origin of a verdict that comes from a heuristic instead of a file.
 pub const HEURISTICS: &str = "heuristics";
 
 impl Judge {
+    /// Indexes the rules. With `heuristics`, destructive commands that no rule matches require
+    /// approval.
     pub fn new(table: Table, heuristics: bool) -> Judge {
         let mut judge = Judge { heuristics, ..Judge::default() };
         for rule in table.prefixes {
@@ -121,13 +129,13 @@ impl Judge {
         judge
     }
 
-    /// Whether there is anything to decide by.
+    /// Returns whether there are neither rules nor heuristics.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty() && !self.heuristics
     }
 
-    /// The strictest that any rule says of any view. `same` compares a view with a file, byte by byte; it is asked
-    /// only where the sizes agree.
+    /// Returns the strictest decision of any rule about any candidate. `same` compares a candidate
+    /// with a file byte by byte, and is called only if their sizes are equal.
     pub fn judge(
         &self,
         views: &[View<'_>],
@@ -186,7 +194,7 @@ impl Judge {
         found.or_else(|| self.suspect(views))
     }
 
-    /// First words of rules that may be about this.
+    /// Returns the first words of all rules that may apply to this candidate.
     fn words<'a>(&'a self, view: &'a View<'_>) -> HashSet<&'a str> {
         let mut words = HashSet::new();
         for name in [view.name(), view.called_name()] {
@@ -199,6 +207,8 @@ impl Judge {
         words
     }
 
+    /// Returns how this rule recognizes the candidate, if it does. `copy` compares file contents
+    /// and is called only if needed.
     fn recognise(
         &self,
         rule: &PrefixRule,
@@ -213,7 +223,7 @@ impl Judge {
             true => word == view.path || word == view.called,
             false => word == view.name() || word == view.called_name(),
         };
-        // A program that acts by its first argument is what that says, whatever file it is in.
+        // A multi-call binary acts according to its first argument, whatever its file is called.
         let argued = view.argv_name() == base(word).as_bytes();
         if view.is_started && is_own && named && argued {
             return Some(Seen::Itself);
@@ -234,7 +244,7 @@ impl Judge {
         }
     }
 
-    /// What destroys without a question is asked about, where the operator wants that.
+    /// Applies the heuristics: destructive commands require approval.
     fn suspect(&self, views: &[View<'_>]) -> Option<Verdict> {
         let dangerous = |view: &View<'_>| {
             let forced = |word: &&[u8]| {
@@ -248,7 +258,7 @@ impl Judge {
         Some(Verdict {
             decision: Decision::Prompt,
             prefix: vec!["rm".to_owned(), "-f".to_owned()],
-            justification: Some("it removes without asking".to_owned()),
+            justification: Some("it deletes files without asking".to_owned()),
             origin: Origin { file: HEURISTICS.to_owned(), line: 0 },
             seen: Seen::Name,
             view,
@@ -257,27 +267,33 @@ impl Judge {
     }
 }
 
-/// The later of two equally strict rules does not count, but the longer does: it says more. A script goes by the name
-/// that its interpreter was called by, so that the one that is the rule's own file counts before one that has its name.
+/// Returns whether a rule takes precedence over the verdict found so far.
+///
+/// Of two equally strict rules the longer one wins, because it is more specific; otherwise the
+/// first one stays. The interpreter of a script is called by the name of the script, so a match on
+/// the rule's own file takes precedence over a match on its name.
 fn is_stricter(rule: &PrefixRule, prefix: &[String], seen: Seen, found: &Verdict) -> bool {
     let rank = |decision, length, seen| (decision, length, seen == Seen::Itself);
     rank(rule.decision, prefix.len(), seen) > rank(found.decision, found.prefix.len(), found.seen)
 }
 
-/// The words with which it fits, if it does. The first is the rule's own: what the program calls itself is not asked.
+/// Returns the words with which the rule matches. The first is the rule's own, because a program
+/// can choose its own first argument.
 fn fits(rule: &PrefixRule, argv: &[&[u8]]) -> Option<Vec<String>> {
     begins(rule, argv.get(1..).unwrap_or_default()).or_else(|| as_dashed(rule, argv))
 }
 
-/// The same, for a program that may know each of its commands under a name of its own: `git-push` is `git push`.
+/// Matches a program that offers each of its commands under a name of its own: `git-push` is `git
+/// push`.
 fn as_dashed(rule: &PrefixRule, argv: &[&[u8]]) -> Option<Vec<String>> {
     let (first, rest) = argv.split_first()?;
     let name = first.rsplit(|byte| *byte == b'/').next()?;
     let command = name.strip_prefix(base(&rule.program).as_bytes())?.strip_prefix(b"-")?;
-    // Nothing is let out by such a name.
+    // Such a name never lets a program run outside the sandbox.
     if rule.decision == Decision::Allow { None } else { begins(rule, &[&[command], rest].concat()) }
 }
 
+/// Matches the words after the program.
 fn begins(rule: &PrefixRule, words: &[&[u8]]) -> Option<Vec<String>> {
     let mut prefix = vec![rule.program.clone()];
     for (at, token) in rule.rest.iter().enumerate() {
@@ -287,6 +303,7 @@ fn begins(rule: &PrefixRule, words: &[&[u8]]) -> Option<Vec<String>> {
     Some(prefix)
 }
 
+/// Returns the last component of a path.
 fn base(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }

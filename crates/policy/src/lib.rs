@@ -1,8 +1,9 @@
-//! Rules about commands: a flat table, and what it says about one of them.
+//! Rules about commands: a flat table, and the two ways to evaluate it.
 //!
-//! There are two questions. [`Table::check`] answers about a command as text, before anything runs, exactly as Codex
-//! does. [`Judge::judge`] answers about a program that the kernel is about to run, and knows which file it really is.
-//! Both work on plain data, so that the server and a run's supervisor use the same code.
+//! [`Table::check`] evaluates a command as text, before anything runs, exactly as Codex does.
+//! [`Judge::judge`] evaluates a program that the kernel is about to execute, and knows which file
+//! it really is. Both work on plain data, so that the server and the supervisor of a run share the
+//! same code.
 
 mod check;
 mod judge;

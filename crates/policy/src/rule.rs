@@ -1,46 +1,52 @@
-//! What rules are made of.
+//! Data model of the rules.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What a rule says. The later, the stricter; the strictest of all that match decides.
+/// Decision of a rule, from loosest to strictest. The strictest of all matching rules applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Decision {
+    /// The command may run without approval.
     Allow,
+    /// The command requires approval.
     Prompt,
+    /// The command is refused.
     Forbidden,
 }
 
-/// Where a rule was written.
+/// Location of a rule in its source file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Origin {
     pub file: String,
-    /// From one.
+    /// Starts at one.
     pub line: u32,
 }
 
-/// One place of a pattern: any of these words.
+/// One position of a pattern: matches any of these words.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Token(pub Vec<String>);
 
-/// A command that begins with these words.
+/// A rule for commands that begin with certain words.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrefixRule {
-    /// The first word: a name, or an absolute path.
+    /// The first word: a name or an absolute path.
     pub program: String,
+    /// The words after it.
     pub rest: Vec<Token>,
     pub decision: Decision,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub justification: Option<String>,
     pub origin: Origin,
-    /// Written by whoever wrote the project, and not by the operator: it can hold something back, and let nothing out.
+    /// The rule comes from the project and not from the operator: it can restrict commands, but
+    /// never lets one run outside the sandbox.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub project: bool,
 }
 
+/// Protocol of a network rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Protocol {
@@ -50,8 +56,10 @@ pub enum Protocol {
     Socks5Udp,
 }
 
+/// A rule for connections to a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkRule {
+    /// A host name or IP address in lower case, without a port.
     pub host: String,
     pub protocol: Protocol,
     pub decision: Decision,
@@ -60,46 +68,52 @@ pub struct NetworkRule {
     pub origin: Origin,
 }
 
-/// A file of the host, as its name led to it when the rules were loaded.
+/// A file on the host, as found when the rules were loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
-    /// Without links.
+    /// The real path, without symbolic links.
     pub path: String,
     pub device: u64,
     pub inode: u64,
     pub size: u64,
 }
 
-/// What the first word of a rule stands for on this host.
+/// Files on this host that the first word of a rule refers to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
-    /// The files it leads to: by the operator's search path, or as `host_executable` lists them.
+    /// The files it refers to: found through the operator's search path, or listed by
+    /// `host_executable`.
     pub files: Vec<File>,
-    /// Other files of the same name, further down the search path. A rule that tightens is for these as well.
+    /// Other files of the same name, further down the search path. Rules that restrict apply to
+    /// these as well.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<File>,
-    /// Every path of the host that leads to one of these files. Under any other it is a copy or a planted link.
+    /// Every path on the host that leads to one of these files. A program called by any other path
+    /// is a copy or a planted link.
     pub paths: Vec<String>,
 }
 
 impl Program {
-    /// Every file that goes by the name.
+    /// Returns every file with this name.
     pub fn all(&self) -> impl Iterator<Item = &File> {
         self.files.iter().chain(&self.also)
     }
 }
 
-/// All rules, from all files, in the order in which they were read.
+/// All rules from all files, in the order in which they were read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Table {
+    /// Rules for commands.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prefixes: Vec<PrefixRule>,
+    /// Rules for network connections.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<NetworkRule>,
-    /// Which files may go by a name. The last word on a name counts.
+    /// Files that may be used under a program name. The last entry for a name takes precedence.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub host_executables: BTreeMap<String, Vec<String>>,
-    /// By the first word of rules. Filled in by whoever knows the host; without it nothing is allowed out by name.
+    /// Files on this host, by the first word of the rules. Filled in by the server; without it, no
+    /// program may run outside the sandbox.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub programs: BTreeMap<String, Program>,
 }

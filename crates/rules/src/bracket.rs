@@ -1,11 +1,14 @@
-//! Brackets that are not closed: the mistake that an interpreter notices last and in the wrong place.
+//! Finds unclosed brackets, a mistake that the interpreter notices late and reports in the wrong
+//! place.
 
-/// The innermost bracket that is still open before this line (from zero): its line, its column and itself.
+/// Returns the innermost bracket still open before this line (counted from zero): line, column and
+/// character.
 pub fn open_before(text: &str, end: usize) -> Option<(usize, usize, char)> {
     let mut open = Vec::new();
     let mut quote: Option<(char, bool)> = None;
     for (at, line) in text.lines().take(end).enumerate() {
-        // A string that is not tripled ends with its line, whatever is missing.
+        // A string that is not triple-quoted ends with its line, even if its closing quote is
+        // missing.
         quote = quote.filter(|(_, triple)| *triple);
         let line: Vec<char> = line.chars().collect();
         let mut column = 0;

@@ -1,8 +1,8 @@
 //! The three functions of a rules file.
 //!
-//! A call that is wrong is noted and the file is read on: whoever wrote it sees every fault at once, and what the
-//! rest of the file forbids is known all the same. Only what the interpreter itself refuses (an unknown argument, a
-//! number for a string) ends the reading.
+//! An invalid call is recorded and reading continues, so that the author sees all errors at once
+//! and the restrictions in the rest of the file still apply. Only errors of the interpreter itself
+//! (an unknown argument, a number instead of a string) end the reading.
 
 use std::cell::RefCell;
 
@@ -19,12 +19,12 @@ use crate::example::{self, Examples};
 use crate::fault::Place;
 use crate::host;
 
-/// Nobody writes more by hand, and each of them costs something at every exec.
+/// More than anyone writes by hand; every rule adds cost to every exec.
 const MAX_RULES: usize = 20_000;
-/// More of them tell nobody more.
+/// More errors than this would not help the reader.
 const MAX_FAULTS: usize = 50;
 
-/// What a file has said so far.
+/// Rules, examples and errors of a file so far.
 #[derive(Default)]
 pub struct Notes {
     file: String,
@@ -33,39 +33,42 @@ pub struct Notes {
     pub faults: Vec<(Place, String)>,
 }
 
-// The interpreter can carry a value of ours to its functions, but only of a type that implements an unsafe trait. It
-// runs a file on one thread from beginning to end, so the notes of that thread are as good.
+// The interpreter can pass a custom value to its functions, but only if the type implements an
+// unsafe trait. It runs a file on a single thread from start to end, so a thread-local works as
+// well.
 thread_local! {
     static NOTES: RefCell<Notes> = RefCell::default();
 }
 
-/// Starts the notes of a file.
+/// Starts collecting for a file.
 pub fn begin(file: &str) {
     NOTES.set(Notes { file: file.to_owned(), ..Notes::default() });
 }
 
-/// Takes them away.
+/// Returns what was collected.
 pub fn end() -> Notes {
     NOTES.take()
 }
 
-/// The place that a span begins at, and how much of its first line it covers.
+/// Returns where a span begins, and how much of its first line it covers.
 pub fn place(span: &FileSpan) -> Place {
     let resolved = span.resolve_span();
     let (begin, end) = (resolved.begin, resolved.end);
-    // A caret under a whole statement of many lines says no more than one under its first line.
+    // Marking all lines of a long statement says no more than marking the first.
     let width =
         if end.line == begin.line { end.column.saturating_sub(begin.column) } else { usize::MAX };
     Place { line: begin.line, column: begin.column, width: width.max(1) }
 }
 
-/// Where a call stands, and where the statement stands that led to it, which a function may lie between.
+/// Location of a call, and the line of the top-level statement that led to it, possibly through
+/// functions.
 struct Site {
     place: Place,
     line: u32,
 }
 
 impl Site {
+    /// Adds the line of the statement, if that is not the line of the call.
     fn add_to(&self, message: String) -> String {
         match usize::try_from(self.line) {
             Ok(line) if line == self.place.line + 1 => message,
@@ -77,12 +80,12 @@ impl Site {
 fn site(eval: &Evaluator<'_, '_, '_>) -> Site {
     let place_of = |depth: usize| eval.call_stack_nth_location(depth).map(|span| place(&span));
     let inner = place_of(0).unwrap_or(Place { line: 0, column: 0, width: 1 });
-    // The outermost frame may be the file itself, which was called from nowhere.
+    // The outermost frame may be the file itself, which has no caller.
     let outer = (0..eval.call_stack_count()).rev().find_map(place_of).unwrap_or(inner);
     Site { place: inner, line: u32::try_from(outer.line + 1).unwrap_or(u32::MAX) }
 }
 
-/// Runs what a call says and notes what is wrong with it.
+/// Evaluates a call and records its error, if any.
 fn note(
     eval: &Evaluator<'_, '_, '_>,
     say: impl FnOnce(&mut Notes, &Site, Origin) -> Result<(), String>,
@@ -92,22 +95,20 @@ fn note(
         let origin = Origin { file: notes.file.clone(), line: site.line };
         if let Err(message) = say(notes, &site, origin) {
             if notes.faults.len() + 1 >= MAX_FAULTS {
-                return Err(refuse(format!("{message}; the rest of this file is not looked at")));
+                return Err(refuse(format!("{message}; the rest of this file was skipped")));
             }
             notes.faults.push((site.place, site.add_to(message)));
         }
         let table = &notes.table;
         match table.prefixes.len() + table.networks.len() + table.host_executables.len() > MAX_RULES
         {
-            true => {
-                Err(refuse(format!("a file may hold {MAX_RULES} rules, and this one holds more")))
-            }
+            true => Err(refuse(format!("a file may contain at most {MAX_RULES} rules"))),
             false => Ok(NoneType),
         }
     })
 }
 
-/// An error of the interpreter's, which ends the reading.
+/// Creates an interpreter error, which ends the reading.
 fn refuse(message: String) -> starlark::Error {
     starlark::Error::new_other(std::io::Error::other(message))
 }
@@ -161,7 +162,7 @@ pub fn builtins(builder: &mut GlobalsBuilder) {
     ) -> starlark::Result<NoneType> {
         note(eval, |notes, _, origin| {
             let protocol = host::protocol(protocol)?;
-            // The one function that has a second word for it.
+            // Only this function accepts a second word for it.
             let decision =
                 if decision == "deny" { Decision::Forbidden } else { parse_decision(decision)? };
             let justification = parse_justification(justification)?;
@@ -220,14 +221,14 @@ fn parse_justification(given: Option<&str>) -> Result<Option<String>, String> {
     }
 }
 
-/// One place of a pattern: a word, or a list of words any of which may stand there.
+/// Parses one position of a pattern: a word, or a list of alternative words.
 fn parse_token(value: Value<'_>) -> Result<Token, String> {
     if let Some(word) = value.unpack_str() {
         return Ok(Token(vec![word.to_owned()]));
     }
     let Some(list) = ListRef::from_value(value) else {
         return Err(format!(
-            "a pattern holds strings and lists of strings (got {})",
+            "a pattern must contain only strings and lists of strings (got {})",
             value.get_type()
         ));
     };

@@ -1,7 +1,8 @@
-//! Reading rules in a process of its own.
+//! Reads rules in a separate process.
 //!
-//! A rules file is a program, and one of a cloned repository is a stranger's. The child bounds itself before it reads
-//! a word, and answers file by file, so that whoever started it knows which one it died of.
+//! A rules file is a program, and in a cloned repository it was written by a stranger. The child
+//! limits its own resources before it reads anything, and answers file by file, so that the parent
+//! knows which file it died on.
 
 use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
@@ -11,23 +12,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::{HostExecutables, Source, read};
 
-/// The word that makes our binary this child.
+/// First argument that makes our binary run as this child.
 pub const ARGUMENT: &str = "__rules";
 
 const CPU_SECONDS: u64 = 5;
 const MEMORY: u64 = 1 << 30;
-/// Standard input, output and error, and what the system's own lookups open.
+/// Standard input, output and error, and what the system's name lookups open.
 const FILES: u64 = 16;
 
-/// What the child is asked, as one line of JSON. It answers with one line for each source: a `Reading`.
+/// Request to the child, as one line of JSON. It answers with one line per source: the rules and
+/// errors of that file as JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Request {
     pub sources: Vec<Source>,
-    /// What files before these said about which programs may go by a name.
+    /// The `host_executable` entries of the files before these.
     pub known: HostExecutables,
 }
 
-/// What our binary does when its first argument is [`ARGUMENT`].
+/// Runs as the child, when the first argument of our binary is [`ARGUMENT`].
 pub fn child() -> ExitCode {
     match limit().and_then(|()| answer(&mut io::stdin().lock(), &mut io::stdout().lock())) {
         Ok(()) => ExitCode::SUCCESS,

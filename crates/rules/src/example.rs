@@ -1,4 +1,4 @@
-//! The examples of a rule: commands that it must match, and commands that it must not.
+//! Examples of a rule: commands that it must match, and commands that it must not match.
 
 use policy::{PrefixRule, Table};
 use starlark::values::Value;
@@ -7,22 +7,26 @@ use starlark::values::list::ListRef;
 use crate::HostExecutables;
 use crate::fault::Place;
 
-/// The examples of one call of `prefix_rule`. They are tried when the whole file is read, since what it says about
-/// programs further down counts for them too.
+/// Examples of one `prefix_rule` call. They are tested after the whole file has been read, because
+/// `host_executable` calls further down affect them too.
 pub struct Examples {
-    /// The rules that the call made: one for each of its first words.
+    /// The rules that the call created: one for each alternative of the first word.
     pub rules: Vec<PrefixRule>,
+    /// Commands that must match.
     pub matching: Vec<Vec<String>>,
+    /// Commands that must not match.
     pub other: Vec<Vec<String>>,
+    /// Location of the call.
     pub place: Place,
 }
 
 impl Examples {
+    /// Returns the number of examples.
     pub fn count(&self) -> usize {
         self.matching.len() + self.other.len()
     }
 
-    /// Everything that does not hold, each in a sentence.
+    /// Returns a message for every example that fails.
     pub fn broken(&self, programs: &HostExecutables) -> Vec<String> {
         let table = Table {
             prefixes: self.rules.clone(),
@@ -43,12 +47,12 @@ impl Examples {
     }
 }
 
-/// As somebody would type it.
+/// Formats a command as a user would type it.
 fn shown(example: &[String]) -> String {
     shlex::try_join(example.iter().map(String::as_str)).unwrap_or_else(|_| example.join(" "))
 }
 
-/// A command: a line as for a shell, or a list of words.
+/// Parses a command: a line in shell syntax, or a list of words.
 pub fn parse(value: Value<'_>) -> Result<Vec<String>, String> {
     let words = if let Some(line) = value.unpack_str() {
         shlex::split(line)
@@ -67,7 +71,7 @@ pub fn parse(value: Value<'_>) -> Result<Vec<String>, String> {
     if words.is_empty() { Err("an example must not be empty".to_owned()) } else { Ok(words) }
 }
 
-/// A string, or a sentence about what is there instead.
+/// Returns the string, or an error that names the actual type.
 pub fn string(value: Value<'_>, what: &str) -> Result<String, String> {
     match value.unpack_str() {
         Some(text) => Ok(text.to_owned()),

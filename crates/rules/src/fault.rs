@@ -1,36 +1,38 @@
-//! What is wrong with a rules file, and where.
+//! Errors in a rules file, with their location.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A line is shown up to this width, around the place that matters.
+/// Maximum width of a displayed line, around the relevant position.
 const WIDTH: usize = 120;
 
-/// One thing that is wrong. Its text holds nothing that could drive a terminal or forge a line of a log.
+/// A single error. Its text contains nothing that could control a terminal or forge a log line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
+    /// Name of the source file.
     pub file: String,
-    /// From one; zero when the fault is the file's as a whole.
+    /// Starts at one; zero if the error concerns the whole file.
     pub line: u32,
-    /// From one, in characters; zero as above.
+    /// In characters, starting at one; zero if the error concerns the whole file.
     pub column: u32,
+    /// Description of the error.
     pub message: String,
-    /// The line and a caret beneath the place; empty as above.
+    /// The line with a caret below the position; empty if the error concerns the whole file.
     pub excerpt: String,
 }
 
-/// A place in a text, from zero, as the interpreter counts.
+/// A position in a text, counted from zero as the interpreter does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     pub line: usize,
     pub column: usize,
-    /// How many characters of that line it covers.
+    /// Number of characters it covers on that line.
     pub width: usize,
 }
 
 impl Fault {
-    /// A fault of the whole file.
+    /// Creates an error about the whole file.
     pub fn of_file(file: &str, message: &str) -> Fault {
         Fault {
             file: printable(file),
@@ -41,7 +43,7 @@ impl Fault {
         }
     }
 
-    /// A fault at a place of this text.
+    /// Creates an error at a position in this text.
     pub(crate) fn at(file: &str, text: &str, place: Place, message: &str) -> Fault {
         let count = |number: usize| u32::try_from(number + 1).unwrap_or(u32::MAX);
         Fault {
@@ -53,7 +55,7 @@ impl Fault {
         }
     }
 
-    /// Where it is, as `file:line:column`.
+    /// Returns the location as `file:line:column`.
     pub fn location(&self) -> String {
         match self.line {
             0 => self.file.clone(),
@@ -72,11 +74,11 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The line with its number, and a caret beneath every character that is meant.
+/// Renders the line with its number, and carets below the affected characters.
 fn excerpt(text: &str, place: Place) -> String {
     let Some(line) = text.lines().nth(place.line) else { return String::new() };
     let line: Vec<char> = printable(line).chars().collect();
-    // A long line is shown from a little before the place on.
+    // A long line is shown from slightly before the position.
     let start = if place.column + 1 >= WIDTH { place.column.saturating_sub(WIDTH / 4) } else { 0 };
     let shown: String = line.iter().skip(start).take(WIDTH).collect();
     let offset = place.column.saturating_sub(start);
@@ -91,7 +93,7 @@ fn excerpt(text: &str, place: Place) -> String {
     )
 }
 
-/// One character for one character, so that a caret stays beneath what it means.
+/// Replaces control characters one for one, so that the caret stays below the right character.
 fn printable(text: &str) -> String {
     let hidden = |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
     text.chars()

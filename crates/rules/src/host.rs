@@ -1,10 +1,12 @@
-//! Names as the functions of a rules file take them: hosts, and programs with the files that may go by them.
+//! Validates the arguments of the rule functions: hosts, and programs with the files they may refer
+//! to.
 
 use std::path::Path;
 
 use policy::{Protocol, Table};
 
-/// The host of a `network_rule`: one host, without scheme, port or path, in lower case.
+/// Validates the host of a `network_rule`: a single host without scheme, port or path. Returns it
+/// in lower case.
 pub fn network(given: &str) -> Result<String, String> {
     let host = given.trim();
     if host.contains(['/', '?', '#']) {
@@ -13,7 +15,7 @@ pub fn network(given: &str) -> Result<String, String> {
         ));
     }
     let host = without_port(host)
-        .ok_or_else(|| format!("host is no IPv6 address in brackets (got {given:?})"))?;
+        .ok_or_else(|| format!("host is not a valid IPv6 address in brackets (got {given:?})"))?;
     let host = host.trim_end_matches('.').trim().to_ascii_lowercase();
     match host {
         host if host.is_empty() => Err("host must not be empty".to_owned()),
@@ -21,13 +23,14 @@ pub fn network(given: &str) -> Result<String, String> {
             Err(format!("host must be one host: wildcards are not allowed (got {given:?})"))
         }
         host if host.contains(char::is_whitespace) => {
-            Err(format!("host must hold no blank (got {given:?})"))
+            Err(format!("host must not contain spaces (got {given:?})"))
         }
         host => Ok(host),
     }
 }
 
-/// Something with more than one colon and no brackets is an IPv6 address and has no port.
+/// Removes the port. Text with more than one colon and no brackets is an IPv6 address without a
+/// port.
 fn without_port(host: &str) -> Option<&str> {
     let is_port = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if let Some(inner) = host.strip_prefix('[') {
@@ -40,6 +43,7 @@ fn without_port(host: &str) -> Option<&str> {
     }
 }
 
+/// Validates the protocol of a `network_rule`.
 pub fn protocol(given: &str) -> Result<Protocol, String> {
     match given {
         "http" => Ok(Protocol::Http),
@@ -52,7 +56,7 @@ pub fn protocol(given: &str) -> Result<Protocol, String> {
     }
 }
 
-/// The name of a `host_executable`: a file's name, and no path to it.
+/// Validates the name of a `host_executable`, which must be a file name and not a path.
 pub fn executable(name: &str) -> Result<(), String> {
     match name {
         "" => Err("name must not be empty".to_owned()),
@@ -61,7 +65,7 @@ pub fn executable(name: &str) -> Result<(), String> {
     }
 }
 
-/// One of its paths, without detours.
+/// Validates one path of a `host_executable` and returns it without `.` and `..`.
 pub fn executable_path(name: &str, given: &str) -> Result<String, String> {
     if !Path::new(given).is_absolute() {
         return Err(format!("paths must be absolute (got {given:?})"));

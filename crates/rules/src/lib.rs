@@ -1,8 +1,9 @@
-//! Codex `.rules` files: Starlark text to a flat table of rules.
+//! Codex `.rules` files: from Starlark text to a flat table of rules.
 //!
-//! The language is Starlark with three functions: `prefix_rule`, `network_rule` and `host_executable`. Reading a file
-//! means running it, so a text that nobody vouches for is read in a short-lived child (`evaluate::child`) that bounds
-//! its own time and memory; [`parse`] bounds what the interpreter itself can bound.
+//! The language is Starlark with three functions: `prefix_rule`, `network_rule` and
+//! `host_executable`. Reading a file means running it. So a file from an untrusted source is read
+//! in a short-lived child process ([`evaluate::child`]) that limits its own time and memory;
+//! [`parse`] applies the limits that the interpreter itself offers.
 
 mod bracket;
 mod builtins;
@@ -20,17 +21,17 @@ use serde::{Deserialize, Serialize};
 pub use fault::Fault;
 pub use read::{Reading, read};
 
-/// Which files may go by a name, as `host_executable` lists them.
+/// The files that may be used under a program name, as listed by `host_executable`.
 pub type HostExecutables = BTreeMap<String, Vec<String>>;
 
-/// The text of one file, by the name that people know it by.
+/// The text of one file and the name under which it is reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
     pub name: String,
     pub text: String,
 }
 
-/// All rules of all files, or everything that is wrong with any of them.
+/// Returns the rules of all files, or all errors in them.
 pub fn parse(sources: &[Source]) -> Result<Table, Vec<Fault>> {
     let mut table = Table::default();
     let mut faults = Vec::new();
@@ -42,7 +43,7 @@ pub fn parse(sources: &[Source]) -> Result<Table, Vec<Fault>> {
     if faults.is_empty() { Ok(table) } else { Err(faults) }
 }
 
-/// What another file says is added to what is known. On which files may go by a name, the last word counts.
+/// Adds the rules of another file. The last `host_executable` for a name takes precedence.
 pub fn add(table: &mut Table, more: Table) {
     table.prefixes.extend(more.prefixes);
     table.networks.extend(more.networks);

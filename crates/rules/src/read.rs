@@ -1,4 +1,4 @@
-//! One file: its text to the rules that it makes, and what is wrong with it.
+//! Reads a single file: evaluates it, tests its examples and collects all errors.
 
 use policy::{Decision, Table};
 use serde::{Deserialize, Serialize};
@@ -10,22 +10,22 @@ use crate::builtins::{self, Notes, place};
 use crate::fault::{Fault, Place};
 use crate::{HostExecutables, Source, bracket};
 
-/// Ordinary files need some hundred of each.
+/// Limits of the interpreter, in bytes and steps. Ordinary files need a few hundred of each.
 const MAX_HEAP: usize = 64 << 20;
 const MAX_TICKS: u64 = 1_000_000;
 
-/// What one file says.
+/// Rules and errors of one file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reading {
-    /// Of a file with faults only what it forbids and what it asks about: what such a file allows, nobody has meant
-    /// for sure.
+    /// If the file has errors, only rules that prompt or forbid: the author may not have meant what
+    /// such a file allows.
     pub table: Table,
     pub faults: Vec<Fault>,
-    /// How many examples were tried.
+    /// Number of examples that were tested.
     pub examples: usize,
 }
 
-/// Reads one file. `known` is what files before it said about which programs may go by a name.
+/// Reads one file. `known` has the `host_executable` entries of the files before it.
 pub fn read(source: &Source, known: &HostExecutables) -> Reading {
     builtins::begin(&source.name);
     let ran = run(source);
@@ -56,7 +56,7 @@ pub fn read(source: &Source, known: &HostExecutables) -> Reading {
     Reading { table, faults, examples: count }
 }
 
-/// Leaves what asks or forbids.
+/// Keeps only rules that prompt or forbid.
 fn only_stricter(table: &mut Table) {
     table.prefixes.retain(|rule| rule.decision != Decision::Allow);
     table.networks.retain(|rule| rule.decision != Decision::Allow);
@@ -64,7 +64,7 @@ fn only_stricter(table: &mut Table) {
 }
 
 fn run(source: &Source) -> starlark::Result<()> {
-    // The dialect that Codex reads its files in.
+    // The dialect in which Codex reads its files.
     let dialect = Dialect { enable_f_strings: true, ..Dialect::Extended };
     let ast = AstModule::parse(&source.name, source.text.clone(), &dialect)?;
     let globals = GlobalsBuilder::standard().with(builtins::builtins).build();
@@ -78,20 +78,20 @@ fn run(source: &Source) -> starlark::Result<()> {
 
 fn explain(source: &Source, error: &starlark::Error) -> Fault {
     let mut message = error.without_diagnostic().to_string();
-    // What follows the first line is advice to whoever embeds the interpreter.
+    // The lines after the first are advice for programs that embed the interpreter.
     if let Some((first, _)) = message.split_once('\n') {
         message.truncate(first.len());
     }
     if message.starts_with("No imports are available") {
-        message = "load() is not available: a rules file stands alone".to_owned();
+        message = "load() is not available: a rules file must be self-contained".to_owned();
     }
     let at = error.span().map_or(Place { line: 0, column: 0, width: 1 }, place);
     let (at, message) = point_at_bracket(&source.text, at, message);
     Fault::at(&source.name, &source.text, at, &message)
 }
 
-/// A bracket that is not closed is noticed where the next statement begins, or at the end of the file. What helps is
-/// where it was opened.
+/// The interpreter notices an unclosed bracket only where the next statement begins, or at the end
+/// of the file. The place where it was opened is more helpful.
 fn point_at_bracket(text: &str, at: Place, message: String) -> (Place, String) {
     if !message.contains("expected symbol") {
         return (at, message);
@@ -101,7 +101,7 @@ fn point_at_bracket(text: &str, at: Place, message: String) -> (Place, String) {
             (Place { line, column, width: 1 }, format!("Parse error: this `{c}` is never closed"))
         }
         Some((line, _, c)) => {
-            (at, format!("{message}; the `{c}` of line {} is still open", line + 1))
+            (at, format!("{message}; the `{c}` on line {} is still open", line + 1))
         }
         None => (at, message),
     }

@@ -1,5 +1,5 @@
-//! Whole files: what is sound is read in full, and what is not is explained. `cases/x.rules` with a `cases/x.faults`
-//! beside it must give exactly these faults; one without must give none.
+//! Whole files: valid ones are read completely, and errors are explained. A `cases/x.rules` with a
+//! `cases/x.faults` next to it must produce exactly these errors; without one it must produce none.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "these are tests")]
 

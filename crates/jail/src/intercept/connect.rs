@@ -1,4 +1,8 @@
-//! `connect`, made by the supervisor in the caller's stead.
+//! Makes `connect` calls on behalf of the caller.
+//!
+//! The supervisor copies the caller's socket and address, checks the copies and connects the
+//! copies. The caller's own memory is never read again after the check, because another thread may
+//! have changed it.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -20,36 +24,40 @@ use super::{Denials, diag};
 use crate::metadata::is_metadata;
 use crate::sys::{self, Notification};
 
-/// The largest address there is, `sockaddr_storage`.
+/// Size of the largest possible address, `sockaddr_storage`.
 const ADDRESS: usize = 128;
+/// Offset of the path in a unix address.
 const PATH_AT: usize = 2;
 
-/// Numbers of netlink sockets that are no process's begin here and go down.
+/// Port numbers for netlink sockets that cannot have their process's number start here and count
+/// down.
 const NETLINK_NAMELESS: u32 = u32::MAX - 4096;
-/// How many of them are tried.
+/// How many of these numbers are tried.
 const NETLINK_NAMES: u32 = 256;
 
-/// Lists the processes of a run.
+/// Function that lists the processes of a run.
 pub type Processes = Box<dyn Fn() -> Vec<Pid> + Send + Sync>;
 
-/// What a run's connections may lead to.
+/// Restrictions on what a run's connections may reach, and the namespaces to connect from.
 pub struct Reach {
-    /// The run's mounts, through which paths are looked up; its network, when that is not the host's.
+    /// The run's mounts, through which paths are looked up.
     pub mounts: Option<OwnedFd>,
+    /// The run's network, if it is not the host's.
     pub network: Option<OwnedFd>,
-    /// Where the host's network is used, sockets by path have to lie on one of these file systems, which nobody but
-    /// the session uses, or be listened on by one of these processes.
+    /// With the host's network, a socket with a path must be on one of these file systems, which
+    /// only the session uses, or one of the run's processes must listen on it.
     pub private_devices: Vec<u64>,
+    /// Lists the run's processes.
     pub processes: Option<Processes>,
-    /// Ports of this host that stay shut, whatever the run may reach: a server's own.
+    /// Ports of this host that stay closed, whatever else the run may reach: the server's own.
     pub shut_ports: Vec<u16>,
-    /// It is a sandbox itself, and makes namespaces for that.
+    /// The run is a sandbox itself and creates namespaces for that.
     pub nested: bool,
 }
 
-/// The supervisor's side, in the place of the run.
+/// The run as seen by a supervisor thread that has entered its namespaces.
 pub struct Place {
-    /// The host's /proc, since the run's shows other numbers.
+    /// The host's /proc, since the run's own shows other pids.
     pub(super) proc: OwnedFd,
     /// The run is a sandbox itself.
     pub(super) nested: bool,
@@ -59,14 +67,14 @@ pub struct Place {
     shut_ports: Vec<u16>,
 }
 
-/// Why a connection is not made. `denied` when it is us who refuse.
+/// Reason for not making a connection. `denied` is set when we are the ones who refuse.
 pub struct Refusal {
     pub errno: i32,
     pub denied: Option<(&'static str, String)>,
 }
 
 impl Refusal {
-    /// Records what was denied, if it was; the error is for the caller.
+    /// Records the denial, if it is one. Returns the error number for the caller.
     pub fn note(self, denials: &Denials) -> i32 {
         if let Some((kind, name)) = self.denied {
             denials.add(kind, &name);
@@ -92,7 +100,8 @@ fn denied(kind: &'static str, name: impl Into<String>) -> Refusal {
 }
 
 impl Reach {
-    /// Moves this thread to where the run is. Its other threads stay where they are.
+    /// Moves this thread into the run's namespaces. Other threads of the supervisor stay where they
+    /// are.
     pub(super) fn enter(self) -> io::Result<Place> {
         let proc = openat(
             rustix::fs::CWD,
@@ -107,7 +116,8 @@ impl Reach {
         if let Some(network) = &self.network {
             move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))?;
         }
-        // From the directory of our own descriptors, a descriptor's number is the name of the very object.
+        // In the directory of our own descriptors, a descriptor's number is a path to that very
+        // object.
         let own = openat(
             &proc,
             "thread-self/fd",
@@ -126,20 +136,20 @@ impl Reach {
     }
 }
 
-/// A socket and an address that have been looked at and belong together.
+/// A socket and an address that were checked together.
 pub struct Ready {
     socket: OwnedFd,
     address: Vec<u8>,
-    /// What the address names by its number.
+    /// The object that the address names by its descriptor number, which must stay open.
     _held: Option<OwnedFd>,
-    /// Where it leads, in a network that has no way out.
+    /// The destination, in a network that has no way out.
     wanted: Option<SocketAddr>,
 }
 
-/// Where a caller's paths begin.
+/// Directories at which a caller's paths start.
 struct Base {
     directory: OwnedFd,
-    /// The caller's own, where that is not the run's.
+    /// The caller's own root, if it is not the run's.
     root: Option<OwnedFd>,
 }
 
@@ -156,11 +166,12 @@ impl Base {
 }
 
 impl Ready {
-    /// Tells the socket from others while it is open.
+    /// Returns a number that identifies the socket while it is open.
     pub fn number(&self) -> u64 {
         fstat(&self.socket).map_or(0, |found| found.st_ino)
     }
 
+    /// Connects. A destination that the run's own network cannot reach is a denial.
     pub fn connect(&self) -> Result<(), Refusal> {
         sys::connect(self.socket.as_fd(), &self.address).map_err(|error| {
             let errno = error.raw_os_error().unwrap_or(libc::EACCES);
@@ -172,7 +183,7 @@ impl Ready {
 }
 
 impl Place {
-    /// Copies the address and the socket and looks at both.
+    /// Copies the caller's address and socket, and checks both.
     pub fn prepare(&self, listener: &OwnedFd, call: &Notification) -> Result<Ready, Refusal> {
         let [fd, pointer, length, ..] = call.args;
         let length = usize::try_from(length as u32).unwrap_or(usize::MAX);
@@ -191,7 +202,7 @@ impl Place {
         let socket = pidfd_getfd(self.process_of(thread)?, fd as i32, PidfdGetfdFlags::empty())?;
         let base = Base {
             directory: self.open(&format!("{}/cwd", thread.as_raw_nonzero()), OFlags::PATH)?,
-            // A sandbox inside has another tree.
+            // A nested sandbox has a tree of mounts of its own.
             root: match self.nested {
                 true => {
                     Some(self.open(&format!("{}/root", thread.as_raw_nonzero()), OFlags::PATH)?)
@@ -199,7 +210,8 @@ impl Place {
                 false => None,
             },
         };
-        // All of this was the caller's own only if it still waits: else its number may be another's by now.
+        // All of this belongs to the caller only if it still waits; otherwise its pid may be
+        // another's by now.
         if !sys::still_waits(listener.as_fd(), call.id) {
             return Err(Refusal { errno: libc::ESRCH, denied: None });
         }
@@ -208,7 +220,8 @@ impl Place {
             AddressFamily::UNIX => self.unix(ready, &base),
             AddressFamily::INET | AddressFamily::INET6 => self.inet(ready),
             AddressFamily::NETLINK => self.netlink(ready, thread),
-            // The filter makes no other. Whatever has come by one does not get our rights with it.
+            // The filter allows no other family. A run that has obtained such a socket anyway must
+            // not use it with our rights.
             other => Err(denied("connect", format!("a socket of family {}", other.as_raw()))),
         }
     }
@@ -217,8 +230,8 @@ impl Place {
         openat(&self.proc, name, flags | OFlags::CLOEXEC, Mode::empty())
     }
 
-    /// The process of a thread. A thread may have a table of descriptors of its own; then it is the main thread's
-    /// socket that is connected, which is as much the run's.
+    /// Opens the process of a thread. A thread may have its own descriptor table; then the main
+    /// thread's socket is connected, which is the run's just as much.
     fn process_of(&self, thread: Pid) -> Result<OwnedFd, Refusal> {
         let process = self.status_of(thread, "Tgid:")?.parse().ok();
         let process =
@@ -226,7 +239,7 @@ impl Place {
         Ok(pidfd_open(process, PidfdFlags::empty())?)
     }
 
-    /// What the kernel says of a thread after this word.
+    /// Returns the value that the kernel reports for a thread under this label.
     fn status_of(&self, thread: Pid, word: &str) -> Result<String, Refusal> {
         let status = self.open(&format!("{}/status", thread.as_raw_nonzero()), OFlags::RDONLY)?;
         let status = io::read_to_string(File::from(status))?;
@@ -237,9 +250,10 @@ impl Place {
         found.ok_or(Refusal { errno: libc::ESRCH, denied: None })
     }
 
+    /// Checks an internet connection.
     fn inet(&self, ready: Ready) -> Result<Ready, Refusal> {
         match target(&ready.address) {
-            // Port 0 only asks for the way there: resolvers sort addresses by it.
+            // Port 0 only asks for the route: resolvers sort addresses by it.
             Some(address) if self.own_network => {
                 Ok(Ready { wanted: Some(address).filter(|address| address.port() != 0), ..ready })
             }
@@ -250,16 +264,18 @@ impl Place {
         }
     }
 
-    /// With the host's network at hand, these stay shut: where clouds hand out credentials, and our own door.
+    /// Returns whether a destination stays closed to a run with the host's network: where clouds
+    /// hand out credentials, and our own server.
     fn is_shut(&self, ip: IpAddr, port: u16) -> bool {
         is_metadata(ip) || self.shut_ports.contains(&port) && is_local(ip.to_canonical())
     }
 
-    /// Netlink. The kernel asks whether the one who connects may speak to other processes and to groups, and that would
-    /// be the supervisor here, which may do more than the run. So the kernel itself is the only peer there is.
+    /// Checks a netlink connection. The kernel checks whether the process that connects may address
+    /// other processes and groups. Here that is the supervisor, which may do more than the run, so
+    /// the kernel itself is the only peer allowed.
     fn netlink(&self, ready: Ready, thread: Pid) -> Result<Ready, Refusal> {
         match NetlinkPeer::read(&ready.address) {
-            // The kernel has its own word for it, which is no connection.
+            // The kernel handles such an address in its own way, and does not connect.
             None => Ok(ready),
             Some(NetlinkPeer { port: 0, groups: 0 }) => {
                 self.name_netlink(&ready.socket, thread)?;
@@ -269,13 +285,15 @@ impl Place {
         }
     }
 
-    /// Gives a netlink socket its number before the connection does, which would take the supervisor's.
+    /// Gives a netlink socket its port number. Otherwise the connection would do so, and use the
+    /// supervisor's.
     fn name_netlink(&self, socket: &OwnedFd, thread: Pid) -> Result<(), Refusal> {
         let address = SocketAddrNetlink::try_from(rustix::net::getsockname(socket)?)?;
         if address.pid() != 0 {
             return Ok(());
         }
-        // As the kernel does it: the number of the process, and if another socket has that, one that no process has.
+        // The same choice as the kernel's: the number of the process or, if another socket has
+        // that, one that no process has.
         let own = self
             .status_of(thread, "NStgid:")?
             .split_whitespace()
@@ -291,16 +309,18 @@ impl Place {
         Err(Errno::ADDRINUSE.into())
     }
 
+    /// Checks a unix connection, and replaces the path in its address with the socket that was
+    /// found there.
     fn unix(&self, mut ready: Ready, base: &Base) -> Result<Ready, Refusal> {
         let family = u16::from_ne_bytes([ready.address[0], ready.address[1]]);
         if i32::from(family) != libc::AF_UNIX {
-            // The kernel has its own word for it, which is no connection.
+            // The kernel handles such an address in its own way, and does not connect.
             return Ok(ready);
         }
         let path = &ready.address[PATH_AT..];
         match path.first() {
             None => return Ok(ready),
-            // Names without a file belong to a network namespace.
+            // Abstract names belong to a network namespace.
             Some(0) if self.own_network => return Ok(ready),
             Some(0) => return Err(denied("connect", String::from_utf8_lossy(&path[1..]))),
             Some(_) => {}
@@ -327,7 +347,8 @@ impl Place {
         Ok(ready)
     }
 
-    /// Whether the session itself listens on it. Other sockets may lie in the workspace, and be anybody's.
+    /// Returns whether the session itself listens on the socket. Other sockets may exist in the
+    /// workspace, and anyone may listen on those.
     fn is_own(&self, stat: &Stat) -> io::Result<bool> {
         if self.own_network {
             return Ok(diag::listener(stat.st_dev, stat.st_ino)?.is_some());
@@ -350,14 +371,15 @@ impl Place {
     }
 }
 
-/// Whom a netlink address names: a socket by its number, of which 0 is the kernel's, and groups.
+/// Destination of a netlink address: a socket by its port number, of which 0 is the kernel, and
+/// groups.
 struct NetlinkPeer {
     port: u32,
     groups: u32,
 }
 
 impl NetlinkPeer {
-    /// `None` for an address that the kernel will not take.
+    /// Parses an address; `None` if the kernel will not accept it.
     fn read(address: &[u8]) -> Option<NetlinkPeer> {
         let word = |at: usize| Some(u32::from_ne_bytes(address.get(at..at + 4)?.try_into().ok()?));
         let family = i32::from(u16::from_ne_bytes([*address.first()?, *address.get(1)?]));
@@ -365,12 +387,12 @@ impl NetlinkPeer {
     }
 }
 
-/// Whether an address is one of this machine's: only those can be bound to.
+/// Returns whether an address is one of this machine's: only those can be bound to.
 fn is_local(ip: IpAddr) -> bool {
     ip.is_loopback() || ip.is_unspecified() || std::net::UdpSocket::bind((ip, 0)).is_ok()
 }
 
-/// Where an internet address leads; `None` for one that the kernel will not take.
+/// Parses an internet address; `None` if the kernel will not accept it.
 fn target(address: &[u8]) -> Option<SocketAddr> {
     let family = i32::from(u16::from_ne_bytes([*address.first()?, *address.get(1)?]));
     let port = u16::from_be_bytes([*address.get(2)?, *address.get(3)?]);

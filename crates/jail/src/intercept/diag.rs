@@ -1,7 +1,9 @@
-//! Which unix sockets are listened on in this network namespace, as the kernel's socket diagnosis tells.
+//! Finds the unix sockets that are listened on in this network namespace, through the kernel's
+//! socket diagnostics (`sock_diag`).
 //!
-//! Every process of a session is in the session's network namespace, and nobody else is. So a socket that is listed
-//! here was made by the session, and one that is not was made by somebody else.
+//! Every process of a session is in the session's network namespace, and no other process is. So a
+//! socket that is listed here was created by the session, and one that is not was created by
+//! someone else.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,15 +17,15 @@ const DUMP_REQUEST: u16 = 0x301;
 const DONE: u16 = 3;
 const ERROR: u16 = 2;
 const LISTENING: u32 = 1 << 10;
-/// Asks for the file that a socket is bound to, and names the attribute that tells it.
+/// Requests the file that a socket is bound to, and the attribute that carries it.
 const SHOW_FILE: u32 = 2;
 const FILE: u16 = 1;
 const HEADER: usize = 16;
 const MESSAGE: usize = 16;
-/// Where a message has the number of its socket.
+/// Offset of the socket's number in a message.
 const SOCKET: usize = 4;
 
-/// The number of the socket that is bound to this file and being listened on, if there is one.
+/// Returns the number of the socket that is bound to this file and listened on, if there is one.
 pub fn listener(device: u64, inode: u64) -> io::Result<Option<u32>> {
     let socket = socket_with(
         AddressFamily::NETLINK,
@@ -32,7 +34,7 @@ pub fn listener(device: u64, inode: u64) -> io::Result<Option<u32>> {
         Some(netlink::SOCK_DIAG),
     )?;
     send(&socket, &request(), SendFlags::empty())?;
-    // The kernel keeps 32 bits of the inode's number and its own form of the device's.
+    // The kernel reports 32 bits of the inode number, and the device number in its own format.
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let wanted = (inode as u32, major << 20 | minor);
     search(&socket, wanted)
@@ -49,7 +51,7 @@ fn search(socket: &OwnedFd, wanted: (u32, u32)) -> io::Result<Option<u32>> {
             let Some(message) = rest.get(..length) else { break };
             match u16_at(message, 4) {
                 Some(DONE) => return Ok(None),
-                Some(ERROR) => return Err(io::Error::other("the kernel does not tell")),
+                Some(ERROR) => return Err(io::Error::other("the kernel refused to list sockets")),
                 _ if file_of(message) == Some(wanted) => {
                     return Ok(u32_at(message, HEADER + SOCKET));
                 }
@@ -77,7 +79,7 @@ fn request() -> Vec<u8> {
     bytes
 }
 
-/// The file (inode, device) of the socket that a message is about.
+/// Returns the file (inode, device) of the socket that a message describes.
 fn file_of(message: &[u8]) -> Option<(u32, u32)> {
     let mut rest = message.get(HEADER + MESSAGE..)?;
     loop {

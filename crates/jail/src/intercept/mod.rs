@@ -1,10 +1,12 @@
 //! System calls that the filter leaves to the supervisor.
 //!
-//! Those that no run may make are refused and written down. `connect` is made here in the caller's stead, on its own
-//! socket but to a copy of the address: what was looked at is what is connected to, whatever other threads do to
-//! the caller's memory and descriptors meanwhile. Nothing is let through to be made by the caller itself but execs, whose
-//! outcome is judged before its first instruction, the namespaces of a nested sandbox, for which everything that decides
-//! is in registers and in the kernel, and renames, which the mounts decide about.
+//! Calls that no run may make are refused and recorded. `connect` is made here on behalf of the
+//! caller, on its own socket but with a copy of the address: the address that was checked is the
+//! address that is connected to, whatever other threads do to the caller's memory and descriptors
+//! meanwhile. Only these calls are let through, to be made by the caller itself: execs, whose
+//! outcome is judged before the first instruction of the new program; the creation of namespaces by
+//! a nested sandbox, for which everything that decides is in registers and in the kernel; and
+//! renames, which the mounts decide about. Nothing else may be let through.
 
 mod connect;
 mod diag;
@@ -29,7 +31,7 @@ use crate::seccomp;
 use crate::sys::{self, Notification};
 pub use connect::Reach;
 
-/// One kind of thing that was refused, and how often.
+/// Kind of action that was refused, and how often.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Denial {
     pub kind: String,
@@ -37,18 +39,20 @@ pub struct Denial {
     pub count: u64,
 }
 
-/// Connections that a run may be making at the same time. Each is a thread of ours and a descriptor or two.
+/// Most connections that a run may be making at the same time. Each takes one of our threads and a
+/// descriptor or two.
 const PENDING: usize = 256;
 const STACK: usize = 64 << 10;
 
-/// A run that is refused a thousand different things has made its point.
+/// Most different denials that are listed by name. A longer list would tell the user no more.
 const KINDS: usize = 64;
 
-/// What a run was refused so far.
+/// Everything that a run was refused so far.
 #[derive(Debug, Clone, Default)]
 pub struct Denials(Arc<Mutex<BTreeMap<(&'static str, String), u64>>>);
 
 impl Denials {
+    /// Counts a denial. When the list is full, names that are not in it are counted as `…`.
     pub fn add(&self, kind: &'static str, name: &str) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let name: String =
@@ -60,7 +64,8 @@ impl Denials {
         *all.entry(key).or_default() += 1;
     }
 
-    /// Takes one back that was our own attempt. False when it was not there: what should have been refused was not.
+    /// Removes one denial that our own attempt caused. Returns false when there was none: a call
+    /// that should have been refused was not.
     pub fn forgive(&self, kind: &'static str, name: &str) -> bool {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (kind, name.to_owned());
@@ -74,11 +79,13 @@ impl Denials {
         }
     }
 
+    /// Returns whether this was refused at least once.
     pub fn has(&self, kind: &'static str, name: &str) -> bool {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.contains_key(&(kind, name.to_owned()))
     }
 
+    /// Lists every denial with its count.
     pub fn list(&self) -> Vec<Denial> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let denial = |((kind, name), count): (&(&'static str, String), &u64)| Denial {
@@ -90,10 +97,11 @@ impl Denials {
     }
 }
 
-/// Answers the run's system calls and keeps its covers on, on threads of its own, until the run has ended.
+/// Answers the run's system calls and keeps its covers in place, on separate threads, until the run
+/// has ended.
 ///
-/// Covers have a thread to themselves: a call is answered with the run's own memory and paths, and whoever looks at those
-/// waits as long as the run can make them wait.
+/// Covers have a thread of their own: answering a call means reading the run's memory and paths,
+/// and the run can make a thread that does so wait as long as it likes.
 pub(crate) fn answer(
     listener: OwnedFd,
     reach: Reach,
@@ -120,7 +128,8 @@ pub(crate) fn answer(
     };
     if let Some(mounts) = reach.mounts.as_ref().filter(|_| !keeper.is_idle()) {
         let (mounts, run, denials) = (mounts.try_clone()?, Arc::clone(&listener), denials.clone());
-        // What was open to the run until now, because the host has put something else there, is for people to know.
+        // The host replaced the file, and until now it was open to the run. The user has to learn
+        // of that.
         let uncovered = move |path: &Path| denials.add("uncovered", &path.display().to_string());
         thread::Builder::new().spawn(move || keeper.serve(&mounts, &run, uncovered))?;
     }
@@ -130,16 +139,17 @@ pub(crate) fn answer(
     Ok(watch)
 }
 
-/// Sockets that are being connected, and those that were when their caller did not wait any more. A signal takes a caller
-/// out of its call, which the kernel may then start again: that must not fail because the first attempt succeeds.
+/// Sockets that are being connected, and those whose caller stopped waiting meanwhile. A signal
+/// interrupts the caller's call, which the kernel may then restart: the restarted call must not
+/// fail because the first attempt succeeds.
 #[derive(Clone, Default)]
 struct Attempts(Arc<Mutex<HashSet<u64>>>);
 
 impl Attempts {
-    /// Whether there is an attempt for it already.
+    /// Records an attempt for a socket. Returns whether one was recorded already.
     fn begin(&self, socket: u64) -> bool {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Most of those whose caller is gone are never asked for again.
+        // Most sockets whose caller is gone are never asked for again.
         if all.len() >= 2 * PENDING {
             all.clear();
         }
@@ -151,19 +161,21 @@ impl Attempts {
     }
 }
 
+/// Answers the calls on one run's listener.
 struct Gate {
     listener: Arc<OwnedFd>,
-    /// Where calls come from that others have taken from the listener.
+    /// Calls that the exec watchers have taken from the listener and passed on.
     handed: Option<(PipeReader, Receiver<Notification>)>,
     denials: Denials,
-    /// Connections that are being made.
+    /// Number of connections that are being made.
     pending: Arc<AtomicUsize>,
     attempts: Attempts,
 }
 
 impl Gate {
     fn serve(self, reach: Reach) {
-        // Whoever cannot enter refuses every connection, rather than answer from the wrong place.
+        // A thread that cannot enter the run's namespaces refuses every connection, rather than
+        // connect from the wrong place.
         let place = reach.enter().map(Arc::new);
         while self.wait() {
             match self.next() {
@@ -186,14 +198,15 @@ impl Gate {
                     }
                     _ => self.refuse(&call),
                 },
-                // Its caller was killed meanwhile, or we were interrupted.
+                // The caller was killed meanwhile, or this thread was interrupted.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {}
                 Err(_) => return,
             }
         }
     }
 
-    /// Waits for a call. False when no process uses the filter any more: receiving would then fail for ever.
+    /// Waits for a call. Returns false when no process uses the filter any more: from then on every
+    /// attempt to receive a call fails.
     fn wait(&self) -> bool {
         let source = self.handed.as_ref().map_or(self.listener.as_fd(), |(bell, _)| bell.as_fd());
         loop {
@@ -215,6 +228,7 @@ impl Gate {
         }
     }
 
+    /// Lets the caller create a user namespace, or refuses it.
     fn nest(&self, place: &connect::Place, call: &Notification) {
         match nesting::may_make_users(&place.proc, call) {
             true => drop(sys::trace::let_through(self.listener.as_fd(), call.id)),
@@ -228,6 +242,7 @@ impl Gate {
         sys::answer(self.listener.as_fd(), call.id, Err(libc::EPERM));
     }
 
+    /// Makes a connection on behalf of the caller.
     fn connect(&self, place: &Arc<connect::Place>, call: Notification) {
         let listener = Arc::clone(&self.listener);
         let denials = self.denials.clone();
@@ -235,8 +250,9 @@ impl Gate {
             Ok(ready) if self.pending.fetch_add(1, Ordering::Relaxed) < PENDING => {
                 let (pending, attempts, id) =
                     (Arc::clone(&self.pending), self.attempts.clone(), call.id);
-                // It may take long, and whether it does is not for a flag to say that the caller can change meanwhile:
-                // the caller waits, and nobody else does.
+                // Connecting may take long, and O_NONBLOCK cannot say whether it does, since the
+                // caller can change that flag meanwhile. On a thread of its own, the caller waits
+                // and no one else does.
                 let spawned = thread::Builder::new().stack_size(STACK).spawn(move || {
                     let socket = ready.number();
                     let is_again = attempts.begin(socket);

@@ -1,8 +1,8 @@
-//! A sandbox inside the sandbox, and none inside that.
+//! Allows one sandbox inside the sandbox, and none inside that.
 //!
-//! Whoever can make a tree of mounts can leave it, too, and hold on to directories of the tree that is gone: then nothing
-//! is on top of single names in them any more. So a run that is a sandbox itself makes its namespaces, and what it runs
-//! in there makes none.
+//! A process that can create a tree of mounts can also leave it and keep directories of the
+//! abandoned tree open: single names in them are then no longer covered. So a run that is a sandbox
+//! itself may create namespaces, and the programs it runs inside them may not.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,20 +11,22 @@ use rustix::fs::{Mode, OFlags, fstat, openat};
 
 use crate::sys::{self, Notification};
 
-/// What bubblewrap needs: one to mount in, and one in that to be nobody special again.
+/// Levels that bubblewrap needs: one namespace to mount in, and one inside it to be an ordinary
+/// user again.
 const DEEPEST: usize = 2;
-/// No tree is that deep; the kernel ends at 32.
+/// More steps than there can be levels: the kernel allows 32.
 const STEPS: usize = 64;
 
-/// Whether the caller of `unshare` or `clone` may make a user namespace. It waits for the answer, and only a thread itself
-/// can change the namespace it is in, so what is found here is so when it goes on; its flags are in its registers.
+/// Returns whether the caller of `unshare` or `clone` may create a user namespace. The caller waits
+/// for the answer, and only a thread itself can change the namespace it is in, so the result is
+/// still true when the caller continues. Its flags are in registers.
 pub fn may_make_users(proc: &OwnedFd, call: &Notification) -> bool {
-    // In between is the one in which root is nobody special.
+    // In between is the namespace in which root is an ordinary user.
     let base = usize::from(rustix::process::geteuid().is_root());
     depth(proc, call.thread).is_ok_and(|depth| depth < base + DEEPEST)
 }
 
-/// How many user namespaces there are between the thread and us.
+/// Counts the user namespaces between the thread and us.
 fn depth(proc: &OwnedFd, thread: u32) -> io::Result<usize> {
     let open = |path: String| openat(proc, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     let id = |namespace: &OwnedFd| fstat(namespace).map(|found| (found.st_dev, found.st_ino));
@@ -36,5 +38,5 @@ fn depth(proc: &OwnedFd, thread: u32) -> io::Result<usize> {
         }
         at = sys::parent_namespace(at.as_fd())?;
     }
-    Err(io::Error::other("the namespaces do not end"))
+    Err(io::Error::other("too many levels of namespaces"))
 }

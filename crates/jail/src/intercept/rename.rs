@@ -1,9 +1,10 @@
-//! A rename that would change nothing.
+//! Completes renames that would change nothing.
 //!
-//! `git submodule update` writes the settings of every submodule anew and moves them into place, although they are what
-//! they were. Nothing can be moved over a covered file, so git would give up. Where the settings of a submodule are
-//! covered, renames come here: one that would put the very same bytes there is done by removing the new file. Every
-//! other is left to the kernel, which decides as ever.
+//! `git submodule update` writes the settings of every submodule again and renames them into place,
+//! although they have not changed. Nothing can be renamed over a covered file, so git would give
+//! up. Where the settings of a submodule are covered, renames arrive here. One that would install
+//! the very same bytes is completed by removing the new file. Every other rename is left to the
+//! kernel, which decides as usual.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -22,20 +23,22 @@ use crate::sys::{self, Notification};
 
 const SETTINGS: &str = "config";
 const LOCK: &str = "config.lock";
-/// Directories of git in which submodules have theirs.
+/// Directory of git that holds the repositories of submodules.
 const SUBMODULES: &str = "modules";
-/// Longer settings are nobody's.
+/// Larger than any real settings file.
 const MAX_BYTES: u64 = 1 << 20;
 const PATH_MAX: usize = 4096;
 const PAGE: u64 = 4096;
 
-/// Whether renames have to be looked at: the settings of some submodule are covered.
+/// Returns whether renames have to be intercepted: only where the settings of a submodule are
+/// covered.
 pub fn is_needed(covers: &[PathBuf]) -> bool {
     let is_in_submodule =
         |path: &Path| path.parent().is_some_and(|git| git.iter().any(|name| name == SUBMODULES));
     covers.iter().any(|cover| cover.ends_with(SETTINGS) && is_in_submodule(cover))
 }
 
+/// Returns whether a system call renames a file.
 pub fn is_rename(call: c_long) -> bool {
     #[cfg(target_arch = "x86_64")]
     if call == libc::SYS_rename {
@@ -44,8 +47,8 @@ pub fn is_rename(call: c_long) -> bool {
     matches!(call, libc::SYS_renameat | libc::SYS_renameat2)
 }
 
-/// Does a rename that would change nothing, and says whether it was one. The thread has to be where the run's mounts
-/// are: what they close to the run is closed here.
+/// Completes a rename that would change nothing, and returns whether it was one. This thread must
+/// be in the run's mounts, so that what they close to the run is closed here too.
 pub fn settle(place: &Place, listener: &OwnedFd, call: &Notification) -> bool {
     attempt(place, listener, call).unwrap_or(false)
 }
@@ -55,7 +58,7 @@ fn attempt(place: &Place, listener: &OwnedFd, call: &Notification) -> io::Result
         libc::SYS_renameat => {
             ((Some(call.args[0]), call.args[1]), (Some(call.args[2]), call.args[3]))
         }
-        // With a flag it is something else.
+        // With a flag it does something else.
         libc::SYS_renameat2 if call.args[4] as u32 != 0 => return Ok(false),
         libc::SYS_renameat2 => {
             ((Some(call.args[0]), call.args[1]), (Some(call.args[2]), call.args[3]))
@@ -89,7 +92,7 @@ fn attempt(place: &Place, listener: &OwnedFd, call: &Notification) -> io::Result
     let (from, to) = (from?, to?);
     let (lock, settings) = (open(&from, LOCK)?, open(&to, SETTINGS)?);
     let is_covered = fstatvfs(&settings)?.f_flag.contains(StatVfsMountFlags::RDONLY);
-    // All of this was the caller's own only if it still waits.
+    // All of this belongs to the caller only if it still waits.
     if !is_same(from.as_fd(), to.as_fd())?
         || !is_covered
         || !sys::still_waits(listener.as_fd(), call.id)
@@ -113,14 +116,14 @@ fn open(directory: &OwnedFd, name: &str) -> rustix::io::Result<File> {
 fn read(file: File) -> io::Result<Vec<u8>> {
     let found = file.metadata()?;
     if !found.is_file() || found.len() > MAX_BYTES {
-        return Err(io::Error::other("it is no file of settings"));
+        return Err(io::Error::other("not a settings file"));
     }
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// A path in the caller's memory. It may end right before a page that is not there.
+/// Reads a path from the caller's memory. The path may end right before an unmapped page.
 fn path(memory: &File, at: u64) -> io::Result<PathBuf> {
     let mut bytes = Vec::new();
     while bytes.len() < PATH_MAX {

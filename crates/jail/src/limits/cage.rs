@@ -1,4 +1,5 @@
-//! The cage of one run: made before its first process, and gone with its last.
+//! Limits of a single run: set up before its first process starts and removed after the last one
+//! has ended.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,36 +11,41 @@ use super::cgroup::{Door, Group, Name, Places, create_bare, create_legacy, creat
 use super::poll::Watch;
 use super::{Limits, Means};
 
-/// How long the end of a cage waits for processes that were killed. Only one that hangs in the kernel takes longer.
+/// How long dropping the limits waits for killed processes to exit. Only a process stuck in the
+/// kernel takes longer.
 const DEATH: Duration = Duration::from_secs(2);
 const HINT: &str = "limits are advisory; to enforce them, start the server with `systemd-run --user --scope`, \
                     or in a container with a writable cgroup v2";
 
-/// Everything that enters it is held to the limits together, with all its children. Dropping it kills them.
+/// Limits that apply to everything inside together, including all child processes. Dropping it
+/// kills them.
 #[derive(Debug)]
 pub struct Cage {
     means: Means,
     why: Option<String>,
     limits: Limits,
-    /// The first of them is the one to kill through.
+    /// The first one is used to kill the run.
     groups: Vec<Group>,
     watch: Option<Watch>,
-    /// A fork of the supervisor has this value too, and must not end the run when it drops it.
+    /// A fork of the supervisor inherits this value and must not end the run when it drops its
+    /// copy.
     owner: Pid,
 }
 
 impl Cage {
-    /// The strongest cage that this host gives us. It never fails: [`Cage::means`] says where it landed.
+    /// Sets up the strongest mechanism that this host offers. Never fails: [`Cage::means`] reports
+    /// which one is in use.
     pub fn new(run: &str, limits: &Limits) -> Cage {
         Cage::at_most(run, limits, Means::CgroupV2)
     }
 
-    /// The same, leaving out what is stronger than `means`.
+    /// Like [`Cage::new`], but uses nothing stronger than `means`.
     pub fn at_most(run: &str, limits: &Limits, means: Means) -> Cage {
         Cage::build(&Places::read().unwrap_or_default(), run, limits, means)
     }
 
-    /// The same, in places that were held before they went out of sight.
+    /// Like [`Cage::new`], but in cgroup hierarchies that were opened before they became
+    /// unreachable.
     pub fn within(places: &Places, run: &str, limits: &Limits) -> Cage {
         Cage::build(places, run, limits, Means::CgroupV2)
     }
@@ -54,49 +60,53 @@ impl Cage {
         Cage { means, why, limits: limits.clone(), groups, watch: None, owner: getpid() }
     }
 
+    /// Returns the mechanism that enforces these limits.
     pub fn means(&self) -> Means {
         self.means
     }
 
-    /// Why nothing stronger was to be had, and what to do about it.
+    /// Returns why no stronger mechanism is available, and what to do about it.
     pub fn why(&self) -> Option<&str> {
         self.why.as_deref()
     }
 
-    /// Puts a process in while it waits, before it has children or threads of its own. This costs some ten
-    /// milliseconds on an idle machine: a child that can enter by itself uses [`Cage::door`].
+    /// Moves a process in while it waits, before it has children or threads. This costs about ten
+    /// milliseconds on an idle machine; a child that can enter on its own uses [`Cage::door`]
+    /// instead.
     pub fn add(&self, pid: Pid) -> io::Result<()> {
         self.groups.iter().try_for_each(|group| group.add(pid)).map_err(|error| {
             io::Error::new(
                 error.kind(),
-                format!("process {pid} could not be put under its limits: {error}"),
+                format!("could not apply the limits to process {pid}: {error}"),
             )
         })
     }
 
-    /// The way in for a child that enters by itself.
+    /// Opens the descriptors with which a child moves itself in.
     pub fn door(&self) -> io::Result<Door> {
         Door::open(&self.groups)
     }
 
-    /// For `clone3` with `CLONE_INTO_CGROUP`, which costs a tenth of a millisecond: the child is born inside, and
-    /// needs no door. Version 1 has no such thing.
+    /// Returns a descriptor for `clone3` with `CLONE_INTO_CGROUP`, which takes a tenth of a
+    /// millisecond: the child starts inside the group and need not move. Not available in cgroup
+    /// v1.
     pub fn directory(&self) -> Option<OwnedFd> {
         if self.means == Means::CgroupV1 { None } else { self.groups.first()?.directory().ok() }
     }
 
-    /// Kills everything inside; whether it did. Nothing can be started in it afterwards.
+    /// Kills all processes inside, and returns whether that succeeded. Nothing can be started
+    /// inside afterwards.
     pub fn kill(&self) -> bool {
         self.groups.first().is_some_and(Group::kill)
     }
 
-    /// Whether nothing lives inside, where that can be told.
+    /// Returns whether no process is left inside, or `None` if that cannot be determined.
     pub fn is_empty(&self) -> Option<bool> {
         self.groups.first()?.is_empty().ok()
     }
 
-    /// Looks at the totals four times a second and calls `end` once when they are exceeded. Where the kernel does the
-    /// same at once, it does nothing.
+    /// Polls the totals four times a second and calls `end` once when they are exceeded. Does
+    /// nothing if the kernel enforces the limits.
     pub fn watch(
         &mut self,
         list: impl Fn() -> Vec<Pid> + Send + 'static,
@@ -110,19 +120,20 @@ impl Cage {
         Ok(())
     }
 
-    /// Whether a process of the run was killed for want of memory.
+    /// Returns whether a process of the run was killed because the memory limit was reached.
     pub fn was_out_of_memory(&self) -> bool {
         self.watch.as_ref().is_some_and(Watch::saw_memory)
             || self.counts(&[("memory.events", "oom_kill"), ("memory.oom_control", "oom_kill")])
     }
 
-    /// Whether a fork was refused. Without a control group a refusal leaves no trace, and only a run that was ended
-    /// for it is known.
+    /// Returns whether a fork was refused. Without a control group a refusal leaves no trace; then
+    /// this is true only if the run was ended for exceeding the limit.
     pub fn hit_process_limit(&self) -> bool {
         self.watch.as_ref().is_some_and(Watch::saw_processes)
             || self.counts(&[("pids.events", "max")])
     }
 
+    /// Returns whether any of these `(file, key)` counters is above zero in any group.
     fn counts(&self, places: &[(&str, &str)]) -> bool {
         self.groups.iter().any(|group| places.iter().any(|(file, key)| group.count(file, key) > 0))
     }
@@ -131,7 +142,7 @@ impl Cage {
 impl Drop for Cage {
     fn drop(&mut self) {
         if self.owner != getpid() {
-            // The thread that watches is not in the fork, so there is nothing to wait for either.
+            // The watching thread does not exist in the fork, so there is nothing to join.
             std::mem::forget(self.watch.take());
             return;
         }
@@ -146,7 +157,8 @@ impl Drop for Cage {
     }
 }
 
-/// From the strongest means down to the one that holds, noting what was missing on the way.
+/// Tries the mechanisms from the strongest down to the first that works, and records why each
+/// stronger one failed.
 fn climb_down(
     places: &Places,
     run: &str,
@@ -157,7 +169,7 @@ fn climb_down(
     let name = match Name::new(run) {
         Ok(name) => name,
         Err(error) => {
-            missed.push(format!("/proc cannot be read: {error}"));
+            missed.push(format!("cannot read /proc: {error}"));
             return (Means::Rlimits, Vec::new());
         }
     };

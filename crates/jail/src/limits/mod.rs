@@ -1,7 +1,8 @@
-//! What a run may use, and the cage that holds it to that.
+//! Resource limits of a run, and the mechanisms that enforce them.
 //!
-//! A control group holds the whole tree, whatever it forks. Where there is none to be had, limits per process and a
-//! watch over the total stand in. They are advisory: a run can exceed them for a moment, and the result says so.
+//! A control group limits the whole process tree, whatever it forks. Where none is available,
+//! per-process rlimits and a thread that polls the totals take its place. These are advisory: a run
+//! can exceed them briefly, and the result says so.
 
 mod cage;
 mod cgroup;
@@ -18,25 +19,27 @@ pub use cgroup::{Door, Places};
 pub use rlimits::{raise_files, set_file_limit, set_rlimits, usual_files};
 pub(crate) use session::limit_session;
 
-/// The most that one run may use; `None` leaves it to the host.
+/// Maximum resources of one run; `None` leaves the host's limit in place.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Of all its processes together, swap included.
+    /// For all processes of the run together, including swap.
     pub memory_bytes: Option<u64>,
-    /// Threads count too, as they do for the kernel.
+    /// Threads count as well, as they do in the kernel.
     pub processes: Option<u64>,
-    /// Of one process.
+    /// Hard limit per process.
     pub open_files: Option<u64>,
-    /// The same, as far as a process does not ask for more: some programs count on a small number.
+    /// Soft limit per process, which a process may raise up to `open_files`: some programs rely on
+    /// a small value.
     #[serde(default)]
     pub usual_files: Option<u64>,
-    /// Of one file.
+    /// Per file.
     pub file_bytes: Option<u64>,
-    /// Of one process.
+    /// Per process.
     pub cpu_seconds: Option<u64>,
 }
 
-/// How the totals are enforced: a word for the result. Ordered from the strongest down.
+/// Mechanism that enforces the totals, as reported in the result. Ordered from strongest to
+/// weakest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Means {
     #[serde(rename = "cgroup2")]
@@ -48,6 +51,7 @@ pub enum Means {
 }
 
 impl Means {
+    /// Returns the name used in results.
     pub fn name(self) -> &'static str {
         match self {
             Means::CgroupV2 => "cgroup2",
@@ -56,7 +60,7 @@ impl Means {
         }
     }
 
-    /// Whether the totals are watched rather than enforced.
+    /// Returns whether the totals are only polled instead of enforced by the kernel.
     pub fn is_advisory(self) -> bool {
         self == Means::Rlimits
     }

@@ -1,4 +1,4 @@
-//! The watch over a run that no control group holds: what its processes use together, four times a second.
+//! Polls the total usage of a run that no control group limits, four times a second.
 
 use std::fs;
 use std::io;
@@ -13,13 +13,15 @@ use rustix::process::Pid;
 use super::Limits;
 
 const INTERVAL: Duration = Duration::from_millis(250);
-/// A look that takes long is followed by a longer pause, so that watching never costs more than a tenth of a core.
+/// Pause after a check, as a multiple of its duration: checking never uses more than a tenth of a
+/// core.
 const SHARE: u32 = 10;
 
+/// Values of the flag that records which limit was exceeded.
 const MEMORY: u8 = 1;
 const PROCESSES: u8 = 2;
 
-/// Ends when it is dropped, and then never calls anything again.
+/// Polling thread that stops when this is dropped and calls nothing afterwards.
 #[derive(Debug)]
 pub(super) struct Watch {
     exceeded: Arc<AtomicU8>,
@@ -65,6 +67,7 @@ impl Drop for Watch {
     }
 }
 
+/// Checks until stopped; calls `end` once when a limit is exceeded.
 fn watch(stopped: &Receiver<()>, look: impl Fn() -> bool, end: impl FnOnce()) {
     let mut pause = INTERVAL;
     while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
@@ -76,32 +79,37 @@ fn watch(stopped: &Receiver<()>, look: impl Fn() -> bool, end: impl FnOnce()) {
     }
 }
 
+/// Returns which limit these processes exceed, or zero.
 fn judge(limits: &Limits, pids: &[Pid]) -> u8 {
     if limits.processes.is_some_and(|most| pids.len() as u64 > most) {
         return PROCESSES;
     }
     match limits.memory_bytes {
-        // Pages that a fork shares with its parent count twice in the quick sum. It is never too small, so the exact
-        // one, which walks every page, is only needed when it is too large.
+        // The quick sum counts pages that a fork shares with its parent twice. It is never too
+        // small, so the exact sum, which walks every page, is needed only when the quick one
+        // exceeds the limit.
         Some(most) if sum(pids, resident) > most && sum(pids, proportional) > most => MEMORY,
         _ => 0,
     }
 }
 
-/// A process that has ended in the meantime uses nothing.
+/// Adds up the usage. A process that has ended in the meantime uses nothing.
 fn sum(pids: &[Pid], of: fn(Pid) -> Option<u64>) -> u64 {
     pids.iter().filter_map(|pid| of(*pid)).sum()
 }
 
+/// Returns the resident set size plus swap.
 fn resident(pid: Pid) -> Option<u64> {
     let status = read(pid, "status")?;
     Some(bytes(&status, "VmRSS:")? + bytes(&status, "VmSwap:").unwrap_or(0))
 }
 
-/// Its own pages, and its share of those that it has together with others.
+/// Returns the proportional set size: its own pages plus its share of pages used together with
+/// others.
 fn proportional(pid: Pid) -> Option<u64> {
     let Some(rollup) = read(pid, "smaps_rollup") else {
-        // Not ours to look into: what comes from files is shared for certain, the rest counts in full.
+        // We may not read this process's page map. File-backed pages are certainly shared and are
+        // left out; everything else counts in full.
         let status = read(pid, "status")?;
         return Some(bytes(&status, "RssAnon:")? + bytes(&status, "VmSwap:").unwrap_or(0));
     };
@@ -112,6 +120,7 @@ fn read(pid: Pid, file: &str) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/{file}")).ok()
 }
 
+/// Parses the value of a `key: number kB` line.
 fn bytes(text: &str, key: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(key))?;
     Some(value.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)

@@ -1,5 +1,8 @@
-//! What a run may touch less than its session may: the session's ground is as it is, so a run takes away from its own
-//! copy of it.
+//! Restrictions of a single run that go beyond those of its session.
+//!
+//! The session root is shared and never changes, so the run takes rights away in its own copy of
+//! the mount tree: it covers directories, makes paths read-only, and reopens writable directories
+//! inside them.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -9,13 +12,14 @@ use crate::fault::Fault;
 use crate::rights::Rights;
 use crate::sys::{self, NODEV, NOEXEC, NOSUID, RDONLY};
 
-/// Covers each veiled place, from the outside in, and puts what is kept of it on top again as it was.
+/// Covers each restricted directory, outermost first, and mounts the parts that stay visible on top
+/// again, unchanged.
 pub(super) fn veil(tree: &Tree, rights: &Rights) -> Result<(), Fault> {
     for veil in &rights.veils {
         let shown = veil.path.display().to_string();
         let Some(at) = tree.open(&veil.path).mounts(&shown)? else { continue };
         let mut kept = Vec::new();
-        // The outer of two holds the inner one already.
+        // An outer path already includes the inner one.
         for path in
             veil.keep.iter().filter(|path| !veil.keep.iter().any(|other| is_below(path, other)))
         {
@@ -40,7 +44,7 @@ pub(super) fn veil(tree: &Tree, rights: &Rights) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Makes read-only what this run may not write, with everything that is mounted in it.
+/// Makes read-only what this run may not write, including everything mounted below it.
 pub(super) fn close(tree: &Tree, rights: &Rights) -> Result<(), Fault> {
     for path in closed_places(rights) {
         let shown = path.display().to_string();
@@ -51,6 +55,7 @@ pub(super) fn close(tree: &Tree, rights: &Rights) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Returns the paths that the session may write and this run may not.
 fn closed_places(rights: &Rights) -> impl Iterator<Item = &Path> {
     let workspace = rights.read_only.then_some(rights.workspace.as_path());
     workspace.into_iter().chain(rights.closed.iter().map(PathBuf::as_path))
@@ -60,10 +65,11 @@ fn is_below(path: &Path, above: &Path) -> bool {
     path != above && path.starts_with(above)
 }
 
-/// Writable places inside what is closed or covered, which go on top of that again. An outer one comes first.
+/// Writable directories inside read-only or covered ones, to be mounted on top of these again.
+/// Outer directories come first.
 pub(super) struct Opened(Vec<(PathBuf, OwnedFd)>);
 
-/// Copies them while they can still be written.
+/// Copies them while they are still writable.
 pub(super) fn opened(tree: &Tree, rights: &Rights, covers: &[PathBuf]) -> Result<Opened, Fault> {
     let shut = |path: &Path| {
         closed_places(rights)
@@ -84,12 +90,14 @@ pub(super) fn opened(tree: &Tree, rights: &Rights, covers: &[PathBuf]) -> Result
 }
 
 impl Opened {
-    /// Those that a cover lies in, or that come before it: covers and openings alternate from the outside in.
+    /// Attaches those that contain the cover or sort before it, so that covers and reopened
+    /// directories alternate from the outside in.
     pub fn attach_above(&mut self, tree: &Tree, cover: &Path) -> Result<(), Fault> {
         let after = self.0.partition_point(|(path, _)| path.as_path() <= cover);
         self.attach(tree, after)
     }
 
+    /// Attaches the remaining ones, after the last cover.
     pub fn attach_rest(mut self, tree: &Tree) -> Result<(), Fault> {
         self.attach(tree, self.0.len())
     }

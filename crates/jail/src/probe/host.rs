@@ -1,18 +1,22 @@
-//! Settings of the host that explain why something was refused. They are read after the fact and decide nothing.
+//! Host settings that explain why something was refused. They are read afterwards and decide
+//! nothing.
 
 use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+/// Settings of the host that affect the sandbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
+    /// Kernel release, as `uname -r` prints it.
     pub kernel: String,
+    /// This process runs as root.
     pub root: bool,
-    /// What kind of container this looks like from inside.
+    /// The kind of container that this appears to be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    /// The security modules that the kernel has started, where that can be read.
+    /// Active security modules of the kernel, if they can be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub security_modules: Option<String>,
     /// Ubuntu's `kernel.apparmor_restrict_unprivileged_userns`.
@@ -25,11 +29,12 @@ pub struct Host {
     /// Yama's `kernel.yama.ptrace_scope`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ptrace_scope: Option<u64>,
-    /// Whoever started us has put a filter on our system calls.
+    /// A seccomp filter was already in place when we were started.
     pub filtered: bool,
 }
 
 impl Host {
+    /// Reads the settings of this host.
     pub fn look() -> Host {
         Host {
             kernel: text("/proc/sys/kernel/osrelease").unwrap_or_default(),

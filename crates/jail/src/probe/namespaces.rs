@@ -1,4 +1,4 @@
-//! The parts that are namespaces.
+//! Attempts that concern namespaces.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -17,11 +17,11 @@ use super::{Seen, in_child, not_refused};
 use crate::fault::{Fault, InLayer, Layer};
 use crate::sys::{self, NOSUID, RDONLY};
 
-/// What the other namespaces are tried on.
+/// Basis on which the other namespaces are created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ground {
     User,
-    /// Where there are no user namespaces, root may do without.
+    /// Without user namespaces; only root can do this.
     Root,
 }
 
@@ -34,7 +34,8 @@ impl Ground {
     }
 }
 
-/// In two steps, since some hosts allow the first and refuse the second.
+/// Creates a user namespace and then maps the ids, because some hosts allow the first step and
+/// refuse the second.
 pub fn become_user() -> Seen {
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     sys::unshare(UnshareFlags::NEWUSER).in_layer(Layer::UserNamespace, "make a user namespace")?;
@@ -48,12 +49,13 @@ pub fn become_user() -> Seen {
     Ok(String::new())
 }
 
+/// Creates a mount namespace without a user namespace.
 pub fn do_without_user() -> Seen {
     sys::unshare(UnshareFlags::NEWNS).in_layer(Layer::Mounts, "make a mount namespace")?;
     Ok(String::new())
 }
 
-/// A copy of everything that is mounted, made read-only, must refuse a write that would otherwise be allowed.
+/// Makes a read-only copy of all mounts, which must refuse a write that would otherwise be allowed.
 pub fn copy_mounts(ground: Ground, scratch: &Path) -> Seen {
     let layer = Layer::Mounts;
     ground.enter()?;
@@ -73,6 +75,7 @@ pub fn copy_mounts(ground: Ground, scratch: &Path) -> Seen {
     }
 }
 
+/// Creates a pid namespace, in which the first process must have pid 1.
 pub fn count_from_one(ground: Ground) -> Seen {
     ground.enter()?;
     in_child(libc::CLONE_NEWPID, is_first)
@@ -83,13 +86,13 @@ fn is_first() -> Seen {
         true => Ok(String::new()),
         false => Err(Fault::other(
             Layer::Namespaces,
-            "be the first process",
-            "there are others before it",
+            "be process 1 of the namespace",
+            "the process has another pid",
         )),
     }
 }
 
-/// It must be a /proc of the new pid namespace, in which this process is the first.
+/// Mounts a fresh /proc, which must show the new pid namespace, with this process as the first.
 pub fn mount_proc(ground: Ground) -> Seen {
     ground.enter()?;
     in_child(libc::CLONE_NEWPID | libc::CLONE_NEWNS, || {
@@ -102,15 +105,15 @@ pub fn mount_proc(ground: Ground) -> Seen {
         let proc = fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)
             .in_layer(layer, "mount a new /proc")?;
         let own = rustix::fs::readlinkat(&proc, "self", Vec::new())
-            .in_layer(layer, "look into the new /proc")?;
+            .in_layer(layer, "read the new /proc")?;
         match own.as_bytes() {
             b"1" => Ok(String::new()),
-            _ => Err(Fault::other(layer, "look into the new /proc", "it shows other processes")),
+            _ => Err(Fault::other(layer, "read the new /proc", "it shows other processes")),
         }
     })
 }
 
-/// A network that has a loopback and nothing else.
+/// Creates a network namespace that has a loopback interface and no route out.
 pub fn make_network(ground: Ground) -> Seen {
     let layer = Layer::Network;
     ground.enter()?;
@@ -120,7 +123,8 @@ pub fn make_network(ground: Ground) -> Seen {
         TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).in_layer(layer, "listen on the loopback")?;
     let address = listener.local_addr().in_layer(layer, "listen on the loopback")?;
     TcpStream::connect(address).in_layer(layer, "use the loopback")?;
-    // An address for documentation: nobody is there, but a route would be found if there were any.
+    // An address reserved for documentation: no host answers there, but a route to it would be
+    // found if one existed.
     let outside = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
         .and_then(|socket| socket.connect(("192.0.2.1", 9)));
     match outside {

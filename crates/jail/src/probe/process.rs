@@ -1,4 +1,4 @@
-//! The parts that a process does to itself, or its parent for it.
+//! Attempts that concern a single process: what it does to itself, or its parent to it.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd};
@@ -21,13 +21,15 @@ use crate::packet::Channel;
 use crate::sys::{self, Fork, trace};
 use crate::{landlock as fence, launch, mounts, seccomp};
 
-/// By their full path: one that lies in a workspace or on somebody's PATH is anybody's program.
+/// Absolute paths only: a `bwrap` found in a workspace or through PATH could be any program.
 const BWRAP: &[&str] = &["/usr/bin/bwrap", "/usr/local/bin/bwrap"];
 
+/// Returns the path of the installed bubblewrap.
 pub fn bwrap() -> Option<&'static Path> {
     BWRAP.iter().map(Path::new).find(|path| path.is_file())
 }
 
+/// Sets the no-new-privileges flag, which must then be reported as set.
 pub fn refuse_privileges() -> Seen {
     rustix::thread::set_no_new_privs(true)
         .in_layer(Layer::Capabilities, "refuse new privileges")?;
@@ -36,16 +38,16 @@ pub fn refuse_privileges() -> Seen {
         _ => Err(Fault::other(
             Layer::Capabilities,
             "refuse new privileges",
-            "the kernel has not noted it",
+            "the kernel did not set the flag",
         )),
     }
 }
 
-/// As a run does it; what needs a capability must then fail.
+/// Drops all capabilities as a run does; an operation that needs one must then fail.
 pub fn drop_capabilities() -> Seen {
     let layer = Layer::Capabilities;
     launch::drop_capabilities().in_layer(layer, "give up every capability")?;
-    let left = rustix::thread::capabilities(None).in_layer(layer, "look at the capabilities")?;
+    let left = rustix::thread::capabilities(None).in_layer(layer, "read the capabilities")?;
     if !left.effective.is_empty() || !left.permitted.is_empty() {
         return Err(not_refused(layer, "keep a capability"));
     }
@@ -55,7 +57,8 @@ pub fn drop_capabilities() -> Seen {
     }
 }
 
-/// As a run does it, with one writable directory: a write there must succeed, and one beside it must not.
+/// Applies Landlock as a run does, with one writable directory: a write inside must succeed, and a
+/// write next to it must not.
 pub fn restrict(scratch: &Path) -> Seen {
     let layer = Layer::Landlock;
     let (inside, outside) = (scratch.join("inside"), scratch.join("outside"));
@@ -69,13 +72,16 @@ pub fn restrict(scratch: &Path) -> Seen {
         files: &[],
         scoped: true,
     })
-    // The library lists every right that is missing; what is of use is how far the kernel goes.
+    // The library lists every missing right; the version that the kernel supports is more useful.
     .map_err(|fault| match abi {
-        0 => Fault { text: "the kernel has none, or a filter hides it".to_owned(), ..fault },
-        1 | 2 => Fault { text: format!("it has ABI {abi}, and 3 is needed"), ..fault },
+        0 => Fault {
+            text: "the kernel does not support it, or a filter blocks it".to_owned(),
+            ..fault
+        },
+        1 | 2 => Fault { text: format!("the kernel has ABI {abi}; ABI 3 is required"), ..fault },
         _ => fault,
     })?;
-    File::create(inside.join("file")).in_layer(layer, "write where it is allowed")?;
+    File::create(inside.join("file")).in_layer(layer, "write in a permitted directory")?;
     if File::create(outside.join("file")).is_ok() {
         return Err(not_refused(layer, "write outside"));
     }
@@ -88,13 +94,14 @@ pub fn restrict(scratch: &Path) -> Seen {
     }
 }
 
-/// The newest version whose rules this kernel takes, as far as we know them.
+/// Returns the newest Landlock version that this kernel supports, among those we know.
 fn newest() -> i32 {
     let known =
         [(1, ABI::V1), (2, ABI::V2), (3, ABI::V3), (4, ABI::V4), (5, ABI::V5), (6, ABI::V6)];
     known.into_iter().rev().find(|(_, abi)| takes(*abi)).map_or(0, |(number, _)| number)
 }
 
+/// Returns whether the kernel supports everything in this Landlock version.
 fn takes(abi: ABI) -> bool {
     let strict = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     let asked = strict.handle_access(AccessFs::from_all(abi)).and_then(|rules| {
@@ -110,10 +117,11 @@ fn takes(abi: ABI) -> bool {
     asked.and_then(Ruleset::create).is_ok()
 }
 
-/// What the kernel never says to this call: whoever sees it was answered by us.
+/// An error that the kernel never returns for this call, so that it can only come from us.
 const ANSWER: i32 = libc::EDOTDOT;
 
-/// A child with a run's filter makes a call that the filter leaves to its supervisor, and gets our answer.
+/// Starts a child with a run's filter, which makes a call that the filter passes to the supervisor;
+/// the child must get our answer.
 pub fn answer_a_call() -> Seen {
     let layer = Layer::Seccomp;
     let (ours, theirs) = Channel::pair().in_layer(layer, "open a channel")?;
@@ -133,6 +141,7 @@ pub fn answer_a_call() -> Seen {
     }
 }
 
+/// In the child: installs the filter and makes a call that is passed to the listener.
 fn ask(talk: &Channel) -> Seen {
     let layer = Layer::Seccomp;
     rustix::thread::set_no_new_privs(true).in_layer(layer, "refuse new privileges")?;
@@ -140,68 +149,65 @@ fn ask(talk: &Channel) -> Seen {
         namespaces: true,
         ..seccomp::Case::default()
     }));
-    let listener = sys::seccomp(&program, true).in_layer(layer, "put the filter on")?;
+    let listener = sys::seccomp(&program, true).in_layer(layer, "install the filter")?;
     let Some(listener) = listener else {
-        return Err(Fault::other(layer, "put the filter on", "no listener"));
+        return Err(Fault::other(layer, "install the filter", "no listener"));
     };
     talk.send(&Seen::Ok(String::new()), &[listener.as_fd()])
-        .in_layer(layer, "hand the listener over")?;
+        .in_layer(layer, "pass the listener")?;
     drop(listener);
     match rustix::net::socket(AddressFamily::VSOCK, SocketType::STREAM, None) {
         Err(errno) if errno == Errno::from_raw_os_error(ANSWER) => Ok(String::new()),
-        Err(errno) => Err(errno).in_layer(layer, "be answered"),
-        Ok(_) => Err(not_refused(layer, "make a call that is forbidden")),
+        Err(errno) => Err(errno).in_layer(layer, "receive the answer"),
+        Ok(_) => Err(not_refused(layer, "make a forbidden call")),
     }
 }
 
+/// In the parent: receives the listener and answers the child's call.
 fn answer(talk: &Channel) -> Seen {
     let layer = Layer::Seccomp;
-    let lost = || Fault::other(layer, "put the filter on", "the process that tried was killed");
-    let hear = || talk.receive::<Seen>().in_layer(layer, "hear of it")?.ok_or_else(lost);
+    let lost = || Fault::other(layer, "install the filter", "the test process was killed");
+    let hear = || talk.receive::<Seen>().in_layer(layer, "receive the result")?.ok_or_else(lost);
     let (said, mut fds) = hear()?;
     said?;
     let listener = fds.pop().ok_or_else(lost)?;
-    let call = sys::notification(listener.as_fd()).in_layer(layer, "hear of a call")?;
+    let call = sys::notification(listener.as_fd()).in_layer(layer, "receive a system call")?;
     sys::answer(listener.as_fd(), call.id, Err(ANSWER));
     hear()?.0
 }
 
-/// A descriptor of a child is taken from it, as `connect` of a run needs it.
+/// Copies a descriptor from a child, as the interception of `connect` does.
 pub fn take_a_descriptor() -> Seen {
     let layer = Layer::Seccomp;
     let (ours, theirs) = Channel::pair().in_layer(layer, "open a channel")?;
     let child = match sys::fork(0).in_layer(layer, "fork")? {
         Fork::Child => {
             drop(ours);
-            // Until nobody is at the other end.
+            // Until the other end is closed.
             let _ = theirs.receive::<()>();
             sys::leave(0)
         }
         Fork::Parent(child) => child,
     };
-    let taken = pidfd_open(child, PidfdFlags::empty()).in_layer(layer, "hold a process").and_then(
+    let taken = pidfd_open(child, PidfdFlags::empty()).in_layer(layer, "open a pidfd").and_then(
         |process| {
             let number = theirs.as_fd().as_raw_fd();
             pidfd_getfd(process, number, PidfdGetfdFlags::empty())
-                .in_layer(layer, "take a descriptor of a child")
+                .in_layer(layer, "copy a descriptor from a child")
         },
     );
     end(child);
     match mounts::is_same(taken?.as_fd(), theirs.as_fd()) {
         Ok(true) => Ok(String::new()),
-        _ => Err(Fault::other(layer, "take a descriptor of a child", "it is another one")),
+        _ => Err(Fault::other(layer, "copy a descriptor from a child", "it is a different one")),
     }
 }
 
-/// As the supervisor does it to a thread that is about to become another program.
+/// Traces a child, as the supervisor does with a thread that is about to execute another program.
 pub fn trace_a_child() -> Seen {
     let layer = Layer::Exec;
     if !crate::intercept::exec::SUPPORTED {
-        return Err(Fault::other(
-            layer,
-            "watch a program",
-            "this machine's instructions are not known",
-        ));
+        return Err(Fault::other(layer, "intercept an exec", "not supported on this architecture"));
     }
     let (ours, theirs) = Channel::pair().in_layer(layer, "open a channel")?;
     let child = match sys::fork(0).in_layer(layer, "fork")? {
@@ -224,22 +230,22 @@ pub fn trace_a_child() -> Seen {
     traced.map(|()| String::new())
 }
 
-/// A group for one process alone must refuse a second.
+/// Creates a group limited to a single process, which must refuse a second one.
 pub fn limit() -> Seen {
     let layer = Layer::Limits;
     let limits = Limits { processes: Some(1), memory_bytes: Some(64 << 20), ..Limits::default() };
     let cage = Cage::new("doctor", &limits);
     let means = cage.means();
     if means.is_advisory() {
-        // The reason, without the advice that follows it there.
+        // Keep the reason and drop the advice that follows it.
         let why = cage.why().and_then(|why| why.split("; limits are").next());
         return Err(Fault::other(
             layer,
             "make a control group",
-            why.unwrap_or("there is none to be had"),
+            why.unwrap_or("none is available"),
         ));
     }
-    let door = cage.door().in_layer(layer, "open the way to the group")?;
+    let door = cage.door().in_layer(layer, "open the group")?;
     in_child(0, || {
         door.enter().in_layer(layer, "enter the group")?;
         match sys::fork(0) {
@@ -253,14 +259,16 @@ pub fn limit() -> Seen {
     })
 }
 
+/// Runs a program in bubblewrap, which must be trustworthy: owned by root and writable by no one
+/// else.
 pub fn run_bwrap(bwrap: &Path) -> Seen {
     let layer = Layer::Program;
-    let about = fs::metadata(bwrap).in_layer(layer, "look at it")?;
+    let about = fs::metadata(bwrap).in_layer(layer, "read its owner and mode")?;
     if about.uid() != 0 || about.mode() & 0o022 != 0 {
         return Err(Fault::other(
             layer,
             "trust it",
-            "it does not belong to root alone, as seen from here",
+            "it is not owned by root, or others can write to it",
         ));
     }
     let mut command = Command::new(bwrap);

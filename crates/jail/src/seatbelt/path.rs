@@ -1,23 +1,23 @@
-//! Paths as the kernel of a Mac compares them.
+//! Paths in the form in which the macOS kernel compares them.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 use super::BadPath;
 
-/// These are links into `/private` on every Mac, and rules go by the real path.
+/// Links into `/private` on every Mac; policy rules use the real path.
 const LINKS: [&str; 3] = ["/tmp", "/var", "/etc"];
 
 pub(super) fn canonical_all(paths: &[PathBuf]) -> Result<BTreeSet<String>, BadPath> {
     paths.iter().map(|path| canonical(path)).collect()
 }
 
-/// The plain form: absolute, no doubled or trailing slash, no `.`.
+/// Returns the normal form: absolute, without `.` and without double or trailing slashes.
 fn canonical(path: &Path) -> Result<String, BadPath> {
     let bad = |reason| BadPath { path: path.to_owned(), reason };
     let text = path.to_str().ok_or_else(|| bad("it is not UTF-8"))?;
     if text.contains('\0') {
-        return Err(bad("it holds a zero byte"));
+        return Err(bad("it contains a NUL byte"));
     }
     let mut plain = String::new();
     for part in path.components() {
@@ -26,8 +26,8 @@ fn canonical(path: &Path) -> Result<String, BadPath> {
                 plain.push('/');
                 plain.push_str(name.to_str().unwrap_or_default());
             }
-            // Where `..` leads depends on links, so it cannot be taken out of the text.
-            Component::ParentDir => return Err(bad("it holds `..`: resolve it first")),
+            // The target of `..` depends on links, so it cannot be removed from the text alone.
+            Component::ParentDir => return Err(bad("it contains `..`: resolve it first")),
             Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
         }
     }
@@ -43,7 +43,7 @@ fn canonical(path: &Path) -> Result<String, BadPath> {
     Ok(plain)
 }
 
-/// Every directory above one of the paths, and the roots themselves.
+/// Returns every directory above one of the paths, and the roots themselves.
 pub(super) fn ancestors<'a>(
     paths: impl Iterator<Item = &'a String>,
     roots: &BTreeSet<String>,
@@ -53,13 +53,15 @@ pub(super) fn ancestors<'a>(
     above.map(str::to_owned).chain(roots.iter().cloned()).collect()
 }
 
-/// A regular expression that matches the path in every spelling that the file system may take for the same, and
-/// rather one too many: all of it ASCII, since nothing is known of how the expressions treat the rest.
+/// Returns a regular expression that matches the path in every spelling that the file system may
+/// treat as the same, and rather too many than too few. It is pure ASCII, because it is unknown how
+/// these expressions handle other characters.
 pub(super) fn any_spelling(path: &str, end: &str) -> String {
     let mut pattern = String::from("^");
     let mut letters = path.chars().peekable();
     while let Some(letter) = letters.next() {
-        // An accent may be part of its letter or follow it: then neither is compared.
+        // An accent may be part of its letter or follow it; in both cases the letter is not
+        // compared.
         let accented = letters.peek().is_some_and(|next| !next.is_ascii());
         if letter != '/' && (accented || !letter.is_ascii()) {
             while letters.next_if(|next| !next.is_ascii()).is_some() {}
@@ -67,7 +69,8 @@ pub(super) fn any_spelling(path: &str, end: &str) -> String {
             continue;
         }
         match letter {
-            // Two signs beyond ASCII, the Kelvin sign and the long s, are the same as these letters.
+            // Two characters outside ASCII, the Kelvin sign and the long s, are equal to these
+            // letters.
             'k' | 'K' => pattern.push_str("([kK]|[^ -~]+)"),
             's' | 'S' => pattern.push_str("([sS]|[^ -~]+)"),
             _ if letter.is_ascii_alphabetic() => {
@@ -109,7 +112,7 @@ mod tests {
         assert!(plain("/a/../b").unwrap_err().contains(".."));
         assert!(plain("a/b").unwrap_err().contains("relative"));
         assert!(plain("").unwrap_err().contains("relative"));
-        assert!(plain("/a\0b").unwrap_err().contains("zero"));
+        assert!(plain("/a\0b").unwrap_err().contains("NUL"));
         let broken: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"/a\xff");
         assert!(canonical(Path::new(broken)).unwrap_err().reason.contains("UTF-8"));
     }
@@ -124,7 +127,7 @@ mod tests {
         assert_eq!(any_spelling("/\u{e9}", ""), "^/[^/]+$");
     }
 
-    /// Asked of an engine that reads the same syntax.
+    /// Tests the pattern with an engine that has the same syntax.
     fn matches(pattern: &str, path: &str) -> bool {
         use std::io::Write;
         use std::process::{Command, Stdio};

@@ -27,10 +27,10 @@ fn the_whole_of_a_policy() {
     assert_eq!(
         added,
         r#"
-; The proxy, which decides about every name.
+; The proxy, which decides about every host name.
 (allow network-outbound (remote ip "localhost:8123"))
 
-; The writable roots, less what is protected or hidden in them.
+; The writable roots, except what is protected or hidden in them.
 (allow file-write*
   (require-all
     (require-any
@@ -43,7 +43,7 @@ fn the_whole_of_a_policy() {
     (require-not (subpath (param "HIDDEN_0")))
     (require-not (regex (param "HIDDEN_0_SPELLED")))))
 
-; Directories that the rules name stay where they are, and nothing stands in for them.
+; Directories above or in these rules cannot be moved away or replaced by a link.
 (deny file-write-unlink (require-all (literal (param "ANCHOR_0")) (vnode-type DIRECTORY)))
 (deny file-write-create (require-all (regex (param "ANCHOR_0_SPELLED")) (vnode-type SYMLINK)))
 (deny file-write-unlink (require-all (literal (param "ANCHOR_1")) (vnode-type DIRECTORY)))
@@ -59,7 +59,7 @@ fn the_whole_of_a_policy() {
 (deny file-write-unlink (require-all (literal (param "ANCHOR_6")) (vnode-type DIRECTORY)))
 (deny file-write-create (require-all (regex (param "ANCHOR_6_SPELLED")) (vnode-type SYMLINK)))
 
-; What must not be seen: last, so that nothing above opens it.
+; Hidden paths: last, so that no rule above reopens them.
 (deny file-read*
   (literal (param "HIDDEN_0"))
   (subpath (param "HIDDEN_0"))
@@ -97,12 +97,12 @@ fn the_whole_of_a_policy() {
     );
 }
 
-/// The parameters that a policy names, in strings and nowhere else.
+/// Returns the parameters that a policy refers to, in strings only.
 fn used(text: &str) -> BTreeSet<String> {
     text.split("(param \"").skip(1).map(|rest| rest.split('"').next().unwrap().to_owned()).collect()
 }
 
-/// The text without comments and strings, so that every parenthesis left is one of the policy's own.
+/// Returns the text without comments and strings, so that all remaining parentheses are syntax.
 fn bare(text: &str) -> String {
     let code = text
         .lines()
@@ -189,7 +189,7 @@ fn nothing_is_writable_unless_it_is_named() {
     assert_eq!((text, parameters), (part("always"), Vec::new()));
     let refused = policy(&rights(&["/"], &[], &[], SeatbeltNetwork::Off)).unwrap_err();
     assert!(
-        refused.to_string().contains("a fence that lets everything be written is none"),
+        refused.to_string().contains("a sandbox cannot make the whole file system writable"),
         "{refused}"
     );
 }

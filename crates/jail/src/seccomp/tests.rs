@@ -1,19 +1,19 @@
-//! The program is run here as the kernel runs it, on made-up calls.
+//! Runs the compiled filters in a small interpreter, as the kernel would, on made-up calls.
 
 use super::*;
 
-/// On x86-64, the same calls again by other numbers.
+/// On x86-64, the same calls under other numbers.
 const X32: u32 = 0x4000_0000;
 
 fn run(program: &[sock_filter], arch: u32, call: c_long, args: [u64; 6]) -> u32 {
     trace(program, arch, call, args).action
 }
 
-/// How a program went.
+/// Result of running a filter.
 struct Trace {
     action: u32,
     instructions: usize,
-    /// It has looked at an argument.
+    /// The filter read an argument.
     looked: bool,
 }
 
@@ -87,7 +87,7 @@ fn every_rule_fits_what_it_is_about_and_nothing_else() {
     assert_eq!(first(libc::SYS_unshare, 0x80), ASK);
     assert_eq!(first(libc::SYS_clone3, 0), fails(libc::ENOSYS));
     assert_eq!(first(libc::SYS_io_uring_setup, 0), fails(libc::ENOSYS));
-    // Only the low half counts, whatever stands in the high one.
+    // Only the low half matters, whatever is in the high half.
     for high in [0, 1_u64 << 32, 0xffff_ffff_0000_0000] {
         let ioctl = |number: u32| {
             run(&own, ARCHITECTURE, libc::SYS_ioctl, [0, high | u64::from(number), 0, 0, 0, 0])
@@ -125,7 +125,8 @@ fn every_rule_fits_what_it_is_about_and_nothing_else() {
     );
 }
 
-/// Programs lock, duplicate and resize as usual; only what keeps others waiting or counts nowhere is refused.
+/// Locking, duplicating and resizing work as usual; only what blocks others or escapes all limits
+/// is refused.
 #[test]
 fn leases_and_directory_notices_are_refused_and_other_controls_are_not() {
     const F_OFD_SETLKW: libc::c_int = 38;
@@ -155,7 +156,7 @@ fn leases_and_directory_notices_are_refused_and_other_controls_are_not() {
     }
 }
 
-/// Every program that there is.
+/// Returns every filter that can be built.
 fn programs() -> Vec<Vec<sock_filter>> {
     let networks = [Network::Off, Network::Proxied, Network::All];
     let flags = (0..16).map(|bits| (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0, bits & 8 != 0));
@@ -183,12 +184,13 @@ fn a_call_that_is_not_known_does_not_exist() {
             assert_eq!(answer(number), fails(libc::ENOSYS), "{number}");
         }
     }
-    // Each number is decided about: between the first of the later calls and the last that is left out none is missing.
+    // Every number is decided: none is missing between the first of the later calls and the last
+    // one left out.
     for number in 424..=469 {
         let is_left_out = known::LEFT_OUT.iter().any(|(other, ..)| *other == number);
         assert!(known::is_known(number) != is_left_out, "{number}");
     }
-    // A rule about a call that is not known would say that it is.
+    // A rule for an unknown call would make that call exist.
     for rule in
         RULES.iter().chain(FAMILIES).chain(OTHERS).chain(FIRST).chain(OF_THIS_MACHINE).chain(EXECS)
     {
@@ -196,7 +198,7 @@ fn a_call_that_is_not_known_does_not_exist() {
     }
 }
 
-/// What ordinary programs use, also the newest of it.
+/// Calls of ordinary programs, including the newest ones.
 #[test]
 fn what_programs_use_is_known_and_not_refused() {
     for program in programs() {
@@ -275,7 +277,7 @@ fn internet_sockets_are_of_a_few_protocols() {
     }
 }
 
-/// A pair of sockets is a way to a family, too.
+/// A socket pair is a way to a family, too.
 #[test]
 fn pairs_are_of_unix_sockets_alone() {
     for program in programs() {
@@ -294,8 +296,8 @@ fn pairs_are_of_unix_sockets_alone() {
     }
 }
 
-/// The kernel remembers calls that are allowed without a look at their arguments and does not run the program for them.
-/// For all others its length is what a call costs.
+/// The kernel caches calls that are allowed without reading an argument and does not run the filter
+/// for them. For all other calls the length of the filter determines the cost.
 #[test]
 fn no_call_costs_many_instructions() {
     for program in programs() {
@@ -315,7 +317,8 @@ fn no_call_costs_many_instructions() {
     }
 }
 
-/// Where a run has a pid namespace, its first process is refused by number and by user, and every other is open.
+/// In a pid namespace, the first process is refused by number and by user, and all other processes
+/// are permitted.
 #[test]
 fn the_first_process_is_refused_by_its_number() {
     let case = Case { namespaces: true, ..Case::default() };
@@ -369,7 +372,7 @@ fn another_architecture_is_killed_and_x32_does_not_exist() {
 fn the_program_fits_the_kernel() {
     for program in programs() {
         assert!(program.len() < 4096);
-        // Every jump ends at an instruction, as the kernel wants it.
+        // Every jump ends at an instruction, as the kernel requires.
         for (at, instruction) in program.iter().enumerate() {
             let is_jump = u32::from(instruction.code) & 7 == libc::BPF_JMP;
             let far = instruction.k.min(program.len() as u32) as usize;
@@ -383,7 +386,7 @@ fn the_program_fits_the_kernel() {
     assert_eq!(name_of(libc::SYS_read), None);
 }
 
-/// A sandbox inside the sandbox needs five calls, and gets no sixth.
+/// A nested sandbox needs five more calls and gets no sixth.
 #[test]
 fn a_nested_sandbox_is_let_make_namespaces_and_mounts_and_nothing_else() {
     let case = Case { namespaces: true, ..Case::default() };
@@ -400,14 +403,14 @@ fn a_nested_sandbox_is_let_make_namespaces_and_mounts_and_nothing_else() {
         assert_eq!(run(&strict, ARCHITECTURE, call, args), libc::SECCOMP_RET_USER_NOTIF, "{call}");
         assert_eq!(run(&nested, ARCHITECTURE, call, args), libc::SECCOMP_RET_ALLOW, "{call}");
     }
-    // How deep, the supervisor looks.
+    // The supervisor checks the depth.
     for (call, args) in [
         unshare(u64::from(NEW_USERS)),
         (libc::SYS_clone, [u64::from(NEW_USERS) | 17, 0, 0, 0, 0, 0]),
     ] {
         assert_eq!(run(&nested, ARCHITECTURE, call, args), libc::SECCOMP_RET_USER_NOTIF, "{call}");
     }
-    // And these never, alone or with others, whatever the depth.
+    // These are refused always, alone or with others, whatever the depth.
     for bits in [0x0200_0000, 0x0400_0000] {
         for call in [libc::SYS_unshare, libc::SYS_clone] {
             for bits in [bits, bits | u64::from(NEW_USERS)] {

@@ -1,58 +1,59 @@
-//! How a run comes to its end, and which end reports what: one state machine.
+//! State machine for the end of a run: how a run ends, and what is reported for each way it can
+//! end.
 //!
-//! It holds no process and no socket. The supervisor feeds it events and carries out the steps it returns, so that the
-//! table below is the whole truth about the end of a run.
+//! It holds no process and no socket. The supervisor feeds it events and performs the steps it
+//! returns, so that the table below is the complete description of the end of a run.
 //!
-//! | state | event | next state | done and reported |
+//! | state | event | next state | performed and reported |
 //! |---|---|---|---|
 //! | any before `Leaving` | the main process ended, nothing else lives | `Leaving` | final report |
 //! | `Running` | the main process ended, others live | `Ending` | interim report; SIGTERM to all |
 //! | `Ending`, `Killing` | the main process ended, others live | unchanged | interim report |
-//! | `Running` | the server asks for the end, or is gone | `Ending` | that signal, or SIGTERM, to all |
-//! | `Ending`, `Killing` | the server asks for the end, or is gone | unchanged | – |
+//! | `Running` | the server asks for the end or is gone | `Ending` | that signal or SIGTERM to all |
+//! | `Ending`, `Killing` | the server asks for the end or is gone | unchanged | – |
 //! | any before `Leaving` | limits exceeded | `Killing` | SIGKILL to all |
-//! | `Ending` | the grace is over | `Killing` | SIGKILL to all |
+//! | `Ending` | the grace period is over | `Killing` | SIGKILL to all |
 //! | `Killing` | the round is over | `Killing`, twice as long | SIGKILL to all |
 //! | any before `Leaving` | the last process is gone | `Over` | final report |
-//! | any before `Leaving` | the supervisor cannot hear of its run | `Over` | SIGKILL to all; final report |
+//! | any before `Leaving` | the run cannot be observed | `Over` | SIGKILL to all; final report |
 //! | any before `Leaving` | a signal for the main process | unchanged | that signal |
 //! | `Leaving` | the last process is gone | `Over` | – |
 //! | `Leaving` | the round is over | `Leaving`, twice as long | SIGKILL to all |
 //!
-//! Everything else changes nothing. `Leaving` is the moment between the final report and the end of the run's own first
-//! process, which no one waits for.
+//! Everything else changes nothing. `Leaving` is the time between the final report and the end of
+//! the run's init, which no one waits for.
 //!
-//! The first process of a namespace tells how the main one ended. Where it was killed, by us or by others, the final
-//! report says what the kernel then does to everything inside: SIGKILL.
+//! The init of a pid namespace reports how the main process ended. If the init was killed, by us or
+//! by others, the final report says what the kernel then does to everything inside: SIGKILL.
 
 use std::time::{Duration, Instant};
 
 use super::Left;
 
-/// Between two rounds of killing: short at first, longer while something cannot be killed.
+/// Time between two rounds of killing: short at first, longer while something cannot be killed.
 const ROUND: Duration = Duration::from_millis(5);
 const LONGEST_ROUND: Duration = Duration::from_millis(500);
 
-/// What happens to a run.
+/// Event in the life of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
     /// The main process has ended.
     Ended { code: Option<i32>, signal: Option<i32>, left: Left },
     /// No process of the run is left.
     Empty,
-    /// The server wants it to end by this signal, or is gone.
+    /// The server asks for the end with this signal, or is gone.
     Stop(i32),
-    /// It uses more than it may.
+    /// The run exceeds its limits.
     Exceeded,
     /// The server has a signal for the main process.
     Signal(i32),
-    /// The time of the state is over.
+    /// The time that the state waits for is over.
     Timeout,
-    /// No one can tell of the run any more.
+    /// The supervisor can no longer observe the run.
     Unheard,
 }
 
-/// What the supervisor does next.
+/// Step that the supervisor performs next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Ask every process to end.
@@ -61,7 +62,7 @@ pub(crate) enum Step {
     Kill,
     /// Pass a signal on to the main process.
     Signal(i32),
-    /// Report how the main process ended and what was seen until now.
+    /// Report how the main process ended and what was seen so far.
     ReportInterim(MainEnd),
     /// Report for the last time.
     ReportFinal(MainEnd),
@@ -84,12 +85,12 @@ enum State {
     Over,
 }
 
-/// The state of one run, on its way to its end.
+/// State of one run on its way to the end.
 #[derive(Debug)]
 pub(crate) struct Lifecycle {
     state: State,
     grace: Duration,
-    /// How the main process ended, once that was heard.
+    /// How the main process ended, once that is known.
     main: Option<MainEnd>,
 }
 
@@ -102,7 +103,7 @@ impl Lifecycle {
         self.state == State::Over
     }
 
-    /// How long the next event is waited for, before [`Event::Timeout`] is it.
+    /// Returns how long to wait for the next event before it is [`Event::Timeout`].
     pub(crate) fn patience(&self, now: Instant) -> Option<Duration> {
         match self.state {
             State::Running | State::Over => None,
@@ -111,7 +112,7 @@ impl Lifecycle {
         }
     }
 
-    /// Takes one event, as the table says.
+    /// Handles one event according to the table. Returns the steps to perform.
     pub(crate) fn advance(&mut self, event: Event, now: Instant) -> Vec<Step> {
         match self.state {
             State::Over => Vec::new(),
@@ -126,7 +127,7 @@ impl Lifecycle {
         }
     }
 
-    /// The rows of the table before the final report.
+    /// Handles the rows of the table before the final report.
     fn advance_unreported(&mut self, state: State, event: Event, now: Instant) -> Vec<Step> {
         let is_running = state == State::Running;
         let ending = State::Ending { until: now + self.grace };
@@ -172,7 +173,8 @@ impl Lifecycle {
         steps
     }
 
-    /// With the first process of its namespace went the one that would have told how the main one ended.
+    /// Returns how the main process ended. When the init died first, no one could report that: the
+    /// kernel has killed the main process with it.
     fn known_end(&self) -> MainEnd {
         let killed = MainEnd { code: None, signal: Some(libc::SIGKILL), left: Left::Nothing };
         self.main.clone().unwrap_or(killed)
@@ -244,8 +246,8 @@ mod tests {
         assert_eq!((&steps[..], over), (&expected[..], true));
     }
 
-    /// Whatever happens, in whatever order: a run that is over was reported for the last time once, and nothing is done
-    /// afterwards.
+    /// In every order of events, a run that is over had exactly one final report, and nothing is
+    /// reported afterwards.
     #[test]
     fn every_way_to_the_end_has_one_final_report() {
         let events = [

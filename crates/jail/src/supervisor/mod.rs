@@ -1,12 +1,14 @@
-//! The supervisor: one small process per run that owns the run's whole tree and outlives it.
+//! The supervisor: one small process per run that owns the run's whole process tree and outlives
+//! it.
 //!
-//! In the fence it is forked by the session's zygote; without one it is our own binary, started again with
-//! [`ARGUMENT`], an empty environment and a control socket as its standard input. It ends the tree when the server
-//! asks, when the server is gone (however it went) and when the main process is; it ends itself when nothing of the
-//! tree is left. Nothing here needs the thread that started it to live on.
+//! For a run with namespaces, the session's zygote forks it. Otherwise it is our own binary,
+//! executed again with [`ARGUMENT`], an empty environment and a control socket as its standard
+//! input. It ends the tree when the server asks for that, when the server is gone (for whatever
+//! reason) and when the main process has ended. It exits when nothing of the tree is left. It never
+//! depends on the thread that started it staying alive.
 //!
-//! Which end of a run reports what is one state machine, with its table in `lifecycle.rs`: every way to the end sends one
-//! final report.
+//! One state machine decides what is reported for each way a run can end; its table is in
+//! `lifecycle.rs`. Every way to the end sends one final report.
 
 mod lifecycle;
 mod start;
@@ -32,12 +34,14 @@ use crate::zygote::Session;
 use lifecycle::{Event, Lifecycle, MainEnd, Step};
 pub use wire::{Exit, Fds, Order, Report, Spec, User, encode, send_spec};
 
-/// The first argument that makes our binary a supervisor.
+/// First argument that makes our binary run as a supervisor.
 pub const ARGUMENT: &str = "__supervise";
 
-/// How many names a report of processes left behind gives.
+/// Most names that a report gives of processes left behind.
 const NAMES: usize = 5;
-/// Supervises one run without a session, from the spec on standard input to the death of its last process.
+
+/// Supervises one run without a session, from the spec on standard input to the death of its last
+/// process.
 pub fn run() -> ExitCode {
     crate::close_on_exec();
     match take_control() {
@@ -69,43 +73,46 @@ pub(crate) fn supervise(mut control: UnixStream, session: Option<Session<'_>>) -
     }
 }
 
-/// Tells the server that there will be no run.
+/// Reports to the server that the run will not start.
 pub(crate) fn refuse(mut control: UnixStream, fault: Fault) {
     tell(&mut control, &Report::Failed(fault));
 }
 
-/// The server may be gone; then nobody needs to be told.
+/// Sends a report. Ignores errors: the server may be gone, and then no one needs the report.
 fn tell(control: &mut UnixStream, report: &Report) {
     if let Ok(line) = encode(report) {
         let _ = control.write_all(&line);
     }
 }
 
-/// A run that has been started, and what goes when it ends.
+/// A run that has been started, with everything that is released when it ends.
 struct Run {
     tree: tree::Tree,
     grace: Duration,
     denials: Denials,
     cage: Cage,
     guard: Guard,
-    /// Where its execs are watched.
+    /// Watches the run's execs, unless it is trusted.
     watch: Option<Arc<exec::Watch>>,
 }
 
+/// Receives the spec and starts the run. Returns the run and its first pid; `None` when the server
+/// closed the socket without sending a spec.
 fn prepare(
     control: &UnixStream,
     session: Option<Session<'_>>,
 ) -> Result<Option<(Run, i32)>, Fault> {
-    // Away from the server's terminal and group first, so that nothing in the tree has them.
+    // Detach from the server's terminal and process group first, so that nothing in the tree has
+    // them.
     match process::setsid() {
-        // A zygote that has become a supervisor leads a session already.
+        // A zygote that has become a supervisor already leads a session.
         Ok(_) | Err(rustix::io::Errno::PERM) if session.is_some() => {}
         other => drop(other.in_layer(Layer::Namespaces, "start a session")?),
     }
-    // The tree runs as the same user: it shall not read or trace us through /proc.
+    // The tree runs as the same user and must not read or trace this process through /proc.
     process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
-        .in_layer(Layer::Namespaces, "hide")?;
-    let received = wire::receive_spec(control).in_layer(Layer::Program, "hear what to run")?;
+        .in_layer(Layer::Namespaces, "become non-dumpable")?;
+    let received = wire::receive_spec(control).in_layer(Layer::Program, "receive the spec")?;
     let Some((spec, fds)) = received else { return Ok(None) };
     let started = match session {
         Some(session) => start::in_namespaces(&spec, fds, &session)?,
@@ -114,12 +121,13 @@ fn prepare(
     Ok(Some(started))
 }
 
-/// What a main process leaves behind.
+/// Processes that a main process left behind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Left {
     Nothing,
-    /// So many were seen, which may be none of a process that never stands still, and some of their names.
+    /// Number of processes seen, and some of their names. The number may be zero: a process that
+    /// forks and exits all the time is never seen.
     Processes(usize, Vec<String>),
 }
 
@@ -133,17 +141,19 @@ impl Left {
 }
 
 impl Run {
-    /// Feeds what happens to the run's [`Lifecycle`], and does what that says, until the run is over.
+    /// Feeds events to the run's [`Lifecycle`] and performs the steps it returns, until the run is
+    /// over.
     fn watch(mut self, mut control: UnixStream) {
         let (events, inbox) = mpsc::channel();
         let exceeded = events.clone();
-        // Where nothing stronger holds the totals. A run that cannot be watched goes on without, as its means say.
+        // Only acts where nothing stronger enforces the totals. If it cannot be started the run
+        // continues without it; the kind of limits in its report says that they are advisory.
         let _ = self.cage.watch(self.tree.lister(), move || drop(exceeded.send(Event::Exceeded)));
         listen(&control, events.clone());
         if self.tree.listen(events.clone()).is_err() {
             let _ = events.send(Event::Unheard);
         }
-        // With the last listener goes the last sender.
+        // Only the listeners send from here on; when the last one ends, the channel closes.
         drop(events);
         let mut lifecycle = Lifecycle::new(self.grace);
         while !lifecycle.is_over() {
@@ -172,7 +182,7 @@ impl Run {
             }
             Step::ReportInterim(end) => tell(control, &Report::Exited(self.exit(end))),
             Step::ReportFinal(end) => {
-                // What stood in for missing paths goes before the end is told.
+                // Remove the stand-ins for missing paths before reporting the end.
                 drop(std::mem::take(&mut self.guard));
                 tell(control, &Report::Over(self.exit(end)));
                 farewell(control);
@@ -180,11 +190,12 @@ impl Run {
         }
     }
 
+    /// Builds the report on how the main process ended and what was seen of the run.
     fn exit(&self, end: MainEnd) -> Exit {
         let MainEnd { code, signal, left } = end;
         let (left_behind, names) = match left {
             Left::Nothing => (0, Vec::new()),
-            // One that was not seen is still there.
+            // A process that was not seen still exists.
             Left::Processes(count, names) => (count.max(1), names),
         };
         Exit {
@@ -200,24 +211,26 @@ impl Run {
     }
 }
 
-/// Ends the stream, which says that nothing of the run is left. Our own end takes a while yet: with us go the run's
-/// namespaces, and nobody needs to wait for that.
+/// Closes the stream, which tells the server that nothing of the run is left. This process exits a
+/// little later, since the run's namespaces go with it, and no one has to wait for that.
 fn farewell(control: &UnixStream) {
     let _ = control.shutdown(std::net::Shutdown::Both);
 }
 
-/// A thread that blocks, since neither a death nor a message may wait for the other.
+/// Starts a thread that blocks on the control socket, since neither a death nor a message may wait
+/// for the other.
 fn listen(control: &UnixStream, events: Sender<Event>) {
     match control.try_clone() {
         Ok(control) => {
             thread::spawn(move || hear(control, &events));
         }
-        // Deaf to the server is no way to go on.
+        // A supervisor that cannot hear the server must not continue.
         Err(_) => drop(events.send(Event::Stop(libc::SIGTERM))),
     }
 }
 
-/// Anything that is not understood ends the run, as the end of the stream does.
+/// Turns the server's messages into events. A message that is not understood ends the run, as the
+/// end of the stream does.
 fn hear(control: UnixStream, events: &Sender<Event>) {
     for line in BufReader::new(control).lines() {
         let event = match line.ok().and_then(|line| serde_json::from_str(&line).ok()) {
@@ -225,7 +238,7 @@ fn hear(control: UnixStream, events: &Sender<Event>) {
             Some(Order::End(signal)) => Event::Stop(signal),
             None => break,
         };
-        // One that is over takes none any more.
+        // Fails when the run is over; then the event no longer matters.
         let _ = events.send(event);
     }
     let _ = events.send(Event::Stop(libc::SIGTERM));

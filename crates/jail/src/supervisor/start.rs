@@ -1,4 +1,4 @@
-//! Starting a run: the supervisor's side of it.
+//! Starts a run, from the supervisor's side.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -22,7 +22,7 @@ use crate::zygote::Session;
 
 const NAMESPACES: libc::c_int = libc::CLONE_NEWNS | libc::CLONE_NEWPID;
 
-/// Starts a run in its own namespaces, on the ground of its session.
+/// Starts a run in its own namespaces, inside the root of its session.
 pub(super) fn in_namespaces(
     spec: &Spec,
     mut fds: Fds<OwnedFd>,
@@ -33,17 +33,18 @@ pub(super) fn in_namespaces(
         Fault::new(Layer::Protected, format!("protect {path}"), &unprotected.why)
     })?;
     let cage = Cage::within(session.places, "run", &spec.limits);
-    let door = cage.door().in_layer(Layer::Limits, "open the way to the run's limits")?;
+    let door = cage.door().in_layer(Layer::Limits, "open the run's limits")?;
     let handout = fds.handout.take();
     let denials = Denials::default();
     let exec = terms(spec, &mut fds, &denials);
     let (talk, theirs) = Channel::pair().in_layer(Layer::Namespaces, "open a channel")?;
     let (child, childs) = Channel::pair().in_layer(Layer::Namespaces, "open a channel")?;
     let first =
-        match sys::fork(NAMESPACES).in_layer(Layer::Namespaces, "make namespaces for the run")? {
+        match sys::fork(NAMESPACES).in_layer(Layer::Namespaces, "create namespaces for the run")? {
             Fork::Child => {
                 drop((talk, child, handout, exec));
-                // What stands in for missing paths is not this process's to remove.
+                // The stand-ins for missing paths belong to the supervisor; this process must not
+                // remove them.
                 let covers = guard.covers.clone();
                 std::mem::forget(guard);
                 let birth = Birth {
@@ -70,7 +71,7 @@ pub(super) fn in_namespaces(
         watch: None,
     };
     let Tree::Namespace { talk, .. } = &run.tree else { return Err(lost()) };
-    talk.send(&Word::Go, &[]).in_layer(Layer::Namespaces, "let the run begin")?;
+    talk.send(&Word::Go, &[]).in_layer(Layer::Namespaces, "let the run start")?;
     let reach = hear_ready(talk, handout, spec, &run.denials)?;
     let keeper = Keeper::new(&spec.rights, &run.guard.covers);
     accompany(&child, Post { reach, keeper, exec }, &mut run)?;
@@ -81,14 +82,15 @@ fn lost() -> Fault {
     Fault::other(Layer::Namespaces, "start the run", "its first process was lost")
 }
 
-/// Waits for the first process to have put up what belongs to the run.
+/// Waits until the run's init has set up what belongs to the run, and takes the descriptors it
+/// sends.
 fn hear_ready(
     talk: &Channel,
     handout: Option<OwnedFd>,
     spec: &Spec,
     denials: &Denials,
 ) -> Result<Reach, Fault> {
-    let news = talk.receive::<News>().in_layer(Layer::Namespaces, "hear of the run")?;
+    let news = talk.receive::<News>().in_layer(Layer::Namespaces, "wait for the run's init")?;
     let (network, listener, fds) = match news {
         Some((News::Ready { network, listener }, fds)) => (network, listener, fds),
         Some((News::Failed(fault), _)) => return Err(fault),
@@ -105,7 +107,7 @@ fn hear_ready(
         let handout = Channel::from(handout);
         handout
             .send(&(), &[listener.as_fd()])
-            .in_layer(Layer::Network, "hand the proxy's port out")?;
+            .in_layer(Layer::Network, "hand out the proxy's listener")?;
     }
     let shut_ports = spec.shut_ports.clone();
     let nested = spec.rights.nested;
@@ -119,42 +121,43 @@ fn hear_ready(
     })
 }
 
-/// The file systems that only this session has.
+/// Lists the devices of the file systems that only this session has.
 fn private_devices() -> Vec<u64> {
     let device = |path| std::fs::metadata(path).ok().map(|found| found.dev());
     ["/tmp", "/var/tmp", "/run", "/dev/shm"].into_iter().filter_map(device).collect()
 }
 
-/// Who will answer the run's calls, once there is a listener to answer on.
+/// Everything that answers the run's system calls, kept until the listener for them arrives.
 struct Post {
     reach: Reach,
     keeper: Keeper,
     exec: Option<exec::Terms>,
 }
 
-/// What execs are judged by, if they are.
+/// Builds what is needed to judge execs, if they are judged.
 fn terms(spec: &Spec, fds: &mut Fds<OwnedFd>, denials: &Denials) -> Option<exec::Terms> {
     let (notices, log) = (fds.notices.take().map(Channel::from), fds.log.take());
     let rules = spec.exec.clone()?;
     Some(exec::Terms { rules, notices, log, denials: denials.clone() })
 }
 
-/// Goes along with the process that becomes the program, until it is that.
+/// Serves the process that becomes the program until it has become the program.
 fn accompany(child: &Channel, post: Post, run: &mut Run) -> Result<(), Fault> {
     let mut post = Some(post);
     loop {
-        match child.receive::<Said>().in_layer(Layer::Program, "hear of the program")? {
-            // The canary's own attempt came to us, or the filter is not what it should be.
+        match child.receive::<Said>().in_layer(Layer::Program, "wait for the program")? {
+            // The canary's own attempt has to arrive here; otherwise the filter is not what it
+            // should be.
             None if post.is_none() && !run.denials.forgive("syscall", launch::CANARY) => {
                 return Err(Fault::other(
                     Layer::Canary,
-                    "be asked",
-                    "the filter did not leave a call to us",
+                    "receive the canary's call",
+                    "the filter did not pass it to the supervisor",
                 ));
             }
             None => return Ok(()),
             Some((Said::Failed(_), _)) if run.denials.has("exec", exec::UNWATCHABLE) => {
-                return Err(Fault::other(Layer::Exec, "watch the program", "tracing is refused"));
+                return Err(Fault::other(Layer::Exec, "watch the program", "tracing was refused"));
             }
             Some((Said::Failed(fault), _)) => return Err(fault),
             Some((Said::Listening, mut fds)) => {
@@ -163,15 +166,15 @@ fn accompany(child: &Channel, post: Post, run: &mut Run) -> Result<(), Fault> {
                 };
                 let Post { reach, keeper, exec } = post;
                 run.watch = intercept::answer(listener, reach, keeper, run.denials.clone(), exec)
-                    .in_layer(Layer::Seccomp, "listen to the run")?;
-                child.send(&true, &[]).in_layer(Layer::Seccomp, "let the program begin")?;
+                    .in_layer(Layer::Seccomp, "serve the run's system calls")?;
+                child.send(&true, &[]).in_layer(Layer::Seccomp, "let the program start")?;
             }
         }
     }
 }
 
-/// Starts a run without namespaces. In a fence its orphans fall back to a child of ours, which leaves us free to trace;
-/// without one to us.
+/// Starts a run without namespaces. With a sandbox its orphans are reparented to our child,
+/// which leaves us free to trace; without one they are reparented to us.
 pub(super) fn on_the_host(spec: &Spec, mut fds: Fds<OwnedFd>) -> Result<(Run, i32), Fault> {
     let fenced = match spec.fence {
         Fence::Default => {
@@ -181,14 +184,14 @@ pub(super) fn on_the_host(spec: &Spec, mut fds: Fds<OwnedFd>) -> Result<(Run, i3
         Fence::None => false,
     };
     let cage = Cage::new("run", &spec.limits);
-    let door = cage.door().in_layer(Layer::Limits, "open the way to the run's limits")?;
+    let door = cage.door().in_layer(Layer::Limits, "open the run's limits")?;
     let denials = Denials::default();
     let exec = terms(spec, &mut fds, &denials);
     let (talk, theirs) = Channel::pair().in_layer(Layer::Program, "open a channel")?;
     let (child, childs) = Channel::pair().in_layer(Layer::Program, "open a channel")?;
     if !fenced {
         process::set_child_subreaper(Some(process::getpid()))
-            .in_layer(Layer::Namespaces, "own every orphan")?;
+            .in_layer(Layer::Namespaces, "become a subreaper")?;
     }
     let first = match sys::fork(0).in_layer(Layer::Program, "fork")? {
         Fork::Child => {

@@ -1,9 +1,10 @@
-//! The tree of a run, and how it is ended.
+//! The process tree of a run, and how it is ended.
 //!
-//! With a pid namespace of its own there is nothing to look for: its first process signals all the others, and when
-//! it is killed the kernel kills them. Without one the tree is everything below this process, as /proc shows it. A
-//! process group would not be enough: a daemon that forks twice and calls setsid leaves it. It cannot leave the
-//! tree, because this process is the subreaper that every orphan of the run falls back to.
+//! With a pid namespace there is nothing to search for: its init signals all other processes, and
+//! when the init is killed the kernel kills them. Without one the tree is everything below this
+//! process, as `/proc` shows it. A process group would not be enough: a daemon that forks twice and
+//! calls `setsid` leaves it. It cannot leave the tree, because this process is the subreaper to
+//! which every orphan of the run is reparented.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -25,33 +26,33 @@ use crate::init::{News, Word};
 use crate::packet::Channel;
 use crate::sys;
 
-/// Enough for anything that forks while it is being frozen; whatever is left gets the next round.
+/// Enough passes for anything that forks while it is being frozen; the next round gets the rest.
 const FREEZE_PASSES: usize = 16;
 const CHASE_PASSES: usize = 256;
 
-/// Whose tree it is.
+/// Process tree of a run, by where it is rooted.
 pub(super) enum Tree {
-    /// Below this process.
+    /// Below this process, which is the subreaper.
     Walked { main: Pid },
-    /// Below a child of ours, which every orphan falls back to. We trace the tree, and who traces must not be a parent:
-    /// waiting for children would take the tracer's news.
+    /// Below our child, which is the subreaper. We trace the tree, and a tracer must not be a
+    /// parent of its tracees: waiting for children would consume the tracer's events.
     Beneath { first: Pid, talk: Channel },
-    /// In a pid namespace, whose first process is our child.
+    /// In a pid namespace whose init is our child.
     Namespace { first: Pid, talk: Channel },
 }
 
 impl Tree {
-    /// Asks everything to end, by this signal.
+    /// Asks every process to end, with this signal.
     pub(super) fn terminate(&self, signal: i32) {
         match self {
             Tree::Walked { .. } => terminate(getpid(), signal),
             Tree::Beneath { first, .. } => terminate(*first, signal),
-            // If it does not hear, it is dead, and with it everything else.
+            // If the init does not receive this it is dead, and so is everything else.
             Tree::Namespace { talk, .. } => drop(talk.send(&Word::Terminate(signal), &[])),
         }
     }
 
-    /// A signal for the main process and its group, which is its own session's.
+    /// Sends a signal to the main process and its group, which belongs to the run's own session.
     pub(super) fn signal(&self, signal: i32) {
         match self {
             Tree::Walked { main } => drop(sys::trace::signal(-main.as_raw_nonzero().get(), signal)),
@@ -61,17 +62,17 @@ impl Tree {
         }
     }
 
-    /// Ends everything there is.
+    /// Kills every process.
     pub(super) fn kill(&self) {
         match self {
             Tree::Walked { .. } => kill(getpid()),
             Tree::Beneath { first, .. } => kill(*first),
-            // Our child until we reap it, so the number is its own.
+            // The pid cannot be reused: it is our child until we reap it.
             Tree::Namespace { first, .. } => drop(kill_process(*first, Signal::KILL)),
         }
     }
 
-    /// A way to list its processes from another thread.
+    /// Returns a function that lists the tree's processes from another thread.
     pub(super) fn lister(&self) -> impl Fn() -> Vec<Pid> + Send + Sync + 'static {
         let top = match self {
             Tree::Walked { .. } => getpid(),
@@ -86,7 +87,7 @@ impl Tree {
         }
     }
 
-    /// Tells of the end of the main process and of the last one, from a thread that blocks.
+    /// Starts a thread that reports the end of the main process and of the last process.
     pub(super) fn listen(&self, events: Sender<Event>) -> io::Result<()> {
         let listener = thread::Builder::new();
         match self {
@@ -103,7 +104,7 @@ impl Tree {
     }
 }
 
-/// Hears of the main process's end from the first one, and sees the first one's own.
+/// Receives the end of the main process from the init, then waits for the init itself.
 fn hear(first: Pid, talk: &Channel, events: &Sender<Event>) {
     while let Ok(Some((news, _))) = talk.receive::<News>() {
         if let News::Ended { code, signal, left } = news {
@@ -115,8 +116,8 @@ fn hear(first: Pid, talk: &Channel, events: &Sender<Event>) {
     let _ = events.send(Event::Empty);
 }
 
-/// Reaps the main process and every orphan. A descendant always has a living ancestor below us or is our child, so
-/// having no child left means that the tree is gone.
+/// Reaps the main process and every orphan. Every descendant is our child or has a living ancestor
+/// that is, so having no child left means that the tree is gone.
 fn reap(main: Pid, events: &Sender<Event>) {
     let mut ended: Option<WaitStatus> = None;
     let tell = |status: WaitStatus, alone: bool| {
@@ -125,7 +126,8 @@ fn reap(main: Pid, events: &Sender<Event>) {
         let _ = events.send(Event::Ended { code, signal, left });
     };
     loop {
-        // With the end of the main process in hand, one look decides whether anything else lives.
+        // Once the main process has ended, a single check that does not block decides whether
+        // anything else is alive.
         let options = if ended.is_some() { WaitOptions::NOHANG } else { WaitOptions::empty() };
         match wait(options) {
             Ok(Some((pid, status))) if pid == main => ended = Some(status),
@@ -146,25 +148,27 @@ fn reap(main: Pid, events: &Sender<Event>) {
     }
 }
 
+/// A process, as `/proc/PID/stat` describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Process {
     pid: Pid,
     parent: i32,
     group: i32,
-    /// In clock ticks since boot: with the pid it names one process for ever.
+    /// Start time in clock ticks since boot: together with the pid it identifies one process
+    /// permanently.
     started: u64,
     dead: bool,
     pub(crate) name: String,
 }
 
-/// Every living process that can be seen, but this one.
+/// Lists every living process that can be seen, except this one.
 pub(crate) fn all_but_us() -> Vec<Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let found = entries.filter_map(|entry| entry.file_name().to_str().and_then(read));
     found.filter(|process| !process.dead && process.pid != getpid()).collect()
 }
 
-/// The descendants of a process, those that have ended among them.
+/// Lists the descendants of a process, including those that have ended.
 fn below(top: Pid) -> Vec<Process> {
     let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -177,15 +181,15 @@ fn below(top: Pid) -> Vec<Process> {
     while let Some(parent) = open.pop() {
         for process in children.remove(&parent).into_iter().flatten() {
             open.push(process.pid.as_raw_nonzero().get());
-            // A thread group whose leader has ended may still have living threads, and a zombie takes a signal
-            // unharmed, so only the count below leaves the dead out.
+            // A thread group whose leader has ended may still have living threads, and a signal
+            // does a zombie no harm, so only the count of the living leaves out the dead.
             found.push(process);
         }
     }
     found
 }
 
-/// The living among them.
+/// Lists the descendants of a process that are alive.
 pub(crate) fn living(top: Pid) -> Vec<Process> {
     let mut all = below(top);
     all.retain(|process| !process.dead);
@@ -199,7 +203,8 @@ fn read(pid: &str) -> Option<Process> {
     parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// `pid (name) state ppid pgrp …`: the name may hold anything, parentheses and spaces too, so the last one counts.
+/// Parses `pid (name) state ppid pgrp …`. The name may contain anything, also parentheses and
+/// spaces, so the last closing parenthesis ends it.
 fn parse(stat: &[u8]) -> Option<Process> {
     let stat = String::from_utf8_lossy(stat);
     let (head, tail) = stat.rsplit_once(')')?;
@@ -215,7 +220,7 @@ fn parse(stat: &[u8]) -> Option<Process> {
     })
 }
 
-/// Asks everything to end. A stopped process is woken, so that it can.
+/// Asks every descendant to end. SIGCONT wakes a stopped process, so that it can.
 fn terminate(top: Pid, by: i32) {
     let by = Signal::from_named_raw(by).unwrap_or(Signal::TERM);
     for process in below(top) {
@@ -224,8 +229,8 @@ fn terminate(top: Pid, by: i32) {
     }
 }
 
-/// Ends everything there is. Frozen first, so that nothing forks away from the signal; whole groups next, because
-/// the kernel signals a group in one step.
+/// Kills every descendant. They are stopped first, so that none can fork away from the signal; then
+/// whole groups are killed, because the kernel signals a group in one step.
 pub(crate) fn kill(top: Pid) {
     let mut frozen = HashMap::new();
     for _ in 0..FREEZE_PASSES {
@@ -242,7 +247,8 @@ pub(crate) fn kill(top: Pid) {
     let groups: BTreeSet<i32> =
         frozen.values().map(|process| process.group).filter(|group| *group != own).collect();
     for group in groups.into_iter().filter_map(Pid::from_raw) {
-        // It may be gone already, and what the kernel does not let us signal is tried one by one below.
+        // The group may be gone already; what the kernel does not let us signal is tried one by one
+        // below.
         let _ = kill_process_group(group, Signal::KILL);
     }
     for process in frozen.values() {
@@ -250,7 +256,7 @@ pub(crate) fn kill(top: Pid) {
     }
 }
 
-/// Stops what was not stopped before; says whether there was any such.
+/// Stops processes that were not stopped before. Returns whether there were any.
 fn freeze(found: Vec<Process>, frozen: &mut HashMap<(Pid, u64), Process>) -> bool {
     let before = frozen.len();
     for process in found {
@@ -262,8 +268,9 @@ fn freeze(found: Vec<Process>, frozen: &mut HashMap<(Pid, u64), Process>) -> boo
     frozen.len() > before
 }
 
-/// The living children of whoever the orphans fall to, found without a walk through all of /proc. A process that forks
-/// and exits without pause is gone before a walk ends, but every one of its generations can be caught here.
+/// Lists the living children of the process that orphans are reparented to, without walking through
+/// all of /proc. A process that forks and exits without pause is gone before a walk ends, but every
+/// one of its generations can be caught here.
 fn children(top: Pid) -> Vec<Process> {
     let lists = fs::read_dir(format!("/proc/{}/task", top.as_raw_nonzero()))
         .into_iter()
@@ -275,13 +282,14 @@ fn children(top: Pid) -> Vec<Process> {
     found.filter(|process| !process.dead).collect()
 }
 
-/// Signals the process that was seen and never one that has taken over its number: the descriptor is opened first
-/// and the number looked at again, so all three are the same process.
+/// Signals the process that was seen and never one that has reused its pid: the pidfd is opened
+/// first and the pid's start time is compared afterwards, so all three are the same process.
 fn signal(process: &Process, signal: Signal) {
     let Ok(handle) = pidfd_open(process.pid, PidfdFlags::empty()) else { return };
     let number = process.pid.as_raw_nonzero().to_string();
     if read(&number).is_some_and(|now| now.started == process.started) {
-        // It may have ended meanwhile; a process of another user (setuid) is not ours to end and is waited for.
+        // It may have ended meanwhile. A process of another user (setuid) is not ours to end; it is
+        // waited for.
         let _ = pidfd_send_signal(&handle, signal);
     }
 }

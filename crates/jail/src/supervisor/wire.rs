@@ -1,7 +1,8 @@
-//! What server and supervisor say to each other: one JSON object per line over a stream socket.
+//! Messages between server and supervisor: one JSON object per line over a stream socket.
 //!
-//! The first line is the [`Spec`], with the run's stdin, stdout, stderr and working directory as descriptors. So
-//! the directory that was checked is the directory that is used, whatever happens to its name meanwhile.
+//! The first line is the [`Spec`], with the run's stdin, stdout, stderr and working directory as
+//! descriptors. So the directory that was checked is the directory that is used, whatever happens
+//! to its name meanwhile.
 
 use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -21,13 +22,15 @@ use crate::launch::Fence;
 use crate::limits::Limits;
 use crate::rights::Rights;
 
-/// Far above what an exec takes (2 MiB of arguments and environment on Linux), far below what hurts.
+/// Largest spec: far above what an exec accepts (2 MiB of arguments and environment on Linux), far
+/// below what would do harm.
 const SPEC_BYTES: usize = 16 << 20;
-/// The first piece travels with the descriptors and must fit an empty socket buffer without waiting.
+/// Size of the first piece, which travels with the descriptors and must fit an empty socket buffer
+/// without waiting.
 const FIRST_BYTES: usize = 16 << 10;
 const FDS: usize = 9;
 
-/// What to run. The environment is exact: nothing is added to it.
+/// Specification of what to run. The environment is exact: nothing is added to it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spec {
     pub program: String,
@@ -35,31 +38,33 @@ pub struct Spec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub argv0: Option<String>,
     pub env: Vec<(String, String)>,
-    /// The working directory as the run sees it. It has to be the one whose descriptor comes along.
+    /// Working directory as the run sees it. It must be the directory whose descriptor is attached.
     pub cwd: PathBuf,
-    /// Between SIGTERM and SIGKILL.
+    /// Time between SIGTERM and SIGKILL.
     pub grace_ms: u64,
     pub fence: Fence,
     #[serde(default)]
     pub rights: Rights,
     #[serde(default)]
     pub limits: Limits,
-    /// What tells programs of the proxy: [`PORT`](crate::PORT) in a value becomes its port. Not empty asks for a
-    /// listener in the run's network, which is handed out through the fifth descriptor.
+    /// Variables that tell programs about the proxy: [`PORT`](crate::PORT) in a value becomes its
+    /// port. If not empty, a listener is opened in the run's network and handed out through the
+    /// fifth descriptor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub proxy_env: Vec<(String, String)>,
-    /// Ports of this host that stay shut to a run that has the host's network.
+    /// Ports of this host that stay closed to a run that has the host's network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shut_ports: Vec<u16>,
-    /// What its execs are judged by. Without it they are not watched, which only explicit trust is reason for.
+    /// Rules by which the run's execs are judged. Without them execs are not watched; only explicit
+    /// trust justifies that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exec: Option<exec::wire::Rules>,
-    /// Whom to become, for a program that runs without a fence.
+    /// User to switch to, for a program that runs without a sandbox.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<User>,
 }
 
-/// One user of the host, with all its groups.
+/// User of the host, with all its groups.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
     pub uid: u32,
@@ -67,7 +72,7 @@ pub struct User {
     pub groups: Vec<u32>,
 }
 
-/// The descriptors that not every run has, in their order.
+/// Descriptors that not every run has, in the order in which they are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Extra {
@@ -78,38 +83,41 @@ enum Extra {
     Line,
 }
 
+/// A spec, with the names of the optional descriptors that are attached to it.
 #[derive(Serialize)]
 struct Letter<'a> {
     spec: &'a Spec,
     with: Vec<Extra>,
 }
 
+/// The same message, on the receiving side.
 #[derive(Deserialize)]
 struct Received {
     spec: Spec,
     with: Vec<Extra>,
 }
 
-/// What the server may ask for after the spec. Closing the socket asks for the end by SIGTERM.
+/// Request from the server after the spec. Closing the socket requests the end with SIGTERM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Everything gets this signal, and after the grace SIGKILL.
+    /// Send this signal to every process, and SIGKILL after the grace period.
     End(i32),
-    /// A signal for the main process and its group.
+    /// Send a signal to the main process and its group.
     Signal(i32),
 }
 
-/// What the supervisor tells. The end of the stream means that nothing of the run is left; when no [`Report::Over`] came
-/// before it, the supervisor was lost.
+/// Report from the supervisor. The end of the stream means that nothing of the run is left; if no
+/// [`Report::Over`] came before it, the supervisor was lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
     Started(i32),
     Failed(Fault),
-    /// The main process has ended and others have not: what is known until then. The rest follows with `Over`.
+    /// The main process has ended and others have not: everything known so far. The rest follows
+    /// with `Over`.
     Exited(Exit),
-    /// The final report: one for each run that was started, whatever ended it.
+    /// The final report: one for each run that was started, however it ended.
     Over(Exit),
 }
 
@@ -121,50 +129,51 @@ pub struct Exit {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
     pub left_behind: usize,
-    /// Of at most a few of them.
+    /// Names of at most a few of the processes left behind.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
-    /// What it was refused.
+    /// Actions that the run was refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub denials: Vec<Denial>,
-    /// How its limits were kept.
+    /// How the limits were enforced.
     #[serde(default)]
     pub limits: String,
-    /// It was ended because the whole of it used too much memory.
+    /// True if the run was ended because all its processes together used too much memory.
     #[serde(default)]
     pub out_of_memory: bool,
-    /// How many programs it ran that no rule names, where they were counted.
+    /// Number of programs it ran that no rule names, if they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub execs: Option<u64>,
 }
 
-/// The descriptors that go with a spec.
+/// Descriptors that accompany a spec.
 pub struct Fds<F> {
     pub stdin: F,
     pub stdout: F,
     pub stderr: F,
-    /// An `O_PATH` descriptor will do.
+    /// An `O_PATH` descriptor is enough.
     pub cwd: F,
-    /// Where the proxy's listener is handed out.
+    /// Channel through which the proxy's listener is handed out.
     pub handout: Option<F>,
-    /// Where execs are told of and asked about, and where those that no rule names are written.
+    /// Channel on which execs are reported and asked about.
     pub notices: Option<F>,
+    /// File for the execs that no rule names.
     pub log: Option<F>,
-    /// The program itself, in place of a name.
+    /// The program itself, opened, in place of a name.
     pub program: Option<F>,
-    /// A socket of the program's own, beside its standard streams.
+    /// The program's own driver socket, in addition to its standard streams.
     pub line: Option<F>,
 }
 
-/// One message, ready to be written.
+/// Encodes one message as a line.
 pub fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     Ok(line)
 }
 
-/// Sends the descriptors and the beginning of the spec without waiting, on a socket that nothing was written to
-/// yet. What it returns is left to be written.
+/// Sends the descriptors and the beginning of the spec without waiting, on a socket that nothing
+/// was written to yet. Returns the rest, which remains to be written.
 pub fn send_spec(
     socket: BorrowedFd<'_>,
     spec: &Spec,
@@ -196,7 +205,7 @@ pub fn send_spec(
     Ok(line.split_off(sent))
 }
 
-/// Reads the spec and its descriptors; `None` when the server went away without sending one.
+/// Receives the spec and its descriptors; `None` when the server went away without sending one.
 pub(super) fn receive_spec(socket: &UnixStream) -> io::Result<Option<(Spec, Fds<OwnedFd>)>> {
     let mut line = vec![0; FIRST_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];

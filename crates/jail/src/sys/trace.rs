@@ -1,4 +1,7 @@
-//! Tracing, as far as watching execs needs it. A tracer is a thread: whoever seizes waits, and nobody else.
+//! ptrace, as far as intercepting execs needs it.
+//!
+//! A tracer is a thread: the thread that seizes a tracee must also wait for it, and no other thread
+//! can.
 #![allow(unsafe_code, reason = "tracing has no safe form, and this is its one place")]
 
 use std::io;
@@ -6,79 +9,81 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::check;
 
-/// The registers of a stopped thread.
+/// Registers of a stopped thread.
 #[derive(Clone, Copy)]
 pub struct Registers(libc::user_regs_struct);
 
 #[cfg(target_arch = "x86_64")]
 impl Registers {
-    /// Where it goes on.
+    /// The address where it continues.
     pub fn pc(&self) -> u64 {
         self.0.rip
     }
 
+    /// The stack pointer.
     pub fn stack(&self) -> u64 {
         self.0.rsp
     }
 
-    /// The same, with no system call to be made again.
+    /// Returns a copy that does not restart an interrupted system call.
     pub fn settled(mut self) -> Registers {
         self.0.orig_rax = u64::MAX;
         self
     }
 }
 
-/// A change of a traced thread, as `waitpid` tells it.
+/// An event of a traced thread, as reported by `waitpid`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// It has just become another program, of which no instruction has run.
+    /// It has just executed another program, none of whose instructions has run yet.
     Exec,
-    /// It stands still because we interrupted it, or with its whole group: then by this signal.
+    /// It stopped because we interrupted it, or together with its whole thread group; then because
+    /// of this signal.
     Stop(i32),
     /// A signal is about to be delivered.
     Signal(i32),
-    /// It is gone.
+    /// It has ended.
     Gone,
 }
 
 fn request(request: libc::c_uint, thread: i32, data: libc::c_long) -> io::Result<()> {
-    // SAFETY: none of the requests that are made through here reads or writes memory of ours: `data` is a number to
-    // all of them.
+    // SAFETY: no request made through this function reads or writes our memory: to all of them
+    // `data` is a number.
     check(unsafe { libc::ptrace(request as _, thread, 0usize, data) }).map(drop)
 }
 
-/// Becomes its tracer. It dies if we do while it is ours.
+/// Becomes the tracer of a thread. It is killed if we exit while tracing it.
 pub fn seize(thread: i32) -> io::Result<()> {
     let options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL;
     request(libc::PTRACE_SEIZE, thread, libc::c_long::from(options))
 }
 
-/// Has it stop at the end of the system call that it is in.
+/// Stops a thread at the end of its current system call.
 pub fn interrupt(thread: i32) -> io::Result<()> {
     request(libc::PTRACE_INTERRUPT, thread, 0)
 }
 
-/// Lets it go on, with a signal or zero.
+/// Resumes a thread, delivering a signal unless it is zero.
 pub fn resume(thread: i32, signal: i32) -> io::Result<()> {
     request(libc::PTRACE_CONT, thread, libc::c_long::from(signal))
 }
 
-/// Leaves it stopped with its group, and hears when that goes on.
+/// Leaves a thread stopped together with its group, and reports when the group continues.
 pub fn stay_stopped(thread: i32) -> io::Result<()> {
     request(libc::PTRACE_LISTEN, thread, 0)
 }
 
-/// Lets it go for good, with a signal or zero.
+/// Stops tracing a thread for good, delivering a signal unless it is zero.
 pub fn detach(thread: i32, signal: i32) -> io::Result<()> {
     request(libc::PTRACE_DETACH, thread, libc::c_long::from(signal))
 }
 
-/// Waits for a change of any thread that this one traces.
+/// Waits for an event of any thread that the current thread traces.
 pub fn wait() -> io::Result<(i32, Change)> {
     let mut status = 0;
     let pid = loop {
-        // SAFETY: waitpid writes one number, to where we say. With WNOTHREAD only what this thread traces is waited
-        // for, so that no other's news is taken from it.
+        // SAFETY: waitpid writes one number to the given address. WNOTHREAD restricts it to the
+        // tracees of this thread, so that it does not consume the events of another tracer.
         let waited =
             unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD) };
         match check(libc::c_long::from(waited)) {
@@ -100,12 +105,13 @@ fn change(status: i32) -> Change {
     }
 }
 
+/// Reads the registers of a stopped thread.
 pub fn registers(thread: i32) -> io::Result<Registers> {
     // SAFETY: all zeroes are valid registers.
     let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
     let mut space =
         libc::iovec { iov_base: (&raw mut registers).cast(), iov_len: size_of_val(&registers) };
-    // SAFETY: GETREGSET fills the one buffer it is given, up to its length.
+    // SAFETY: GETREGSET fills the single buffer it is given, up to its length.
     check(unsafe {
         libc::ptrace(
             libc::PTRACE_GETREGSET as _,
@@ -117,10 +123,11 @@ pub fn registers(thread: i32) -> io::Result<Registers> {
     Ok(Registers(registers))
 }
 
+/// Replaces the registers of a stopped thread.
 pub fn set_registers(thread: i32, registers: &Registers) -> io::Result<()> {
     let mut copy = registers.0;
     let mut space = libc::iovec { iov_base: (&raw mut copy).cast(), iov_len: size_of_val(&copy) };
-    // SAFETY: SETREGSET reads the one buffer it is given, up to its length.
+    // SAFETY: SETREGSET reads the single buffer it is given, up to its length.
     check(unsafe {
         libc::ptrace(
             libc::PTRACE_SETREGSET as _,
@@ -132,18 +139,21 @@ pub fn set_registers(thread: i32, registers: &Registers) -> io::Result<()> {
     .map(drop)
 }
 
-/// The signals that it has blocked.
+/// Returns the mask of blocked signals.
 pub fn signal_mask(thread: i32) -> io::Result<u64> {
     let mut mask = 0_u64;
-    // SAFETY: GETSIGMASK writes as many bytes as its third argument says, which is what we have.
+    // SAFETY: GETSIGMASK writes as many bytes as its third argument says, which is the size of the
+    // mask.
     check(unsafe {
         libc::ptrace(libc::PTRACE_GETSIGMASK as _, thread, size_of::<u64>(), &raw mut mask)
     })?;
     Ok(mask)
 }
 
+/// Replaces the mask of blocked signals.
 pub fn set_signal_mask(thread: i32, mask: u64) -> io::Result<()> {
-    // SAFETY: SETSIGMASK reads as many bytes as its third argument says, which is what we have.
+    // SAFETY: SETSIGMASK reads as many bytes as its third argument says, which is the size of the
+    // mask.
     check(unsafe {
         libc::ptrace(libc::PTRACE_SETSIGMASK as _, thread, size_of::<u64>(), &raw const mask)
     })
@@ -152,14 +162,14 @@ pub fn set_signal_mask(thread: i32, mask: u64) -> io::Result<()> {
 
 const PAGE: u64 = 4096;
 
-/// Reads what there is from an address on; less than asked for at the end of what is mapped.
+/// Reads memory starting at an address. Returns less than requested where the mapping ends.
 pub fn read_memory(process: i32, address: u64, into: &mut [u8]) -> io::Result<usize> {
-    // The kernel takes so many pages at once.
+    // The kernel accepts this many pages per call.
     const PIECE: usize = (libc::UIO_MAXIOV as usize - 1) * PAGE as usize;
     let mut got = 0;
     for piece in into.chunks_mut(PIECE) {
         let one = match read_pages(process, address.saturating_add(got as u64), piece) {
-            // What follows what was read is not there.
+            // The memory after what was read is not mapped.
             Err(_) if got > 0 => break,
             other => other?,
         };
@@ -172,7 +182,7 @@ pub fn read_memory(process: i32, address: u64, into: &mut [u8]) -> io::Result<us
 }
 
 fn read_pages(process: i32, address: u64, into: &mut [u8]) -> io::Result<usize> {
-    // By the page: the kernel promises no part of an element.
+    // One element per page: a partial transfer never splits an element.
     let end = address.saturating_add(into.len() as u64);
     let mut pages = Vec::with_capacity(into.len() / PAGE as usize + 2);
     let mut at = address;
@@ -183,8 +193,8 @@ fn read_pages(process: i32, address: u64, into: &mut [u8]) -> io::Result<usize> 
         at = next;
     }
     let ours = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-    // SAFETY: the kernel writes to our one buffer, up to its length; the addresses of the other process are never
-    // followed in this one.
+    // SAFETY: the kernel writes to our single buffer, up to its length; addresses of the other
+    // process are never dereferenced in this one.
     let got = check(unsafe {
         libc::process_vm_readv(process, &raw const ours, 1, pages.as_ptr(), pages.len() as _, 0)
             as libc::c_long
@@ -192,11 +202,12 @@ fn read_pages(process: i32, address: u64, into: &mut [u8]) -> io::Result<usize> 
     Ok(got as usize)
 }
 
-/// Writes to memory that the process may itself write.
+/// Writes to memory that the process itself can write.
 pub fn write_memory(process: i32, address: u64, bytes: &[u8]) -> io::Result<()> {
     let ours = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let theirs = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes.len() };
-    // SAFETY: the kernel reads our one buffer, up to its length; the other process's address is never followed here.
+    // SAFETY: the kernel reads our single buffer, up to its length; the other process's address is
+    // never dereferenced here.
     let put = check(unsafe {
         libc::process_vm_writev(process, &raw const ours, 1, &raw const theirs, 1, 0)
             as libc::c_long
@@ -210,7 +221,8 @@ pub fn write_memory(process: i32, address: u64, bytes: &[u8]) -> io::Result<()> 
 
 const WORD: usize = size_of::<libc::c_long>();
 
-/// Writes to any memory of a stopped process, its code too. The length is rounded up with what is there.
+/// Writes to any memory of a stopped process, including its code. The last word is filled up with
+/// its present bytes.
 pub fn write_code(process: i32, address: u64, bytes: &[u8]) -> io::Result<()> {
     for (at, piece) in bytes.chunks(WORD).enumerate() {
         let address = address + (at * WORD) as u64;
@@ -226,8 +238,8 @@ pub fn write_code(process: i32, address: u64, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets a call that waits for an answer be made by its caller after all. That is for calls whose outcome is looked at
-/// before its caller goes on. False when the caller does not wait any more.
+/// Lets the caller of a pending system call make it itself. Safe only for calls whose outcome is
+/// checked before the caller continues. Returns false if the caller no longer waits.
 pub fn let_through(listener: BorrowedFd<'_>, id: u64) -> bool {
     let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
     let response = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };
@@ -237,7 +249,7 @@ pub fn let_through(listener: BorrowedFd<'_>, id: u64) -> bool {
     }
 }
 
-/// Signals a process that is held by this one's tracing, so that the number is its own.
+/// Sends a signal to a process that this thread traces, so that the pid cannot have been reused.
 pub fn signal(process: i32, signal: i32) -> io::Result<()> {
     // SAFETY: kill takes no pointers.
     check(libc::c_long::from(unsafe { libc::kill(process, signal) })).map(drop)

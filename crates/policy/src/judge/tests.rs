@@ -75,7 +75,8 @@ fn a_rule_that_tightens_is_for_the_name_the_file_and_its_copies() {
     assert_eq!(seen("/ws/hard", "/ws/hard", 10, &["x", "push"]), Some(Seen::File));
     assert_eq!(seen("/ws/copy", "/ws/copy", 77, &["x", "push"]), Some(Seen::Copy));
     assert_eq!(seen("/ws/other", "/ws/other", 78, &["git", "push"]), None);
-    // The host's own other name for the file is another program, unless it is told to be this one.
+    // The host's other name for the file is another program, unless its first argument says that it
+    // is this one.
     assert_eq!(seen("/usr/bin/git-shell", "/usr/bin/git-shell", 10, &["git-shell", "push"]), None);
     assert_eq!(
         seen("/usr/bin/git-shell", "/usr/bin/git-shell", 10, &["git", "push"]),
@@ -91,7 +92,8 @@ fn a_name_with_a_dash_is_the_command_behind_it() {
     ]);
     let seen =
         |path, inode, argv: &[&str]| ask(&judge, path, path, inode, argv).map(|(_, seen)| seen);
-    // It is not itself: what runs elsewhere is called by the name of the rule, and would do something else.
+    // Not `Itself`: outside the sandbox it would be started by the rule's name, and would do
+    // something else.
     assert_eq!(seen("/usr/bin/git", 10, &["git-push", "origin"]), Some(Seen::Name));
     assert_eq!(seen("/usr/bin/git-shell", 10, &["/x/git-push", "origin"]), Some(Seen::File));
     assert_eq!(seen("/ws/git-push", 77, &["git-push", "origin"]), Some(Seen::Copy));
@@ -176,7 +178,7 @@ fn a_command_under_a_name_of_its_own_is_the_command() {
     assert_eq!(seen(&["git-pull"]), None);
 }
 
-/// Its interpreter was called by the script's name, and is not the script.
+/// The interpreter was called by the script's name but is not the script.
 #[test]
 fn a_script_that_is_asked_about_is_known_as_itself() {
     let judge = judge(vec![rule("git", &["push"], Decision::Prompt)]);
@@ -203,7 +205,7 @@ fn a_script_that_is_asked_about_is_known_as_itself() {
     assert_eq!((verdict.decision, verdict.seen, verdict.view), (Decision::Prompt, Seen::Itself, 1));
 }
 
-/// The name of an allowed program among the words of another is a word.
+/// The name of an allowed program among the arguments of another program is just an argument.
 #[test]
 fn what_is_only_named_lets_nothing_out() {
     let judge = judge(vec![rule("git", &[], Decision::Allow)]);

@@ -1,8 +1,8 @@
-//! The files that a process was started from: its program, the script it interprets, the program that it, being a
-//! dynamic loader, was asked to load, and the file that holds its first instruction.
+//! Identifies the files that a process was started from: its program, the script it interprets, the
+//! program that it loads if it is a dynamic loader, and the file that holds its first instruction.
 //!
-//! Each is an open descriptor, known by device and inode ([`resolve`]). What is not identified is not guessed at: with
-//! rules such an exec is refused, whatever kept us from identifying it.
+//! Each is an open descriptor, identified by device and inode ([`resolve`]). A file that cannot be
+//! identified is never guessed at: with rules such an exec is refused, whatever the reason.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -18,17 +18,19 @@ use super::mapping::Mapping;
 use super::resolve;
 use super::wire::FileIdentity;
 
-/// A script is named this near the beginning of the arguments: behind its interpreter, and at most one word from its
-/// first line. Interpreters that are scripts themselves add to that, up to four times.
+/// A script's name is this close to the start of the arguments: after its interpreter and at most
+/// one word from its first line. Interpreters that are scripts themselves add to that, up to four
+/// times.
 const SCRIPT_WITHIN: usize = 12;
 
-/// One file that a process was started from.
+/// File that a process was started from.
 pub struct ExecFile {
     pub identity: FileIdentity,
-    /// The path it was called by, made absolute. It is the caller's choice, and good for names only.
+    /// The path it was called by, made absolute. The caller chooses it, so it is only good for
+    /// names.
     pub called: String,
     pub size: u64,
-    /// Which argument names it; its own arguments begin there.
+    /// Index of the argument that names it; its own arguments begin there.
     pub argv_start: usize,
     descriptor: OwnedFd,
 }
@@ -38,15 +40,17 @@ pub struct ExecFiles {
     pub program: ExecFile,
     pub script: Option<ExecFile>,
     pub loaded: Option<ExecFile>,
-    /// Scripts that are interpreters of the script.
+    /// Scripts that interpret the script.
     interpreters: Vec<ExecFile>,
-    /// What the program names as its loader, where that is none of the host's: it is what runs.
+    /// The file that the program names as its loader, if it is not one of the host's: it is what
+    /// runs.
     entry: Option<ExecFile>,
-    /// The name of something that will run and that was not identified.
+    /// Name of a file that will run and could not be identified.
     pub unidentified: Option<String>,
 }
 
 impl ExecFiles {
+    /// Identifies the files of a process that is stopped before its first instruction.
     pub fn identify(process: i32, image: &Image) -> io::Result<ExecFiles> {
         let argv = image.argv();
         let program = ExecFile::open_program(process, image)?;
@@ -58,33 +62,34 @@ impl ExecFiles {
             entry: None,
             unidentified: None,
         };
-        // The kernel puts the script's name behind its interpreter's, and keeps the name it was asked for.
+        // The kernel puts the script's name after its interpreter's, and keeps the name that was
+        // requested.
         if let Some(at) =
             argv.iter().skip(1).take(SCRIPT_WITHIN).position(|word| *word == image.execfn())
         {
             files.script = files.identify_named(process, image.execfn(), at + 1);
-            // Interpreters that are scripts stand before it, with the words of their first lines. Those are options
-            // mostly, so one that names no file is a word.
+            // Interpreters that are scripts come before it, with the words of their first lines.
+            // Those are mostly options, so a word that names no file is skipped.
             files.interpreters = (1..=at)
                 .filter_map(|at| ExecFile::open_named(process, argv[at], at).ok())
                 .collect();
         }
         if files.script.is_some() {
-            // It was the script that was called by that name.
+            // That name belongs to the script, not to its interpreter.
             files.program.called.clone_from(&files.program.identity.path);
         }
         if let Some(at) = files.program.is_loader().then(|| find_loaded(&argv)).flatten() {
             match argv[at].contains(&b'/') {
                 true => files.loaded = files.identify_named(process, argv[at], at),
-                // The loader looks for such a name in directories that only it knows.
+                // The loader searches for such a name in directories that only it knows.
                 false => files.unidentified = Some(shown(argv[at])),
             }
         }
         Ok(files)
     }
 
-    /// Identifies the file that holds the first instruction. It is the program itself, or its loader; but any program
-    /// can be named as the loader of another.
+    /// Identifies the file that holds the first instruction. Usually that is the program itself or
+    /// its loader, but any program can be named as the loader of another.
     pub fn identify_entry(&mut self, process: i32, pc: u64) {
         if let Err(name) = self.find_entry(process, pc) {
             self.unidentified = Some(name);
@@ -103,7 +108,7 @@ impl ExecFiles {
         {
             return Ok(());
         }
-        // The text only says where to look: the file there has to be the one that is mapped.
+        // The path only says where to look: the file there must be the one that is mapped.
         let is_mapped = |file: &ExecFile| {
             file.open_content().is_ok_and(|content| {
                 mapping.is_of(&content) || mapping.has_code_of(process, &content)
@@ -114,20 +119,21 @@ impl ExecFiles {
         Ok(())
     }
 
-    /// All of them, the program first.
+    /// Iterates over all files, the program first.
     pub fn iter(&self) -> impl Iterator<Item = &ExecFile> {
         let one = [Some(&self.program), self.script.as_ref(), self.loaded.as_ref()];
         one.into_iter().flatten().chain(&self.interpreters).chain(&self.entry)
     }
 
-    /// Whether this is what was started: the script, where there is one, else the program, unless a loader stands
-    /// between.
+    /// Returns whether this file was started directly: the script if there is one, else the
+    /// program, unless a loader comes in between.
     pub fn is_started(&self, file: &ExecFile) -> bool {
         let started = self.script.as_ref().unwrap_or(&self.program);
         std::ptr::eq(file, started) && self.loaded.is_none() && self.entry.is_none()
     }
 
-    /// What a name leads to, unless that is the program itself. Without an answer the exec is not judged as harmless.
+    /// Identifies the file that a name leads to, unless it is the program itself. On failure the
+    /// exec must not be judged as harmless.
     fn identify_named(&mut self, process: i32, name: &[u8], argv_start: usize) -> Option<ExecFile> {
         let Ok(file) = ExecFile::open_named(process, name, argv_start) else {
             self.unidentified = Some(shown(name));
@@ -142,8 +148,8 @@ impl ExecFile {
         ExecFile::new(process, resolve::open_link(process, "exe")?, image.execfn(), 0)
     }
 
-    /// Opens what a name leads to now. Whoever can change the file or a link on the way can change that too, which is why
-    /// nothing from such a place is ever let out.
+    /// Opens the file that a name leads to now. A process that can change the file or a link on the
+    /// way can change that too, which is why nothing from such a place is ever let out.
     fn open_named(process: i32, name: &[u8], argv_start: usize) -> io::Result<ExecFile> {
         ExecFile::new(process, resolve::open_name(process, name)?, name, argv_start)
     }
@@ -156,7 +162,7 @@ impl ExecFile {
     ) -> io::Result<ExecFile> {
         let found = rustix::fs::fstat(&descriptor)?;
         if !rustix::fs::FileType::from_raw_mode(found.st_mode).is_file() {
-            return Err(io::Error::other("it is no regular file"));
+            return Err(io::Error::other("not a regular file"));
         }
         let size = u64::try_from(found.st_size).map_err(io::Error::other)?;
         let identity = resolve::describe(process, &descriptor)?;
@@ -167,17 +173,17 @@ impl ExecFile {
         (self.identity.device, self.identity.inode) == (other.identity.device, other.identity.inode)
     }
 
-    /// A dynamic loader, by its name or, under another, by its bytes.
+    /// Returns whether this is a dynamic loader: by its name or, under another name, by its bytes.
     fn is_loader(&self) -> bool {
         let has_size = |path: &str| fs::metadata(path).is_ok_and(|found| found.size() == self.size);
         is_loader_name(&self.identity.path)
             || LOADERS.iter().any(|path| has_size(path) && self.is_copy_of(Path::new(path)))
     }
 
-    /// Whether it holds the same bytes as a file of the host. One that cannot be read counts as a copy: this only ever
-    /// makes a verdict stricter.
+    /// Returns whether it has the same bytes as a file of the host. A file that cannot be read is
+    /// taken for a copy: this only ever makes a verdict stricter.
     pub fn is_copy_of(&self, host_path: &Path) -> bool {
-        // The host's file may be gone since the rules were read; then there is nothing to be a copy of.
+        // The host's file may have gone since the rules were read; then it has no copies.
         let Ok(host_file) = open_regular(host_path) else { return false };
         let is_same = self.open_content().and_then(|own| has_same_bytes(own, &host_file));
         is_same.unwrap_or(true)
@@ -188,13 +194,13 @@ impl ExecFile {
     }
 }
 
-/// Opens a file to read it, and nothing that would make us wait.
+/// Opens a regular file for reading, and nothing that could block.
 fn open_regular(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(io::Error::other("it is no regular file")),
+        false => Err(io::Error::other("not a regular file")),
     }
 }
 
@@ -216,7 +222,7 @@ fn has_same_bytes(mut one: File, other: &File) -> io::Result<bool> {
     }
 }
 
-/// A name as a path from the root, by its text.
+/// Makes a name absolute, by its text alone.
 fn spell_path(process: i32, name: &[u8]) -> String {
     let name = Path::new(std::ffi::OsStr::from_bytes(name));
     let directory = match name.is_absolute() {
@@ -230,7 +236,7 @@ fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// Options of the dynamic loader that take a word more.
+/// Options of the dynamic loader that take another word.
 const WITH_WORD: [&[u8]; 7] = [
     b"--library-path",
     b"--preload",
@@ -241,7 +247,7 @@ const WITH_WORD: [&[u8]; 7] = [
     b"--glibc-hwcaps-mask",
 ];
 
-/// What dynamic loaders are called, and where they are.
+/// Prefixes of the names of dynamic loaders, and the paths of those on the host.
 const LOADER_NAMES: [&str; 5] = ["ld-linux", "ld-musl", "ld.so", "ld64.so", "ld-2."];
 const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-musl-x86_64.so.1"];
 
@@ -250,7 +256,7 @@ fn is_loader_name(path: &str) -> bool {
     LOADER_NAMES.iter().any(|start| name.starts_with(start))
 }
 
-/// Which of its arguments a dynamic loader is asked to load.
+/// Returns the index of the argument that a dynamic loader is asked to load.
 fn find_loaded(argv: &[&[u8]]) -> Option<usize> {
     let mut at = 1;
     while let Some(word) = argv.get(at).filter(|word| word.starts_with(b"--")) {
@@ -259,7 +265,7 @@ fn find_loaded(argv: &[&[u8]]) -> Option<usize> {
     argv.get(at).map(|_| at)
 }
 
-/// Without `.`, `..` and doubled slashes, by its text.
+/// Removes `.`, `..` and repeated slashes from a path, by its text alone.
 fn make_plain(path: &Path) -> String {
     let mut plain = PathBuf::from("/");
     for part in path.components() {

@@ -1,7 +1,9 @@
-//! A process that waits for the server: for an answer to a question, or for the end of what runs in its stead.
+//! Holds a process until the server answers: until a question is decided, or until the command that
+//! runs elsewhere in its place has ended.
 //!
-//! It executes nothing but a system call that waits. Its signals come to its watcher first: while a human decides they
-//! do what they do to any program; once something runs in its stead they are passed on.
+//! A held process executes nothing except a system call that waits. Its signals reach its watcher
+//! first: while a human decides they have their usual effect; once the command runs elsewhere they
+//! are passed on to it.
 
 use std::fs;
 use std::io;
@@ -20,19 +22,20 @@ use super::{MAX_HELD, STACK, Watch, kill, release, resolve, stub};
 use crate::packet::Channel;
 use crate::sys::trace::{self, Change};
 
-/// Wakes a watcher that waits for its process. No program minds it.
+/// Signal that wakes a watcher waiting for its process. No program is affected by it.
 const WAKE: i32 = libc::SIGURG;
-/// Ancestors that are told.
+/// Most ancestors that are reported.
 const PARENTS: usize = 12;
-/// The most words of a command that is asked about, and of its environment, in bytes.
+/// Most bytes in the arguments of a command that is asked about, and in its environment.
 const ASKED: usize = 16 << 10;
 const TAKEN: usize = 512 << 10;
-/// What is asked about and cannot be: there are too many words to read, or too many processes that wait.
+/// Exit code of a command that should be asked about and cannot be: it has too many words to read,
+/// or too many processes are waiting.
 const REFUSED: i32 = 126;
-/// What is asked about where no one can be asked, as after a no.
+/// Exit code of a command that should be asked about where no one can be asked, as after a no.
 const DENIED: i32 = 1;
 
-/// One held process, and what was answered.
+/// A held process and its answer.
 #[derive(Default)]
 pub struct Slot {
     process: i32,
@@ -40,16 +43,16 @@ pub struct Slot {
     answer: Option<Answer>,
 }
 
-/// What is needed to let it begin after all.
+/// Everything needed to let a held program start after all.
 struct Kept {
     image: Image,
     code: [u8; stub::KEPT],
     mask: u64,
-    /// The words of its rule, for when it is refused.
+    /// The words of its rule, recorded if it is refused.
     name: String,
 }
 
-/// What the server is sent about a process that is about to be held.
+/// Description of a process that is about to be held, for the server.
 struct Prepared {
     notices: Arc<Channel>,
     letter: OwnedFd,
@@ -57,7 +60,8 @@ struct Prepared {
 }
 
 impl Watch {
-    /// Holds a process until it is answered for. False: this thread was the process's, and another has its place.
+    /// Holds a process until it is answered. Returns false when this thread has waited for the
+    /// process and another watcher has taken its place.
     pub(super) fn hold(
         self: &Arc<Self>,
         process: i32,
@@ -69,8 +73,9 @@ impl Watch {
         let name = verdict.prefix.join(" ");
         let prepared = match self.prepare_hold(process, id, &image, &files, &verdict) {
             Ok(prepared) => prepared,
-            // Nothing was done to the process yet. One that a rule allows begins here: an `allow` must not make a
-            // command worse, and in the sandbox it may do what it may do without a rule.
+            // The process has not been touched yet. One that a rule allows starts here: an `allow`
+            // must not make a command worse, and in the sandbox it may do what it may do without a
+            // rule.
             Err(error) if verdict.decision == Decision::Allow => {
                 self.slots().remove(&id);
                 self.tell(process, &files, &image.argv(), &verdict, Some(error.to_string()));
@@ -97,19 +102,20 @@ impl Watch {
         }
     }
 
+    /// Ends a process that cannot be held, with a message that says why.
     fn refuse(&self, process: i32, id: u64, image: &Image, files: &ExecFiles, error: &io::Error) {
         self.slots().remove(&id);
         self.denials.add("exec", "a program that nobody could be asked about");
         let code = if self.notices.is_none() { DENIED } else { REFUSED };
         let message =
-            format!("ringfence: {}: cannot be asked for: {error}\n", files.program.identity.path);
+            format!("ringfence: {}: cannot be approved: {error}\n", files.program.identity.path);
         match stub::end(process, image, &message, code) {
             Ok(()) => release(process, 0),
             Err(_) => kill(process),
         }
     }
 
-    /// Everything that holding a process takes and that leaves the process itself alone.
+    /// Prepares to hold a process, without touching the process itself.
     fn prepare_hold(
         self: &Arc<Self>,
         process: i32,
@@ -119,19 +125,21 @@ impl Watch {
         verdict: &Verdict,
     ) -> io::Result<Prepared> {
         let Some(notices) = self.notices.clone() else {
-            return Err(io::Error::other("there is no one to ask"));
+            return Err(io::Error::other("no one can be asked"));
         };
         let (held, streams) = describe(process, image, files, verdict.clone())?;
         let letter = enclose(&held)?;
         {
             let mut slots = self.slots();
             if slots.len() >= MAX_HELD {
-                return Err(io::Error::other("too many commands wait for an answer already"));
+                return Err(io::Error::other(
+                    "too many commands are already waiting for an answer",
+                ));
             }
             slots.insert(id, Slot { process, ..Slot::default() });
         }
         self.hear_from(&notices)?;
-        // This thread waits for this process from now on.
+        // From now on this thread waits for this process only.
         self.add_watcher()?;
         Ok(Prepared { notices, letter, streams })
     }
@@ -167,7 +175,7 @@ impl Watch {
                 }
                 _ => trace::resume(process, 0),
             };
-            // It was killed while it stood still; the next change says so.
+            // A failure means that it was killed while it was stopped; the next change says so.
             let _ = went_on;
         }
         self.notify(&Notice::Gone(id));
@@ -175,12 +183,12 @@ impl Watch {
 
     fn notify(&self, notice: &Notice) {
         if let Some(notices) = &self.notices {
-            // When the server is gone, so is the run.
+            // If the server is gone, so is the run.
             let _ = notices.send(notice, &[]);
         }
     }
 
-    /// Sees to it that answers are heard, from the first question on.
+    /// Starts a thread that receives answers, with the first question.
     fn hear_from(self: &Arc<Self>, notices: &Arc<Channel>) -> io::Result<()> {
         if self.hears.swap(true, Ordering::Relaxed) {
             return Ok(());
@@ -193,11 +201,11 @@ impl Watch {
         spawned.map(drop)
     }
 
-    /// Takes the server's answers to those that they are for.
+    /// Delivers the server's answers to the processes they are for.
     fn hear(&self, notices: &Channel) {
         while let Ok(Some((Reply { id, answer }, _))) = notices.receive_long::<Reply>() {
             let mut slots = self.slots();
-            // One that is gone needs no answer.
+            // A process that is gone needs no answer.
             let Some(slot) = slots.get_mut(&id) else { continue };
             match answer {
                 Answer::Begun => slot.begun = true,
@@ -214,7 +222,8 @@ impl Watch {
     }
 }
 
-/// Makes the process wait, and tells the server of it. Returns the code that waiting has overwritten, and the mask.
+/// Makes the process wait, and reports it to the server. Returns the code that waiting has
+/// overwritten, and the signal mask.
 fn begin_hold(
     process: i32,
     id: u64,
@@ -228,13 +237,13 @@ fn begin_hold(
     let Prepared { notices, letter, streams } = prepared;
     let fds: Vec<_> = [letter].into_iter().chain(streams).map(AsFd::as_fd).collect();
     if notices.send(&Notice::Held(id), &fds).is_err() {
-        // The server is gone; the run ends with it.
+        // The server is gone, and the run ends with it.
         kill(process);
     }
     Ok((code, mask))
 }
 
-/// Does to the process, which stands still, what was answered.
+/// Applies an answer to the process, which is stopped.
 fn finish(process: i32, kept: &Kept, answer: &Answer, signal: i32) {
     let image = &kept.image;
     let (done, signal) = match answer {
@@ -244,7 +253,8 @@ fn finish(process: i32, kept: &Kept, answer: &Answer, signal: i32) {
         }
         Answer::Refuse(message, code) => (stub::end(process, image, message, *code), 0),
         Answer::Ended { signal: Some(libc::SIGKILL), .. } => return kill(process),
-        // It dies of the same signal, or, where it was started to ignore it, with the code that shells use.
+        // It dies of the same signal or, if it was started to ignore that, exits with the code that
+        // shells use.
         Answer::Ended { signal: Some(signal), .. } => {
             (stub::end(process, image, "", 128 + signal), *signal)
         }
@@ -257,7 +267,7 @@ fn finish(process: i32, kept: &Kept, answer: &Answer, signal: i32) {
     }
 }
 
-/// Everything that decides, copied: nothing of it is looked at again.
+/// Copies everything that the decision depends on: none of it is read again.
 fn describe(
     process: i32,
     image: &Image,
@@ -265,11 +275,11 @@ fn describe(
     verdict: Verdict,
 ) -> io::Result<(HeldExec, Vec<OwnedFd>)> {
     let argv = image.argv();
-    // A question is read by a human, whole, and what is read is what runs.
+    // A human reads the whole question, and what is read is what runs.
     if argv.iter().map(|word| word.len() + 1).sum::<usize>() > ASKED
         || image.env().map(<[u8]>::len).sum::<usize>() > TAKEN
     {
-        return Err(io::Error::other("it has too many words for a question"));
+        return Err(io::Error::other("it has too many words to ask about"));
     }
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let garbled =
@@ -279,7 +289,7 @@ fn describe(
         entry.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
     };
     let cwd = resolve::describe(process, &resolve::open_link(process, "cwd")?)?;
-    let number = Pid::from_raw(process).ok_or_else(|| io::Error::other("no process"))?;
+    let number = Pid::from_raw(process).ok_or_else(|| io::Error::other("invalid pid"))?;
     let handle = pidfd_open(number, PidfdFlags::empty())?;
     let streams = [0, 1, 2].map(|fd| pidfd_getfd(&handle, fd, PidfdGetfdFlags::empty()).ok());
     let itself = verdict.out.is_some();
@@ -303,7 +313,7 @@ fn describe(
     Ok((held, streams.into_iter().flatten().collect()))
 }
 
-/// Up to the run's first process.
+/// Lists the ancestors of a process, up to the run's first process.
 fn parents(process: i32) -> Vec<String> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     let mut found = Vec::new();
@@ -322,7 +332,7 @@ fn parents(process: i32) -> Vec<String> {
             _ => break,
         }
     }
-    // The run's own init is nobody's choice.
+    // The last one is the run's own init, which no one chose to start.
     if found.len() < PARENTS {
         found.pop();
     }

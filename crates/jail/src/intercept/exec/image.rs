@@ -1,16 +1,19 @@
-//! A program that has just been put in place: its arguments, environment and name, from the stack that the kernel
-//! has made for it. Not one of its instructions has run, and no other thread of the process is left that could write.
+//! Reads a program that has just been put in place: its arguments, environment and name, from the
+//! stack that the kernel has built for it.
+//!
+//! None of its instructions has run, and the process has no other thread left that could write.
 
 use std::io;
 
 use crate::sys::trace::{self, Registers};
 
-/// What fits into the first is most of what there is; the last is above what the kernel takes.
+/// Sizes to try: the first fits nearly everything; the last is above what the kernel accepts.
 const SIZES: [usize; 3] = [16 << 10, 256 << 10, 8 << 20];
 const WORD: usize = 8;
-/// Of the vector behind the environment: the name that was passed to the kernel.
+/// Key in the auxiliary vector (after the environment) of the name that was passed to the kernel.
 const EXECFN: u64 = 31;
 
+/// Program that has not run yet: registers, arguments, environment and name.
 pub struct Image {
     pub registers: Registers,
     stack: Vec<u8>,
@@ -20,6 +23,7 @@ pub struct Image {
 }
 
 impl Image {
+    /// Reads the program of a process that is stopped before its first instruction.
     pub fn read(process: i32) -> io::Result<Image> {
         let registers = trace::registers(process)?;
         for size in SIZES {
@@ -34,23 +38,25 @@ impl Image {
                 break;
             }
         }
-        Err(io::Error::other("its arguments cannot be read"))
+        Err(io::Error::other("cannot read its arguments"))
     }
 
-    /// How much there is from the stack's end on.
+    /// Returns how many bytes were read, from the stack pointer upwards.
     pub fn size(&self) -> usize {
         self.stack.len()
     }
 
+    /// Returns the arguments.
     pub fn argv(&self) -> Vec<&[u8]> {
         self.argv.iter().map(|at| self.at(*at)).collect()
     }
 
+    /// Returns the environment, each entry as `NAME=value`.
     pub fn env(&self) -> impl Iterator<Item = &[u8]> {
         self.env.iter().map(|at| self.at(*at))
     }
 
-    /// The name by which the kernel was asked for it.
+    /// Returns the name that was passed to the kernel.
     pub fn execfn(&self) -> &[u8] {
         self.at(self.execfn)
     }
@@ -62,7 +68,8 @@ impl Image {
 
 type Span = (usize, usize);
 
-/// `argc, argv…, 0, env…, 0, (key, value)…, 0`, and behind them the strings. `None` when it goes on behind the end.
+/// Parses `argc, argv…, 0, env…, 0, (key, value)…, 0`, followed by the strings. Returns `None` when
+/// something is beyond the end of what was read.
 fn parse(stack: &[u8], base: u64) -> Option<(Vec<Span>, Vec<Span>, Span)> {
     let word = |at: usize| -> Option<u64> {
         Some(u64::from_ne_bytes(stack.get(at.checked_mul(WORD)?..)?.get(..WORD)?.try_into().ok()?))

@@ -1,5 +1,7 @@
-//! The execs that no rule names. They are many and seldom matter, so they go to a file that the server reads when the
-//! run is over: to count them, to make their digest, and to list them where the operator wants that.
+//! Log of the execs that no rule names.
+//!
+//! They are many and seldom matter, so they go to a file that the server reads after the run: to
+//! count them, to compute their digest, and to list them if the operator wants that.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,20 +10,22 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
-/// Written in pieces of this size.
+/// Records are written in pieces of this size.
 const PIECE: usize = 32 << 10;
-/// What a run may fill of the host's disk with this. After that it is only counted.
+/// Most bytes of the host's disk that a run may fill with records. After that, execs are only
+/// counted.
 const MOST: u64 = 256 << 20;
-/// Of one exec's arguments.
+/// Most bytes of one exec's arguments.
 pub const ARGUMENTS: usize = 4096;
 
+/// Log of a run's execs that no rule names.
 #[derive(Default)]
 pub struct Log(Mutex<State>);
 
 #[derive(Default)]
 struct State {
     file: Option<File>,
-    /// Where they ran, if not in the sandbox itself.
+    /// Where the programs ran, if not in the sandbox itself.
     ran: Option<&'static str>,
     buffer: Vec<u8>,
     written: u64,
@@ -38,10 +42,12 @@ struct ExecRecord<'a> {
 }
 
 impl Log {
+    /// Creates a log. Without a file it only counts.
     pub fn new(file: Option<OwnedFd>, ran: Option<&'static str>) -> Log {
         Log(Mutex::new(State { file: file.map(File::from), ran, ..State::default() }))
     }
 
+    /// Records one exec.
     pub fn add(&self, pid: i32, path: &str, argv: &[&[u8]]) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.count += 1;
@@ -49,7 +55,7 @@ impl Log {
             return;
         }
         let record = ExecRecord { pid, path, argv: &cut(argv), ran: state.ran };
-        // Into memory: nothing there can fail but for a number that is no number.
+        // Writing into memory cannot fail, except for a number that JSON does not have.
         let _ = serde_json::to_writer(&mut state.buffer, &record);
         state.buffer.push(b'\n');
         if state.buffer.len() > PIECE {
@@ -57,7 +63,7 @@ impl Log {
         }
     }
 
-    /// Writes what is left, and says how many there were.
+    /// Writes the remaining records, and returns the number of execs.
     pub fn finish(&self) -> u64 {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.flush();
@@ -70,14 +76,15 @@ impl State {
         let Some(file) = &mut self.file else { return };
         self.written += self.buffer.len() as u64;
         if file.write_all(&self.buffer).is_err() {
-            // A full disk. The count goes on, and the server sees by it that records are missing.
+            // The disk is full. Counting continues, and the count shows the server that records are
+            // missing.
             self.file = None;
         }
         self.buffer.clear();
     }
 }
 
-/// As text, up to a length.
+/// Converts arguments to text, up to a total length.
 pub fn cut(argv: &[&[u8]]) -> Vec<String> {
     let mut left = ARGUMENTS;
     let mut words = Vec::new();

@@ -1,4 +1,4 @@
-//! The file that holds an address of a process.
+//! Finds the file that is mapped at an address of a process.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,38 +7,40 @@ use std::os::unix::fs::FileExt;
 use super::resolve::{Identity, identify};
 use crate::sys::trace;
 
-/// What is compared at a time, and at most.
+/// Bytes that are compared at a time, and at most.
 const PIECE: usize = 64 << 10;
 const MAX_CODE: u64 = 256 << 20;
 
-/// One line of `/proc/PID/maps`.
+/// Memory mapping of a process: one line of `/proc/PID/maps`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mapping {
     start: u64,
     end: u64,
     offset: u64,
     identity: Identity,
-    /// Where the file may be found. It identifies nothing: the text of a file that is gone ends in ` (deleted)`.
+    /// Path where the file may be found. It identifies nothing: that of a deleted file ends in `
+    /// (deleted)`.
     pub path: Vec<u8>,
 }
 
 impl Mapping {
-    /// Finds what is mapped at an address.
+    /// Finds the mapping at an address.
     pub fn find(process: i32, address: u64) -> io::Result<Mapping> {
         let maps = fs::read(format!("/proc/{process}/maps"))?;
         let mut mappings = maps.split(|byte| *byte == b'\n').filter_map(parse);
         mappings
             .find(|mapping| (mapping.start..mapping.end).contains(&address))
-            .ok_or_else(|| io::Error::other("nothing is mapped there"))
+            .ok_or_else(|| io::Error::other("nothing is mapped at this address"))
     }
 
-    /// Whether it is this very file.
+    /// Returns whether this very file is mapped.
     pub fn is_of(&self, file: &File) -> bool {
         self.identity.1 != 0 && identify(file).is_ok_and(|identity| identity == self.identity)
     }
 
-    /// Whether its bytes are those of the file. Some file systems (btrfs, overlayfs) give one device to `fstat` and
-    /// another to `maps`, so there the code itself has to say what it is. None of it has run.
+    /// Returns whether the mapped bytes are those of the file. Some file systems (btrfs, overlayfs)
+    /// report one device in `fstat` and another in `maps`; there only the code itself can identify
+    /// the file. None of it has run.
     pub fn has_code_of(&self, process: i32, file: &File) -> bool {
         self.end - self.start <= MAX_CODE && matches!(self.compare_code(process, file), Ok(true))
     }
@@ -49,7 +51,7 @@ impl Mapping {
         while at < self.end {
             let length = PIECE.min(usize::try_from(self.end - at).unwrap_or(PIECE));
             let got = trace::read_memory(process, at, &mut mapped[..length])?;
-            // Behind the end of a file its last page is zeroes.
+            // After the end of a file, its last page is filled with zeroes.
             stored.fill(0);
             read_up_to(file, &mut stored[..length], self.offset + (at - self.start))?;
             if got < length || mapped[..length] != stored[..length] {
@@ -72,7 +74,7 @@ fn read_up_to(file: &File, into: &mut [u8], offset: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// `from-to mode offset major:minor inode   path`
+/// Parses `from-to mode offset major:minor inode   path`.
 fn parse(line: &[u8]) -> Option<Mapping> {
     let mut fields = line.splitn(6, |byte| *byte == b' ');
     let mut text = || std::str::from_utf8(fields.next()?).ok();

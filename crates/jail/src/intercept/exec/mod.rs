@@ -1,10 +1,11 @@
-//! Every exec of a run, seen and judged.
+//! Watches and judges every exec of a run.
 //!
-//! The filter stops each `execve` and `execveat` before it begins. A watcher seizes the calling thread and lets the
-//! call go on; the kernel then stops the process again, after the new program is in place and before its first
-//! instruction. What is there is judged, not what was asked for: names, files and arguments can be exchanged while a
-//! call is under way, but not any more when it is done. Then the process is let go, made to write a message and end,
-//! or held: it waits until the server has an answer.
+//! The filter stops each `execve` and `execveat` before it begins. A watcher seizes the calling
+//! thread and lets the call continue; the kernel then stops the process again, after the new
+//! program is in place and before its first instruction. What is in place is judged, not what was
+//! requested: names, files and arguments can be exchanged while a call is in progress, but not
+//! after it has completed. Then the process is released, made to write a message and exit, or held
+//! until the server answers.
 
 mod files;
 mod hold;
@@ -36,34 +37,37 @@ use image::Image;
 use log::Log;
 use wire::{Notice, Ruled, Rules};
 
-/// Whether execs can be watched on this machine: a stopped program is given instructions, which are the machine's own.
+/// True if execs can be watched on this machine: a stopped program is given instructions, which are
+/// specific to the machine.
 pub const SUPPORTED: bool = cfg!(target_arch = "x86_64");
 
-/// What is denied where a thread cannot be traced.
+/// Name of the denial for a thread that cannot be traced.
 pub const UNWATCHABLE: &str = "a program that cannot be watched";
 
-/// Watchers at the same time, where nobody says otherwise. Waiting ones cost next to nothing.
+/// Most watchers at the same time, unless the rules say otherwise. Waiting ones cost next to
+/// nothing.
 const WATCHERS: usize = 16;
-/// Processes of a run that are held at the same time.
+/// Most processes of a run that are held at the same time.
 const MAX_HELD: usize = 64;
-/// Decisions that are told one by one. A run can cause as many as it likes.
+/// Most decisions that are reported one by one. A run can cause as many as it likes.
 const TOLD: u64 = 10_000;
 const STACK: usize = 256 << 10;
 
-/// Where the rest of a run's calls go.
+/// Handler for the run's calls that are not execs.
 pub type Others = Box<dyn Fn(Notification) + Send + Sync>;
 
-/// What watching needs beside the listener.
+/// Everything that watching needs in addition to the listener.
 pub struct Terms {
     pub rules: Rules,
-    /// Where decisions are told, and asked for. Without it nothing is asked: what would be is refused.
+    /// Channel on which decisions are reported and requested. Without it no one can be asked, and
+    /// whatever needs an answer is refused.
     pub notices: Option<Channel>,
-    /// Where execs that no rule names are written.
+    /// File for execs that no rule names.
     pub log: Option<OwnedFd>,
     pub denials: Denials,
 }
 
-/// What all watchers of a run share.
+/// State that all watchers of a run share.
 pub struct Watch {
     listener: Arc<OwnedFd>,
     judge: Judge,
@@ -78,20 +82,21 @@ pub struct Watch {
     most: usize,
     watchers: AtomicUsize,
     idle: AtomicUsize,
-    /// Locked by the one that waits for the next call. For each call the kernel wakes everyone who waits for it, to find
-    /// that all but one were woken for nothing.
+    /// Locked by the watcher that waits for the next call. Without it the kernel would wake every
+    /// waiting watcher for each call, all but one of them for nothing.
     turn: Mutex<()>,
-    /// Threads that are seized and have not got to their exec, by how many watchers: one may be about to seize a thread
-    /// that another has let go and not yet struck out.
+    /// Number of watchers for each thread that is seized and has not reached its exec. It can be
+    /// more than one: a watcher may seize a thread that another has released and not yet removed
+    /// here.
     traced: Mutex<HashMap<i32, usize>>,
     held: Mutex<HashMap<u64, Slot>>,
     next: AtomicU64,
-    /// Somebody listens for answers. Most runs ask nothing.
+    /// A thread receives answers. Most runs never ask.
     hears: AtomicBool,
 }
 
 impl Watch {
-    /// Begins to watch. Calls that are no execs go to `others`.
+    /// Starts to watch. Calls that are not execs go to `others`.
     pub fn begin(listener: Arc<OwnedFd>, terms: Terms, others: Others) -> io::Result<Arc<Watch>> {
         let Terms { rules, notices, log, denials } = terms;
         let watch = Arc::new(Watch {
@@ -99,7 +104,7 @@ impl Watch {
             judge: Judge::new(rules.table, rules.heuristics),
             lets_out: rules.lets_out,
             notices: notices.map(Arc::new),
-            // Only what is let into the wider sandbox was judged before.
+            // Only a program that is let into the wider sandbox was judged before.
             log: Log::new(log, rules.granted.then_some("wider")),
             denials,
             others,
@@ -119,7 +124,8 @@ impl Watch {
         Ok(watch)
     }
 
-    /// How many execs no rule has named. What is known of them has been written when this returns.
+    /// Returns the number of execs that no rule names. Everything known about them has been written
+    /// when this returns.
     pub fn finish(&self) -> u64 {
         self.log.finish()
     }
@@ -137,7 +143,8 @@ impl Watch {
         spawned.map(drop)
     }
 
-    /// One watcher: takes a call, sees it through, takes the next. It never takes one while it traces another.
+    /// Runs one watcher: takes a call, follows it to its end, takes the next. It never takes a call
+    /// while it traces a thread.
     fn watch(self: &Arc<Self>) {
         loop {
             self.idle.fetch_add(1, Ordering::Relaxed);
@@ -158,7 +165,8 @@ impl Watch {
                     drop(turn);
                     match error.raw_os_error() {
                         Some(libc::EINTR) => {}
-                        // Its caller is gone, or no process uses the filter any more and it will be so for ever.
+                        // The caller is gone, or no process uses the filter any more, which will
+                        // not change.
                         Some(libc::ENOENT) if self.is_in_use() => {}
                         _ => return,
                     }
@@ -173,7 +181,7 @@ impl Watch {
         !watched[0].revents().contains(PollFlags::HUP)
     }
 
-    /// Follows one exec to its end. False when the watcher is not needed any more.
+    /// Follows one exec to its end. Returns false when the watcher is no longer needed.
     fn see_through(
         self: &Arc<Self>,
         call: &Notification,
@@ -184,13 +192,15 @@ impl Watch {
         if !self.seize(thread, call.id) {
             return true;
         }
-        // When the caller does not wait any more it was killed or interrupted; the interruption below ends the tracing.
+        // If the caller no longer waits, it was killed or interrupted; the interruption below ends
+        // the tracing.
         let _ = trace::let_through(self.listener.as_fd(), call.id);
         let _ = trace::interrupt(thread);
-        // Not before: to wake the next one takes time, which the caller would have to wait.
+        // Not earlier: waking the next watcher takes time, for which the caller would have to wait.
         drop(turn);
         if last && self.watchers.load(Ordering::Relaxed) < self.most {
-            // Somebody else shall be there for the next one. If not, it waits for us.
+            // Another watcher should be ready for the next call. If none can be started, that call
+            // waits for this one.
             let _ = self.add_watcher();
         }
         let change = trace::wait();
@@ -199,23 +209,24 @@ impl Watch {
             return self.decide(process);
         }
         match change {
-            // The call has failed, or was not made after all.
+            // The call failed, or was not made after all.
             Ok((process, Change::Stop(_))) => release(process, 0),
             Ok((process, Change::Signal(signal))) => release(process, signal),
-            // Killed, or another thread of its process was faster.
+            // The thread was killed, or another thread of its process was faster.
             Ok((_, _)) | Err(_) => {}
         }
         self.let_go(thread);
         true
     }
 
-    /// Becomes the tracer of a thread, or sees to it that its call is not made.
+    /// Becomes the tracer of a thread, or makes sure that its call is not made.
     ///
-    /// One that is traced by another of our watchers has made its next attempt before that one could interrupt it. The
-    /// interruption is on its way; it takes this call back, and it is made again. Any other is traced by somebody else
-    /// or out of our reach: what cannot be judged is not done.
+    /// A thread that another of our watchers traces has made its next attempt before that watcher
+    /// could interrupt it. The interruption is on its way: it cancels this call, and the thread
+    /// makes it again. Any other thread that cannot be seized has a foreign tracer or is out of our
+    /// reach: what cannot be judged is not executed.
     fn seize(&self, thread: i32, call: u64) -> bool {
-        // Under the lock, so that whoever fails finds out here who was faster.
+        // Under the lock, so that a watcher that fails finds out here which one was faster.
         let mut traced = self.traced();
         if trace::seize(thread).is_ok() {
             *traced.entry(thread).or_default() += 1;
@@ -242,6 +253,8 @@ impl Watch {
         self.traced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Judges the program that is in place, then releases the process, ends it or holds it. Returns
+    /// false when the watcher is no longer needed.
     fn decide(self: &Arc<Self>, process: i32) -> bool {
         if self.granted.swap(false, Ordering::Relaxed) {
             release(process, 0);
@@ -250,7 +263,7 @@ impl Watch {
         let identified = Image::read(process)
             .and_then(|image| Ok((ExecFiles::identify(process, &image)?, image)));
         let Ok((mut files, image)) = identified else {
-            // A program that may be run and not read. It would have run unseen.
+            // The program may be executed but not read, so it would run unseen.
             self.denials.add("exec", "a program that cannot be read");
             kill(process);
             return true;
@@ -268,7 +281,7 @@ impl Watch {
             self.denials.add("exec", "a file that cannot be seen");
             let name = one_line(name);
             let message = format!(
-                "ringfence: {name}: forbidden: what it stands for cannot be seen; call it by its own path\n"
+                "ringfence: {name}: forbidden: cannot determine which file this refers to; use its real path\n"
             );
             self.end(process, &image, &message);
             return true;
@@ -293,6 +306,7 @@ impl Watch {
         true
     }
 
+    /// Judges all files that the process was started from; `None` if no rule names them.
     fn judge(&self, files: &ExecFiles, argv: &[&[u8]]) -> Option<Verdict> {
         if self.judge.is_empty() {
             return None;
@@ -333,9 +347,9 @@ impl Watch {
             let path = files.program.identity.path.clone();
             let mut ruled =
                 Ruled { pid, path, argv: log::cut(argv), verdict: verdict.clone(), kept_inside };
-            // A packet is short; what has many words keeps the first.
+            // A packet is short, so only the first of many words are kept.
             ruled.argv.truncate(64);
-            // When the server is gone, so is the run.
+            // If the server is gone, so is the run.
             let _ = notices.send(&Notice::Ruled(ruled), &[]);
         }
     }
@@ -357,7 +371,8 @@ fn view<'a>(files: &ExecFiles, file: &'a ExecFile, argv: &'a [&'a [u8]]) -> View
     }
 }
 
-/// Lets it go. One that was killed meanwhile has to be waited for, or its real parent never hears of it.
+/// Stops tracing a process. One that was killed meanwhile has to be waited for, or its real parent
+/// never learns of its end.
 fn release(process: i32, signal: i32) {
     if trace::detach(process, signal).is_ok() {
         return;
@@ -369,11 +384,13 @@ fn release(process: i32, signal: i32) {
     }
 }
 
+/// Kills a traced process and waits until it is gone.
 fn kill(process: i32) {
     let _ = trace::signal(process, libc::SIGKILL);
     while trace::wait().is_ok() {}
 }
 
+/// Replaces control characters, so that text from the run cannot fake another line.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).take(1000).collect()
 }

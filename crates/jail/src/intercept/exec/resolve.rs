@@ -1,11 +1,12 @@
-//! A name that a process uses, followed to an open descriptor as the kernel follows it for that process.
+//! Follows a name that a process uses to an open descriptor, as the kernel does for that process.
 //!
-//! This is the one way from a name to a file here. Text that the kernel gives for a file (`readlink` of
-//! `/proc/PID/cwd`, a line of `/proc/PID/maps`) identifies nothing: the text of a file that is gone ends in
-//! ` (deleted)`, and anyone can give that name to another file. So links in `/proc` are opened themselves, and a file is
-//! known by the device and inode of its descriptor.
+//! This is the only way from a name to a file here. The text that the kernel gives for a file
+//! (`readlink` of `/proc/PID/cwd`, a line of `/proc/PID/maps`) identifies nothing: that of a
+//! deleted file ends in ` (deleted)`, and anyone can give that name to another file. So links in
+//! `/proc` are opened themselves, and a file is identified by the device and inode of its
+//! descriptor.
 //!
-//! Every error means the same: the file is not identified. Callers must not tell errors apart.
+//! Every error means the same: the file is not identified. Callers must not distinguish errors.
 
 use std::ffi::OsStr;
 use std::io;
@@ -20,32 +21,33 @@ use rustix::fs::{
 
 use super::wire::FileIdentity;
 
-/// As many links as the kernel follows in one name.
+/// Most links that the kernel follows in one name.
 const MAX_LINKS: usize = 40;
-/// The inode number of the root of every procfs.
+/// Inode number of the root of every procfs.
 const PROC_ROOT_INODE: u64 = 1;
-/// What the kernel adds to the text of a file that has lost its name.
+/// Suffix that the kernel adds to the path of a deleted file.
 const DELETED: &str = " (deleted)";
 
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// Device and inode.
+/// Device and inode of a file.
 pub type Identity = (u64, u64);
 
+/// Returns the device and inode of an open file.
 pub fn identify(descriptor: impl AsFd) -> io::Result<Identity> {
     let found = fstat(descriptor)?;
     Ok((found.st_dev, found.st_ino))
 }
 
-/// Opens `/proc/PID/exe`, `cwd` or `root`: the file itself, whatever name it has by now.
+/// Opens `/proc/PID/exe`, `cwd` or `root`: the file itself, whatever its name is by now.
 pub fn open_link(process: i32, link: &str) -> io::Result<OwnedFd> {
     Ok(openat(CWD, format!("/proc/{process}/{link}"), PATH_ONLY, Mode::empty())?)
 }
 
-/// Opens what `name` leads to for the process, from its own root and directory.
+/// Opens the file that `name` leads to for the process, from its own root and working directory.
 pub fn open_name(process: i32, name: &[u8]) -> io::Result<OwnedFd> {
     if name.is_empty() {
-        return Err(io::Error::other("an empty name leads to no file"));
+        return Err(io::Error::other("the name is empty"));
     }
     let root = open_link(process, "root")?;
     let start = if name.starts_with(b"/") { root.try_clone()? } else { open_link(process, "cwd")? };
@@ -58,14 +60,14 @@ pub fn open_name(process: i32, name: &[u8]) -> io::Result<OwnedFd> {
     Ok(walk.current)
 }
 
-/// The file behind a descriptor, with the path that rules and messages name it by. Nothing is ever opened by that path
-/// without comparing.
+/// Describes the file behind a descriptor, with the path that rules and messages use for it.
+/// Nothing is ever opened by that path without comparing.
 pub fn describe(process: i32, descriptor: &OwnedFd) -> io::Result<FileIdentity> {
     let (device, inode) = identify(descriptor)?;
     let text = readlink(format!("/proc/self/fd/{}", descriptor.as_raw_fd()), Vec::new())?;
     let mut path = PathBuf::from(OsStr::from_bytes(text.as_bytes())).to_string_lossy().into_owned();
     if path.ends_with(DELETED) {
-        // Either the kernel's remark or the file's own name.
+        // The suffix is either the kernel's remark or part of the file's own name.
         let is_own_name =
             open_name(process, text.as_bytes()).and_then(identify).ok() == Some((device, inode));
         if !is_own_name {
@@ -75,14 +77,15 @@ pub fn describe(process: i32, descriptor: &OwnedFd) -> io::Result<FileIdentity> 
     Ok(FileIdentity { path, device, inode })
 }
 
-/// A name on its way to a file.
+/// State of following a name to a file.
 struct NameWalk {
     process: i32,
     root: OwnedFd,
     current: OwnedFd,
-    /// Once the name went through `/proc/self`: the directory that stands for it here, and the procfs that it was in.
+    /// Set once the name has gone through `/proc/self`: the directory that replaces it here, and
+    /// the procfs that it was in.
     own_entry: Option<(Identity, OwnedFd)>,
-    /// Parts still to follow, the next one last.
+    /// Components still to follow, the next one last.
     pending: Vec<Vec<u8>>,
     links: usize,
 }
@@ -109,7 +112,7 @@ impl NameWalk {
         }
         if fstatfs(&next)?.f_type == PROC_SUPER_MAGIC {
             if fstat(&self.current)?.st_ino != PROC_ROOT_INODE {
-                // A link of a process: it leads to the file itself, and its text may not.
+                // A link of a process leads to the file itself; its text may lead elsewhere.
                 self.current = openat(&self.current, part, PATH_ONLY, Mode::empty())?;
                 return Ok(());
             }
@@ -127,7 +130,8 @@ impl NameWalk {
         Ok(())
     }
 
-    /// `self` is whoever reads it, and the reader would be us. At an exec the process has one thread, with its number.
+    /// Enters the process's own directory in procfs. The kernel resolves `self` for the reader,
+    /// which would be us. At an exec the process has one thread, whose id is the pid.
     fn enter_own_entry(&mut self, below: &str) -> io::Result<()> {
         let entry = open_link(self.process, "")?;
         let at = openat(CWD, format!("/proc/{}{below}", self.process), PATH_ONLY, Mode::empty())?;
@@ -141,7 +145,7 @@ impl NameWalk {
             return Ok(());
         }
         let current = identify(&self.current)?;
-        // Our own procfs lists other processes than the one that the name came from.
+        // Our own procfs may list other processes than the one that the name came from.
         let parent = match &self.own_entry {
             Some((entry, procfs)) if *entry == current => procfs.try_clone()?,
             _ => openat(&self.current, "..", PATH_ONLY | OFlags::DIRECTORY, Mode::empty())?,
@@ -151,7 +155,8 @@ impl NameWalk {
     }
 }
 
-/// The same directory on the same mount: one that is mounted twice has two parents.
+/// Returns whether both are the same directory on the same mount: a directory that is mounted twice
+/// has two parents.
 fn is_same_place(one: &OwnedFd, other: &OwnedFd) -> io::Result<bool> {
     if identify(one)? != identify(other)? {
         return Ok(false);
@@ -160,7 +165,7 @@ fn is_same_place(one: &OwnedFd, other: &OwnedFd) -> io::Result<bool> {
         let found = statx(descriptor, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
         match StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID) {
             true => Ok(found.stx_mnt_id),
-            false => Err(io::Error::other("the kernel does not tell mounts apart")),
+            false => Err(io::Error::other("the kernel does not report mount ids")),
         }
     };
     Ok(mount(one)? == mount(other)?)

@@ -1,24 +1,27 @@
-//! A few instructions in the place of a program: to write a message and end, or to wait.
+//! Puts a few instructions in the place of a program: to write a message and exit, or to wait.
 //!
-//! They are written over its first instructions, in the process's own copy of them, while it stands still.
+//! They are written over its first instructions, in the process's own copy of them, while it is
+//! stopped.
 
 use std::io;
 
 use super::image::Image;
 use crate::sys::trace;
 
-/// Far enough below the stack to disturb nothing, near enough to be stack: the kernel makes room for more than that.
+/// Distance from the stack pointer: far enough below it to disturb nothing, near enough to be
+/// stack, since the kernel extends the stack by more than that.
 const BELOW_STACK: u64 = 8192;
-/// The longest message.
+/// Longest message in bytes.
 const MAX_MESSAGE: usize = 4000;
-/// What waiting takes; so much is to be kept of what was there.
+/// Number of bytes that the waiting code overwrites, and that have to be saved.
 pub const KEPT: usize = 16;
 
-/// `exit_group(code)`, after `write(2, message)` if there is one.
+/// Makes the process call `exit_group(code)`, after `write(2, message)` if there is a message.
 pub fn end(process: i32, image: &Image, message: &str, code: i32) -> io::Result<()> {
     let message = &message.as_bytes()[..message.len().min(MAX_MESSAGE)];
-    // Over its arguments, which nobody will read any more: below them there may be no stack, if it is small or they are
-    // many. Only where they are few is there not enough of them.
+    // Write over the arguments, which no one will read any more: below them there may be no stack,
+    // if it is small or the arguments are many. Only if they are too few is the message written
+    // below.
     let stack = image.registers.stack();
     let at =
         if image.size() >= message.len() { stack } else { stack.saturating_sub(BELOW_STACK) & !7 };
@@ -32,18 +35,19 @@ pub fn end(process: i32, image: &Image, message: &str, code: i32) -> io::Result<
     trace::set_registers(process, &image.registers.settled())
 }
 
-/// Waits for ever, which is until its tracer has another idea. What it overwrites is returned.
+/// Makes the process wait until its tracer decides otherwise. Returns the bytes that this
+/// overwrites.
 pub fn wait(process: i32, image: &Image) -> io::Result<[u8; KEPT]> {
     let mut kept = [0; KEPT];
     let got = trace::read_memory(process, image.registers.pc(), &mut kept)?;
     if got < KEPT {
-        return Err(io::Error::other("its first instructions cannot be read"));
+        return Err(io::Error::other("cannot read its first instructions"));
     }
     trace::write_code(process, image.registers.pc(), &PAUSE)?;
     Ok(kept)
 }
 
-/// Undoes [`wait`]: the program begins as if nothing had been.
+/// Undoes [`wait`]: the program starts as if nothing had happened.
 pub fn begin(process: i32, image: &Image, kept: &[u8; KEPT]) -> io::Result<()> {
     trace::write_code(process, image.registers.pc(), kept)?;
     trace::set_registers(process, &image.registers.settled())
@@ -52,7 +56,7 @@ pub fn begin(process: i32, image: &Image, kept: &[u8; KEPT]) -> io::Result<()> {
 /// `1: mov eax, 34 (pause); syscall; jmp 1b`
 const PAUSE: [u8; 9] = [0xb8, 34, 0, 0, 0, 0x0f, 0x05, 0xeb, 0xf7];
 
-/// `mov edi, 2; mov rsi, at; mov edx, length; mov eax, 1 (write); syscall`
+/// Encodes `mov edi, 2; mov rsi, at; mov edx, length; mov eax, 1 (write); syscall`.
 fn say(at: u64, length: u32) -> Vec<u8> {
     let mut code = vec![0xbf, 2, 0, 0, 0, 0x48, 0xbe];
     code.extend(at.to_le_bytes());
@@ -62,7 +66,7 @@ fn say(at: u64, length: u32) -> Vec<u8> {
     code
 }
 
-/// `mov edi, code; mov eax, 231 (exit_group); syscall; hlt`
+/// Encodes `mov edi, code; mov eax, 231 (exit_group); syscall; hlt`.
 fn exit(code: i32) -> Vec<u8> {
     let mut bytes = vec![0xbf];
     bytes.extend(code.to_le_bytes());

@@ -1,9 +1,10 @@
-//! Version 1: a hierarchy for each controller, open to root alone.
+//! Control groups version 1: one hierarchy per controller, writable by root only.
 
 use super::super::Limits;
 use super::{Group, Name, Places, sweep};
 
-/// A group for each of them below our own, processes first: that one is needed for killing in any case.
+/// Creates a group below our own for each controller. The pids group comes first, because it is
+/// always needed to kill the run.
 pub(in crate::limits) fn create(
     places: &Places,
     name: &Name,
@@ -17,12 +18,13 @@ pub(in crate::limits) fn create(
     if let Some(bytes) = limits.memory_bytes {
         let memory = below_own(places, name, "memory")?;
         set(&memory, "memory.limit_in_bytes", bytes)?;
-        // Memory and swap together, in this order because it may not be the smaller one. A kernel that does not
-        // count swap can at least be told to leave it alone.
+        // Limit for memory plus swap. It must be set second, because it may not be below the memory
+        // limit. A kernel that does not account for swap can at least be told not to use it.
         if set(&memory, "memory.memsw.limit_in_bytes", bytes).is_err() {
             let _ = set(&memory, "memory.swappiness", 0);
         }
-        // Buffers of TCP are counted apart, and only once they have a limit. Newer kernels may come without it.
+        // TCP buffers are counted separately, and only once they have a limit. Newer kernels may
+        // lack this file.
         let _ = set(&memory, "memory.kmem.tcp.limit_in_bytes", bytes);
         groups.push(memory);
     }

@@ -1,4 +1,4 @@
-//! One control group: a directory that the kernel fills with files.
+//! A single control group: a directory that the kernel fills with files.
 
 mod legacy;
 mod name;
@@ -23,18 +23,19 @@ pub(super) use name::Name;
 pub use place::Places;
 pub(super) use unified::{create as create_unified, create_bare};
 
-/// Every round finds what was born during the one before; with forks shut off, two are enough.
+/// Each round finds processes forked during the previous one; once forks are disabled, two rounds
+/// are enough.
 const KILL_ROUNDS: usize = 64;
-/// More than most of these files have.
+/// Larger than most cgroup files.
 const READ_BYTES: usize = 8192;
-/// A process that has ended leaves its group a moment later, and version 1 has no event for that.
+/// A process that has ended leaves its group slightly later, and version 1 has no event for that.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// A group that is removed when this is dropped, if nothing lives in it.
+/// A control group that is removed on drop if no process is left in it.
 #[derive(Debug)]
 pub(super) struct Group {
     path: PathBuf,
-    /// A fork of the owner inherits this value, but not the right to remove what it names.
+    /// A fork of the owner inherits this value but must not remove the group.
     owner: Pid,
 }
 
@@ -45,17 +46,18 @@ impl Group {
         Ok(Group { path, owner: getpid() })
     }
 
-    /// A group that is there already; its drop removes it like any other.
+    /// Refers to an existing group, which is also removed on drop.
     fn existing(path: PathBuf) -> Group {
         Group { path, owner: getpid() }
     }
 
-    /// One write, which is what the kernel parses; the file is never created.
+    /// Writes a value in a single write, as the kernel expects; never creates the file.
     fn set(&self, file: &str, value: &str) -> io::Result<()> {
         write(&self.path.join(file), value)
     }
 
-    /// The number behind `key` in a file of `key number` lines; nothing when either is missing.
+    /// Returns the number after `key` in a file of `key number` lines, or zero if either is
+    /// missing.
     pub(super) fn count(&self, file: &str, key: &str) -> u64 {
         let text = read(&self.path.join(file)).unwrap_or_default();
         let value = text
@@ -68,39 +70,41 @@ impl Group {
         self.set("cgroup.procs", &pid.to_string())
     }
 
-    /// The processes in it that this process can see.
+    /// Returns the processes in the group that are visible to this process.
     fn pids(&self) -> io::Result<Vec<Pid>> {
         let text = read(&self.path.join("cgroup.procs"))?;
         Ok(text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect())
     }
 
     pub(super) fn is_empty(&self) -> io::Result<bool> {
-        // Version 2 says so itself, of groups below as well.
+        // Version 2 reports this itself, including child groups.
         match read(&self.path.join("cgroup.events")) {
             Ok(events) => Ok(events.lines().any(|line| line == "populated 0")),
             Err(_) => Ok(read(&self.path.join("cgroup.procs"))?.is_empty()),
         }
     }
 
-    /// Kills everything in it; whether it did. Nothing can be started in it afterwards.
+    /// Kills all processes in the group, and returns whether that succeeded. Nothing can be started
+    /// in it afterwards.
     pub(super) fn kill(&self) -> bool {
         if self.set("cgroup.kill", "1").is_ok() {
             return true;
         }
-        // Older kernels and version 1: with no fork possible any more, a walk through the list misses nobody. Where
-        // that cannot be said, the rounds have to outrun the forks.
+        // Older kernels and version 1: once forks are disabled, walking the list misses no process.
+        // If they cannot be disabled, the rounds have to be faster than the forks.
         let _ = self.set("pids.max", "0");
         let mut signalled = Vec::new();
         (0..KILL_ROUNDS).any(|_| matches!(self.kill_round(&mut signalled), Ok(0)))
     }
 
-    /// Kills what was not killed before, and says how many those were.
+    /// Kills processes that were not signalled before, and returns how many were found.
     fn kill_round(&self, signalled: &mut Vec<Pid>) -> io::Result<usize> {
         let found = self.pids()?.into_iter().filter(|pid| !signalled.contains(pid));
         let held: Vec<_> = found
             .filter_map(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)))
             .collect();
-        // A pid that is still on the list belongs to the process that the descriptor holds, not to a successor.
+        // A pid that is still listed belongs to the process behind the descriptor and not to one
+        // that reused the number.
         let listed = self.pids()?;
         for (pid, process) in held.iter().filter(|(pid, _)| listed.contains(pid)) {
             match pidfd_send_signal(process, Signal::KILL) {
@@ -111,7 +115,8 @@ impl Group {
         Ok(held.len())
     }
 
-    /// Removes it as soon as the last process in it is gone; what is not gone in time stays, for a later sweep.
+    /// Removes the group once its last process is gone. If that takes too long, the group is left
+    /// for a later sweep.
     pub(super) fn remove_when_empty(&self, limit: Duration) -> bool {
         let until = Instant::now() + limit;
         while self.remove().is_err() {
@@ -135,7 +140,7 @@ impl Group {
         }
     }
 
-    /// A descriptor for `CLONE_INTO_CGROUP`.
+    /// Opens a descriptor for `CLONE_INTO_CGROUP`.
     pub(super) fn directory(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(CWD, &self.path, flags, Mode::empty())?)
@@ -156,7 +161,8 @@ fn wait_for(process: &OwnedFd, until: Instant) {
     let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&limit));
 }
 
-/// In one read: the size that such a file states is nothing, and asking for it byte by byte doubles the cost.
+/// Reads a file at once: these files report size zero, and reading them in small pieces doubles the
+/// cost.
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::with_capacity(READ_BYTES);
     File::open(path)?.take(u64::MAX).read_to_string(&mut text)?;
@@ -167,26 +173,27 @@ fn write(path: &Path, value: &str) -> io::Result<()> {
     File::options().write(true).open(path)?.write_all(value.as_bytes())
 }
 
-/// The way into a cage for a process that enters by itself: opened beforehand, so that neither a new root nor lost
-/// privileges stand in the way.
+/// Descriptors with which a process moves itself into a run's control groups. They are opened
+/// beforehand, so that neither a new root nor dropped privileges get in the way.
 ///
-/// Moving another process costs a grace period of the kernel, some ten milliseconds on an idle machine. A thread that
-/// moves itself in version 1 costs microseconds.
+/// Moving another process costs a kernel grace period, about ten milliseconds on an idle machine.
+/// In version 1 a thread that moves itself takes microseconds.
 #[derive(Debug)]
 pub struct Door(Vec<File>);
 
 impl Door {
     pub(super) fn open(groups: &[Group]) -> io::Result<Door> {
         let open = |group: &Group| {
-            // `tasks` is version 1's file of threads, the one that needs no grace period.
+            // `tasks` is the version 1 file for single threads, the only one that needs no grace
+            // period.
             let file = File::options().write(true).open(group.path.join("tasks"));
             file.or_else(|_| File::options().write(true).open(group.path.join("cgroup.procs")))
         };
         Ok(Door(groups.iter().map(open).collect::<io::Result<_>>()?))
     }
 
-    /// Moves the calling thread into the cage, and in version 2 its process. For a child between fork and exec, which
-    /// has no other thread: it allocates nothing.
+    /// Moves the calling thread into the groups; in version 2 its whole process. Meant for a child
+    /// between fork and exec, which has a single thread: it allocates nothing.
     pub fn enter(&self) -> io::Result<()> {
         self.0.iter().try_for_each(|mut file| file.write_all(b"0"))
     }

@@ -1,4 +1,5 @@
-//! The name of a cage's directory, which says whose it is, and the removal of those whose owner is dead.
+//! Names of control group directories, which identify their owner, and removal of groups whose
+//! owner is dead.
 
 use std::fs;
 use std::io;
@@ -12,13 +13,16 @@ use rustix::process::{Pid, getpid, test_kill_process};
 use super::{Group, read};
 
 const PREFIX: &str = "ringfence";
-/// Of the run's own name, so that the whole stays far below what a directory may be called.
+/// Maximum length of the run's own name, which keeps the whole well below the limit for directory
+/// names.
 const RUN_CHARS: usize = 64;
-/// One cage shall not pay for a thousand dead ones.
+/// Maximum number of dead groups removed at once, so that a new run does not pay for thousands of
+/// them.
 const SWEEP: usize = 32;
 
-/// `ringfence-<pid namespace>-<pid>-<start of that process>-<count>-<run>`: no two processes, and no two cages of one
-/// process, share it. The namespace is there because a pid says nothing to a reader in another one.
+/// Directory name `ringfence-<pid namespace>-<pid>-<start time of that process>-<count>-<run>`. It
+/// is unique across processes and across the groups of one process. The pid namespace is part of it
+/// because a pid means nothing in another one.
 #[derive(Debug)]
 pub(in crate::limits) struct Name {
     text: String,
@@ -31,7 +35,7 @@ impl Name {
         let namespace = fs::metadata("/proc/self/ns/pid")?.ino();
         let pid = getpid();
         let started = started(pid)
-            .ok_or_else(|| io::Error::other("the start of this process cannot be read"))?;
+            .ok_or_else(|| io::Error::other("cannot read the start time of this process"))?;
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let plain = |letter: char| {
             if letter.is_ascii_alphanumeric() || letter == '_' { letter } else { '-' }
@@ -48,17 +52,19 @@ impl Name {
     }
 }
 
-/// In clock ticks since boot: with the pid it names one process for ever.
+/// Returns the start time in clock ticks since boot. Together with the pid it identifies a process
+/// permanently.
 fn started(pid: Pid) -> Option<u64> {
-    // The name in it may hold anything, parentheses and spaces too, and bytes that are no text: ours does not, and
-    // whoever cannot be read is taken to live.
+    // The process name in this file may contain parentheses, spaces and bytes that are not UTF-8.
+    // Ours does not, and a process whose file cannot be read is assumed to be alive.
     let stat = read(Path::new(&format!("/proc/{pid}/stat"))).ok()?;
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
-/// Ends and removes the cages below `parent` whose owner is dead. What is still dying is left to the next sweep.
+/// Kills and removes the groups below `parent` whose owner is dead. Groups that are not empty yet
+/// are left to the next sweep.
 pub(in crate::limits) fn sweep(parent: &Path, own: &Name) {
-    // A directory of this file system has two links and one for each directory in it.
+    // On this file system a directory has two links plus one for each subdirectory.
     if fs::metadata(parent).is_ok_and(|directory| directory.nlink() <= 2) {
         return;
     }
@@ -74,10 +80,13 @@ pub(in crate::limits) fn sweep(parent: &Path, own: &Name) {
     }
 }
 
+/// Returns whether the owner was in our pid namespace and is dead. Owners in other namespaces
+/// cannot be judged.
 fn is_stale(name: &str, namespace: u64) -> bool {
     parse(name).is_some_and(|(theirs, pid, start)| theirs == namespace && !lives(pid, start))
 }
 
+/// Splits a name into pid namespace, pid and start time.
 fn parse(name: &str) -> Option<(u64, Pid, u64)> {
     let mut fields = name.strip_prefix(PREFIX)?.strip_prefix('-')?.splitn(5, '-');
     let namespace = u64::from_str_radix(fields.next()?, 16).ok()?;
@@ -88,7 +97,8 @@ fn parse(name: &str) -> Option<(u64, Pid, u64)> {
     Some((namespace, pid, started))
 }
 
-/// In doubt it lives: /proc may hide a process that the kernel still knows.
+/// Returns whether the process is alive. In doubt it is: /proc may hide a process that still
+/// exists.
 fn lives(pid: Pid, start: u64) -> bool {
     test_kill_process(pid) != Err(Errno::SRCH)
         && started(pid).is_none_or(|started| started == start)
@@ -126,7 +136,8 @@ mod tests {
         let name = Name::new("run").unwrap();
         let (namespace, pid, start) = parse(name.as_str()).unwrap();
         assert!(!is_stale(name.as_str(), namespace), "the owner is this process");
-        // The same pid given to a later process, and a pid beyond the largest that the kernel gives.
+        // The same pid reused by a later process, and a pid above the largest that the kernel
+        // assigns.
         let reused = format!("ringfence-{namespace:x}-{pid}-{}-0-run", start - 1);
         assert!(is_stale(&reused, namespace));
         assert!(is_stale(&format!("ringfence-{namespace:x}-{}-1-0-run", i32::MAX), namespace));

@@ -1,4 +1,4 @@
-//! Where this process stands in the hierarchies of control groups, as directories.
+//! Location of this process in the cgroup hierarchies, as directories.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -9,12 +9,13 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::read;
 
-/// The two tables that say it.
+/// The contents of `/proc/self/mountinfo` and `/proc/self/cgroup`, which together give the
+/// location.
 #[derive(Debug, Default)]
 pub struct Places {
     mounts: String,
     groups: String,
-    /// Mount points that were opened to be found again behind another root.
+    /// Mount points opened in advance, so that they stay reachable after the root has changed.
     held: Vec<(PathBuf, OwnedFd)>,
 }
 
@@ -24,8 +25,8 @@ impl Places {
         Ok(Places { mounts: read(mounts)?, groups: read(groups)?, held: Vec::new() })
     }
 
-    /// The places as they are now, for a process that is about to leave them out of its sight: there, and in its
-    /// forks, they can still be written to. Without /proc there are none.
+    /// Records the current locations and opens them, for a process that is about to change its
+    /// root: it and its forks can still write to them. Without /proc there are none.
     pub fn hold() -> Places {
         let mut places = Places::read().unwrap_or_default();
         let points: BTreeSet<PathBuf> = places.mounts.lines().filter_map(cgroup_mount).collect();
@@ -38,7 +39,7 @@ impl Places {
         places
     }
 
-    /// The name by which a mount point can be reached.
+    /// Returns the path under which a mount point is reachable.
     fn reach(&self, point: PathBuf) -> PathBuf {
         match self.held.iter().find(|(held, _)| *held == point) {
             Some((_, fd)) => PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd())),
@@ -46,17 +47,19 @@ impl Places {
         }
     }
 
-    /// Our own group in the hierarchy of version 2, and where that hierarchy is mounted.
+    /// Returns our own group in the version 2 hierarchy, and the mount point of that hierarchy.
     pub(in crate::limits) fn unified(&self) -> Option<(PathBuf, PathBuf)> {
         self.find(|controllers| controllers.is_empty(), |kind, _| kind == "cgroup2")
     }
 
-    /// Our own group in the hierarchy of version 1 that has this controller.
+    /// Returns our own group in the version 1 hierarchy that has this controller.
     pub(in crate::limits) fn of(&self, controller: &str) -> Option<PathBuf> {
         let has = |list: &str| list.split(',').any(|name| name == controller);
         self.find(has, |kind, options| kind == "cgroup" && has(options)).map(|(own, _)| own)
     }
 
+    /// Returns the directory of our own group and its mount point, for the first hierarchy that
+    /// both conditions accept.
     fn find(
         &self,
         group: impl Fn(&str) -> bool,
@@ -66,7 +69,7 @@ impl Places {
             let mut fields = line.splitn(3, ':').skip(1);
             group(fields.next()?).then(|| fields.next()).flatten()
         })?;
-        // Outside of our namespace of groups, or removed under us: there is no directory for it.
+        // The group is outside our cgroup namespace or was removed; it has no directory.
         if own.ends_with(" (deleted)")
             || Path::new(own).components().any(|part| part == Component::ParentDir)
         {
@@ -90,7 +93,7 @@ impl Places {
     }
 }
 
-/// Where a line of the table has control groups mounted.
+/// Returns the mount point if a line of `mountinfo` describes a cgroup mount.
 fn cgroup_mount(line: &str) -> Option<PathBuf> {
     let (left, right) = line.split_once(" - ")?;
     right
@@ -98,7 +101,7 @@ fn cgroup_mount(line: &str) -> Option<PathBuf> {
         .then(|| left.split(' ').nth(4).map(|point| PathBuf::from(unescape(point))))?
 }
 
-/// The four characters that would break the table stand there in octal.
+/// Decodes the four characters that `mountinfo` writes in octal.
 fn unescape(field: &str) -> String {
     field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }

@@ -1,5 +1,7 @@
-//! Version 2: one hierarchy, parts of which are given to users. A group either has processes or passes controllers
-//! on to groups below, so a cage with limits stands beside our own group rather than in it.
+//! Control groups version 2: a single hierarchy, parts of which are delegated to users.
+//!
+//! A group either contains processes or passes controllers on to child groups. So a group with
+//! limits is created next to our own group and not inside it.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +12,7 @@ use super::{Group, Name, Places, read, sweep, write};
 
 const SERVICE_HINT: &str = "set Delegate=yes and DelegateSubgroup=server in the unit";
 
-/// A group that holds the limits.
+/// Creates a group with these limits.
 pub(in crate::limits) fn create(
     places: &Places,
     name: &Name,
@@ -19,12 +21,12 @@ pub(in crate::limits) fn create(
     let (own, mount) = places.unified().ok_or("cgroup v2 is not mounted")?;
     let parent = parent_for(&own, &mount, &wanted(limits))?;
     let group = below(&parent, name)?;
-    // What left our own group shall not have more than that was given.
+    // A group outside our own must not get more than our own group was given.
     let beside = parent != own;
     let least = |limit: u64, file| if beside { limit.min(ceiling(&own, file)) } else { limit };
     if let Some(bytes) = limits.memory_bytes {
         set(&group, "memory.max", least(bytes, "memory.max"))?;
-        // Absent where the kernel has no swap.
+        // Missing if the kernel has no swap.
         let _ = set(&group, "memory.swap.max", 0);
     }
     if let Some(most) = limits.processes {
@@ -33,34 +35,40 @@ pub(in crate::limits) fn create(
     Ok(group)
 }
 
-/// A group without limits, good for killing and for seeing whether anything lives.
+/// Creates a group without limits, used only to kill the run and to see whether it is empty.
 pub(in crate::limits) fn create_bare(places: &Places, name: &Name) -> Result<Group, String> {
     let (own, _) = places.unified().ok_or("cgroup v2 is not mounted")?;
     below(&own, name)
 }
 
+/// Returns the controllers that these limits need.
 fn wanted(limits: &Limits) -> Vec<&'static str> {
     let memory = limits.memory_bytes.map(|_| "memory");
     memory.into_iter().chain(limits.processes.map(|_| "pids")).collect()
 }
 
-/// The group in which a new one has all the controllers.
+/// Returns the group in which a new child group gets all wanted controllers, and enables them there
+/// if necessary.
 fn parent_for(own: &Path, mount: &Path, wanted: &[&'static str]) -> Result<PathBuf, String> {
     let above = own.parent().filter(|_| own != mount);
-    // No group has more than the one above it. This one look is all that most hosts without them cost.
+    // No group has more controllers than its parent. On most hosts without them this check is all
+    // that it costs.
     if let Some(name) = lacks(above.unwrap_or(own), "cgroup.controllers", wanted) {
         return Err(format!("cgroup v2 has no {name} controller here"));
     }
     if lacks(own, "cgroup.subtree_control", wanted).is_none() {
         return Ok(own.to_owned());
     }
-    // Only the root of all groups has no type. It alone may have processes and pass controllers on.
+    // Only the root group has no type file; it alone may contain processes and pass controllers on.
     if !own.join("cgroup.type").exists() {
         return pass_on(own, wanted);
     }
     if own.extension().is_some_and(|kind| kind == "service") {
-        // Stopping a service ends what is in its group, so nothing of it may stand beside.
-        return Err(format!("cgroup v2: the service stands in its group itself: {SERVICE_HINT}"));
+        // Stopping a service kills the processes in its group, so none of them may be placed
+        // outside it.
+        return Err(format!(
+            "cgroup v2: the service runs directly in the unit's group: {SERVICE_HINT}"
+        ));
     }
     let above = above.ok_or("cgroup v2: this container has a single group")?;
     match lacks(above, "cgroup.subtree_control", wanted) {
@@ -69,27 +77,30 @@ fn parent_for(own: &Path, mount: &Path, wanted: &[&'static str]) -> Result<PathB
     }
 }
 
-/// Refused by the kernel when processes stand in it.
+/// Enables the controllers for child groups. The kernel refuses if the group contains processes.
 fn pass_on(parent: &Path, wanted: &[&'static str]) -> Result<PathBuf, String> {
     let words: Vec<String> = wanted.iter().map(|name| format!("+{name}")).collect();
     let passed = write(&parent.join("cgroup.subtree_control"), &words.join(" "));
     passed.map(|()| parent.to_owned()).map_err(|error| format!("cgroup v2 controllers: {error}"))
 }
 
-/// The first of the wanted words that the file does not list.
+/// Returns the first wanted word that the file does not list.
 fn lacks(group: &Path, file: &str, wanted: &[&'static str]) -> Option<&'static str> {
     let text = read(&group.join(file)).unwrap_or_default();
     wanted.iter().find(|name| !text.split_ascii_whitespace().any(|word| word == **name)).copied()
 }
 
+/// Creates a group below `parent`, after removing dead ones.
 fn below(parent: &Path, name: &Name) -> Result<Group, String> {
-    // To move a process, one must be allowed to write here too: better known now than when it waits.
+    // Moving a process also requires write access here; it is better to find out now than when a
+    // process waits.
     access(parent.join("cgroup.procs"), Access::WRITE_OK)
         .map_err(|error| format!("cgroup v2: {error}"))?;
     sweep(parent, name);
     Group::create(parent, name).map_err(|error| format!("cgroup v2: {error}"))
 }
 
+/// Returns the limit of our own group, or `u64::MAX` if it has none.
 fn ceiling(own: &Path, file: &str) -> u64 {
     read(&own.join(file)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX)
 }
@@ -104,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// What the kernel would show, as plain files: not every host has these controllers to try it with.
+    /// A fake cgroup tree of plain files, because not every host has these controllers.
     struct Tree(PathBuf);
 
     impl Tree {
