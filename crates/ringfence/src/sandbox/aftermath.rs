@@ -1,8 +1,10 @@
-//! The end of what a main process left behind. The result of the run is made without it; the record is not.
+//! Follows the processes that a main process left behind, after the result of the run was returned.
+//! The result does not wait for them; the audit record does.
 //!
-//! Such processes have the grace, and could use it for what no one shall read of. So they are heard of until the last
-//! one is gone: what rules decide about their execs is written down, and the final report is put on record. Nothing
-//! leaves the sandbox for them any more, no one is asked, and the way to the network is closed.
+//! Such processes get the grace period, and could use it for actions that would never be recorded.
+//! So they are followed until the last one has exited: rule decisions about their execs are
+//! recorded, and the final report goes into the record. Nothing leaves the sandbox for them any
+//! more, no approval is requested, and their network access is closed.
 
 use jail::supervisor::Report;
 use serde_json::Value;
@@ -12,8 +14,8 @@ use super::launch::Run;
 use super::live::{Ended, Late, Reported};
 use super::stream::KILLING;
 
-/// Waits for the final report of a run whose result was made already, and hands it to the record. `refused` is what the
-/// run's proxy refused until then.
+/// Waits for the final report of a run whose result was already returned, and passes it to the
+/// record. `refused` lists what the run's proxy had refused by then.
 pub(super) async fn follow(mut run: Run, mut ended: Ended, refused: Vec<Value>, late: Late) {
     let last = timeout(run.grace + KILLING, async {
         loop {
@@ -29,8 +31,8 @@ pub(super) async fn follow(mut run: Run, mut ended: Ended, refused: Vec<Value>, 
             ended.set_report(&exit, Reported::Whole);
             ended.add_denials(refused);
         }
-        // What is on record until then stays; that there is more is said.
-        Ok(None) | Err(_) => tracing::warn!("the final report about a run did not come"),
+        // Keep what is known so far; the record marks it as incomplete.
+        Ok(None) | Err(_) => tracing::warn!("the final report of a run did not arrive"),
     }
     run.finish(&mut ended).await;
     late(&mut ended);

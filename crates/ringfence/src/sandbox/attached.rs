@@ -1,4 +1,5 @@
-//! A run whose standard input, output and error are those of this process: `ringfence sandbox`.
+//! Foreground runs (`ringfence sandbox`): the command uses the standard input, output and error of
+//! this process.
 
 mod desk;
 mod signals;
@@ -33,24 +34,27 @@ use crate::base::{Error, Result};
 use crate::config::{Config, Profile};
 use crate::net::{self, Allow};
 
-/// The fence could not be put up.
+/// Exit code if the sandbox could not be set up.
 const NO_FENCE: u8 = 125;
 const CANNOT_RUN: u8 = 126;
 const NO_PROGRAM: u8 = 127;
 
-/// Beyond the grace. Only a process that hangs in the kernel takes longer.
+/// Time allowed for killing, beyond the grace period. Only a process stuck in the kernel takes
+/// longer.
 const KILLED_WITHIN: Duration = Duration::from_secs(10);
 
 pub use desk::{OnPrompt, Ruling};
 use signals::StopSignals;
 
-/// What is asked for beside the command.
+/// Options of a foreground run.
 pub struct Terms<'a> {
+    /// File for the JSON report.
     pub report: Option<&'a Path>,
-    /// Leaves out every other way to namespaces, to try that one.
+    /// Tries only this tier instead of all available ones.
     pub only: Option<Tier>,
 }
 
+/// Runs a command in the foreground and returns the exit code for this process.
 pub fn run(config: &Config, command: &[String], terms: &Terms<'_>, ruling: Ruling) -> Result<u8> {
     profile::check(config)?;
     let Some(workspace) = &config.workspace else {
@@ -62,12 +66,12 @@ pub fn run(config: &Config, command: &[String], terms: &Terms<'_>, ruling: Rulin
     let mut rights = profile::rights(config, workspace)?;
     if ruling.lets_out(config) && git::is_let_out(&ruling.table) {
         git::protect(&mut rights);
-        // Nothing was open before that would have to be closed.
+        // There was no earlier run to which these places were open, so nothing needs to be closed.
         rights.closed.clear();
     }
     let repositories = GitWatch::begin(config, &mut rights)?;
     let _scratch = profile::Scratch::make(config, &mut rights)?;
-    // Opened before the run, which could put a link in its place.
+    // Open it before the run, which could put a symlink in its place.
     let replaceable = if config.sandbox.profile == Profile::None { None } else { Some(&rights) };
     let mut report = terms.report.map(|path| open_report(path, replaceable)).transpose()?;
     let allow = profile::allow(config)?.map(Arc::new);
@@ -97,8 +101,8 @@ pub fn run(config: &Config, command: &[String], terms: &Terms<'_>, ruling: Rulin
         user: None,
     };
     if !config.policy.intercept && ruling.is_needed(config) {
-        return Err(Error::invalid_arguments("there are rules, and execs are not watched")
-            .hint("Set `intercept = true` under [policy], or take the rules away."));
+        return Err(Error::invalid_arguments("rules are configured but exec interception is off")
+            .hint("Set `intercept = true` under [policy], or remove the rules."));
     }
     let kept_inside = Arc::new(KeptInside::default());
     let desk = (fenced && ruling.is_needed(config))
@@ -106,15 +110,16 @@ pub fn run(config: &Config, command: &[String], terms: &Terms<'_>, ruling: Rulin
     let outcome = start(&spec, terms.only)
         .and_then(|(control, tier)| watch(control, &spec, allow, desk).map(|end| (end, tier)));
     let (end, tier) =
-        outcome.map_err(|error| Error::internal("the fence was lost").source(error))?;
+        outcome.map_err(|error| Error::internal("the sandbox was lost").source(error))?;
     let kept = kept_inside.take();
     let git_changed = repositories.changes();
-    // Whoever runs `git clone` expects a repository; the report lists it all the same.
+    // A user who runs `git clone` expects a new repository, so it causes no warning; the report
+    // still lists it.
     for change in git_changed.iter().filter(|change| !change.starts_with(MADE)) {
         let _ = writeln!(io::stderr(), "ringfence: git: {change}");
     }
     for entry in &kept {
-        // When standard error is gone there is nowhere left to say it.
+        // If standard error is closed, there is nowhere left to report it.
         let _ = writeln!(io::stderr(), "ringfence: {}", entry.line());
     }
     if let (Some(file), End::Exited(exit, refused)) = (&mut report, &end) {
@@ -138,7 +143,7 @@ pub fn run(config: &Config, command: &[String], terms: &Terms<'_>, ruling: Rulin
     })
 }
 
-/// What git would execute before the run, for a command that has no session.
+/// State of what git would execute before the run, for a command without a session.
 struct GitWatch<'a> {
     config: &'a Config,
     rights: Rights,
@@ -147,7 +152,7 @@ struct GitWatch<'a> {
 }
 
 impl<'a> GitWatch<'a> {
-    /// Protects it in these rights.
+    /// Records the state and protects it in these rights.
     fn begin(config: &'a Config, rights: &mut Rights) -> Result<GitWatch<'a>> {
         let mut watch = GitWatch {
             config,
@@ -155,8 +160,8 @@ impl<'a> GitWatch<'a> {
             repositories: Repositories::default(),
             before: None,
         };
-        // Where no sandbox can be put up, the run itself says why; and without an answer nothing of a repository can
-        // be written.
+        // If no sandbox can be set up, the run itself reports why; and without an answer from git
+        // no part of a repository is writable.
         watch.before = match watch.look() {
             Err(error) if error.reason_name() == Some(UNPROTECTABLE) => return Err(error),
             known => known.ok().flatten(),
@@ -174,14 +179,15 @@ impl<'a> GitWatch<'a> {
         }
     }
 
-    /// In a runtime that is gone again afterwards: this process forks, so it must have one thread.
+    /// Uses a runtime that is dropped before this returns: this process forks later, so it must
+    /// have a single thread.
     fn look(&self) -> Result<Option<Arc<Known>>> {
         if self.config.sandbox.profile != Profile::Default {
             return Ok(None);
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime =
-            runtime.map_err(|error| Error::internal("git cannot be asked").source(error))?;
+            runtime.map_err(|error| Error::internal("git cannot be run").source(error))?;
         runtime.block_on(async {
             let cell = Cell::with(self.rights.clone(), self.config, Launcher::own())?;
             self.repositories.look(&cell, self.config.home.as_deref()).await
@@ -190,18 +196,19 @@ impl<'a> GitWatch<'a> {
 }
 
 enum End {
-    /// With what its proxy has refused.
+    /// The run's exit, and what its proxy refused.
     Exited(Exit, Vec<Value>),
     Failed(Fault),
 }
 
-/// Where the command starts: here, if that is inside.
+/// Returns the directory in which the command starts: the current one, if it is inside the
+/// workspace.
 fn working_directory(workspace: &Path) -> PathBuf {
     let here = std::env::current_dir().and_then(|here| here.canonicalize());
     here.ok().filter(|here| here.starts_with(workspace)).unwrap_or_else(|| workspace.to_owned())
 }
 
-/// A supervisor that waits for its spec on the socket.
+/// Starts a supervisor that waits for its spec on the returned socket.
 fn start(
     spec: &Spec,
     only: Option<Tier>,
@@ -227,7 +234,7 @@ fn start(
                     &zygote::Order { network, last: true, socket: None },
                     &[theirs.as_fd()],
                 )?;
-                // The zygote goes when this process does, and takes the run with it.
+                // The zygote ends with this process, and takes the run with it.
                 std::mem::forget(channel);
                 return Ok((Ok(ours), Some(tier)));
             }
@@ -235,11 +242,12 @@ fn start(
         }
     }
     let none =
-        || Fault::other(Layer::Namespaces, "start", "there is no way to make namespaces here");
+        || Fault::other(Layer::Namespaces, "start", "this host offers no way to create namespaces");
     Ok((Err(refused.unwrap_or_else(none)), None))
 }
 
-/// A zygote that waits for its ground. Nothing needs to be kept from it, so a fork will do where it can.
+/// Starts a zygote that waits for its session root. There is nothing to hide from it, so a fork is
+/// enough where the tier allows one.
 fn begin(tier: Tier) -> io::Result<Channel> {
     if tier != Tier::Bwrap {
         return zygote::fork_off();
@@ -249,13 +257,16 @@ fn begin(tier: Tier) -> io::Result<Channel> {
     Ok(ours)
 }
 
-/// One that ends before it has answered, as bubblewrap does where it is refused, is a tier that does not work.
+/// Has the zygote build the session root. A zygote that exits before it has answered, as bubblewrap
+/// does where it is refused, means that the tier does not work.
 fn lay(channel: &Channel, rights: &Rights, tier: Tier) -> Laid {
-    let lost = |error: io::Error| Fault::new(Layer::Namespaces, "lay the ground", &error);
+    let lost = |error: io::Error| Fault::new(Layer::Namespaces, "build the session root", &error);
     channel.send(&Ground { rights: rights.clone(), tier }, &[]).map_err(lost)?;
     match channel.receive::<Laid>().map_err(lost)? {
         Some((laid, _)) => laid,
-        None => Err(Fault::other(Layer::Namespaces, "lay the ground", "its maker was lost")),
+        None => {
+            Err(Fault::other(Layer::Namespaces, "build the session root", "the zygote was lost"))
+        }
     }
 }
 
@@ -271,8 +282,8 @@ fn watch(
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        // Before there is a run that a signal would leave behind, and after everything of it was forked off that would
-        // have inherited the handlers.
+        // Listen before a run exists that a signal would leave behind, and after all forks that
+        // would inherit the handlers.
         let signals = StopSignals::listen()?;
         let cwd = File::open(&spec.cwd)?;
         let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
@@ -301,15 +312,17 @@ fn watch(
         let way_out = way_out.map(|(allow, ours, _)| (allow, ours));
         let end = follow(control, signals, spec.grace_ms, way_out).await;
         if let Some(service) = service {
-            // The last decisions may still be on their way, and what stayed inside is reported from them.
+            // The last decisions may still be on their way, and the list of commands kept inside is
+            // built from them.
             service.finish().await;
         }
         end
     })
 }
 
-/// Hears how it goes until nothing of the run is left, which is when the stream ends. A signal that we get is for the
-/// run: all of it gets the signal, and after the grace SIGKILL, and its end is waited for.
+/// Follows the run until nothing of it is left, which is when the stream of reports ends. A signal
+/// to this process is meant for the run: all of it gets the signal, then SIGKILL after the grace
+/// period, and its end is awaited.
 async fn follow(
     control: UnixStream,
     mut signals: StopSignals,
@@ -325,13 +338,14 @@ async fn follow(
             line = reports.next_line() => line?,
             signal = signals.next() => {
                 let order = if until.is_none() { Order::End(signal) } else { Order::Signal(signal) };
-                // A supervisor that cannot be told has ended, and that is seen by the end of its reports.
+                // A write error means that the supervisor has ended, which the end of its reports
+                // shows.
                 let _ = orders.write_all(&supervisor::encode(&order)?).await;
                 until.get_or_insert(Instant::now() + Duration::from_millis(grace_ms) + KILLED_WITHIN);
                 continue;
             }
             () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "not everything of the run could be killed"));
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "some processes of the run could not be killed"));
             }
         };
         let Some(line) = line else { break };
@@ -342,7 +356,7 @@ async fn follow(
                 }
             }
             Report::Failed(fault) => end = Some(End::Failed(fault)),
-            // The second comes last, and knows more.
+            // `Over` comes last and is more complete.
             Report::Exited(exit) | Report::Over(exit) => {
                 let refused = egress.as_ref().map(Egress::denials).unwrap_or_default();
                 end = Some(End::Exited(exit, refused));
@@ -352,22 +366,22 @@ async fn follow(
     end.ok_or_else(|| io::Error::other("the supervisor was lost"))
 }
 
-/// Opens the report where the command cannot write: there it could put a file of its own in its place, for whoever reads
-/// the report afterwards.
+/// Opens the report file, but not where the command can write: there it could replace the file and
+/// deceive its readers.
 fn open_report(path: &Path, rights: Option<&Rights>) -> Result<File> {
     let parent =
         path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let parent = parent.canonicalize().map_err(|error| unwritable(&error))?;
     if rights.is_some_and(|rights| rights.writable_roots().any(|root| parent.starts_with(root))) {
         return Err(Error::invalid_arguments(
-            "the command could replace its own report, which lies where it can write",
+            "the command could replace its own report, which is in a place it can write",
         )
         .hint("Name a file outside the workspace and the writable directories with `--report`."));
     }
     let name = path.file_name().ok_or_else(|| unwritable(&io::ErrorKind::IsADirectory.into()))?;
     let flags =
         OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // By the path that was looked at: links on the way may be the work of another run.
+    // Use the path that was checked: another run may have placed symlinks in the given one.
     let opened = rustix::fs::open(parent.join(name), flags, Mode::from_raw_mode(0o644));
     opened.map(File::from).map_err(|errno| unwritable(&errno.into()))
 }
@@ -386,7 +400,7 @@ fn code(exit: &Exit) -> u8 {
 fn tell(program: &str, fault: &Fault) -> u8 {
     let error = fault::explain(program, fault);
     let hint = error.hint_text().unwrap_or_default().to_owned();
-    // When standard error is gone there is nowhere left to say it.
+    // If standard error is closed, there is nowhere left to report it.
     let _ = writeln!(io::stderr(), "error: {}\nhint: {hint}", error.detail());
     match (fault.layer, fault.errno) {
         (Layer::Program, Some(ENOENT)) => NO_PROGRAM,

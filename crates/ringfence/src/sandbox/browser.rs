@@ -1,8 +1,9 @@
-//! A browser in a fence of its own: it sees no workspace and no home, and its only way out is our proxy.
+//! Browser in its own sandbox: it sees neither the workspace nor the home directory, and its only
+//! network access is our proxy.
 //!
-//! It may act for several sessions. Each has an address on the proxy, so that what one may reach is closed to the
-//! others, and `localhost` in a page is the session's own loopback: the servers that its commands have started, and
-//! never the host's.
+//! It may act for several sessions. Each has an address on the proxy, so that what one may reach is
+//! closed to the others. `localhost` in a page is the session's own loopback, with the servers that
+//! its commands have started, and never the host's.
 
 mod room;
 
@@ -32,20 +33,22 @@ use crate::session::{Outputs, Session};
 use room::Room;
 pub use room::sweep_abandoned;
 
-/// The one that is sure to know all numbers of descriptors, where it is there.
+/// Returns bash where it is installed: only bash is certain to redirect descriptors of any number.
 fn shell() -> &'static str {
     if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" }
 }
 
-/// Hands the line on as the two descriptors that Chromium wants.
+/// Passes the driver socket on as the two descriptors that Chromium expects.
 const HAND_ON: &str = r#"exec "$0" "$@" 3<&"$RINGFENCE_LINE" 4>&"$RINGFENCE_LINE""#;
-/// Of what it says on its standard streams, for the log.
+/// Bytes of its standard streams that are kept for the log.
 const SAID: usize = 4096;
 
+/// Running browser process.
 pub struct BrowserRun {
-    /// The debugging pipe.
+    /// Debugging pipe.
     pub line: Option<UnixStream>,
-    /// Its own directory: the same path inside and outside. What is in there is the browser's word.
+    /// Its own directory, at the same path inside and outside. The browser controls the contents,
+    /// so they are not to be trusted.
     pub dir: PathBuf,
     pub live: Live,
     switch: Arc<Switch>,
@@ -53,18 +56,18 @@ pub struct BrowserRun {
     addresses: AtomicU32,
 }
 
-/// Who answers for a browser, which belongs to no call.
+/// Context of a browser, which belongs to no call.
 pub struct Terms {
-    /// What its processes are judged by.
+    /// Rules for the execs of its processes.
     pub execs: Option<Execs>,
-    /// Hears of its end.
+    /// Called when it has ended.
     pub ended: Box<dyn FnOnce(&mut Ended) + Send + Sync>,
-    /// Ends it: the server's own.
+    /// Token that ends the browser: the server's own.
     pub cancel: Cancel,
     pub tasks: TaskTracker,
 }
 
-/// Starts a browser. `hide` are the workspaces that it must not see.
+/// Starts a browser. `hide` lists the workspaces that it must not see.
 pub async fn start(
     config: &Config,
     launcher: &Launcher,
@@ -84,7 +87,7 @@ pub async fn start(
         .hint("Use the profile `default`; `ringfence doctor` says what this host can do."));
     }
     let root = config.root.clone();
-    // Another server may be at it, and what is swept up may be much.
+    // Another server may hold the lock, and there may be much to sweep.
     let room = tokio::task::spawn_blocking(move || Room::open(&root)).await;
     let room = room.map_err(io::Error::other).and_then(|room| room).map_err(failed)?;
     let dir = room.dir.clone();
@@ -112,7 +115,7 @@ pub async fn start(
         switch: Some(Arc::clone(&switch)),
     };
     let run = cell.start(launch).await?;
-    let Some(port) = run.port() else { return Err(Error::internal("the browser has no way out")) };
+    let Some(port) = run.port() else { return Err(Error::internal("the browser has no proxy")) };
     let keep = Keep {
         outputs: Arc::new(Outputs::new(room.said.clone())),
         cancel: terms.cancel,
@@ -128,7 +131,7 @@ pub async fn start(
             drop(room);
             Box::pin(async {})
         }),
-        // No one waits for a result, so that the end of its last process can be waited for.
+        // No one waits for a result, so the end of its last process can be awaited.
         late: None,
         forgotten: Box::new(|| {}),
         tasks: terms.tasks,
@@ -137,11 +140,13 @@ pub async fn start(
     Ok(BrowserRun { line, dir, live: run.keep(keep), switch, port, addresses: AtomicU32::new(2) })
 }
 
-/// Reads the system, writes its own directory, and sees neither the user's files nor the work.
+/// Builds its rights: it reads the system, writes its own directory, and sees neither the user's
+/// files nor the workspaces.
 fn rights(config: &Config, dir: &Path, program: &Path, hide: &[&Path]) -> Result<Rights> {
     let mut hidden = profile::hidden(config, dir);
     hidden.extend(hide.iter().map(|path| path.to_path_buf()));
-    // A browser may be installed in the home of its user; then that can only be read.
+    // A browser may be installed in its user's home directory, which is then read-only instead of
+    // hidden.
     hidden.extend(
         config.home.iter().filter(|home| !program.starts_with(home) && home.is_dir()).cloned(),
     );
@@ -151,7 +156,7 @@ fn rights(config: &Config, dir: &Path, program: &Path, hide: &[&Path]) -> Result
     DirBuilder::new()
         .mode(0o700)
         .create(&home)
-        .map_err(|error| Error::internal("the browser's directory cannot be made").source(error))?;
+        .map_err(|error| Error::internal("cannot create the browser's directory").source(error))?;
     Ok(Rights {
         workspace: dir.to_owned(),
         home: Some(home),
@@ -161,22 +166,23 @@ fn rights(config: &Config, dir: &Path, program: &Path, hide: &[&Path]) -> Result
     })
 }
 
-/// What the operator and a human have let a session's pages reach, and what is left of it by the rules.
+/// Hosts that the operator and the user have allowed for a session's pages, and those that rules
+/// deny.
 struct Allowed {
     most: Allow,
     denied: Vec<String>,
     loopback: Loopback,
 }
 
-/// Whose loopback pages reach: that of commands in this sandbox, with this network.
+/// Loopback that pages reach: that of commands in this sandbox, with this network.
 struct Loopback {
     cell: Arc<Cell>,
     network: Network,
 }
 
-/// A session's way through the browser's proxy. Dropping it closes the way.
+/// A session's connection through the browser's proxy. Dropping it closes the connection.
 pub struct Road {
-    /// What a browser context takes as its proxy.
+    /// Proxy URL for a browser context.
     pub proxy: String,
     at: IpAddr,
     allow: Mutex<Allowed>,
@@ -186,8 +192,8 @@ pub struct Road {
 }
 
 impl BrowserRun {
-    /// Opens a way for this session: what the sandbox allows it, and its own loopback.
-    /// `denied` are the hosts that a rule closes.
+    /// Opens a connection for this session: to what the sandbox allows it, and to its own loopback.
+    /// `denied` lists the hosts that a rule closes.
     pub fn road(
         &self,
         session: &Arc<Session>,
@@ -217,22 +223,22 @@ impl BrowserRun {
         })
     }
 
-    /// Ends it with all its processes.
+    /// Ends the browser with all its processes.
     pub fn end(&self) {
         self.live.stop(Stop::Cancelled(Cause::Operator));
     }
 }
 
 impl Road {
-    /// Lets this session through to one more host, which a human has agreed to.
+    /// Lets this session reach one more host, which a human has approved.
     pub fn grant(&self, host: &str, port: u16) -> Result<()> {
         let mut allow = self.lock();
         allow.most = allow.most.granting(host, port)?;
         self.set(&allow)
     }
 
-    /// Closes what the rules deny now, whoever has said yes to it before, and leads to the loopback of this call's
-    /// commands.
+    /// Closes what the rules deny now, even if it was approved before, and switches to the loopback
+    /// of this call's commands.
     pub fn follow(&self, denied: &[String], cell: Arc<Cell>, network: Network) -> Result<()> {
         let mut allow = self.lock();
         let is_same = Arc::ptr_eq(&allow.loopback.cell, &cell) && allow.loopback.network == network;
@@ -244,7 +250,8 @@ impl Road {
         self.set(&allow)
     }
 
-    /// Closes it for good, by somebody who does not hold it.
+    /// Returns a function that closes the connection permanently, for a caller that does not own
+    /// it.
     pub fn closer(&self) -> impl Fn() + Send + Sync + 'static {
         let (switch, at, closed) = (Arc::clone(&self.switch), self.at, Arc::clone(&self.closed));
         move || {
@@ -273,8 +280,9 @@ impl Drop for Road {
     }
 }
 
-/// What pages may reach beside the session's loopback: what the operator's sandbox allows commands. Pages are
-/// strangers, which commands are not, so an open network is the public one and what is listed.
+/// Returns what pages may reach in addition to the session's loopback: what the operator's sandbox
+/// allows commands. Unlike commands, pages are strangers, so an open network means the public one
+/// plus what is listed.
 pub fn policy(config: &Config) -> Result<Allow> {
     let sandbox = &config.sandbox;
     match sandbox.network() {
@@ -286,8 +294,9 @@ pub fn policy(config: &Config) -> Result<Allow> {
     }
 }
 
-/// Dials what the session's commands have on their loopback. Without a network of its own that is the host's, and no
-/// page's to reach: then only what the operator has listed is, as any other address.
+/// Returns a dialer for the loopback of the session's commands. Without a network of their own that
+/// is the host's loopback, which no page may reach: then only addresses that the operator has
+/// listed are reachable, like any others.
 fn inside(loopback: &Loopback) -> Option<Dial> {
     let network = Cell::network(loopback.network)?;
     let cell = Arc::clone(&loopback.cell);

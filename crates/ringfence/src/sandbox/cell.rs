@@ -1,4 +1,4 @@
-//! What a session's commands run in: its fence, with everything of it that outlives a single run.
+//! Sandbox for a session's commands, with everything in it that outlives a single run.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,32 +17,33 @@ use crate::config::{Config, Profile, Sandbox};
 use crate::net::Allow;
 use crate::session::Session;
 
-/// Kept by its session, and gone with it.
+/// Sandbox that a session owns and that ends with the session.
 pub struct Cell {
     pub profile: Profile,
     pub rights: Rights,
     pub limits: Limits,
-    /// What programs are told so that they find their way.
+    /// Variables that programs need to work in the sandbox.
     pub env: Vec<(String, String)>,
+    /// Local ports that runs may not reach: those of this server.
     pub shut_ports: Vec<u16>,
-    /// What a run with a proxy may reach.
+    /// Allow-list for a run with a proxy.
     pub(super) allow: Option<Arc<Allow>>,
     pub(super) launcher: Launcher,
     pub(super) zygote: Option<Zygote>,
-    /// Held so that it goes with the session.
+    /// Held so that it is removed with the session.
     _scratch: Option<profile::Scratch>,
 }
 
 impl Cell {
-    /// The session's own.
+    /// Returns the session's own sandbox.
     pub fn of(session: &Session, config: &Config, launcher: &Launcher) -> Result<Arc<Cell>> {
         let make =
             || Cell::new(&profile::hiding(&session.workspace, config), config, launcher.clone());
         session.keep_while(|cell| cell.hides(config), make)
     }
 
-    /// What a call runs in whose workspace is held to this: the session's, or one beside it for a call that a client lets
-    /// touch less.
+    /// Returns the sandbox for a call whose workspace has these rights: the session's, or a
+    /// separate one for a call that a client restricts.
     pub fn of_call(
         session: &Session,
         config: &Config,
@@ -57,7 +58,8 @@ impl Cell {
         narrowed::cell(session, whole, config, workspace)
     }
 
-    /// Another one with the same rights, which shares nothing with this one, perhaps with a HOME of its own.
+    /// Creates another sandbox with the same rights that shares nothing with this one, optionally
+    /// with its own HOME.
     pub(super) fn beside(&self, home: Option<PathBuf>) -> Cell {
         let (mut rights, mut env) = (self.rights.clone(), self.env.clone());
         if let Some(home) = home {
@@ -80,7 +82,7 @@ impl Cell {
         }
     }
 
-    /// A wider one for the same session, with its own namespaces.
+    /// Creates a wider sandbox for the same session, with its own namespaces.
     pub fn wider(
         session: &Session,
         config: &Config,
@@ -92,7 +94,7 @@ impl Cell {
         Cell::with(rights, &config, launcher)
     }
 
-    /// That of one Codex that this session runs, with the host's network.
+    /// Creates the sandbox for one Codex that this session runs, with the host's network.
     pub fn for_codex(
         session: &Session,
         config: &Config,
@@ -105,7 +107,8 @@ impl Cell {
         Cell::with(rights, &config, launcher.clone()).map(Arc::new)
     }
 
-    /// Whether everything is hidden in it that is private by now: where it stands, that cannot be done any more.
+    /// Returns whether the sandbox hides everything that is private by now: once it is built,
+    /// nothing more can be hidden in it.
     pub(super) fn hides(&self, config: &Config) -> bool {
         profile::hides(&self.rights, config)
     }
@@ -139,7 +142,7 @@ impl Cell {
         })
     }
 
-    /// One that is not a session's.
+    /// Creates a sandbox that belongs to no session.
     pub(super) fn for_browser(config: &Config, launcher: Launcher, rights: Rights) -> Cell {
         Cell {
             profile: Profile::Default,
@@ -166,7 +169,7 @@ impl Cell {
         }
     }
 
-    /// What one run may touch: the session's rights, or what a client has left of them.
+    /// Returns what one run may touch: the session's rights, or what a client has left of them.
     pub(super) fn rights_of(&self, narrowed: Option<Rights>) -> Rights {
         match narrowed {
             Some(narrowed) => Rights {
@@ -178,7 +181,7 @@ impl Cell {
         }
     }
 
-    /// Which of the session's networks a run joins. Runs under one policy share one.
+    /// Returns the number of the session network that a run joins. Runs under one policy share one.
     pub(super) fn network(network: Network) -> Option<u32> {
         match network {
             Network::Off => Some(0),

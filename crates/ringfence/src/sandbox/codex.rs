@@ -1,7 +1,8 @@
-//! What a Codex that we run may touch beside what its session may: a home of its own, and the host's network, since the
-//! model is out there.
+//! Rights of a Codex that we run, in addition to those of its session: its own home, and the host's
+//! network, since the model is remote.
 //!
-//! The user's own CODEX_HOME is not for it: whatever a run left there, the user's next Codex would obey, unfenced.
+//! It must not use the user's own CODEX_HOME: whatever a run left there, the user's next Codex
+//! would obey outside any sandbox.
 
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use super::profile;
 use crate::base::{Error, Result};
 use crate::config::{Config, Profile, Sandbox};
 
-/// The operator's sandbox with the host's network.
+/// Returns the operator's sandbox with the host's network.
 pub(super) fn sandbox(config: &Config) -> Sandbox {
     Sandbox {
         allow_network: true,
@@ -22,17 +23,17 @@ pub(super) fn sandbox(config: &Config) -> Sandbox {
     }
 }
 
-/// One Codex that is to be run.
+/// Codex process to start.
 #[derive(Clone, Copy)]
 pub struct Run<'a> {
     pub program: &'a Path,
-    /// Once there is one.
+    /// Its home, once one exists.
     pub home: Option<&'a Path>,
-    /// It makes a sandbox of its own.
+    /// Set if Codex creates its own sandbox.
     pub nested: bool,
 }
 
-/// These rights, of a session or of one call, with what Codex needs on top.
+/// Returns these rights, of a session or of one call, with what Codex needs in addition.
 pub fn rights(config: &Config, of: &Rights, run: Run<'_>) -> Result<Rights> {
     let Run { program, home, nested } = run;
     let mut rights = of.clone();
@@ -40,24 +41,23 @@ pub fn rights(config: &Config, of: &Rights, run: Run<'_>) -> Result<Rights> {
     let users =
         config.codex_home.as_ref().map(|home| home.canonicalize().unwrap_or_else(|_| home.clone()));
     if let Some(users) = &users {
-        // What configures it would be anybody's who works here.
+        // Anyone who works in the workspace could change its configuration.
         let is_open =
             of.writable_roots().chain([of.workspace.as_path()]).any(|root| users.starts_with(root));
         if is_open || of.workspace.starts_with(users) {
             return Err(Error::permission_denied(
                 "codex_home",
-                "CODEX_HOME and the workspace lie in each other",
+                "CODEX_HOME and the workspace overlap",
             )
-            .hint(
-                "Set CODEX_HOME to a directory outside the workspace and above it in no place.",
-            ));
+            .hint("Set CODEX_HOME to a directory that is neither in the workspace nor above it."));
         }
     }
     if config.sandbox.profile == Profile::None {
         return Ok(rights);
     }
-    // What the session's commands leave in theirs is not what it works with; nor is what the commands of a Codex without
-    // a sandbox have left, for one that has to stay outside its own.
+    // Not the HOME of the session's commands: Codex must not use what they leave there. A nested
+    // Codex itself runs outside its own sandbox, so it must not use what the commands of a Codex
+    // without a sandbox left either.
     let name = if nested { "codex-nested" } else { "codex" };
     rights.home = Some(profile::cache_home(config, &rights.workspace, Some(&[name]))?);
     if let Some(users) = users {
@@ -67,7 +67,8 @@ pub fn rights(config: &Config, of: &Rights, run: Run<'_>) -> Result<Rights> {
     Ok(rights)
 }
 
-/// Codex may be installed in the user's CODEX_HOME, which is hidden. Then the part of it that it lies in is not.
+/// Makes Codex visible if it is installed in the user's CODEX_HOME, which is hidden: the entry that
+/// contains it stays visible.
 fn show_program(rights: &mut Rights, users: &Path, named: Option<&Path>, program: &Path) {
     let real = program.canonicalize().unwrap_or_else(|_| program.to_owned());
     let parts = [program, &real]

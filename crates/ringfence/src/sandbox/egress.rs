@@ -1,4 +1,5 @@
-//! The run's way out: a proxy on a listener that the fence hands over, and what it has refused.
+//! Network access of a run: a proxy on a listener that the sandbox hands over, and a list of what
+//! it refused.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,21 +12,23 @@ use serde_json::{Map, Value, json};
 
 use crate::net::{Allow, Decided, Decision, Proxy, Switch, System};
 
-/// Refusals of so many kinds are told apart; a run that collects more has made its point.
+/// Maximum number of different refusals that are counted separately; further ones are counted
+/// together.
 const KINDS: usize = 64;
 
-/// Serves until dropped.
+/// Proxy of one run. Serves until dropped.
 pub struct Egress {
     _proxy: Proxy,
     refused: Refused,
 }
 
-/// How often what was refused, and why.
+/// Number of refusals for each target and reason.
 #[derive(Clone, Default)]
 struct Refused(Arc<Mutex<BTreeMap<(String, &'static str), u64>>>);
 
 impl Egress {
-    /// Takes the listener from where the run's supervisor has put it, which is before the run began.
+    /// Starts the proxy on the listener that the run's supervisor has put into `handout`, which
+    /// happens before the run begins.
     pub fn start(
         handout: &Channel,
         allow: &Arc<Allow>,
@@ -34,7 +37,7 @@ impl Egress {
         Egress::serve(Egress::take(handout)?, allow, decided)
     }
 
-    /// The same for a run that acts for several.
+    /// Starts the proxy of a run that acts for several sessions, and returns its port.
     pub fn start_for_many(handout: &Channel, switch: &Arc<Switch>) -> io::Result<(Proxy, u16)> {
         let listener = TcpListener::from(Egress::take(handout)?);
         let port = listener.local_addr()?.port();
@@ -44,7 +47,7 @@ impl Egress {
     fn take(handout: &Channel) -> io::Result<OwnedFd> {
         match handout.receive::<()>()? {
             Some(((), mut fds)) if fds.len() == 1 => Ok(fds.remove(0)),
-            _ => Err(io::Error::other("the run has no way out to be served")),
+            _ => Err(io::Error::other("the run has handed out no listener")),
         }
     }
 
@@ -69,7 +72,7 @@ impl Egress {
         Ok(Egress { _proxy: proxy, refused })
     }
 
-    /// What was refused, in the form of a result's `denials`.
+    /// Returns what was refused, in the form of a result's `denials`.
     pub fn denials(&self) -> Vec<Value> {
         self.refused.list()
     }
@@ -95,7 +98,7 @@ impl Refused {
     }
 }
 
-/// A decision as the audit keeps it.
+/// Returns the audit fields for a decision.
 pub fn fields(decision: &Decision) -> Map<String, Value> {
     let mut fields = Map::new();
     let mut add = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));

@@ -1,19 +1,21 @@
-//! The environment of a run: a short list of names from our own, and what the call adds.
+//! Environment of a run: a short allow-list of names from the server's own, and what the call adds.
 //!
-//! Our own environment holds tokens and keys, so it is never passed on whole; what is not on the list does not exist
-//! for a run.
+//! The server's environment holds tokens and keys, so it is never passed on whole; a variable that
+//! is not on the list does not exist for a run.
 
 use std::ffi::OsString;
 
 use crate::base::{Error, Result};
 
-/// What ordinary programs need to find their way about.
+/// Names that ordinary programs need.
 const BASELINE: &[&str] = &["PATH", "HOME", "LANG", "TERM", "TZ", "USER", "LOGNAME", "SHELL"];
 const BASELINE_PREFIX: &str = "LC_";
+/// `PATH` of a run if the server has none.
 pub const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// Names that make a program load or run something else than it was asked to: a call that says `git status` must
-/// not mean another program. A command may still set them for itself, where everyone who reads it sees them.
+/// Names that make a program load or run other code than it was asked to: a call that says `git
+/// status` must not run another program. A command may still set them itself, where everyone who
+/// reads it sees them.
 const LOADERS: &[&str] = &[
     "PATH",
     "BASH_ENV",
@@ -70,8 +72,9 @@ const LOADERS: &[&str] = &[
 const LOADER_PREFIXES: &[&str] =
     &["LD_", "DYLD_", "BASH_FUNC_", "LUA_INIT_", "GIT_", "CARGO_", "npm_config_", "NPM_CONFIG_"];
 
-/// What a client may not set for a whole session beside those: it would decide for every command of the operator's what
-/// code it runs, whom it talks to and whom it believes, without being seen in the command. In capitals, for any case.
+/// More names that a client may not set for a whole session: they would decide, for every command
+/// that the operator configured, what code it runs, which hosts it talks to and which it trusts,
+/// without showing in the command. Written in upper case, and compared without regard to case.
 const STEERING: &[&str] = &[
     "SHELL",
     "TAR_OPTIONS",
@@ -128,7 +131,7 @@ const STEERING_PREFIXES: &[&str] = &[
 ];
 const STEERING_SUFFIXES: &[&str] = &["_PROXY", "_ASKPASS"];
 
-/// The environment of a run, exactly: the baseline, overridden by what the call gives.
+/// Returns the exact environment of a run: the baseline, overridden by what the call gives.
 pub fn build(given: &[(String, String)]) -> Result<Vec<(String, String)>> {
     let mut env = baseline(std::env::vars_os());
     for (name, value) in given {
@@ -139,25 +142,26 @@ pub fn build(given: &[(String, String)]) -> Result<Vec<(String, String)>> {
     Ok(env)
 }
 
-/// Variables of the user's that say where git finds settings.
+/// User variables that say where git finds settings.
 const GIT_SETTINGS: &[&str] =
     &["XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"];
 
-/// Those that are set, with `prefix` before their names.
+/// Returns those that are set, with `prefix` before their names.
 pub fn git_settings(prefix: &str) -> Vec<(String, String)> {
     let value =
         |name: &&str| std::env::var(name).ok().map(|value| (format!("{prefix}{name}"), value));
     GIT_SETTINGS.iter().filter_map(value).collect()
 }
 
-/// The same, with `more` in place of what has the same names.
+/// Returns `env` with the variables of `more`, which replace those of the same names.
 pub fn merge(mut env: Vec<(String, String)>, more: Vec<(String, String)>) -> Vec<(String, String)> {
     env.retain(|(name, _)| !more.iter().any(|(other, _)| other == name));
     env.extend(more);
     env
 }
 
-/// What Codex finds its credentials by, where the operator's environment has them. Never to be shown.
+/// Returns the variables in which Codex finds its credentials, as far as the operator's environment
+/// has them. The values must never be shown.
 pub fn codex_keys() -> Vec<(String, String)> {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     ["OPENAI_API_KEY", "CODEX_API_KEY"]
@@ -166,7 +170,8 @@ pub fn codex_keys() -> Vec<(String, String)> {
         .collect()
 }
 
-/// The operator's own environment, for what leaves the sandbox: all of it but what is about this server.
+/// Returns the operator's own environment, for commands that leave the sandbox: all of it except
+/// the variables of this server.
 pub fn operators() -> Vec<(String, String)> {
     let ours = |name: &str| {
         ["MCP_AUTH_", "RINGFENCE_", "SANDBOX_"].iter().any(|prefix| name.starts_with(prefix))
@@ -191,14 +196,14 @@ fn baseline(ours: impl Iterator<Item = (OsString, OsString)>) -> Vec<(String, St
     env
 }
 
-/// Whether a call may set this.
+/// Checks that a call may set this variable.
 pub fn check(name: &str, value: &str) -> Result<()> {
     let shown: String = name.chars().take(64).collect();
     if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
         return Err(Error::invalid_arguments(format!(
-            "`env` has an entry that no program can be given: `{shown}`"
+            "`env` has an invalid entry: `{shown}`"
         ))
-        .hint("A name is not empty and has no `=`; neither name nor value has a NUL."));
+        .hint("A name must not be empty or contain `=`; neither name nor value may contain a NUL."));
     }
     if LOADERS.contains(&name) || LOADER_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
         return Err(Error::permission_denied(
@@ -212,7 +217,8 @@ pub fn check(name: &str, value: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether a client may set this for its session, if the operator lets it.
+/// Checks that a client may set this variable for its session, where the operator lets clients do
+/// so.
 pub fn check_override(name: &str, value: &str) -> Result<()> {
     check(name, value)?;
     let capitals = name.to_ascii_uppercase();
@@ -226,7 +232,7 @@ pub fn check_override(name: &str, value: &str) -> Result<()> {
     if steers {
         let shown: String = name.chars().filter(|c| !c.is_control()).take(64).collect();
         return Err(Error::permission_denied("env_name", format!("a client may not set the variable `{shown}`")).hint(
-            "It decides what code runs or whom it talks to. The operator can set it in the `env` of a command.",
+            "It decides what code runs or which hosts it talks to. The operator can set it in the `env` of a command.",
         ));
     }
     Ok(())

@@ -1,8 +1,8 @@
-//! A command that is let out of the sandbox: it runs elsewhere, in the stead of a process that waits.
+//! Commands that leave the sandbox: each runs elsewhere, in place of a process that waits inside.
 //!
-//! Everything that decides was copied when the process was stopped, and everything that is opened here is compared with
-//! that: the file that was judged is the file that is run, in the directory that it was called in. Nothing of it may
-//! lie where the run can write.
+//! Everything the decision depends on was copied when the process was stopped, and everything
+//! opened here is compared with that copy: the file that was judged is the file that runs, in the
+//! directory it was called in. None of it may be in a place that the run can write.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -28,25 +28,27 @@ use crate::base::{Error, Result};
 use crate::config::{Config, Escalate, Sandbox};
 use crate::session::Session;
 
-/// The exit code of what may run and cannot be let out.
+/// Exit code of a command that is allowed but cannot leave the sandbox.
 const NOT_LET_OUT: i32 = 126;
 
-/// A command on its way out, looked at and held fast.
+/// Command about to leave the sandbox: checked, with its files held open.
 pub struct Exec {
     held: HeldExec,
     program: OwnedFd,
     cwd: OwnedFd,
     argv0: String,
     args: Vec<String>,
-    /// What it is told beside the operator's environment.
+    /// Variables that it gets in addition to the operator's environment.
     env: Vec<(String, String)>,
-    /// Where the run can write, so that nothing is looked for there.
+    /// Places that the run can write, so that no program is searched for there.
     writable: Vec<PathBuf>,
 }
 
 impl Exec {
-    /// Opens what it is made of, here, and compares. An error says why the command cannot leave, in words that the
-    /// caller may read. It reads files, so not on a thread that others wait for. `is_repository_open` says that a run could write all of `.git`, so that git must not trust it.
+    /// Opens the program, script and directory on the host and compares them with what was judged.
+    /// An error says why the command cannot leave, in words that the caller may read. Reads files,
+    /// so it must not run on a thread that others wait for. `is_repository_open` says that a run
+    /// could write all of `.git`, so that git must not trust it.
     pub fn check(
         held: &HeldExec,
         rights: &Rights,
@@ -57,14 +59,14 @@ impl Exec {
             return Err("it was not called by its own name".to_owned());
         }
         if held.garbled {
-            return Err("its arguments or environment are no text".to_owned());
+            return Err("its arguments or environment are not valid text".to_owned());
         }
-        // Once more, by what will be run: the file is one that the operator's rule stands for.
+        // Check again by what will run: the file must be one that the operator's rule names.
         let meant = held.script.as_ref().unwrap_or(&held.program);
         let word = held.verdict.out.as_deref().unwrap_or_default();
         let files = table.programs.get(word).into_iter().flat_map(|program| &program.files);
         if !files.into_iter().any(|file| (file.device, file.inode) == (meant.device, meant.inode)) {
-            return Err("it is not the file that the rule stands for".to_owned());
+            return Err("it is not the file that the rule names".to_owned());
         }
         let program = same("the program", &held.program, OFlags::empty(), rights)?;
         if let Some(script) = &held.script {
@@ -86,7 +88,7 @@ impl Exec {
         if let (Some(script), Some(word)) =
             (&held.script, held.script_at.checked_sub(1).and_then(|at| args.get_mut(at)))
         {
-            // By its real path: the name it was called by may lead elsewhere in a moment.
+            // Use the real path: the name it was called by may lead elsewhere a moment later.
             word.clone_from(&script.path);
         }
         let env = match is_git(&argv0) {
@@ -98,7 +100,7 @@ impl Exec {
                 git::check_command(command)?;
                 git::environment(rights, name, command)?
             }
-            // Others call it, and shall find the same repository or none.
+            // Other programs call git, and must find the same repository or none.
             false if is_repository_open => git::without_repository(),
             false => {
                 git::environment(rights, name, "").unwrap_or_else(|_| git::without_repository())
@@ -110,7 +112,7 @@ impl Exec {
 }
 
 impl Exec {
-    /// What to run, without a sandbox and with nothing in its environment.
+    /// Builds the spec: no sandbox, and an empty environment.
     fn spec(&self, config: &Config) -> Spec {
         Spec {
             program: self.held.program.path.clone(),
@@ -144,19 +146,20 @@ impl Exec {
     }
 }
 
-/// Whether this is git, or one of its commands under a name of its own.
+/// Returns whether this is git, or one of its commands under its own name.
 pub fn is_git(program: &str) -> bool {
     let name = program.rsplit('/').next().unwrap_or(program);
     name == "git" || name.starts_with("git-")
 }
 
-/// `git push`, or `git-push`.
+/// Returns the subcommand of `git push` or `git-push`.
 fn git_command<'a>(program: &'a str, args: &'a [String]) -> &'a str {
     let name = program.rsplit('/').next().unwrap_or(program);
     name.strip_prefix("git-").or_else(|| args.first().map(String::as_str)).unwrap_or_default()
 }
 
-/// What a program of many names goes by is the rule's word for it.
+/// Returns the name to run a program by: the one that the rule uses, because a program with many
+/// names acts by the name it is called by.
 fn own_name(held: &HeldExec, rights: &Rights, table: &Table) -> String {
     let word = held.verdict.out.as_deref().unwrap_or_default();
     if word.starts_with('/') {
@@ -169,7 +172,7 @@ fn own_name(held: &HeldExec, rights: &Rights, table: &Table) -> String {
     named.next().cloned().unwrap_or_else(|| held.program.path.clone())
 }
 
-/// The same file as the run sees, by the same name, where the run cannot write.
+/// Opens the same file that the run sees, by the same name, where the run cannot write.
 fn same(
     what: &str,
     file: &FileIdentity,
@@ -177,13 +180,13 @@ fn same(
     rights: &Rights,
 ) -> Result<OwnedFd, String> {
     if rights.writable_roots().any(|root| Path::new(&file.path).starts_with(root)) {
-        return Err(format!("{what} lies where the sandbox can write"));
+        return Err(format!("{what} is in a place that the sandbox can write"));
     }
     open_same(what, file, flags)
 }
 
 fn open_same(what: &str, file: &FileIdentity, flags: OFlags) -> Result<OwnedFd, String> {
-    let differs = || format!("{what} is not the same outside");
+    let differs = || format!("{what} is not the same outside the sandbox");
     let flags = flags | OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = open(&file.path, flags, Mode::empty()).map_err(|_| differs())?;
     let found = fstat(&opened).map_err(|_| differs())?;
@@ -193,26 +196,28 @@ fn open_same(what: &str, file: &FileIdentity, flags: OFlags) -> Result<OwnedFd, 
     }
 }
 
-/// Says why someone is asked before a command of so many words leaves under an `allow` rule that names these words.
+/// Gives the reason why a command of so many words needs approval to leave under an `allow` rule
+/// that names these words.
 pub type ReasonToAsk = fn(&[String], usize) -> Option<&'static str>;
 
-/// Why a rule that allows it is not enough to let it out unasked.
+/// Returns why a rule that allows the command is not enough to let it leave without approval.
 pub fn reason_to_ask(held: &HeldExec, decide: ReasonToAsk) -> Option<&'static str> {
     let verdict = &held.verdict;
     if verdict.decision == Decision::Allow { decide(&verdict.prefix, held.words) } else { None }
 }
 
-/// The session's sandbox for what a rule lets out into a wider one. A type of its own, since a session keeps one of each.
+/// The session's wider sandbox, which rules let commands into. A separate type, since a session
+/// keeps one value of each type.
 pub struct Wider(pub Cell);
 
-/// Where it runs.
+/// Place where the command runs.
 pub enum Where<'a> {
     Outside { launcher: &'a Launcher, config: &'a Config },
     Wider(Box<WiderPlace>),
 }
 
-/// The wider sandbox of a session, for one run in it. It owns what it needs: such a run is followed to its report also
-/// when nobody waits for it any more.
+/// The wider sandbox of a session, for one run in it. It owns what it needs: such a run is followed
+/// to its report even if no one waits for it any more.
 pub struct WiderPlace {
     pub session: Arc<Session>,
     pub config: Arc<Config>,
@@ -221,26 +226,28 @@ pub struct WiderPlace {
     pub terms: WiderTerms,
 }
 
-/// Runs it to its end, in the place of the process that waits, and says how that ends too. An error is why it could
-/// not be started: nothing of it has run, and no signal was meant for it.
+/// Runs the command to its end in place of the process that waits, and returns how that process
+/// ends. An error says why the command could not be started: nothing of it has run, and no signal
+/// was meant for it.
 pub async fn run(granted: Granted<(Exec, Waiting)>, place: Where<'_>) -> Result<Answer, String> {
     let (exec, waiting) = granted.consume();
     start(exec, waiting, place).await.map_err(|error| error.detail())
 }
 
-/// What is said by a process that is not let out.
+/// Returns the answer for a process that may not leave the sandbox.
 pub fn refusal(path: &str, why: &str) -> Answer {
-    Answer::Refuse(format!("ringfence: {path}: not let out of the sandbox: {why}\n"), NOT_LET_OUT)
+    Answer::Refuse(format!("ringfence: {path}: cannot leave the sandbox: {why}\n"), NOT_LET_OUT)
 }
 
 async fn start(exec: Exec, waiting: Waiting, place: Where<'_>) -> Result<Answer> {
     let Waiting { streams, begun, signals, .. } = waiting;
     let [Ok(stdin), Ok(stdout), Ok(stderr)] = streams.map(usable) else {
-        return Err(Error::internal("its standard streams are lost"));
+        return Err(Error::internal("its standard streams could not be opened"));
     };
     let streams = [stdin, stdout, stderr];
     let path = exec.held.program.path.clone();
-    // Before it starts: a signal that comes when it has just begun is for it already, and waits here until it has.
+    // Before it starts: a signal that comes when it has just begun is already meant for it, and
+    // waits here until then.
     begun();
     match place {
         Where::Outside { launcher, config } => {
@@ -280,11 +287,11 @@ async fn start_wider(exec: Exec, streams: [OwnedFd; 3], place: WiderPlace) -> Re
     let rights =
         Rights { for_git: known.map(|known| known.covered.clone()), ..cell.rights.clone() };
     let spec = Spec { env: env::merge(env, exec.env.clone()), rights, ..exec.spec(&config) };
-    // By its name: the mounts there are others.
+    // By name, because the mounts in the wider sandbox are different.
     cell.start_in(spec, Fds { program: None, ..exec.fds(&streams) }, terms).await
 }
 
-/// Waits for the end of what runs outside.
+/// Waits for the end of a command that runs outside.
 async fn follow(
     mut control: Control,
     path: &str,
@@ -306,7 +313,7 @@ async fn follow(
     }
 }
 
-/// What a report means for the process that waits, if it means anything.
+/// Returns the answer to the waiting process that follows from a report, if any.
 pub(super) fn answer_to(
     report: std::io::Result<Option<Report>>,
     was_signalled: bool,
@@ -314,17 +321,18 @@ pub(super) fn answer_to(
 ) -> Option<Result<Answer>> {
     Some(match report {
         Ok(Some(Report::Started(_))) => return None,
-        // Its supervisor reports this in place of a start, never after one. A signal was for what did not start: the
-        // process that waits must not begin after all as if there had been none.
+        // The supervisor reports this instead of a start, never after one. A signal was meant for
+        // the command that did not start: the waiting process must not run after all as if there
+        // had been none.
         Ok(Some(Report::Failed(fault))) if was_signalled => Ok(refusal(path, &fault.to_string())),
         Ok(Some(Report::Failed(fault))) => Err(Error::internal(fault.to_string())),
         Ok(Some(Report::Exited(exit) | Report::Over(exit))) => Ok(ended(&exit)),
-        // Whether it had begun is not known, so it must not begin a second time.
+        // It may have begun, so it must not begin a second time.
         Ok(None) | Err(_) => Ok(refusal(path, "its supervisor was lost")),
     })
 }
 
-/// `None` for ever once nobody can send any more.
+/// Returns the next signal. Never returns once no sender is left.
 pub(super) async fn next_signal(signals: &mut mpsc::UnboundedReceiver<i32>) -> Option<i32> {
     match signals.recv().await {
         Some(signal) => Some(signal),
@@ -336,8 +344,8 @@ fn ended(exit: &Exit) -> Answer {
     Answer::Ended { code: exit.code, signal: exit.signal }
 }
 
-/// A stream that carries data. A directory would be a way to name places inside the sandbox, and a terminal is nobody's
-/// to read from.
+/// Returns a stream that only carries data, or else `/dev/null`. A directory would be a way to name
+/// places inside the sandbox, and no command may read from a terminal.
 fn usable(stream: Option<OwnedFd>) -> std::io::Result<OwnedFd> {
     let nothing = || {
         open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
@@ -353,7 +361,8 @@ fn usable(stream: Option<OwnedFd>) -> std::io::Result<OwnedFd> {
     }
 }
 
-/// Whom a command outside runs as: nobody else, unless the server is root.
+/// Returns the account that a command outside runs as. `None` is the server's own user, which must
+/// not be root.
 pub fn account(config: &Config) -> Result<Option<Account>> {
     let root = rustix::process::geteuid().is_root();
     match &config.policy.escalate_as {
@@ -362,7 +371,7 @@ pub fn account(config: &Config) -> Result<Option<Account>> {
             if account.user.uid == 0 {
                 return Err(Error::invalid_arguments("`escalate_as` under [policy] names root")
                     .hint(
-                        "What leaves the sandbox runs without privilege: name an ordinary user.",
+                        "Commands outside the sandbox must run without privileges: name an ordinary user.",
                     ));
             }
             match (root, account.user.uid == rustix::process::geteuid().as_raw()) {
@@ -371,18 +380,19 @@ pub fn account(config: &Config) -> Result<Option<Account>> {
                 (false, false) => Err(Error::invalid_arguments(format!(
                     "only root can run commands as `{name}` (`escalate_as`)"
                 ))
-                .hint("Take `escalate_as` out: commands run as you.")),
+                .hint("Remove `escalate_as`: commands then run as you.")),
             }
         }
         None if root => Err(Error::invalid_arguments(
-            "the server runs as root, and `escalate_as` under [policy] names no user",
+            "the server runs as root, but `escalate_as` under [policy] is not set",
         )
         .hint("Set `escalate_as` under [policy] to the user that such commands run as.")),
         None => Ok(None),
     }
 }
 
-/// `PATH` of a command that runs outside: it decides which programs the command's own words stand for.
+/// Returns the `PATH` of a command that runs outside: it decides which programs the command's own
+/// words refer to.
 pub fn search_path(exec: &Exec, config: &Config) -> Option<String> {
     let env = match config.policy.escalate {
         Escalate::Wider => {
@@ -395,11 +405,12 @@ pub fn search_path(exec: &Exec, config: &Config) -> Option<String> {
     env.into_iter().find_map(|(name, value)| (name == "PATH").then_some(value))
 }
 
-/// The operator's environment, without what is ours; what the command keeps of its own; what it needs to be told.
+/// Builds the environment: the operator's without the server's own variables, then what the command
+/// keeps of its own, then what it has to be given.
 fn outside_env(exec: &Exec, config: &Config, account: Option<&Account>) -> Vec<(String, String)> {
     let mut env = match account {
         None => env::operators(),
-        // The environment of root is not another user's.
+        // Root's environment is not for another user.
         Some(account) => {
             let own =
                 [("HOME", &account.home), ("USER", &account.name), ("LOGNAME", &account.name)];
@@ -414,7 +425,7 @@ fn outside_env(exec: &Exec, config: &Config, account: Option<&Account>) -> Vec<(
     env::merge(env::merge(env, kept(exec, config)), exec.env.clone())
 }
 
-/// The search path without places where the run could have put something.
+/// Returns the search path without places where the run could have put a program.
 fn unplanted(path: &str, writable: &[PathBuf]) -> String {
     let fixed = |place: &&str| {
         let real = Path::new(place).canonicalize();

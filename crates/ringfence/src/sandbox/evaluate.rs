@@ -1,4 +1,5 @@
-//! Rules are read in a child: `rules::evaluate` says why and bounds it from within, this bounds it from without.
+//! Evaluates rules files in a child process. `rules::evaluate` says why and limits itself from
+//! within; this module limits the child from outside.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -12,13 +13,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Launcher;
 
-/// For all files together, however many children they cost.
+/// Time limit for all files together, however many children they take.
 const TIME: Duration = Duration::from_secs(10);
-/// What children may say about all of them. The most that anybody writes by hand is far below.
+/// Size limit for the answers about all files, far above what anyone writes by hand.
 const MAX_ANSWERS: u64 = 16 << 20;
 
-/// Reads these files, in this order. There is an answer for each of them: one that ends its child costs only itself.
-/// `known` is what files before them said about which programs may go by a name.
+/// Evaluates these files, in this order. Returns a reading for each of them: a file that kills its
+/// child costs only itself. `known` is what earlier files said about which programs may use a name.
 pub async fn evaluate(
     launcher: &Launcher,
     sources: &[Source],
@@ -42,13 +43,13 @@ async fn within(
         let ended = match timeout_at(until, ask(launcher, &request, &mut readings, &mut room)).await
         {
             Ok(Ok(status)) => explain(status),
-            Ok(Err(error)) => format!("the process that reads rules failed: {error}"),
+            Ok(Err(error)) => format!("the rules evaluator failed: {error}"),
             Err(_) => format!("reading the rules took more than {} s", TIME.as_secs()),
         };
         for reading in readings.iter().skip(before) {
             known.extend(reading.table.host_executables.clone());
         }
-        // Whatever it has not answered about, it ended on.
+        // The first file without an answer is the one that ended the child.
         if let Some(source) = sources.get(readings.len()) {
             let faults = vec![Fault::of_file(&source.name, &ended)];
             readings.push(Reading { faults, ..Reading::default() });
@@ -57,7 +58,7 @@ async fn within(
     readings
 }
 
-/// One child. It is gone when this is done or dropped.
+/// Runs one child, which is gone when this is done or dropped.
 async fn ask(
     launcher: &Launcher,
     request: &Request,
@@ -76,7 +77,7 @@ async fn ask(
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
     let told = async {
-        // One that died before it had read everything says so by its status.
+        // A child that died before it had read everything shows that by its status.
         let _ = stdin.write_all(&line).await;
         drop(stdin);
     };
@@ -104,19 +105,19 @@ async fn hear(
 }
 
 fn too_much() -> io::Error {
-    io::Error::other("there are too many rules in all")
+    io::Error::other("there are too many rules in total")
 }
 
 fn explain(status: ExitStatus) -> String {
     match status.signal() {
-        // The kernel's answer to the limit on computing time.
-        Some(9) => "reading this file takes more than 5 s of computing: simplify it".to_owned(),
+        // SIGKILL is how the kernel enforces the limit on CPU time.
+        Some(9) => "reading this file takes more than 5 s of CPU time: simplify it".to_owned(),
         Some(signal) => {
             format!(
                 "reading this file takes too much memory or nests too deeply (signal {signal}): simplify it"
             )
         }
-        None => "the process that reads rules ended without an answer about this file".to_owned(),
+        None => "the rules evaluator ended without an answer about this file".to_owned(),
     }
 }
 

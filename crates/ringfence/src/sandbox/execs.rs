@@ -1,4 +1,4 @@
-//! The execs of a run that its supervisor tells of or asks about, and who has the answers.
+//! Exec notices of a run: what its supervisor reports or asks about, and the task that answers.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,38 +22,39 @@ use tracing::Instrument;
 use super::wider::WiderRuns;
 use crate::base::{Error, Result};
 
-/// What a run's execs are judged by, and by whom where a rule is not enough.
+/// Rules for a run's execs, and the decider for those where a rule is not enough.
 pub struct Execs {
     pub rules: Rules,
     pub desk: Arc<dyn Desk>,
-    /// Where those go that no rule names.
+    /// Log for execs that no rule names.
     pub log: Option<File>,
-    /// What the desk runs in the wider sandbox.
+    /// Runs that the decider starts in the wider sandbox.
     pub wider: Arc<WiderRuns>,
 }
 
-/// Who answers for the execs of one run.
+/// Decides about the execs of one run.
 pub trait Desk: Send + Sync + 'static {
-    /// A rule has decided.
+    /// Called when a rule has decided.
     fn ruled(&self, ruled: Ruled);
 
-    /// A process waits. Dropping the future ends whatever it has begun in the process's stead.
+    /// Called when a process waits for a decision. Dropping the future ends whatever it has started
+    /// in place of that process.
     fn held(self: Arc<Self>, exec: Waiting) -> BoxFuture<'static, Answer>;
 }
 
-/// A process that waits for an answer, with its standard streams.
+/// Process that waits for an answer, with its standard streams.
 pub struct Waiting {
     pub held: HeldExec,
     pub streams: [Option<OwnedFd>; 3],
-    /// Says that something runs in its stead; from then on its signals come.
+    /// Reports that something runs in its place; from then on its signals arrive.
     pub begun: Box<dyn FnOnce() + Send>,
     pub signals: mpsc::UnboundedReceiver<i32>,
 }
 
-/// Serves until dropped.
+/// Task that answers the supervisor of one run. Serves until dropped.
 pub struct Service {
     task: JoinHandle<()>,
-    /// No exec is answered any more.
+    /// Cancelled once no exec is to be answered any more.
     over: CancellationToken,
     wider: Arc<WiderRuns>,
 }
@@ -64,25 +65,29 @@ impl Drop for Service {
     }
 }
 
-/// A supervisor that has ended has closed its end; nothing else may hold up a result for longer.
+/// Limit on the wait for the last notices. A supervisor that has ended has closed its end; nothing
+/// else may delay a result for longer.
 const LAST_NOTICES: Duration = Duration::from_secs(1);
 
 impl Service {
-    /// Hears everything that a supervisor said before it ended, so that no decision is missing from the record. What ran
-    /// elsewhere in the run's stead is ended with it; the wider runs among that are the caller's to wait for.
+    /// Receives everything that a supervisor sent before it ended, so that no decision is missing
+    /// from the record. Ends what ran elsewhere in place of the run's processes; the caller must
+    /// wait for the wider runs among that.
     pub async fn finish(mut self) -> Arc<WiderRuns> {
         if tokio::time::timeout(LAST_NOTICES, &mut self.task).await.is_err() {
-            tracing::warn!("the end of a run's execs was not heard of in time");
+            tracing::warn!("the last exec notices of a run did not arrive in time");
         }
         self.task.abort();
         Arc::clone(&self.wider)
     }
 
-    /// Ends what runs elsewhere in the run's stead, and refuses all that comes. Decisions of rules are still heard of.
+    /// Ends what runs elsewhere in place of the run's processes, and refuses all further requests.
+    /// Rule decisions are still received.
     pub fn stop_answering(&self) {
         self.over.cancel();
     }
 
+    /// Starts to serve this channel.
     pub fn start(
         channel: Channel,
         desk: Arc<dyn Desk>,
@@ -114,7 +119,7 @@ impl Line {
     }
 }
 
-/// One that is being answered for.
+/// Exec that is being answered.
 struct Open {
     signals: mpsc::UnboundedSender<i32>,
     task: AbortHandle,
@@ -145,7 +150,7 @@ async fn serve(line: Arc<Line>, desk: Arc<dyn Desk>, over: CancellationToken) {
             Ok(Some((Notice::Held(id), _))) if is_over => {
                 let answer =
                     Answer::Refuse("ringfence: not started: its run has ended\n".to_owned(), 126);
-                // A supervisor that cannot be told is gone, and the run with it.
+                // A send error means that the supervisor is gone, and the run with it.
                 let _ = line.reply(&Reply { id, answer }).await;
             }
             Ok(Some((Notice::Held(id), fds))) => {
@@ -153,7 +158,7 @@ async fn serve(line: Arc<Line>, desk: Arc<dyn Desk>, over: CancellationToken) {
                 let (line, desk) = (Arc::clone(&line), Arc::clone(&desk));
                 let answered = async move {
                     let answer = answer(&line, id, fds, inbox, desk).await;
-                    // A supervisor that cannot be told is gone, and the run with it.
+                    // A send error means that the supervisor is gone, and the run with it.
                     let _ = line.reply(&Reply { id, answer }).await;
                     id
                 };
@@ -162,7 +167,7 @@ async fn serve(line: Arc<Line>, desk: Arc<dyn Desk>, over: CancellationToken) {
             }
             Ok(Some((Notice::Signal(id, signal), _))) => {
                 if let Some(open) = open.get(&id) {
-                    // One that is just ending does not take it any more.
+                    // A command that is just ending does not take it any more.
                     let _ = open.signals.send(signal);
                 }
             }
@@ -173,7 +178,7 @@ async fn serve(line: Arc<Line>, desk: Arc<dyn Desk>, over: CancellationToken) {
             }
             Ok(None) => return,
             Err(error) => {
-                tracing::error!("the execs of a run cannot be heard of any more: {error}");
+                tracing::error!("exec notices of a run can no longer be received: {error}");
                 return;
             }
         }
@@ -190,8 +195,8 @@ async fn answer(
     let mut fds = fds.into_iter();
     let held = fds.next().map(disclose::<HeldExec>);
     let Some(Ok(held)) = held else {
-        tracing::error!("an exec came without what there is to know of it");
-        return Answer::Refuse("ringfence: the command could not be looked at\n".to_owned(), 126);
+        tracing::error!("an exec notice arrived without its details");
+        return Answer::Refuse("ringfence: the command could not be inspected\n".to_owned(), 126);
     };
     let streams = held.streams.map(|there| if there { fds.next() } else { None });
     let begun = {
@@ -203,16 +208,17 @@ async fn answer(
     desk.held(Waiting { held, streams, begun: Box::new(begun), signals }).await
 }
 
-/// A file that has no name and goes with the last who holds it.
+/// Opens a file without a name, which disappears with its last holder.
 pub fn exec_log(root: &Path) -> Result<File> {
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::APPEND | OFlags::CLOEXEC;
     let opened = rustix::fs::open(root, flags, Mode::from_raw_mode(0o600)).or_else(|_| {
-        // Not every file system has such files; memory will do. Several supervisors write to it, each at its end.
+        // Not every file system supports unnamed files; memory is good enough. Several supervisors
+        // write to it, each at its end.
         let memory = rustix::fs::memfd_create("execs", rustix::fs::MemfdFlags::CLOEXEC)?;
         rustix::fs::fcntl_setfl(&memory, OFlags::APPEND)?;
         Ok(memory)
     });
     opened.map(File::from).map_err(|error: rustix::io::Errno| {
-        Error::internal("there is no place for the list of execs").source(error)
+        Error::internal("cannot create the list of execs").source(error)
     })
 }

@@ -1,4 +1,4 @@
-//! What a caller is told when the fence or its program could not be started.
+//! Errors for a sandbox or a program that could not be started.
 
 use std::path::Path;
 
@@ -8,10 +8,11 @@ use rustix::io::Errno;
 use crate::base::{Error, Kind};
 use crate::config::REPLACED_DIRECTORIES;
 
-/// Whoever asked for a program that cannot be run is told so; a layer that refused is named with the way out.
+/// Explains a failed start: a caller that named a program which cannot run learns why; a layer that
+/// refused is named, with a way to fix it.
 pub fn explain(program: &str, fault: &Fault) -> Error {
     if !matches!(fault.layer, Layer::Program | Layer::Interpreter) {
-        tracing::warn!("the sandbox cannot be put up: {fault}");
+        tracing::warn!("the sandbox cannot be set up: {fault}");
     }
     match fault.layer {
         Layer::Program => spawn_failed(program, fault),
@@ -19,14 +20,14 @@ pub fn explain(program: &str, fault: &Fault) -> Error {
         Layer::Protected => Error::permission_denied("sandbox", format!("the sandbox cannot {}", fault.what))
             .hint(match fault.errno.map(Errno::from_raw_os_error) {
                 Some(Errno::ROFS | Errno::ACCESS | Errno::PERM) => {
-                    "The server has to be able to write to the workspace, or it cannot protect what is missing there."
+                    "The server needs write access to the workspace to protect paths that do not exist there yet."
                 }
-                _ => "Make it a plain file or directory; a protected path that cannot be protected stops every run.",
+                _ => "Make it a plain file or directory; no command runs while a protected path cannot be protected.",
             })
             .source(fault.clone()),
         _ => Error::permission_denied(
             "sandbox",
-            format!("the sandbox cannot be put up ({} refused)", fault.layer.name()),
+            format!("the sandbox cannot be set up ({} refused)", fault.layer.name()),
         )
         .hint(way_out(fault))
         .source(fault.clone()),
@@ -37,29 +38,30 @@ fn way_out(fault: &Fault) -> &'static str {
     let errno = fault.errno.map(Errno::from_raw_os_error);
     match fault.layer {
         Layer::Seccomp if errno == Some(Errno::BUSY) => {
-            "Something supervises this process already, as another Ringfence does, and there can be only one. Run the \
-             command as it is: it is in that sandbox."
+            "This process is already supervised, perhaps by another Ringfence, and there can be only one supervisor. \
+             Run the command directly: it is already in that sandbox."
         }
         Layer::UserNamespace | Layer::Namespaces | Layer::Mounts if is_fenced() => {
-            "This process seems to be in a sandbox already, and a sandbox cannot be put up inside one. Run the command as \
-             it is, or run Ringfence outside."
+            "This process seems to be in a sandbox already, and a sandbox cannot be set up inside one. Run the command \
+             directly, or run Ringfence outside."
         }
         Layer::UserNamespace | Layer::Namespaces | Layer::Mounts | Layer::Proc | Layer::Network => {
             "Run `ringfence doctor`: it shows what this host refuses and how to allow it. In a container, `profile = \
              \"contained\"` under `[sandbox]` promises less and needs no namespaces."
         }
         Layer::Landlock | Layer::Seccomp => {
-            "Run `ringfence doctor`. This kernel does not have what the sandbox needs."
+            "Run `ringfence doctor`: this kernel lacks a feature that the sandbox needs."
         }
         Layer::Exec => {
-            "Run `ringfence doctor`. The programs of a run cannot be watched here, so rules cannot hold; `intercept = \
-             false` under [policy] runs without them."
+            "Run `ringfence doctor`. Execs cannot be intercepted on this host, so rules cannot be enforced; \
+             `intercept = false` under [policy] runs without rules."
         }
         _ => "Run `ringfence doctor`: it tries every layer and says what is wrong.",
     }
 }
 
-/// What a run in a fence of ours looks like from inside, and few others.
+/// Returns whether this process looks like a run in our sandbox: few others have both
+/// no-new-privileges and a seccomp filter.
 fn is_fenced() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let has = |name: &str, value: &str| {
@@ -68,7 +70,8 @@ fn is_fenced() -> bool {
     has("NoNewPrivs:", "1") && has("Seccomp:", "2")
 }
 
-/// Its interpreter is the script's own word, as its name is the caller's.
+/// Builds the error about a missing interpreter. The script names the interpreter, and the caller
+/// the script, so both can be shown.
 fn no_interpreter(program: &str, fault: &Fault) -> Error {
     let shown = |text: &str| text.escape_debug().take(200).collect::<String>();
     let interpreter = shown(&fault.text);
@@ -79,20 +82,21 @@ fn no_interpreter(program: &str, fault: &Fault) -> Error {
         .source(fault.clone())
 }
 
-/// The program was looked for and could not be run. Its name is the caller's own word.
+/// Builds the error about a program that was searched for and could not run. The caller named it,
+/// so it can be shown.
 fn spawn_failed(program: &str, fault: &Fault) -> Error {
     let shown: String = program.chars().take(200).collect();
     let errno = fault.errno.map(Errno::from_raw_os_error);
     let (kind, message, hint) = match errno {
         Some(Errno::NOENT) => (
             Kind::NotFound,
-            format!("there is no program `{shown}`"),
+            format!("program `{shown}` was not found"),
             match REPLACED_DIRECTORIES
                 .iter()
                 .any(|directory| Path::new(program).starts_with(directory))
             {
                 true => {
-                    "The sandbox has directories of its own in place of the host's /tmp, /var/tmp and /run. Put the program into the workspace."
+                    "The sandbox has its own /tmp, /var/tmp and /run instead of the host's. Put the program into the workspace."
                 }
                 false => {
                     "Check the name; a path is relative to `cwd`, a bare name is looked up in PATH."
@@ -106,12 +110,12 @@ fn spawn_failed(program: &str, fault: &Fault) -> Error {
         ),
         Some(Errno::NOEXEC) => (
             Kind::InvalidArguments,
-            format!("`{shown}` is not in a format that this system runs"),
+            format!("`{shown}` has a format that this system cannot run"),
             "Run it through its interpreter, or give it a `#!` line.",
         ),
         Some(Errno::TOOBIG | Errno::NAMETOOLONG) => (
             Kind::InvalidArguments,
-            "the command is longer than the system takes".to_owned(),
+            "the command is longer than the system allows".to_owned(),
             "Pass long text through `stdin` or a file.",
         ),
         _ => (

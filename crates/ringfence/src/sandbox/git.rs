@@ -1,8 +1,8 @@
-//! git outside the sandbox: which repository it may work on.
+//! git outside the sandbox: selects the repository that it may work on.
 //!
-//! git runs what a repository's configuration and hooks say, and looks for that repository from the directory it is
-//! called in. A run can make one in any directory that it may write. So git is told which repository is meant, and it is
-//! one whose every file was closed to the run.
+//! git runs what a repository's configuration and hooks say, and searches for that repository from
+//! the directory it is called in. A run can create one in any directory that it may write. So git
+//! is given an explicit repository, whose every file was closed to the run.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::gitlinks;
 
-/// Whether a rule lets git out.
+/// Returns whether a rule lets git leave the sandbox.
 pub fn is_let_out(table: &Table) -> bool {
     let is_git = |program: &str| matches!(program.rsplit('/').next(), Some(name) if name == "git" || name.starts_with("git-"));
     table.prefixes.iter().any(|rule| rule.decision < Decision::Forbidden && is_git(&rule.program))
@@ -24,7 +24,7 @@ pub fn is_let_out(table: &Table) -> bool {
 /// Closes the whole repository to the run, not only what makes git run code.
 pub fn protect(rights: &mut Rights) {
     let own = rights.workspace.join(".git");
-    // A worktree's repository lies elsewhere, and is a place of its own that may be written: it is one no longer.
+    // A worktree's repository is elsewhere and listed as writable on its own: close it too.
     let (elsewhere, kept) = std::mem::take(&mut rights.writable)
         .into_iter()
         .partition(|path| rights.repositories.contains(path));
@@ -41,23 +41,25 @@ pub fn protect(rights: &mut Rights) {
     }
 }
 
-/// Whether [`protect`] was applied to these.
+/// Returns whether [`protect`] was applied to these rights.
 pub fn is_closed(rights: &Rights) -> bool {
     let own = rights.workspace.join(".git");
     rights.closed.contains(&own) || rights.protected.iter().any(|known| known.path == own)
 }
 
-/// Commands that work on a repository of their own whichever one git is told of, or on the one it is told of in its
-/// stead: with `GIT_DIR` set, `git init DIR` initialises that repository again and reports success.
+/// Commands that work on their own repository whichever one git is given, or on the given one
+/// although another is meant: with `GIT_DIR` set, `git init DIR` initialises that repository again
+/// and reports success.
 const OTHER_REPOSITORY: [(&str, &str); 4] = [
-    ("init", "makes a repository"),
-    ("init-db", "makes a repository"),
-    ("clone", "makes a repository"),
+    ("init", "creates a repository"),
+    ("init-db", "creates a repository"),
+    ("clone", "creates a repository"),
     ("submodule", "works on the repositories of submodules"),
 ];
 
-/// Checks that git works on the repository that it is told of; `command` is the first word behind its name. What an
-/// option before the subcommand means only git knows: `-C` and `--git-dir` choose a repository.
+/// Checks that git works on the repository that it is given; `command` is the first word after its
+/// name. Only git knows what an option before the subcommand means: `-C` and `--git-dir` choose a
+/// repository.
 pub fn check_command(command: &str) -> Result<(), String> {
     if command.starts_with('-') {
         return Err(
@@ -66,16 +68,16 @@ pub fn check_command(command: &str) -> Result<(), String> {
     }
     match OTHER_REPOSITORY.iter().find(|(name, _)| *name == command) {
         Some((name, does)) => Err(format!(
-            "`git {name}` {does}, and git outside works on that of the workspace alone"
+            "`git {name}` {does}, but git outside the sandbox works only on the workspace's own"
         )),
         None => Ok(()),
     }
 }
 
-/// Commands that look into no submodule when they are told not to. All others do, whatever they are told.
+/// Commands that look into no submodule when the settings say so. All others do in any case.
 const SHALLOW: [&str; 3] = ["push", "fetch", "ls-remote"];
 
-/// What git is told, so that it looks for nothing.
+/// Returns the variables that name git's repository, so that it searches for none.
 pub fn environment(
     rights: &Rights,
     cwd: &Path,
@@ -96,9 +98,10 @@ pub fn environment(
 
 fn repository(rights: &Rights, cwd: &Path) -> Result<Vec<(String, String)>, String> {
     let in_writable = |path: &Path| rights.writable_roots().any(|root| path.starts_with(root));
-    // Where temporary files have a place of their own there are no mounts, and nothing in the workspace can be closed.
+    // A sandbox with a separate directory for temporary files has no mounts, and nothing in the
+    // workspace can be closed.
     if rights.scratch.is_some() && in_writable(cwd) {
-        return Err("nothing closes a repository to a sandbox without namespaces".to_owned());
+        return Err("a repository cannot be closed to a sandbox without namespaces".to_owned());
     }
     let top = cwd.ancestors().find(|place| place.join(".git").symlink_metadata().is_ok());
     match top {
@@ -110,8 +113,9 @@ fn repository(rights: &Rights, cwd: &Path) -> Result<Vec<(String, String)>, Stri
                 Ok(kind) if kind.is_dir() => Ok(quiet()
                     .chain([set("GIT_DIR", &repository), set("GIT_WORK_TREE", top)])
                     .collect()),
-                // A work tree of a repository elsewhere. Its file is closed to the run as the directory would be, but git
-                // would look for it from where it is called, and find what was put nearer in the meantime.
+                // A work tree of a repository elsewhere. Its file is closed to the run as the
+                // directory would be, but git would search for it from where it is called, and find
+                // what was put nearer in the meantime.
                 Ok(kind) if kind.is_file() => {
                     let own = elsewhere(&repository).ok_or_else(|| {
                         format!("{} does not name a repository", repository.display())
@@ -134,25 +138,26 @@ fn repository(rights: &Rights, cwd: &Path) -> Result<Vec<(String, String)>, Stri
         Some(top) => {
             Err(format!("the repository in {} is not closed to the sandbox", top.display()))
         }
-        // Where nothing is, the run may not put a repository either: so it is in the workspace itself, and outside. But
-        // the workspace could be made to look like one, so git is told where it would have to be.
+        // Where no repository exists, the run may not create one either: this is true for the
+        // workspace itself and for everything outside. But the workspace could be made to look like
+        // one, so git is given the path where it would have to be.
         None if cwd == rights.workspace => Ok(quiet()
             .chain([("GIT_DIR".to_owned(), cwd.join(".git").display().to_string())])
             .collect()),
         None if !in_writable(cwd) => Ok(quiet().collect()),
-        None => Err(format!("{} is in no repository", cwd.display())),
+        None => Err(format!("{} is not in a repository", cwd.display())),
     }
 }
 
-/// What a program is told that may call git where no repository is closed to the run.
+/// Returns the variables for a program that may call git where no repository is closed to the run.
 pub fn without_repository() -> Vec<(String, String)> {
     quiet().chain([("GIT_DIR".to_owned(), "/dev/null".to_owned())]).collect()
 }
 
-/// Far longer than any path, and than any settings that a person writes.
+/// Size limit, far above any path and any settings that a person writes.
 const MAX_SETTINGS: u64 = 1 << 20;
 
-/// Whether its settings include other files. True also where that cannot be told.
+/// Returns whether its settings include other files. True also if that is unknown.
 fn takes_in_others(own: &Path) -> bool {
     settings_include(own).unwrap_or(true)
 }
@@ -167,7 +172,7 @@ fn settings_include(own: &Path) -> io::Result<bool> {
         .flat_map(|at| ["config", "config.worktree"].map(|name| at.join(name)))
     {
         let text = read_bounded(&file, MAX_SETTINGS)?.unwrap_or_default().to_ascii_lowercase();
-        // `[include]` and `[includeIf "…"]`: nothing may stand before the name.
+        // `[include]` and `[includeIf "…"]`: nothing may precede the name.
         if text.windows(b"[include".len()).any(|part| part == b"[include") {
             return Ok(true);
         }
@@ -175,14 +180,15 @@ fn settings_include(own: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The directory that a work tree's `.git` names.
+/// Returns the directory that a work tree's `.git` file names.
 fn elsewhere(pointer: &Path) -> Option<PathBuf> {
     let text = String::from_utf8(read_bounded(pointer, MAX_SETTINGS).ok()??).ok()?;
     pointer.parent()?.join(text.strip_prefix("gitdir:")?.trim()).canonicalize().ok()
 }
 
-/// Reads a file that the run may have put there: a pipe is not waited for, no link is followed, and what is longer than
-/// `limit` is an error rather than a part of it. `None` where there is no such file.
+/// Reads a file that the run may have put there: does not wait for a pipe, follows no link, and
+/// fails on a file longer than `limit` rather than return a part of it. Returns `None` if there is
+/// no such file.
 pub fn read_bounded(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -193,10 +199,10 @@ pub fn read_bounded(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
     };
     let found = file.metadata()?;
     if !found.is_file() || found.len() > limit {
-        return Err(io::Error::other("it is no regular file, or too long"));
+        return Err(io::Error::other("it is not a regular file, or too long"));
     }
     let mut bytes = Vec::new();
-    // It may grow while it is read.
+    // The file may grow while it is read.
     file.take(limit + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > limit {
         true => Err(io::Error::other("it is too long")),
@@ -204,8 +210,9 @@ pub fn read_bounded(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Hooks and the file watcher are programs, and those of a repository are mostly scripts that run what is in the work
-/// tree, where the sandbox can write. Outside they do not run.
+/// Returns settings that turn off hooks and the file watcher. These are programs, and those of a
+/// repository are mostly scripts that run what is in the work tree, where the sandbox can write.
+/// Outside they must not run.
 fn quiet() -> impl Iterator<Item = (String, String)> {
     let config = [
         ("core.hooksPath", "/dev/null"),

@@ -1,28 +1,29 @@
-//! Whether a repository has submodules, by its index.
+//! Detects the submodules of a repository from its index.
 //!
-//! A submodule's directory lies in the work tree, where the run can put another repository with settings of its own;
-//! and what `.gitmodules` says is the run's word too. The index is neither: it is closed to the run.
+//! A submodule's directory is in the work tree, where the run can put another repository with its
+//! own settings, and the run can also write `.gitmodules`. Neither is true of the index: it is
+//! closed to the run.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use super::git;
 
-/// Modes of what an index holds: files, links, directories of a sparse one, and submodules.
+/// Modes of the entries of an index: files, links, directories of a sparse one, and submodules.
 const KNOWN: [u32; 5] = [0o100644, 0o100755, 0o120000, 0o040000, SUBMODULE];
 const SUBMODULE: u32 = 0o160000;
-/// Times, device, inode, mode, owner and size, before the name of the object.
+/// Size of times, device, inode, mode, owner and size, which precede the object name.
 const STAT: usize = 40;
 const MODE_AT: usize = 24;
-/// Lengths of names of objects.
+/// Lengths of object names.
 const NAMES: [usize; 2] = [20, 32];
 
-/// An index of half a million files is shorter.
+/// Size limit. An index of half a million files is shorter.
 const MAX_INDEX: u64 = 64 << 20;
-/// Taken while an index is in memory, so that many commands at once do not hold many of them.
+/// Held while an index is in memory, so that many commands at once do not load many of them.
 static READING: Mutex<()> = Mutex::new(());
 
-/// True also where that cannot be told.
+/// Returns whether the repository has submodules. True also if that is unknown.
 pub fn may_have(repository: &Path) -> bool {
     let _one_at_a_time = READING.lock().unwrap_or_else(PoisonError::into_inner);
     match git::read_bounded(&repository.join("index"), MAX_INDEX) {
@@ -32,7 +33,7 @@ pub fn may_have(repository: &Path) -> bool {
     }
 }
 
-/// `None` where it is no index with names of this length, or only a part of one.
+/// Returns `None` if this is not an index with object names of this length, or only a part of one.
 fn has(index: &[u8], name: usize) -> Option<bool> {
     let number = |at: usize| Some(u32::from_be_bytes(index.get(at..at + 4)?.try_into().ok()?));
     let (version, count) = (number(4)?, number(8)?);
@@ -45,7 +46,7 @@ fn has(index: &[u8], name: usize) -> Option<bool> {
         found |= mode == SUBMODULE;
         at = after(index, at, version, name)?;
     }
-    // What follows says, among other things, that the rest of the list is in another file.
+    // The extensions that follow can say that the rest of the list is in another file.
     while at + name < index.len() {
         if index.get(at..at + 4)? == b"link" {
             return None;
@@ -55,17 +56,18 @@ fn has(index: &[u8], name: usize) -> Option<bool> {
     (at + name == index.len()).then_some(found)
 }
 
-/// Where the next entry begins.
+/// Returns where the next entry begins.
 fn after(index: &[u8], entry: usize, version: u32, name: usize) -> Option<usize> {
     let flags = entry + STAT + name;
     let is_long = version > 2 && index.get(flags)? & 0x40 != 0;
     let mut path = flags + if is_long { 4 } else { 2 };
     if version == 4 {
-        // How much of the path before is kept; the last byte of the number has no high bit.
+        // Skip the number that says how much of the previous path is kept; its last byte has no
+        // high bit.
         path += index.get(path..)?.iter().position(|byte| byte & 0x80 == 0)? + 1;
     }
     let end = path + index.get(path..)?.iter().position(|byte| *byte == 0)?;
-    // Filled up with one to eight zeros, except in the newest form.
+    // Padded with one to eight zeros, except in version 4.
     Some(if version == 4 { end + 1 } else { entry + ((end - entry + 8) & !7) })
 }
 

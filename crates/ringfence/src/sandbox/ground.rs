@@ -1,7 +1,9 @@
-//! A fence of a tool's own, for one that may touch something else than its session's commands may.
+//! Dedicated sandbox of a tool, for one that may touch other things than its session's commands
+//! may.
 //!
-//! It shares nothing with them: its namespaces, its network, its /tmp and its HOME are its own, so that what a session's
-//! commands leave behind is not what it works with, least of all with a secret in its hands.
+//! It shares nothing with them: its namespaces, its network, its /tmp and its HOME are its own, so
+//! that it never works with what a session's commands leave behind, least of all while it holds a
+//! secret.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -18,25 +20,27 @@ use crate::config::{Config, Effect, Entry, Escalate, Profile, Sandbox};
 use crate::redact::secret::Secret;
 use crate::session::Session;
 
+/// Dedicated sandbox of a tool that the operator configured.
 pub struct Ground {
-    /// The tool.
+    /// Name of the tool.
     name: String,
-    /// And which definition of it: another one is not let in here.
+    /// Definition of the tool: another one may not use this sandbox.
     definition: String,
-    /// The operator's word, as far as this tool goes.
+    /// The operator's settings, as far as they apply to this tool.
     pub config: Arc<Config>,
     read_only: bool,
     idle: Duration,
-    /// Variables that are its own to set.
+    /// Variables that its entry sets.
     variables: Vec<String>,
-    /// What its command is given.
+    /// Secrets that its command gets.
     refs: Vec<Ref>,
 }
 
-/// One that nobody has used for so long goes, with its processes and its /tmp. The next run makes another.
+/// Time after which an unused sandbox is dropped, with its processes and its /tmp. The next run
+/// creates another.
 const IDLE: Duration = Duration::from_secs(5 * 60);
 
-/// What a session keeps of each tool with a ground of its own.
+/// Sandboxes that a session keeps for tools with a dedicated one.
 #[derive(Default)]
 struct Grounds(Mutex<HashMap<String, Kept>>);
 
@@ -44,7 +48,7 @@ struct Kept {
     definition: String,
     workspace: Arc<Workspace>,
     cell: Option<Arc<Cell>>,
-    /// When it was last asked for.
+    /// Time of the last use.
     used: Instant,
 }
 
@@ -53,7 +57,7 @@ impl Grounds {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets go of the cell of this tool once it is idle.
+    /// Drops the sandbox of this tool once it is idle.
     async fn watch(grounds: Weak<Grounds>, name: String, cell: Weak<Cell>, idle: Duration) {
         loop {
             tokio::time::sleep(idle).await;
@@ -63,7 +67,7 @@ impl Grounds {
             if !kept.cell.as_ref().is_some_and(|cell| Arc::ptr_eq(cell, &known)) {
                 return;
             }
-            // One of the two is ours; a run has its own.
+            // One of the two references is ours; a run has its own.
             if kept.used.elapsed() >= idle && Arc::strong_count(&known) == 2 {
                 kept.cell = None;
                 return;
@@ -73,7 +77,7 @@ impl Grounds {
 }
 
 impl Ground {
-    /// What an entry does not declare is not in it.
+    /// Builds the sandbox for a configured tool. It contains only what the entry declares.
     pub fn of_entry(config: &Config, entry: &Entry, definition: &str) -> Result<Ground> {
         let writes = entry.declares(Effect::FilesystemWrite);
         let everybodys = &config.sandbox;
@@ -91,7 +95,7 @@ impl Ground {
             ..everybodys.clone()
         };
         let mut config = Config { sandbox, settings: Vec::new(), ..config.clone() };
-        // What it declares is all it gets: no rule lets a part of it out.
+        // The tool gets what it declares and no more: no rule lets a part of it leave the sandbox.
         config.policy.escalate = Escalate::Off;
         profile::check(&config)?;
         Ok(Ground {
@@ -105,7 +109,7 @@ impl Ground {
         })
     }
 
-    /// Lets go of what a session keeps for tools that are not there any more. A run that is still going keeps its own
+    /// Drops what a session keeps for tools that no longer exist. A run in progress keeps its own
     /// until it ends.
     pub fn tidy(session: &Session, is_there: impl Fn(&str, &str) -> bool) -> Result<()> {
         let grounds = session.keep(|| Ok(Grounds::default()))?;
@@ -113,27 +117,27 @@ impl Ground {
         Ok(())
     }
 
-    /// The table of the config that it comes from.
+    /// Returns the config table that defines the tool.
     pub fn section(&self) -> String {
         format!("[mcp.{}]", self.name)
     }
 
-    /// Whether its entry declares no writing, which makes the workspace read-only for it.
+    /// Returns whether its entry declares no writing, which makes the workspace read-only for it.
     pub fn is_read_only(&self) -> bool {
         self.read_only
     }
 
-    /// Those of its values that cannot be searched for in what it says.
+    /// Returns those of its secrets that are too short to be searched for in its output.
     pub fn short_secrets(&self) -> Vec<(String, Secret)> {
         self.config.secrets.short(&self.refs)
     }
 
-    /// The session's workspace, held to what this tool may touch.
+    /// Returns the session's workspace, restricted to what this tool may touch.
     pub fn workspace(&self, session: &Session) -> Result<Arc<Workspace>> {
         self.with(session, |_, kept| Ok(Arc::clone(&kept.workspace)))
     }
 
-    /// This environment as a run of it gets it.
+    /// Returns this environment as a run of the tool gets it.
     pub fn environment(
         &self,
         session: &Session,
@@ -148,7 +152,7 @@ impl Ground {
         Ok(merge(env, more))
     }
 
-    /// Made with its first run.
+    /// Returns the sandbox, which is created with its first run.
     pub fn cell(&self, session: &Session, launcher: &Launcher) -> Result<Arc<Cell>> {
         self.with(session, |grounds, kept| {
             kept.used = Instant::now();
@@ -177,7 +181,7 @@ impl Ground {
     ) -> Result<T> {
         let all = session.keep(|| Ok(Grounds::default()))?;
         let mut grounds = all.lock();
-        // One that was made for another definition goes when its last run does.
+        // A sandbox that was made for another definition goes with its last run.
         let fits = |kept: &&mut Kept| {
             kept.definition == self.definition
                 && profile::hides(kept.workspace.rights(), &self.config)
@@ -186,7 +190,7 @@ impl Ground {
             return work(&all, kept);
         }
         let path = session.workspace.path();
-        // What another definition, or another caller, has left there could be anything.
+        // Another definition or another caller could have left anything there.
         let owner = [self.name.as_str(), &self.definition, &session.principal.directory()];
         let mut rights = profile::rights_apart(&self.config, path, &owner)?;
         rights.read_only = self.read_only;

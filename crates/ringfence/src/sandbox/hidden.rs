@@ -1,29 +1,30 @@
-//! What no run may read: places of credentials by a list, and where variables say that they are instead.
+//! Paths that no run may read: locations of credentials from a list, and the locations that
+//! variables name instead.
 //!
-//! A variable can name anything. It must never hide what a run needs: the workspace, the home directory as a whole, the
-//! system, or `/dev/null`, which switches a file off.
+//! A variable can name anything. It must never hide what a run needs: the workspace, the home
+//! directory as a whole, the system, or `/dev/null`, which switches a file off.
 
 use std::path::{Path, PathBuf};
 
 use crate::config::{self, Config};
 
-/// One or more places per line, and the reason.
+/// One or more paths per line, and the reason.
 const LIST: &str = include_str!("hidden.list");
 
-/// Directories that hold a bit of everything.
+/// Directories with mixed contents, which are never hidden as a whole.
 const COMMON: &[&str] = &[
     "/", "/boot", "/dev", "/etc", "/home", "/media", "/mnt", "/opt", "/proc", "/root", "/srv",
     "/sys", "/var",
 ];
 
-/// Every place on the list, whether it exists or not.
+/// Returns every path on the list, whether it exists or not.
 pub(super) fn listed(config: &Config, workspace: &Path) -> Vec<PathBuf> {
     let mut places = Vec::new();
     for word in words() {
         match (word.strip_prefix("~/"), word.strip_prefix('$')) {
             (Some(below), _) => places.extend(config.home.as_ref().map(|home| home.join(below))),
             (_, Some(named)) => places.extend(named_by_variable(config, named).filter(|place| {
-                // Links are followed when a place is covered.
+                // Covering a path follows links.
                 let target = place.canonicalize().unwrap_or_else(|_| place.clone());
                 can_be_hidden(config, workspace, place) && can_be_hidden(config, workspace, &target)
             })),
@@ -37,19 +38,20 @@ fn words() -> impl Iterator<Item = &'static str> {
     LIST.lines().filter_map(|line| line.split('#').next()).flat_map(str::split_whitespace)
 }
 
-/// The places of `NAME` or `NAME/below`.
+/// Returns the paths for `NAME` or `NAME/below`.
 fn named_by_variable<'a>(config: &'a Config, word: &'a str) -> impl Iterator<Item = PathBuf> + 'a {
     let (name, below) = word.split_once('/').unwrap_or((word, ""));
     let values = config.credential_paths.iter().filter(move |(variable, _)| *variable == name);
-    // An empty path would leave a slash at the end.
+    // Joining an empty path would add a slash at the end.
     values.map(move |(_, path)| if below.is_empty() { path.clone() } else { path.join(below) })
 }
 
-/// Whether no run misses this place. What lies in the workspace is the operator's own choice.
+/// Returns whether runs can do without this path. A path in the workspace is the operator's own
+/// choice.
 fn can_be_hidden(config: &Config, workspace: &Path, place: &Path) -> bool {
     let holds = |needed: &Path| needed.starts_with(place);
     let is_common = COMMON.iter().any(|common| place == Path::new(common));
-    // A run has others under these names, and what it makes there is its own.
+    // A run has its own directories under these names, and owns what it creates there.
     let is_replaced =
         config::REPLACED_DIRECTORIES.iter().any(|directory| place.starts_with(directory));
     !is_common

@@ -1,21 +1,22 @@
 //! Commands that a rule lets out of the sandbox and that ran inside instead.
 //!
-//! An `allow` never makes a command worse, so what cannot leave runs as if no rule named it. Whoever reads the result
-//! still has to learn why a command met the sandbox's limits; this list is what the result says about it.
+//! An `allow` rule never makes a command worse off, so one that cannot leave runs as if no rule
+//! named it. The reader of the result still has to learn why a command met the sandbox's limits;
+//! this list says so in the result.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
-/// Different entries of one result. A run can start as many commands as it likes.
+/// Maximum number of different entries in one result. A run can start as many commands as it likes.
 const MAX_ENTRIES: usize = 16;
-/// Characters of a command and of a reason.
+/// Maximum length of a command and of a reason, in characters.
 const MAX_CHARS: usize = 300;
 
-/// Commands of one rule that stayed for the same reason.
+/// Commands of one rule that stayed inside for the same reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct KeptCommand {
-    /// The words that its rule names.
+    /// Words that the rule names.
     pub command: String,
     pub why: String,
     pub count: u64,
@@ -29,21 +30,22 @@ impl KeptCommand {
     }
 }
 
-/// The list for one run. The server adds to it while the run lives; each look at the run takes what is new.
+/// List for one run. The server adds to it while the run lives; each look at the run takes the new
+/// entries.
 #[derive(Debug, Default)]
 pub struct KeptInside(Mutex<KeptList>);
 
 #[derive(Debug, Default)]
 struct KeptList {
     entries: Vec<KeptCommand>,
-    /// Commands that no entry was left for.
+    /// Number of commands for which no entry was left.
     unlisted: u64,
 }
 
 impl KeptInside {
-    /// Notes that a command of the rule with these words ran inside.
+    /// Records that a command of the rule with these words ran inside.
     pub fn add(&self, prefix: &[String], why: &str) {
-        // The words come from a file and are shown on terminals too.
+        // The words come from a file and are also shown on terminals.
         let plain = |c: char| if c.is_control() { '?' } else { c };
         let cut = |text: &str| text.chars().take(MAX_CHARS).map(plain).collect::<String>();
         let (command, why) = (cut(&prefix.join(" ")), cut(why));
@@ -59,7 +61,7 @@ impl KeptInside {
         }
     }
 
-    /// Takes everything that was noted since the last time.
+    /// Takes everything that was recorded since the last call.
     pub fn take(&self) -> Vec<KeptCommand> {
         let KeptList { mut entries, unlisted } = std::mem::take(&mut *self.list());
         if unlisted > 0 {

@@ -1,4 +1,4 @@
-//! Starting a run: one supervisor, its control socket and the pipes of what it runs.
+//! Starts a run: one supervisor, its control socket and the pipes of its program.
 
 use std::fs::File;
 use std::io;
@@ -31,46 +31,50 @@ use super::{env, fault};
 use crate::base::{Error, Result};
 use crate::net::{Decided, Proxy, Switch, environment};
 
-/// A supervisor answers in milliseconds; a machine that needs this long is not going to.
+/// Time limit for an answer. A supervisor answers in milliseconds; a machine that needs this long
+/// will not answer at all.
 const START: Duration = Duration::from_secs(10);
 
-/// How our own binary is started again, under the word that says as what.
+/// Starts this binary again, with an argument that selects its role.
 #[derive(Debug, Clone)]
 pub struct Launcher {
     program: PathBuf,
 }
 
-/// What is to run. The environment is exact, and the directory is an open one: what was checked is what is used.
+/// Program to be run. The environment is exact, and the directory is an open descriptor: the one
+/// that was checked is the one that is used.
 pub struct Launch {
     pub program: String,
     pub args: Vec<String>,
     pub cwd: OwnedFd,
-    /// The same directory by its name, for a run that sees it through other mounts.
+    /// Path of the same directory, for a run that sees it through other mounts.
     pub cwd_path: PathBuf,
     pub env: Vec<(String, String)>,
     pub stdin: Stdin,
-    /// Standard error goes where standard output goes, so that their order is kept.
+    /// Sends standard error to the same pipe as standard output, so that their order is kept.
     pub merged: bool,
-    /// What a client's sandbox has left of the session's rights; the session's own when absent.
+    /// Session rights as restricted by a client's sandbox; the session's own if absent.
     pub rights: Option<Rights>,
-    /// Between SIGTERM and SIGKILL.
+    /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
-    /// Hears of everything that the run's proxy decides, where it has one.
+    /// Called for everything that the run's proxy decides, if it has one.
     pub decided: Option<Decided>,
-    /// What its execs are judged by. Without it they are not watched.
+    /// Rules for its execs. Without them execs are not watched.
     pub execs: Option<Execs>,
-    /// Names that it may not reach, whatever the sandbox allows.
+    /// Host names that it may not reach, whatever the sandbox allows.
     pub denied_hosts: Vec<String>,
-    /// One end of a socket pair, which the program has beside its standard streams; `RINGFENCE_LINE` is its number.
+    /// One end of a socket pair that the program gets in addition to its standard streams;
+    /// `RINGFENCE_LINE` is its number.
     pub line: Option<OwnedFd>,
-    /// Where its proxy leads, for a run that acts for several; in place of what its cell allows.
+    /// Routes of its proxy, for a run that acts for several sessions; replaces what its sandbox
+    /// allows.
     pub switch: Option<Arc<Switch>>,
 }
 
-/// What a run reads from its standard input. It is never ours.
+/// Standard input of a run. It is never the server's.
 #[derive(Debug, Default)]
 pub enum Stdin {
-    /// Nothing.
+    /// No input.
     #[default]
     Empty,
     /// These bytes, and then the end.
@@ -79,29 +83,29 @@ pub enum Stdin {
     Open(Vec<u8>),
 }
 
-/// A run that has been started. Dropping it closes the control socket, which ends the whole tree.
+/// Run that has been started. Dropping it closes the control socket, which ends the whole tree.
 pub struct Run {
     pub(super) started: Instant,
     pub(super) grace: Duration,
     pub(super) reports: Lines<BufReader<OwnedReadHalf>>,
     pub(super) orders: OwnedWriteHalf,
     pub(super) stdin: Option<(Sender, Vec<u8>)>,
-    /// More may be written to it.
+    /// More may be written to standard input.
     pub(super) interactive: bool,
     pub(super) stdout: Option<Receiver>,
     pub(super) stderr: Option<Receiver>,
-    /// Our own child, held so that it is reaped; while it does its work it needs no signal, the closed socket is
-    /// enough. A zygote's is the zygote's.
+    /// Our own child, held so that it is reaped; while it works it needs no signal, because closing
+    /// the socket is enough. A supervisor forked by a zygote is the zygote's child.
     pub(super) supervisor: Option<Child>,
     pub(super) main: Option<Pid>,
     pub(super) egress: Option<Egress>,
-    /// The proxy of a run that acts for several, and its port in there.
+    /// Proxy of a run that acts for several sessions, and its port inside the sandbox.
     pub(super) shared: Option<(Proxy, u16)>,
     /// Answers for the run's execs until it ends.
     pub(super) service: Option<Service>,
 }
 
-/// A supervisor that was told what to run.
+/// Connection to a supervisor that has received its spec.
 pub(super) struct Control {
     pub reports: Lines<BufReader<OwnedReadHalf>>,
     pub orders: OwnedWriteHalf,
@@ -110,12 +114,13 @@ pub(super) struct Control {
     pub egress: Option<Egress>,
     /// Answers for the run's execs until it ends.
     pub service: Option<Service>,
-    /// What was heard already.
+    /// Report that was received early.
     pub told: Option<Report>,
 }
 
 impl Control {
-    /// `supervisor` makes one that waits on the socket it is given.
+    /// Starts a supervisor and sends it the spec. `supervisor` makes one that waits on the socket
+    /// it is given.
     pub async fn open<F>(
         supervisor: impl FnOnce(OwnedFd) -> F,
         spec: &Spec,
@@ -125,7 +130,7 @@ impl Control {
         F: Future<Output = Result<Option<Child>>>,
     {
         let failed = |error: io::Error| cannot_start(&spec.program, &error);
-        // Ours does not block, theirs does: a flag belongs to its end of the pair, so each gets its own way.
+        // Our end does not block, the supervisor's does: the flag belongs to one end of the pair.
         let (ours, theirs) = Socket::pair().map_err(failed)?;
         ours.set_nonblocking(true).map_err(failed)?;
         let supervisor = supervisor(theirs.into()).await?;
@@ -142,12 +147,14 @@ impl Control {
         })
     }
 
-    /// A supervisor that cannot be told is one that has ended, and that is told by its end of the socket.
+    /// Sends an order. A write error means that the supervisor has ended, which the end of its
+    /// reports shows.
     pub async fn order(&mut self, order: Order) {
         let _ = self.orders.write_all(&encode(&order).unwrap_or_default()).await;
     }
 
-    /// The next thing the supervisor tells; `None` once it has ended, and everything it ran with it.
+    /// Returns the supervisor's next report; `None` once it has ended, and everything it ran with
+    /// it.
     pub async fn report(&mut self) -> io::Result<Option<Report>> {
         if let Some(told) = self.told.take() {
             return Ok(Some(told));
@@ -160,11 +167,12 @@ impl Control {
 }
 
 impl Launcher {
-    /// Our own binary, which stays the one that is running even when its file is replaced.
+    /// Starts our own binary, which stays the running version even if its file is replaced.
     pub fn own() -> Self {
         Launcher::new("/proc/self/exe")
     }
 
+    /// Starts this program instead of our own binary.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Launcher { program: program.into() }
     }
@@ -173,14 +181,15 @@ impl Launcher {
         &self.program
     }
 
-    /// With an empty environment: ours holds what no run, and nothing beside one, needs to know.
+    /// Builds the command with an empty environment: ours holds what neither a run nor its helpers
+    /// need to know.
     pub(super) fn command(&self, word: &str) -> Command {
         let mut command = Command::new(&self.program);
         command.arg(word).env_clear();
         command
     }
 
-    /// Makes a supervisor that is our own child.
+    /// Returns a function that starts a supervisor as our own child.
     pub(super) fn supervisor(
         &self,
     ) -> impl FnOnce(OwnedFd) -> std::future::Ready<Result<Option<Child>>> {
@@ -199,6 +208,7 @@ impl Launcher {
 }
 
 impl Cell {
+    /// Starts a run, and returns once its program has been started.
     pub async fn start(&self, launch: Launch) -> Result<Run> {
         let program = launch.program.clone();
         let decided = launch.decided.clone();
@@ -279,7 +289,8 @@ impl Cell {
         Ok((run, handout))
     }
 
-    /// Starts what was let in from elsewhere, on the streams that it brings. But for those it is a run like any other.
+    /// Starts a command that comes from another sandbox, on the streams that it brings. Otherwise
+    /// it is a run like any other.
     pub(super) async fn start_in(
         &self,
         spec: Spec,
@@ -302,7 +313,7 @@ impl Cell {
         Ok(control)
     }
 
-    /// What every run of this cell is told, whatever it runs.
+    /// Adds what all runs of this sandbox have in common.
     fn specified(&self, spec: Spec) -> Spec {
         Spec {
             fence: self.fence(),
@@ -312,7 +323,8 @@ impl Cell {
         }
     }
 
-    /// Hands a run to a supervisor, with its proxy's listener to be handed out and somebody who answers for its execs.
+    /// Hands a run to a supervisor, with a channel for its proxy's listener and a task that answers
+    /// for its execs.
     async fn begin(
         &self,
         mut spec: Spec,
@@ -343,7 +355,8 @@ impl Cell {
         Ok((control, handout.map(|(ours, _)| ours)))
     }
 
-    /// A supervisor that waits for its spec on the socket: the session's zygote forks it, or it is our own child.
+    /// Starts a supervisor that waits for its spec on the socket: the session's zygote forks it, or
+    /// it is our own child.
     async fn supervisor(&self, network: Network, control: OwnedFd) -> Result<Option<Child>> {
         if let Some(zygote) = &self.zygote {
             zygote.supervise(Cell::network(network), control).await?;
@@ -353,7 +366,7 @@ impl Cell {
     }
 }
 
-/// The pipes of a run: our ends, and those that go to it.
+/// Pipes of a run: our ends, and those that go to it.
 struct Piped {
     stdin: Option<(Sender, Vec<u8>)>,
     interactive: bool,
@@ -388,9 +401,11 @@ impl Piped {
 }
 
 impl Run {
-    /// Ends what can be found without the supervisor, which a command of the same user can kill or stop.
+    /// Kills what can be found without the supervisor, which a command of the same user can kill or
+    /// stop.
     pub(super) fn kill_without_supervisor(supervisor: &mut Option<Child>, main: Option<Pid>) {
-        // In namespaces of its own a run dies with its supervisor, and its processes cannot reach either.
+        // In its own namespaces a run dies with its supervisor, and its processes cannot reach the
+        // supervisor.
         let Some(supervisor) = supervisor else { return };
         let ended = |error: &io::Error| error.kind() == io::ErrorKind::InvalidInput;
         if let Err(error) = supervisor.start_kill()
@@ -406,19 +421,21 @@ impl Run {
         }
     }
 
-    /// Hears the last of its execs, and of what ran in the wider sandbox in its stead.
+    /// Receives the last of its exec notices, and the reports of what ran in the wider sandbox in
+    /// place of its processes.
     pub(super) async fn finish(&mut self, ended: &mut Ended) {
         if let Some(service) = self.service.take() {
             service.finish().await.finish(self.grace + KILLING, ended).await;
         }
     }
 
-    /// Of its proxy, when it acts for several.
+    /// Returns the port of its proxy, if it acts for several sessions.
     pub(super) fn port(&self) -> Option<u16> {
         self.shared.as_ref().map(|(_, port)| *port)
     }
 
-    /// The next thing the supervisor tells; `None` once it has ended, and everything it ran with it.
+    /// Returns the supervisor's next report; `None` once it has ended, and everything it ran with
+    /// it.
     pub(super) async fn report(&mut self) -> io::Result<Option<Report>> {
         match self.reports.next_line().await? {
             Some(line) => Ok(Some(serde_json::from_str(&line)?)),

@@ -1,7 +1,8 @@
-//! The line between us and a driver of ours inside a run: messages that end with a NUL, over a socket pair.
+//! Socket between the server and our driver process inside a run: messages that end with a NUL,
+//! over a socket pair.
 //!
-//! The driver shares its process with whatever it runs, so nothing that comes over the line is believed: it is bounded,
-//! and it can only lie about its own run.
+//! The driver shares its process with whatever it runs, so nothing that it sends is trusted:
+//! messages are bounded, and it can only lie about its own run.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,21 +15,22 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use crate::base::{Error, Result};
 
+/// The server's end of the socket to a driver process.
 pub struct Line {
     from: BufReader<OwnedReadHalf>,
     to: OwnedWriteHalf,
-    /// What came of a message that is not whole yet: a reader may have been dropped in the middle of one.
+    /// Bytes of an incomplete message: a reader may have been dropped in the middle of one.
     partial: Vec<u8>,
     most: usize,
-    /// Messages sent that were not answered yet.
+    /// Number of messages sent that were not answered yet.
     owed: usize,
 }
 
 impl Line {
-    /// Ours, and the end for the run. No message may be longer than `most` bytes.
+    /// Creates our end, and the end for the run. No message may be longer than `most` bytes.
     pub fn pair(most: usize) -> Result<(Line, OwnedFd)> {
         let failed =
-            |error: io::Error| Error::internal("there is no line to the run").source(error);
+            |error: io::Error| Error::internal("cannot create the socket to the run").source(error);
         let (ours, theirs) = Socket::pair().map_err(failed)?;
         ours.set_nonblocking(true).map_err(failed)?;
         let (from, to) = UnixStream::from_std(ours).map_err(failed)?.into_split();
@@ -38,7 +40,8 @@ impl Line {
         ))
     }
 
-    /// An earlier message has no answer yet. Answers that nobody waited for are passed over.
+    /// Returns whether an earlier message has no answer yet. Discards answers that no one waited
+    /// for.
     pub fn is_busy(&mut self) -> bool {
         while self.owed > 0
             && self.receive().now_or_never().is_some_and(|said| matches!(said, Ok(Some(_))))
@@ -47,13 +50,14 @@ impl Line {
         self.owed > 0
     }
 
+    /// Sends a message to the driver.
     pub async fn send(&mut self, message: &[u8]) -> io::Result<()> {
         self.owed += 1;
         self.to.write_all(message).await?;
         self.to.write_all(b"\0").await
     }
 
-    /// The next message; `None` once the driver has gone. It may be dropped and called again.
+    /// Receives the next message; `None` once the driver has gone. May be dropped and called again.
     pub async fn receive(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
             let room = (self.most + 1).saturating_sub(self.partial.len()) as u64;

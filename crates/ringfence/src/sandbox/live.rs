@@ -1,8 +1,8 @@
-//! A run that may outlive the call that started it, as those see it who hold it.
+//! Handle to a run that may outlive the call that started it.
 //!
-//! The run is driven by a task of its own (`stream.rs`). Whoever looks at it sees what has come since the last look,
-//! and slows it down while they cannot take more; when nobody looks it goes on. It ends with its time, with its
-//! session, or when nobody holds it any more.
+//! A separate task drives the run ([`super::stream`]). An observer sees the output since the last
+//! look, and slows the run down while it cannot take more; with no observer the run continues. It
+//! ends with its deadline, with its session, or when its last handle is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,51 +24,54 @@ use crate::base::clock::Deadline;
 use crate::base::{Cancel, Cause, Error, Result};
 use crate::session::Outputs;
 
-/// What becomes of a piece of output. Pieces come in their order and end anywhere.
+/// Transforms a piece of output. Pieces come in order and end anywhere.
 pub type Reads = Box<dyn FnMut(&[u8]) -> Vec<u8> + Send + Sync>;
 
-/// Hears of the end of a run once more.
+/// Receives the result of a run a second time, once everything it left behind has ended.
 pub type Late = Box<dyn FnOnce(&mut Ended) + Send + Sync>;
 
-/// Completes what is known about the end of a run.
+/// Completes the result of a run.
 pub type OnEnd = Box<dyn for<'e> FnOnce(&'e mut Ended) -> BoxFuture<'e, ()> + Send + Sync>;
 
-/// What a run is kept with.
+/// Options for a run that is driven by its own task.
 pub struct Keep {
     pub outputs: Arc<Outputs>,
-    /// Ends it whoever looks: the session's own.
+    /// Token that ends the run regardless of observers: the session's own.
     pub cancel: Cancel,
     pub deadline: Option<Arc<Deadline>>,
-    /// Of both streams together, while nobody has said how much they want to see.
+    /// Maximum bytes shown of both streams together, until an observer says how much it wants to
+    /// see.
     pub budget: usize,
-    /// Of the stored output.
+    /// Maximum bytes of the stored output.
     pub file_bytes: u64,
-    /// Makes what is kept and shown of standard output, for a program whose output is not for people.
+    /// Produces what is stored and shown of standard output, for a program whose output is not for
+    /// people.
     pub reads: Option<Reads>,
-    /// Hears of the end before anybody else does, and completes what is known about it.
+    /// Gets the result before anyone else, and completes it.
     pub ended: OnEnd,
-    /// Hears of the end of what the main process left behind, where the result was made before. Without it the result
-    /// waits for that.
+    /// Called when everything that the main process left behind has ended, if the result was
+    /// returned earlier. Without it the result waits for that.
     pub late: Option<Late>,
-    /// Hears that nobody can look any more.
+    /// Called when no one can look at the run any more.
     pub forgotten: Box<dyn FnOnce() + Send + Sync>,
-    /// Where it runs, so that a server that stops can wait for it.
+    /// Tracks the run's task, so that a server that stops can wait for it.
     pub tasks: TaskTracker,
 }
 
-/// One look at a run.
+/// Request for the output of a run.
 pub struct Look {
-    /// Who is shown progress meanwhile.
+    /// Client that is shown progress meanwhile.
     pub caller: Option<Caller>,
-    /// Of both streams together, as they are shown.
+    /// Maximum bytes of both streams together, as they are shown.
     pub budget: usize,
-    /// What is waited for beside the end.
+    /// Event that also ends the wait, in addition to the end of the run.
     pub until: BoxFuture<'static, ()>,
-    /// Whoever comes next need not wait for this one.
+    /// The next request need not wait for this one.
     pub gives_way: bool,
 }
 
-/// A look as the run's own task has it. What it waits for goes on beside it, whoever's turn it is.
+/// Request as the run's task holds it. The wait for its event continues elsewhere, whichever
+/// request is being served.
 pub(super) struct Asked {
     pub caller: Option<Caller>,
     pub budget: usize,
@@ -80,7 +83,7 @@ pub(super) type Reply = oneshot::Sender<Result<Seen>>;
 
 pub(super) enum Ask {
     Look(Asked, Reply),
-    /// Some look has seen enough.
+    /// The event of some request has occurred.
     Enough,
     Write {
         bytes: Vec<u8>,
@@ -91,7 +94,7 @@ pub(super) enum Ask {
     Stop(Stop),
 }
 
-/// Why a run was ended before it ended by itself.
+/// Reason why a run was ended before it ended on its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
     Deadline,
@@ -99,22 +102,24 @@ pub enum Stop {
 }
 
 impl Stop {
+    /// Returns the reason for a cancellation with this cause.
     pub fn by(cause: Cause) -> Stop {
         if cause == Cause::Deadline { Stop::Deadline } else { Stop::Cancelled(cause) }
     }
 }
 
+/// State of a run, as an observer gets it.
 pub enum Seen {
     Running(Glance),
     Over(Outcome),
 }
 
-/// What has come since the last look.
+/// Output since the last look.
 #[derive(Debug)]
 pub struct Glance {
     pub stdout: Shown,
     pub stderr: Shown,
-    /// The handle of the whole output.
+    /// Handle of the whole output.
     pub output: Option<String>,
     pub warnings: Vec<String>,
     /// Commands that a rule lets out and that ran in the sandbox since the last look.
@@ -122,7 +127,7 @@ pub struct Glance {
     pub duration: Duration,
 }
 
-/// How a run ended, and what of its output nobody had seen before.
+/// Result of a run, and the part of its output that no one had seen before.
 #[derive(Debug)]
 pub struct Outcome {
     pub stdout: Shown,
@@ -130,20 +135,20 @@ pub struct Outcome {
     pub ended: Ended,
 }
 
-/// How much of a run its supervisor has reported.
+/// Completeness of what a supervisor has reported about a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Reported {
-    /// Nothing, or not all that there was: a supervisor was lost, or did not report in time.
+    /// Nothing, or not everything: a supervisor was lost, or did not report in time.
     #[default]
     Missing,
-    /// What was seen until the end of the main process, which has left others behind.
+    /// Everything until the end of the main process, which has left others behind.
     Interim,
     /// Everything.
     Whole,
 }
 
 impl Reported {
-    /// The word of a record. A whole report goes without saying.
+    /// Returns the word for the audit record. A whole report needs none.
     pub fn name(self) -> Option<&'static str> {
         match self {
             Reported::Missing => Some("missing"),
@@ -153,35 +158,37 @@ impl Reported {
     }
 }
 
+/// Result of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Ended {
-    /// Nobody knows how: its supervisor was lost.
+    /// The supervisor was lost, so it is unknown how the run ended.
     pub is_lost: bool,
     pub reported: Reported,
     pub stop: Option<Stop>,
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
-    /// Of standard output and standard error, from their beginning.
+    /// Bytes of standard output and standard error, from their beginning.
     pub bytes: [u64; 2],
-    /// The handle of the whole output, when it was cut.
+    /// Handle of the whole output, if it was cut.
     pub output: Option<String>,
     pub warnings: Vec<String>,
     pub duration: Duration,
-    /// What the run was refused.
+    /// Accesses that the run was denied.
     pub denials: Vec<Value>,
     /// As in [`Glance`].
     pub kept_inside: Vec<KeptCommand>,
-    /// What git on the host would execute otherwise than before the run.
+    /// Changes in what git on the host would execute, compared with before the run.
     pub git_changed: Vec<String>,
-    /// How its limits were kept: `cgroup2`, `cgroup1` or `rlimits`.
+    /// Mechanism that enforced its limits: `cgroup2`, `cgroup1` or `rlimits`.
     pub limits: String,
-    /// How many programs it ran that no rule names, and what is put on record about them.
+    /// Number of programs it ran that no rule names.
     pub execs: Option<u64>,
+    /// Audit record about these programs.
     pub summed: Option<Value>,
 }
 
 impl Ended {
-    /// Takes over what a supervisor has reported, in place of what it reported before.
+    /// Takes over what a supervisor has reported, in place of an earlier report.
     pub(super) fn set_report(&mut self, exit: &Exit, reported: Reported) {
         (self.exit_code, self.signal, self.reported) = (exit.code, exit.signal, reported);
         self.denials =
@@ -190,7 +197,7 @@ impl Ended {
         self.execs = exit.execs;
     }
 
-    /// Adds denials that were seen elsewhere. What was denied before only counts more often.
+    /// Adds denials that were seen elsewhere. One that is already listed only gets a higher count.
     pub(super) fn add_denials(&mut self, more: Vec<Value>) {
         let is_same = |one: &Value, other: &Value| {
             ["kind", "name", "reason"].iter().all(|key| one[key] == other[key])
@@ -208,13 +215,14 @@ impl Ended {
     }
 }
 
-/// A hold on a run. With the last one it ends.
+/// Handle to a run, which ends when the last handle is dropped.
 #[derive(Clone)]
 pub struct Live {
     asks: mpsc::UnboundedSender<Ask>,
 }
 
 impl Run {
+    /// Starts the task that drives the run.
     pub fn keep(self, keep: Keep) -> Live {
         let (asks, inbox) = mpsc::unbounded_channel();
         let tasks = keep.tasks.clone();
@@ -224,7 +232,8 @@ impl Run {
 }
 
 impl Live {
-    /// What has come since the last look, once it is over or what `look` waits for has come. Looks take turns.
+    /// Returns the output since the last look, once the run is over or the request's event has
+    /// occurred. Requests take turns.
     pub async fn look(&self, look: Look) -> Result<Seen> {
         let (reply, seen) = oneshot::channel();
         let is_enough = Arc::new(AtomicBool::new(false));
@@ -236,7 +245,7 @@ impl Live {
         };
         self.ask(Ask::Look(asked, reply))?;
         let asks = self.asks.clone();
-        // It ends with this look, so that nothing is done for a call that is over.
+        // The task ends with this request, so that nothing is done for a call that is over.
         let _waiting = Aborted(tokio::spawn(async move {
             look.until.await;
             is_enough.store(true, Ordering::SeqCst);
@@ -245,7 +254,7 @@ impl Live {
         seen.await.map_err(|_| forgotten())?
     }
 
-    /// The same, for a call whose end is the run's.
+    /// Looks at the run for a call whose cancellation also stops the run.
     pub async fn watch(&self, look: Look, cancel: &Cancel) -> Result<Seen> {
         let mut seen = std::pin::pin!(self.look(look));
         tokio::select! {
@@ -257,23 +266,24 @@ impl Live {
         }
     }
 
+    /// Writes to the run's standard input, and closes it afterwards if `close` is set.
     pub async fn write(&self, bytes: Vec<u8>, close: bool) -> Result<()> {
         let (reply, written) = oneshot::channel();
         self.ask(Ask::Write { bytes, close, reply })?;
         written.await.map_err(|_| forgotten())?
     }
 
-    /// For the main process and its group.
+    /// Sends a signal to the main process and its group.
     pub fn signal(&self, signal: i32) -> Result<()> {
         self.ask(Ask::Signal(signal))
     }
 
-    /// Ends all of it, with the grace that it has. One that has ended is left alone.
+    /// Ends the whole run, with its grace period. A run that has ended is left alone.
     pub fn stop(&self, stop: Stop) {
         let _ = self.asks.send(Ask::Stop(stop));
     }
 
-    /// Nobody can look at it any more: it ended long ago.
+    /// Returns whether no one can look at the run any more because it ended long ago.
     pub fn is_forgotten(&self) -> bool {
         self.asks.is_closed()
     }
@@ -283,7 +293,7 @@ impl Live {
     }
 }
 
-/// A task that ends with its holder.
+/// Task that ends with its holder.
 struct Aborted(tokio::task::JoinHandle<()>);
 
 impl Drop for Aborted {
@@ -293,5 +303,9 @@ impl Drop for Aborted {
 }
 
 fn forgotten() -> Error {
-    Error::new(crate::base::Kind::NotFound, "it ended too long ago to be looked at").reason("ended")
+    Error::new(
+        crate::base::Kind::NotFound,
+        "it ended too long ago: its output is no longer available",
+    )
+    .reason("ended")
 }

@@ -1,7 +1,9 @@
-//! The only place that spawns.
+//! Starts and supervises commands. Nothing else in the crate starts processes, except
+//! `config::secrets::keyring`.
 //!
-//! A session has a [`Cell`], and a run in it a supervisor of its own (`jail::supervisor`), which owns the run's whole
-//! tree: whatever ends the call (its exit, a deadline, a cancel, our own death) ends every process it started.
+//! A session has one sandbox ([`Cell`]). Each run in it gets its own supervisor
+//! (`jail::supervisor`), which owns the run's whole process tree: whatever ends the call (exit,
+//! deadline, cancellation, death of this server) ends every process that it started.
 
 mod aftermath;
 pub mod attached;
@@ -60,22 +62,24 @@ pub use ring::Shown;
 pub use wider::{WiderRuns, WiderTerms};
 pub use zygote::end_all as end_zygotes;
 
-/// Beyond the grace of a command that is interrupted and of a run that is ended: for the killing, the final report, and
-/// what its execs had to say.
+/// Allowance on top of the grace periods of an interrupted command and of an ended run: for
+/// killing, the final report, and the last exec notices.
 const REPORTING: Duration = Duration::from_secs(3);
 
-/// How long the end of a run takes at most, from the request to its record, for runs with this grace.
+/// Returns the longest time that ending a run can take, from the request to its record, for runs
+/// with this grace period.
 pub fn longest_end(grace: Duration) -> Duration {
     grace * 2 + REPORTING
 }
 
-/// Removes the files that killed servers have left below this root: outputs, temporary files, browsers.
+/// Removes the files that killed servers left below this root: outputs, temporary files, browser
+/// directories.
 pub fn sweep_abandoned(root: &Path) {
     for parent in ["outputs", "tmp"] {
         held_dir::sweep_abandoned(&root.join(parent));
     }
     if let Err(error) = browser::sweep_abandoned(root) {
-        tracing::warn!("what browsers have left cannot be removed: {error}");
+        tracing::warn!("cannot remove files that browsers left behind: {error}");
     }
 }
 

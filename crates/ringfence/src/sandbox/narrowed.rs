@@ -1,8 +1,9 @@
-//! Sandboxes of calls that a client lets touch less than their session may.
+//! Sandboxes for calls that a client restricts to less than their session may touch.
 //!
-//! What the runs of a session have in common (the loopback, shared memory, /tmp, terminals) would lead such a call to a
-//! run that may do more, and to that one's proxy. So it shares none of it: calls under the same word of the client have
-//! one sandbox, calls under another word another. Runs that are under way stay in theirs.
+//! The runs of a session share the loopback, shared memory, /tmp and terminals. Through these, a
+//! restricted call could reach a run that may do more, and that run's proxy. So it shares none of
+//! them: calls under the same restriction share one sandbox, calls under another restriction have
+//! another. Runs in progress stay in theirs.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -15,33 +16,35 @@ use crate::base::workspace::Workspace;
 use crate::config::Config;
 use crate::session::Session;
 
-/// Those that nothing runs in. Beyond them the one that was used longest ago goes, with its /tmp.
+/// Maximum number of sandboxes in which nothing runs. Beyond it the least recently used one goes,
+/// with its /tmp.
 const IDLE: usize = 4;
 
-/// A session's, the one used last at the end.
+/// Restricted sandboxes of a session, the most recently used one last.
 #[derive(Default)]
 struct NarrowedCells(Mutex<Vec<NarrowedCell>>);
 
 struct NarrowedCell {
-    /// The one it stands beside: the session's, or that of a tool of the operator's.
+    /// The unrestricted sandbox: the session's, or that of a tool that the operator configured.
     whole: Weak<Cell>,
     narrowing: Arc<Narrowing>,
     cell: Arc<Cell>,
 }
 
-/// What a call runs in whose workspace is held to this: `whole`, or a sandbox beside it.
+/// Returns the sandbox for a call whose workspace has these rights: `whole`, or a separate one next
+/// to it.
 pub(super) fn cell(
     session: &Session,
     whole: Arc<Cell>,
     config: &Config,
     workspace: &Workspace,
 ) -> Result<Arc<Cell>> {
-    // Without namespaces runs share those of the host, whatever is done here.
+    // Without namespaces runs share those of the host in any case.
     let Some(narrowing) = workspace.taken_away().filter(|_| whole.zygote.is_some()) else {
         return Ok(whole);
     };
-    // What a wider run executes it finds in the workspace or in HOME. Who may write the one shares the other, for its
-    // caches; who may not has another.
+    // A run with more rights executes what it finds in the workspace or in HOME. A call that may
+    // write the workspace shares HOME too, for its caches; a call that may not has another HOME.
     let home = match (&whole.rights.home, workspace.rights().read_only) {
         (Some(home), true) => Some(profile::cache_home(config, home, Some(&["read-only"]))?),
         _ => None,

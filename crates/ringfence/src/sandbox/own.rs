@@ -1,10 +1,11 @@
-//! Our own binary once more, as a server on a pipe, for the commands that show the real thing.
+//! Our own binary as a child that serves on a pipe, for commands that show the real behaviour of
+//! the server.
 
 use std::ffi::OsString;
 use std::io;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// A server that lives no longer than this value.
+/// Child server that lives no longer than this value.
 pub struct OwnServer {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -29,17 +30,17 @@ pub fn own_server(
 }
 
 impl OwnServer {
-    /// Where messages go; `None` once the server was told to end.
+    /// Returns the pipe for messages; `None` once it was closed.
     pub fn input(&mut self) -> Option<&mut ChildStdin> {
         self.stdin.as_mut()
     }
 
-    /// Where answers come from; it is given away once.
+    /// Takes the pipe for answers, which is possible once.
     pub fn take_output(&mut self) -> Option<ChildStdout> {
         self.stdout.take()
     }
 
-    /// The end of its input is the end of the server; its output ends when it is gone.
+    /// Closes the input, which makes the server exit; its output ends when it is gone.
     pub fn close_input(&mut self) {
         self.stdin = None;
     }
@@ -47,7 +48,7 @@ impl OwnServer {
 
 impl Drop for OwnServer {
     fn drop(&mut self) {
-        // One that ended by itself cannot be killed any more; either way it is reaped.
+        // Killing fails if the server has already exited; either way it is reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! From the operator's word to what a run may touch.
+//! Turns the operator's settings into the rights of a run.
 
 use std::fs::DirBuilder;
 use std::io::Write;
@@ -19,17 +19,18 @@ use crate::base::{Error, Result, lexical};
 use crate::config::{Config, Profile};
 use crate::net::Allow;
 
-/// Where git looks for what it shall ignore everywhere.
+/// Path below HOME at which git looks for its global ignore list.
 const IGNORE: &str = ".config/git/ignore";
-/// Files of the root that open what is kept in it.
+/// Key files in the root, which unlock what is stored there.
 const ROOT_KEYS: &[&str] = &["audit/key", "secrets/key"];
 
-/// What a run in this workspace may touch: one value that the file tools and the fence are both held to.
+/// Returns what a run in this workspace may touch: one value that both the file tools and the
+/// sandbox enforce.
 pub fn rights(config: &Config, workspace: &Path) -> Result<Rights> {
     rights_at(config, workspace, cache_home(config, workspace, None)?)
 }
 
-/// The same for one tool alone, with a HOME of its own: `owner` says whose, and nobody else's it is.
+/// Returns the rights for one tool alone, with its own HOME, which no one but `owner` uses.
 pub fn rights_apart(config: &Config, workspace: &Path, owner: &[&str]) -> Result<Rights> {
     rights_at(config, workspace, cache_home(config, workspace, Some(owner))?)
 }
@@ -51,7 +52,7 @@ fn rights_at(config: &Config, workspace: &Path, home: PathBuf) -> Result<Rights>
     for path in &sandbox.protect {
         let path = lexical::normalize(workspace, path);
         if !rights.writable_roots().any(|root| path.starts_with(root) && path != root) {
-            return Err(Error::invalid_arguments("a path of `protect` is not inside anything writable")
+            return Err(Error::invalid_arguments("a path in `protect` is not inside a writable directory")
                 .hint("Everything outside the workspace and `writable` is read-only anyway; name a path inside.")
                 .source(path.display().to_string()));
         }
@@ -62,16 +63,17 @@ fn rights_at(config: &Config, workspace: &Path, home: PathBuf) -> Result<Rights>
     Ok(rights)
 }
 
-/// Refuses a protected name that is a link to a place that runs have to write as a whole: nothing there can be covered.
+/// Refuses a protected name that is a link to a place that runs must be able to write as a whole:
+/// nothing there can be covered.
 fn check_ends(rights: &Rights) -> Result<()> {
-    // A name that is writable itself is so by the operator's word.
+    // A name that is itself writable is so by the operator's choice.
     let is_name =
         |path: &Path| steering::names().any(|(name, _)| rights.workspace.join(name) == path);
     let is_root = |path: &Path| rights.writable_roots().any(|root| root == path);
     match rights.protected.iter().any(|known| is_root(&known.path) && !is_name(&known.path)) {
         true => Err(Error::permission_denied(
             "sandbox",
-            "a protected path is a link to a directory that runs have to write",
+            "a protected path is a link to a directory that runs must be able to write",
         )
         .hint("Make it a plain file or directory, or name it in `unprotect` under [sandbox].")
         .source(rights.workspace.display().to_string())),
@@ -79,7 +81,8 @@ fn check_ends(rights: &Rights) -> Result<()> {
     }
 }
 
-/// What the operator leaves to runs. A path that takes nothing from the list is most likely a mistake.
+/// Returns the protected paths that the operator leaves to runs. A path that takes nothing from the
+/// list is most likely a mistake.
 fn unprotected(config: &Config, rights: &Rights) -> Result<Vec<PathBuf>> {
     let steering = steering::names().map(|(name, _)| rights.workspace.join(name));
     let for_git = rights.repositories.iter().flat_map(|repository| repository_names(repository));
@@ -95,22 +98,21 @@ fn unprotected(config: &Config, rights: &Rights) -> Result<Vec<PathBuf>> {
                     known.strip_prefix(&rights.workspace).unwrap_or(known).display().to_string()
                 })
                 .collect();
-            return Err(Error::invalid_arguments(
-                "a path of `unprotect` is not one that is protected",
-            )
-            .with("key", "sandbox.unprotect")
-            .hint(format!(
-                "It takes one of these, or a directory with some of them: {}.",
-                known.join(", ")
-            ))
-            .source(path.display().to_string()));
+            return Err(Error::invalid_arguments("a path in `unprotect` is not a protected one")
+                .with("key", "sandbox.unprotect")
+                .hint(format!(
+                    "Name one of these, or a directory with some of them: {}.",
+                    known.join(", ")
+                ))
+                .source(path.display().to_string()));
         }
         unprotected.push(path);
     }
     Ok(unprotected)
 }
 
-/// A path below `.git` in the repository that this stands for, which lies elsewhere for a work tree.
+/// Maps a path below `.git` into the repository that it refers to, which is elsewhere for a work
+/// tree.
 fn in_repository(rights: &Rights, path: PathBuf) -> PathBuf {
     let below = path
         .strip_prefix(rights.workspace.join(".git"))
@@ -122,7 +124,7 @@ fn in_repository(rights: &Rights, path: PathBuf) -> PathBuf {
     }
 }
 
-/// The workspace with everything hidden that has become private since it was opened.
+/// Returns the workspace with everything hidden that has become private since it was opened.
 pub fn hiding(workspace: &Arc<Workspace>, config: &Config) -> Arc<Workspace> {
     match hides(workspace.rights(), config) {
         true => Arc::clone(workspace),
@@ -140,20 +142,20 @@ pub(super) fn hide(rights: &mut Rights, config: &Config) {
     rights.hidden.dedup();
 }
 
-/// Refuses what the profile cannot keep, rather than keep less than it says.
+/// Refuses settings that the profile cannot enforce, rather than enforce less than they say.
 pub fn check(config: &Config) -> Result<()> {
     let sandbox = &config.sandbox;
     allow(config)?;
     if sandbox.allow_network && !sandbox.deny_domains.is_empty() {
-        return Err(Error::invalid_arguments("`deny_domains` means nothing beside `allow_network`")
+        return Err(Error::invalid_arguments("`deny_domains` has no effect with `allow_network`")
             .with("key", "sandbox.deny_domains")
-            .hint("With the host's whole network nothing is filtered. Use `allow_domains`, or take one of them out."));
+            .hint("With the host's whole network nothing is filtered. Use `allow_domains`, or remove one of the two."));
     }
     if sandbox.profile == Profile::Contained {
         let cannot = |what: &str, key: &str| {
             Error::invalid_arguments(format!("the profile `contained` cannot {what}"))
                 .with("key", key)
-                .hint("Use the profile `default`, or take the key out.")
+                .hint("Use the profile `default`, or remove the key.")
         };
         if !sandbox.protect.is_empty() {
             return Err(cannot("protect paths inside the workspace", "sandbox.protect"));
@@ -171,7 +173,7 @@ pub fn check(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// What the proxy of a run lets through, where there is one.
+/// Returns the allow-list for the proxy of a run, if it has one.
 pub fn allow(config: &Config) -> Result<Option<Allow>> {
     let sandbox = &config.sandbox;
     match sandbox.network() {
@@ -188,25 +190,25 @@ fn writable(path: &Path) -> Result<PathBuf> {
     let settled =
         path.canonicalize().ok().filter(|settled| settled.is_dir() && settled.parent().is_some());
     settled.ok_or_else(|| {
-        Error::invalid_arguments("a path of `writable` cannot be made so")
+        Error::invalid_arguments("a path in `writable` cannot be made writable")
             .hint(hint)
             .source(path.display().to_string())
     })
 }
 
-/// Temporary files of a session that has no /tmp of its own. They go with this value.
+/// Directory for temporary files of a session without its own /tmp. Removed when dropped.
 pub struct Scratch {
     _held: HeldDir,
 }
 
 impl Scratch {
-    /// Made where the profile needs one, and put into the rights.
+    /// Creates the directory if the profile needs one, and adds it to the rights.
     pub fn make(config: &Config, rights: &mut Rights) -> Result<Option<Scratch>> {
         if config.sandbox.profile != Profile::Contained {
             return Ok(None);
         }
         let held = HeldDir::create(config.root.join("tmp").join(short("t"))).map_err(|error| {
-            Error::internal("the directory for temporary files cannot be made").source(error)
+            Error::internal("cannot create the directory for temporary files").source(error)
         })?;
         rights.scratch = Some(held.path().to_owned());
         Ok(Some(Scratch { _held: held }))
@@ -216,15 +218,17 @@ impl Scratch {
 pub(super) fn hidden(config: &Config, workspace: &Path) -> Vec<PathBuf> {
     let listed = listed(config, workspace);
     let named = config.sandbox.hide.iter().map(|path| lexical::normalize(workspace, path));
-    // Where it is said to be elsewhere. In the workspace it would hide a part of that, and is the operator's own choice.
+    // The configured home of Codex. In the workspace it would hide a part of that, and is the
+    // operator's own choice.
     let codex = config
         .codex_home
         .iter()
         .filter(|home| !home.starts_with(workspace) && !workspace.starts_with(home));
     let steering =
         config.file.iter().chain(&config.log.file).chain(&config.private).chain(codex).cloned();
-    // The log, the sockets and other callers' files are in the root; what a run needs of it is opened on top. The keys
-    // are named one by one, so that the canary of every run tries to read them wherever the root lies.
+    // The log, the sockets and other callers' files are in the root; what a run needs of it is
+    // opened on top. The keys are listed one by one, so that the canary of every run tries to read
+    // them wherever the root is.
     let root =
         [config.root.clone()].into_iter().chain(ROOT_KEYS.iter().map(|key| config.root.join(key)));
     let mut hidden: Vec<PathBuf> =
@@ -234,7 +238,8 @@ pub(super) fn hidden(config: &Config, workspace: &Path) -> Vec<PathBuf> {
     hidden
 }
 
-/// Where the run's HOME is: one for each workspace, so that caches last and nothing of one project reaches another.
+/// Returns the HOME of a run, creating it if necessary: one for each workspace, so that caches
+/// persist and nothing of one project reaches another.
 pub(super) fn cache_home(
     config: &Config,
     workspace: &Path,
@@ -246,23 +251,25 @@ pub(super) fn cache_home(
     let home =
         config.root.join("homes").join(name.trim_start_matches("sha256:").get(..16).unwrap_or("0"));
     DirBuilder::new().recursive(true).mode(0o700).create(&home).map_err(|error| {
-        Error::internal("the cache directory of the workspace cannot be made").source(error)
+        Error::internal("cannot create the cache directory of the workspace").source(error)
     })?;
-    // A run may have made that impossible, and has only itself to blame.
+    // A run may have made this impossible, which hurts only itself.
     if let Err(error) = ignore_stand_ins(config, &home) {
-        tracing::debug!("git is not told what to ignore: {error}");
+        tracing::debug!("cannot write git's ignore list: {error}");
     }
     Ok(home)
 }
 
-/// What stands in for missing protected directories is none of git's business: `git clean` would try to remove it.
+/// Makes git ignore the stand-ins for missing protected directories: `git clean` would try to
+/// remove them.
 fn ignore_stand_ins(config: &Config, home: &Path) -> std::io::Result<()> {
     let users = config.home.as_ref().map(|home| home.join(".config/git/ignore"));
     let users = users.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
-    // With a slash behind them they mean directories alone: a real `.mcp.json` is not ignored.
+    // With a trailing slash they match only directories: a real `.mcp.json` is not ignored.
     let names: String =
         steering::names().map(|(name, _)| format!("/{}/\n", name.display())).collect();
-    // A run may have put anything here, a link to elsewhere too, so it is opened as any other path of a caller.
+    // A run may have put anything here, even a link to elsewhere, so it is opened like any path
+    // from a caller.
     let Ok(Place::Ready { dir, .. }) =
         Workspace::open(home, &[]).and_then(|home| home.place(IGNORE, true))
     else {
@@ -275,7 +282,7 @@ fn ignore_stand_ins(config: &Config, home: &Path) -> std::io::Result<()> {
     Ok(renameat(&dir, "ignore.new", &dir, "ignore")?)
 }
 
-/// What programs are told so that they find their way in the fence.
+/// Returns the variables that programs need to work in the sandbox.
 pub fn environment(config: &Config, rights: &Rights) -> Vec<(String, String)> {
     let mut env = Vec::new();
     let mut set =
@@ -287,7 +294,7 @@ pub fn environment(config: &Config, rights: &Rights) -> Vec<(String, String)> {
         set("TMPDIR", scratch);
     }
     if let Some(home) = &config.home {
-        // Who commits, and which toolchain is used, is the user's own choice; both can only be read.
+        // The identity for commits and the toolchain are the user's own choice; both are read-only.
         let git = [home.join(".gitconfig"), home.join(".config/git/config")];
         if let Some(git) = git.iter().find(|path| path.is_file()) {
             set("GIT_CONFIG_GLOBAL", git);
@@ -296,7 +303,7 @@ pub fn environment(config: &Config, rights: &Rights) -> Vec<(String, String)> {
     if let Some(rustup) = config.rustup_home.as_ref().filter(|path| path.is_dir()) {
         set("RUSTUP_HOME", rustup);
     }
-    // The check for leaks traces its own process, which no run may.
+    // The leak check traces its own process, which no run may do.
     set("ASAN_OPTIONS", Path::new("detect_leaks=0"));
     set("LSAN_OPTIONS", Path::new("detect_leaks=0"));
     env

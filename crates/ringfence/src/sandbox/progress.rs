@@ -1,5 +1,5 @@
-//! What a client is shown while a run goes on: the newest complete lines, a few times a second, and a word now and
-//! then when there are none.
+//! Progress messages of a run: the newest complete lines, a few times a second, and a sign of life
+//! now and then if there are none.
 
 use std::time::Duration;
 
@@ -8,19 +8,21 @@ use tokio::time::Instant;
 use super::Stream;
 use super::ring::{clamp_start, collapse};
 
-/// Lines are gathered this long, which makes ten messages a second at most. What comes just before the end is left to
-/// the result.
+/// Time for which lines are collected, which makes at most ten messages a second. Output just
+/// before the end is left to the result.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Clients give up on a call that is silent for long.
+/// Time after which a message is sent without output. Clients give up on a call that is silent for
+/// long.
 const SILENCE: Duration = Duration::from_secs(15);
 const MESSAGE_BYTES: usize = 4096;
 const STDERR_MARK: &str = "[stderr] ";
 
+/// Collects a run's output into progress messages.
 pub struct Progress {
     started: Instant,
     last: Instant,
     count: u32,
-    /// Complete lines not yet sent, the newest of them, and since when there are any.
+    /// Newest complete lines not sent yet, and since when there are any.
     lines: Vec<u8>,
     waiting: Option<Instant>,
     partial: [Vec<u8>; 2],
@@ -38,8 +40,10 @@ impl Progress {
         }
     }
 
+    /// Adds a piece of output.
     pub fn push(&mut self, stream: Stream, chunk: &[u8]) {
-        // Older text than fits a message is never shown, so a flood costs no more than its last page.
+        // Text older than what fits a message is never shown, so a flood costs no more than its
+        // last page.
         let chunk = &chunk[chunk.len().saturating_sub(MESSAGE_BYTES)..];
         let partial = &mut self.partial[stream as usize];
         let Some(end) = chunk.iter().rposition(|byte| matches!(byte, b'\n' | b'\r')) else {
@@ -59,12 +63,12 @@ impl Progress {
         self.waiting.get_or_insert_with(Instant::now);
     }
 
-    /// When `take` has the next message.
+    /// Returns when the next message is due.
     pub fn due(&self) -> Instant {
         self.waiting.map_or(self.last + SILENCE, |since| since + PAUSE)
     }
 
-    /// The message to send now and its number, which only grows.
+    /// Takes the message to send now and its number, which only grows.
     pub fn take(&mut self, now: Instant) -> (String, f64) {
         self.last = now;
         self.count += 1;
@@ -81,7 +85,7 @@ impl Progress {
     }
 }
 
-/// Drops the oldest, up to a line's start where there is one.
+/// Drops the oldest bytes, up to the start of a line if there is one.
 fn keep_last(bytes: &mut Vec<u8>) {
     if bytes.len() > MESSAGE_BYTES {
         let mut from = bytes.len() - MESSAGE_BYTES;

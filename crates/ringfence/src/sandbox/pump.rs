@@ -1,4 +1,5 @@
-//! The output of a run, on its way from the pipes to those who look, and to the file that keeps the whole of it.
+//! Moves the output of a run from the pipes to its observers, and to the file that stores all of
+//! it.
 
 use std::borrow::Cow;
 use std::io;
@@ -16,15 +17,15 @@ use super::stream::{Looking, State};
 use crate::base::Error;
 use crate::redact::sieve::Sieve;
 
-/// The reason of an error that says that a supervisor was lost.
+/// Error reason for a lost supervisor.
 pub const SUPERVISOR_LOST: &str = "supervisor_lost";
 
-/// Where output goes: what has come since the last look, and the whole of it.
+/// Destination of a run's output: what has come since the last look, and the whole of it.
 pub(super) struct Pump {
     rings: [Ring; 2],
-    /// Take out secrets, before anything is kept or shown.
+    /// Redact secrets, before anything is stored or shown.
     sieves: [Sieve; 2],
-    /// What the program wrote to each stream, from its beginning and since the last look.
+    /// Bytes that the program wrote to each stream, from its beginning and since the last look.
     totals: [u64; 2],
     fresh: [u64; 2],
     spool: Spool,
@@ -45,7 +46,7 @@ impl Pump {
         }
     }
 
-    /// Makes room for what this one wants to see of what is to come.
+    /// Makes room for what a new observer wants to see of the output to come.
     pub(super) fn widen(&mut self, budget: usize) {
         self.budget = budget;
         if self.rings.iter().all(Ring::is_empty) {
@@ -53,7 +54,7 @@ impl Pump {
         }
     }
 
-    /// What came before somebody looked is news to them.
+    /// Feeds output that came before an observer looked to its progress, for which it is news.
     pub(super) fn catch_up(&self, progress: Option<&mut Progress>) {
         let Some(progress) = progress else { return };
         for (stream, ring) in [Stream::Stdout, Stream::Stderr].into_iter().zip(&self.rings) {
@@ -63,7 +64,7 @@ impl Pump {
         }
     }
 
-    /// One piece of output, on its one way to ring, file and progress.
+    /// Handles one read from a pipe: the output goes to the window, the file and the progress.
     pub(super) async fn take(
         &mut self,
         stream: Stream,
@@ -89,7 +90,7 @@ impl Pump {
         self.pass_on(stream, &shown, progress).await;
     }
 
-    /// What was held back because more could have come.
+    /// Releases what was held back because more could have come.
     async fn finish(&mut self, stream: Stream, progress: Option<&mut Progress>) {
         let rest = self.sieves[stream as usize].finish();
         self.pass_on(stream, &rest, progress).await;
@@ -111,8 +112,8 @@ impl Pump {
         }
     }
 
-    /// What the pipes still hold, without waiting. A pipe holds little, and one that is written to all the time is
-    /// left after that.
+    /// Reads what the pipes still hold, without waiting. A pipe holds little, and one that is
+    /// written to all the time is left after that.
     pub(super) async fn drain(&mut self, pipes: &mut [Option<Receiver>; 2], buffer: &mut [u8]) {
         for (stream, pipe) in [Stream::Stdout, Stream::Stderr].into_iter().zip(pipes) {
             for _ in 0..4 {
@@ -128,8 +129,8 @@ impl Pump {
         }
     }
 
-    /// What has come since the last look. From the first one on the whole is kept, so that nothing is lost with an
-    /// answer that does not arrive.
+    /// Returns the output since the last look. From the first look on the whole output is stored,
+    /// so that nothing is lost with an answer that does not arrive.
     pub(super) async fn glance(&mut self, duration: Duration) -> Glance {
         self.spool.store().await;
         self.spool.flush().await;
@@ -174,13 +175,11 @@ impl Pump {
         }
         if is_unknown {
             warnings.push(
-                "what the command was denied is not known: its supervisor did not report"
-                    .to_owned(),
+                "the denials of the command are unknown: its supervisor did not report".to_owned(),
             );
         }
         if exit.out_of_memory {
-            warnings
-                .push("the command used more memory than it may, and was ended for it".to_owned());
+            warnings.push("the command exceeded its memory limit and was ended".to_owned());
         }
         warnings.extend(stored);
         let bytes = self.totals;
@@ -197,7 +196,7 @@ impl Pump {
         ended
     }
 
-    /// Tells how it ended. Nothing is taken for one that has gone.
+    /// Replies with the result of the run. Takes no output for an observer that has gone.
     pub(super) async fn answer(&mut self, ended: &mut Ended, look: &Asked, reply: Reply) {
         if reply.is_closed() {
             return;
@@ -213,21 +212,22 @@ impl Pump {
         let _ = reply.send(self.seen(ended));
     }
 
-    /// How it ended, with what nobody has seen yet.
+    /// Returns the result of the run, with the output that no one has seen yet.
     fn seen(&mut self, ended: &Ended) -> crate::base::Result<Seen> {
         let [stdout, stderr] = self.show(ended.output.as_deref());
         if ended.is_lost {
             let said: String = stderr.text.chars().take(1024).collect();
             return Err(Error::internal("the supervisor of the command was lost")
                 .reason(SUPERVISOR_LOST)
-                .hint("What it was denied and what it ran is not known; the audit record says so.")
+                .hint("Its denials and execs are unknown; the audit record says so.")
                 .with("stderr", said));
         }
         Ok(Seen::Over(Outcome { stdout, stderr, ended: ended.clone() }))
     }
 }
 
-/// Both streams get what they need while there is enough; then a quarter is kept for the errors.
+/// Shares the budget. Both streams get what they need while there is enough; then a quarter is
+/// reserved for the errors.
 fn share(budget: usize, stdout: u64, stderr: u64) -> (usize, usize) {
     let stdout = usize::try_from(stdout).unwrap_or(usize::MAX);
     let stderr = usize::try_from(stderr).unwrap_or(usize::MAX);
@@ -239,7 +239,7 @@ fn share(budget: usize, stdout: u64, stderr: u64) -> (usize, usize) {
 }
 
 fn left_behind(exit: &Exit, held: bool) -> Option<String> {
-    // Names are chosen by the processes themselves.
+    // Processes choose their own names, so these may hold anything.
     let plain = |name: &String| {
         name.chars().map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect::<String>()
     };

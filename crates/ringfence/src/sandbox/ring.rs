@@ -1,9 +1,9 @@
-//! The head and the tail of a stream, in bounded memory, and the text that a result shows of them.
+//! Head and tail of a stream, in bounded memory, and the text that a result shows of them.
 
 use std::collections::VecDeque;
 
-/// Keeps the first quarter and the last three quarters of a budget. Errors stand at the end, what was asked for at
-/// the beginning.
+/// Keeps the first quarter and the last three quarters of a budget. Errors tend to be at the end,
+/// the requested data at the beginning.
 pub struct Ring {
     head: Vec<u8>,
     tail: VecDeque<u8>,
@@ -11,11 +11,11 @@ pub struct Ring {
     total: u64,
 }
 
-/// What is shown of one stream.
+/// Part of one stream that is shown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shown {
     pub text: String,
-    /// What the stream really had.
+    /// Bytes that the stream really had.
     pub bytes: u64,
     pub truncated: bool,
 }
@@ -29,15 +29,17 @@ impl Ring {
         self.total == 0
     }
 
-    /// What is kept of it, in two pieces.
+    /// Returns what is kept, in two pieces.
     pub fn pieces(&self) -> [Vec<u8>; 2] {
         [self.head.clone(), self.tail.iter().copied().collect()]
     }
 
+    /// Returns whether more has come than the budget.
     pub fn overflowed(&self) -> bool {
         self.total > self.budget as u64
     }
 
+    /// Adds output, and drops from the middle what exceeds the budget.
     pub fn push(&mut self, mut bytes: &[u8]) {
         self.total += bytes.len() as u64;
         let room = (self.budget / 4).saturating_sub(self.head.len()).min(bytes.len());
@@ -52,24 +54,25 @@ impl Ring {
         self.tail.extend(bytes);
     }
 
-    /// What showing all of it would take.
+    /// Returns the bytes that showing everything would take.
     pub fn need(&self) -> u64 {
         if self.overflowed() { self.total } else { wire_len(&self.whole()) as u64 }
     }
 
-    /// Whether all of it can be shown within `limit` bytes. Bytes that are no text grow when they are made visible.
+    /// Returns whether everything can be shown within `limit` bytes. Bytes that are not text grow
+    /// when they are made visible.
     pub fn fits(&self, limit: usize) -> bool {
         self.total <= limit.min(self.budget) as u64 && wire_len(&self.whole()) <= limit
     }
 
-    /// The text of everything there is, when nothing was dropped.
+    /// Returns the text of everything, if nothing was dropped.
     fn whole(&self) -> String {
         let all: Vec<u8> = self.head.iter().chain(&self.tail).copied().collect();
         collapse(&String::from_utf8_lossy(&all))
     }
 
-    /// The text within `limit` bytes; a cut is marked with how much is missing and, when there is one, the handle
-    /// of the whole.
+    /// Returns the text within `limit` bytes; a cut is marked with how much is missing and, if
+    /// there is one, the handle of the whole.
     pub fn show(mut self, limit: usize, whole: Option<&str>) -> Shown {
         let bytes = self.total;
         if self.fits(limit) {
@@ -77,7 +80,7 @@ impl Ring {
         }
         let limit = limit.min(self.budget);
         if !self.overflowed() {
-            // Nothing was dropped, but all of it may stand in the head: share it out anew.
+            // Nothing was dropped, but all of it may be in the head: share it out again.
             self.head.extend(self.tail.drain(..));
             self.tail.extend(self.head.drain(self.head.len() / 4..));
         }
@@ -87,7 +90,7 @@ impl Ring {
             let (head, tail) = self.ends(room);
             let cost = wire_len(&head) + wire_len(&tail);
             if cost > limit && room > limit / 8 {
-                // Shorter by as much as it grows on the wire.
+                // Shorter by as much as it grows in JSON.
                 room = (room * limit / cost).min(room - 1);
                 continue;
             }
@@ -100,7 +103,8 @@ impl Ring {
         }
     }
 
-    /// The first quarter and the last three quarters of `room` bytes, cut where it hurts least.
+    /// Returns the first quarter and the last three quarters of `room` bytes, cut where it hurts
+    /// least.
     fn ends(&self, room: usize) -> (String, String) {
         let (head_room, tail_room) = (room / 4, room - room / 4);
         let (tail, _) = self.tail.as_slices();
@@ -110,7 +114,8 @@ impl Ring {
     }
 }
 
-/// What a text takes inside a JSON string, which is how a client counts: a line end is two bytes there.
+/// Returns the length of a text inside a JSON string, which is how a client counts: a line end is
+/// two bytes there.
 fn wire_len(text: &str) -> usize {
     let grows = |byte: u8| match byte {
         b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 8 | 12 => 1,
@@ -120,7 +125,8 @@ fn wire_len(text: &str) -> usize {
     text.len() + text.bytes().map(grows).sum::<usize>()
 }
 
-/// The first `room` bytes, back to the end of a line where that loses little, else to the end of a character.
+/// Returns the first `room` bytes, back to the end of a line where that loses little, else to the
+/// end of a character.
 fn cut_end(bytes: &[u8], room: usize) -> &[u8] {
     let bytes = &bytes[..bytes.len().min(room)];
     match bytes.iter().rposition(|byte| *byte == b'\n') {
@@ -132,7 +138,8 @@ fn cut_end(bytes: &[u8], room: usize) -> &[u8] {
     }
 }
 
-/// The last `room` bytes, from the start of a line where that loses little, else from the start of a character.
+/// Returns the last `room` bytes, from the start of a line where that loses little, else from the
+/// start of a character.
 fn cut_start(bytes: &[u8], room: usize) -> &[u8] {
     let bytes = &bytes[bytes.len() - bytes.len().min(room)..];
     match bytes.iter().position(|byte| *byte == b'\n') {
@@ -144,7 +151,7 @@ fn cut_start(bytes: &[u8], room: usize) -> &[u8] {
     }
 }
 
-/// The first `room` bytes of a text, or a character's rest less.
+/// Returns at most the first `room` bytes of a text, and only whole characters.
 fn clamp_end(text: &str, room: usize) -> &str {
     let mut end = room.min(text.len());
     while !text.is_char_boundary(end) {
@@ -153,7 +160,7 @@ fn clamp_end(text: &str, room: usize) -> &str {
     &text[..end]
 }
 
-/// The last `room` bytes of a text, or a character's rest less.
+/// Returns at most the last `room` bytes of a text, and only whole characters.
 pub fn clamp_start(text: &str, room: usize) -> &str {
     let mut start = text.len().saturating_sub(room);
     while !text.is_char_boundary(start) {
@@ -162,8 +169,8 @@ pub fn clamp_start(text: &str, room: usize) -> &str {
     &text[start..]
 }
 
-/// A line that was overwritten with `\r` (a progress bar) is shown as a terminal would have left it, nearly: the
-/// last thing written. Line ends of the other kind stay.
+/// Reduces a line that was overwritten with `\r` (a progress bar) to the last text written, which
+/// is nearly what a terminal would show. `\r\n` line ends stay.
 pub fn collapse(text: &str) -> String {
     if !text.contains('\r') {
         return text.to_owned();

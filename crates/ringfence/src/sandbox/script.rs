@@ -1,9 +1,9 @@
-//! Whether a program was started for a script, as the kernel does it.
+//! Checks that a program was started for a script, as the kernel does it.
 //!
-//! That a script's name stands among the words says little: the name may have led to another program when the kernel
-//! followed it, and to the script when we did. So the words in front of it have to be those of the script's own first
-//! line, and the program the one that the line names. Then running the two is running the script, whoever put them
-//! there.
+//! A script's name among the arguments proves little: the name may have led to another program when
+//! the kernel followed it, and to the script when we did. So the arguments before it must be those
+//! of the script's own first line, and the program must be the one that this line names. Then
+//! running the two is running the script, no matter who put them there.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -13,21 +13,22 @@ use std::os::unix::fs::MetadataExt;
 use jail::intercept::exec::wire::FileIdentity;
 use jail::script::{FIRST_BYTES, first_line};
 
+/// Checks that `program` and the arguments before the script are what its first line says.
 pub fn check(script: &OwnedFd, before: &[String], program: &FileIdentity) -> Result<(), String> {
     let text =
         first_bytes(script).map_err(|error| format!("the script cannot be read: {error}"))?;
-    let words = first_line(&text).ok_or("the script does not say what runs it")?;
+    let words = first_line(&text).ok_or("the script does not name its interpreter")?;
     let named = words.first().and_then(|path| fs::metadata(path).ok());
     let is_program =
         named.is_some_and(|found| (found.dev(), found.ino()) == (program.device, program.inode));
     match is_program && words == before {
         true => Ok(()),
-        false => Err("it was not started as the script says".to_owned()),
+        false => Err("it was not started as the script's first line says".to_owned()),
     }
 }
 
 fn first_bytes(script: &OwnedFd) -> std::io::Result<Vec<u8>> {
-    // It was opened to be looked at; to be read it is opened again, from itself.
+    // It was opened only as a path; to be read it must be opened again, through `/proc`.
     let file = File::open(format!("/proc/self/fd/{}", script.as_raw_fd()))?;
     let mut text = Vec::new();
     file.take(FIRST_BYTES as u64).read_to_end(&mut text)?;

@@ -1,6 +1,8 @@
-//! The whole output of a run, both streams in the order they came, for a result that could not show all of it.
+//! Stores the whole output of a run, both streams in the order they came, for a result that could
+//! not show all of it.
 //!
-//! Most runs say little, so nothing is written until something has to be cut: the beginning waits in memory.
+//! Most runs print little, so nothing is written until something has to be cut: until then the
+//! output is kept in memory.
 
 use std::sync::Arc;
 
@@ -12,9 +14,10 @@ use crate::session::{OpenOutput, Outputs};
 
 const LOST: &str = "the whole output could not be stored";
 
+/// Stored output of one run.
 pub struct Spool {
     outputs: Arc<Outputs>,
-    /// Of the file; what comes after is counted and dropped.
+    /// Maximum bytes of the file; what comes after is counted and dropped.
     cap: u64,
     written: u64,
     capped: bool,
@@ -24,9 +27,9 @@ pub struct Spool {
 enum State {
     Waiting(Vec<u8>),
     Stored(OpenOutput, File),
-    /// By its handle. Nothing more comes.
+    /// Handle of the stored output. Nothing more comes.
     Closed(String),
-    /// The disk said no. The run goes on without its copy; the result says so.
+    /// Writing has failed. The run continues without its copy; the result says so.
     Lost,
 }
 
@@ -35,7 +38,7 @@ impl Spool {
         Spool { outputs, cap, written: 0, capped: false, state: State::Waiting(Vec::new()) }
     }
 
-    /// Takes the next piece. `keep` says that it has to go to the file now, and everything before it too.
+    /// Adds the next piece. `keep` says that it must go to the file now, with everything before it.
     pub async fn push(&mut self, bytes: &[u8], keep: bool) {
         if self.cap == 0 {
             return;
@@ -50,10 +53,10 @@ impl Spool {
         }
     }
 
-    /// Makes sure that there is a file.
+    /// Makes sure that a file exists.
     pub async fn store(&mut self) {
         let State::Waiting(before) = &mut self.state else { return };
-        // Nobody wants it.
+        // A limit of zero means that no file is wanted.
         if self.cap == 0 {
             return;
         }
@@ -64,7 +67,7 @@ impl Spool {
         self.state = match opened {
             Ok((file, output)) => State::Stored(output, File::from_std(file)),
             Err(error) => {
-                tracing::warn!("a run's output is not kept: {}", error.log_line());
+                tracing::warn!("a run's output is not stored: {}", error.log_line());
                 State::Lost
             }
         };
@@ -73,7 +76,8 @@ impl Spool {
 
     async fn write(&mut self, bytes: &[u8]) {
         let State::Stored(output, file) = &mut self.state else { return };
-        // Room may come back when others are dropped, but an output with a gap would be a lie.
+        // Room may become free when other outputs are dropped, but an output with a gap would be
+        // misleading.
         if self.capped {
             return;
         }
@@ -82,22 +86,22 @@ impl Spool {
         self.capped |= room < bytes.len();
         self.written += room as u64;
         if let Err(error) = file.write_all(&bytes[..room]).await {
-            tracing::warn!("a run's output is not kept: {error}");
+            tracing::warn!("a run's output is not stored: {error}");
             self.state = State::Lost;
         }
     }
 
-    /// Has everything where a reader finds it.
+    /// Flushes everything to where a reader finds it.
     pub async fn flush(&mut self) {
         if let State::Stored(_, file) = &mut self.state
             && let Err(error) = file.flush().await
         {
-            tracing::warn!("a run's output is not kept: {error}");
+            tracing::warn!("a run's output is not stored: {error}");
             self.state = State::Lost;
         }
     }
 
-    /// Has everything where a reader finds it, for the last time: from now on it may be dropped for newer ones.
+    /// Flushes for the last time: from now on the output may be dropped for newer ones.
     pub async fn close(&mut self) {
         self.flush().await;
         if let State::Stored(output, _) = &self.state {
@@ -105,7 +109,7 @@ impl Spool {
         }
     }
 
-    /// The handle of what is stored, and what there is to say about it.
+    /// Returns the handle of the stored output, and a warning if it is not complete.
     pub fn state(&self) -> (Option<String>, Option<String>) {
         match &self.state {
             State::Waiting(_) => (None, None),

@@ -1,11 +1,14 @@
-//! A run from its start to its end: output in, progress out, and whatever ends it first.
+//! Drives a run from its start to its end: reads output, sends progress, and handles whatever ends
+//! it first.
 //!
-//! A run is over when its main process is, not when its pipes are: a background process can hold those for ever.
-//! It is driven by a task of its own, which goes on when nobody looks; whoever wants to see it asks ([`super::live`]).
+//! A run is over when its main process has exited, not when its pipes are closed: a background
+//! process can hold those indefinitely. A separate task drives the run and continues when no one
+//! looks; observers send it requests ([`super::live`]).
 //!
-//! Whatever ends it, its supervisor's final report is waited for, in bounds: the record says what the run was denied and
-//! what it ran, or that this is not known ([`Reported`]). The end of the main process alone makes a result; what it left
-//! behind is heard of to its end by [`super::aftermath`].
+//! Whatever ends the run, its supervisor's final report is awaited, within limits: the record says
+//! what the run was denied and what it ran, or that this is unknown ([`Reported`]). The end of the
+//! main process alone completes a result; [`super::aftermath`] follows what it left behind to the
+//! end.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -31,27 +34,28 @@ use super::progress::Progress;
 use super::pump::Pump;
 use crate::base::{Cancel, Cause, Error, Kind};
 
-/// What is still in the pipes when the main process has ended is read for at most this long.
+/// Maximum time for reading what is still in the pipes after the main process has exited.
 const DRAIN: Duration = Duration::from_millis(150);
-/// Beyond the grace: for the killing itself, and for the report about it.
+/// Time allowed beyond the grace period, for the killing itself and for the report about it.
 pub(super) const KILLING: Duration = Duration::from_secs(1);
-/// A client that has taken the last progress message this late will not miss it.
+/// Maximum wait for the client to take the last progress message; after that the client will not
+/// miss it.
 const LAST_MESSAGE: Duration = Duration::from_secs(1);
-/// What has ended can be looked at this long.
+/// Time for which an ended run can still be looked at.
 const REMEMBERED: Duration = Duration::from_secs(600);
 const CHUNK: usize = 64 << 10;
-/// Of input that the program has not taken yet.
+/// Maximum input that the program has not read yet.
 const INPUT_BYTES: usize = 1 << 20;
 
-/// How far a run has come.
+/// State of a run, as its task knows it.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) stop: Option<Stop>,
     pub(super) exit: Option<Exit>,
     pub(super) reported: Reported,
-    /// The supervisor has ended, or said that nothing of the run is left.
+    /// The supervisor has ended, or has reported that nothing of the run is left.
     pub(super) gone: bool,
-    /// No waiting beyond this.
+    /// Time beyond which nothing is waited for.
     until: Option<Instant>,
 }
 
@@ -65,7 +69,7 @@ impl State {
         }
     }
 
-    /// `patience` is how long what the main process left behind is waited for.
+    /// Takes in a report. `patience` is how long to wait for what the main process left behind.
     fn hear(&mut self, line: io::Result<Option<String>>, patience: Duration) {
         let report = line.ok().flatten().and_then(|line| serde_json::from_str(&line).ok());
         let now = Instant::now();
@@ -80,20 +84,21 @@ impl State {
                 let until = self.until.get_or_insert(drained);
                 *until = drained.min(*until);
             }
-            // Nothing else is told of a run that was started; what cannot be read is as good as no supervisor.
+            // Nothing else is reported about a run that was started; an unreadable report is
+            // treated as a lost supervisor.
             _ => self.gone = true,
         }
     }
 }
 
-/// Somebody who looks at the run, until they have seen enough or have gone.
+/// Observer of the run, until its request is answered or it has gone.
 pub(super) struct Looking {
     look: Asked,
     reply: Reply,
-    /// Only for a client that asked.
+    /// Only for a client that asked for it.
     pub(super) progress: Option<Progress>,
-    /// A message on its way to the client. While it is, the pipes are not read, so a run is never faster than the one
-    /// who watches it; once the run is over there is nothing left to slow down.
+    /// Message on its way to the client. Meanwhile the pipes are not read, so a run is never faster
+    /// than its observer; once the run is over there is nothing left to slow down.
     sending: Option<BoxFuture<'static, ()>>,
 }
 
@@ -105,7 +110,7 @@ impl Looking {
     }
 }
 
-/// The run's standard input: what was written and not yet taken, and whether more may come.
+/// Standard input of the run: what was written and not yet read, and whether more may come.
 struct Input {
     pipe: Option<Sender>,
     waiting: VecDeque<u8>,
@@ -113,7 +118,8 @@ struct Input {
 }
 
 impl Input {
-    /// Passes on what waits, and closes the pipe when no more will come. Never ends while there is nothing to do.
+    /// Passes on what waits, and closes the pipe when no more will come. Never returns while there
+    /// is nothing to do.
     async fn feed(&mut self) {
         let Some(pipe) = &mut self.pipe else { return pending().await };
         if self.waiting.is_empty() {
@@ -126,7 +132,7 @@ impl Input {
         let (bytes, _) = self.waiting.as_slices();
         match pipe.write(bytes).await {
             Ok(taken) => drop(self.waiting.drain(..taken)),
-            // A program need not read what it is given.
+            // A program need not read its input.
             Err(_) => {
                 self.pipe = None;
                 self.waiting.clear();
@@ -143,7 +149,7 @@ impl Input {
         if self.waiting.len() + bytes.len() > INPUT_BYTES {
             return Err(Error::new(
                 Kind::ResourceExhausted,
-                "the program has not taken what was written before",
+                "the program has not read its earlier input yet",
             )
             .hint("Read its output, or wait until it reads its input."));
         }
@@ -153,7 +159,7 @@ impl Input {
     }
 }
 
-/// Drives a run until it is over and nobody can look any more.
+/// Drives a run until it is over and no one can look at it any more.
 pub(super) async fn drive(mut run: Run, mut keep: Keep, mut inbox: mpsc::UnboundedReceiver<Ask>) {
     let mut pump = Pump::new(&mut keep);
     let mut state = State::default();
@@ -168,7 +174,7 @@ pub(super) async fn drive(mut run: Run, mut keep: Keep, mut inbox: mpsc::Unbound
         None => Input { pipe: None, waiting: VecDeque::new(), stays_open: false },
     };
     let deadline = keep.deadline.clone();
-    // Where someone waits for the result, what was left behind does not hold it up.
+    // If a caller waits for the result, what was left behind must not delay it.
     let patience = if keep.late.is_some() { DRAIN } else { run.grace + KILLING };
     let mut is_held = true;
     let mut passed: BoxFuture<'_, ()> = match &deadline {
@@ -176,7 +182,8 @@ pub(super) async fn drive(mut run: Run, mut keep: Keep, mut inbox: mpsc::Unbound
         None => Box::pin(pending()),
     };
     while !state.is_over(&pipes) {
-        // What has been seen enough of, or by nobody any more, waits no longer; and one that gives way does so.
+        // Requests whose sender has gone wait no longer. A request whose event has occurred is
+        // answered now, and so is one that yields to the next.
         next.retain(|(_, reply)| !reply.is_closed());
         let is_enough = looking.as_ref().is_some_and(|Looking { look, .. }| {
             look.is_enough.load(Ordering::SeqCst) || look.gives_way && !next.is_empty()
@@ -184,7 +191,7 @@ pub(super) async fn drive(mut run: Run, mut keep: Keep, mut inbox: mpsc::Unbound
         if is_enough && let Some(Looking { reply, .. }) = looking.take() {
             pump.drain(&mut pipes, &mut buffers[0]).await;
             let glance = pump.glance(run.started.elapsed()).await;
-            // Who has gone in this moment finds it in the stored output.
+            // An observer that has just gone finds it in the stored output.
             let _ = reply.send(Ok(Seen::Running(glance)));
         }
         if looking.is_none()
@@ -213,7 +220,7 @@ pub(super) async fn drive(mut run: Run, mut keep: Keep, mut inbox: mpsc::Unbound
                 Attended::Left => looking = None,
             },
             ask = inbox.recv(), if is_held => match ask {
-                // Nobody holds the run any more.
+                // No handle to the run is left.
                 None => {
                     is_held = false;
                     state.stop.get_or_insert(Stop::Cancelled(Cause::SessionEnd));
@@ -222,7 +229,7 @@ pub(super) async fn drive(mut run: Run, mut keep: Keep, mut inbox: mpsc::Unbound
                 Some(Ask::Enough) => {}
                 Some(Ask::Write { bytes, close, reply }) => drop(reply.send(input.write(&bytes, close))),
                 Some(Ask::Signal(signal)) => order = Some(Order::Signal(signal)),
-                // One that has ended by itself was not stopped.
+                // A run that has exited on its own was not stopped.
                 Some(Ask::Stop(_)) if state.exit.is_some() => {}
                 Some(Ask::Stop(stop)) => drop(state.stop.get_or_insert(stop)),
             },
@@ -231,13 +238,15 @@ pub(super) async fn drive(mut run: Run, mut keep: Keep, mut inbox: mpsc::Unbound
         if state.stop.is_some() && !ending {
             state.until = Some(Instant::now() + run.grace + KILLING);
             order = Some(Order::End(Signal::TERM.as_raw()));
-            // What runs elsewhere in its stead has its grace at the same time.
+            // Commands that run elsewhere in place of its processes have their grace period at the
+            // same time.
             if let Some(service) = &run.service {
                 service.stop_answering();
             }
         }
         if let Some(order) = order {
-            // A supervisor that cannot be told is one that has ended, and that is told by its end of the socket.
+            // A write error means that the supervisor has ended, which the end of its reports
+            // shows.
             let _ = run.orders.write_all(&encode(&order).unwrap_or_default()).await;
         }
     }
@@ -283,7 +292,7 @@ pub(super) async fn drive(mut run: Run, mut keep: Keep, mut inbox: mpsc::Unbound
     (keep.forgotten)();
 }
 
-/// Answers whoever comes late.
+/// Answers requests that come after the end.
 async fn remember(
     mut pump: Pump,
     mut ended: Ended,
@@ -301,7 +310,7 @@ async fn remember(
             Some(Ask::Look(look, reply)) => pump.answer(&mut ended, &look, reply).await,
             Some(Ask::Write { reply, .. }) => {
                 let over = Error::new(Kind::Conflict, "it has ended").reason("ended");
-                let _ = reply.send(Err(over.hint("Read what it has left with `op: read`.")));
+                let _ = reply.send(Err(over.hint("Read the rest of its output with `op: read`.")));
             }
             Some(Ask::Signal(_) | Ask::Stop(_) | Ask::Enough) => {}
             None => return,
@@ -312,7 +321,7 @@ async fn remember(
 enum Attended {
     /// The client has taken a message.
     Sent,
-    /// Nobody waits for the answer any more.
+    /// The observer has gone.
     Left,
 }
 
@@ -324,7 +333,7 @@ async fn attend(looking: &mut Option<Looking>) -> Attended {
     }
 }
 
-/// When the loop has to wake up by itself.
+/// Returns when the loop has to wake up without an event.
 fn due(state: &State, looking: Option<&Looking>) -> Instant {
     let silent = looking.filter(|looking| looking.sending.is_none());
     let message = silent.and_then(|looking| looking.progress.as_ref()).map(Progress::due);

@@ -16,7 +16,8 @@ use crate::base::{Cancel, Cause};
 use crate::config::{Config, Env, Flags, Profile, SandboxFlags, resolve};
 use crate::session::{Principal, Session};
 
-/// The real binary: a test program has threads, and neither a zygote nor a supervisor forks with more than one.
+/// Launches the real binary: a test program has threads, and neither a zygote nor a supervisor
+/// forks with more than one.
 pub(crate) fn launcher() -> Launcher {
     let tests = std::env::current_exe().unwrap();
     let binary = tests.parent().and_then(Path::parent).unwrap().join("ringfence");
@@ -43,13 +44,13 @@ impl Place {
         Place { dir, session: Arc::new(session) }
     }
 
-    /// The session's, without a fence.
+    /// Returns the session's sandbox with profile `none`.
     fn cell(&self) -> Arc<Cell> {
         Cell::of(&self.session, &config(&self.dir, Profile::None), &launcher()).unwrap()
     }
 }
 
-/// As an operator would have it who has said nothing but this.
+/// Resolves a config in which the operator has set nothing but this.
 pub(crate) fn config(dir: &Path, profile: Profile) -> Config {
     let flags = Flags {
         root: Some(dir.join("root")),
@@ -187,7 +188,7 @@ async fn standard_input_is_what_was_given_or_nothing() {
     assert_eq!(test.run(launch).await.stdout.bytes, 300_000);
     let outcome = test.run(bash("read x; echo $?; readlink /proc/self/fd/0")).await;
     assert_eq!(outcome.stdout.text, "1\n/dev/null\n");
-    // Nobody reads it, and that hurts nobody.
+    // A program need not read its input.
     let mut launch = bash("exit 0");
     launch.stdin = Stdin::Bytes(b"x".repeat(300_000));
     assert_eq!(test.run(launch).await.ended.exit_code, Some(0));
@@ -195,7 +196,8 @@ async fn standard_input_is_what_was_given_or_nothing() {
 
 #[tokio::test]
 async fn our_environment_stays_ours() {
-    // Cargo and nextest put dozens of variables here; HOME is on the list and stands for those that pass.
+    // Cargo and nextest put dozens of variables here; HOME is on the list, as an example of those
+    // that pass.
     assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some() && std::env::var_os("HOME").is_some());
     let text = Test::new().run(bash("env")).await.stdout.text;
     assert!(text.contains("HOME=") && !text.contains("CARGO"), "{text}");
@@ -250,7 +252,7 @@ async fn a_deadline_ends_the_tree_and_keeps_what_was_said() {
         .await;
     assert_eq!((outcome.ended.stop, outcome.ended.signal), (Some(Stop::Deadline), Some(9)));
     assert_eq!(outcome.ended.warnings, Vec::<String>::new());
-    // Already dead: a result never comes before the end of what it tells of.
+    // Already dead: a result never comes before the end of what it describes.
     assert!(!std::path::Path::new(&format!("/proc/{}", outcome.stdout.text.trim())).exists());
 }
 
@@ -291,7 +293,7 @@ async fn a_dropped_run_ends_its_tree() {
 #[tokio::test]
 async fn a_lost_supervisor_is_an_error_and_not_a_result() {
     let mut launch = bash("read; echo why >&2; kill -KILL $PPID; exec sleep 0.2");
-    // Standard input is fed once the start has been told.
+    // Standard input is fed once the start has been reported.
     launch.stdin = Stdin::Bytes(b"go\n".to_vec());
     let error = Test::new().try_run(launch).await.unwrap_err();
     assert_eq!(error.kind(), crate::base::Kind::Internal);

@@ -1,4 +1,5 @@
-//! The ways to the namespaces of profile `default`, the best first. Which of them works is found out by trying.
+//! Ways to create the namespaces of profile `default`, the best first. They are tried in turn,
+//! since nothing else shows which of them works.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -10,9 +11,10 @@ use std::process::{Command, Stdio};
 use jail::namespaces::Tier;
 use jail::packet::Channel;
 
-/// Absolute, so that nothing in a workspace or on somebody's PATH can stand in for it.
+/// Absolute, so that nothing in a workspace or on a user's PATH can take its place.
 const BWRAP: &[&str] = &["/usr/bin/bwrap", "/usr/local/bin/bwrap"];
 
+/// Returns the tiers to try, in order of preference.
 pub fn tiers() -> Vec<Tier> {
     let mut tiers = vec![Tier::Namespaces];
     if bwrap().is_some() {
@@ -28,13 +30,13 @@ fn bwrap() -> Option<&'static Path> {
     BWRAP.iter().map(Path::new).find(|path| path.is_file())
 }
 
-/// The command that starts a zygote in this tier, with its end of the channel.
+/// Builds the command that starts a zygote in this tier, with its end of the channel.
 pub fn zygote(tier: Tier, program: &Path, channel: Channel) -> io::Result<Command> {
     let mut command = match (tier, bwrap()) {
         (Tier::Bwrap, Some(bwrap)) => {
             let mut command = Command::new(bwrap);
             command.args(wrapped());
-            // In there our binary may have no name, so it is started from a descriptor.
+            // Inside bubblewrap our binary may have no path, so it is started from a descriptor.
             command.stdout(Stdio::from(File::open(program)?));
             command
         }
@@ -49,7 +51,8 @@ pub fn zygote(tier: Tier, program: &Path, channel: Channel) -> io::Result<Comman
     Ok(command)
 }
 
-/// A user namespace with everything in it as it is outside, and every capability there: the fence itself is ours.
+/// Returns bubblewrap's arguments: a user namespace in which everything is as outside, with every
+/// capability. The sandbox itself is built by our own code.
 fn wrapped() -> Vec<OsString> {
     let user = rustix::process::geteuid().as_raw().to_string();
     let group = rustix::process::getegid().as_raw().to_string();

@@ -1,5 +1,5 @@
-//! A run that is made to see whether the fence holds: `ringfence sandbox` itself, in a process of its own, around
-//! our own binary. What this finds is what any other run would have found.
+//! Self-test of the sandbox: runs `ringfence sandbox` itself, in a separate process, around our own
+//! binary. Its findings apply to any other run.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -17,35 +17,35 @@ use serde::Deserialize;
 use super::tier;
 use crate::config::Profile;
 
-/// The ways to namespaces that there are.
+/// All tiers that exist.
 pub const TIERS: &[Tier] = &[Tier::Namespaces, Tier::Bwrap, Tier::Root];
-/// A run takes milliseconds; one that has not ended by now hangs.
+/// Time limit. A run takes milliseconds; one that has not ended by now hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Of what a run has to say.
+/// Maximum bytes read of each stream of a run.
 const SAID: u64 = 64 * 1024;
 
-/// The ways that a run of this user tries, in their order.
+/// Returns the tiers that a run of this user tries, in order.
 pub fn tiers() -> Vec<Tier> {
     tier::tiers()
 }
 
-/// What the trials have in common.
+/// Settings that the self-test runs have in common.
 pub struct Trial {
-    /// Flags of `ringfence sandbox` that say where.
+    /// Flags of `ringfence sandbox` that select workspace, root and config.
     pub place: Vec<OsString>,
     pub env: Vec<(OsString, OsString)>,
     pub directory: PathBuf,
-    /// Where the run's report goes.
+    /// File for the run's report.
     pub report: PathBuf,
 }
 
-/// How a trial went.
+/// Outcome of a self-test run.
 pub enum Ended {
-    /// With what the program wrote.
+    /// The program ran; holds its output.
     Ran { tier: Option<String>, limits: String, output: Vec<u8> },
-    /// The fence, or its program, could not be started.
+    /// The sandbox, or its program, could not be started.
     Refused(Fault),
-    /// It did not come to a fence: these are the words for a person.
+    /// The run did not get as far as a sandbox; holds a message for the user.
     Failed(String),
 }
 
@@ -62,8 +62,8 @@ struct Report {
 }
 
 impl Trial {
-    /// Runs our own binary with these arguments. It is handed over as standard input and run from there, so that it
-    /// need not lie where a run can see it.
+    /// Runs our own binary with these arguments. It is passed as standard input and run from there,
+    /// so that it need not be in a place that a run can see.
     pub fn own<S: AsRef<OsStr>>(
         &self,
         profile: Profile,
@@ -75,6 +75,7 @@ impl Trial {
         self.run(profile, tier, &command)
     }
 
+    /// Runs a program in the sandbox, under this profile and tier.
     pub fn run(
         &self,
         profile: Profile,
@@ -98,13 +99,13 @@ impl Trial {
     }
 }
 
-/// Runs a program from inside a fence, and says whether it did what it does.
+/// Runs a program from inside a sandbox, and returns whether it succeeded.
 pub fn run_inside(program: &Path) -> io::Result<bool> {
     let null = || Stdio::null();
     Ok(Command::new(program).stdin(null()).stdout(null()).stderr(null()).status()?.success())
 }
 
-/// Waits for it, but not for ever. What it says fits into a pipe.
+/// Waits for the process, up to a time limit. Its output fits into a pipe.
 fn finish(mut child: Child) -> io::Result<(Option<i32>, Vec<u8>, String)> {
     let pid = i32::try_from(child.id())
         .ok()
@@ -140,7 +141,7 @@ fn judge(code: Option<i32>, output: Vec<u8>, said: &str, report: &Path) -> Ended
         Some(_) => {
             Ended::Refused(Fault::other(Layer::Canary, "run a program", "it was killed or failed"))
         }
-        None if code.is_none() => Ended::Failed("a run in the fence did not end".to_owned()),
+        None if code.is_none() => Ended::Failed("a run in the sandbox did not end".to_owned()),
         None => Ended::Failed(
             said.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned(),
         ),

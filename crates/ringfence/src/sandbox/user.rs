@@ -1,4 +1,4 @@
-//! Users of this host, as its files name them.
+//! User accounts of this host, from `/etc/passwd` and `/etc/group`.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use jail::supervisor::User;
 
 use crate::base::{Error, Result};
 
-/// A user, with what a program expects to be told about it.
+/// User account, with what a program expects to find in its environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
     pub name: String,
@@ -16,14 +16,14 @@ pub struct Account {
 }
 
 impl Account {
-    /// The one of this name.
+    /// Looks up the account of this name.
     pub fn find(name: &str) -> Result<Account> {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         parse(name, &read("/etc/passwd"), &read("/etc/group")).ok_or_else(|| {
             Error::invalid_arguments(format!(
-                "`escalate_as` names `{name}`, which is no user of this host"
+                "`escalate_as` names `{name}`, which is not a user of this host"
             ))
-            .hint("Name a user of /etc/passwd in `escalate_as` under [policy].")
+            .hint("Set `escalate_as` under [policy] to a user in /etc/passwd.")
         })
     }
 }

@@ -1,5 +1,6 @@
-//! Runs in the wider sandbox (`[policy.wider]`): ordinary runs with another profile, in place of a process that
-//! waits. What they are denied and what they run belongs to the run that caused them, and to its record.
+//! Runs in the wider sandbox (`[policy.wider]`): ordinary runs with another profile, in place of a
+//! process that waits. Their denials and execs belong to the run that caused them, and to its
+//! record.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -23,18 +24,18 @@ use super::stream::KILLING;
 use crate::base::{Error, Result};
 use crate::net::Decided;
 
-/// What a run in the wider sandbox is judged by, and where its record goes.
+/// Rules for a run in the wider sandbox, and the destination of its record.
 pub struct WiderTerms {
     pub execs: Execs,
-    /// Hears of everything that its proxy decides.
+    /// Called for everything that its proxy decides.
     pub decided: Decided,
-    /// Names that it may not reach, whatever its sandbox allows.
+    /// Host names that it may not reach, whatever its sandbox allows.
     pub denied_hosts: Vec<String>,
-    /// The run that it belongs to.
+    /// Wider runs of the run that it belongs to.
     pub runs: Arc<WiderRuns>,
 }
 
-/// The wider runs that one run has caused, and what was seen of those that have ended.
+/// Wider runs that one run has caused, and what is known about those that have ended.
 #[derive(Default)]
 pub struct WiderRuns {
     tasks: TaskTracker,
@@ -50,20 +51,20 @@ struct Seen {
     is_unreported: bool,
 }
 
-/// One of them, until its final report.
+/// One wider run, until its final report.
 struct WiderRun {
     control: Control,
     grace: Duration,
-    /// For what is said of the process that it runs in place of.
+    /// Path of the program, for messages about the process that it replaces.
     path: String,
     signals: mpsc::UnboundedReceiver<i32>,
-    /// No one waits for it any more.
+    /// Cancelled when no one waits for it any more.
     ended: CancellationToken,
 }
 
 impl WiderRuns {
-    /// Starts one of them and waits for what it comes to. Dropping the future ends the run, be it just starting; its
-    /// report is heard all the same.
+    /// Starts a wider run and waits for its answer. Dropping the future ends the run, even one that
+    /// is just starting; its report is still received.
     pub(super) async fn follow(
         self: &Arc<Self>,
         start: impl Future<Output = Result<Control>> + Send + 'static,
@@ -90,7 +91,7 @@ impl WiderRuns {
             .unwrap_or_else(|_| Err(Error::internal("the command in the wider sandbox was lost")))
     }
 
-    /// Waits until all of them have reported, and adds what they did to the end of their run.
+    /// Waits until all of them have reported, and adds what they did to the result of their run.
     pub(super) async fn finish(&self, at_most: Duration, ended: &mut Ended) {
         self.tasks.close();
         let in_time = timeout(at_most, self.tasks.wait()).await.is_ok();
@@ -103,7 +104,7 @@ impl WiderRuns {
         if out_of_memory {
             ended
                 .warnings
-                .push("a command in the wider sandbox used more memory than it may".to_owned());
+                .push("a command in the wider sandbox exceeded its memory limit".to_owned());
         }
         if is_unreported || !in_time {
             ended.reported = Reported::Missing;
@@ -159,7 +160,7 @@ impl WiderRun {
         self.settle(runs, last, has_started).await;
     }
 
-    /// Adds what was seen of it to that of the others.
+    /// Adds what is known about this run to that of the others.
     async fn settle(mut self, runs: &WiderRuns, last: Option<Exit>, has_started: bool) {
         if let Some(service) = self.control.service.take() {
             service.finish().await;

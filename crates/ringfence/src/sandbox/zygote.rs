@@ -1,4 +1,4 @@
-//! The session's zygote: started for its first run, and again for the next one when it was lost.
+//! The session's zygote: started for its first run, and again for the next one if it was lost.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,10 +19,12 @@ use super::launch::Launcher;
 use super::tier::{self, tiers};
 use crate::base::{Error, Result};
 
-/// A zygote answers in milliseconds; a machine that needs this long is not going to.
+/// Time limit for an answer. A zygote answers in milliseconds; a machine that needs this long will
+/// not answer at all.
 const START: Duration = Duration::from_secs(10);
 
-/// The session's, while it lives. Dropping it closes the channel, and everything of the session's goes.
+/// Handle to the session's zygote. Dropping it closes the channel, which ends everything in the
+/// session's sandbox.
 pub struct Zygote {
     launcher: Launcher,
     rights: Rights,
@@ -36,13 +38,13 @@ struct Live {
     child: Child,
 }
 
-/// Those of all sessions, so that the end of the server can wait for them.
+/// Zygotes of all sessions, so that the end of the server can wait for them.
 static ALL: std::sync::Mutex<Vec<Weak<Mutex<Option<Live>>>>> = std::sync::Mutex::new(Vec::new());
 /// Zygotes whose channel is closed, until they are reaped.
 static ENDING: LazyLock<TaskTracker> = LazyLock::new(TaskTracker::new);
 
-/// Ends every zygote and waits until it is gone, and everything of its session with it: whoever waits for the server to
-/// end finds nothing of it afterwards.
+/// Ends every zygote and waits until it is gone, and everything of its session with it: a caller
+/// that waits for the server to end finds nothing of it afterwards.
 pub async fn end_all(at_most: Duration) {
     let all = std::mem::take(&mut *lock(&ALL));
     let ended = tokio::time::timeout(at_most, async {
@@ -70,7 +72,7 @@ impl Live {
         drop(channel);
         ENDING.spawn(async move {
             if let Err(error) = child.wait().await {
-                tracing::warn!("the end of a zygote cannot be seen: {error}");
+                tracing::warn!("cannot wait for the end of a zygote: {error}");
             }
         });
     }
@@ -89,6 +91,7 @@ impl Drop for Zygote {
 }
 
 impl Zygote {
+    /// Registers a zygote, which is started for its first run.
     pub fn new(launcher: Launcher, rights: Rights) -> Zygote {
         let live = Arc::new(Mutex::new(None));
         let mut all = lock(&ALL);
@@ -97,12 +100,13 @@ impl Zygote {
         Zygote { launcher, rights, live }
     }
 
-    /// Has a supervisor made that takes `control` as its socket, in the network of this number.
+    /// Has the zygote fork a supervisor that uses `control` as its socket, in the network of this
+    /// number.
     pub async fn supervise(&self, network: Option<u32>, control: OwnedFd) -> Result<Tier> {
         self.order(Order { network, last: false, socket: None }, control).await
     }
 
-    /// A socket that lives in the network of this number, which it can be used in from here.
+    /// Returns a socket that belongs to the network of this number and can be used from here.
     pub async fn socket(&self, network: u32, ipv6: bool) -> Result<OwnedFd> {
         let failed = |error: io::Error| {
             Error::internal("the session's network cannot be used").source(error)
@@ -124,13 +128,13 @@ impl Zygote {
     async fn order(&self, wanted: Order, control: OwnedFd) -> Result<Tier> {
         let mut live = self.live.lock().await;
         if let Some(known) = live.as_mut() {
-            // One that has died is known by its status or by its channel; then the session gets a new one, and what
-            // was on its network is gone.
+            // A dead zygote shows by its status or by its channel; then the session gets a new one,
+            // and what was on its network is gone.
             let alive = matches!(known.child.try_wait(), Ok(None));
             if alive && order(&known.channel, &wanted, &control).is_ok() {
                 return Ok(known.tier);
             }
-            tracing::warn!("the zygote of a session was lost and is started again");
+            tracing::warn!("the zygote of a session was lost; starting a new one");
             *live = None;
         }
         let started = self.start().await.map_err(|fault| fault::explain("", &fault))?;
@@ -141,7 +145,7 @@ impl Zygote {
         Ok(live.insert(started).tier)
     }
 
-    /// The first tier that works. All of them are tried, and the best one's reason is told.
+    /// Starts the first tier that works. If none does, the error is that of the best one.
     async fn start(&self) -> std::result::Result<Live, Fault> {
         let mut refused = None;
         for tier in tiers() {
@@ -151,7 +155,7 @@ impl Zygote {
             }
         }
         Err(refused.unwrap_or_else(|| {
-            Fault::other(Layer::Namespaces, "start", "there is no way to make namespaces")
+            Fault::other(Layer::Namespaces, "start", "this host offers no way to create namespaces")
         }))
     }
 
@@ -179,6 +183,6 @@ impl Zygote {
 }
 
 fn order(channel: &Channel, wanted: &Order, control: &OwnedFd) -> io::Result<()> {
-    // A few bytes into a socket that is read at once: it does not block.
+    // A few bytes into a socket that is read immediately: this does not block.
     channel.send(wanted, &[control.as_fd()])
 }

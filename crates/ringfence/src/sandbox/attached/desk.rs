@@ -1,4 +1,4 @@
-//! Who answers for the execs of `ringfence sandbox`: whoever called it, on the command line.
+//! Exec decisions for `ringfence sandbox`, which its caller makes in advance on the command line.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,30 +13,32 @@ use crate::config::{Config, Escalate, EscalateRisky, Heuristics};
 use crate::sandbox::escalate::{self, Exec, ReasonToAsk, Where};
 use crate::sandbox::{Desk, KeptInside, Launcher, Waiting};
 
-/// What becomes of a command that a rule asks about.
+/// Decision about commands that a rule asks about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum OnPrompt {
-    /// It runs, as if somebody had been asked
+    /// Run the command as if it had been approved
     Allow,
-    /// It does not
+    /// Refuse the command
     Deny,
 }
 
-/// The rules for one run.
+/// Rules for one run.
 pub struct Ruling {
     pub table: Table,
-    /// Why nothing leaves although the config says so, if nothing can.
+    /// Reason why nothing can leave the sandbox although the config allows it, if there is one.
     pub obstacle: Option<String>,
     pub on_prompt: OnPrompt,
+    /// Decides whether an `allow` rule is enough for a command to leave.
     pub reason_to_ask: ReasonToAsk,
-    /// Why a command stays whose rule is not enough: by the operator's setting, and because the caller
-    /// answers no question.
+    /// Reasons reported for a command that stays because its rule is not enough: by the operator's
+    /// setting, and because the caller answers no prompts.
     pub risky_stays: [&'static str; 2],
-    /// How many threads watch; zero leaves it to the supervisor.
+    /// Number of threads that watch execs; zero leaves it to the supervisor.
     pub watchers: usize,
 }
 
 impl Ruling {
+    /// Returns the rules in the form that the supervisor takes.
     pub fn rules(&self, config: &Config) -> Rules {
         Rules {
             table: self.table.clone(),
@@ -47,15 +49,17 @@ impl Ruling {
         }
     }
 
-    /// Whether anything can be asked at all.
+    /// Returns whether any exec may need a decision.
     pub fn is_needed(&self, config: &Config) -> bool {
         !self.table.prefixes.is_empty() || config.policy.heuristics == Heuristics::Prompt
     }
 
+    /// Returns whether commands may leave the sandbox.
     pub fn lets_out(&self, config: &Config) -> bool {
         config.policy.escalate == Escalate::Outside && self.obstacle.is_none()
     }
 
+    /// Builds the decider for one run.
     pub fn desk(
         self,
         config: &Config,
@@ -83,7 +87,7 @@ impl Ruling {
 struct AttachedDesk {
     ruling: Ruling,
     lets_out: bool,
-    /// Why nothing leaves although the operator wants it to.
+    /// Reason why nothing leaves although the operator wants it to.
     stays: Option<String>,
     config: Config,
     rights: Rights,
@@ -92,7 +96,7 @@ struct AttachedDesk {
     kept_inside: Arc<KeptInside>,
 }
 
-/// Where a command runs once it may.
+/// Place where an allowed command runs.
 enum Place {
     Inside,
     /// Inside, for this reason, although a rule lets it out.
@@ -122,7 +126,7 @@ impl AttachedDesk {
             let path = &held.program.path;
             return Answer::Refuse(
                 format!(
-                    "ringfence: {path}: not allowed: a rule asks for it (`--on-prompt allow`)\n"
+                    "ringfence: {path}: not allowed: a rule requires approval (use `--on-prompt allow`)\n"
                 ),
                 1,
             );
@@ -151,7 +155,7 @@ impl AttachedDesk {
             return self.stays.clone().map_or(Place::Inside, Place::Kept);
         }
         let (desk, checked) = (Arc::clone(self), held.clone());
-        // Nothing was open before this run, which is the only one.
+        // This is the only run, so no earlier one could write to `.git`.
         let check = move || Exec::check(&checked, &desk.rights, &desk.ruling.table, false);
         let exec = match tokio::task::spawn_blocking(check).await {
             Ok(Ok(exec)) => exec,

@@ -1,20 +1,20 @@
-//! Signals that ask `ringfence sandbox` to end: they are meant for its run.
+//! Stop signals for `ringfence sandbox`, which are meant for its run.
 
 use std::io;
 
 use futures::future::select_all;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// What a person, a service manager or a closed terminal sends.
+/// Signals that a user, a service manager or a closed terminal sends.
 const STOPPING: [SignalKind; 3] =
     [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
 
-/// Listens for them, in place of ending by them.
+/// Listens for stop signals instead of ending on them.
 pub(super) struct StopSignals(Vec<(i32, Signal)>);
 
 impl StopSignals {
-    /// Leaves those alone that were ignored when we were started (`nohup`, a job in the background of a script): a
-    /// handler would make them count again.
+    /// Skips signals that were ignored when this process was started (`nohup`, a background job of
+    /// a script): a handler would enable them again.
     pub(super) fn listen() -> io::Result<StopSignals> {
         let ignored = ignored_signals(&std::fs::read_to_string("/proc/self/status")?);
         let wanted = STOPPING.into_iter().filter(|kind| ignored & bit(kind.as_raw_value()) == 0);
@@ -22,7 +22,7 @@ impl StopSignals {
         wanted.map(listen).collect::<io::Result<_>>().map(StopSignals)
     }
 
-    /// The number of the next one.
+    /// Returns the number of the next signal.
     pub(super) async fn next(&mut self) -> i32 {
         if self.0.is_empty() {
             return std::future::pending().await;
@@ -41,7 +41,7 @@ fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-/// The set of ignored signals in the text of `/proc/PID/status`.
+/// Returns the set of ignored signals from the text of `/proc/PID/status`.
 fn ignored_signals(status: &str) -> u64 {
     let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or_default()

@@ -1,5 +1,6 @@
-//! Where a browser keeps its files. Each has a directory of its own, and beside it a lock that this process holds as
-//! long as it lives, so that the next one can tell what a server that was killed has left behind.
+//! Directory for a browser's files. Each browser has its own, and next to it a lock that this
+//! process holds as long as it lives, so that the next server can tell what a killed one left
+//! behind.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -13,18 +14,18 @@ use crate::base::ids::short;
 const FOLDER: &str = "browser";
 const LOCK: &str = "lock";
 
-/// Gone with its holder.
+/// Directory of one browser, removed when dropped.
 pub struct Room {
     /// The browser writes here, so nothing in it is opened by its path.
     pub dir: PathBuf,
-    /// For what we write ourselves: the browser cannot reach it.
+    /// For what the server itself writes: the browser cannot reach it.
     pub said: PathBuf,
     lock: PathBuf,
-    /// Never read: held.
+    /// Never read, only held.
     _held: File,
 }
 
-/// Removes what browsers of killed servers have left.
+/// Removes what browsers of killed servers left behind.
 pub fn sweep_abandoned(root: &Path) -> io::Result<()> {
     let all = root.join(FOLDER);
     if !all.exists() {
@@ -37,11 +38,12 @@ pub fn sweep_abandoned(root: &Path) -> io::Result<()> {
 }
 
 impl Room {
-    /// A new one. What nobody lives in any more is removed first.
+    /// Creates a new one, after removing those that no server uses any more.
     pub fn open(root: &Path) -> io::Result<Room> {
         let all = root.join(FOLDER);
         DirBuilder::new().recursive(true).mode(0o700).create(&all)?;
-        // Between making a lock and holding it, another server would take it for one that is left.
+        // Between the creation of a lock and holding it, another server would consider it
+        // abandoned.
         let gate = lock_file(&root.join(format!("{FOLDER}.{LOCK}")))?;
         flock(&gate, FlockOperation::LockExclusive)?;
         sweep(root, &all);
@@ -59,7 +61,7 @@ impl Drop for Room {
     fn drop(&mut self) {
         for gone in [remove(&self.said), remove(&self.dir), std::fs::remove_file(&self.lock)] {
             if let Err(error) = gone {
-                tracing::warn!("the files of a browser cannot be removed: {error}");
+                tracing::warn!("cannot remove a browser's files: {error}");
             }
         }
     }
@@ -80,7 +82,7 @@ fn lock_file(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Removes every directory whose lock nobody holds.
+/// Removes every directory whose lock no one holds.
 fn sweep(root: &Path, all: &Path) {
     let Ok(entries) = std::fs::read_dir(all) else { return };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -99,7 +101,7 @@ fn sweep(root: &Path, all: &Path) {
         for gone in [remove(&said(root, &id)), remove(&all.join(&id)), std::fs::remove_file(&lock)]
         {
             if let Err(error) = gone {
-                tracing::warn!("what a browser has left cannot be removed: {error}");
+                tracing::warn!("cannot remove files that a browser left behind: {error}");
             }
         }
     }

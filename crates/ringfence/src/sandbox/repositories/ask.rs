@@ -1,7 +1,8 @@
-//! Asks the host's own git, in a run that can write nothing and reach nothing.
+//! Asks the host's own git about repositories, in a run that can write nothing and reach nothing.
 //!
-//! A hostile repository must gain nothing by being asked: hooks, file watchers, pagers and prompts are off, only plumbing
-//! is called, and what comes back is bounded in time and size and cut into parts by a word that nobody can guess.
+//! A hostile repository must gain nothing by the query: hooks, file watchers, pagers and prompts
+//! are off, only plumbing is called, and the output is bounded in time and size and split into
+//! parts by a word that no one can guess.
 
 use std::ffi::OsString;
 use std::io;
@@ -21,13 +22,13 @@ use crate::base::{Error, Result, lexical};
 
 const TIME: Duration = Duration::from_secs(2);
 const BYTES: u64 = 4 << 20;
-/// Parts of the answer about one repository.
+/// Number of parts in the answer about one repository.
 const PARTS: usize = 5;
-/// What the variables of the user's that say where git finds settings are called in the run: under their own names some
-/// are set for every run.
+/// Prefix for the user's variables that say where git finds settings: some of them are set for
+/// every run under their own names.
 const HANDED: &str = "RINGFENCE_";
 
-/// After each part comes the word, with the status of its command.
+/// Each part is followed by the word, with the status of its command.
 const SCRIPT: &str = r#"
 exec 2>/dev/null
 word=$1 home=$2; shift 2
@@ -55,23 +56,25 @@ for place; do
 done
 "#;
 
-/// A place that git is asked about.
+/// Place that git is asked about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
-    /// A directory with a `.git` in it.
+    /// Directory with a `.git` in it.
     WorkTree(PathBuf),
-    /// A directory that is, or may be, a repository itself.
+    /// Directory that is, or may be, a repository itself.
     GitDir(PathBuf),
 }
 
 impl Question {
+    /// Returns the path that is asked about.
     pub fn place(&self) -> &Path {
         match self {
             Question::WorkTree(path) | Question::GitDir(path) => path,
         }
     }
 
-    /// Its repository, read-only as a whole: for one that is not asked about, or has no answer.
+    /// Returns its repository, read-only as a whole: for one that is not asked about, or has no
+    /// answer.
     pub fn closed(&self) -> Protected {
         let path = match self {
             Question::WorkTree(path) => path.join(".git"),
@@ -88,40 +91,43 @@ impl Question {
     }
 }
 
-/// What git said about one place.
+/// Answer of git about one place.
 #[derive(Debug)]
 pub struct Answer {
     pub question: Question,
-    /// Absent when git could not be asked: then nothing of the repository may be written.
+    /// Absent if git could not be asked: then no part of the repository may be written.
     pub settings: Option<Settings>,
-    /// Submodules in the index, from the top of the work tree.
+    /// Submodules in the index, relative to the top of the work tree.
     pub links: Vec<PathBuf>,
     /// Directories of its other work trees.
     pub work_trees: Vec<PathBuf>,
 }
 
+/// Settings of a repository as git reads them.
 #[derive(Debug)]
 pub struct Settings {
     pub git_dir: PathBuf,
     pub common_dir: PathBuf,
-    /// Where git looks for hooks by all that is configured now.
+    /// Directory where git looks for hooks with everything that is configured now.
     pub hooks: PathBuf,
-    /// The top of the work tree, which settings can move; absent without one.
+    /// Top of the work tree, which settings can move; absent without one.
     pub top: Option<PathBuf>,
     /// File, key and value, in the order in which git reads them.
     pub entries: Vec<(PathBuf, String, Vec<u8>)>,
 }
 
 impl Answer {
+    /// Builds the answer about a place that git was not asked about.
     pub fn unknown(question: Question) -> Answer {
         Answer { question, settings: None, links: Vec::new(), work_trees: Vec::new() }
     }
 
+    /// Returns the path that was asked about.
     pub fn place(&self) -> &Path {
         self.question.place()
     }
 
-    /// Whether it answers this question as well: a repository is reached in several ways.
+    /// Returns whether it also answers this question: a repository can be reached in several ways.
     pub fn is_about(&self, question: &Question) -> bool {
         let by_dir =
             self.settings.as_ref().is_some_and(|settings| settings.git_dir == question.place());
@@ -133,7 +139,7 @@ impl Answer {
 pub async fn ask(cell: &Cell, home: Option<&Path>, questions: &[Question]) -> Result<Vec<Answer>> {
     let word = hex(&random::<16>());
     let mut said = Vec::new();
-    // What was said until the time was up counts: one repository that holds git up hides no other.
+    // Use what arrived in time: one repository that delays git must not hide any other.
     if let Ok(ran) =
         tokio::time::timeout(TIME, run(cell, home, (&word, questions), &mut said)).await
     {
@@ -158,7 +164,7 @@ async fn run(
     let home = home.map(Path::as_os_str).unwrap_or_default().to_owned();
     let words = ["-c".into(), SCRIPT.into(), "sh".into(), word.into(), home];
     let places = questions.iter().map(Question::word);
-    // A path that is no text cannot be handed over, and its repository stays without an answer.
+    // A path that is not UTF-8 cannot be passed, and its repository stays without an answer.
     let args = words
         .into_iter()
         .chain(places)
@@ -186,7 +192,7 @@ async fn run(
     Ok(())
 }
 
-/// The session's rights without a single place that can be written.
+/// Returns the session's rights without a single place that can be written.
 fn read_only(rights: &Rights) -> Rights {
     let mut less = rights.clone();
     less.closed.extend(rights.home.iter().chain(&rights.writable).cloned());
@@ -196,7 +202,8 @@ fn read_only(rights: &Rights) -> Rights {
     less
 }
 
-/// The parts of what was said, with the status of the command that said each. An unfinished one is not among them.
+/// Splits the output into parts, each with the status of its command. An unfinished part is left
+/// out.
 fn split<'s>(said: &'s [u8], word: &str) -> std::vec::IntoIter<(&'s [u8], bool)> {
     let mark = format!("\0{word} ").into_bytes();
     let (mut parts, mut rest) = (Vec::new(), said);
@@ -215,7 +222,8 @@ fn find(text: &[u8], mark: &[u8]) -> Option<usize> {
 
 fn read<'s>(question: &Question, parts: &mut impl Iterator<Item = (&'s [u8], bool)>) -> Answer {
     let own: Vec<(&[u8], bool)> = parts.by_ref().take(PARTS).collect();
-    // What did not come in time says nothing; the settings alone decide whether there is an answer.
+    // A part that did not arrive in time says nothing; the settings alone decide whether there is
+    // an answer.
     let part = |at: usize| own.get(at).copied().unwrap_or((b"", false));
     let (settings, places, top, links, trees) = (part(0), part(1), part(2), part(3), part(4));
     let base = question.place();
@@ -234,13 +242,13 @@ fn read<'s>(question: &Question, parts: &mut impl Iterator<Item = (&'s [u8], boo
     }
 }
 
-/// `None` where something cannot be read with certainty.
+/// Returns `None` if anything cannot be read with certainty.
 fn read_settings(base: &Path, list: &[u8], places: &[u8]) -> Option<Settings> {
     let places: Vec<&[u8]> = places.strip_suffix(b"\n")?.split(|byte| *byte == b'\n').collect();
-    // A line break in a path would make more of them.
+    // A line break in a path would produce more of them.
     let [git_dir, common_dir, hooks] = places[..] else { return None };
     let mut entries = Vec::new();
-    // Every field ends with a zero.
+    // Every field ends with a zero byte.
     let list = if list.is_empty() { list } else { list.strip_suffix(&[0])? };
     let mut fields = list.split(|byte| *byte == 0);
     while let Some(origin) = fields.next().filter(|origin| !origin.is_empty()) {

@@ -1,4 +1,4 @@
-//! What git would execute, before and after a run.
+//! Compares what git would execute before and after a run.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,10 +11,10 @@ use jail::rights::Rights;
 use super::ask::{Answer, Settings};
 use super::{cover, is_writable, shown};
 
-/// Of one hook. A longer one is compared by its beginning and its size.
+/// Maximum bytes read of one hook. A longer one is compared by its beginning and its size.
 const HOOK_BYTES: u64 = 64 << 10;
 const HOOKS: usize = 256;
-/// Names in one line.
+/// Maximum number of names in one line.
 const NAMES: usize = 8;
 /// Settings that git writes in ordinary work and that make it execute nothing.
 const HARMLESS: &[(&str, &[&str])] = &[
@@ -23,22 +23,23 @@ const HARMLESS: &[(&str, &[&str])] = &[
     ("user.", &[".name", ".email"]),
 ];
 
-/// How a line about a new repository begins.
+/// Beginning of a line about a new repository.
 pub const MADE: &str = "a repository was made: ";
 
-/// Settings and hooks of every repository.
+/// Snapshot of the settings and hooks of every repository.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Picture(BTreeMap<String, Repository>);
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Repository {
     readable: bool,
-    /// Every value of a setting, in their order.
+    /// All values of each setting, in their order.
     settings: BTreeMap<String, Vec<Vec<u8>>>,
     hooks: BTreeMap<PathBuf, String>,
 }
 
 impl Picture {
+    /// Takes a snapshot, based on git's answers.
     pub fn of(rights: &Rights, answers: &[Answer]) -> Picture {
         let mut all = BTreeMap::new();
         for answer in answers {
@@ -46,7 +47,7 @@ impl Picture {
                 Some(settings) => settings.git_dir.clone(),
                 None => answer.question.closed().path,
             };
-            // Two work trees can have one repository, and hooks each.
+            // Two work trees can share one repository and have different hooks.
             let place = shown(rights, &place);
             let asked = shown(rights, answer.place());
             let name = if place.starts_with(&asked) || asked == "." {
@@ -59,7 +60,7 @@ impl Picture {
         Picture(all)
     }
 
-    /// One line for each repository that is not as it was.
+    /// Describes every repository that has changed, one line for each change.
     pub fn changes_since(&self, before: &Picture) -> Vec<String> {
         let made = self.0.iter().filter(|(place, _)| !before.0.contains_key(*place));
         let mut lines: Vec<String> = made.map(|(place, _)| format!("{MADE}{place}")).collect();
@@ -80,7 +81,7 @@ impl Repository {
         let Some(settings) = &answer.settings else { return Repository::default() };
         let mut repository = Repository { readable: true, ..Repository::default() };
         for (file, key, value) in settings.entries.iter().filter(|(_, key, _)| !is_harmless(key)) {
-            // What lies outside a run cannot have changed.
+            // A run cannot have changed what it cannot write.
             if is_writable(rights, file) {
                 repository.settings.entry(key.clone()).or_default().push(value.clone());
             }
@@ -115,7 +116,7 @@ impl Repository {
     }
 }
 
-/// The keys of what is in one of them only, or not the same in both.
+/// Returns the keys that are in only one of the maps, or have different values in the two.
 fn differing<'a, K: Ord, V: PartialEq>(
     one: &'a BTreeMap<K, V>,
     other: &'a BTreeMap<K, V>,
@@ -132,7 +133,7 @@ fn is_harmless(key: &str) -> bool {
         .any(|(start, ends)| key.starts_with(start) && ends.iter().any(|end| key.ends_with(end)))
 }
 
-/// The files in every directory of hooks.
+/// Returns the files in every hooks directory.
 pub fn hook_files(settings: &Settings) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for directory in cover::hooks(settings) {
@@ -147,7 +148,7 @@ pub fn hook_files(settings: &Settings) -> Vec<PathBuf> {
     files
 }
 
-/// What a hook is: its kind, mode and content. It may be anything, a pipe too.
+/// Describes a hook by its kind, mode and content. It may be anything, even a pipe.
 fn content(path: &Path) -> String {
     let link = std::fs::read_link(path).ok();
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -159,7 +160,7 @@ fn content(path: &Path) -> String {
     if let Some(mut file) = file.ok().filter(|_| found.is_file()).map(|file| file.take(HOOK_BYTES))
     {
         let mut text = Vec::new();
-        // What cannot be read has its size and mode compared all the same.
+        // A file that cannot be read is still compared by its size and mode.
         let _ = file.read_to_end(&mut text);
         hash.update(&text);
     }

@@ -1,4 +1,4 @@
-//! What has to be protected so that git on the host executes nothing of a run's making.
+//! Selects what must be protected so that git on the host executes nothing that a run has created.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -12,13 +12,14 @@ use super::compare::hook_files;
 use super::find;
 use crate::base::{Error, Result, lexical};
 
-/// Worktrees beyond this many are not looked at one by one.
+/// Maximum number of worktrees that are examined one by one.
 const WORKTREES: usize = 64;
-/// The reason of an error about hooks that cannot be covered.
+/// Error reason for hooks that cannot be covered.
 pub const UNPROTECTABLE: &str = "hooks_path";
 const EMPTY_FILE: StandIn = StandIn::File(Text::Empty);
 
-/// For a workspace that is no repository: none can be made of it, with `.git` or as a bare one, which needs a `HEAD`.
+/// Returns what to cover in a workspace that is not a repository, so that it cannot be made one:
+/// with `.git`, or as a bare one, which needs a `HEAD`.
 pub fn without_repository(rights: &Rights) -> Vec<Protected> {
     let exists = |name: &str| !find::is_vacant(&rights.workspace.join(name));
     let protect = |name: &str, stand_in| Protected { path: rights.workspace.join(name), stand_in };
@@ -29,7 +30,8 @@ pub fn without_repository(rights: &Rights) -> Vec<Protected> {
     }
 }
 
-/// Everything of one repository that makes git run a program or read other settings, as far as runs can write it.
+/// Returns every path of one repository that makes git run a program or read other settings, as far
+/// as runs can write it.
 pub fn covered(
     rights: &Rights,
     home: Option<&Path>,
@@ -45,7 +47,7 @@ pub fn covered(
     };
     let mut all = Vec::new();
     if let Question::WorkTree(top) = &answer.question {
-        // A file that names a repository elsewhere would name another one.
+        // A run could change a file that names a repository elsewhere so that it names another one.
         let pointer = top.join(".git");
         if pointer.symlink_metadata().is_ok_and(|found| !found.is_dir()) {
             all.push(Protected { path: pointer, stand_in: StandIn::Directory });
@@ -63,14 +65,14 @@ pub fn covered(
         .take(WORKTREES + 1)
         .map(|own| own.path())
         .collect();
-    // A work tree has submodules of its own, next to those of its repository.
+    // A work tree has its own submodules, next to those of its repository.
     let mut with_submodules = vec![&settings.common_dir, &settings.git_dir];
     match own.len() <= WORKTREES {
         true => {
             all.extend(own.iter().flat_map(|own| worktree_names(own)));
             with_submodules.extend(&own);
         }
-        // A run may have made most of them, to hide the others behind.
+        // A run may have created most of them to hide the others behind.
         false => all.push(Protected { path: work_trees, stand_in: StandIn::Directory }),
     }
     let unknown = with_submodules.into_iter().filter(|place| find::modules(place).is_none());
@@ -90,7 +92,8 @@ pub fn covered(
         let is_around = rights.writable_roots().any(|root| root.starts_with(&hooks));
         match (is_own, is_around) {
             (true, true) => return Err(unprotectable(&hooks)),
-            // A repository that a run has made must not close the user's directories, nor stop later runs.
+            // A repository that a run has created must not close the user's directories, nor stop
+            // later runs.
             (false, true) => warnings.push(format!(
                 "hooks of {} cannot be protected",
                 super::shown(rights, answer.place())
@@ -107,12 +110,13 @@ pub fn covered(
     Ok(all)
 }
 
-/// Where git looks for hooks now, and where it would look with nothing configured.
+/// Returns where git looks for hooks now, and where it would look with nothing configured.
 pub fn hooks(settings: &Settings) -> Vec<PathBuf> {
     vec![settings.hooks.clone(), settings.common_dir.join("hooks")]
 }
 
-/// Relative paths of hooks start from the top of the work tree, which a bare repository has none of.
+/// Returns the directory from which relative paths of hooks start: the top of the work tree, which
+/// a bare repository does not have.
 fn work_tree(answer: &Answer, settings: &Settings) -> PathBuf {
     match (&settings.top, &answer.question) {
         (Some(top), _) | (None, Question::WorkTree(top)) => top.clone(),
@@ -120,12 +124,12 @@ fn work_tree(answer: &Answer, settings: &Settings) -> PathBuf {
     }
 }
 
-/// Every directory of hooks that some file configures, whether it takes precedence now or not.
+/// Returns every hooks directory that some file configures, whether it takes precedence now or not.
 fn configured_hooks(settings: &Settings, top: &Path, home: Option<&Path>) -> Vec<PathBuf> {
     let values =
         settings.entries.iter().filter(|(_, key, _)| key.eq_ignore_ascii_case("core.hookspath"));
     let directories = values.filter_map(|(_, _, value)| expand(top, value, home));
-    // husky's directory of this name calls what lies next to it.
+    // husky's directory of this name calls what is next to it.
     let around = |path: PathBuf| match path.file_name().is_some_and(|name| name == "_") {
         true => path.parent().map(Path::to_owned).unwrap_or(path),
         false => path,
@@ -133,7 +137,8 @@ fn configured_hooks(settings: &Settings, top: &Path, home: Option<&Path>) -> Vec
     directories.map(around).collect()
 }
 
-/// Every file that settings include, whether the condition holds now or not: a run can make it hold.
+/// Returns every file that settings include, whether the condition is true now or not: a run can
+/// make it true.
 fn included(settings: &Settings, home: Option<&Path>) -> Vec<PathBuf> {
     let is_include = |key: &str| {
         let key = key.to_ascii_lowercase();
@@ -143,7 +148,7 @@ fn included(settings: &Settings, home: Option<&Path>) -> Vec<PathBuf> {
     includes.filter_map(|(file, _, value)| expand(file.parent()?, value, home)).collect()
 }
 
-/// A path as git reads it. `~user` is another user's home, which no run can write.
+/// Expands a path as git does. `~user` is another user's home, which no run can write.
 fn expand(base: &Path, value: &[u8], home: Option<&Path>) -> Option<PathBuf> {
     let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
     match value.strip_prefix(b"~/") {
@@ -157,7 +162,7 @@ fn expand(base: &Path, value: &[u8], home: Option<&Path>) -> Option<PathBuf> {
 fn unprotectable(hooks: &Path) -> Error {
     Error::permission_denied(
         UNPROTECTABLE,
-        "git looks for hooks in a directory that runs have to write",
+        "git looks for hooks in a directory that runs must be able to write",
     )
     .hint("Set `core.hooksPath` of the repository to a directory of its own, such as `.githooks`.")
     .source(hooks.display().to_string())

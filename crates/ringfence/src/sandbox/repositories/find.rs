@@ -1,5 +1,6 @@
-//! Finds the repositories in what a run can write, by where they lie: `.git` in a directory, the shape of a bare
-//! repository, and the directories in which a repository keeps those of its submodules and work trees.
+//! Finds the repositories in what a run can write, by location: `.git` in a directory, the layout
+//! of a bare repository, and the directories in which a repository keeps those of its submodules
+//! and work trees.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
@@ -15,32 +16,33 @@ use super::ask::{Answer, Question};
 use super::is_writable;
 use crate::base::lexical;
 
-/// Directories of the work tree that are looked at, from the top down. People call git near the top of what they work on.
+/// Maximum number of directories in the work tree that are examined, from the top down. People call
+/// git near the top of what they work on.
 const DIRECTORIES: usize = 256;
 const DEPTH: usize = 4;
-/// Directories below `.git/modules` that are looked at.
+/// Maximum number of directories below `.git/modules` that are examined.
 const MODULE_DIRECTORIES: usize = 4000;
-/// Full of directories of other people's code, in which nobody calls git.
+/// Directories full of other people's code, in which no one calls git.
 const SKIPPED: &[&str] = &["node_modules", "target", ".venv", "__pycache__"];
 
-/// What makes a directory a repository for git.
+/// Names that make a directory a repository for git.
 const BARE: &[&str] = &["HEAD", "objects", "refs"];
 
-/// What lies in the writable places.
+/// Repositories found in the writable places.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Found {
     work_trees: Vec<PathBuf>,
-    /// Directories with the shape of a repository.
+    /// Directories with the layout of a repository.
     bare: Vec<PathBuf>,
 }
 
-/// Looks through directories, and reads again only those that have changed.
+/// Scans directories, and reads again only those that have changed.
 #[derive(Default)]
 pub struct Scanner {
     known: HashMap<PathBuf, Looked>,
 }
 
-/// What one directory was when it was last read.
+/// Contents of one directory when it was last read.
 struct Looked {
     stamp: Stamp,
     is_work_tree: bool,
@@ -49,7 +51,8 @@ struct Looked {
 }
 
 impl Scanner {
-    /// Looks through the upper directories of every writable place but HOME, which only runs use.
+    /// Scans the upper directories of every writable place except HOME and the directory for
+    /// temporary files, which only runs use.
     pub fn scan(&mut self, rights: &Rights) -> Found {
         let roots = rights.writable_roots().filter(|root| Some(*root) != rights.home.as_deref());
         let roots = roots.filter(|root| Some(*root) != rights.scratch.as_deref());
@@ -91,7 +94,7 @@ fn look_at(directory: &Path, stamp: Stamp) -> Looked {
         }
     }
     below.sort();
-    // More than are ever looked at need not be remembered.
+    // No need to remember more than are ever examined.
     below.truncate(DIRECTORIES);
     let has = |part: &str| names.iter().any(|name| name == part);
     Looked {
@@ -102,7 +105,8 @@ fn look_at(directory: &Path, stamp: Stamp) -> Looked {
     }
 }
 
-/// Whether nothing is there, or something empty, as what stands in for a missing path is while runs live.
+/// Returns whether the path is absent or empty. A stand-in for a missing path is empty, and exists
+/// while runs live.
 pub fn is_vacant(path: &Path) -> bool {
     match path.symlink_metadata() {
         Err(_) => true,
@@ -114,6 +118,7 @@ pub fn is_vacant(path: &Path) -> bool {
 }
 
 impl Found {
+    /// Returns what to ask git about, beginning with the workspace's own repository.
     pub fn questions(&self, rights: &Rights) -> Vec<Question> {
         let trees = self.work_trees.iter().cloned().map(Question::WorkTree);
         let bare = self.bare.iter().cloned().map(Question::GitDir);
@@ -124,17 +129,17 @@ impl Found {
             .iter()
             .filter(|path| path.is_dir() && path.file_name().is_none_or(|name| name != ".git"));
         all.extend(known.cloned().map(Question::GitDir));
-        // One around the workspace may have its hooks in it.
+        // A repository around the workspace may have its hooks in it.
         let around =
             rights.workspace.ancestors().skip(1).find(|above| !is_vacant(&above.join(".git")));
         all.extend(around.map(Path::to_owned).map(Question::WorkTree));
-        // The workspace's own comes first, since what comes last may have to do without an answer.
+        // The workspace's own comes first, since what comes last may stay without an answer.
         all.sort_by_key(|question| question.place() != rights.workspace);
         all
     }
 }
 
-/// Other repositories that an answer leads to: submodules, and other work trees.
+/// Returns other repositories that an answer leads to: submodules, and other work trees.
 pub fn lead_on(rights: &Rights, answer: &Answer) -> Vec<Question> {
     let Some(settings) = &answer.settings else { return Vec::new() };
     let has_git = |path: &Path| path.join(".git").symlink_metadata().is_ok();
@@ -145,7 +150,7 @@ pub fn lead_on(rights: &Rights, answer: &Answer) -> Vec<Question> {
     }
     let trees = answer.work_trees.iter().filter(|path| has_git(path)).cloned();
     next.extend(trees.map(Question::WorkTree));
-    // Where a submodule's repository says that its work tree is, whatever the index holds now.
+    // The work tree that a submodule's repository names, whatever the index contains now.
     let moved =
         settings.entries.iter().filter(|(_, key, _)| key.eq_ignore_ascii_case("core.worktree"));
     let moved = moved.map(|(_, _, value)| {
@@ -158,8 +163,9 @@ pub fn lead_on(rights: &Rights, answer: &Answer) -> Vec<Question> {
     next
 }
 
-/// The repositories of submodules, at any depth; `None` when there is too much to look at. A sign of one repository
-/// hides no other: a run can plant it in every directory that has not been one until now.
+/// Returns the repositories of submodules, at any depth; `None` if there is too much to examine.
+/// The search continues below a repository that was found: a run can plant the signs of one in
+/// every directory that was not one before.
 pub fn modules(repository: &Path) -> Option<Vec<PathBuf>> {
     let (mut found, mut waiting) = (Vec::new(), vec![repository.join("modules")]);
     let mut looked_at = 0;
@@ -170,7 +176,7 @@ pub fn modules(repository: &Path) -> Option<Vec<PathBuf>> {
         }
         for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
             let Ok(kind) = entry.file_type() else { continue };
-            // git follows a link here, and where it leads could change: there is no end to look for.
+            // git follows a link here, and its target could change, so no search would be complete.
             if kind.is_symlink() {
                 return None;
             }
@@ -190,20 +196,20 @@ pub fn modules(repository: &Path) -> Option<Vec<PathBuf>> {
     Some(found)
 }
 
-/// Any of the first makes it one, as far as protecting it goes: they are covered in every run, so no run can take them
-/// away to be left out of the next.
+/// Returns whether a directory must be protected as a repository. Any of the first names is enough:
+/// they are covered in every run, so no run can remove them to be left out of the next.
 fn may_be_repository(path: &Path) -> bool {
     let has = |name: &&str| path.join(name).symlink_metadata().is_ok();
     ["config", "hooks", "commondir"].iter().any(has) || BARE.iter().all(has)
 }
 
-/// `objects/00` to `objects/ff`, of which there are many.
+/// Returns whether this is one of `objects/00` to `objects/ff`, of which there are many.
 fn is_object_directory(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let in_objects =
         path.parent().and_then(Path::file_name).is_some_and(|above| above == "objects");
     let is_hex = name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
-    // Only in a repository; elsewhere a submodule may be called that.
+    // Only in a repository; elsewhere a submodule may have that name.
     in_objects
         && is_hex
         && path
@@ -212,8 +218,9 @@ fn is_object_directory(path: &Path) -> bool {
             .is_some_and(|above| above.join("HEAD").symlink_metadata().is_ok())
 }
 
-/// How a file looked. A time of change cannot be set back by whoever changes the file; but clocks of file systems are
-/// coarse, and a change at nearly the same time would go unseen. What has changed just now is equal to nothing.
+/// State of a file. A process that changes the file cannot set its change time back; but clocks of
+/// file systems are coarse, and a change at nearly the same time would go unseen. So a file that
+/// has changed just now is equal to nothing.
 #[derive(Debug, Clone, Copy)]
 enum Stamp {
     Absent,
@@ -234,17 +241,18 @@ impl PartialEq for Stamp {
     }
 }
 
-/// Coarser than any clock of a local file system.
+/// Minimum age of a change time that can be relied on: coarser than any clock of a local file
+/// system.
 const SETTLED: Duration = Duration::from_millis(50);
 
 fn stamp(path: &Path) -> Stamp {
     stamp_at(path, SystemTime::now())
 }
 
-/// As it was at this time: what has changed since, or shortly before, is fresh.
+/// Returns the state at this time: a file that has changed since, or shortly before, is fresh.
 fn stamp_at(path: &Path, at: SystemTime) -> Stamp {
     let Ok(found) = path.symlink_metadata() else { return Stamp::Absent };
-    // What stands in for a missing file comes and goes with runs, and is empty.
+    // A stand-in for a missing file comes and goes with runs, and is empty.
     if found.is_file() && found.len() == 0 {
         return Stamp::Absent;
     }
@@ -262,7 +270,7 @@ fn stamp_at(path: &Path, at: SystemTime) -> Stamp {
     }
 }
 
-/// Everything that an answer depends on, as it was before git was asked.
+/// State of everything that an answer depends on, from before git was asked.
 #[derive(Debug, Default)]
 pub struct Stamps {
     found: Found,
@@ -270,14 +278,17 @@ pub struct Stamps {
 }
 
 impl Stamps {
+    /// Creates a record of what was found, without files.
     pub fn of(found: &Found) -> Stamps {
         let found = Found { work_trees: found.work_trees.clone(), bare: found.bare.clone() };
         Stamps { found, files: Vec::new() }
     }
 
+    /// Adds the files that this answer depends on.
     pub fn add(&mut self, answer: &Answer, asked: SystemTime) {
         let own = answer.question.closed().path;
-        // A directory changes whenever something stands in for a file in it, and those that matter are listed below.
+        // A directory changes whenever a stand-in for a file appears in it, and the files that
+        // matter are listed below.
         let mut files: Vec<PathBuf> = Some(own)
             .filter(|own| answer.settings.is_none() || !own.is_dir())
             .into_iter()
@@ -303,7 +314,7 @@ impl Stamps {
             files.push(answer.place().join("config"));
             files.push(answer.place().join(".git/config"));
         }
-        // Where links lead is what counts, and the links themselves.
+        // Both the links and their targets matter.
         files.extend(files.clone().iter().filter_map(|file| file.canonicalize().ok()));
         files.sort();
         files.dedup();
@@ -315,7 +326,8 @@ impl Stamps {
         );
     }
 
-    /// Whether everything is as it was. A fresh file is equal to nothing, so that it is looked at once more.
+    /// Returns whether nothing has changed. A fresh file is equal to nothing, so that it is
+    /// examined once more.
     pub fn hold(&self, found: &Found) -> bool {
         self.found == *found && self.files.iter().all(|(file, known)| stamp(file) == *known)
     }

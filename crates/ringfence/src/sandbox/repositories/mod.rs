@@ -1,10 +1,11 @@
-//! What git on the host would execute or include, as far as a run can write it.
+//! Protects what git on the host would execute or include, as far as a run can write it.
 //!
-//! Whoever calls git outside the sandbox runs what a repository says: its hooks, and the programs that its settings name.
-//! So every repository in the writable places is found (`find`), the host's own git is asked what it would read there,
-//! in a read-only sandbox (`ask`), and all of it is protected (`cover`). This is the only place that decides what is
-//! covered for git. What git would execute is compared before and after a run (`compare`): a run may make repositories
-//! of its own, and the host may change one meanwhile. We never read git's files ourselves.
+//! A user who calls git outside the sandbox runs what a repository says: its hooks, and the
+//! programs that its settings name. So every repository in the writable places is found (`find`),
+//! the host's own git is asked what it would read there, in a read-only sandbox (`ask`), and all of
+//! it is protected (`cover`). Only this module decides what is covered for git. What git would
+//! execute is compared before and after a run (`compare`): a run may create its own repositories,
+//! and the host may change one meanwhile. This module never reads git's files itself.
 
 mod ask;
 mod compare;
@@ -28,11 +29,13 @@ use compare::Picture;
 pub use cover::UNPROTECTABLE;
 use find::Stamps;
 
-/// Repositories beyond this many are not asked about; the directories that they lie in can only be read.
+/// Maximum number of repositories that git is asked about; the directories of further ones are
+/// read-only.
 const REPOSITORIES: usize = 64;
 
-/// What a session knows about the repositories that its runs can write, for each set of places that some can: a tool of
-/// the operator's may write less than a command, and a wider sandbox more.
+/// Findings of a session about the repositories that its runs can write, for each set of writable
+/// places: a tool that the operator configured may write less than a command, and a wider sandbox
+/// more.
 #[derive(Default)]
 pub struct Repositories(Mutex<HashMap<Vec<PathBuf>, Arc<tokio::sync::Mutex<Knowledge>>>>);
 
@@ -42,23 +45,24 @@ struct Knowledge {
     last: Option<Arc<Known>>,
 }
 
-/// What was found at one moment.
+/// Findings at one moment.
 pub struct Known {
-    /// What has to be protected in every run.
+    /// Paths that must be protected in every run.
     pub covered: Vec<Protected>,
-    /// What could not be found out, for the log and the result.
+    /// Gaps in the findings, for the log and the result.
     pub warnings: Vec<String>,
     picture: Picture,
     stamps: Stamps,
 }
 
 impl Repositories {
-    /// The session's own.
+    /// Returns the session's findings.
     pub fn of(session: &Session) -> Result<Arc<Repositories>> {
         session.keep(|| Ok(Repositories::default()))
     }
 
-    /// What is known now. Nothing is asked while nothing has changed that an answer depends on.
+    /// Returns the current findings. git is not asked while nothing has changed that an answer
+    /// depends on.
     pub async fn look(&self, cell: &Cell, home: Option<&Path>) -> Result<Option<Arc<Known>>> {
         if cell.profile != Profile::Default {
             return Ok(None);
@@ -67,7 +71,7 @@ impl Repositories {
         let knowledge = Arc::clone(
             self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(places).or_default(),
         );
-        // One look at a time: calls that start together would ask the same.
+        // One query at a time: calls that start together would ask the same.
         let mut knowledge = knowledge.lock().await;
         let found = knowledge.scanner.scan(&cell.rights);
         if let Some(known) = knowledge.last.as_ref().filter(|known| known.stamps.hold(&found)) {
@@ -83,13 +87,13 @@ impl Repositories {
 }
 
 impl Known {
-    /// What git would execute otherwise than before, in a line each.
+    /// Describes what git would execute differently from before, one line for each change.
     pub fn changes_since(&self, before: &Known) -> Vec<String> {
         self.picture.changes_since(&before.picture)
     }
 }
 
-/// Finds out what has to be covered, and what git would execute.
+/// Determines what must be covered, and what git would execute.
 async fn learn(
     cell: &Cell,
     home: Option<&Path>,
@@ -117,7 +121,8 @@ async fn learn(
         covered.extend(cover::covered(rights, home, answer, &mut warnings)?);
         stamps.add(answer, asked);
     }
-    // A repository that does not answer any more may still have hooks elsewhere, which only its answer named.
+    // A repository that no longer answers may still have hooks elsewhere, which only its answer
+    // named.
     if answers.iter().any(|answer| answer.settings.is_none()) {
         covered.extend(last.iter().flat_map(|last| last.covered.clone()));
     }
@@ -129,7 +134,8 @@ async fn learn(
     Ok(Known { covered, warnings, picture, stamps })
 }
 
-/// Asks about these and about everything that the answers lead to, and gives what there was no room to ask about.
+/// Asks about these and about everything that the answers lead to. Also returns what exceeds the
+/// limit and was not asked about.
 async fn ask_all(
     cell: &Cell,
     home: Option<&Path>,
@@ -156,7 +162,7 @@ async fn ask_all(
     }
 }
 
-/// A path as the caller knows it.
+/// Returns a path as the caller knows it.
 fn shown(rights: &Rights, path: &Path) -> String {
     let below = path.strip_prefix(&rights.workspace).unwrap_or(path);
     let text =
@@ -164,7 +170,7 @@ fn shown(rights: &Rights, path: &Path) -> String {
     text.escape_debug().to_string()
 }
 
-/// Whether a run could write it, by its name or by where that leads.
+/// Returns whether a run could write the path, by its name or by its target.
 fn is_writable(rights: &Rights, path: &Path) -> bool {
     let is_in = |path: &Path| rights.writable_roots().any(|root| path.starts_with(root));
     is_in(path) || path.canonicalize().is_ok_and(|real| is_in(&real))
