@@ -1,7 +1,8 @@
-//! A session: who is on the other end, what it may touch, what it has been trusted with.
+//! Session state: the principal, the workspace it may use and the trust it has been given.
 //!
-//! On stdio it is the process, on HTTP the session id bound to its principal, on SSE the GET connection, on
-//! 2026-07-28 an explicit handle we mint. Trust and stored outputs end with it.
+//! A session is the process on stdio, a session id bound to its principal on HTTP, the GET
+//! connection on SSE, and an explicit handle that the server mints on 2026-07-28. Trust and stored
+//! outputs end with the session.
 
 mod outputs;
 
@@ -16,24 +17,28 @@ use crate::base::workspace::Workspace;
 use crate::base::{Cancel, Result};
 pub use outputs::{OpenOutput, OutputQuota, OutputQuotas, Outputs};
 
-/// Who calls. With auth off there is one principal, the local user.
+/// Identity that requests are made under. With auth off the only principal is the local user.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Principal(String);
 
 impl Principal {
+    /// Returns the principal of the local user, used on stdio and when auth is off.
     pub fn local() -> Self {
         Principal("local".to_owned())
     }
 
+    /// Returns the principal with this name.
     pub fn named(name: impl Into<String>) -> Self {
         Principal(name.into())
     }
 
+    /// Returns the name, as used in the audit log and in prompts.
     pub fn name(&self) -> &str {
         &self.0
     }
 
-    /// A directory name that no principal can choose to collide with another's.
+    /// Returns a directory name for this principal. It contains a hash of the name, so that no
+    /// principal can choose a name that collides with another's directory.
     pub fn directory(&self) -> String {
         let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, self.0.as_bytes());
         let readable: String = self
@@ -46,27 +51,30 @@ impl Principal {
     }
 }
 
-/// What the client calls itself. It decides names and budgets, never rights.
+/// Name and version that a client reports for itself. They decide the spelling of tool names and
+/// the output budget, never rights.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Client {
     pub name: String,
     pub version: String,
 }
 
-/// What a client has chosen for its commands, as far as the operator lets it.
+/// Working directory and environment that a client chose for its commands, within what the operator
+/// allows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shape {
-    /// In the workspace.
+    /// Directory in the workspace.
     pub cwd: Option<String>,
     pub env: Vec<(String, String)>,
 }
 
 impl Shape {
+    /// Returns whether nothing is overridden.
     pub fn is_plain(&self) -> bool {
         *self == Shape::default()
     }
 
-    /// Puts it where a call says nothing itself.
+    /// Fills in the values that a call does not set itself.
     pub fn fill(&self, cwd: &mut Option<String>, env: &mut Option<BTreeMap<String, String>>) {
         if cwd.is_none() {
             cwd.clone_from(&self.cwd);
@@ -80,6 +88,7 @@ impl Shape {
     }
 }
 
+/// State shared by all calls of one session.
 pub struct Session {
     pub id: String,
     pub principal: Principal,
@@ -88,7 +97,7 @@ pub struct Session {
     pub outputs: Arc<Outputs>,
     pub cancel: Cancel,
     client: RwLock<Client>,
-    /// What the client last said about its own sandbox.
+    /// Sandbox that the client last reported for its own commands.
     narrowing: RwLock<Option<Arc<Narrowing>>>,
     shape: RwLock<Arc<Shape>>,
     trust: Mutex<HashSet<(String, String)>>,
@@ -96,6 +105,8 @@ pub struct Session {
 }
 
 impl Session {
+    /// Creates a session with a new id. Its outputs are stored under `root` with a quota of their
+    /// own.
     pub fn new(
         principal: Principal,
         transport: &'static str,
@@ -119,53 +130,61 @@ impl Session {
         }
     }
 
-    /// The same session, with outputs that count together with those of others. For one that has stored none yet.
+    /// Makes the session share an output quota with other sessions. Must be called before the
+    /// session stores an output.
     pub fn with_quota(self, quota: Arc<OutputQuota>, root: &Path) -> Self {
         let outputs = Outputs::with_quota(root.join("outputs").join(&self.id), quota);
         Session { outputs: Arc::new(outputs), ..self }
     }
 
+    /// Returns the name and version that the client reported.
     pub fn client(&self) -> Client {
         self.client.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Stores the name and version that the client reports.
     pub fn set_client(&self, client: Client) {
         *self.client.write().unwrap_or_else(PoisonError::into_inner) = client;
     }
 
+    /// Returns the sandbox that the client last reported, if any.
     pub fn narrowing(&self) -> Option<Arc<Narrowing>> {
         self.narrowing.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Holds for every call from now on that says nothing itself.
+    /// Replaces the reported sandbox. It applies to every later call that does not carry its own.
     pub fn set_narrowing(&self, narrowing: Narrowing) {
         *self.narrowing.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(narrowing));
     }
 
+    /// Returns the overrides chosen for the session.
     pub fn shape(&self) -> Arc<Shape> {
         Arc::clone(&self.shape.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Holds for every call from now on.
+    /// Replaces the overrides. They apply to every later call.
     pub fn set_shape(&self, shape: Shape) {
         *self.shape.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(shape);
     }
 
-    /// Trust is for one definition of one tool: a changed tool is asked for again.
+    /// Records trust in one definition of one tool. A changed tool needs approval again.
     pub fn trust(&self, tool: &str, definition: &str) {
         self.lock_trust().insert((tool.to_owned(), definition.to_owned()));
     }
 
+    /// Returns whether this definition of the tool is trusted.
     pub fn trusts(&self, tool: &str, definition: &str) -> bool {
         self.lock_trust().contains(&(tool.to_owned(), definition.to_owned()))
     }
 
-    /// What lives as long as the session and belongs to a module that it does not know: made on first use.
+    /// Returns the session's value of type `T`, created on first use. It lets other modules attach
+    /// state to a session that the session itself does not know.
     pub fn keep<T: Any + Send + Sync>(&self, make: impl FnOnce() -> Result<T>) -> Result<Arc<T>> {
         self.keep_while(|_| true, make)
     }
 
-    /// The same for what does not fit for ever. Those who hold one that does not keep it.
+    /// Like [`Session::keep`], but replaces a value for which `fits` is false. Current holders keep
+    /// the old value.
     pub fn keep_while<T: Any + Send + Sync>(
         &self,
         fits: impl FnOnce(&T) -> bool,
@@ -188,10 +207,10 @@ impl Session {
     }
 }
 
-/// A session as one call sees it.
+/// Reference to the session of one call.
 #[derive(Clone)]
 pub struct View {
     pub session: Arc<Session>,
-    /// False for a 2026-07-28 request without a handle: it can be granted nothing that outlives it.
+    /// False for a 2026-07-28 request without a handle: nothing it is granted may outlive it.
     pub lasting: bool,
 }

@@ -1,6 +1,7 @@
-//! The answers that a question offers: how a client is asked to choose, and what its choice means.
+//! Answers that a question offers: how a client is asked to choose, and how its choice is
+//! interpreted.
 //!
-//! Whatever was not offered is a no. A client's answer is input like any other.
+//! Anything that was not offered is a denial. A client's answer is untrusted input like any other.
 
 use serde_json::{Value, json};
 
@@ -8,7 +9,7 @@ use super::pending::Answer;
 use super::prompt::Prompt;
 
 impl Prompt {
-    /// The ways to say yes that this question offers, the narrowest first.
+    /// Returns the ways to approve that this question offers, the narrowest first.
     pub fn choices(&self) -> Vec<Answer> {
         let mut choices = vec![Answer::Once];
         if self.offers_session {
@@ -20,7 +21,7 @@ impl Prompt {
         choices
     }
 
-    /// What a human reads beside a choice.
+    /// Returns the label that a human reads for a choice.
     pub fn choice_title(&self, choice: Answer) -> &'static str {
         match (choice, self.offers_inside) {
             (Answer::Once, false) => "Allow once",
@@ -32,10 +33,11 @@ impl Prompt {
         }
     }
 
-    /// The parameters of `elicitation/create`.
+    /// Builds the parameters of `elicitation/create`.
     ///
-    /// Codex (`has_menu`) turns an empty form into Allow, Allow for this session, Deny. It shows a form with a choice as
-    /// well, so a question with one more answer uses that. It cancels unseen whatever has a schema-level title.
+    /// Codex (`has_menu`) turns an empty form into Allow, Allow for this session, Deny. It also
+    /// shows a form with a choice, so a question with one more answer uses that. It cancels any
+    /// form with a schema-level title without showing it.
     pub fn elicitation(&self, has_menu: bool) -> Value {
         if has_menu && !self.offers_inside {
             return json!({
@@ -48,7 +50,8 @@ impl Prompt {
         let choices = self.choices();
         let names: Vec<&str> = choices.iter().map(|choice| choice.name()).collect();
         let titles: Vec<&str> = choices.iter().map(|choice| self.choice_title(*choice)).collect();
-        // `enumNames` is in the schema of every protocol version that has forms; `oneOf` came with 2025-11-25.
+        // `enumNames` is in the schema of every protocol version that has forms; `oneOf` came with
+        // 2025-11-25.
         let choice = json!({
             "type": "string", "title": "Answer", "enum": names, "enumNames": titles, "default": Answer::Once.name(),
         });
@@ -60,13 +63,14 @@ impl Prompt {
     }
 }
 
-/// Reads a client's answer to an elicitation. Anything but a clear yes is a no.
+/// Reads a client's answer to an elicitation. Anything but a clear yes is a denial.
 pub(super) fn read_answer(answer: &Value, choices: &[Answer]) -> Answer {
     if answer["action"] != "accept" {
         return Answer::Deny;
     }
     match &answer["content"]["choice"] {
-        // Codex answers its menu beside the content. We offer "session" only; "always" means no more than that.
+        // Codex returns the choice of its menu outside `content`. We offer "session" only, so
+        // "always" means no more than that.
         Value::Null => match answer["_meta"]["persist"].as_str() {
             Some("session" | "always") => Answer::Session,
             _ => Answer::Once,
@@ -78,7 +82,8 @@ pub(super) fn read_answer(answer: &Value, choices: &[Answer]) -> Answer {
     }
 }
 
-/// Limits an answer to what was offered. A yes that cannot be kept for the session is a yes to this one question.
+/// Limits an answer to what was offered. An approval for the session that was not offered becomes
+/// an approval of this one question.
 pub(super) fn settle(answer: Answer, choices: &[Answer]) -> Answer {
     match answer {
         Answer::Session if !choices.contains(&Answer::Session) => Answer::Once,

@@ -1,4 +1,4 @@
-//! The gate. Nothing runs without passing it, and it alone can make a [`Granted`].
+//! The approval gate. Nothing runs without passing it, and only the gate can create a [`Granted`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,11 @@ use crate::base::clock::{Deadline, unix_millis};
 use crate::base::{Cancel, Error, Kind, Result};
 use crate::session::View;
 
-/// Who allowed it, and for how long.
+/// Source of an approval, and how far it reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
-    /// `policy` (nobody had to be asked), `rule` (a rule of the operator's), `trust` (this session said so before), `client`, `terminal`.
+    /// `policy` (no approval needed), `rule` (a rule of the operator), `trust` (approved earlier
+    /// for this session), `client` or `terminal`.
     pub by: &'static str,
     pub for_session: bool,
     /// A human chose to run it in the sandbox, although the question was about running it outside.
@@ -31,11 +32,12 @@ impl Grant {
     }
 }
 
-/// A value that may run, once. It cannot be cloned, and only the gate makes one:
+/// Value that may run, once. It cannot be cloned, and only the gate can create one:
 ///
 /// ```compile_fail
 /// use ringfence::approval::{Grant, Granted};
-/// let forged = Granted { inner: "rm -rf /", grant: Grant { by: "policy", for_session: false, inside: false } };
+/// let grant = Grant { by: "policy", for_session: false, inside: false };
+/// let forged = Granted { inner: "rm -rf /", grant };
 /// ```
 #[derive(Debug)]
 pub struct Granted<T> {
@@ -44,57 +46,62 @@ pub struct Granted<T> {
 }
 
 impl<T> Granted<T> {
+    /// Returns the source and reach of the approval.
     pub fn grant(&self) -> Grant {
         self.grant
     }
 
+    /// Returns the approved value.
     pub fn get(&self) -> &T {
         &self.inner
     }
 
-    /// The same grant for the same thing in another form.
+    /// Converts the value to another form of the same thing, under the same grant.
     pub fn map<U>(self, form: impl FnOnce(T) -> U) -> Granted<U> {
         Granted { inner: form(self.inner), grant: self.grant }
     }
 
-    /// Running takes what was granted; the grant is used up with it.
+    /// Returns the value in order to run it, which uses up the grant.
     pub fn consume(self) -> T {
         self.inner
     }
 }
 
-/// What a question needs to know of the call that raises it.
+/// Context of a question: the call that raises it, and how long it may wait.
 pub struct AskCx<'a> {
     pub view: &'a View,
     pub caller: &'a Caller,
     pub cancel: &'a Cancel,
-    /// Stands still while a human decides.
+    /// Paused while a human decides.
     pub deadline: &'a Deadline,
     pub approvals: &'a Approvals,
-    /// Silence for so long is a no.
+    /// How long a question waits. Silence is not approval.
     pub expiry: Duration,
-    /// How long the client itself waits, where it says so: an answer after that would reach nobody.
+    /// How long the client itself waits, if it says so: a later answer would reach no one.
     pub patience: Option<Duration>,
 }
 
+/// Gate that every call passes, asking a human where approval is required.
 pub struct Gate {
     pub pending: Arc<Pending>,
-    /// Somebody may answer at `ringfence approvals`.
+    /// Questions may be answered with `ringfence approvals`.
     terminal: bool,
 }
 
 impl Gate {
+    /// Creates a gate. With `terminal`, questions may be answered with `ringfence approvals`.
     pub fn new(terminal: bool) -> Self {
         Gate { pending: Arc::default(), terminal }
     }
 
-    /// Whether anyone can be asked for a client with these abilities: the client itself, or someone at a terminal. A
-    /// client that answers without showing anything to a human is not asked, because its answer would be no one's.
+    /// Returns whether anyone can be asked for a client with these capabilities: the client itself,
+    /// or someone at a terminal. A client that answers without showing anything to a human is not
+    /// asked, because its answer would not be a human's.
     pub fn can_ask(&self, abilities: Abilities) -> bool {
         self.terminal || abilities.elicitation && !abilities.answers_unseen
     }
 
-    /// Lets a prepared call through, after asking where one has to.
+    /// Lets a prepared call through, after asking for approval where it is required.
     pub async fn pass(&self, cx: &AskCx<'_>, call: Prepared) -> Result<Granted<Prepared>> {
         let Some(why) = call.asks.clone() else {
             return Ok(Granted { inner: call, grant: Grant::new("policy", false) });
@@ -111,7 +118,8 @@ impl Gate {
         Ok(Granted { inner: call, grant })
     }
 
-    /// A question raised while a call runs. What is granted is the question's own subject, nothing wider.
+    /// Asks a question that a running call raises. The grant covers the subject of the question,
+    /// nothing wider.
     pub async fn confirm<T>(
         &self,
         cx: &AskCx<'_>,
@@ -123,12 +131,13 @@ impl Gate {
         Ok(Granted { inner: subject, grant })
     }
 
-    /// What a rule of the operator allows needs nobody's word beside.
+    /// Grants what a rule of the operator allows. No other approval is needed.
     pub fn by_rule<T>(&self, subject: T) -> Granted<T> {
         Granted { inner: subject, grant: Grant::new("rule", false) }
     }
 
-    /// The same as [`Gate::confirm`], for a question whose answer may be kept for the session under this key.
+    /// Like [`Gate::confirm`], for a question whose answer may be kept for the session under this
+    /// key.
     pub async fn confirm_for_session<T>(
         &self,
         cx: &AskCx<'_>,
@@ -147,12 +156,13 @@ impl Gate {
         Ok(Granted { inner: subject, grant })
     }
 
-    /// Asks everyone who can answer; the first answer counts, and silence is a no.
+    /// Asks everyone who can answer. The first answer decides, and silence is not approval.
     async fn decide(&self, cx: &AskCx<'_>, prompt: Prompt) -> Result<Grant> {
         let mut prompt = prompt.redacted();
-        // A client that answers without showing anything to anybody is not asked: its answer would be nobody's.
+        // A client that answers without showing anything to a human is not asked: its answer would
+        // not be a human's.
         let abilities = cx.caller.abilities();
-        // Nor is one whose call is over: a run may have outlived it.
+        // Nor is a client whose call is over: a run may outlive it.
         let by_client = abilities.elicitation && !abilities.answers_unseen && !cx.caller.is_gone();
         if !by_client && !self.terminal {
             cx.approvals.write("denied", "nobody", "once")?;
@@ -173,9 +183,9 @@ impl Gate {
             cx.approvals.write("denied", "limit", "once")?;
             return Err(Error::new(
                 Kind::ResourceExhausted,
-                "too many questions wait in this session already",
+                "too many questions are already waiting in this session",
             )
-            .hint("Have the open questions answered first."));
+            .hint("Answer the open questions first."));
         };
         let pause = cx.deadline.pause();
         let outcome = tokio::select! {
@@ -193,7 +203,7 @@ impl Gate {
                 cx.approvals.write("expired", "nobody", "once")?;
                 Err(Error::new(
                     Kind::ApprovalExpired,
-                    format!("nobody answered whether `{tool}` may run"),
+                    format!("no one answered whether `{tool}` may run"),
                 ))
             }
             Some((Answer::Deny, by)) => {
@@ -215,9 +225,9 @@ impl Gate {
 fn denied(tool: &str, by: &str) -> Error {
     let error = Error::new(Kind::ApprovalDenied, format!("`{tool}` was not allowed to run"));
     match by {
-        // We cannot tell a person's no from a client's own.
+        // A person's denial cannot be distinguished from an automatic one of the client.
         "client" => error.hint(
-            "The client said no; headless clients do so by themselves. Do not repeat the call unchanged. If nobody was \
+            "The client said no; headless clients do so automatically. Do not repeat the call unchanged. If no one was \
              shown the question, set `[approval] terminal = true` and answer with `ringfence approvals`.",
         ),
         _ => error.hint("The user said no at the terminal; do not repeat the call unchanged."),
@@ -227,7 +237,7 @@ fn denied(tool: &str, by: &str) -> Error {
 fn nobody_to_ask(tool: &str, answers_unseen: bool) -> Error {
     let error = Error::new(
         Kind::ApprovalDenied,
-        format!("`{tool}` needs a human's approval and nobody can be asked"),
+        format!("`{tool}` needs a human's approval, and no one can be asked"),
     );
     if answers_unseen {
         return error.reason("no_human").hint(
@@ -239,7 +249,8 @@ fn nobody_to_ask(tool: &str, answers_unseen: bool) -> Error {
     )
 }
 
-/// Anything but a clear yes is a no: an error, a cancelled dialog, an answer we do not understand. None is silence.
+/// Asks the client. Anything but a clear yes is a denial: an error, a cancelled dialog, an answer
+/// that cannot be understood. Returns `None` for silence.
 async fn ask_client(caller: &Caller, elicitation: Value, choices: &[Answer]) -> Option<Answer> {
     match caller.ask("elicitation/create", elicitation).await {
         Ok(answer) => Some(read_answer(&answer, choices)),

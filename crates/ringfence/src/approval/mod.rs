@@ -1,4 +1,5 @@
-//! Approval: who is asked, with which words, and the one place that turns a prepared call into a granted one.
+//! Approval: who is asked, how the question is worded, and the only place that turns a prepared
+//! call into a granted one.
 
 mod choice;
 mod gate;

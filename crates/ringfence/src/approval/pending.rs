@@ -1,5 +1,5 @@
-//! The questions that wait for an answer on this server. The terminal and the console read and answer them
-//! here; whoever answers first decides.
+//! Questions that wait for an answer on this server. The terminal and the console list and answer
+//! them here; the first answer decides.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,19 +9,20 @@ use tokio::sync::oneshot;
 
 use super::prompt::Prompt;
 
-/// What a human decides.
+/// Answer of a human to a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
     Once,
     Session,
-    /// Run it in the sandbox, although the question is about running it outside. Only some questions offer it.
+    /// Run it in the sandbox, although the question is about running it outside. Only some
+    /// questions offer it.
     Inside,
     Deny,
 }
 
 impl Answer {
-    /// The name on the wire and in the audit log.
+    /// Returns the name on the wire and in the audit log.
     pub fn name(self) -> &'static str {
         match self {
             Answer::Once => "once",
@@ -32,6 +33,7 @@ impl Answer {
     }
 }
 
+/// All questions that wait for an answer.
 #[derive(Default)]
 pub struct Pending {
     waiting: Mutex<BTreeMap<String, Waiting>>,
@@ -42,7 +44,7 @@ struct Waiting {
     reply: oneshot::Sender<(Answer, &'static str)>,
 }
 
-/// A question being asked. Dropping it takes the question back.
+/// Question being asked. Dropping it withdraws the question.
 pub struct Asked<'a> {
     pending: &'a Pending,
     id: String,
@@ -55,7 +57,8 @@ impl Drop for Asked<'_> {
 }
 
 impl Pending {
-    /// At most this many questions wait per session; more are denied at once, since nobody reads them.
+    /// Questions that may wait per session. More are denied immediately, because no one would read
+    /// them.
     pub const PER_SESSION: usize = 32;
 
     pub(super) fn ask(
@@ -74,11 +77,13 @@ impl Pending {
         Some((Asked { pending: self, id }, answer))
     }
 
+    /// Returns all waiting questions.
     pub fn list(&self) -> Vec<Prompt> {
         self.lock().values().map(|waiting| waiting.prompt.clone()).collect()
     }
 
-    /// False when the question is gone: answered by somebody else, expired or taken back.
+    /// Delivers an answer. Returns false if the question is gone: answered elsewhere, expired or
+    /// withdrawn.
     pub fn answer(&self, id: &str, answer: Answer, by: &'static str) -> bool {
         match self.lock().remove(id) {
             Some(waiting) => waiting.reply.send((answer, by)).is_ok(),

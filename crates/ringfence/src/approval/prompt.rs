@@ -1,4 +1,5 @@
-//! The words of a question. They show everything that decides, and nothing that is secret.
+//! Text of an approval question. It shows everything that matters for the decision, and nothing
+//! that is secret.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,13 +10,13 @@ use crate::base::{Error, Kind, Result};
 use crate::redact::known;
 use crate::session::Session;
 
-/// One question to a human. It is data, so that every asker shows the same.
+/// Question to a human. It is data, so that every front end shows the same.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Prompt {
     pub id: String,
     pub trace_id: String,
     pub tool: String,
-    /// What is asked about, where it is less than the whole call.
+    /// Subject of the question, if it is less than the whole call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
     pub description: String,
@@ -23,14 +24,14 @@ pub struct Prompt {
     pub principal: String,
     pub session: String,
     pub workspace: String,
-    /// What would be run, in our words: the arguments stand in the caller's order.
+    /// Command that would run, in our own words; the `arguments` are in the caller's order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     pub cwd: String,
     /// Where it runs: in which sandbox, or without one.
     #[serde(default)]
     pub place: String,
-    /// `PATH` of what would run: it decides which programs a command's words stand for.
+    /// `PATH` of the command: it decides which programs the words of the command refer to.
     #[serde(default)]
     pub search_path: String,
     #[serde(default)]
@@ -38,13 +39,15 @@ pub struct Prompt {
     pub profile: String,
     pub effects: Vec<String>,
     pub arguments: Value,
-    /// The arguments that `command` shows whole, and that a reader need not see twice.
+    /// Arguments that `command` shows in full, which a reader need not see twice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command_covers: Vec<String>,
-    /// The answer can be kept for the session. The gate sets it: a call without a session that lasts keeps nothing.
+    /// The answer can be kept for the session. Set by the gate: a call without a persistent session
+    /// keeps nothing.
     #[serde(default)]
     pub offers_session: bool,
-    /// The question is about a command that would leave the sandbox, and "run it inside" is one of the answers.
+    /// The question is about a command that would leave the sandbox, and "run it inside" is one of
+    /// the answers.
     #[serde(default)]
     pub offers_inside: bool,
     #[serde(default)]
@@ -53,9 +56,11 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// Bytes of text that a question may have. Longer ones are refused: a human would not read them to their end.
+    /// Longest text of a question, in bytes. Longer ones are refused, because a human would not
+    /// read them to the end.
     pub const LARGEST: usize = 64 << 10;
 
+    /// Builds the question whether a call may run.
     pub fn of(call: &Prepared, why: &str, session: &Session) -> Self {
         let is_path = |variable: &&String| variable.starts_with("PATH=");
         let search_path =
@@ -89,14 +94,15 @@ impl Prompt {
         }
     }
 
-    /// A question about one step of a running call: the call's own words, with what this step would do.
+    /// Builds a question about one step of a running call: the texts of the call, with the
+    /// arguments of this step.
     pub fn step(call: &Prepared, why: &str, arguments: Value, session: &Session) -> Self {
         Prompt { arguments, ..Prompt::of(call, why, session) }
     }
 
-    /// A question about one program that a call wants to start. It shows what decides about that program, and not what
-    /// the call as a whole was given. Of the arguments, `command`, `in`, `runs` and `PATH` say what would run, where, and
-    /// with which search path; they come first.
+    /// Builds a question about one program that a call wants to start. It shows what matters for
+    /// that program, not the arguments of the call as a whole. The arguments `command`, `in`,
+    /// `runs` and `PATH` say what would run, where, and with which search path; they come first.
     pub fn exec(
         call: &Prepared,
         subject: String,
@@ -126,7 +132,7 @@ impl Prompt {
         }
     }
 
-    /// Without the values of secrets, whoever put them in.
+    /// Removes the values of secrets, wherever they came from.
     #[must_use]
     pub fn redacted(mut self) -> Self {
         for text in [
@@ -149,13 +155,14 @@ impl Prompt {
         self
     }
 
-    /// What it is called in an answer.
+    /// Returns the name that answers and errors use for the subject.
     pub fn name(&self) -> &str {
         self.subject.as_deref().unwrap_or(&self.tool)
     }
 
-    /// The question as text. Some clients show three lines of it, so those decide: what is asked, why and how much there
-    /// is to read; the command; where it runs. The rest follows, and nothing is left out.
+    /// Renders the question as text. Some clients show three lines of it, so those are decisive:
+    /// what is asked, why and how much there is to read; the command; where it runs. The rest
+    /// follows, and nothing is left out.
     pub fn text(&self) -> String {
         let body = self.decisive_lines() + &self.argument_lines() + &self.detail_lines();
         let length = match body.lines().count() + 1 {
@@ -167,16 +174,17 @@ impl Prompt {
         format!("Allow `{}`? ({length}) {}\n{body}", one_line(self.name()), one_line(&self.why))
     }
 
-    /// Refuses a question that no human would read to its end. Shortened, it could be a question about something else.
+    /// Refuses a question that no human would read to the end. Shortened, it could be a question
+    /// about something else.
     pub fn check_length(&self) -> Result<()> {
         let length = self.text().len();
         if length <= Self::LARGEST {
             return Ok(());
         }
-        Err(Error::new(Kind::TooLarge, format!("`{}` needs approval and is too long to be shown whole", self.name()))
+        Err(Error::new(Kind::TooLarge, format!("`{}` needs approval and is too long to be shown in full", self.name()))
             .hint(format!(
-                "A question holds {} bytes and this one needs {length}. Write the long text to a file first, in several \
-                 calls where writing needs approval too, then run or use that file.",
+                "A question may have {} bytes and this one needs {length}. Write the long text to a file first, in several \
+                 calls if writing needs approval too, then run or use that file.",
                 Self::LARGEST
             ))
             .with("limit_bytes", Self::LARGEST)
@@ -192,7 +200,7 @@ impl Prompt {
         let place =
             place.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
         let place = labelled_if_any("runs", &place);
-        // A command of many lines would push its place out of sight.
+        // A command of many lines would push the line that says where it runs out of sight.
         let first = match command.lines().nth(1) {
             None => command + &place,
             Some(_) => place + &command,
@@ -203,9 +211,9 @@ impl Prompt {
     fn argument_lines(&self) -> String {
         let Value::Object(arguments) = &self.arguments else { return String::new() };
         let line = |name: &str, value: &str| match &self.subject {
-            // About one program we say everything ourselves.
+            // In a question about one program, all labels are our own.
             Some(_) => labelled(name, value),
-            // The names are the caller's; none may pass for a line of ours.
+            // Argument names come from the caller; none may pass for one of our own lines.
             None => labelled(&format!("argument {name:?}"), value),
         };
         let mut text = String::new();
@@ -214,7 +222,7 @@ impl Prompt {
         {
             match value {
                 Value::String(value) => text.push_str(&line(name, value)),
-                // One by one, so that none can hide among the others.
+                // One line each, so that none can hide among the others.
                 Value::Object(members) if !members.is_empty() => {
                     for (member, value) in members {
                         let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -242,15 +250,16 @@ impl Prompt {
     }
 }
 
-/// Bytes from which on the number of lines alone does not say how long a question is.
+/// Bytes above which the number of lines alone does not say how long a question is.
 const LONG: usize = 2000;
 
 fn labelled_if_any(name: &str, value: &str) -> String {
     if value.is_empty() { String::new() } else { labelled(name, value) }
 }
 
-/// A value under its name. Lines of the value are set in, so that none can pass for a line of the question; runs of
-/// blank lines become their number, without the bar that marks a line of the value.
+/// Formats a value under its name. Lines of the value are indented, so that none can pass for a
+/// line of the question. A run of blank lines is replaced by its count, without the bar that marks
+/// a line of the value.
 fn labelled(name: &str, value: &str) -> String {
     let name = one_line(name);
     let value = value.strip_suffix('\n').unwrap_or(value);

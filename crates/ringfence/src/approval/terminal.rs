@@ -1,6 +1,7 @@
-//! The server's side of `ringfence approvals`: a socket under root where open questions are listed and answered.
+//! Server side of `ringfence approvals`: a socket under the root directory where open questions are
+//! listed and answered.
 //!
-//! One JSON object per line each way: `{"list":{}}` gives `{"pending":[…]}`;
+//! One JSON object per line in each direction: `{"list":{}}` gives `{"pending":[…]}`;
 //! `{"answer":{"id":"a-…","answer":"once"}}` gives `{"ok":true}` or `{"ok":false,"error":"…"}`.
 
 mod peer;
@@ -26,13 +27,13 @@ use peer::{Proc, may_answer, may_list};
 use super::pending::{Answer, Pending};
 use crate::base::{Error, Kind, Result};
 
-/// Of one request.
+/// Longest request line.
 pub const LINE_BYTES: usize = 64 * 1024;
-/// At a time; a person needs one.
+/// Concurrent connections; a person needs one.
 const CONNECTIONS: usize = 16;
 const IDLE: Duration = Duration::from_secs(60);
 
-/// What is asked on the socket.
+/// Request on the approvals socket.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Request {
@@ -40,7 +41,7 @@ pub enum Request {
     Answer { id: String, answer: Answer },
 }
 
-/// The directory of the sockets of all servers with this root.
+/// Returns the directory for the sockets of all servers with this root.
 pub fn directory(root: &Path) -> PathBuf {
     root.join("run")
 }
@@ -59,19 +60,21 @@ async fn serve_with(
     let failed = |error: std::io::Error| {
         Error::new(
             Kind::Unavailable,
-            "questions cannot be taken to the terminal: the approvals socket cannot be opened",
+            "terminal approvals are unavailable: the approvals socket cannot be opened",
         )
         .hint("Check that the root directory can be written to, or set `[approval] terminal = false`.")
         .source(error)
     };
     let dir = directory(root);
     DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed)?;
-    // An older or looser directory is tightened first: what is made in it is never open to others, not for a moment.
+    // Tighten an older or looser directory first, so that what is created in it is never open to
+    // others, not even briefly.
     fs::set_permissions(&dir, Permissions::from_mode(0o700)).map_err(failed)?;
     let socket = Socket::in_dir(&dir, server.pid).map_err(failed)?;
     let listener = match UnixListener::bind(&socket.address) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
-            // The number is ours now, so an unanswered socket is left over from a process that had it before.
+            // This pid is ours now, so a socket that does not answer was left by an earlier process
+            // with the same pid.
             if UnixStream::connect(&socket.address).await.is_ok() {
                 return Err(failed(error));
             }
@@ -88,11 +91,11 @@ async fn serve_with(
     Ok(Guard { path: socket.path, identity, task })
 }
 
-/// A socket's path, and an address for it that fits into the 108 bytes the kernel allows.
+/// Path of a socket, and an address for it that fits into the 108 bytes that the kernel allows.
 pub struct Socket {
     pub path: PathBuf,
     pub address: PathBuf,
-    /// Keeps the address good.
+    /// Keeps the address valid.
     _dir: Option<OwnedFd>,
 }
 
@@ -101,7 +104,7 @@ impl Socket {
         Socket::at(dir.join(format!("approvals-{pid}.sock")))
     }
 
-    /// A long path is reached through the opened directory.
+    /// Returns the socket at this path. A long path is reached through its opened directory.
     pub fn at(path: PathBuf) -> std::io::Result<Socket> {
         let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(ErrorKind::InvalidInput.into());
@@ -116,7 +119,7 @@ impl Socket {
     }
 }
 
-/// Keeps the socket open; dropping it closes and removes it.
+/// Keeps the socket open. Dropping it closes and removes the socket.
 pub struct Guard {
     path: PathBuf,
     /// Device and inode of the socket.
@@ -125,6 +128,7 @@ pub struct Guard {
 }
 
 impl Guard {
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -137,7 +141,7 @@ fn identify(path: &Path) -> std::io::Result<(u64, u64)> {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.task.abort();
-        // Another server may have taken the name since; its socket stays.
+        // Another server may have taken the name since; leave its socket alone.
         if identify(&self.path).is_ok_and(|found| found == self.identity)
             && let Err(error) = fs::remove_file(&self.path)
         {
@@ -164,7 +168,8 @@ async fn accept(listener: UnixListener, door: Arc<Door>) {
                 }
                 Err(error) => {
                     tracing::warn!("the approvals socket: {error}");
-                    // Out of descriptors, most likely: trying again at once would only burn time.
+                    // Most likely out of descriptors: retrying immediately would only burn CPU
+                    // time.
                     tokio::time::sleep(Duration::from_millis(200)).await;
                 }
             },
@@ -226,9 +231,9 @@ impl Door {
         }
         match self.pending.answer(&id, answer, "terminal") {
             true => json!({"ok": true}),
-            false => refusal(
-                "there is no such question any more: it was answered, withdrawn or has expired",
-            ),
+            false => {
+                refusal("this question no longer exists: it was answered, withdrawn or has expired")
+            }
         }
     }
 }
@@ -339,7 +344,10 @@ mod tests {
         let mut talk = Talk::with(&guard).await;
         assert_eq!(talk.say(r#"{"list":{}}"#).await["pending"][0]["id"], "a-1");
         let refused = talk.say(r#"{"answer":{"id":"a-1","answer":"once"}}"#).await;
-        assert_eq!(refused, json!({"ok": false, "error": "answers count only from a terminal"}));
+        assert_eq!(
+            refused,
+            json!({"ok": false, "error": "answers are accepted only from a terminal"})
+        );
         assert!(answer.try_recv().is_err());
         assert_eq!(pending.list().len(), 1);
     }

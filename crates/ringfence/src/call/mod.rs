@@ -1,7 +1,8 @@
-//! The pipeline of a call: open the record, find the tool, prepare, pass the gate, run, record how it ended.
+//! The call pipeline: open the audit record, find the tool, prepare the call, pass the gate, run
+//! it, and record how it ended.
 //!
-//! A call runs as a task of its own. Whoever made the request is attached to it through [`Run`] and may let go
-//! and come back (see [`park`]); what the task does never depends on who is listening.
+//! Every call runs in its own task. The request is attached to it through a [`Run`] and may detach
+//! and come back (see [`park`]); the task does the same whether or not anyone is attached.
 
 pub mod park;
 mod prepare;
@@ -35,40 +36,43 @@ pub use prepare::{TIMEOUT_META, asks};
 pub use reload::Reload;
 pub use run::{Run, request_digest};
 
-/// One request to run a tool, free of any wire format.
+/// Request to run a tool, independent of any wire format.
 pub struct CallRequest {
     pub trace_id: TraceId,
     pub tool: String,
     pub arguments: Map<String, Value>,
     pub view: View,
     pub abilities: Abilities,
-    /// What the client's own sandbox allows, where it says so.
+    /// Sandbox that the client reports for its own commands, if any.
     pub narrowing: Option<Arc<Narrowing>>,
-    /// What it chooses for itself, over what its session has chosen.
+    /// Overrides sent with this call; they take precedence over those of the session.
     pub shape: Shape,
-    /// The time the client gives us, where it says so.
+    /// Time limit that the client sets, if any.
     pub timeout: Option<Duration>,
-    /// How long it waits for this very request, which on 2026-07-28 ends before a human is asked.
+    /// How long the client waits for this particular request, if it says so. `None` on 2026-07-28,
+    /// where the request ends before a human is asked.
     pub patience: Option<Duration>,
     pub protocol: String,
     pub client: String,
     pub budget: usize,
 }
 
-/// What an operator's files come to, at one moment. A call takes one and keeps it to its end.
+/// Effective config and tools at one moment. A call uses the same state from start to end.
 pub struct State {
     pub config: Arc<Config>,
     pub registry: Registry,
-    /// How often each tool has changed or gone. What was trusted before it did is not trusted again.
+    /// How often each tool has changed or disappeared. Trust given before such a change no longer
+    /// applies.
     changes: BTreeMap<String, u64>,
 }
 
 impl State {
+    /// Builds the state for a config, without any changes counted.
     pub fn new(config: Arc<Config>) -> State {
         State { registry: Registry::new(&config), config, changes: BTreeMap::new() }
     }
 
-    /// As what comes after this one.
+    /// Continues the change counts of the previous state, counting the tools that differ.
     fn after(mut self, before: &State) -> State {
         let (was, is) = (reload::definitions(before), reload::definitions(&self));
         self.changes.clone_from(&before.changes);
@@ -80,7 +84,8 @@ impl State {
         self
     }
 
-    /// What trust in a tool is given to.
+    /// Returns the key that trust in a tool is stored under. It differs after every change of the
+    /// tool, so that restoring an earlier definition does not restore trust in it.
     fn marked(&self, tool: &str, definition: String) -> String {
         match self.changes.get(tool) {
             Some(changes) => digest(&json!([definition, changes])),
@@ -88,11 +93,12 @@ impl State {
         }
     }
 
-    /// Tells which commands of the operator's are not there, and why.
+    /// Logs which operator commands were not loaded, with the reason, and which patterns match
+    /// nothing.
     pub fn log_dropped(&self) {
         for fault in self.config.dropped.iter() {
             let entry = fault.entry.as_deref().unwrap_or_default();
-            tracing::warn!("the tool `{entry}` is not there: {}. {}", fault.line(), fault.hint);
+            tracing::warn!("tool `{entry}` was not loaded: {}. {}", fault.line(), fault.hint);
         }
         for said in crate::config::idle_patterns(&self.config) {
             tracing::warn!("{said}");
@@ -101,7 +107,7 @@ impl State {
             self.config.file.as_deref().unwrap_or(std::path::Path::new("config.toml")).display();
         for (entry, error) in &self.registry.dropped {
             tracing::warn!(
-                "the tool `{}` is not there: {file}:{}: {}",
+                "tool `{}` was not loaded: {file}:{}: {}",
                 entry.name,
                 entry.line,
                 error.log_line()
@@ -118,13 +124,14 @@ pub struct Pipeline {
     pub audit: Audit,
     pub parked: park::Parked,
     pub changes: Changes,
-    /// The calls in flight.
+    /// Calls in flight.
     runs: TaskTracker,
-    /// Where the state comes from, when it may change.
+    /// Source of the state; `None` if the config cannot change.
     reload: Option<Reload>,
 }
 
 impl Pipeline {
+    /// Opens the audit log and builds the first state.
     pub fn new(config: Arc<Config>, reload: Option<Reload>) -> Result<Self> {
         let audit = Audit::open(&config.root, config.limits.audit_rotate_bytes)?;
         Ok(Pipeline {
@@ -139,7 +146,7 @@ impl Pipeline {
         })
     }
 
-    /// Lets go of what a session keeps for commands of the operator's that are not there any more.
+    /// Releases what a session keeps for operator commands that have changed or no longer exist.
     pub fn tidy(&self, session: &Session) {
         let state = self.state();
         let is_there = |name: &str, definition: &str| {
@@ -149,18 +156,18 @@ impl Pipeline {
                 .is_some_and(|tool| tool.ground().is_some() && tool.definition() == definition)
         };
         if let Err(error) = Ground::tidy(session, is_there) {
-            tracing::warn!("fences of former tools are still there: {}", error.log_line());
+            tracing::warn!("cannot remove the sandboxes of former tools: {}", error.log_line());
         }
     }
 
-    /// What holds now.
+    /// Returns the current state.
     pub fn state(&self) -> Arc<State> {
         Arc::clone(&self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl Pipeline {
-    /// Waits until every call has ended and is on record, but not for ever.
+    /// Waits until every call has ended and is on record, for `at_most` at the longest.
     pub async fn idle(&self, at_most: Duration) {
         self.runs.close();
         if tokio::time::timeout(at_most, self.runs.wait()).await.is_err() {

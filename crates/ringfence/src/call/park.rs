@@ -1,6 +1,7 @@
-//! Parked calls. On 2026-07-28 a client cannot be asked in mid-call: the request ends with `input_required`
-//! and sealed state, and the answer comes with the next request. Until then the run is parked here: it lives
-//! on, its questions stay open, and the retry takes it up again. It is never started a second time.
+//! Parked calls. On 2026-07-28 a client cannot be asked in mid-call: the request ends with
+//! `input_required` and sealed state, and the answer comes with the next request. Until then the
+//! run is parked here: it stays alive, its questions stay open, and the retry resumes it. It is
+//! never started a second time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,21 +17,21 @@ use crate::base::ids::short;
 use crate::base::seal::Sealer;
 use crate::base::{Cause, Error, Kind, Result};
 
-/// A run and the questions it has open.
+/// Run with its open questions.
 pub struct Held {
     pub run: Run,
     pub open: BTreeMap<String, Question>,
     id: String,
-    /// Counts the times it was parked: state from an earlier round is used up.
+    /// Number of times it was parked: state from an earlier round is used up.
     round: u64,
     asked: u64,
-    /// Names used up: a name stands for one question of a run.
+    /// Names already used: each name identifies one question of a run.
     named: BTreeSet<&'static str>,
     /// Answers that came with the call itself.
     early: BTreeMap<String, Value>,
 }
 
-/// What the sealed state says. Nobody but us can read or make it.
+/// Content of the sealed state. Only this server can read or create it.
 #[derive(Serialize, Deserialize)]
 struct State {
     run: String,
@@ -41,6 +42,7 @@ struct State {
 }
 
 impl Held {
+    /// Wraps a run that has no open questions.
     pub fn new(run: Run) -> Self {
         Held {
             run,
@@ -53,14 +55,16 @@ impl Held {
         }
     }
 
-    /// A client that knows a tool's questions by name may send the answers along with the call. They count for
-    /// questions with a name of their own only: nothing can be approved before it is asked.
+    /// Adds the answers that a client which knows a tool's questions by name sent along with the
+    /// call. They apply only to questions with a name of their own: nothing can be approved before
+    /// it is asked.
     pub fn with_answers(mut self, answers: BTreeMap<String, Value>) -> Self {
         self.early = answers;
         self
     }
 
-    /// Takes up questions under names the client answers by.
+    /// Opens questions under the names by which the client answers them. Answers that came with the
+    /// call are delivered immediately.
     pub fn ask(&mut self, questions: Vec<Question>) {
         for question in questions {
             self.asked += 1;
@@ -78,18 +82,18 @@ impl Held {
         }
     }
 
-    /// Hands the client's answers to whoever asked. Answers to nothing are ignored, and so is what cannot be an
-    /// answer at all: its question stays open and is put again.
+    /// Delivers the client's answers to the askers. Ignores answers that match no question, and
+    /// values that cannot be an answer: their question stays open and is asked again.
     pub fn answer(&mut self, answers: BTreeMap<String, Value>) {
         for (key, answer) in answers.into_iter().filter(|(_, answer)| answer.is_object()) {
             if let Some(question) = self.open.remove(&key) {
-                // The asker may have been answered elsewhere or have given up: then nobody listens.
+                // The asker may have been answered elsewhere or have given up; ignore the error.
                 let _ = question.reply.send(Ok(answer));
             }
         }
     }
 
-    /// Forgets questions that have been answered elsewhere (at the terminal) or have expired.
+    /// Removes questions that have been answered elsewhere (at the terminal) or have expired.
     pub fn drop_settled(&mut self) {
         self.open.retain(|_, question| !question.reply.is_closed());
     }
@@ -97,29 +101,31 @@ impl Held {
 
 type Handover = oneshot::Sender<Held>;
 
-/// Where a parked run is taken up again, and whose it is.
+/// Entry for one parked run: its principal, and where to request the run.
 #[derive(Clone)]
 struct Berth {
     principal: String,
     handover: mpsc::Sender<Handover>,
 }
 
+/// All parked runs, and the key that seals their state.
 pub struct Parked {
     runs: Arc<Mutex<HashMap<String, Berth>>>,
     sealer: Sealer,
 }
 
 impl Parked {
-    /// Runs that wait for a retry hold memory and perhaps processes, so their number is bounded; and nobody can take
-    /// the places of the others.
+    /// Parked runs hold memory and perhaps processes, so their number is bounded. The bound per
+    /// principal keeps one principal from taking the places of the others.
     const LIMIT: usize = 1024;
     const PER_PRINCIPAL: usize = 64;
 
+    /// Creates an empty store with a new key.
     pub fn new() -> Result<Self> {
         Ok(Parked { runs: Arc::default(), sealer: Sealer::new()? })
     }
 
-    /// Puts a run aside and returns the sealed state that takes it up again, once.
+    /// Parks a run and returns the sealed state that resumes it, once.
     pub fn park(&self, mut held: Held) -> Result<String> {
         held.round += 1;
         let state = State {
@@ -139,7 +145,7 @@ impl Parked {
                 held.run.cancel.cancel(Cause::Unanswered);
                 return Err(Error::new(
                     Kind::ResourceExhausted,
-                    "too many calls wait for an answer already",
+                    "too many calls are already waiting for an answer",
                 ));
             }
             runs.insert(held.id.clone(), Berth { principal: held.run.principal.clone(), handover });
@@ -148,17 +154,16 @@ impl Parked {
         Ok(sealed)
     }
 
-    /// Takes up a parked run for the retry of the same call by the same principal.
+    /// Resumes a parked run for a retry of the same call by the same principal.
     pub async fn take_up(&self, sealed: &str, principal: &str, digest: &str) -> Result<Held> {
         let refused = |reason, message: &str| {
             Error::invalid_arguments(message).reason(reason).hint(
-                "Send back the requestState of the latest input_required result, once, with the same call; or make the call anew without it.",
+                "Send back the requestState of the latest input_required result, once, with the same call; or call again without it.",
             )
         };
-        let state: State = self
-            .sealer
-            .open(&purpose(principal), sealed)
-            .ok_or_else(|| refused("bad_state", "this requestState is not one of ours"))?;
+        let state: State = self.sealer.open(&purpose(principal), sealed).ok_or_else(|| {
+            refused("bad_state", "this requestState was not issued by this server")
+        })?;
         if state.expires_unix_ms < unix_millis() {
             return Err(refused("expired_state", "this requestState has expired"));
         }
@@ -171,7 +176,8 @@ impl Parked {
         handover.send(to_us).await.map_err(|_| used())?;
         let held = held.await.map_err(|_| used())?;
         if held.round != state.round {
-            // An old state for a run that is parked again: put it back untouched, its own state still counts.
+            // Old state for a run that is parked again: put the run back untouched, its own state
+            // is still valid.
             let (again, inbox) = mpsc::channel(1);
             let berth = Berth { principal: held.run.principal.clone(), handover: again };
             self.lock().insert(held.id.clone(), berth);
@@ -190,7 +196,8 @@ fn purpose(principal: &str) -> String {
     format!("parked call of {principal}")
 }
 
-/// Keeps a parked run going: new questions are collected, progress goes nowhere, and silence is a no.
+/// Attends to a parked run: collects new questions, discards progress, and lets unanswered
+/// questions expire.
 async fn hold(
     mut held: Held,
     mut inbox: mpsc::Receiver<Handover>,
@@ -208,7 +215,8 @@ async fn hold(
                 let Some(to) = to else { reachable = false; continue };
                 match to.send(held) {
                     Ok(()) => return,
-                    // Whoever wanted it is gone: nobody can come back for it with the same state.
+                    // The request that wanted the run is gone, and its state cannot be used a
+                    // second time.
                     Err(back) => held = back,
                 }
             }
@@ -220,10 +228,10 @@ async fn hold(
             () = &mut expired => {
                 forget(&held.id);
                 for (_, question) in std::mem::take(&mut held.open) {
-                    // Whoever asked hears that it was silence, which is not the same as a no.
-                    let _ = question.reply.send(Err(Error::new(Kind::ApprovalExpired, "nobody came back with an answer")));
+                    // Tell the asker that there was no answer, which is not the same as a denial.
+                    let _ = question.reply.send(Err(Error::new(Kind::ApprovalExpired, "no answer arrived in time")));
                 }
-                // A run that can do without the answer may still end by itself.
+                // A run that can do without the answer may still finish.
                 let _ = tokio::time::timeout(grace, &mut held.run.done).await;
                 held.run.cancel.cancel(Cause::Unanswered);
                 return;

@@ -1,4 +1,5 @@
-//! From a request to a frozen [`Prepared`]: arguments checked, effects known, limits set. Nothing happens yet.
+//! Turns a request into a frozen [`Prepared`]: checks the arguments, determines the effects and
+//! sets the limits. Nothing is executed yet.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,16 +20,18 @@ use crate::sandbox::{Cell, Launcher, git, profile};
 use crate::session::Shape;
 use crate::tools::{PrepareCx, Tool};
 
+/// Returns the tool with this name if it is visible in the workspace.
 pub fn find(state: &State, name: &str, workspace: &Workspace) -> Result<Arc<dyn Tool>> {
     let found = state.registry.get(name).filter(|tool| tool.is_shown_in(workspace.path()));
     found.cloned().ok_or_else(|| {
-        // Hidden and missing tools get the same words, so that asking reveals nothing.
+        // Hidden and missing tools get the same message, so that probing reveals nothing.
         let shown: String = name.chars().take(64).collect();
         Error::new(Kind::UnknownTool, format!("there is no tool `{shown}`"))
     })
 }
 
-/// The workspace as this call may touch it, and what a result has to say about that.
+/// Returns the workspace restricted to what this call may touch, and a description of the client's
+/// sandbox for the result.
 pub async fn hold(
     pipeline: &Pipeline,
     tool: &dyn Tool,
@@ -48,11 +51,13 @@ pub async fn hold(
     if !git::is_let_out(&book.table) {
         return Ok((workspace, about));
     }
-    // git runs what a repository says. Where a rule lets it out, no run may change the repository. Where nothing can
-    // leave, the rule must not take away what runs may do without it.
+    // git executes what a repository configures. Where a rule lets git out of the sandbox, no run
+    // may change the repository. Where nothing can leave the sandbox, the rule must not take away
+    // what runs may do without it.
     match book.leaving(config, pipeline.gate.can_ask(request.abilities)) {
         Leaving::Possible => Ok((Arc::new(workspace.guarded(git::protect)), about)),
-        // A file that is being edited is broken for a moment; `git` stays usable after that.
+        // A rules file is broken for a moment while it is being edited. The repository is not noted
+        // as open then, so that `git` remains usable afterwards.
         Leaving::Prevented(_) if !book.faults.is_empty() => Ok((workspace, about)),
         Leaving::Off | Leaving::Prevented(_) => {
             pipeline.policy.note_open_repository(workspace.path());
@@ -90,7 +95,8 @@ async fn guard_repositories(
             Ok(Arc::new(workspace.guarded(|rights| rights.for_git = Some(known.covered.clone()))))
         }
         Ok(None) => Ok(workspace),
-        // Files can be written where no sandbox can be put up; the names of what git executes are refused all the same.
+        // Files can be written even where no sandbox can be built; names that git executes are
+        // still refused.
         Err(error) if !runs && error.reason_name() != Some(UNPROTECTABLE) => Ok(workspace),
         Err(error) => Err(error),
     }
@@ -101,7 +107,7 @@ async fn narrow(
     workspace: Arc<Workspace>,
 ) -> Result<(Arc<Workspace>, Option<Value>)> {
     let Some(narrowing) = request.narrowing.clone() else { return Ok((workspace, None)) };
-    // A client may name patterns, and what they match has to be looked for.
+    // A client may send patterns, and finding their matches reads the file system.
     let held = tokio::task::spawn_blocking(move || {
         let (workspace, ignored) = workspace.narrowed(&narrowing)?;
         let about = narrowing.about(workspace.rights(), &ignored);
@@ -112,6 +118,7 @@ async fn narrow(
     })?
 }
 
+/// Has the tool check the arguments, and freezes everything that will be shown, approved and run.
 pub fn prepare(
     config: &Config,
     tool: &dyn Tool,
@@ -122,7 +129,7 @@ pub fn prepare(
     let spec = tool.spec();
     let cx = PrepareCx { session: &request.view.session, workspace, shape, config };
     let plan = tool.prepare(&request.arguments, &cx)?;
-    // A tool that knows better what is missing has said so by now.
+    // The tool itself comes first, because it may report more precisely what is missing.
     if let Some(reason) = tool.unavailable() {
         return Err(Error::new(
             Kind::Unavailable,
@@ -132,13 +139,14 @@ pub fn prepare(
     }
     let asks = plan.asks.or_else(|| {
         asks(config, tool)
-            .then(|| "The operator wants to be asked for every call of it.".to_owned())
+            .then(|| "The operator requires approval for every call of this tool.".to_owned())
     });
     let mut definition = match &plan.extent {
         Some(extent) => digest(&json!([tool.definition(), extent])),
         None => tool.definition(),
     };
-    // Trust is for a command as it was shown: in another directory, or with other variables, it is another.
+    // Trust covers a command as it was shown: in another directory, or with other variables, it is
+    // a different command.
     if !shape.is_plain() {
         definition = digest(&json!([definition, shape.cwd, shape.env]));
     }
@@ -163,7 +171,7 @@ pub fn prepare(
     })
 }
 
-/// The smallest of what the caller, the client and the operator allow.
+/// Returns the smallest limit of the caller, the client and the operator.
 fn limit(
     config: &Config,
     tool: Duration,
@@ -174,10 +182,10 @@ fn limit(
     asked.unwrap_or(tool).min(client.unwrap_or(ceiling)).min(ceiling)
 }
 
-/// The key of `_meta` with the time that a client will wait.
+/// `_meta` key for the time that a client will wait.
 pub const TIMEOUT_META: &str = "dev.ringfence/timeout_ms";
 
-/// What raises the time of a call that took too long, for whoever can do so.
+/// Returns the hint for a call that timed out: which limit to raise, and who can do it.
 pub fn timeout_hint(
     config: &Config,
     tool: &dyn Tool,
@@ -210,9 +218,10 @@ pub fn timeout_hint(
     }
 }
 
-/// Whether every call of it asks, by its own nature or by the operator's word.
+/// Returns whether every call of the tool needs approval, by its nature or by the operator's
+/// setting.
 pub fn asks(config: &Config, tool: &dyn Tool) -> bool {
-    // What the operator wants of our own tools is not about theirs.
+    // The operator's setting for our own tools does not apply to the operator's commands.
     tool.spec().requires_approval
         || tool.ground().is_none() && config.approval.own_tools.covers(&tool.spec().name)
 }

@@ -1,4 +1,4 @@
-//! Calls that are refused more often than they can be on record one by one.
+//! Refused calls that are too frequent to be recorded one by one, and are counted instead.
 
 use std::time::Duration;
 
@@ -6,16 +6,17 @@ use super::Pipeline;
 use crate::audit::Record;
 use crate::base::{Error, Kind};
 
-/// A count is on record this long after its first call at the latest, so that a server that is killed loses little.
+/// A count is written at most this long after its first call, so that a killed server loses little.
 const COUNT_DELAY: Duration = Duration::from_secs(5);
 
 impl Pipeline {
-    /// Ends a refused call without a record of its own, and returns the answer to it.
+    /// Ends a refused call without an audit record of its own and returns the error for the caller.
     pub(super) fn count_refusal(&self, record: Record, error: &Error, wait: Duration) -> Error {
         let principal = record.principal().to_owned();
         if record.count_refusal(error) {
             let audit = self.audit.clone();
-            // Not among the calls in flight: the end of the server does not wait for it, but writes the count itself.
+            // Not tracked as a call in flight: shutdown does not wait for this task, but writes the
+            // count itself.
             tokio::spawn(async move {
                 tokio::time::sleep(COUNT_DELAY).await;
                 audit.write_refusal_count(&principal);
@@ -25,7 +26,7 @@ impl Pipeline {
     }
 }
 
-/// Says what was wrong all the same, so that whoever makes mistakes can stop making them.
+/// Returns an error that still says what was wrong, so that a faulty caller can correct itself.
 fn answer(error: &Error, wait: Duration) -> Error {
     let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
     let message = format!(

@@ -1,6 +1,7 @@
-//! Hot reload. Every request first looks whether a file that decides has changed (a few `stat`s), and then makes the
-//! whole state again before it goes on; a watcher (see [`super::watch`]) only pokes the same look. What a call was given
-//! it keeps: a [`State`] never changes.
+//! Hot reload. Every request first checks whether a configuration file has changed (a few `stat`
+//! calls), and if so rebuilds the whole state before it continues; the watcher (see
+//! [`super::watch`]) only triggers the same check. A call keeps the state it started with: a
+//! [`State`] never changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,7 +16,8 @@ use crate::base::change::Change;
 use crate::base::{Error, Kind, Result};
 use crate::config::{AuthKey, Config, Made, Prints};
 
-/// What counts from the start to the end of a server: sockets, places and fences have been made of it.
+/// Keys that are fixed while a server runs: sockets, directories and sandboxes have been created
+/// from them.
 const AT_START: &[&str] = &[
     "root",
     "workspace",
@@ -30,43 +32,45 @@ const AT_START: &[&str] = &[
     "limits.audit_rotate_mb",
 ];
 
-/// Secrets that could not be read are looked up again with a call, but not with every one.
+/// Secrets that could not be read are tried again with a call, but at most this often.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How the config is made again, and what the last look has found.
+/// Source of the config for reloads, and the outcome of the last one.
 pub struct Reload {
     made: Arc<Made>,
     first: Arc<Config>,
-    /// The files that decide, as they were before what holds now was read.
+    /// The configuration files as they were before the current state was read.
     seen: Mutex<Prints>,
-    /// Calls that come together make one reload. Counts those that have begun.
+    /// Held during a reload, so that concurrent calls share one.
     turn: tokio::sync::Mutex<()>,
+    /// Number of reloads that have started.
     begun: AtomicU64,
-    /// Somebody wants one, whatever the files look like.
+    /// A reload is wanted even if no file has changed.
     wanted: AtomicBool,
-    /// When secrets that could not be read were last tried.
+    /// Time of the last attempt to read missing secrets.
     tried: Mutex<Option<Instant>>,
     found: RwLock<Found>,
 }
 
-/// Why the files are looked at again.
+/// Reason for a reload.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Why {
     Changed,
-    /// A keyring may have been opened by now.
+    /// Secrets were missing; a keyring may have been unlocked by now.
     Missed,
 }
 
-/// What there is to say about the operator's files beside what they come to.
+/// Status of the operator's files, other than their content.
 #[derive(Clone, Default)]
 pub struct Found {
-    /// Why the newest state of the files is not the one that holds.
+    /// Why the newest version of the files is not in effect.
     pub fault: Option<Value>,
-    /// Keys whose new values count after a restart.
+    /// Keys whose new values need a restart.
     pub restart_needed: Vec<&'static str>,
 }
 
 impl Reload {
+    /// Creates the reloader for a config that was just read.
     pub fn new(made: Made, seen: Prints, first: Arc<Config>) -> Reload {
         let made = Arc::new(made);
         Reload {
@@ -110,8 +114,8 @@ impl Reload {
 }
 
 impl Pipeline {
-    /// Makes the state again when a file that decides has changed. Whoever looks at the state afterwards sees every edit
-    /// that had returned before.
+    /// Rebuilds the state if a configuration file has changed. The state read afterwards includes
+    /// every edit that completed before the call.
     pub async fn refresh(&self) {
         let Some(reload) = &self.reload else { return };
         if reload.is_due(&self.state()).is_none() {
@@ -119,7 +123,8 @@ impl Pipeline {
         }
         let begun = reload.begun.load(Ordering::Acquire);
         let _turn = reload.turn.lock().await;
-        // One that has begun since has seen what we have. Whoever never stops to write holds nobody up for long.
+        // A reload that has started since has seen the same files. Without this check, constant
+        // edits would make callers wait for one reload after the other.
         if reload.begun.load(Ordering::Acquire) > begun {
             return;
         }
@@ -151,12 +156,13 @@ impl Pipeline {
                 self.keep(reload, &now, &error);
                 reload.set_seen(prints);
             }
-            // Only a panic ends it early; what is seen stays as it was, so that the next request tries again.
-            Err(error) => tracing::error!("the config cannot be looked at: {error}"),
+            // Only a panic gets here. The file stamps stay as they were, so that the next request
+            // tries again.
+            Err(error) => tracing::error!("cannot reload the config: {error}"),
         }
     }
 
-    /// The same, whether something has changed or not.
+    /// Reloads even if nothing has changed.
     pub async fn reload_now(&self) {
         if let Some(reload) = &self.reload {
             reload.wanted.store(true, Ordering::Release);
@@ -181,11 +187,11 @@ impl Pipeline {
             added = added.join(", "),
             removed = removed.join(", "),
             changed = changed.join(", "),
-            "the config was loaded again"
+            "config reloaded"
         );
         state.log_dropped();
         if !restart_needed.is_empty() && restart_needed != reload.found().restart_needed {
-            tracing::warn!("these keys count after a restart: {}", restart_needed.join(", "));
+            tracing::warn!("these keys take effect after a restart: {}", restart_needed.join(", "));
         }
         let dropped = json!(dropped(&state));
         let differs = listing(now) != listing(&state);
@@ -204,7 +210,7 @@ impl Pipeline {
         let generation = now.config.generation;
         tracing::error!(
             generation,
-            "the config is broken, and the last good one stays: {}",
+            "the config is broken; keeping the last valid one: {}",
             error.log_line()
         );
         self.record(
@@ -213,14 +219,15 @@ impl Pipeline {
         reload.set_found(Found { fault: Some(about(error)), ..reload.found() });
     }
 
-    /// A reload is not refused because nobody can write it down: a call will be.
+    /// Writes an audit event. A reload is not refused when it cannot be recorded; a call will be.
     fn record(&self, fields: Value) {
         if let Err(error) = self.audit.event("config.reload", fields) {
             tracing::error!("{}", error.log_line());
         }
     }
 
-    /// The state of the operator's files as a client may see it: files by their names, nothing of the host.
+    /// Returns the state of the operator's files as a client may see it: files by name, and no
+    /// paths of the host.
     pub fn about_config(&self, state: &State) -> Value {
         let found = self.reload.as_ref().map(Reload::found).unwrap_or_default();
         let row = |tool: Option<&str>, line: usize, message: &str| json!({"tool": tool, "line": line, "message": without_paths(message)});
@@ -229,7 +236,7 @@ impl Pipeline {
         let dropped: Vec<Value> = written
             .map(|fault| row(fault.entry.as_deref(), fault.line, &fault.message))
             .chain(made.map(|(entry, error)| row(Some(&entry.name), entry.line, error.message())))
-            // What is denied does not exist, broken or not.
+            // A denied tool must look like a missing one, broken or not.
             .filter(|row| row["tool"].as_str().is_none_or(|name| state.config.surface.shows(name)))
             .collect();
         let mut about = json!({
@@ -245,15 +252,17 @@ impl Pipeline {
     }
 }
 
-/// The new state, and the keys that wait for a restart.
+/// The new state, and the keys that need a restart.
 type Outcome = Result<(State, Vec<&'static str>)>;
 
-/// Everything that blocks: waits, reads, resolves, and makes the tools.
+/// Does everything that blocks: waits until the files are stable, reads and resolves them, and
+/// builds the tools.
 fn make(made: &Made, first: &Config, now: &State, seen: &Prints) -> (Outcome, Prints) {
     let (config, prints) = made.again(first, &now.config, seen);
     let state = config.and_then(|mut config| {
         let file = made.file();
-        // Without a file there are defaults; but somebody who removes one has hardly asked for those.
+        // Without a file the defaults apply, but an operator who removes the file hardly asks for
+        // those.
         if now.config.file.is_some() && config.file.is_none() {
             return Err(gone(file.as_deref()));
         }
@@ -267,12 +276,12 @@ fn make(made: &Made, first: &Config, now: &State, seen: &Prints) -> (Outcome, Pr
 
 fn gone(file: Option<&Path>) -> Error {
     let file = file.map(|file| file.display().to_string()).unwrap_or_default();
-    Error::new(Kind::NotFound, format!("the config file {file} is gone"))
+    Error::new(Kind::NotFound, format!("the config file {file} no longer exists"))
         .reason("config_gone")
-        .hint("Put it back, or start again without it.")
+        .hint("Restore it, or restart the server without it.")
 }
 
-/// Puts back what cannot change any more, and names the keys that would have.
+/// Restores what cannot change while the server runs, and returns the keys that would have changed.
 fn hold_to_start(config: &mut Config, first: &Config, now: &Config) -> Vec<&'static str> {
     let at_start = |key: &str| {
         AT_START.iter().any(|one| key == *one || (one.ends_with('.') && key.starts_with(one)))
@@ -283,12 +292,12 @@ fn hold_to_start(config: &mut Config, first: &Config, now: &Config) -> Vec<&'sta
     };
     let (before, after) = (rows(first), rows(config));
     let all = before.keys().chain(after.keys().filter(|key| !before.contains_key(*key)));
-    // The port that was asked for is not always the one that was given.
+    // The port that was configured is not always the one that was assigned.
     let mut differ: Vec<&'static str> = all
         .filter(|key| **key != "http.listen" && before.get(*key) != after.get(*key))
         .copied()
         .collect();
-    // What has no row of its own.
+    // Settings without a row of their own.
     for (name, same) in [
         ("policy", format!("{:?}", first.policy) == format!("{:?}", config.policy)),
         ("auth.jwt_secret_file", secret(first) == secret(config)),
@@ -312,7 +321,7 @@ fn hold_to_start(config: &mut Config, first: &Config, now: &Config) -> Vec<&'sta
     config.limits.message_bytes = first.limits.message_bytes;
     config.limits.audit_rotate_bytes = first.limits.audit_rotate_bytes;
     config.log = first.log.clone();
-    // What was private may still be in use, and a value that was replaced is still one.
+    // Files that were private may still be in use, and a replaced secret is still a secret.
     config.private.extend(first.private.iter().chain(&now.private).cloned());
     config.private.sort();
     config.private.dedup();
@@ -326,7 +335,7 @@ fn secret(config: &Config) -> Option<&[u8]> {
     }
 }
 
-/// What is said of each tool, and what a call of it would do.
+/// Returns what is published about each tool, and what a call of it would do.
 pub(super) fn definitions(state: &State) -> BTreeMap<String, String> {
     let tools = state.registry.tools().iter();
     tools
@@ -334,7 +343,7 @@ pub(super) fn definitions(state: &State) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What lists show, in their order.
+/// Returns what lists show, in order.
 fn listing(state: &State) -> Vec<String> {
     let config = &state.config;
     let workspace = config.workspace.as_deref();
@@ -343,7 +352,8 @@ fn listing(state: &State) -> Vec<String> {
         format!("{} {:?} {}", tool.definition(), tool.spec(), asks(config, &**tool))
     });
     let names = config.tool_names.name().to_owned();
-    // With a workspace for each principal, where tools may work decides what each of them sees.
+    // If each principal has its own workspace, the permitted directories decide what each of them
+    // sees.
     let places = match workspace {
         Some(_) => String::new(),
         None => format!("{:?} {:?}", config.surface.cwd, config.surface.arguments),
@@ -351,17 +361,17 @@ fn listing(state: &State) -> Vec<String> {
     tools.chain([names, places]).collect()
 }
 
-/// The names of the operator's commands that are not there.
+/// Returns the names of the operator commands that were not loaded.
 fn dropped(state: &State) -> BTreeSet<&str> {
     let written = state.config.dropped.iter().filter_map(|fault| fault.entry.as_deref());
     written.chain(state.registry.dropped.iter().map(|(entry, _)| entry.name.as_str())).collect()
 }
 
-/// A fault as a client may see it.
+/// Describes an error as a client may see it.
 fn about(error: &Error) -> Value {
     let Some(message) = error.fact("fault").and_then(Value::as_str) else {
         let why = error.reason_name().unwrap_or_else(|| error.kind().name());
-        return json!({"message": format!("the config was refused ({why}); the server's log says why")});
+        return json!({"message": format!("the config was refused ({why}); see the server's log")});
     };
     let name = error.fact("file").and_then(Value::as_str).map(Path::new).and_then(Path::file_name);
     json!({
@@ -372,7 +382,7 @@ fn about(error: &Error) -> Value {
     })
 }
 
-/// The same words with `…` in place of everything that is a path of this host.
+/// Replaces every path of this host in a text with `…`.
 fn without_paths(text: &str) -> String {
     let ends = |c: char| c.is_whitespace() || "`'\"()[]{},;=".contains(c);
     text.split_inclusive(ends)

@@ -57,7 +57,8 @@ async fn files_that_steer_are_kept_out_of_the_workspace_of_the_start() {
     scratch.dir("two");
     private(&scratch, "one/env", "A=1\n");
     let server = serving(&scratch, "root = '../root'\nworkspace = '../one'\n");
-    // The workspace that the file names by now does not hold it, but the one that tools work in does.
+    // The workspace that the file names by now does not hold it, but the one that tools work in
+    // does.
     let changed = "root = '../root'\nworkspace = '../two'\nsecrets.env_file = '../one/env'\n";
     let (state, found) = write(&server, &scratch, changed).await;
     assert!(found.fault.is_some());

@@ -1,4 +1,4 @@
-//! One running call and the handle to it.
+//! A running call and the handle to it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,24 +20,25 @@ use crate::base::{Cancel, Cause, Error, Kind, Result, TraceId};
 use crate::sandbox::{self, Reported};
 use crate::tools::RunCx;
 
-/// A call that has been started. Dropping it does not end the call; `cancel` does.
+/// Handle to a call that has been started. Dropping it does not end the call; `cancel` does.
 pub struct Run {
-    /// Under which the call is on record, whichever request its answer goes to.
+    /// Trace id of the audit record, whichever request the result goes to.
     pub trace_id: TraceId,
     pub events: mpsc::Receiver<Event>,
     pub done: oneshot::Receiver<Result<Output>>,
     pub cancel: Cancel,
-    /// Tool and arguments in one hash: a retry must be for the same call.
+    /// Hash of tool and arguments: a retry must be for the same call.
     pub digest: String,
     pub principal: String,
-    /// Its questions wait so long for answers.
+    /// How long its questions wait for an answer.
     pub expiry: Duration,
-    /// It has so long to end once it was told to.
+    /// How long it may take to end once it has been cancelled.
     pub grace: Duration,
 }
 
 impl Pipeline {
-    /// Starts a call. It ends by itself, by its deadline, by `Run::cancel` or with its session.
+    /// Starts a call. It ends when the tool is done, at its deadline, when it is cancelled or with
+    /// its session.
     pub fn start(self: &Arc<Self>, request: CallRequest) -> Run {
         let (caller, events) = Caller::new(request.abilities);
         let (finished, done) = oneshot::channel();
@@ -54,10 +55,11 @@ impl Pipeline {
             principal: request.view.session.principal.name().to_owned(),
         };
         let pipeline = Arc::clone(self);
-        // On record a tool has its own name, whichever spelling the caller used and however far the call comes.
+        // The record has the tool's own name, whichever spelling the caller used and however far
+        // the call gets.
         let found = state.registry.get(&request.tool).map(|tool| tool.spec().name.as_str());
         let shown: String = found.unwrap_or(&request.tool).chars().take(128).collect();
-        // On every line about the call, whatever the level.
+        // An error-level span, so that its fields are on every log line about the call.
         let span = tracing::error_span!(
             "call",
             trace_id = request.trace_id.as_str(),
@@ -79,7 +81,8 @@ impl Pipeline {
                 }),
             );
             let result = pipeline.carry_out(&state, request, caller, cancel, record).await;
-            // Nobody is attached any more when this fails; the record is written all the same.
+            // The client may have disconnected; ignore the error. The record has been written in
+            // any case.
             let _ = finished.send(result);
         };
         self.runs.spawn(work.instrument(span));
@@ -95,7 +98,8 @@ impl Pipeline {
         mut record: Record,
     ) -> Result<Output> {
         let result = self.follow_the_road(state, request, caller, &cancel, &mut record).await;
-        // Output of programs has none left. This is for what came another way: a file, a page, a driver.
+        // The output of programs is already redacted. This covers other sources: a file, a page, a
+        // driver.
         let result = result.map(Output::redacted).map_err(Error::redacted);
         match &result {
             Ok(output) => record.finish(&output.facts, None, cancel.cause()),
@@ -106,7 +110,7 @@ impl Pipeline {
                 let is_unknown = error.reason_name() == Some(sandbox::SUPERVISOR_LOST);
                 let report = is_unknown.then_some(Reported::Missing).and_then(Reported::name);
                 let facts = Facts { status: Some(status_of(error)), report, ..Facts::default() };
-                // What stands behind the words that the caller gets is here, under the same trace id.
+                // The log has the details that the caller does not get, under the same trace id.
                 match error.kind() {
                     Kind::Internal => tracing::error!("{}", error.log_line()),
                     _ => tracing::info!("{}", error.log_line()),
@@ -117,7 +121,8 @@ impl Pipeline {
         result
     }
 
-    /// The road itself, top to bottom. A panic in a tool is an internal error of that call, nothing more.
+    /// Executes the call from start to end. A panic in a tool is an internal error of that call
+    /// only.
     async fn follow_the_road(
         self: &Arc<Self>,
         state: &State,
@@ -195,7 +200,8 @@ impl Pipeline {
             () = deadline.passed() => { cancel.cancel(Cause::Deadline); None }
             _ = cancel.cancelled() => None,
         };
-        // A tool has the grace to end its children and to hand over what it has; then it is dropped.
+        // The tool has the grace period to end its children and hand over what it has; then it is
+        // dropped.
         let ended = match ended {
             Some(result) => Some(result),
             None => tokio::time::timeout(sandbox::longest_end(state.config.limits.grace), work)
@@ -226,6 +232,7 @@ impl Pipeline {
     }
 }
 
+/// Returns the hash of tool and arguments, whichever spelling of the tool's name is used.
 pub fn request_digest(
     tool: &str,
     arguments: &serde_json::Map<String, serde_json::Value>,
@@ -233,13 +240,13 @@ pub fn request_digest(
     digest(&json!([crate::registry::underscored(tool), arguments]))
 }
 
-/// What became of the question whether it may run.
+/// Returns the outcome of approval for the audit record.
 fn decision(granted: &Result<Granted<Prepared>>) -> &'static str {
     match granted {
         Ok(granted) if granted.grant().by == "policy" => "not_needed",
         Ok(_) => "approved",
         Err(error) if matches!(error.kind(), Kind::ApprovalDenied | Kind::TooLarge) => "denied",
-        // Nobody answered, or nobody waits for the answer any more.
+        // No one answered, or no one waits for the answer any more.
         Err(_) => "expired",
     }
 }

@@ -1,4 +1,5 @@
-//! What a client chooses for its commands: checked against what the operator lets it choose, each time it is used.
+//! Client overrides: the working directory and environment that a client chooses for its commands.
+//! They are checked against what the operator allows each time they are used.
 
 use serde_json::{Value, json};
 
@@ -8,11 +9,11 @@ use crate::config::Config;
 use crate::sandbox::env;
 use crate::session::Shape;
 
-/// A variable is a word, not a file.
+/// Longest value: a variable holds a word, not a file.
 const VALUE_BYTES: usize = 32 << 10;
 const VARIABLES: usize = 64;
 
-/// The same shape as it holds, with the directory as it is reached from the workspace.
+/// Checks overrides and returns them with the directory relative to the workspace.
 pub fn check(shape: &Shape, config: &Config, workspace: &Workspace) -> Result<Shape> {
     let mut checked = shape.clone();
     if let Some(cwd) = &shape.cwd {
@@ -43,21 +44,22 @@ pub fn check(shape: &Shape, config: &Config, workspace: &Workspace) -> Result<Sh
 fn not_allowed(what: &str, how: &str) -> Error {
     Error::permission_denied(
         "override_not_allowed",
-        format!("the operator does not let a client set {what}"),
+        format!("the operator does not allow clients to set {what}"),
     )
-    .hint(format!("Leave it out (null takes it back), or ask the operator for {how}."))
+    .hint(format!("Leave it out (null removes it), or ask the operator for {how}."))
 }
 
-/// On every result of a call that did not start where and with what it usually would.
+/// `_meta` key on every result of a call that ran with overrides.
 pub const META: &str = "dev.ringfence/overrides";
 
-/// What is active, without the values.
+/// Describes the active overrides, without the values of variables.
 pub fn about(shape: &Shape) -> Value {
     let names: Vec<&String> = shape.env.iter().map(|(name, _)| name).collect();
     json!({"cwd_override": shape.cwd, "env_overrides": names})
 }
 
-/// One over the other: a directory in place of the other, variables beside the others.
+/// Merges two sets of overrides. The upper directory replaces the lower one; variables are
+/// combined, and the upper ones take precedence.
 pub fn over(upper: Shape, lower: &Shape) -> Shape {
     Shape {
         cwd: upper.cwd.or_else(|| lower.cwd.clone()),

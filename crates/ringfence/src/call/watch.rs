@@ -1,5 +1,6 @@
-//! The watcher: as soon as something happens where a file that decides lies, it is looked at, so that clients hear of new
-//! tools without anybody calling. It decides nothing itself; where it cannot be had, every call still looks.
+//! File watcher: checks for a reload as soon as a configuration file may have changed, so that
+//! clients learn of new tools without a call. It decides nothing itself; if it is unavailable,
+//! every call still checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -14,10 +15,10 @@ use tokio::sync::Notify;
 use super::Pipeline;
 use crate::config::trail::{Spot, trail};
 
-/// What happens within this time is looked at once.
+/// Events within this time are handled together.
 const TOGETHER: Duration = Duration::from_millis(20);
 
-/// Ends with its holder.
+/// Running watcher. Dropping it stops the watcher.
 pub struct Watch(tokio::task::JoinHandle<()>);
 
 impl Drop for Watch {
@@ -27,7 +28,7 @@ impl Drop for Watch {
 }
 
 impl Pipeline {
-    /// Has the operator's files looked at when something happens to them.
+    /// Starts watching the operator's files for changes.
     pub fn watch(self: &Arc<Self>) -> Watch {
         Watch(tokio::spawn(keep_looking(Arc::clone(self))))
     }
@@ -51,16 +52,18 @@ async fn keep_looking(pipeline: Arc<Pipeline>) {
     let mut eyes = match Eyes::new() {
         Ok(eyes) => eyes,
         Err(error) => {
-            tracing::warn!("changes of the config are seen with the next call only: {error}");
+            tracing::warn!(
+                "cannot watch the config; changes take effect with the next call: {error}"
+            );
             return;
         }
     };
     loop {
         eyes.turn_to(pipeline.spots());
-        // After the eyes are there, so that nothing happens unseen in between.
+        // After the watches are in place, so that no change in between is missed.
         pipeline.refresh().await;
         if let Some(workspace) = &pipeline.state().config.workspace {
-            // Says what is wrong with them when they are new.
+            // Reading the rules logs the errors in new ones.
             pipeline.policy.current(workspace).await;
         }
         if eyes.are_elsewhere(&pipeline.spots()) {
@@ -71,12 +74,12 @@ async fn keep_looking(pipeline: Arc<Pipeline>) {
     }
 }
 
-/// What is watched, and by what.
+/// The watcher, and what it watches.
 struct Eyes {
     watcher: RecommendedWatcher,
     poked: Arc<Notify>,
     spots: Arc<Mutex<BTreeSet<Spot>>>,
-    /// Each directory with what tells it from another of the same name.
+    /// Each directory with its device and inode, which tell it from another of the same name.
     folders: BTreeMap<PathBuf, (u64, u64)>,
     complained: bool,
 }
@@ -114,7 +117,7 @@ impl Eyes {
             .filter(|(folder, id)| wanted.get(*folder) != Some(id))
             .map(|(folder, _)| folder)
         {
-            // One that is gone has taken its watch along.
+            // A directory that no longer exists has already lost its watch.
             let _ = self.watcher.unwatch(folder);
         }
         self.folders.retain(|folder, id| wanted.get(folder) == Some(id));
@@ -127,7 +130,7 @@ impl Eyes {
                 Err(error) if !self.complained => {
                     self.complained = true;
                     tracing::warn!(
-                        "some changes of the config are seen with the next call only: {error}"
+                        "cannot watch all of the config; some changes take effect with the next call: {error}"
                     );
                 }
                 Err(_) => {}

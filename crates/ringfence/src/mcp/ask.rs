@@ -1,7 +1,7 @@
-//! Being attached to a run: carrying its progress, log lines and questions to the client.
+//! Attaches a request to a run: forwards its progress, log lines and questions to the client.
 //!
-//! On the 2025 protocols a question is a request to the client in mid-call. On 2026-07-28 it ends the request,
-//! and the run is parked until the answer comes with the next one.
+//! On the 2025 protocols a question is a request to the client in mid-call. On 2026-07-28 it ends
+//! the request, and the run is parked until the answer comes with the next one.
 
 #![expect(deprecated, reason = "2025 clients still read log messages")]
 
@@ -22,28 +22,30 @@ use crate::base::caller::{Event, Question};
 use crate::base::{Cancel, Cause, Error, Kind, Result};
 use crate::call::park::Held;
 
-/// How being attached ended.
+/// Reason why a request is no longer attached to its run.
 pub enum Attached {
     Done(Result<Output>),
-    /// 2026-07-28: these questions have to be answered first.
+    /// 2026-07-28: these questions must be answered first.
     Asks(Held),
-    /// It goes on in the background.
+    /// It continues in the background.
     Detached(Held),
 }
 
-/// The request that is attached to the run just now.
+/// Request that is currently attached to a run.
 pub struct Link<'a> {
     pub context: &'a RequestContext<RoleServer>,
     pub stateless: bool,
-    /// What the end of this request means for the run.
+    /// Why the run is cancelled if this request is.
     pub cause: Cause,
-    /// Ends with the connection, whose end a run of 2026-07-28 does not hear of through its own session.
+    /// Cancelled with the connection. A run of 2026-07-28 would not learn of that through its own
+    /// session.
     pub line: &'a Cancel,
 }
 
-/// Some clients drop progress that arrives in the same read as the result.
+/// Pause before the result: some clients drop progress that arrives in the same read.
 const AFTER_PROGRESS: Duration = Duration::from_millis(8);
 
+/// Forwards the events of a run until it ends, asks (2026-07-28) or detaches.
 pub async fn attach(mut held: Held, link: &Link<'_>) -> Attached {
     let mut pen = Pen {
         peer: &link.context.peer,
@@ -61,7 +63,8 @@ pub async fn attach(mut held: Held, link: &Link<'_>) -> Attached {
             biased;
             () = link.context.ct.cancelled() => {
                 held.run.cancel.cancel(link.cause);
-                // Nobody may be answered any more; we stay until the run is over so that its end is recorded.
+                // The client gets no answer any more; stay until the run is over so that its end is
+                // recorded.
                 return Attached::Done(finish(&mut held, &mut asked).await);
             }
             cause = link.line.cancelled() => {
@@ -109,16 +112,16 @@ pub async fn attach(mut held: Held, link: &Link<'_>) -> Attached {
     }
 }
 
-/// Waits for the end of a run that has been told to end.
+/// Waits for the end of a run that has been cancelled.
 async fn finish(held: &mut Held, asked: &mut (impl Stream<Item = ()> + Unpin)) -> Result<Output> {
     let mut speaks = true;
     let result = loop {
         tokio::select! {
             biased;
-            // Questions that are open are taken back, so that the client closes its dialog.
+            // Withdraw open questions, so that the client closes its dialogs.
             Some(()) = asked.next() => {}
             result = &mut held.run.done => break result,
-            // Events are taken and dropped, so that nothing the run still says can hold it up.
+            // Receive and drop events, so that nothing the run still sends can block it.
             event = held.run.events.recv(), if speaks => speaks = event.is_some(),
         }
     };
@@ -138,8 +141,8 @@ async fn until_cancelled(link: &Link<'_>, sending: impl Future<Output = ()>) -> 
     }
 }
 
-/// Asks the client one thing. When the asker no longer wants the answer (somebody else gave it, or time is up)
-/// the request is cancelled, so that the client can close its dialog.
+/// Asks the client one question. If the asker no longer wants the answer (it was answered
+/// elsewhere, or time is up), cancels the request so that the client can close its dialog.
 async fn put(peer: &Peer<RoleServer>, mut question: Question) {
     let request =
         ServerRequest::CustomRequest(CustomRequest::new(question.method, Some(question.params)));
@@ -162,7 +165,7 @@ async fn put(peer: &Peer<RoleServer>, mut question: Question) {
         }
         () = question.reply.closed() => {
             if let Err(error) = handle.cancel(Some("answered elsewhere or expired".to_owned())).await {
-                tracing::debug!("cannot take a question back: {error}");
+                tracing::debug!("cannot withdraw a question: {error}");
             }
         }
     }
@@ -172,7 +175,7 @@ fn unanswered(error: ServiceError) -> Error {
     Error::new(Kind::Unavailable, "the client did not answer").source(error)
 }
 
-/// Writes notifications for one request.
+/// Sender of notifications for one request.
 struct Pen<'a> {
     peer: &'a Peer<RoleServer>,
     token: Option<ProgressToken>,
@@ -183,7 +186,7 @@ struct Pen<'a> {
 impl Pen<'_> {
     async fn progress(&mut self, message: String, progress: f64, total: Option<f64>) {
         let Some(token) = self.token.clone() else { return };
-        // MCP wants every progress value above the one before.
+        // MCP requires every progress value to be above the one before.
         self.last =
             if progress > self.last || self.at.is_none() { progress } else { self.last + 1.0 };
         let mut note = ProgressNotificationParam::new(token, self.last).with_message(message);

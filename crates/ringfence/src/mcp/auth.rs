@@ -1,7 +1,8 @@
-//! Bearer tokens: who a request comes from, and what one is told that comes from nobody.
+//! Bearer tokens: which principal a request comes from, and the answer to a request without a valid
+//! token.
 //!
-//! A key allows exactly one algorithm, so a token cannot choose how it is checked. Only the `Authorization`
-//! header is read; a token in a query string would end up in logs, and is no token to us.
+//! A key allows exactly one algorithm, so a token cannot choose how it is checked. Only the
+//! `Authorization` header is read; a token in a query string would end up in logs and is ignored.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,14 +18,15 @@ use crate::base::{Error, Kind, Result};
 use crate::config::{Auth, AuthKey};
 use crate::session::Principal;
 
-/// Clocks of two machines differ; tokens are honoured this long around their times.
+/// Tolerance around the times of a token, because the clocks of two machines differ.
 const LEEWAY_S: f64 = 30.0;
-/// A token that is valid for longer is taken for one that is valid for so long: a year.
+/// A token that is valid for longer than a year is treated as valid for a year.
 const LONGEST_S: f64 = 365.0 * 86_400.0;
-/// No honest token is longer, and a longer one costs us work before it is refused.
+/// Longest token. No honest token is longer, and a longer one costs work before it is refused.
 const TOKEN_BYTES: usize = 16 * 1024;
 const SUBJECT_BYTES: usize = 512;
 
+/// Verifier of bearer tokens, for one key and one algorithm.
 pub struct Verifier {
     key: DecodingKey,
     algorithm: Algorithm,
@@ -33,11 +35,11 @@ pub struct Verifier {
     issuer: Option<String>,
 }
 
-/// Whom a token is for, and for how long.
+/// Principal that a token identifies, and how long it remains valid.
 #[derive(Debug)]
 pub struct VerifiedToken {
     pub principal: Principal,
-    /// From now on, the leeway included.
+    /// From now, including the leeway.
     pub valid_for: Duration,
 }
 
@@ -56,16 +58,20 @@ struct Claims {
 }
 
 impl Verifier {
+    /// Creates a verifier for the configured key. Fails if the key is too weak or of an unsupported
+    /// kind.
     pub fn new(auth: &Auth) -> Result<Verifier> {
         let (key, algorithm) = match &auth.key {
             AuthKey::Secret(secret) => (secret_key(secret.expose())?, Algorithm::HS256),
             AuthKey::PublicPem(pem) => public_key(pem)?,
         };
         let mut validation = Validation::new(algorithm);
-        // Times are checked below: RFC 7519 allows fractions of a second, and when a token ends is needed later, too.
+        // Times are checked below: RFC 7519 allows fractions of a second, and the expiry is needed
+        // later.
         validation.validate_exp = false;
         validation.required_spec_claims.clear();
-        // Audience and issuer are checked below: when they are wanted, a token without them is refused as well.
+        // Audience and issuer are checked below: if they are configured, a token without them is
+        // refused as well.
         validation.validate_aud = false;
         if auth.audience.is_none() {
             tracing::warn!(
@@ -81,7 +87,7 @@ impl Verifier {
         })
     }
 
-    /// Who sent a request with this `Authorization` header.
+    /// Verifies the token in this `Authorization` header.
     pub fn verify(&self, authorization_header: Option<&str>) -> Result<VerifiedToken> {
         let token = bearer(authorization_header)?;
         self.check_header(token)?;
@@ -100,12 +106,13 @@ impl Verifier {
         if let Some(audience) = &self.audience
             && !names_audience(&claims.aud, audience)
         {
-            return Err(refused("wrong_audience", "the token is not made for this server"));
+            return Err(refused("wrong_audience", "the token was not issued for this server"));
         }
         Ok(VerifiedToken { principal: principal(&claims)?, valid_for })
     }
 
-    /// The algorithm is ours to choose, not the token's; this also refuses `none`, which the library calls malformed.
+    /// Requires the algorithm of our key. This also refuses `none`, which the library calls
+    /// malformed.
     fn check_header(&self, token: &str) -> Result<()> {
         let malformed = || refused("malformed_token", "the token is not a signed JWT");
         let part = token.split('.').next().unwrap_or_default();
@@ -116,11 +123,11 @@ impl Verifier {
             let hint = format!("Sign tokens for this server with {}.", name(self.algorithm));
             return Err(refused(
                 "wrong_algorithm",
-                "the token is signed with another algorithm than this server's key",
+                "the token's algorithm does not match this server's key",
             )
             .hint(hint));
         }
-        // Extensions that must be understood, and are not (RFC 7515, 4.1.11).
+        // Critical extensions, none of which we support (RFC 7515, 4.1.11).
         if header.get("crit").is_some() {
             return Err(malformed());
         }
@@ -145,7 +152,7 @@ fn secret_key(secret: &[u8]) -> Result<DecodingKey> {
         .reason("weak_secret")
         .hint("Make one with `openssl rand -base64 32`."));
     }
-    // A public key put here would be a secret that everybody knows.
+    // A public key used as the secret would be known to everyone.
     if secret.starts_with(b"-----BEGIN ") {
         return Err(Error::invalid_arguments(
             "MCP_AUTH_JWT_SECRET holds a PEM key and not a secret",
@@ -154,12 +161,12 @@ fn secret_key(secret: &[u8]) -> Result<DecodingKey> {
         .hint("Put a public key into MCP_AUTH_JWT_PUBLIC_KEY."));
     }
     if secret.len() < 32 {
-        tracing::warn!("MCP_AUTH_JWT_SECRET is shorter than 32 bytes, which is what HS256 wants");
+        tracing::warn!("MCP_AUTH_JWT_SECRET is shorter than the 32 bytes that HS256 calls for");
     }
     Ok(DecodingKey::from_secret(secret))
 }
 
-/// The one algorithm that goes with the kind of key in the PEM.
+/// Returns the key in the PEM and the one algorithm that goes with its kind.
 fn public_key(pem: &str) -> Result<(DecodingKey, Algorithm)> {
     let unfit = |what: &str| {
         Error::invalid_arguments(format!("MCP_AUTH_JWT_PUBLIC_KEY {what}"))
@@ -189,7 +196,8 @@ fn public_key(pem: &str) -> Result<(DecodingKey, Algorithm)> {
     Ok((key, algorithm))
 }
 
-/// Found out at the start and not with the first token: a curve, a point or a size that the algorithm does not take.
+/// Returns whether the algorithm accepts the key. Detects an unsupported curve, point or size at
+/// the start instead of with the first token.
 fn fits(key: &DecodingKey, algorithm: Algorithm) -> bool {
     let Ok(bytes) = key.try_get_as_bytes() else { return false };
     match algorithm {
@@ -201,7 +209,7 @@ fn fits(key: &DecodingKey, algorithm: Algorithm) -> bool {
 }
 
 fn bearer(header: Option<&str>) -> Result<&str> {
-    let missing = || refused("missing_token", "this server wants a bearer token");
+    let missing = || refused("missing_token", "this server requires a bearer token");
     let header = header.map(str::trim).ok_or_else(missing)?;
     let (scheme, token) = header.split_once(' ').unwrap_or((header, ""));
     if !scheme.eq_ignore_ascii_case("bearer") {
@@ -218,7 +226,8 @@ fn bearer(header: Option<&str>) -> Result<&str> {
     Ok(token)
 }
 
-/// How long the token is honoured from now on. Times are seconds since 1970 (RFC 7519, NumericDate), whole or not.
+/// Returns how long the token remains valid. Times are seconds since 1970 (RFC 7519, NumericDate),
+/// whole or not.
 fn time_left(claims: &Claims, now: SystemTime) -> Result<Duration> {
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let malformed = |message| refused("malformed_token", message);
@@ -227,7 +236,7 @@ fn time_left(claims: &Claims, now: SystemTime) -> Result<Duration> {
         .ok_or_else(|| malformed("the token does not say when it expires (exp)"))?;
     if !claims.nbf.is_null() {
         let begins = number(&claims.nbf)
-            .ok_or_else(|| malformed("the token's beginning (nbf) is not a number"))?;
+            .ok_or_else(|| malformed("the token's start time (nbf) is not a number"))?;
         if begins > now + LEEWAY_S {
             return Err(refused("not_yet_valid", "the token is not valid yet"));
         }
@@ -246,26 +255,28 @@ fn names_audience(claim: &Value, audience: &str) -> bool {
     }
 }
 
-/// `subject@issuer`. The issuer's own `@` is escaped, so the last one always parts the two and no pair of
-/// subject and issuer reads like another; a token without issuer ends in the bare `@`.
+/// Returns the principal `subject@issuer`. The issuer's own `@` is escaped, so the last one always
+/// separates the two, and different pairs of subject and issuer never give the same name. A token
+/// without issuer ends in the bare `@`.
 fn principal(claims: &Claims) -> Result<Principal> {
     let unfit = || refused("no_subject", "the token does not say whom it is for (sub)");
     let subject = claims.sub.as_str().filter(|text| is_name(text)).ok_or_else(unfit)?;
     let issuer = match &claims.iss {
         Value::Null => "",
         Value::String(text) if text.is_empty() || is_name(text) => text,
-        _ => return Err(refused("wrong_issuer", "the token's issuer (iss) is not a plain text")),
+        _ => return Err(refused("wrong_issuer", "the token's issuer (iss) is not plain text")),
     };
     let issuer = issuer.replace('%', "%25").replace('@', "%40");
     Ok(Principal::named(format!("{subject}@{issuer}")))
 }
 
-/// It will stand in logs and prompts, so it is short and holds no control characters.
+/// Returns whether a text may appear in logs and prompts: short, not blank, without control
+/// characters.
 fn is_name(text: &str) -> bool {
     !text.trim().is_empty() && text.len() <= SUBJECT_BYTES && !text.chars().any(char::is_control)
 }
 
-/// A token that was valid when its request came.
+/// Returns the error for an expired token, also if it expires before its request has been answered.
 pub fn expired() -> Error {
     refused("expired", "the token has expired")
 }
@@ -285,21 +296,21 @@ fn refused(reason: &'static str, message: &str) -> Error {
     Error::new(Kind::Unauthenticated, message).reason(reason).hint(hint)
 }
 
-/// Our words for the library's: its own text may quote the token.
+/// Replaces the library's messages by our own, because they may quote the token.
 fn refusal(error: jsonwebtoken::errors::Error) -> Error {
     match error.kind() {
         ErrorKind::InvalidSignature => {
-            refused("bad_signature", "the token's signature is not from this server's key")
+            refused("bad_signature", "the token's signature does not match this server's key")
         }
-        ErrorKind::InvalidAlgorithm => refused(
-            "wrong_algorithm",
-            "the token is signed with another algorithm than this server's key",
-        ),
+        ErrorKind::InvalidAlgorithm => {
+            refused("wrong_algorithm", "the token's algorithm does not match this server's key")
+        }
         _ => refused("malformed_token", "the token is not a signed JWT"),
     }
 }
 
-/// The `WWW-Authenticate` header of a 401. RFC 6750: who sent no token is not told that it was wrong.
+/// Returns the `WWW-Authenticate` header of a 401. By RFC 6750, a request without a token gets no
+/// error code.
 pub fn challenge(error: &Error, resource_metadata_url: Option<&str>) -> String {
     let mut text = "Bearer realm=\"ringfence\"".to_owned();
     if error.reason_name() != Some("missing_token") {
@@ -314,12 +325,13 @@ pub fn challenge(error: &Error, resource_metadata_url: Option<&str>) -> String {
     text
 }
 
-/// What may stand between quotes in a header: printable ASCII without quotes and backslashes.
+/// Keeps what may appear between quotes in a header: printable ASCII without quotes and
+/// backslashes.
 fn quotable(text: &str) -> String {
     text.chars().filter(|c| matches!(c, ' '..='~') && !matches!(c, '"' | '\\')).collect()
 }
 
-/// RFC 9728: where a client gets a token for this server.
+/// Returns the RFC 9728 metadata, which says where a client gets a token for this server.
 pub fn protected_resource_metadata(issuer: &str, resource_url: &str) -> Value {
     json!({
         "resource": resource_url,

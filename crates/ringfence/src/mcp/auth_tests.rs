@@ -329,7 +329,7 @@ fn keys_that_do_not_fit_stop_the_start() {
 #[test]
 fn a_challenge_says_what_was_wrong_only_to_who_sent_a_token() {
     let url = "https://rf/.well-known/oauth-protected-resource/mcp";
-    let missing = refused("missing_token", "this server wants a bearer token");
+    let missing = refused("missing_token", "this server requires a bearer token");
     assert_eq!(challenge(&missing, None), "Bearer realm=\"ringfence\"");
     assert_eq!(
         challenge(&missing, Some(url)),

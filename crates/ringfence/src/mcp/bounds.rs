@@ -1,8 +1,8 @@
-//! A bound on the tree of a message, checked on its bytes before the tree exists.
+//! Limit on the number of values in a message, checked on its bytes before a tree is built.
 //!
-//! A limit on bytes does not limit memory: each `[],` of three bytes becomes a node of more than a hundred. This scan
-//! counts values without allocating or recursing, whatever the bytes are. It judges no syntax, and nesting is bounded by
-//! the parser, which refuses more than 127 levels as no JSON.
+//! A limit on bytes does not limit memory: each `[],` of three bytes becomes a node of more than a
+//! hundred. This scan counts values without allocating or recursing, whatever the bytes are. It
+//! does not check syntax, and the parser limits nesting: it rejects more than 127 levels.
 
 use std::ops::Range;
 
@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use crate::base::{Error, Kind};
 
-/// Values in one message. Arguments of real calls hold a few hundred.
+/// Largest number of values in one message. Arguments of real calls hold a few hundred.
 const MAX_VALUES: usize = 100_000;
-/// Bytes of an id that is read back out of a message that is refused.
+/// Longest id, in bytes, that is extracted from a refused message.
 const MAX_ID_BYTES: usize = 1024;
 
-/// The outline of one message.
+/// Number of values and envelope of one message, as found by a scan of its bytes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Outline {
     values: usize,
@@ -28,7 +28,8 @@ impl Outline {
     pub(super) fn scan(bytes: &[u8]) -> Outline {
         let mut outline = Outline { values: 1, ..Outline::default() };
         let (mut depth, mut at) = (0_usize, 0);
-        // The last string on the top level, which is a key when a colon follows, and where the value of `id` begins.
+        // The last string at the top level, which is a key if a colon follows, and the start of the
+        // value of `id`.
         let (mut key, mut id_start) = (0..0, None);
         while at < bytes.len() {
             match bytes[at] {
@@ -53,7 +54,8 @@ impl Outline {
                 }
                 b'[' | b'{' => {
                     depth += 1;
-                    // For the first value in it: the others have a comma. An empty one counts one too many.
+                    // For the first value inside: the others have a comma. An empty container
+                    // counts one too many.
                     outline.values += 1;
                 }
                 b']' | b'}' => {
@@ -69,7 +71,7 @@ impl Outline {
         outline
     }
 
-    /// What is too much about the message, if anything is.
+    /// Refuses a message with too many values.
     pub(super) fn check(&self) -> Result<(), Error> {
         if self.values <= MAX_VALUES {
             return Ok(());
@@ -79,7 +81,7 @@ impl Outline {
             .with("limit", MAX_VALUES))
     }
 
-    /// The request's id, so that the refusal reaches the caller that waits for it.
+    /// Returns the id of a request, so that the refusal reaches the caller that waits for it.
     pub(super) fn request_id(&self, bytes: &[u8]) -> Option<Value> {
         let is_request = self.has_method || !self.is_answer;
         let id = self.id.clone().filter(|id| is_request && id.len() <= MAX_ID_BYTES)?;
@@ -91,7 +93,7 @@ impl Outline {
     }
 }
 
-/// The index of the closing quote, or of the last byte.
+/// Returns the index of the closing quote, or the length of the message if there is none.
 fn string_end(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while at < bytes.len() {

@@ -1,5 +1,6 @@
-//! Standard input and output without a thread between: a client's pipe or socket is waited on like any other, which
-//! halves the way of a small call. What is neither (a terminal, a file) goes through the runtime's own threads.
+//! Standard input and output without a thread in between: a client's pipe or socket is polled like
+//! any other, which halves the latency of a small call. Anything else (a terminal, a file) goes
+//! through the runtime's own threads.
 
 use std::io::Result;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,10 +10,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 
+/// Opens standard input for asynchronous reading.
 pub fn input() -> Box<dyn AsyncRead + Unpin + Send> {
     let stdin = std::io::stdin();
     match kind(stdin.as_fd()) {
-        // Opened anew, so that not blocking is our own affair: the flag would be shared with whoever else has the pipe.
+        // Reopened, so that non-blocking mode affects us alone: the flag would be shared with every
+        // other holder of the pipe.
         Some(FileType::Fifo) => match pipe::OpenOptions::new().open_receiver("/proc/self/fd/0") {
             Ok(pipe) => Box::new(pipe),
             Err(_) => Box::new(tokio::io::stdin()),
@@ -25,6 +28,7 @@ pub fn input() -> Box<dyn AsyncRead + Unpin + Send> {
     }
 }
 
+/// Opens standard output for asynchronous writing.
 pub fn output() -> Box<dyn AsyncWrite + Unpin + Send> {
     let stdout = std::io::stdout();
     match kind(stdout.as_fd()) {
@@ -44,8 +48,9 @@ fn kind(fd: BorrowedFd<'_>) -> Option<FileType> {
     rustix::fs::fstat(fd).ok().map(|stat| FileType::from_raw_mode(stat.st_mode))
 }
 
-/// A socket cannot be opened anew. Its end is ours alone, unless standard error shares it: then a log line must still
-/// be able to wait, and so must we.
+/// Puts a socket into non-blocking mode, since it cannot be reopened. Our end is ours alone, unless
+/// standard error shares it: then writing a log line must still be able to block, and the mode is
+/// refused.
 fn socket(fd: BorrowedFd<'_>) -> Result<UnixStream> {
     let (ours, log) = (rustix::fs::fstat(fd)?, rustix::fs::fstat(rustix::stdio::stderr())?);
     if (ours.st_dev, ours.st_ino) == (log.st_dev, log.st_ino) {

@@ -1,8 +1,9 @@
-//! What Codex tells about itself: the sandbox that it holds its own commands to, and whether a person answers.
+//! Codex's reports about itself: the sandbox of its own commands, and whether a person answers
+//! questions.
 //!
-//! Codex has told of its sandbox in eight ways so far: as a notification, as a request, and in `_meta` of each call,
-//! under one key or two. All of them are read by [`state`]. What is said with a call counts for that call; what was
-//! pushed counts until the next push.
+//! Codex has reported its sandbox in eight ways so far: as a notification, as a request, and in
+//! `_meta` of each call, under one key or two. [`state`] reads all of them. A state that comes with
+//! a call applies to that call; a pushed state applies until the next push.
 
 pub mod state;
 
@@ -16,17 +17,20 @@ use crate::base::narrowing::Narrowing;
 use crate::base::{Error, Kind, Result};
 use crate::session::Session;
 
+/// Method that pushes a sandbox state.
 pub const UPDATE: &str = "codex/sandbox-state/update";
 const STATES: [&str; 2] = ["codex/sandbox-state", "codex/sandbox-state-meta"];
 
-/// Declared so that Codex tells us; only the presence of the keys counts.
+/// Returns the capabilities that make Codex report its sandbox. Only the presence of the keys
+/// matters.
 pub fn capabilities() -> ExperimentalCapabilities {
     let declared =
         json!({"codex/sandbox-state": {"version": "1.0.0"}, "codex/sandbox-state-meta": {}});
     serde_json::from_value(declared).unwrap_or_default()
 }
 
-/// The sandbox that counts for a call: what came with it, else what was pushed to its session, else to its pipe.
+/// Returns the sandbox that applies to a call: the one that came with it, else the one pushed to
+/// its session, else the one pushed to its connection.
 pub fn narrowing(
     meta: &RequestMetaObject,
     session: &Session,
@@ -35,7 +39,7 @@ pub fn narrowing(
     let told: Vec<&Value> = STATES.iter().filter_map(|key| meta.get(*key)).collect();
     match told[..] {
         [] => session.narrowing().or_else(|| line.session.narrowing().filter(|_| line.lasting)),
-        // Both keys say the same, or nothing that can be relied on.
+        // Both keys must say the same, or neither can be relied on.
         [one, other] if one != other => {
             Some(Arc::new(unreadable("the two states of a call differ")))
         }
@@ -43,7 +47,7 @@ pub fn narrowing(
     }
 }
 
-/// Whether the client that sent this `_meta` says that it answers without a person.
+/// Returns whether this `_meta` says that the client answers without a person.
 pub fn answers_unseen(meta: &RequestMetaObject) -> bool {
     let turn = meta.get("x-codex-turn-metadata");
     let says = |key: &str, value: &str| {
@@ -52,13 +56,14 @@ pub fn answers_unseen(meta: &RequestMetaObject) -> bool {
     says("turn_trigger", "exec") || says("sandbox_mode", "danger-full-access")
 }
 
-/// What became of a pushed state. It is taken where the message arrives and rides along with it, so that the next
-/// message sees it whichever of the two is worked on first.
+/// Result of reading a pushed state. The state is read where the message arrives and the result
+/// travels with the message, so that the next message sees the state whichever of the two is
+/// processed first.
 #[derive(Debug, Clone)]
 pub struct Pushed(std::result::Result<(), String>);
 
 impl Pushed {
-    /// Takes the state of a message, if it is one that pushes a state.
+    /// Reads and stores the state of a message, if the message pushes one.
     pub fn take(
         method: Option<&Value>,
         params: Option<&Value>,
@@ -73,7 +78,7 @@ impl Pushed {
         Some(Pushed(told))
     }
 
-    /// Beside the message, or beside the HTTP request that carried it.
+    /// Returns the result that is attached to the message, or to the HTTP request that carried it.
     pub fn of(extensions: &Extensions) -> Option<Pushed> {
         let parts = || {
             extensions
@@ -83,7 +88,7 @@ impl Pushed {
         extensions.get::<Pushed>().or_else(parts).cloned()
     }
 
-    /// What is answered.
+    /// Returns an error if the state could not be read.
     pub fn answer(&self) -> Result<()> {
         self.0.as_ref().map_err(|why| {
             Error::invalid_arguments(format!("the sandbox state cannot be read: {why}"))
@@ -94,7 +99,7 @@ impl Pushed {
     }
 }
 
-/// For a state that nothing can be bound to.
+/// Returns the error for a state that belongs to no session.
 pub fn no_session() -> Error {
     Error::new(Kind::InvalidRequest, "there is no session that the sandbox state could belong to")
         .reason("no_session")

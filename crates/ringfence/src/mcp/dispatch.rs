@@ -1,4 +1,4 @@
-//! The protocol engine's view of us: each method of MCP to the file that answers it.
+//! Handler for the protocol engine: passes each MCP method to the module that answers it.
 
 #![expect(deprecated, reason = "2025 clients still set a log level and subscribe")]
 
@@ -20,6 +20,7 @@ use crate::base::{Error, Kind, Result, TraceId};
 use crate::registry::NameStyle;
 use crate::session::{Client, Session, View};
 
+/// Implementation of the engine's server interface.
 #[derive(Clone)]
 pub struct Handler {
     pub server: Arc<Server>,
@@ -28,7 +29,7 @@ pub struct Handler {
 type Answer<T> = std::result::Result<T, ErrorData>;
 
 impl Handler {
-    /// Lets a request in after a handshake, or when it carries its own protocol version.
+    /// Admits a request after a handshake, or if it carries its own protocol version.
     fn admit(&self, context: &RequestContext<RoleServer>) -> Result<(Line, String, bool)> {
         let line = line_of(&context.extensions)?;
         let Some(version) = context.protocol_version() else {
@@ -64,7 +65,8 @@ pub(super) fn refused(error: Error) -> ErrorData {
     render::error_data(&error, &trace_id)
 }
 
-/// Stdio and SSE put the line beside the message, HTTP beside the request that carried it.
+/// Returns the connection of a message. Stdio and SSE attach it to the message, HTTP to the request
+/// that carried it.
 pub(super) fn line_of(extensions: &Extensions) -> Result<Line> {
     extensions
         .get::<Line>()
@@ -175,7 +177,7 @@ impl ServerHandler for Handler {
         request: CustomRequest,
         context: RequestContext<RoleServer>,
     ) -> Answer<CustomResult> {
-        // Nothing of ours can be called then.
+        // With the surface off, none of our own methods exists.
         let ours = ["mcp.capabilities", codex::UPDATE, shaping::UPDATE];
         if ours.contains(&request.method.as_str()) && legacy::is_spoken(&self.server) {
             return Err(self.unknown_method(&request.method));
@@ -206,10 +208,11 @@ impl ServerHandler for Handler {
         let method = request.method.as_str();
         let stateless =
             context.protocol_version().is_some_and(|spoken| spoken.as_str() >= version::STATELESS);
-        // The engine hands us what it could not read: either a method nobody knows, or parameters that do not fit.
+        // The engine passes on what it could not read: an unknown method, or parameters that do not
+        // match.
         if METHODS.contains(&method) && !(stateless && REMOVED_IN_STATELESS.contains(&method)) {
             return Err(refused(Error::invalid_arguments(format!(
-                "the parameters of `{method}` do not fit"
+                "invalid parameters for `{method}`"
             ))));
         }
         Err(self.unknown_method(method))
@@ -362,7 +365,7 @@ impl ServerHandler for Handler {
 }
 
 impl Handler {
-    /// The session that a request belongs to.
+    /// Returns the session that a request belongs to.
     fn view_of(
         &self,
         line: &Line,
@@ -377,7 +380,7 @@ impl Handler {
         }
     }
 
-    /// The session that something is to be kept in.
+    /// Returns the session that a setting is to be stored in.
     fn session_of(
         &self,
         line: &Line,
@@ -386,13 +389,16 @@ impl Handler {
     ) -> Result<Arc<Session>> {
         let view = self.view_of(line, stateless, context)?;
         Some(view.session).filter(|_| view.lasting).ok_or_else(|| {
-            Error::new(Kind::InvalidRequest, "there is no session that this could be kept in")
+            Error::new(Kind::InvalidRequest, "there is no session to store this in")
                 .reason("no_session")
-                .hint("Send the session handle in `_meta`, or what is wanted in `_meta` of each call.")
+                .hint(
+                    "Send the session handle in `_meta`, or the overrides in `_meta` of each call.",
+                )
         })
     }
 
-    /// Prompts, resources and completions exist for the conformance suite alone.
+    /// Admits a request for prompts, resources or completions, which exist for the conformance
+    /// suite alone.
     fn fixtures(&self, context: &RequestContext<RoleServer>, method: &str) -> Answer<()> {
         if !self.server.config.conformance_fixtures {
             return Err(self.unknown_method(method));
@@ -405,11 +411,11 @@ fn wire_version(version: &str) -> ProtocolVersion {
     serde_json::from_value(Value::from(version)).unwrap_or(ProtocolVersion::V_2025_11_25)
 }
 
-/// Tells a 2025 client about changes for as long as it is there.
+/// Notifies a 2025 client of changes until its session ends.
 async fn announce(server: Arc<Server>, line: Line, peer: Peer<RoleServer>) {
     let mut changes = server.pipeline.changes.subscribe();
     let over = line.session.cancel.clone();
-    // The session must be able to end while we wait, so it is not held.
+    // Release the session, so that it can end while we wait.
     drop(line);
     loop {
         let change = tokio::select! {

@@ -1,4 +1,4 @@
-//! The door of every HTTP route: the names we answer to, and who is let in.
+//! Access to every HTTP route: the names we answer to, and authentication.
 
 use std::sync::Arc;
 
@@ -20,7 +20,8 @@ use crate::session::Principal;
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Host, Origin and Sec-Fetch-Site: a web page must not reach a local server under another name (DNS rebinding).
+/// Checks Host, Origin and Sec-Fetch-Site: a web page must not reach a local server under another
+/// name (DNS rebinding).
 pub(super) async fn check_names(
     State(app): State<Arc<App>>,
     request: Request,
@@ -28,7 +29,7 @@ pub(super) async fn check_names(
 ) -> Response {
     let http = &app.server.config.http;
     let refused = |reason, message| {
-        let hint = "Use a loopback name, or let the operator add yours to [http] allowed_hosts or allowed_origins.";
+        let hint = "Use a loopback name, or ask the operator to add yours to [http] allowed_hosts or allowed_origins.";
         json_error(None, &Error::permission_denied(reason, message).hint(hint))
     };
     let host = request
@@ -48,8 +49,9 @@ pub(super) async fn check_names(
         http.allowed_origins.iter().any(|listed| listed == origin)
             || public.is_some_and(|(public, _)| public == origin)
     };
-    // A browser says where a request comes from, also when it sends no Origin. Pages of other sites, and of this site
-    // under another port or name, have no business here unless the operator lists their origin.
+    // A browser says where a request comes from, even if it sends no Origin. Pages of other sites,
+    // and of this site under another port or name, are refused unless the operator lists their
+    // origin.
     let listed = request
         .headers()
         .get(ORIGIN)
@@ -73,14 +75,14 @@ pub(super) async fn check_names(
     next.run(request).await
 }
 
-/// `scheme://host[:port]` of a URL, and its `host[:port]`.
+/// Returns `scheme://host[:port]` of a URL, and its `host[:port]`.
 fn origin_of(url: &str) -> Option<(&str, &str)> {
     let (scheme, rest) = url.split_once("://")?;
     let authority = rest.split('/').next()?;
     Some((url.get(..scheme.len() + 3 + authority.len())?, authority))
 }
 
-/// `name` or `name:port` with a loopback name.
+/// Returns whether this is a loopback name, with or without a port.
 fn is_loopback_name(authority: &str) -> bool {
     let name = match authority.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {
@@ -108,7 +110,7 @@ fn is_listed(host: &str, allowed: &[String]) -> bool {
         .any(|listed| listed.eq_ignore_ascii_case(host) || listed.eq_ignore_ascii_case(name))
 }
 
-/// The token when auth is on; the owner of the connection when it is off.
+/// Authenticates a request: by its token if auth is on, else by the owner of the connection.
 pub(super) async fn authenticate(
     State(app): State<Arc<App>>,
     ConnectInfo(connection): ConnectInfo<Connection>,
@@ -127,7 +129,7 @@ pub(super) async fn authenticate(
             verified.map(|token| (token.principal, Some(Instant::now() + token.valid_for)))
         }
     };
-    // For the log alone.
+    // Only for the log.
     let from =
         |error: Error| error.source(std::io::Error::other(format!("from {}", connection.remote())));
     let (principal, end) = match identity {
@@ -139,7 +141,8 @@ pub(super) async fn authenticate(
         Err(error) => return closing(json_error(None, &error)),
     };
     request.extensions_mut().insert(Caller { principal });
-    // What a token opened ends with it: an answer that has not begun, and a stream.
+    // Nothing outlives the token that opened it: neither an answer that has not begun, nor a
+    // stream.
     let headers = request.headers().clone();
     let answer = next.run(request);
     let response = match end {
@@ -152,7 +155,7 @@ pub(super) async fn authenticate(
     hold_until(response, place, end)
 }
 
-/// An error with the challenge that belongs to it.
+/// Returns an error response, with a challenge if a token is missing or invalid.
 fn refuse(app: &App, headers: &HeaderMap, error: Error) -> Response {
     let mut response = json_error(None, &error);
     if error.kind() == Kind::Unauthenticated {
@@ -165,14 +168,15 @@ fn refuse(app: &App, headers: &HeaderMap, error: Error) -> Response {
     response
 }
 
-/// Ends the connection with this answer, so that it does not hold a place.
+/// Closes the connection after this response, so that it does not hold a slot.
 fn closing(mut response: Response) -> Response {
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
-/// Where clients reach this server: as the operator says, since a proxy in front of us may speak another scheme and have
-/// another name; else as the request says, whose Host has been checked against the names we answer to.
+/// Returns the URL where clients reach this server: the operator's setting, since a proxy in front
+/// of us may have another scheme and name; else the Host of the request, which has been checked
+/// against the names we answer to.
 fn public_url(app: &App, headers: &HeaderMap) -> String {
     if let Some(url) = &app.server.config.http.public_url {
         return url.clone();
@@ -183,7 +187,8 @@ fn public_url(app: &App, headers: &HeaderMap) -> String {
 
 const METADATA: &str = "/.well-known/oauth-protected-resource";
 
-/// RFC 9728, 3.1: the well-known part stands between the host and the path of the resource.
+/// Returns the URL of the metadata. By RFC 9728, 3.1, the well-known part comes between the host
+/// and the path of the resource.
 fn metadata_url(app: &App, headers: &HeaderMap) -> Option<String> {
     app.server.config.auth.as_ref()?.issuer.as_ref()?;
     let url = public_url(app, headers);
@@ -195,7 +200,7 @@ fn metadata_url(app: &App, headers: &HeaderMap) -> Option<String> {
     Some(format!("{origin}{METADATA}{prefix}/mcp"))
 }
 
-/// RFC 9728, when there is an issuer to name.
+/// Serves the RFC 9728 metadata, if an issuer is configured.
 pub(super) async fn resource_metadata(
     State(app): State<Arc<App>>,
     uri: Uri,

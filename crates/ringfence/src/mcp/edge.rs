@@ -1,5 +1,6 @@
-//! The envelope: what a message must look like before anything else is done with it. The same rules on every
-//! transport, since a client that sends nonsense must learn what is wrong wherever it sends it.
+//! Envelope validation: what a message must look like before anything else is done with it. The
+//! rules are the same on every transport, because a client that sends a malformed message must
+//! learn what is wrong with it, wherever it sends it.
 
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
@@ -10,20 +11,21 @@ use super::methods::REMOVED_IN_STATELESS;
 use super::version;
 use crate::base::{Error, Kind, Result, TraceId};
 
-/// What to do with the bytes a client sent as one message.
+/// Verdict on the bytes that a client sent as one message.
 pub enum Verdict {
-    /// A sound message.
+    /// Valid message.
     Pass(Map<String, Value>),
     /// Answer with this error, whose kind decides the HTTP status.
     Refuse(Kind, Value),
-    /// Say nothing: a request whose id is null, or a broken notification.
+    /// Do not answer: a request with a null id, or a malformed notification.
     Ignore,
 }
 
+/// Validates one message.
 pub fn judge(bytes: &[u8]) -> Verdict {
     let outline = Outline::scan(bytes);
     if let Err(error) = outline.check() {
-        // Syntax is checked without building anything.
+        // Check the syntax without building a tree.
         if let Err(error) = serde_json::from_slice::<IgnoredAny>(bytes) {
             return refuse(None, not_json(&error));
         }
@@ -48,7 +50,7 @@ pub fn judge(bytes: &[u8]) -> Verdict {
     let Value::Object(mut message) = value else {
         return refuse(None, not_an_object(&value));
     };
-    // The README of Codex's shell server prints this one request without `jsonrpc`.
+    // The README of Codex's shell server shows this one request without `jsonrpc`.
     if !message.contains_key("jsonrpc")
         && message.get("method").is_some_and(|method| method == codex::UPDATE)
     {
@@ -66,7 +68,7 @@ pub fn judge(bytes: &[u8]) -> Verdict {
                 && !message.contains_key("id")
                 && message.get("method").is_some_and(Value::is_string) =>
         {
-            // A notification is never answered, not even a broken one.
+            // A notification is never answered, not even a malformed one.
             tracing::info!("a broken notification was ignored: {}", error.log_line());
             Verdict::Ignore
         }
@@ -74,8 +76,9 @@ pub fn judge(bytes: &[u8]) -> Verdict {
     }
 }
 
-/// Makes every number an integer of 64 bits or a floating-point one, as JSON is commonly read. A crate that we use to
-/// read rules has the parser keep all digits, and the engine cannot take such numbers. False when one is too large.
+/// Converts every number to a 64-bit integer or a floating-point number, as JSON is commonly read.
+/// A crate that we use to read rules makes the parser keep all digits, and the engine cannot handle
+/// such numbers. Returns false if one is too large.
 fn settle(value: &mut Value) -> bool {
     match value {
         Value::Number(number) => {
@@ -89,8 +92,8 @@ fn settle(value: &mut Value) -> bool {
     }
 }
 
-/// The id an error goes back under. A client's answer bears the id of a request of ours: under that id the client
-/// would take our error for the answer to a request of its own.
+/// Returns the id for an error answer. A client's response carries the id of one of our requests:
+/// under that id the client would take our error for the answer to one of its own.
 pub fn request_id(message: &Map<String, Value>) -> Option<Value> {
     let answers = message.contains_key("result") || message.contains_key("error");
     if answers && !message.contains_key("method") {
@@ -99,7 +102,8 @@ pub fn request_id(message: &Map<String, Value>) -> Option<Value> {
     message.get("id").filter(|id| is_id(id)).cloned()
 }
 
-/// An error as a whole JSON-RPC message. Without a known id the member is left out, as MCP's schema has it.
+/// Builds an error as a complete JSON-RPC message. Without a known id the member is left out, as
+/// MCP's schema requires.
 pub fn refusal(id: Option<Value>, error: &Error) -> Value {
     let trace_id = TraceId::mint();
     super::render::log_refusal(error, &trace_id);
@@ -119,11 +123,12 @@ fn not_json(error: &serde_json::Error) -> Error {
     Error::new(Kind::ParseError, format!("this is not JSON: {error}"))
 }
 
+/// Returns the verdict that refuses a message with this error.
 pub fn refuse(id: Option<Value>, error: Error) -> Verdict {
     Verdict::Refuse(error.kind(), refusal(id, &error))
 }
 
-/// Whatever the engine answered by itself gets the fields that every error of ours has.
+/// Adds the fields that all our errors have to an error that the engine produced.
 pub fn stamp(message: &mut Value) {
     let Some(error) = message.get_mut("error").and_then(Value::as_object_mut) else { return };
     let code = error.get("code").and_then(Value::as_i64).unwrap_or(-32603);
@@ -132,7 +137,7 @@ pub fn stamp(message: &mut Value) {
     if !data.is_object() {
         *data = json!({"detail": data.take()});
     }
-    // The engine repeats the version that was asked for, however long it is.
+    // The engine repeats the requested version, however long it is.
     if let Some(Value::String(requested)) = data.get_mut("requested")
         && let Some((end, _)) = requested.char_indices().nth(64)
     {
@@ -146,7 +151,7 @@ pub fn stamp(message: &mut Value) {
             .hint("Carry protocolVersion and clientCapabilities (io.modelcontextprotocol/…) in each request's _meta."),
         -32020 => Error::new(Kind::InvalidRequest, text)
             .reason("header_mismatch")
-            .hint("Let the headers MCP-Protocol-Version, Mcp-Method and Mcp-Name say what the body says."),
+            .hint("Make the headers MCP-Protocol-Version, Mcp-Method and Mcp-Name match the body."),
         _ => Error::new(Kind::from_code(code), text),
     };
     if let (Value::Object(body), Some(data)) =
@@ -167,7 +172,7 @@ fn not_an_object(value: &Value) -> Error {
     }
 }
 
-/// Ids are strings or whole numbers that fit 64 bits, as in MCP's schema.
+/// Returns whether this is an id: a string or an integer of 64 bits, as in MCP's schema.
 fn is_id(id: &Value) -> bool {
     id.is_string() || id.is_i64()
 }
@@ -201,7 +206,7 @@ fn check(message: &Map<String, Value>) -> Result<()> {
     if params.get("_meta").is_some_and(|meta| !meta.is_object()) {
         return Err(Error::invalid_arguments("`_meta` must be an object"));
     }
-    // A request that says which version it speaks is held to that version.
+    // A request that states its protocol version must conform to it.
     let spoken =
         params.get("_meta").and_then(|meta| meta.get("io.modelcontextprotocol/protocolVersion"));
     if spoken.is_some_and(|spoken| spoken == version::STATELESS)
@@ -249,7 +254,7 @@ fn check_initialize(params: &Map<String, Value>) -> Result<()> {
 fn check_tools_call(params: &Map<String, Value>) -> Result<()> {
     if !params.get("name").is_some_and(Value::is_string) {
         return Err(Error::invalid_arguments("`name` must be the name of a tool")
-            .hint("Ask `tools/list` for the tools there are."));
+            .hint("Call `tools/list` for the available tools."));
     }
     if params
         .get("arguments")

@@ -1,5 +1,5 @@
-//! Answers the first request of a client whose server could not start. Without it the client sees a closed pipe, and the
-//! reason stays in a log that most clients do not show.
+//! Answers the first request of a client whose server could not start. Otherwise the client sees a
+//! closed pipe, and the reason stays in a log that most clients do not show.
 //!
 //! It serves standard input and output only, answers one request, and never lists a tool.
 
@@ -12,25 +12,27 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufR
 use super::{channel, edge};
 use crate::base::Error;
 
-/// How long to wait for the first request. Clients send it at once; a start script with an idle pipe must not hang.
+/// How long to wait for the first request. Clients send it immediately; a start script with an idle
+/// pipe must not hang.
 const WAIT: Duration = Duration::from_secs(5);
-/// All that is read. The first request of a client is far smaller.
+/// Limit on the bytes read. The first request of a client is far smaller.
 const MOST_BYTES: u64 = 1024 * 1024;
 
-/// Waits a short time for a request on standard input and answers it with the reason of the failed start.
-/// A person at a terminal has read the reason on standard error, and is not waited for.
+/// Waits briefly for a request on standard input and answers it with the reason of the failed
+/// start. Does not wait at a terminal: a person has read the reason on standard error.
 pub fn answer(error: &Error) {
     if std::io::stdin().is_terminal() {
         return;
     }
-    // The reason is on standard error already; without a runtime the pipe closes as it would for any other program.
+    // The reason is already on standard error; without a runtime the pipe closes as it would for
+    // any other program.
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         return;
     };
     runtime.block_on(async {
         let _ = tokio::time::timeout(WAIT, answer_first(error)).await;
     });
-    // A read of standard input may never return; it must not keep the process.
+    // A read of standard input may never return; it must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_millis(100));
 }
 
@@ -44,7 +46,8 @@ async fn answer_first(error: &Error) -> std::io::Result<()> {
     output.flush().await
 }
 
-/// The id of the first request. Notifications and what is no message have no id to answer under.
+/// Returns the id of the first request. Notifications and malformed lines have no id to answer
+/// under.
 async fn first_request(input: &mut (impl AsyncBufRead + Unpin)) -> std::io::Result<Option<Value>> {
     let mut line = Vec::new();
     loop {
@@ -61,8 +64,8 @@ async fn first_request(input: &mut (impl AsyncBufRead + Unpin)) -> std::io::Resu
     }
 }
 
-/// The error as a client may see it. For a mistake in the config file that is its place and its key: the line with its
-/// value may hold anything, and is on standard error only.
+/// Returns the error as a client may see it. For a mistake in the config file this is its position
+/// and key: the line with its value may contain anything, and goes to standard error only.
 fn for_client(error: &Error) -> Error {
     let fact = |name: &str| error.fact(name).and_then(Value::as_str);
     let mut told = match (fact("file"), fact("summary"), fact("remedy")) {

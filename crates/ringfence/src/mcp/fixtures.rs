@@ -1,5 +1,5 @@
-//! Prompts, resources and completions for the official conformance suite. They exist with
-//! `--conformance-fixtures` alone; the fixture tools stand in `tools/fixtures.rs`.
+//! Prompts, resources and completions for the official conformance suite. They exist only with
+//! `--conformance-fixtures`; the fixture tools are in `tools/fixtures.rs`.
 
 use rmcp::model::*;
 use rmcp::service::{RequestContext, RoleServer};
@@ -14,7 +14,7 @@ type Answer<T> = std::result::Result<T, ErrorData>;
 
 const PNG: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==";
 
-/// What the fixtures add to what this server can do.
+/// Adds the capabilities of the fixtures to those of this server.
 pub fn declare(capabilities: &mut ServerCapabilities) {
     let fixtures = ServerCapabilities::builder()
         .enable_prompts()
@@ -30,6 +30,7 @@ pub fn declare(capabilities: &mut ServerCapabilities) {
     capabilities.extensions = fixtures.extensions;
 }
 
+/// Completes an argument of a prompt or resource template.
 pub fn complete(request: CompleteRequestParams) -> Answer<CompleteResult> {
     let offered: &[&str] = match &request.r#ref {
         Reference::Prompt(prompt) if prompt.name == "test_prompt_with_arguments" => {
@@ -43,6 +44,7 @@ pub fn complete(request: CompleteRequestParams) -> Answer<CompleteResult> {
     info.map(CompleteResult::new).map_err(|reason| refused(Error::internal(reason)))
 }
 
+/// Returns the list of prompts.
 pub fn prompts() -> ListPromptsResult {
     let argument = |name: &str, required| {
         PromptArgument::new(name).with_description(name).with_required(required)
@@ -69,6 +71,7 @@ pub fn prompts() -> ListPromptsResult {
     result.with_ttl_ms(TTL_MS).with_cache_scope(CacheScope::Private)
 }
 
+/// Returns one prompt.
 pub fn prompt(
     request: GetPromptRequestParams,
     context: &RequestContext<RoleServer>,
@@ -129,12 +132,13 @@ fn ask_for_context() -> Answer<GetPromptResponse> {
         },
     });
     let question = serde_json::from_value(question).map_err(|error| {
-        refused(Error::internal("a question does not fit the protocol").source(error))
+        refused(Error::internal("a question does not match the protocol").source(error))
     })?;
     let questions = InputRequests::from_iter([("user_context".to_owned(), question)]);
     Ok(InputRequiredResult::from_input_requests(questions).into())
 }
 
+/// Returns the list of resources.
 pub fn resources() -> ListResourcesResult {
     let resource =
         |uri: &str, name: &str, mime: &str| Resource::new(uri, name).with_mime_type(mime);
@@ -146,6 +150,7 @@ pub fn resources() -> ListResourcesResult {
     result.with_ttl_ms(TTL_MS).with_cache_scope(CacheScope::Private)
 }
 
+/// Returns the list of resource templates.
 pub fn resource_templates() -> ListResourceTemplatesResult {
     let template = ResourceTemplate::new("test://template/{id}/data", "Data by id")
         .with_mime_type("application/json");
@@ -154,6 +159,7 @@ pub fn resource_templates() -> ListResourceTemplatesResult {
         .with_cache_scope(CacheScope::Private)
 }
 
+/// Returns the content of one resource.
 pub fn resource(request: ReadResourceRequestParams) -> Answer<ReadResourceResponse> {
     let uri = request.uri.as_str();
     let template = uri.strip_prefix("test://template/").and_then(|rest| rest.strip_suffix("/data"));

@@ -1,5 +1,6 @@
-//! HTTP: `POST /mcp` (Streamable HTTP with its GET stream and DELETE), `GET /mcp/sse`, and what stands before
-//! them on every route: Host, Origin, token, owner of the connection, envelope, session.
+//! HTTP transport: `POST /mcp` (Streamable HTTP with its GET stream and DELETE), `GET /mcp/sse`,
+//! and the checks before them on every route: Host, Origin, token, owner of the connection,
+//! envelope, session.
 
 mod held;
 mod listener;
@@ -45,12 +46,12 @@ use crate::session::Principal;
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-/// A body has to arrive in this time.
+/// Time limit for a body to arrive.
 pub(super) const BODY_TIME: Duration = Duration::from_secs(60);
-/// A 2025 session that nobody uses is ended after this long.
+/// A 2025 session that is unused for this long is ended.
 const SESSION_IDLE: Duration = Duration::from_secs(30 * 60);
 
-/// Who sent this HTTP request, once it has been let in.
+/// Sender of an HTTP request that has been authenticated.
 #[derive(Clone)]
 pub struct Caller {
     pub principal: Principal,
@@ -64,7 +65,7 @@ pub struct App {
     manager: Arc<LocalSessionManager>,
     sessions: Arc<Sessions>,
     pub(super) places: Arc<Places>,
-    /// What a 2026-07-28 request without a handle runs in, one per principal.
+    /// Sessions for 2026-07-28 requests without a handle, one per principal.
     ambient: Mutex<HashMap<Principal, Line>>,
 }
 
@@ -74,7 +75,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/mcp/sse", get(sse::open))
         .route("/mcp/message", post(sse::post))
         .method_not_allowed_fallback(|| async {
-            let error = Error::new(Kind::MethodNotFound, "this address takes another HTTP method")
+            let error = Error::new(Kind::MethodNotFound, "method not allowed on this path")
                 .reason("http_method")
                 .hint("Use POST /mcp; or GET /mcp/sse and POST to the address in its first event.");
             json_error(None, &error)
@@ -89,7 +90,7 @@ fn router(app: Arc<App>) -> Router {
         .fallback(|| async {
             json_error(
                 None,
-                &Error::new(Kind::NotFound, "there is nothing here")
+                &Error::new(Kind::NotFound, "nothing is served at this path")
                     .hint("The endpoint is POST /mcp."),
             )
         })
@@ -98,16 +99,17 @@ fn router(app: Arc<App>) -> Router {
 }
 
 impl App {
+    /// Creates the HTTP side of a server. Fails if the key for tokens cannot be used.
     pub fn new(server: Arc<Server>) -> Result<Arc<Self>> {
         let mut manager = LocalSessionManager::default();
-        // The engine would end a session in mid-call when nothing is said for a while; ours ends idle ones only.
+        // The engine would end a silent session in mid-call; we end idle sessions only.
         manager.session_config.keep_alive = None;
         let manager = Arc::new(manager);
         let handler = Handler { server: Arc::clone(&server) };
         let config = StreamableHttpServerConfig::default()
             .with_cancellation_token(server.closed.child_token())
             .with_max_request_body_bytes(server.config.limits.message_bytes)
-            // Host and Origin are checked before, on every route alike.
+            // Host and Origin have been checked before, on every route.
             .disable_allowed_hosts();
         Ok(Arc::new(App {
             verifier: server.config.auth.as_ref().map(Verifier::new).transpose()?,
@@ -134,12 +136,12 @@ impl App {
         Ok(line)
     }
 
-    /// Whether nothing runs in a session.
+    /// Returns whether nothing is running in a session.
     fn is_idle(&self, line: &Line) -> bool {
         self.server.is_idle(&line.session.id)
     }
 
-    /// Has the engine forget sessions that have ended.
+    /// Makes the engine forget sessions that have ended.
     async fn forget(&self, ids: impl IntoIterator<Item = String>) {
         for id in ids {
             if let Err(error) = self.manager.close_session(&id.into()).await {
@@ -149,7 +151,7 @@ impl App {
     }
 }
 
-/// Ends sessions that nobody has used for long and that nothing runs in.
+/// Ends sessions that have been unused for long and in which nothing is running, until shutdown.
 async fn reap(app: Arc<App>) {
     let mut tick = tokio::time::interval(Duration::from_secs(60));
     loop {
@@ -163,9 +165,9 @@ async fn reap(app: Arc<App>) {
     }
 }
 
-/// An error as an HTTP answer: the status of its kind, the body of JSON-RPC.
+/// Returns an error as an HTTP response: the status of its kind, with a JSON-RPC body.
 pub fn json_error(id: Option<Value>, error: &Error) -> Response {
-    // HTTP has words of its own for a few of our reasons.
+    // HTTP has a status of its own for some of our reasons.
     let status = match error.reason_name() {
         Some("not_acceptable") => 406,
         Some("media_type") => 415,
@@ -200,7 +202,7 @@ async fn mcp(
     answer.unwrap_or_else(|(id, error)| json_error(id, &error))
 }
 
-/// A body that did not arrive in [`BODY_TIME`].
+/// Returns the error for a body that did not arrive in [`BODY_TIME`].
 pub(super) fn slow_body() -> Error {
     Error::new(Kind::InvalidRequest, "the body did not arrive in time")
         .reason("slow_body")
@@ -209,7 +211,7 @@ pub(super) fn slow_body() -> Error {
 
 type Refused = (Option<Value>, Error);
 
-/// `GET` (the stream of server messages) and `DELETE` (the end) of a 2025 session.
+/// Handles `GET` (the stream of server messages) and `DELETE` (the end) of a 2025 session.
 async fn on_session(
     app: &Arc<App>,
     caller: &Caller,
@@ -220,8 +222,8 @@ async fn on_session(
     let Some(id) = header(request.headers(), &SESSION).filter(|_| !stateless) else {
         let error =
             Error::new(Kind::InvalidRequest, "GET and DELETE are for the sessions of 2025 clients");
-        let error = error
-            .hint("Send the Mcp-Session-Id that `initialize` gave; 2026-07-28 knows POST alone.");
+        let error =
+            error.hint("Send the Mcp-Session-Id from `initialize`; 2026-07-28 uses POST only.");
         return Err((
             None,
             if stateless { error.reason("http_method") } else { error.reason("not_initialized") },
@@ -243,7 +245,7 @@ async fn on_session(
     Ok(hold(response, (streams, place)))
 }
 
-/// `POST`: one message.
+/// Handles `POST`: one message.
 async fn receive(
     app: &Arc<App>,
     caller: &Caller,
@@ -302,13 +304,13 @@ async fn receive(
         return Err(refused(duplicate_id()));
     }
     if method == "notifications/cancelled" && session.is_some() {
-        // Past the engine's queue, which stands still while a client does not read.
+        // Bypass the engine's queue, which is blocked while a client does not read.
         let request =
             message.get("params").and_then(|params| params.get("requestId")).map(Value::to_string);
         app.server.cancel(&line.session.id, &request.unwrap_or_default(), Cause::Client);
     }
     if session.is_none() {
-        // The engine must not find a session where we have checked none.
+        // The engine must not find a session that we have not checked.
         parts.headers.remove(&SESSION);
     }
     parts.extensions.insert(line.clone());
@@ -319,7 +321,7 @@ async fn receive(
         // The engine compares headers with the schema of the tool, which must be the newest.
         app.server.pipeline.refresh().await;
     }
-    // What was judged is what the engine reads, not the bytes it was read from.
+    // The engine reads the message that was validated, not the original bytes.
     parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     parts.headers.remove(axum::http::header::CONTENT_LENGTH);
     let body = Body::from(Value::Object(message).to_string());
@@ -330,8 +332,8 @@ async fn receive(
     Ok(hold(finish(response, id).await, (streams, place)))
 }
 
-/// What a client pushes about its sandbox, taken before the message is passed on. Without a session of its own it
-/// belongs to the one whose handle comes along.
+/// Stores the sandbox state that a client pushes, before the message is passed on. Without a
+/// session of its own, the state belongs to the session whose handle comes with it.
 fn pushed(app: &App, line: &Line, message: &Map<String, Value>) -> Result<Option<codex::Pushed>> {
     if message.get("method").and_then(Value::as_str) != Some(codex::UPDATE)
         || legacy::is_spoken(&app.server)
@@ -356,8 +358,8 @@ fn header(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
     headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
 }
 
-/// Curl users and small clients accept anything; then they get what MCP sends. A client that asks for something
-/// else is told.
+/// Checks Content-Type and Accept. Curl users and small clients accept anything, and then get what
+/// MCP sends. A client that asks for something else gets an error.
 fn check_media(headers: &mut HeaderMap) -> Result<()> {
     if !headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(|value| {
         value
@@ -372,16 +374,19 @@ fn check_media(headers: &mut HeaderMap) -> Result<()> {
     let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("*/*");
     let takes = |media: &str| accept.contains(media) || accept.contains("*/*");
     if !(takes("application/json") && takes("text/event-stream")) {
-        return Err(Error::new(Kind::InvalidRequest, "the answer may be JSON or an event stream")
-            .reason("not_acceptable")
-            .hint("Send `Accept: application/json, text/event-stream`."));
+        return Err(Error::new(
+            Kind::InvalidRequest,
+            "the client must accept JSON and event streams",
+        )
+        .reason("not_acceptable")
+        .hint("Send `Accept: application/json, text/event-stream`."));
     }
     headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
     Ok(())
 }
 
-/// Whether this message is one of 2026-07-28, which has no sessions. Everything else belongs to a session, and the
-/// session to a principal: a message must not be able to talk itself out of that check.
+/// Returns whether this is a message of 2026-07-28, which has no sessions. Everything else belongs
+/// to a session, and the session to a principal: a message must not be able to evade that check.
 fn is_stateless(message: &Map<String, Value>, headers: &HeaderMap) -> Result<bool> {
     let Some(method) = message.get("method").and_then(Value::as_str) else { return Ok(false) };
     let own = message
@@ -407,7 +412,7 @@ fn is_stateless(message: &Map<String, Value>, headers: &HeaderMap) -> Result<boo
         && (method == "server/discover" || speaks.is_some_and(|it| it >= version::STATELESS)))
 }
 
-/// Gives the engine's own refusals the shape that all of ours have.
+/// Adds the fields that all our errors have to the engine's own error responses.
 async fn finish(response: Response, id: Option<Value>) -> Response {
     let status = response.status();
     if !(status.is_client_error() || status.is_server_error()) {

@@ -1,5 +1,5 @@
-//! The ids of the requests in flight on one connection. A second request under an id that is still in use would take
-//! the answer, and the cancellation, of the first.
+//! Ids of the requests in flight on one connection. A second request under an id that is still in
+//! use would take the answer, and the cancellation, of the first.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,10 +11,11 @@ use serde_json::{Map, Value};
 use super::edge;
 use crate::base::{Error, Kind};
 
+/// Ids in use on one connection, and the number of answers that have not been read.
 #[derive(Default)]
 pub struct InFlight {
     ids: Mutex<Ids>,
-    /// Answers that the client has not taken yet.
+    /// Answers that the client has not read yet.
     unread: AtomicUsize,
 }
 
@@ -22,16 +23,19 @@ pub struct InFlight {
 struct Ids {
     /// Not answered yet.
     open: HashSet<String>,
-    /// Never to be answered, the newest of them. MCP forbids to take an id again, and the call under it may still be
-    /// ending, so it is not free; but it takes up no place.
+    /// The most recently cancelled ids, which are never answered. MCP forbids reusing an id, and
+    /// the call under it may still be ending, so the id is not free; but it does not count towards
+    /// the limit.
     cancelled: VecDeque<String>,
 }
 
-/// At a time. A client that sends and does not read would otherwise fill our memory with answers.
+/// Requests in flight at a time. A client that sends and does not read would otherwise fill our
+/// memory with answers.
 const LIMIT: usize = 256;
 
 impl InFlight {
-    /// Takes note of what a client sends; the refusal when it uses an id twice.
+    /// Registers a message from the client. Returns a refusal if its id is in use or the limit is
+    /// reached.
     pub fn received(&self, message: &Map<String, Value>) -> Result<(), Value> {
         let mut ids = self.lock();
         if message.get("method").is_some_and(|method| method == "notifications/cancelled") {
@@ -52,19 +56,19 @@ impl InFlight {
         if ids.open.len() + self.unread.load(Ordering::Relaxed) >= LIMIT {
             return refused(Error::new(
                 Kind::ResourceExhausted,
-                format!("{LIMIT} requests are in flight already"),
+                format!("{LIMIT} requests are already in flight"),
             ));
         }
         ids.open.insert(text);
         Ok(())
     }
 
-    /// A request that was refused after all.
+    /// Frees the id of a request that was refused after it was registered.
     pub fn refused(&self, id: &Value) {
         self.lock().open.remove(&id.to_string());
     }
 
-    /// An answer frees its id.
+    /// Frees the id that this message answers.
     pub fn sent(&self, message: &ServerJsonRpcMessage) {
         let id = match message {
             JsonRpcMessage::Response(response) => serde_json::to_string(&response.id),
@@ -76,7 +80,7 @@ impl InFlight {
         }
     }
 
-    /// Counts an answer from here until the returned guard is dropped.
+    /// Counts an answer as unread until the guard is dropped.
     pub fn unread(self: &Arc<Self>) -> Unread {
         self.unread.fetch_add(1, Ordering::Relaxed);
         Unread(Arc::clone(self))
@@ -96,7 +100,7 @@ impl Ids {
     }
 }
 
-/// An answer on its way.
+/// Answer that the client has not read yet.
 pub struct Unread(Arc<InFlight>);
 
 impl Drop for Unread {
@@ -105,6 +109,7 @@ impl Drop for Unread {
     }
 }
 
+/// Returns the error for a request whose id is in use.
 pub fn duplicate_id() -> Error {
     Error::new(Kind::InvalidRequest, "a request with this id is still in flight")
         .reason("duplicate_id")

@@ -1,5 +1,5 @@
-//! What `codex mcp-server` answered, for clients that were written for it: its form of the list and of errors. Spoken only
-//! while the operator has the surface switched off.
+//! Compatibility with clients that were written for `codex mcp-server`: its form of the list and of
+//! errors. Active only while the operator has switched the surface off.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::base::{Error, Kind, TraceId};
 use crate::registry::{NameStyle, Schemas};
 use crate::tools::Spec;
 
-/// Whether it is spoken.
+/// Returns whether compatibility mode is active.
 pub fn is_spoken(server: &Server) -> bool {
     !server.pipeline.state().config.surface.enabled
 }
 
-/// A tool of the list: no annotations, no `_meta`.
+/// Returns a tool for the list, without annotations and `_meta`.
 pub fn wire(spec: &Spec, schemas: &Schemas) -> WireTool {
     let input = &schemas.wording(NameStyle::Dots).input;
     let mut tool = WireTool::new(spec.name.clone(), spec.description.clone(), Arc::clone(input));
@@ -27,7 +27,7 @@ pub fn wire(spec: &Spec, schemas: &Schemas) -> WireTool {
     tool
 }
 
-/// A method that is not there, which those of our own are not either.
+/// Returns the error for an unknown method. In this mode our own methods are unknown, too.
 pub fn unknown_method(method: &str) -> ErrorData {
     ErrorData::new(
         ErrorCode::METHOD_NOT_FOUND,
@@ -36,7 +36,7 @@ pub fn unknown_method(method: &str) -> ErrorData {
     )
 }
 
-/// Every failure is a text, that of a tool which is not there as well.
+/// Returns any failure as text, including that of an unknown tool.
 pub fn failure(error: &Error, tool: &str, trace_id: &TraceId) -> CallToolResult {
     let shown: String = tool.chars().take(64).collect();
     let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint());

@@ -1,16 +1,16 @@
-//! A bound on log lines that strangers can cause.
+//! Rate limit for log lines that strangers can cause.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::base::token_bucket::TokenBucket;
 
-/// Lines that may follow one another without a pause.
+/// Lines that may be written in a burst.
 const BURST: u32 = 10;
-/// After that, one line in this time.
+/// After that, one line per interval.
 const INTERVAL: Duration = Duration::from_secs(6);
 
-/// Lets the first lines through and then one at a time; counts the rest.
+/// Rate limit for log lines: allows a burst, then one line at a time, and counts the rest.
 pub struct LogLimit {
     state: Mutex<State>,
 }
@@ -21,14 +21,15 @@ struct State {
 }
 
 impl LogLimit {
-    /// A limit that nothing has been counted against.
+    /// Creates a limit that has not been used.
     pub const fn new() -> Self {
         LogLimit {
             state: Mutex::new(State { bucket: TokenBucket::new(BURST, INTERVAL), unlogged: 0 }),
         }
     }
 
-    /// Whether a line may be written now, and how many were left out since the last one.
+    /// Returns how many lines were left out since the last one, or `None` if no line may be written
+    /// now.
     pub fn admit(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.bucket.take(now).is_err() {

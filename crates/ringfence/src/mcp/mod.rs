@@ -1,7 +1,7 @@
 //! The protocol: the only module that knows JSON-RPC and MCP.
 //!
-//! `rmcp` is the engine; in front of it stands our own edge, since every malformed message must get an error
-//! that says what to do, on every transport alike.
+//! `rmcp` is the engine. Our own envelope validation comes before it, because every malformed
+//! message must get an error that says what to do, on every transport alike.
 
 pub mod ask;
 pub mod auth;

@@ -1,8 +1,8 @@
-//! The other end of a TCP connection while auth is off. "Local" must then mean the same user, outside every sandbox: on
-//! a shared machine everyone can reach 127.0.0.1, from any address of the machine, and so can a run that shares our
-//! network.
+//! Identity of the peer of a TCP connection while auth is off. "Local" must then mean the same
+//! user, outside every sandbox: on a shared machine everyone can reach 127.0.0.1, from any address
+//! of the machine, and so can a run that shares our network.
 //!
-//! What cannot be found out is refused.
+//! A peer that cannot be identified is refused.
 
 mod address;
 mod process;
@@ -19,7 +19,7 @@ use self::process::{Holder, judge_holders};
 use self::socket::find_peer_socket;
 use crate::base::{Error, Result};
 
-/// A connection that was accepted. Clones share what was found out about it.
+/// Accepted connection. Clones share what has been found out about it.
 #[derive(Debug, Clone)]
 pub struct Connection {
     remote: SocketAddr,
@@ -27,7 +27,7 @@ pub struct Connection {
     verdict: Arc<OnceCell<Verdict>>,
 }
 
-/// What is known about the other end.
+/// Verdict on the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Admitted,
@@ -37,18 +37,19 @@ enum Verdict {
 }
 
 impl Connection {
-    /// The connection of a socket that was just accepted.
+    /// Creates the entry for a socket that was just accepted.
     pub fn new(stream: &TcpStream, remote: SocketAddr) -> Self {
         Connection { remote, local: stream.local_addr().ok(), verdict: Arc::default() }
     }
 
-    /// The address of the other end.
+    /// Returns the address of the peer.
     pub fn remote(&self) -> SocketAddr {
         self.remote
     }
 
-    /// Requires that the other end belongs to this user or to root, and to no sandbox of Ringfence. With
-    /// `exempt_other_machines` only connections from this machine are held to that. Looked up once per connection.
+    /// Requires that the peer belongs to this user or to root, and is not in a Ringfence sandbox.
+    /// With `exempt_other_machines`, only connections from this machine are checked. Looked up once
+    /// per connection.
     pub async fn require_owner(&self, exempt_other_machines: bool) -> Result<()> {
         let verdict = self.verdict.get_or_init(|| async {
             let (remote, local) = (self.remote, self.local);
@@ -82,13 +83,14 @@ impl Connection {
 fn judge(remote: SocketAddr, local: Option<SocketAddr>, exempt_other_machines: bool) -> Verdict {
     let Some(local) = local else { return Verdict::Unknown };
     let Some(socket) = find_peer_socket(remote, local) else {
-        // Asked only when no socket of this machine fits: a local process can choose among all addresses of it.
+        // Only if no socket of this machine matches: a local process can choose any address of the
+        // machine.
         return match exempt_other_machines && is_own_address(remote).is_ok_and(|is_own| !is_own) {
             true => Verdict::Admitted,
             false => Verdict::Unknown,
         };
     };
-    // Root may do what it likes anyway.
+    // Root can do anything in any case.
     if ![0, rustix::process::geteuid().as_raw()].contains(&socket.uid) {
         return Verdict::OtherUser;
     }

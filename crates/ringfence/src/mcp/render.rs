@@ -1,4 +1,4 @@
-//! From what a tool gave back to what goes over the wire.
+//! Conversion of the results and errors of tools to the wire format.
 
 use std::time::Instant;
 
@@ -12,11 +12,12 @@ use crate::base::{Error, Kind, TraceId};
 
 static UNAUTHENTICATED: LogLimit = LogLimit::new();
 
-/// What the log says of a request that was refused: under the id that its caller gets, with what the caller does not get.
+/// Logs a refused request under the trace id that its caller gets, with details that the caller
+/// does not get.
 pub fn log_refusal(error: &Error, trace_id: &TraceId) {
     match error.kind() {
         Kind::Internal => tracing::error!(%trace_id, "{}", error.log_line()),
-        // Everybody can cause these, as often as they like.
+        // Anyone can cause these, at any rate.
         Kind::Unauthenticated => match UNAUTHENTICATED.admit(Instant::now()) {
             Some(0) => tracing::warn!(%trace_id, "refused: {}", error.log_line()),
             Some(unlogged) => {
@@ -28,7 +29,7 @@ pub fn log_refusal(error: &Error, trace_id: &TraceId) {
     }
 }
 
-/// An error as JSON-RPC has it.
+/// Returns an error as JSON-RPC represents it.
 pub fn error_data(error: &Error, trace_id: &TraceId) -> ErrorData {
     let code = i32::try_from(error.wire_code()).unwrap_or(-32603);
     ErrorData::new(
@@ -38,6 +39,7 @@ pub fn error_data(error: &Error, trace_id: &TraceId) -> ErrorData {
     )
 }
 
+/// Returns the output of a tool as the result of a call.
 pub fn result(output: Output, trace_id: &TraceId) -> CallToolResult {
     let mut content = Vec::with_capacity(output.content.len());
     for block in output.content {
@@ -57,7 +59,7 @@ pub fn result(output: Output, trace_id: &TraceId) -> CallToolResult {
     result
 }
 
-/// A failed call as a result, so that a model can read what went wrong and correct itself.
+/// Returns a failed call as a result, so that a model can read what went wrong and correct itself.
 pub fn failure(error: &Error, trace_id: &TraceId) -> CallToolResult {
     let body = error.body(trace_id);
     let hint = body["hint"].as_str().unwrap_or_default().to_owned();

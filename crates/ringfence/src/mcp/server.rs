@@ -1,4 +1,4 @@
-//! What all transports share: the pipeline, the sessions, and who is connected.
+//! Server state that all transports share: the pipeline, the sessions, and the calls in flight.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,31 +17,34 @@ use crate::call::{Pipeline, Reload};
 use crate::config::{Config, Made, Prints};
 use crate::session::{OutputQuotas, Principal, Session, View};
 
-/// Who is on the other end of a message: put beside each request by its transport.
+/// Connection that a message arrived on; its transport attaches it to each request.
 #[derive(Clone)]
 pub struct Line {
     pub principal: Principal,
-    /// The connection's own session; on 2026-07-28 only what is left without a handle.
+    /// Session of the connection; on 2026-07-28 it serves only requests without a handle.
     pub session: Arc<Session>,
     pub transport: &'static str,
-    /// False where the session is only what a request without one runs in: nothing granted there outlives it.
+    /// False if the session only serves requests that have none of their own: nothing granted there
+    /// outlives the request.
     pub lasting: bool,
 }
 
+/// Server that all transports share.
 pub struct Server {
     pub pipeline: Arc<Pipeline>,
-    /// As it was at the start: for what cannot change any more.
+    /// Config at the start, for settings that cannot change.
     pub config: Arc<Config>,
     pub shutdown: Cancel,
-    /// Ends the engines of the network. Later than `shutdown`, so that what it stopped can still be answered.
+    /// Ends the engines of the network transports. Later than `shutdown`, so that calls which it
+    /// stopped can still be answered.
     pub closed: CancellationToken,
     pub tasks: Tasks,
     handles: Sealer,
-    /// Sessions of 2026-07-28, by the id inside their handle.
+    /// Sessions of 2026-07-28, by the id in their handle.
     lasting: Mutex<HashMap<String, Lasting>>,
     workspaces: Mutex<HashMap<PathBuf, Arc<Workspace>>>,
     outputs: OutputQuotas,
-    /// Calls in flight, so that a cancellation reaches them past a connection that is stuck.
+    /// Calls in flight, so that a cancellation reaches them past a blocked connection.
     running: Mutex<HashMap<(String, String), Cancel>>,
 }
 
@@ -51,32 +54,32 @@ struct Lasting {
 }
 
 impl Lasting {
-    /// Ends what goes on in it. False, so that it is not kept.
+    /// Ends everything that is running in it. Returns false, for `retain`.
     fn end(&self) -> bool {
         self.session.cancel.cancel(Cause::SessionEnd);
         false
     }
 }
 
-/// The inside of a session handle.
+/// Content of a session handle.
 #[derive(Serialize, Deserialize)]
 struct Handle {
     id: String,
 }
 
-/// A handle unused for so long is forgotten, and its trust with it.
+/// A handle that is unused for this long is forgotten, together with its trust.
 const HANDLE_IDLE: Duration = Duration::from_secs(3600);
 const HANDLES_PER_PRINCIPAL: usize = 256;
-/// From the end of a call to its answer on the wire.
+/// Time between the end of a call and its answer on the wire.
 const ANSWERING: Duration = Duration::from_millis(100);
 
 impl Server {
-    /// One whose config never changes.
+    /// Creates a server whose config never changes.
     pub fn new(config: Config) -> Result<Arc<Self>> {
         Self::with(Arc::new(config), None)
     }
 
-    /// One that looks at its files again.
+    /// Creates a server that reloads its config.
     pub fn reloading(config: Config, made: Made, seen: Prints) -> Result<Arc<Self>> {
         let config = Arc::new(config);
         Self::with(Arc::clone(&config), Some(Reload::new(made, seen, config)))
@@ -97,7 +100,8 @@ impl Server {
         }))
     }
 
-    /// A connection's own session. It ends when its `cancel` is cancelled or its last holder lets go.
+    /// Opens the session of a connection. It ends when its `cancel` is cancelled or its last holder
+    /// drops it.
     pub fn connect(&self, principal: Principal, transport: &'static str) -> Result<Line> {
         let workspace = self.workspace(&principal)?;
         let root = &self.config.root;
@@ -120,9 +124,11 @@ impl Server {
         ))
     }
 
-    /// Ends the sessions whose handles nobody has used for long, and what goes on in them.
+    /// Ends the sessions whose handles have been unused for long, and everything that is running in
+    /// them.
     pub fn sweep(&self) {
-        // Somebody may still wait in one that looks idle, but no call lasts longer than its time.
+        // A call may still wait in a session that looks idle, but none lasts longer than its time
+        // limit.
         let longest =
             HANDLE_IDLE.saturating_add(self.pipeline.state().config.limits.timeout_ceiling);
         lock(&self.lasting).retain(|_, held| match held.used.elapsed() {
@@ -131,13 +137,14 @@ impl Server {
         });
     }
 
-    /// The session a 2026-07-28 request belongs to: its handle's, or none that lasts.
+    /// Returns the session of a 2026-07-28 request: that of its handle, or without one a session
+    /// that is not persistent.
     pub fn view_by_handle(&self, line: &Line, handle: Option<&str>) -> Result<View> {
         let Some(sealed) = handle else {
             return Ok(View { session: Arc::clone(&line.session), lasting: false });
         };
         let handle: Handle = self.handles.open(&handle_purpose(&line.principal), sealed).ok_or_else(|| {
-            Error::invalid_arguments("this session handle is not one of ours")
+            Error::invalid_arguments("this session handle was not issued by this server")
                 .reason("bad_session")
                 .hint("Use the handle of a result's _meta exactly as it was given, or leave it out.")
         })?;
@@ -147,7 +154,8 @@ impl Server {
             held.used = Instant::now();
             return Ok(View { session: Arc::clone(&held.session), lasting: true });
         }
-        // Nobody can take the places of the others: a principal with too many loses the one it used least.
+        // The limit is per principal, so that none can take the places of others: a principal with
+        // too many sessions loses the one it has not used for longest.
         let own = || lasting.iter().filter(|(_, held)| held.session.principal == line.principal);
         if own().count() >= HANDLES_PER_PRINCIPAL
             && let Some(oldest) = own().min_by_key(|(_, held)| held.used).map(|(id, _)| id.clone())
@@ -160,24 +168,25 @@ impl Server {
         Ok(View { session, lasting: true })
     }
 
-    /// A new handle. Nothing is kept for it until it comes back.
+    /// Creates a handle. Nothing is stored for it until it comes back.
     pub fn mint_handle(&self, principal: &Principal) -> Result<String> {
         self.handles.seal(&handle_purpose(principal), &Handle { id: short("h") })
     }
 
+    /// Registers a call in flight, until the guard is dropped.
     pub fn running(&self, session: &str, request: &str, cancel: Cancel) -> Running<'_> {
         let key = (session.to_owned(), request.to_owned());
         lock(&self.running).insert(key.clone(), cancel);
         Running { server: self, key }
     }
 
-    /// Cancels a call in flight; false when there is none.
+    /// Cancels a call in flight. Returns false if there is none.
     pub fn cancel(&self, session: &str, request: &str, cause: Cause) -> bool {
         let found = lock(&self.running).get(&(session.to_owned(), request.to_owned())).cloned();
         found.map(|cancel| cancel.cancel(cause)).is_some()
     }
 
-    /// Stops every call, and the engines once the answers are out.
+    /// Stops every call, and the engines once the answers have been sent.
     pub async fn stop(&self, at_most: Duration) {
         let busy = !lock(&self.running).is_empty();
         self.shutdown.cancel(Cause::Shutdown);
@@ -188,10 +197,12 @@ impl Server {
         self.closed.cancel();
     }
 
+    /// Returns whether this request is in flight.
     pub fn is_running(&self, session: &str, request: &str) -> bool {
         lock(&self.running).contains_key(&(session.to_owned(), request.to_owned()))
     }
 
+    /// Returns whether no request of this session is in flight.
     pub fn is_idle(&self, session: &str) -> bool {
         !lock(&self.running).keys().any(|(of, _)| of == session)
     }
@@ -205,7 +216,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps a call on the list of those that can be cancelled.
+/// Entry in the list of calls that can be cancelled; removed on drop.
 pub struct Running<'a> {
     server: &'a Server,
     key: (String, String),

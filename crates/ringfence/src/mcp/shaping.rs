@@ -1,5 +1,6 @@
-//! What a client wants to choose for its commands: told once for its session (`ringfence/session/update`), with a call
-//! in `_meta`, or in the headers of an HTTP request. Whether it may is the operator's word (`call::shape`).
+//! Client overrides for commands: set once for the session (`ringfence/session/update`), with a
+//! call in `_meta`, or in the headers of an HTTP request. The module of the same name in `call`
+//! checks whether the operator allows them.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +13,14 @@ use crate::base::{Error, Result};
 use crate::call::{State, shape};
 use crate::session::{Session, Shape};
 
+/// Method that updates the overrides of a session.
 pub const UPDATE: &str = "ringfence/session/update";
-/// Of an HTTP request: a directory, and a JSON object of variables. They count for that request.
+/// HTTP header with a directory, which applies to its request.
 pub const CWD_HEADER: &str = "ringfence-cwd-override";
+/// HTTP header with a JSON object of variables, which apply to their request.
 pub const ENV_HEADER: &str = "ringfence-env-overrides";
 
-/// The parameters of an update: what is not named stays, null takes it back.
+/// Parameters of an update. A missing member leaves its value unchanged; null removes it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Update {
@@ -35,12 +38,12 @@ fn given<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
     Option::<T>::deserialize(deserializer).map(Some)
 }
 
-/// Takes an update, whole or not at all, and answers with what holds from now on.
+/// Applies an update, completely or not at all, and returns the overrides that are now in effect.
 pub fn update(params: Option<&Value>, session: &Session, state: &State) -> Result<Value> {
     let params = params.cloned().unwrap_or_else(|| json!({}));
     let update: Update = serde_json::from_value(params).map_err(|error| {
-        Error::invalid_arguments(format!("the parameters of `{UPDATE}` do not fit"))
-            .hint("Give `cwd_override` (text or null) and `env_overrides` (an object of texts, or null).")
+        Error::invalid_arguments(format!("invalid parameters for `{UPDATE}`"))
+            .hint("Give `cwd_override` (a string or null) and `env_overrides` (an object of strings, or null).")
             .source(error)
     })?;
     let mut wanted = Shape::clone(&session.shape());
@@ -55,11 +58,11 @@ pub fn update(params: Option<&Value>, session: &Session, state: &State) -> Resul
     Ok(shape::about(&session.shape()))
 }
 
-/// What a request itself wants: its `_meta` over its headers.
+/// Returns the overrides of a request: its `_meta` takes precedence over its headers.
 pub fn of_request(about: &RequestMetaObject, extensions: &Extensions) -> Result<Shape> {
     let unfit = |what: &str| {
-        Error::invalid_arguments(format!("{what} does not fit"))
-            .hint("A directory is text, variables are an object of texts.")
+        Error::invalid_arguments(format!("{what} is invalid"))
+            .hint("A directory is a string; variables are an object of strings.")
     };
     let variables = |value: Value, what: &str| -> Result<Vec<(String, String)>> {
         let map: BTreeMap<String, String> =

@@ -1,5 +1,6 @@
-//! `GET /mcp/sse`: the HTTP+SSE transport of 2024-11-05, kept for clients that know nothing newer. The stream
-//! is the session: its first event names where to post, and when it closes the session is over.
+//! `GET /mcp/sse`: the HTTP+SSE transport of 2024-11-05, for clients that know nothing newer. The
+//! stream is the session: its first event says where to post, and when the stream closes the
+//! session ends.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -30,6 +31,7 @@ use crate::base::ids::{hex, random};
 use crate::base::{Cause, Error, Kind};
 use crate::session::Principal;
 
+/// Open streams, by their session id.
 #[derive(Default)]
 pub struct Streams {
     open: Mutex<HashMap<String, Open>>,
@@ -41,7 +43,7 @@ struct Open {
     line: Line,
     inbox: mpsc::Sender<ClientJsonRpcMessage>,
     outbox: mpsc::Sender<Vec<u8>>,
-    /// The most bytes that one message may have.
+    /// Largest message, in bytes.
     limit: usize,
     in_flight: Arc<InFlight>,
 }
@@ -52,7 +54,7 @@ impl Streams {
     }
 }
 
-/// Ends the session with its stream.
+/// Guard that ends the session with its stream.
 struct Closing {
     streams: Arc<Streams>,
     id: String,
@@ -103,6 +105,7 @@ impl Transport<RoleServer> for Channel {
     }
 }
 
+/// Opens a stream, and the session that ends with it.
 pub async fn open(
     Extension(server): Extension<Arc<Server>>,
     Extension(streams): Extension<Arc<Streams>>,
@@ -161,12 +164,13 @@ fn events(
     futures::stream::iter([Ok(first)]).chain(messages).take_until(over.cancelled_owned())
 }
 
+/// Query of a posted message, which names its stream.
 #[derive(Deserialize)]
 pub struct Address {
     session_id: String,
 }
 
-/// A body that could not be taken in.
+/// Returns the error for a body that could not be read.
 fn unread(rejection: &BytesRejection, limit: usize) -> Error {
     if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
         return too_long(limit);
@@ -175,8 +179,8 @@ fn unread(rejection: &BytesRejection, limit: usize) -> Error {
         .hint("Send the message again.")
 }
 
-/// A message for an open stream. Answers, errors too, go to the stream: that is where this transport's clients
-/// look for them.
+/// Receives a message for an open stream. Answers, errors included, go to the stream: that is where
+/// clients of this transport expect them.
 pub async fn post(
     Extension(streams): Extension<Arc<Streams>>,
     Extension(caller): Extension<Caller>,
@@ -189,7 +193,7 @@ pub async fn post(
         return json_error(None, &error);
     };
     let found = streams.lock().get(&address.session_id).cloned();
-    // Somebody else's stream looks like none at all.
+    // A stream of another principal must look like a missing one.
     let Some(open) = found.filter(|open| open.principal == caller.principal) else {
         let error = Error::new(Kind::NotFound, "there is no such stream")
             .reason("unknown_session")

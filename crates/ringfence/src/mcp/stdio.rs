@@ -1,4 +1,4 @@
-//! Standard input and output: one JSON message per line. The process is the session, and the end of input is
+//! Stdio transport: one JSON message per line. The process is the session, and the end of input is
 //! its end.
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::server::{Line, Server};
 use crate::base::{Cause, Error, Kind, Result};
 use crate::session::Principal;
 
-/// The session of the client on standard input and output.
+/// Opens the session of the client on standard input and output.
 pub fn connect(server: &Server) -> Result<Line> {
     server.connect(Principal::local(), "stdio")
 }
@@ -41,7 +41,8 @@ pub async fn serve(server: Arc<Server>, line: Line) -> Result<()> {
         in_flight: Arc::default(),
         has_ended: Arc::default(),
     };
-    // `serve_directly` skips the engine's own handshake loop, which would end at the first unexpected message.
+    // `serve_directly` skips the engine's own handshake loop, which would end at the first
+    // unexpected message.
     let running = serve_directly_with_ct(
         Handler { server: Arc::clone(&server) },
         pipe,
@@ -60,15 +61,15 @@ struct Pipe<R, W> {
     output: Arc<Mutex<W>>,
     limit: usize,
     line: Line,
-    /// Inside a line that was too long: dropping the rest of it.
+    /// Dropping the rest of a line that was too long.
     skipping: bool,
-    /// What has been read of the current line. The engine drops a `receive` half-way when it has other things to
-    /// do, so nothing may be kept in that future alone.
+    /// Part of the current line that has been read. The engine drops a `receive` half-way when it
+    /// has other things to do, so nothing may be kept in that future alone.
     buffer: Vec<u8>,
-    /// A refusal on its way out. No further line is read before the client has taken it.
+    /// Refusal that is being written. No further line is read before the client has taken it.
     refusing: Option<tokio::task::JoinHandle<std::io::Result<()>>>,
     in_flight: Arc<InFlight>,
-    /// Whether standard input has ended.
+    /// Standard input has ended.
     has_ended: Arc<AtomicBool>,
 }
 
@@ -83,7 +84,8 @@ impl<R: AsyncBufRead + Unpin, W> Pipe<R, W> {
         loop {
             let available = self.input.fill_buf().await?;
             if available.is_empty() {
-                // The last line counts without its newline too; if it was cut off, it is no JSON and is refused as such.
+                // The last line is accepted without its newline too; if it was truncated, it is not
+                // valid JSON and is refused as such.
                 let rest = std::mem::take(&mut self.buffer);
                 return Ok(if rest.is_empty() { Input::End } else { Input::Line(rest) });
             }
@@ -111,7 +113,8 @@ impl<R: AsyncBufRead + Unpin, W> Pipe<R, W> {
     }
 }
 
-/// One write per message, and the next message waits for it: a client that does not read holds us up here.
+/// Writes a message at once. The next message waits for it: a client that does not read blocks us
+/// here.
 async fn write_line<W: AsyncWrite + Unpin>(
     output: &Mutex<W>,
     mut bytes: Vec<u8>,
@@ -122,8 +125,9 @@ async fn write_line<W: AsyncWrite + Unpin>(
     output.flush().await
 }
 
-/// Whether a message is still written when standard input has ended. The end cancels every call, so that what is left of
-/// calls (results, progress, questions) has no reader; a batch of requests from a file still gets its answers.
+/// Returns whether a message is still written when standard input has ended. The end cancels every
+/// call, so that what is left of calls (results, progress, questions) has no reader; a batch of
+/// requests from a file still gets its answers.
 fn outlives_input(message: &ServerJsonRpcMessage) -> bool {
     match message {
         JsonRpcMessage::Response(response) => !matches!(
@@ -138,7 +142,8 @@ fn outlives_input(message: &ServerJsonRpcMessage) -> bool {
     }
 }
 
-/// A sound message as the engine reads it, with who sent it.
+/// Converts a valid message to the engine's type and attaches its connection. Returns a refusal if
+/// that fails, or if its id is in use.
 pub(super) fn parse(
     message: serde_json::Map<String, Value>,
     line: &Line,
@@ -154,7 +159,7 @@ pub(super) fn parse(
             }
             edge::refusal(
                 id,
-                &Error::new(Kind::InvalidRequest, "this message does not fit the protocol")
+                &Error::new(Kind::InvalidRequest, "this message does not match the protocol")
                     .source(error),
             )
         })?;
@@ -245,7 +250,8 @@ where
             }));
         }
         self.has_ended.store(true, Ordering::Release);
-        // The engine waits for calls in flight before it tells them; their children must not live so long.
+        // The engine waits for calls in flight before it cancels them; their children must not live
+        // that long.
         self.line.session.cancel.cancel(Cause::Eof);
         None
     }

@@ -1,7 +1,8 @@
-//! Tasks (the extension `io.modelcontextprotocol/tasks` of 2026-07-28): calls that go on in the background.
+//! Tasks (the extension `io.modelcontextprotocol/tasks` of 2026-07-28): calls that continue in the
+//! background.
 //!
-//! A task is a run without a request attached. It is looked at, answered and cancelled by its id, which is
-//! random and works for the principal that made the call and nobody else.
+//! A task is a run without an attached request. It is inspected, answered and cancelled by its id,
+//! which is random and valid only for the principal that made the call.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,12 +23,13 @@ use crate::base::{Cancel, Cause, Error, Kind, Result};
 use crate::call::park::Held;
 use crate::session::Principal;
 
-/// How long a task can be looked at, from its start.
+/// How long a task can be inspected, from its start.
 const LIFETIME: Duration = Duration::from_secs(3600);
 const POLL_INTERVAL_MS: u64 = 500;
-/// Tasks hold memory and perhaps processes, so their number is bounded.
+/// Largest number of tasks, which hold memory and perhaps processes.
 const LIMIT: usize = 256;
 
+/// All tasks of a server.
 #[derive(Default)]
 pub struct Tasks {
     kept: Arc<Mutex<HashMap<String, Kept>>>,
@@ -39,14 +41,15 @@ struct Kept {
     inbox: mpsc::Sender<Request>,
 }
 
-/// What is asked of the one who tends a task.
+/// Request to the loop that follows a task.
 enum Request {
     Look(oneshot::Sender<Result<DetailedTask>>),
     Answer(BTreeMap<String, Value>, oneshot::Sender<Result<()>>),
 }
 
 impl Tasks {
-    /// Takes over a run that nobody is attached to any more. It can be looked at when this returns.
+    /// Takes over a run that no request is attached to any more. The task can be inspected as soon
+    /// as this returns.
     pub fn keep(&self, held: Held, principal: &Principal) -> Result<Task> {
         let now = now_utc();
         let lifetime_ms = u64::try_from(LIFETIME.as_millis()).unwrap_or(u64::MAX);
@@ -59,7 +62,10 @@ impl Tasks {
             let mut kept = lock(&self.kept);
             if kept.len() >= LIMIT {
                 held.run.cancel.cancel(Cause::Unanswered);
-                return Err(Error::new(Kind::ResourceExhausted, "too many tasks are kept already"));
+                return Err(Error::new(
+                    Kind::ResourceExhausted,
+                    "there are too many tasks already",
+                ));
             }
             let cancel = held.run.cancel.clone();
             kept.insert(id.clone(), Kept { principal: principal.clone(), cancel, inbox: requests });
@@ -73,10 +79,12 @@ impl Tasks {
         Ok(task)
     }
 
+    /// Returns the current state of a task.
     pub async fn look(&self, principal: &Principal, id: &str) -> Result<DetailedTask> {
         self.request(principal, id, Request::Look).await
     }
 
+    /// Delivers answers to the questions of a task.
     pub async fn answer(
         &self,
         principal: &Principal,
@@ -86,7 +94,7 @@ impl Tasks {
         self.request(principal, id, |done| Request::Answer(answers, done)).await
     }
 
-    /// Cancelling a task that has ended changes nothing.
+    /// Cancels a task. Has no effect on one that has ended.
     pub fn cancel(&self, principal: &Principal, id: &str) -> Result<()> {
         let cancel = self.find(principal, id, |kept| kept.cancel.clone())?;
         cancel.cancel(Cause::Client);
@@ -106,7 +114,7 @@ impl Tasks {
     }
 
     fn find<T>(&self, principal: &Principal, id: &str, take: impl FnOnce(&Kept) -> T) -> Result<T> {
-        // Somebody else's task looks like none at all.
+        // A task of another principal must look like a missing one.
         lock(&self.kept)
             .get(id)
             .filter(|kept| kept.principal == *principal)
@@ -132,15 +140,15 @@ struct Tended {
 }
 
 impl Tended {
-    /// Follows the run to its end and answers for it until its lifetime is over.
+    /// Follows the run to its end and answers requests about it until its lifetime is over.
     async fn tend(mut self, mut inbox: mpsc::Receiver<Request>) {
         let over = tokio::time::sleep(LIFETIME);
         tokio::pin!(over);
         let mut speaks = true;
         loop {
             tokio::select! {
-                // The end first, so that whoever looks sees it; and a run that talks without pause must not keep
-                // anybody from looking.
+                // The end first, so that every inspection sees it; and a run that sends events
+                // without pause must not prevent inspections.
                 biased;
                 result = &mut self.held.run.done, if self.ended.is_none() => {
                     let result = result.unwrap_or_else(|_| Err(Error::internal("the call ended without a result")));
@@ -196,7 +204,8 @@ impl Tended {
         Ok(DetailedTask::new(self.task.clone(), payload))
     }
 
-    /// A tool that failed has completed, with an error a model can read; `failed` means that we did.
+    /// Returns the final state. A tool that failed has completed, with an error a model can read;
+    /// `failed` means an error of the server.
     fn end(&self, result: Result<Output>) -> TaskPayload {
         let trace_id = &self.held.run.trace_id;
         match result {
@@ -219,7 +228,7 @@ fn object(value: &impl Serialize) -> JsonObject {
     match serde_json::to_value(value) {
         Ok(Value::Object(map)) => map,
         other => {
-            tracing::error!("what a task ended with is no object: {other:?}");
+            tracing::error!("the result of a task is not an object: {other:?}");
             JsonObject::new()
         }
     }

@@ -1,20 +1,21 @@
-//! Protocol versions: which there are, and what we answer to the others.
+//! Protocol versions: those we support, and the answer to others.
 
 use serde_json::json;
 
 use crate::base::{Error, Kind, Result};
 
-/// Spoken by `initialize`, oldest first.
+/// Versions with `initialize`, oldest first.
 pub const WITH_INITIALIZE: &[&str] = &["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
-/// Spoken by `server/discover` and per-request `_meta`.
+/// Version with `server/discover` and per-request `_meta`.
 pub const STATELESS: &str = "2026-07-28";
 
+/// Returns all supported versions, oldest first.
 pub fn supported() -> Vec<&'static str> {
     WITH_INITIALIZE.iter().copied().chain([STATELESS]).collect()
 }
 
-/// The version `initialize` is answered with. A date we do not know gets our newest, as MCP demands; what is no
-/// date, or older than the first release, is refused.
+/// Returns the version to answer `initialize` with. An unknown date gets our newest, as MCP
+/// demands; anything that is not a date, or is older than the first release, is refused.
 pub fn negotiate(requested: &str) -> Result<&'static str> {
     if let Some(known) = WITH_INITIALIZE.iter().find(|known| **known == requested) {
         return Ok(known);

@@ -1,4 +1,5 @@
-//! Everything that is wrong with a config: what it shows by itself, and what only those know who work with it.
+//! Complete check of a config: errors in the files themselves, and those that only the sandbox
+//! profiles, the network lists and the tools detect.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -10,15 +11,16 @@ use crate::config::{self, Config, Entry, Env, Flags, Look, Severity, entry_key};
 use crate::net::Allow;
 use crate::sandbox::profile;
 
-/// Looks at the config that these flags and this environment name.
+/// Checks the config that these flags and this environment select.
 pub fn check(flags: &Flags, env: &Env) -> Result<Look> {
     let mut look = config::look(flags, env)?;
     let Some(config) = &look.config else { return Ok(look) };
     let mut errors = lists(config);
     let mut warnings = Vec::new();
-    // A profile refuses the first of its lists, and we have them all.
+    // A profile reports only the first of its bad lists; all of them have been reported above.
     let reported: BTreeSet<String> = errors.iter().map(|(key, _)| key.clone()).collect();
-    // In order, the keys below `home` follow it: one look finds them, where a scan for each entry would be quadratic.
+    // The keys are sorted, so those below `home` follow it and one lookup finds them. A scan per
+    // entry would be quadratic.
     let is_reported = |home: &str| {
         reported
             .range::<str, _>((Bound::Included(home), Bound::Unbounded))
@@ -57,7 +59,7 @@ pub fn check(flags: &Flags, env: &Env) -> Result<Look> {
         look.find(
             Severity::Warning,
             &key,
-            "the tool is not listed: it lies outside of what [surface] allows",
+            "the tool is not listed: it is outside of what [surface] allows",
             hint,
         );
     }
@@ -65,12 +67,12 @@ pub fn check(flags: &Flags, env: &Env) -> Result<Look> {
     Ok(look)
 }
 
-/// The key that an error names, or one that will do.
+/// Returns the key that an error names, or `other`.
 fn key_of(error: &Error, other: &str) -> String {
     error.fact("key").and_then(|key| key.as_str()).unwrap_or(other).to_owned()
 }
 
-/// What the sandbox calls a key, in an entry.
+/// Translates a key of the sandbox into the key of an entry.
 fn of_entry(key: &str, home: &str) -> String {
     match key {
         "sandbox.profile" => format!("{home}.sandbox_profile"),
@@ -79,7 +81,8 @@ fn of_entry(key: &str, home: &str) -> String {
     }
 }
 
-/// The workspace, as far as it matters and is known. Over HTTP each principal has one, and what is relative lies in it.
+/// Returns the workspace if it is known and matters for this entry. Over HTTP each principal has
+/// its own, and a relative `cwd` is inside it.
 fn known_workspace<'a>(config: &'a Config, entry: &Entry) -> Option<&'a Path> {
     let named = config
         .settings
@@ -91,12 +94,12 @@ fn known_workspace<'a>(config: &'a Config, entry: &Entry) -> Option<&'a Path> {
     }
 }
 
-/// What is wrong with lists of names and addresses, and where.
+/// Returns all errors in lists of names and addresses, with their keys.
 fn lists(config: &Config) -> Vec<(String, Error)> {
     let mut wrong = Vec::new();
     let mut add = |home: &str, skip: [usize; 2], found: Vec<(&'static str, usize, Error)>| {
         for (list, at, error) in found {
-            // What is wider begins with what it widens.
+            // A wider list starts with the entries that it extends, which have been checked above.
             let before = if list == "allow_addresses" { skip[1] } else { skip[0] };
             wrong.extend(at.checked_sub(before).map(|at| (format!("{home}.{list}[{at}]"), error)));
         }

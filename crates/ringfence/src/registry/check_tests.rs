@@ -34,11 +34,16 @@ fn every_name_and_address_that_is_none_is_told() {
          [mcp.a]\ncommand = \"sh\"\nallow_domains = [\"*.com\"]\nallow_addresses = [\"x\", \"127.0.0.1:0\"]\n",
         &[
             (E, 2, 25, "entry 2 of `allow_domains` (\"https:\") is a URL"),
-            (E, 3, 17, "entry 1 of `deny_domains` (\"*\") would be every name"),
-            (E, 4, 20, "entry 1 of `allow_addresses` (\"1.2.3.4\") is no address with a port"),
+            (E, 3, 17, "entry 1 of `deny_domains` (\"*\") would match every name"),
+            (E, 4, 20, "entry 1 of `allow_addresses` (\"1.2.3.4\") is not an address with a port"),
             (E, 6, 32, "entry 4 of `allow_domains` (\"1.2.3.4\") is an address"),
-            (E, 9, 18, "entry 1 of `allow_domains` (\"*.com\") would be a whole top-level domain"),
-            (E, 10, 20, "entry 1 of `allow_addresses` (\"x\") is no address with a port"),
+            (
+                E,
+                9,
+                18,
+                "entry 1 of `allow_domains` (\"*.com\") would match a whole top-level domain",
+            ),
+            (E, 10, 20, "entry 1 of `allow_addresses` (\"x\") is not an address with a port"),
             (E, 10, 25, "entry 2 of `allow_addresses` (\"127.0.0.1:0\") has port 0"),
         ],
     );
@@ -53,7 +58,7 @@ fn what_a_profile_cannot_keep_is_told_at_its_key() {
     );
     finds(
         "[sandbox]\nallow_network = true\ndeny_domains = [\"a.b\"]\n",
-        &[(E, 3, 16, "`deny_domains` means nothing beside `allow_network`")],
+        &[(E, 3, 16, "`deny_domains` has no effect with `allow_network`")],
     );
     finds(
         &format!("{contained}[mcp.a]\ncommand = \"sh\"\nallow_domains = [\"a.b\"]\n"),
@@ -72,7 +77,7 @@ fn what_a_profile_cannot_keep_is_told_at_its_key() {
 
 #[test]
 fn a_tool_that_is_not_listed_is_told() {
-    let outside = "the tool is not listed: it lies outside of what [surface] allows";
+    let outside = "the tool is not listed: it is outside of what [surface] allows";
     finds(
         "[surface]\ncwd = [\"src\"]\n[mcp.a]\ncommand = \"sh\"\ncwd = \"src/x\"\n[mcp.b]\ncommand = \"sh\"\ncwd = \"doc\"\n[mcp.c]\ncommand = \"sh\"\n",
         &[(W, 8, 7, outside), (W, 9, 6, outside)],

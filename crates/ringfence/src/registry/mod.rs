@@ -1,4 +1,4 @@
-//! The tools there are, under the names they are called by.
+//! Registry of the tools that clients can list and call, by either spelling of their names.
 
 pub mod check;
 pub mod names;
@@ -18,31 +18,32 @@ use crate::tools::{LEGACY, TOOLS, Tool, UNLISTED, shell};
 use names::Respeller;
 pub use names::{NameStyle, underscored};
 
-/// One immutable set of tools. A reload builds a new one.
+/// Immutable set of tools. A reload builds a new one.
 pub struct Registry {
     tools: Vec<Arc<dyn Tool>>,
-    /// Those at the front are on the list; the others can only be called.
+    /// Number of tools at the front that lists show; the others can only be called.
     listed: usize,
     by_name: HashMap<String, usize>,
-    /// Of each tool, as lists have them: made once, since a list may be asked for as often as anybody likes.
+    /// Schemas of each tool as lists show them. Built once, because clients may request lists at
+    /// any rate.
     schemas: Vec<Schemas>,
     respeller: Respeller,
-    /// Commands of the operator's that cannot be tools, and why.
+    /// Operator commands that could not become tools, and why.
     pub dropped: Vec<(Arc<Entry>, Error)>,
 }
 
-/// The schemas of one tool, to be shared by every list.
+/// Schemas of one tool, shared by all lists.
 pub struct Schemas {
     /// For clients that get dotted names.
     dotted: Wording,
-    /// For those that get underscores.
+    /// For clients that get underscores.
     underscored: Wording,
-    /// What its results hold, in full.
+    /// Full schema of its results.
     pub output: Option<Map<String, Value>>,
     pub outline: Option<Arc<Map<String, Value>>>,
 }
 
-/// What a list says about a tool in words that may name other tools.
+/// Description and input schema of a tool, which may name other tools.
 pub struct Wording {
     pub description: String,
     pub input: Arc<Map<String, Value>>,
@@ -52,7 +53,7 @@ impl Schemas {
     fn new(tool: &dyn Tool, surface_enabled: bool, respeller: &Respeller) -> Schemas {
         let spec = tool.spec();
         let wording = |style| {
-            // The words of an operator's command are passed on as they were written.
+            // Texts of an operator's command are passed on as written.
             if tool.ground().is_some() {
                 return Wording {
                     description: spec.description.clone(),
@@ -66,7 +67,8 @@ impl Schemas {
                 input: Arc::new(input),
             }
         };
-        // Without the surface the list is that of another server, word for word, and its errors are text alone.
+        // With the surface off, the list matches that of `codex mcp-server` word for word, and
+        // errors are plain text.
         let output = match surface_enabled {
             true => spec.output_schema.clone().map(output::with_error),
             false => spec.output_schema.clone(),
@@ -79,7 +81,7 @@ impl Schemas {
         }
     }
 
-    /// Description and input schema, with other tools named in this style.
+    /// Returns description and input schema, with other tools named in this style.
     pub fn wording(&self, style: NameStyle) -> &Wording {
         match style {
             NameStyle::Dots => &self.dotted,
@@ -89,14 +91,16 @@ impl Schemas {
 }
 
 impl Registry {
+    /// Builds the registry for a config, and collects the operator commands that fail.
     pub fn new(config: &Config) -> Self {
         let all = TOOLS.iter().map(|make| make(config));
         let is_shell = |tool: &Arc<dyn Tool>| tool.spec().name == shell::NAME;
-        // An agent that must see one shell sees that and nothing else of ours; commands of the operator's are beside it.
-        // Others that know `shell` may call it all the same, though a second shell on the list would only confuse.
+        // An agent that must see exactly one shell gets `shell` and none of our other tools; the
+        // operator's commands are still listed. In the default set `shell` can be called by agents
+        // that know it, but is not listed, because a second shell would only confuse a model.
         let is_legacy = |tool: &Arc<dyn Tool>| LEGACY.contains(&tool.spec().name.as_str());
         let (mut tools, unlisted): (Vec<_>, Vec<_>) = match config.tools {
-            // Without the surface there is what was there before it, and nothing else.
+            // With the surface off, only the legacy tools exist.
             _ if !config.surface.enabled => (all.filter(is_legacy).collect(), Vec::new()),
             ToolSet::Shell => (all.filter(is_shell).collect(), Vec::new()),
             ToolSet::Core => all.partition(|tool| !UNLISTED.contains(&tool.spec().name.as_str())),
@@ -131,22 +135,22 @@ impl Registry {
         Registry { tools, listed, by_name, schemas, respeller, dropped }
     }
 
-    /// Text of ours for a client, with our tools named in this style.
+    /// Rewrites the names of our tools in one of our texts to this style.
     pub fn respell(&self, style: NameStyle, text: &str) -> String {
         self.respeller.respell(style, text)
     }
 
-    /// The tool of this name, in either spelling.
+    /// Returns the tool with this name, in either spelling.
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Tool>> {
         self.by_name.get(name).map(|at| &self.tools[*at])
     }
 
-    /// The schemas of the tool of this name, in either spelling.
+    /// Returns the schemas of the tool with this name, in either spelling.
     pub fn schemas(&self, name: &str) -> Option<&Schemas> {
         self.by_name.get(name).map(|at| &self.schemas[*at])
     }
 
-    /// The tools of the list with their schemas, for those who work in this directory.
+    /// Returns the listed tools with their schemas; with a workspace, only those visible in it.
     pub fn listed(
         &self,
         workspace: Option<&Path>,
@@ -157,7 +161,7 @@ impl Registry {
         self.tools().iter().zip(&self.schemas).filter(move |(tool, _)| is_shown(tool))
     }
 
-    /// In the order of the list, which never changes by itself.
+    /// Returns the listed tools in list order, which changes only with the config.
     pub fn tools(&self) -> &[Arc<dyn Tool>] {
         &self.tools[..self.listed]
     }
@@ -169,7 +173,8 @@ mod tests {
     use crate::config::scratch::Scratch;
     use crate::config::{Env, Flags, resolve};
 
-    /// Clients reject whole lists over schemas that are not flat, and every byte of a list is paid for by a model.
+    /// Clients reject whole lists over schemas that are not flat, and every byte of a list is paid
+    /// for by a model.
     #[test]
     fn our_own_schemas_are_flat_and_small() {
         fn check(name: &str, schema: &Value) {
@@ -204,7 +209,7 @@ mod tests {
                     && spec.name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
             );
             assert_eq!(spec.input_schema["type"], "object");
-            // That of `shell` is another's, to the letter.
+            // The schema of `shell` is copied verbatim from another server.
             let strict = spec.input_schema.get("additionalProperties") == Some(&Value::Bool(false));
             assert!(strict || spec.name == shell::NAME, "{}", spec.name);
             for schema in

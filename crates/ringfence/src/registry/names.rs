@@ -1,15 +1,16 @@
-//! How tool names are spelled for a client.
+//! Spelling of tool names for a client.
 //!
-//! Our names are dotted (`file.read`), which MCP allows and many clients or the model APIs behind them reject. The
-//! dotted name is the tool's identity everywhere on our side: policy, trust and the audit log never use the other
-//! spelling, and a client's name decides nothing but how names are written for it.
+//! Our names are dotted (`file.read`). MCP allows that, but many clients, or the model APIs behind
+//! them, reject it. On our side the dotted name is always the tool's identity: policy, trust and
+//! the audit log never use the other spelling. A client's name decides only how tool names are
+//! written for it.
 
 use serde_json::{Map, Value};
 
 use crate::config::ToolNames;
 use crate::session::Client;
 
-/// The spelling of tool names in what one client reads.
+/// Spelling of tool names in what one client reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameStyle {
     /// `file.read`
@@ -18,12 +19,12 @@ pub enum NameStyle {
     Underscores,
 }
 
-/// Clients by the name they give themselves, and what becomes of dotted names there.
+/// Pattern for the names of clients, and the spelling that they get.
 pub struct ClientPattern {
-    /// Lower case; `*` stands for any text.
+    /// Lower case; `*` matches any text.
     pub glob: &'static str,
     pub style: NameStyle,
-    /// Shown in docs/protocol.md, where a test compares it.
+    /// Also in docs/protocol.md; a test compares the two.
     pub reason: &'static str,
 }
 
@@ -35,7 +36,7 @@ const fn underscores(glob: &'static str, reason: &'static str) -> ClientPattern 
     ClientPattern { glob, style: NameStyle::Underscores, reason }
 }
 
-/// The first pattern that matches decides; a client that matches none gets dots.
+/// Client patterns. The first match decides; a client that matches none gets dots.
 pub const CLIENT_PATTERNS: &[ClientPattern] = &[
     dots("codex-mcp-client*", "Codex shows the model underscores and calls by the dotted name"),
     underscores(
@@ -73,7 +74,7 @@ pub const CLIENT_PATTERNS: &[ClientPattern] = &[
 ];
 
 impl NameStyle {
-    /// The style that the operator's setting gives to this client.
+    /// Returns the style that the operator's setting selects for this client.
     pub fn for_client(setting: ToolNames, client: &Client) -> NameStyle {
         match setting {
             ToolNames::Dot => NameStyle::Dots,
@@ -87,7 +88,7 @@ impl NameStyle {
         }
     }
 
-    /// The name of a tool in this style.
+    /// Returns a tool name in this style.
     pub fn spell(self, name: &str) -> String {
         match self {
             NameStyle::Dots => name.to_owned(),
@@ -96,13 +97,13 @@ impl NameStyle {
     }
 }
 
-/// A dotted name with underscores.
+/// Replaces the dots of a name with underscores.
 pub fn underscored(name: &str) -> String {
     name.replace('.', "_")
 }
 
-/// Whether the whole text fits a pattern in which `*` stands for any text, slashes included: clients have names such as
-/// `@langchain/mcp-adapters`.
+/// Returns whether the pattern matches the whole text. `*` matches any text, slashes included,
+/// because clients have names such as `@langchain/mcp-adapters`.
 fn matches_glob(pattern: &str, text: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut text) = text.strip_prefix(start) else { return false };
@@ -117,19 +118,21 @@ fn matches_glob(pattern: &str, text: &str) -> bool {
     text.ends_with(last)
 }
 
-/// Replaces the dotted names of our own tools in text of ours, such as a description or a hint.
+/// Rewriter for the dotted names of our tools in our own texts, such as descriptions and hints.
 #[derive(Debug, Default)]
 pub struct Respeller {
     names: Vec<String>,
 }
 
 impl Respeller {
-    /// For these names. One without a dot has a single spelling.
+    /// Creates a rewriter for these names. A name without a dot has only one spelling and is left
+    /// out.
     pub fn new(names: impl Iterator<Item = String>) -> Respeller {
         Respeller { names: names.filter(|name| name.contains('.')).collect() }
     }
 
-    /// The text in this style. Only whole names are replaced: `src/file.list` and `file.listing` stay.
+    /// Returns the text in this style. Replaces whole names only: `src/file.list` and
+    /// `file.listing` stay.
     pub fn respell(&self, style: NameStyle, text: &str) -> String {
         let mut text = text.to_owned();
         if style == NameStyle::Dots {
@@ -149,7 +152,7 @@ impl Respeller {
         text
     }
 
-    /// The same for every `description` in a schema.
+    /// Rewrites every `description` in a schema.
     pub fn respell_schema(&self, style: NameStyle, schema: &mut Map<String, Value>) {
         for (key, value) in schema.iter_mut() {
             match value {
@@ -165,7 +168,7 @@ fn is_whole(before: &str, after: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '/' | '-' | '\\');
     let mut following = after.chars();
     let continues = match following.next() {
-        // The end of a sentence is no part of a name.
+        // The full stop of a sentence is not part of a name.
         Some('.') => following.next().is_some_and(is_part),
         next => next.is_some_and(is_part),
     };
@@ -226,7 +229,7 @@ mod tests {
         }
     }
 
-    /// The table that users read is this one.
+    /// Keeps the table in docs/protocol.md in step with the code.
     #[test]
     fn every_pattern_is_documented() {
         let docs = include_str!("../../../../docs/protocol.md");

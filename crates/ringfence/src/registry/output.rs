@@ -1,12 +1,14 @@
-//! Output schemas as clients get them: in full in `mcp.capabilities`, as an outline in `tools/list`.
+//! Output schemas as published to clients: in full in `mcp.capabilities`, as an outline in
+//! `tools/list`.
 //!
-//! Every tool can fail, and then its `structuredContent` is `{"error": …}`. SDKs validate that by the declared schema as
-//! well, and throw the result away with kind, hint and trace id when it does not fit. So whatever a tool declares for
-//! its success, the published schema requires nothing at its top and knows `error`.
+//! Every tool can fail, and its `structuredContent` is then `{"error": …}`. SDKs validate that
+//! against the declared schema too, and discard the result, including kind, hint and trace id, if
+//! it does not match. So the published schema requires nothing at the top level and includes
+//! `error`, whatever a tool declares for its success.
 
 use serde_json::{Map, Value, json};
 
-/// A tool's schema with room for an error.
+/// Returns a tool's schema extended to accept an error.
 pub fn with_error(mut schema: Map<String, Value>) -> Map<String, Value> {
     schema.remove("required");
     if let Value::Object(properties) = schema.entry("properties").or_insert_with(|| json!({})) {
@@ -24,9 +26,10 @@ pub fn with_error(mut schema: Map<String, Value>) -> Map<String, Value> {
     schema
 }
 
-/// The outline of a schema that results are checked by: names and types, no words, nothing of what is inside. Every byte
-/// of a list is paid for by a model. What a schema does not name it accepts, so the outline names no `error` unless the
-/// tool's own schema is closed.
+/// Returns the outline of a schema, against which clients validate results: names and types,
+/// without descriptions and nested properties. A model pays for every byte of a list. A schema
+/// accepts what it does not name, so the outline omits `error` unless the tool's own schema is
+/// closed.
 pub fn outline(mut schema: Map<String, Value>) -> Map<String, Value> {
     fn strip(schema: &mut Value) {
         let Value::Object(schema) = schema else { return };

@@ -1,9 +1,10 @@
-//! Whole outputs that a result could not show, kept under the root while their session lives so that
-//! `file.read output:<id>` can read on.
+//! Full outputs that were too long for a result. They are stored under the root directory while
+//! their session exists, so that `file.read output:<id>` can read the rest.
 //!
-//! They have a total, for a session and for all sessions of a principal together. The oldest are dropped for new ones. One
-//! that is still being written is never dropped, since its disk space would not come back; when only such are left, the
-//! new one stops growing.
+//! A quota limits the total per session and per principal across its sessions. The oldest outputs
+//! are dropped to make room for new ones. An output that is still being written is never dropped,
+//! because that would not free its disk space; if only such outputs are left, the new one stops
+//! growing.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
@@ -17,18 +18,18 @@ use crate::base::held_dir::HeldDir;
 use crate::base::ids::short;
 use crate::base::{Error, Kind, Result};
 
-/// Of a session's outputs together, in outputs of full length (`output_file_mb`).
+/// Quota of one session, in outputs of maximum length (`output_file_mb`).
 pub const PER_SESSION: u64 = 16;
-/// Of all outputs of a principal.
+/// Quota of one principal, in outputs of maximum length.
 pub const PER_PRINCIPAL: u64 = 32;
-/// What an output counts at least, so that a great many small ones have a limit, too.
+/// Minimum charge for an output, so that the quota also limits the number of small ones.
 const LEAST_BYTES: u64 = 64 << 10;
-/// Dropped outputs that are remembered, so that their handles get an error of their own.
+/// Number of dropped outputs that are remembered, so that their handles get a specific error.
 const REMEMBERED: usize = 4096;
-/// One output of full length, where no config says it.
+/// Maximum length of an output where no config sets one.
 const FULL_BYTES: u64 = 64 << 20;
 
-/// What the outputs of one principal take, of all its sessions.
+/// Quota and usage of the outputs of one principal, across all its sessions.
 pub struct OutputQuota {
     session_bytes: u64,
     principal_bytes: u64,
@@ -37,12 +38,13 @@ pub struct OutputQuota {
 
 #[derive(Default)]
 struct Ledger {
-    /// From the oldest to the newest.
+    /// From oldest to newest.
     stored: VecDeque<Entry>,
     dropped: VecDeque<OutputFile>,
 }
 
-/// A file of a session. Sessions are told apart by the very value that holds their directory.
+/// Stored file of a session. Files belong to the same session if they share the `Arc` of its
+/// directory.
 #[derive(Clone)]
 struct OutputFile {
     dir: Arc<PathBuf>,
@@ -68,7 +70,7 @@ struct Entry {
 }
 
 impl OutputQuota {
-    /// A quota for outputs of at most so many bytes each.
+    /// Creates a quota for outputs of at most `file_bytes` bytes each.
     pub fn new(file_bytes: u64) -> Arc<Self> {
         Arc::new(OutputQuota {
             session_bytes: file_bytes.saturating_mul(PER_SESSION),
@@ -77,7 +79,8 @@ impl OutputQuota {
         })
     }
 
-    /// Takes up to `wanted` more bytes for an output, and returns how many it got. Others are dropped for it.
+    /// Reserves up to `wanted` more bytes for an output and returns how many it got. Drops other
+    /// outputs if necessary.
     fn reserve(&self, file: &OutputFile, wanted: u64) -> u64 {
         let mut ledger = self.lock();
         let Some(own) =
@@ -93,7 +96,8 @@ impl OutputQuota {
                 .session_bytes
                 .saturating_sub(ledger.sum(|entry| in_session(entry) && is_other(entry)));
             let room = of_session.min(self.principal_bytes.saturating_sub(ledger.sum(is_other)));
-            // A session that is full makes room by itself, however old the outputs of others are.
+            // A session at its own limit drops its own outputs, however old those of other sessions
+            // are.
             let is_full = of_session < needed;
             if needed <= room || !ledger.drop_oldest(|entry| !is_full || in_session(entry)) {
                 break room.saturating_sub(own).min(wanted);
@@ -115,7 +119,7 @@ impl Ledger {
         self.stored.iter().filter(|entry| of(entry)).map(|entry| entry.bytes.max(LEAST_BYTES)).sum()
     }
 
-    /// Whether there was one to drop.
+    /// Drops the oldest finished output that `may` accepts. Returns whether there was one.
     fn drop_oldest(&mut self, may: impl Fn(&Entry) -> bool) -> bool {
         let oldest = self.stored.iter().position(|entry| !entry.is_open && may(entry));
         let Some(entry) = oldest.and_then(|at| self.stored.remove(at)) else { return false };
@@ -128,12 +132,12 @@ impl Ledger {
     }
 }
 
-/// The quotas of all principals that have a session.
+/// Quotas of all principals that have a session.
 #[derive(Default)]
 pub struct OutputQuotas(Mutex<HashMap<Principal, Weak<OutputQuota>>>);
 
 impl OutputQuotas {
-    /// The one that all sessions of a principal share.
+    /// Returns the quota that all sessions of a principal share.
     pub fn for_principal(&self, principal: &Principal, file_bytes: u64) -> Arc<OutputQuota> {
         let mut quotas = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = quotas.get(principal).and_then(Weak::upgrade) {
@@ -146,25 +150,26 @@ impl OutputQuotas {
     }
 }
 
-/// The outputs of one session.
+/// Stored outputs of one session.
 pub struct Outputs {
     dir: Arc<PathBuf>,
     quota: Arc<OutputQuota>,
-    /// Made with the first output.
+    /// Created with the first output.
     held: Mutex<Option<HeldDir>>,
 }
 
 impl Outputs {
-    /// Outputs that share their quota with no other session.
+    /// Creates a store whose quota is not shared with any other session.
     pub fn new(dir: PathBuf) -> Self {
         Outputs::with_quota(dir, OutputQuota::new(FULL_BYTES))
     }
 
+    /// Creates a store that shares `quota` with other sessions.
     pub fn with_quota(dir: PathBuf, quota: Arc<OutputQuota>) -> Self {
         Outputs { dir: Arc::new(dir), quota, held: Mutex::default() }
     }
 
-    /// A new, empty output.
+    /// Creates an empty output.
     pub fn create(&self) -> Result<OpenOutput> {
         let failed = |error: io::Error| Error::internal("cannot store the output").source(error);
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
@@ -189,19 +194,19 @@ impl Outputs {
             place,
             quota: Arc::clone(&self.quota),
         };
-        // One that stays empty counts as well.
+        // Charge the minimum even if the output stays empty.
         output.reserve(0);
         Ok(output)
     }
 
-    /// Opens `output:<id>` of this session.
+    /// Opens the output `output:<id>` of this session.
     pub fn open(&self, handle: &str) -> Result<File> {
         let not_found = || {
             Error::new(Kind::NotFound, "there is no such output in this session")
                 .hint("Use the `output:` handle exactly as a result gave it; outputs end with their session.")
         };
         let id = handle.strip_prefix("output:").ok_or_else(not_found)?;
-        // Our own ids only: nothing a caller writes here becomes a path.
+        // Accept only ids in our own format, so that no text from a caller becomes a path.
         let ours = id
             .strip_prefix("o-")
             .is_some_and(|hex| hex.len() == 16 && hex.bytes().all(|b| b.is_ascii_hexdigit()));
@@ -230,9 +235,10 @@ impl Drop for Outputs {
     }
 }
 
-/// An output that is being written. It stays when this is dropped, and can be dropped itself from then on.
+/// Output that is being written. When this is dropped the file stays, and may then be dropped to
+/// make room.
 pub struct OpenOutput {
-    /// To read it by (`output:o-…`).
+    /// Handle to read it by (`output:o-…`).
     pub handle: String,
     file: File,
     place: OutputFile,
@@ -240,17 +246,17 @@ pub struct OpenOutput {
 }
 
 impl OpenOutput {
-    /// Takes up to so many bytes from the quota, and returns how many may be written.
+    /// Reserves up to `wanted` bytes of the quota and returns how many may be written.
     pub fn reserve(&self, wanted: u64) -> u64 {
         self.quota.reserve(&self.place, wanted)
     }
 
-    /// Another descriptor of its file, for a writer that reserves by itself.
+    /// Returns another descriptor of the file, for a writer that makes its own reservations.
     pub fn file(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 
-    /// Removes it, handle and all.
+    /// Removes the file and invalidates its handle.
     pub fn discard(self) {
         self.quota.lock().stored.retain(|entry| entry.file.id != self.place.id);
         self.place.remove();
@@ -262,7 +268,7 @@ impl Write for OpenOutput {
         let room = usize::try_from(self.reserve(bytes.len() as u64)).unwrap_or(usize::MAX);
         match room {
             0 if !bytes.is_empty() => Err(io::ErrorKind::QuotaExceeded.into()),
-            // What is reserved is written whole, or the count would be wrong.
+            // Write everything that was reserved, or the usage would be wrong.
             _ => self.file.write_all(&bytes[..room]).map(|()| room),
         }
     }

@@ -1,49 +1,51 @@
-//! Who is at the other end of the socket. The agent must not be able to approve itself, so an answer counts
-//! only from a person's terminal: a process with a controlling terminal, outside the fence, that neither this
-//! server nor its client started.
+//! Checks on the peer of the approvals socket. The agent must not be able to approve its own calls,
+//! so an answer is accepted only from a person's terminal: a process with a controlling terminal,
+//! outside any sandbox, that neither this server nor its client started.
 
 use std::fs;
 
-/// What the system says about one process.
+/// Facts about one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
     pub parent: u32,
     pub has_terminal: bool,
-    /// Tells a process from a later one with the same number.
+    /// Start time, which tells the process from a later one with the same pid.
     pub started: u64,
-    /// It lives in other namespaces or under a stricter filter than this server; None where we may not look.
+    /// The process is in other namespaces or under a stricter filter than this server; `None` if it
+    /// cannot be inspected.
     pub fenced: Option<bool>,
 }
 
-/// The table of processes; a trait, so that the rules can be tested without making processes.
+/// Process table. A trait, so that the rules can be tested without creating processes.
 pub trait Processes: Send + Sync + 'static {
+    /// Returns the facts about a process, if it exists.
     fn look(&self, pid: u32) -> Option<Process>;
 }
 
-/// The other end, as the kernel told us when it connected.
+/// Peer of a connection, as the kernel reported it when it connected.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer {
     pub uid: u32,
     pub pid: Option<u32>,
-    /// When that process was started, as seen at the time of the connection.
+    /// Start time of that process, as seen when it connected.
     pub started: Option<u64>,
 }
 
-/// This server, and whose descendants may not answer.
+/// This server and its client, whose descendants may not answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Server {
     pub pid: u32,
-    /// The process that started us to talk over stdio; its other children belong to the agent as well.
+    /// Process that started us to talk over stdio; its other children belong to the agent as well.
     pub client: Option<u32>,
 }
 
 impl Server {
-    /// A server on the network: nobody in particular started it.
+    /// Returns the identity of a network server, which has no client as its parent.
     pub fn alone() -> Self {
         Server { pid: std::process::id(), client: None }
     }
 
-    /// A server on stdio: whoever started it is the client.
+    /// Returns the identity of a stdio server, whose parent is the client.
     pub fn of_client() -> Self {
         let client =
             rustix::process::getppid().and_then(|pid| u32::try_from(pid.as_raw_pid()).ok());
@@ -51,10 +53,11 @@ impl Server {
     }
 }
 
-/// Longer chains do not occur; a table that changes while we walk it must not keep us.
+/// Longest ancestry that is followed. Real ones are shorter; a table that changes during the walk
+/// must not trap us.
 const GENERATIONS: usize = 128;
 
-/// Listing needs the same user, or root.
+/// Allows listing to the same user and to root.
 pub fn may_list(peer: &Peer, own_uid: u32) -> Result<(), &'static str> {
     if peer.uid == own_uid || peer.uid == 0 {
         Ok(())
@@ -63,7 +66,7 @@ pub fn may_list(peer: &Peer, own_uid: u32) -> Result<(), &'static str> {
     }
 }
 
-/// Answering needs a person's terminal as well.
+/// Allows answering to the same users, but only from a person's terminal.
 pub fn may_answer(
     peer: &Peer,
     own_uid: u32,
@@ -71,19 +74,20 @@ pub fn may_answer(
     table: &dyn Processes,
 ) -> Result<(), &'static str> {
     may_list(peer, own_uid)?;
-    let unknown = "the process that answers cannot be looked at, so its answer does not count";
+    let unknown = "the answering process cannot be inspected, so its answer is not accepted";
     let pid = peer.pid.ok_or(unknown)?;
     let process = table.look(pid).ok_or(unknown)?;
     if peer.started != Some(process.started) {
         return Err(unknown);
     }
     if !process.has_terminal {
-        return Err("answers count only from a terminal");
+        return Err("answers are accepted only from a terminal");
     }
     match process.fenced {
         Some(false) => {}
-        Some(true) => return Err("answers do not count from inside a sandbox"),
-        // Only the superuser's processes are closed to us; and it needs no answer of ours to do as it likes.
+        Some(true) => return Err("answers are not accepted from inside a sandbox"),
+        // Only root's processes cannot be inspected, and root does not need our permission for
+        // anything.
         None if peer.uid == 0 && own_uid != 0 => {}
         None => return Err(unknown),
     }
@@ -91,7 +95,9 @@ pub fn may_answer(
     let mut at = pid;
     for _ in 0..GENERATIONS {
         if kin.contains(&Some(at)) {
-            return Err("what this server or its client started cannot answer its questions");
+            return Err(
+                "processes started by this server or its client cannot answer its questions",
+            );
         }
         if at <= 1 {
             return Ok(());
@@ -101,7 +107,7 @@ pub fn may_answer(
     Err(unknown)
 }
 
-/// The real table, from /proc.
+/// Process table of the system, from /proc.
 pub struct Proc;
 
 impl Processes for Proc {
@@ -112,8 +118,8 @@ impl Processes for Proc {
     }
 }
 
-/// Parent, terminal and start time from `/proc/PID/stat`. The name in parentheses is the process's own choice and may hold anything,
-/// so the fields are counted from its last parenthesis.
+/// Parses parent, terminal and start time from `/proc/PID/stat`. The name in parentheses is chosen
+/// by the process and may contain anything, so the fields are counted from the last parenthesis.
 pub fn parse_stat(stat: &str) -> Option<(u32, bool, u64)> {
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let terminal: i64 = fields.get(4)?.parse().ok()?;
@@ -132,14 +138,14 @@ fn is_fenced(pid: u32) -> Option<bool> {
     Some(theirs.0 > ours.0 || theirs.1 > ours.1)
 }
 
-/// Whether a process can gain no privileges, and how many system call filters it is under.
+/// Returns `NoNewPrivs` and the number of seccomp filters of a process.
 fn restraints(pid: u32) -> Option<(u32, u32)> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.map_or(Some(0), |value| value.trim().parse().ok())
     };
-    // Kernels before 5.9 do not count the filters; then their mode has to do.
+    // Kernels before 5.9 do not count the filters; use the mode instead.
     let filters = if status.contains("Seccomp_filters:") {
         field("Seccomp_filters")?
     } else {
@@ -165,8 +171,8 @@ mod tests {
     const UID: u32 = 1000;
     const SERVER: Server = Server { pid: 50, client: Some(40) };
 
-    /// 1 init; 30 the user's shell; 40 the client; 50 the server; 60 a tool run; 61 its child; 70 the client's own
-    /// shell; 80 another terminal of the user; 90 a fenced process elsewhere.
+    /// 1 init; 30 the user's shell; 40 the client; 50 the server; 60 a tool run; 61 its child; 70
+    /// the client's own shell; 80 another terminal of the user; 90 a fenced process elsewhere.
     fn table() -> Table {
         let one = |parent| Process { parent, has_terminal: true, started: 7, fenced: Some(false) };
         let parents =
@@ -206,7 +212,7 @@ mod tests {
         table.0.get_mut(&80).unwrap().has_terminal = false;
         assert_eq!(
             may_answer(&peer(80), UID, SERVER, &table),
-            Err("answers count only from a terminal")
+            Err("answers are accepted only from a terminal")
         );
         assert_eq!(may_list(&peer(80), UID), Ok(()));
     }

@@ -1,8 +1,9 @@
-//! One reader for every form in which Codex has told of its sandbox.
+//! Reader for every form in which Codex has reported its sandbox.
 //!
-//! A state holds a `permissionProfile` (since 0.125) or a `sandboxPolicy`; the newer one counts where both are. What a
-//! later version adds is ignored as far as it only grants; what cannot be understood is an error, for which the most
-//! restrictive sandbox stands in.
+//! A state holds a `permissionProfile` (since 0.125) or a `sandboxPolicy`; if it has both, the
+//! newer form takes precedence. Additions of later versions are ignored as far as they only grant.
+//! Anything that cannot be understood is an error, and the most restrictive sandbox is used
+//! instead.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -11,12 +12,13 @@ use serde_json::Value;
 use crate::base::glob::Glob;
 use crate::base::narrowing::{Access, Entry, Files, MINIMAL, Narrowing, Place};
 
-/// Nobody's policy is longer.
+/// Largest number of entries; real policies have fewer.
 const ENTRIES: usize = 1024;
 
-/// Why a state cannot be read.
+/// Result of reading a state; the error says why it cannot be read.
 type Read<T> = std::result::Result<T, String>;
 
+/// Reads a sandbox state in any of its forms.
 pub fn read(state: &Value) -> Read<Narrowing> {
     let given = |key: &str| state.get(key).filter(|value| !value.is_null());
     let cwd = given("sandboxCwd").map(directory).transpose()?;
@@ -36,19 +38,19 @@ pub fn read(state: &Value) -> Read<Narrowing> {
     Ok(narrowing)
 }
 
-/// A path, or since 0.142 a `file:` URI.
+/// Reads a path, or since 0.142 a `file:` URI.
 fn directory(value: &Value) -> Read<PathBuf> {
-    let text = value.as_str().ok_or("`sandboxCwd` is no text")?;
+    let text = value.as_str().ok_or("`sandboxCwd` is not a string")?;
     match text.strip_prefix("file://") {
         None => absolute(text),
         Some(rest) => {
             let path = rest.strip_prefix("localhost").unwrap_or(rest);
-            absolute(&decoded(path).ok_or("`sandboxCwd` is no `file:` URI of this host")?)
+            absolute(&decoded(path).ok_or("`sandboxCwd` is not a `file:` URI of this host")?)
         }
     }
 }
 
-/// `%20` and its like written out.
+/// Decodes `%20` and other percent escapes.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -58,7 +60,7 @@ fn decoded(text: &str) -> Option<String> {
                 let digits = [rest.next()?, rest.next()?];
                 u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
             }
-            // What follows these is no part of a path.
+            // A query or fragment is not part of a path.
             b'?' | b'#' => return None,
             byte => byte,
         });
@@ -81,13 +83,14 @@ fn paths(list: Option<&Value>) -> Read<Vec<PathBuf>> {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::Array(items)) => items
             .iter()
-            .map(|item| absolute(item.as_str().ok_or("a path in it is no text")?))
+            .map(|item| absolute(item.as_str().ok_or("a path in it is not a string")?))
             .collect(),
-        Some(_) => Err("a list of paths in it is none".to_owned()),
+        Some(_) => Err("a list of paths in it is not an array".to_owned()),
     }
 }
 
-/// True only where it is clearly said: a bool in most forms, a word in others.
+/// Returns true only if network access is clearly stated: by a boolean in most forms, by a word in
+/// others.
 fn network(value: Option<&Value>) -> bool {
     match value {
         Some(Value::Bool(enabled)) => *enabled,
@@ -101,7 +104,7 @@ fn open(mode: &str, network: bool, unsandboxed: bool) -> Narrowing {
     Narrowing { mode: mode.to_owned(), files: None, network, unsandboxed, ignored: Vec::new() }
 }
 
-/// `sandboxPolicy`, up to 0.141.
+/// Reads a `sandboxPolicy`, used up to 0.141.
 fn policy(policy: &Value) -> Read<Narrowing> {
     let kind = policy.get("type").and_then(Value::as_str).unwrap_or_default();
     let network = network(policy.get("network_access"));
@@ -110,7 +113,7 @@ fn policy(policy: &Value) -> Read<Narrowing> {
         "external-sandbox" => return Ok(open(kind, network, false)),
         "read-only" => readable(policy.get("access"))?,
         "workspace-write" => readable(policy.get("read_only_access"))?,
-        _ => return Err("its `sandboxPolicy` has no type that is known".to_owned()),
+        _ => return Err("its `sandboxPolicy` has no known type".to_owned()),
     };
     if kind == "workspace-write" {
         entries.push(Entry::project("", Access::Write));
@@ -127,7 +130,7 @@ fn policy(policy: &Value) -> Read<Narrowing> {
     Ok(Narrowing { files, ..open(kind, network, false) })
 }
 
-/// What a policy lets be read: everything, or since 0.104 what it lists.
+/// Returns what a policy allows to read: everything, or since 0.104 what it lists.
 fn readable(access: Option<&Value>) -> Read<Vec<Entry>> {
     let kind = access.and_then(|access| access.get("type")).and_then(Value::as_str);
     match (access, kind) {
@@ -143,11 +146,11 @@ fn readable(access: Option<&Value>) -> Read<Vec<Entry>> {
             entries.extend(MINIMAL.iter().map(|path| Entry::path(*path, Access::Read)));
             Ok(entries)
         }
-        _ => Err("what its `sandboxPolicy` lets be read is not known".to_owned()),
+        _ => Err("the read access of its `sandboxPolicy` has no known type".to_owned()),
     }
 }
 
-/// `permissionProfile`, since 0.125; without a type in the form before that.
+/// Reads a `permissionProfile`, used since 0.125; the form before that has no type.
 fn profile(profile: &Value) -> Read<Narrowing> {
     let network = network(profile.get("network"));
     match profile.get("type").map(|kind| kind.as_str().unwrap_or_default()) {
@@ -161,11 +164,11 @@ fn profile(profile: &Value) -> Read<Narrowing> {
             narrowing.mode = mode(narrowing.files.as_ref()).to_owned();
             Ok(narrowing)
         }
-        Some(_) => Err("its `permissionProfile` has no type that is known".to_owned()),
+        Some(_) => Err("its `permissionProfile` has no known type".to_owned()),
     }
 }
 
-/// By the name under which people know it.
+/// Returns the name under which users know the mode.
 fn mode(files: Option<&Files>) -> &'static str {
     match files {
         None => "managed",
@@ -180,7 +183,7 @@ fn file_system(system: &Value, ignored: &mut Vec<String>) -> Read<Option<Files>>
     match system.get("type").map(|kind| kind.as_str().unwrap_or_default()) {
         Some("unrestricted") => return Ok(None),
         Some("restricted") | None => {}
-        Some(_) => return Err("its `file_system` has no type that is known".to_owned()),
+        Some(_) => return Err("its `file_system` has no known type".to_owned()),
     }
     let mut files = Files::default();
     for (key, access) in [("read", Access::Read), ("write", Access::Write)] {
@@ -207,7 +210,7 @@ fn add(files: &mut Files, entry: &Value, ignored: &mut Vec<String>) -> Read<()> 
         Some("write") => Access::Write,
         Some("deny" | "none") => Access::Deny,
         _ => {
-            ignored.push("an access that is not known is taken for `deny`".to_owned());
+            ignored.push("an unknown access is treated as `deny`".to_owned());
             Access::Deny
         }
     };
@@ -228,16 +231,18 @@ fn add(files: &mut Files, entry: &Value, ignored: &mut Vec<String>) -> Read<()> 
                 Access::Deny => {
                     files.denied.push(Glob::parse(pattern).ok_or("a pattern in it cannot be read")?)
                 }
-                Access::Read | Access::Write => ignored.push("a pattern opens nothing".to_owned()),
+                Access::Read | Access::Write => {
+                    ignored.push("a pattern cannot grant access".to_owned())
+                }
             }
             None
         }
-        // What would only grant can be left out. What would deny cannot.
+        // An entry that would only grant can be left out; one that would deny cannot.
         _ if access == Access::Deny => {
             return Err("it denies something that cannot be located".to_owned());
         }
         _ => {
-            ignored.push("an entry of a kind that is not known".to_owned());
+            ignored.push("an entry of an unknown kind".to_owned());
             None
         }
     };
@@ -245,7 +250,7 @@ fn add(files: &mut Files, entry: &Value, ignored: &mut Vec<String>) -> Read<()> 
     Ok(())
 }
 
-/// Places that have a name in place of a path.
+/// Resolves a path that is given by a name.
 fn special(
     value: &Value,
     access: Access,
@@ -268,11 +273,11 @@ fn special(
             files.entries.extend(MINIMAL.iter().map(|path| Entry::path(*path, access)));
             Ok(None)
         }
-        // Where that is, only the client knows; a run has its own.
+        // Only the client knows its path; a run has its own.
         "tmpdir" => Ok(None),
         _ => {
             let shown: String = kind.chars().filter(|c| c.is_ascii_graphic()).take(40).collect();
-            ignored.push(format!("the special place `{shown}` is not known"));
+            ignored.push(format!("the special path `{shown}` is unknown"));
             Ok(None)
         }
     }

@@ -1,4 +1,4 @@
-//! Answers that hold something until they have been sent.
+//! Response bodies that hold something until they have been sent.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,22 +13,23 @@ use tokio::time::{Instant, Sleep};
 
 use super::traffic::Traffic;
 
-/// A body that keeps guards alive for as long as it is being sent.
+/// Body that keeps guards alive while it is being sent.
 struct HeldBody<G> {
     body: Body,
     _guards: G,
-    /// Ends a stream that is still open.
+    /// When a stream that is still open is ended.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// When a comment shall be sent, to find out whether anybody is left to read it.
+    /// When to send a comment, to find out whether the client still reads.
     probe: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
-/// Keeps these guards until the answer has been sent, or its connection has ended.
+/// Keeps these guards until the response has been sent, or its connection has ended.
 pub fn hold<G: Send + Unpin + 'static>(response: Response, guards: G) -> Response {
     hold_until(response, guards, None)
 }
 
-/// As [`hold`]; a stream that is still open by then ends. An answer of known length is always sent whole.
+/// Like [`hold`], but also ends a stream that is still open at `end`. A response of known length is
+/// always sent in full.
 pub fn hold_until<G: Send + Unpin + 'static>(
     response: Response,
     guards: G,
@@ -41,7 +42,8 @@ pub fn hold_until<G: Send + Unpin + 'static>(
     })
 }
 
-/// As [`hold`], for the answers of a connection: an event stream sends a comment when the client sends no more.
+/// Like [`hold`], for the responses of a connection: an event stream sends a comment when the
+/// client has stopped sending.
 pub fn hold_and_probe<G: Send + Unpin + 'static>(
     response: Response,
     guards: G,
@@ -61,7 +63,7 @@ impl<G: Unpin> HttpBody for HeldBody<G> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        // First, so that a stream which always has something to say ends as well.
+        // First, so that a stream which always has data ends as well.
         if self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready()) {
             return Poll::Ready(None);
         }
@@ -84,14 +86,14 @@ impl<G: Unpin> HttpBody for HeldBody<G> {
     }
 }
 
-/// A request body that tells when it has arrived.
+/// Request body that reports when it has arrived completely.
 pub struct ArrivingBody<B> {
     body: B,
     traffic: Arc<Traffic>,
 }
 
 impl<B> ArrivingBody<B> {
-    /// Tells this connection.
+    /// Wraps a body that reports to this connection.
     pub fn new(body: B, traffic: Arc<Traffic>) -> Self {
         ArrivingBody { body, traffic }
     }

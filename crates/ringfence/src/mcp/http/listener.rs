@@ -1,4 +1,4 @@
-//! The sockets: which connections are accepted, and how long they may take.
+//! TCP listener: which connections are accepted, and how long they may take.
 
 use std::convert::Infallible;
 use std::io;
@@ -27,13 +27,13 @@ use super::traffic::Traffic;
 use super::{App, reap, router};
 use crate::base::Result;
 
-/// From the end of one request, or from the beginning, to the headers of the next. A connection that is idle for longer
-/// ends; clients open another.
+/// Time limit for the headers of a request, from the start of the connection or the end of the
+/// previous request. A connection that is idle for longer ends; clients open another.
 const HEADER_TIME: Duration = Duration::from_secs(10);
-/// How long an answer may wait for a client that does not read.
+/// How long a response may wait for a client that does not read.
 const WRITE_TIME: Duration = Duration::from_secs(30);
 
-/// Serves until shutdown.
+/// Serves connections until shutdown.
 pub async fn serve(app: Arc<App>, listener: TcpListener) -> Result<()> {
     tokio::spawn(reap(Arc::clone(&app)));
     let over = app.server.shutdown.clone();
@@ -46,7 +46,8 @@ pub async fn serve(app: Arc<App>, listener: TcpListener) -> Result<()> {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!("cannot accept a connection: {error}");
-                    // Out of descriptors, most likely: trying again at once would only burn time.
+                    // Most likely out of descriptors: retrying immediately would only burn CPU
+                    // time.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 }
@@ -72,7 +73,7 @@ pub async fn serve(app: Arc<App>, listener: TcpListener) -> Result<()> {
                 ended = talk => if let Err(error) = ended {
                     tracing::debug!("a connection ended: {error}");
                 },
-                () = slot.evicted() => tracing::debug!("a connection gave way to others"),
+                () = slot.evicted() => tracing::debug!("a connection was closed to make room for others"),
             }
         });
     }
@@ -82,8 +83,8 @@ pub async fn serve(app: Arc<App>, listener: TcpListener) -> Result<()> {
 
 type Answer = std::result::Result<Response, Infallible>;
 
-/// Counts each request as long as it is being answered. Called before the engine looks at the connection again, so that
-/// a request which is the last one is known by then.
+/// Counts each request while it is being answered. Called before the engine polls the connection
+/// again, so that even the last request on it is known by then.
 fn answering(
     router: TowerToHyperService<Router>,
     slot: SlotHandle,
@@ -101,8 +102,8 @@ fn answering(
     }
 }
 
-/// Answers are written in pieces; with Nagle's algorithm each piece would wait for the client's delayed acknowledgement
-/// of the one before.
+/// Accepts a connection without Nagle's algorithm. Responses are written in pieces; with it, each
+/// piece would wait for the client's delayed acknowledgement of the one before.
 async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     let (stream, remote) = listener.accept().await?;
     stream.set_nodelay(true)?;

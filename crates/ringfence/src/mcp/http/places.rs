@@ -1,7 +1,8 @@
-//! How many connections there may be, and how much of the server one principal may hold.
+//! Limits on connections, and on how much of the server one principal may use.
 //!
-//! Whoever can reach the port can open connections, so those that have not authenticated have few places of their own
-//! and give way to newer ones. They can never take the places of those that have.
+//! Anyone who can reach the port can open connections, so unauthenticated ones have a few slots of
+//! their own and are evicted for newer ones. They can never take the slots of authenticated
+//! connections.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,12 +14,12 @@ use tokio_util::sync::CancellationToken;
 use crate::base::{Error, Kind, Result};
 use crate::session::Principal;
 
-/// Connections that have not authenticated. The oldest one ends when another comes.
+/// Slots for connections that have not authenticated. A further one evicts the oldest.
 const STRANGERS: usize = 128;
-/// Connections that have authenticated, at most; fewer where there are few descriptors.
+/// Slots for connections that have authenticated; fewer if there are few descriptors.
 const ADMITTED: u64 = 1024;
 
-/// The connections of a listener.
+/// Connections of a listener.
 pub struct ConnectionPool {
     table: Mutex<Table>,
     admitted_limit: usize,
@@ -33,7 +34,7 @@ struct Table {
 
 struct Entry {
     is_admitted: bool,
-    /// Requests in flight, their answers included.
+    /// Requests in flight, including their responses.
     requests: usize,
     idle_since: Instant,
     evicted: CancellationToken,
@@ -41,7 +42,7 @@ struct Entry {
 
 impl Default for ConnectionPool {
     fn default() -> Self {
-        // The rest of the descriptors is for runs, their pipes and the log.
+        // The other descriptors are for runs, their pipes and the log.
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 4;
         let admitted_limit = usize::try_from(descriptors.clamp(64, ADMITTED)).unwrap_or(64);
         ConnectionPool { table: Mutex::default(), admitted_limit }
@@ -49,8 +50,9 @@ impl Default for ConnectionPool {
 }
 
 impl ConnectionPool {
-    /// Makes room for a connection that was just accepted. There is always room: the oldest connection that has not
-    /// authenticated gives way, one that waits for a request before one that is being answered.
+    /// Makes room for a connection that was just accepted. There is always room: the oldest
+    /// unauthenticated connection is evicted, one that waits for a request before one that is being
+    /// answered.
     pub fn enter(self: &Arc<Self>) -> ConnectionSlot {
         let mut table = self.lock();
         let strangers = || table.entries.iter().filter(|(_, entry)| !entry.is_admitted);
@@ -84,7 +86,7 @@ impl Table {
     }
 }
 
-/// The place of one connection, free again when this is dropped.
+/// Slot of one connection, released on drop.
 pub struct ConnectionSlot {
     pool: Arc<ConnectionPool>,
     id: u64,
@@ -92,12 +94,12 @@ pub struct ConnectionSlot {
 }
 
 impl ConnectionSlot {
-    /// Waits until the connection has to give way.
+    /// Waits until the connection is evicted.
     pub fn evicted(&self) -> impl Future<Output = ()> + use<> {
         self.evicted.clone().cancelled_owned()
     }
 
-    /// What the requests of this connection are given.
+    /// Returns the handle for the requests of this connection.
     pub fn handle(&self) -> SlotHandle {
         SlotHandle { pool: Arc::clone(&self.pool), id: self.id }
     }
@@ -109,7 +111,7 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// The place of a connection, as its requests see it.
+/// Handle to the slot of a connection, as its requests use it.
 #[derive(Clone)]
 pub struct SlotHandle {
     pool: Arc<ConnectionPool>,
@@ -117,7 +119,7 @@ pub struct SlotHandle {
 }
 
 impl SlotHandle {
-    /// Counts a request until the guard is dropped; a connection that answers one is not idle.
+    /// Counts a request until the guard is dropped; a connection that is answering one is not idle.
     pub fn begin_request(&self) -> RequestGuard {
         if let Some(entry) = self.pool.lock().entries.get_mut(&self.id) {
             entry.requests += 1;
@@ -125,8 +127,8 @@ impl SlotHandle {
         RequestGuard(self.clone())
     }
 
-    /// Moves the connection to those that have authenticated. When they are too many, the one that has been idle for
-    /// longest ends; when none is idle, this one is refused.
+    /// Moves the connection to those that have authenticated. If these are too many, the one that
+    /// has been idle for longest is evicted; if none is idle, this one is refused.
     pub fn admit(&self) -> Result<()> {
         let mut table = self.pool.lock();
         if table.entries.get(&self.id).is_none_or(|entry| entry.is_admitted) {
@@ -151,7 +153,7 @@ impl SlotHandle {
     }
 }
 
-/// A request in flight on a connection.
+/// Request in flight on a connection.
 pub struct RequestGuard(SlotHandle);
 
 impl Drop for RequestGuard {
@@ -163,20 +165,21 @@ impl Drop for RequestGuard {
     }
 }
 
-/// What a principal may hold several of at a time.
+/// Resource that is limited per principal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PlaceKind {
-    /// Any HTTP request until it is answered: the sum of the others, and some for answers to questions, cancellations
-    /// and the ends of sessions, which must get through when everything else is taken.
+    /// HTTP request until it is answered. Its limit is the sum of the others plus a reserve for
+    /// answers to questions, cancellations and ends of sessions, which must get through when
+    /// everything else is taken.
     Request,
-    /// A JSON-RPC request that waits for its answer.
+    /// JSON-RPC request that waits for its answer.
     Call,
-    /// A stream of server messages, which stays open.
+    /// Stream of server messages, which stays open.
     Stream,
 }
 
 impl PlaceKind {
-    /// Of one principal. One alone cannot take the places of the others.
+    /// Returns the limit for one principal, which keeps it from starving the others.
     fn limit(self) -> usize {
         match self {
             PlaceKind::Request => 224,
@@ -200,14 +203,14 @@ impl PlaceKind {
     }
 }
 
-/// What each principal holds.
+/// Resources that each principal holds.
 #[derive(Default)]
 pub struct Places {
     taken: Mutex<HashMap<(Principal, PlaceKind), usize>>,
 }
 
 impl Places {
-    /// Takes a place for this principal until the guard is dropped.
+    /// Takes one unit for this principal, until the guard is dropped.
     pub fn take(self: &Arc<Self>, principal: &Principal, kind: PlaceKind) -> Result<Place> {
         let key = (principal.clone(), kind);
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -221,7 +224,7 @@ impl Places {
     }
 }
 
-/// A place that a principal holds.
+/// Unit of a resource that a principal holds.
 pub struct Place {
     places: Arc<Places>,
     key: (Principal, PlaceKind),

@@ -1,4 +1,4 @@
-//! The sessions of 2025 clients, by their `Mcp-Session-Id`.
+//! Sessions of 2025 clients, by their `Mcp-Session-Id`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,10 +8,10 @@ use super::super::server::Line;
 use crate::base::{Cause, Error, Kind, Result};
 use crate::session::Principal;
 
-/// Of one principal: each session holds memory, and `initialize` costs its sender nothing.
+/// Sessions per principal: each one holds memory, and `initialize` costs its sender nothing.
 const SESSIONS: usize = 256;
 
-/// All sessions, and the places of those that are being opened.
+/// All sessions, and the reservations for those that are being opened.
 #[derive(Default)]
 pub struct Sessions {
     table: Mutex<Table>,
@@ -26,7 +26,7 @@ struct Table {
 struct HeldSession {
     line: Line,
     used: Instant,
-    /// Open response streams; counted by its clones.
+    /// Each open response stream holds a clone; the reference count is their number.
     streams: Arc<()>,
 }
 
@@ -35,22 +35,24 @@ impl Sessions {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session of this id, if it is this principal's, and the counter of its open streams.
+    /// Returns the session with this id if it belongs to the principal, and the counter of its open
+    /// streams.
     pub fn find(&self, id: &str, principal: &Principal) -> Result<(Line, Arc<()>)> {
         match self.lock().held.get_mut(id).filter(|held| held.line.principal == *principal) {
             Some(held) => {
                 held.used = Instant::now();
                 Ok((held.line.clone(), Arc::clone(&held.streams)))
             }
-            // Somebody else's session looks like none at all.
+            // A session of another principal must look like a missing one.
             None => Err(Error::new(Kind::NotFound, "there is no such session")
                 .reason("unknown_session")
                 .hint("Start a new one with `initialize`.")),
         }
     }
 
-    /// Keeps a place for a session that is being opened. A principal that has too many loses the one that it has not
-    /// used for longest; its id is returned, for the engine. Only when all of them are in use there is no room.
+    /// Reserves room for a session that is being opened. A principal with too many sessions loses
+    /// the one it has not used for longest; its id is returned, for the engine. Fails only if all
+    /// of them are in use.
     pub fn reserve(
         self: &Arc<Self>,
         principal: &Principal,
@@ -82,7 +84,8 @@ impl Sessions {
         self.lock().end(id, cause);
     }
 
-    /// Ends the sessions that nobody has used for so long and that nothing runs in; their ids, for the engine.
+    /// Ends the sessions that have been unused for `idle_time` and in which nothing is running.
+    /// Returns their ids, for the engine.
     pub fn end_idle(&self, idle_time: Duration, is_idle: impl Fn(&Line) -> bool) -> Vec<String> {
         let mut table = self.lock();
         let idle = table.held.iter().filter(|(_, held)| {
@@ -104,16 +107,17 @@ impl Table {
     }
 }
 
-/// A place for one more session, free again when this is dropped without a session.
+/// Room for one more session, released on drop.
 pub struct Reservation {
     sessions: Arc<Sessions>,
     principal: Principal,
 }
 
 impl Reservation {
-    /// Fills the place with the session that was opened.
+    /// Stores the session that was opened.
     pub fn fill(self, id: String, line: Line, streams: Arc<()>) {
-        // The reservation goes with the end of this function. Until then both count, which errs on the safe side.
+        // The reservation ends with this function. Until then both count, which errs on the safe
+        // side.
         self.sessions.lock().held.insert(id, HeldSession { line, used: Instant::now(), streams });
     }
 }

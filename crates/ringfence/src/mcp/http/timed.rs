@@ -1,5 +1,5 @@
-//! A socket whose writes must get somewhere: a peer that does not read ends its connection, not our patience. And one
-//! that may have been shut down on the other side, while its last request is still being answered.
+//! TCP stream with a write timeout: a peer that does not read loses its connection. It also handles
+//! a peer that has shut down its sending side while its last request is still being answered.
 
 use std::io;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::traffic::Traffic;
 
-/// A connection with a limit on how long a write may wait for the peer.
+/// Connection with a limit on how long a write may wait for the peer.
 pub struct TimedStream {
     stream: TcpStream,
     write_timeout: Duration,
@@ -23,29 +23,30 @@ pub struct TimedStream {
     half_close: Option<HalfClose>,
 }
 
-/// The other side sends no more.
+/// State of a connection whose peer has stopped sending.
 struct HalfClose {
     since: Instant,
     next_look: Pin<Box<Sleep>>,
     is_probed: bool,
 }
 
-/// How often a connection that was shut down on the other side is looked at.
+/// Interval between checks of a half-closed connection.
 const LOOK: Duration = Duration::from_millis(50);
-/// Until then a request whose end we have must have been taken in; else there was no end.
+/// Time for the engine to read the rest of a request after the peer has stopped sending. After
+/// that, the request was incomplete.
 const TAKEN_IN: Duration = Duration::from_secs(1);
-/// Says nothing, and shows whether anybody is there.
+/// Carries no information, but shows whether the peer still exists.
 const INTERIM: &[u8] = b"HTTP/1.1 102 Processing\r\n\r\n";
 
 impl TimedStream {
-    /// Ends the connection with an error when nothing can be written for so long.
+    /// Wraps a stream. The connection fails if nothing can be written for `write_timeout`.
     pub fn new(stream: TcpStream, write_timeout: Duration, traffic: Arc<Traffic>) -> Self {
         TimedStream { stream, write_timeout, deadline: None, traffic, half_close: None }
     }
 
-    /// The end of what the peer sends, kept from the HTTP engine while a request waits for its answer: to the engine it
-    /// would mean that the peer has gone. Whether it has, shows when something is sent to it. Then the connection is
-    /// reset, which is an error of the socket.
+    /// Hides the peer's end of stream from the HTTP engine while a request waits for its answer,
+    /// because the engine would take it for a disconnect. Sending something shows whether the peer
+    /// is gone: then the connection is reset, which is an error of the socket.
     fn poll_half_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let half_close = self.half_close.get_or_insert_with(|| HalfClose {
             since: Instant::now(),
@@ -59,7 +60,7 @@ impl TimedStream {
             if self.traffic.is_received() && !half_close.is_probed {
                 half_close.is_probed = true;
                 if self.traffic.may_send_interim() {
-                    // When the buffer is full, what is in it shows the same.
+                    // If the buffer is full, its content serves the same purpose.
                     let _ = self.stream.try_write(INTERIM);
                 }
                 self.traffic.note_half_closed();

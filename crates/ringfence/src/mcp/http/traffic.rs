@@ -1,31 +1,31 @@
-//! What is going on on one connection, shared by its socket and its answers.
+//! State of one connection, shared by its socket and its responses.
 //!
-//! A client may shut down its side after the request and wait for the answer (a half-closed connection). To us that
-//! looks like a client that has gone, whose call must end. What tells them apart is to send something: a client that has
-//! gone answers with a reset.
+//! A client may shut down its sending side after the request and wait for the answer (a half-closed
+//! connection). To us that looks like a client that has disconnected, whose call must end. Sending
+//! something tells them apart: a client that is gone answers with a reset.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-/// The state of one connection.
+/// State of one connection.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    /// Requests whose answers have not been sent.
+    /// Requests whose responses have not been sent.
     requests: AtomicUsize,
-    /// The newest request has arrived whole.
+    /// The newest request has arrived completely.
     is_received: AtomicBool,
-    /// Something of the newest answer is on its way.
+    /// Part of the newest response has been written.
     has_answered: AtomicBool,
-    /// The client understands an interim answer.
+    /// The client understands an interim response.
     takes_interim: AtomicBool,
     is_half_closed: AtomicBool,
     half_closed: Notify,
 }
 
 impl Traffic {
-    /// Notes the beginning of a request; it ends with the guard.
+    /// Counts a request until the guard is dropped.
     pub fn begin_request(self: &Arc<Self>, is_received: bool, takes_interim: bool) -> TrafficGuard {
         self.is_received.store(is_received, Ordering::Release);
         self.has_answered.store(false, Ordering::Release);
@@ -34,42 +34,43 @@ impl Traffic {
         TrafficGuard(Arc::clone(self))
     }
 
-    /// Notes that the body of the newest request has arrived.
+    /// Records that the body of the newest request has arrived.
     pub fn note_received(&self) {
         self.is_received.store(true, Ordering::Release);
     }
 
-    /// Notes that something was written.
+    /// Records that something was written.
     pub fn note_written(&self) {
         self.has_answered.store(true, Ordering::Release);
     }
 
-    /// Notes that the client sends no more.
+    /// Records that the client has stopped sending.
     pub fn note_half_closed(&self) {
         self.is_half_closed.store(true, Ordering::Release);
         self.half_closed.notify_waiters();
     }
 
-    /// Whether a request waits for its answer.
+    /// Returns whether a request waits for its response.
     pub fn is_busy(&self) -> bool {
         self.requests.load(Ordering::Acquire) > 0
     }
 
-    /// Whether the newest request has arrived whole.
+    /// Returns whether the newest request has arrived completely.
     pub fn is_received(&self) -> bool {
         self.is_received.load(Ordering::Acquire)
     }
 
-    /// Whether an interim answer may be sent now: before the answer itself, to a client that knows what that is.
+    /// Returns whether an interim response may be sent now: before the response itself, to a client
+    /// that understands it.
     pub fn may_send_interim(&self) -> bool {
         self.takes_interim.load(Ordering::Acquire) && !self.has_answered.load(Ordering::Acquire)
     }
 
-    /// Waits until the client sends no more.
+    /// Waits until the client has stopped sending.
     pub async fn half_closed(self: Arc<Self>) {
         let told = self.half_closed.notified();
         tokio::pin!(told);
-        // Listen first, look then: nothing is missed between the two.
+        // Register before reading the flag, so that no notification is missed in between.
         told.as_mut().enable();
         if !self.is_half_closed.load(Ordering::Acquire) {
             told.await;
@@ -77,7 +78,7 @@ impl Traffic {
     }
 }
 
-/// A request on a connection, until its answer has been sent.
+/// Request on a connection, until its response has been sent.
 pub struct TrafficGuard(Arc<Traffic>);
 
 impl Drop for TrafficGuard {

@@ -1,4 +1,4 @@
-//! `initialize` and `server/discover`: who we are.
+//! `initialize` and `server/discover`: the description of this server.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::mcp::{Server, codex, legacy, meta};
 use crate::registry::NameStyle;
 use crate::session::Client;
 
-/// What both eras tell about this server; `initialize` then names the version that was agreed on.
+/// Returns the description for both protocol eras; `initialize` then sets the negotiated version.
 pub fn info(server: &Server, client: &Client, workspace: Option<&Path>) -> ServerConfig {
     let mut capabilities = ServerCapabilities::default();
     capabilities.tools =
@@ -39,7 +39,8 @@ pub fn info(server: &Server, client: &Client, workspace: Option<&Path>) -> Serve
     info
 }
 
-/// Codex shows a model nothing but this at first, so it names the tools and what they are for.
+/// Returns the instructions. At first Codex shows a model nothing else, so they name the tools and
+/// what they are for.
 fn instructions(server: &Server, client: &Client, workspace: Option<&Path>) -> String {
     let state = server.pipeline.state();
     let style = NameStyle::for_client(state.config.tool_names, client);
@@ -54,7 +55,7 @@ fn instructions(server: &Server, client: &Client, workspace: Option<&Path>) -> S
     let paths =
         if reads { " Paths are relative to the workspace; leaving it is refused." } else { "" };
     let mut text = format!(
-        "Tools for working in one workspace, held to policy and on record.{paths}{read_on} \
+        "Tools for working in one workspace, policy-checked and audited.{paths}{read_on} \
          Every error has kind, hint and trace_id. Tools:"
     );
     for (tool, _) in state.registry.listed(workspace) {

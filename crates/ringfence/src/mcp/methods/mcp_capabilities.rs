@@ -1,4 +1,4 @@
-//! `mcp.capabilities`: the whole server in one answer, also before a handshake.
+//! `mcp.capabilities`: the whole server in one answer, even before a handshake.
 
 use std::path::Path;
 
@@ -13,6 +13,7 @@ use crate::rulebook::Leaving;
 use crate::session::Session;
 use crate::tools::Tool;
 
+/// Returns the answer. With a session it includes the rules and the session's defaults.
 pub async fn capabilities(server: &Server, session: Option<&Session>) -> Value {
     server.pipeline.refresh().await;
     let state = server.pipeline.state();
@@ -31,7 +32,8 @@ pub async fn capabilities(server: &Server, session: Option<&Session>) -> Value {
     all
 }
 
-/// The state of the rules. A file that could not be read is told by its name alone: where it lies is the operator's.
+/// Returns the state of the rules. A file that could not be read is reported by name only, because
+/// a client must not learn the operator's paths.
 async fn policy(server: &Server, state: &State, session: &Session) -> Value {
     let book = server.pipeline.policy.current(session.workspace.path()).await;
     let name =
@@ -78,7 +80,7 @@ fn describe(state: &State, tool: &dyn Tool, schemas: &Schemas, session: Option<&
     about
 }
 
-/// The short form that rides on `initialize` and `server/discover`.
+/// Returns the short form that `initialize` and `server/discover` carry.
 pub fn table(state: &State, workspace: Option<&Path>) -> Value {
     let row = |tool: &dyn Tool| {
         let spec = tool.spec();

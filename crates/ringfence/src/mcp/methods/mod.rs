@@ -1,12 +1,12 @@
-//! One file per method of ours, and the table of all that this server answers.
+//! One file per method that we implement, and the table of all methods that this server answers.
 
 pub mod initialize;
 pub mod mcp_capabilities;
 pub mod tools_call;
 pub mod tools_list;
 
-/// Methods that exist in some era. One of these with parameters that do not fit is a parameter error; any other
-/// name is an unknown method.
+/// Methods that exist in some protocol era. Invalid parameters for one of these are a parameter
+/// error; any other name is an unknown method.
 pub const METHODS: &[&str] = &[
     "initialize",
     "server/discover",
@@ -17,5 +17,6 @@ pub const METHODS: &[&str] = &[
     "subscriptions/listen",
 ];
 
-/// Those of [`METHODS`] that 2026-07-28 removed: there they are unknown whatever their parameters.
+/// Methods of [`METHODS`] that 2026-07-28 removed: there they are unknown, whatever their
+/// parameters.
 pub const REMOVED_IN_STATELESS: &[&str] = &["initialize", "ping", "logging/setLevel"];

@@ -1,4 +1,4 @@
-//! `tools/call`: a request in, a run started or taken up again, a result out.
+//! `tools/call`: starts or resumes a run for a request, and returns its result.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +21,7 @@ use crate::mcp::{codex, shaping};
 use crate::registry::NameStyle;
 use crate::session::{Client, Shape, View};
 
+/// A `tools/call` request with its connection and client.
 pub struct Incoming<'a> {
     pub server: &'a Arc<Server>,
     pub line: Line,
@@ -30,6 +31,7 @@ pub struct Incoming<'a> {
     pub context: &'a RequestContext<RoleServer>,
 }
 
+/// Answers a `tools/call` request.
 pub async fn call(
     incoming: Incoming<'_>,
     params: CallToolRequestParams,
@@ -49,7 +51,8 @@ pub async fn call(
         Err(error) if legacy::is_spoken(incoming.server) && !is_about_protocol(&error) => {
             Ok(CallToolResponse::Complete(legacy::failure(&error, &name, &trace_id)))
         }
-        // What was not even a call is a protocol error; everything else is a result a model can read.
+        // A request that is not even a call is a protocol error; everything else is a result that a
+        // model can read.
         Err(error) if is_protocol_error(&error, incoming.stateless) => {
             tracing::info!(%trace_id, tool = ?name.chars().take(64).collect::<String>(), "{}", error.log_line());
             Err(render::error_data(&error, &trace_id))
@@ -58,12 +61,12 @@ pub async fn call(
     }
 }
 
-/// The error with the tools in its hint named as in this client's list.
+/// Rewrites the tool names in an error's hint to match this client's list.
 fn respell_hint(incoming: &Incoming<'_>, error: Error) -> Error {
     let state = incoming.server.pipeline.state();
     let style = NameStyle::for_client(state.config.tool_names, &incoming.client);
     match error.hint_text() {
-        // A hint with the nearest names quotes files, and one of those may be called like a tool.
+        // A hint with suggestions quotes file names, and one of those may look like a tool.
         Some(hint) if error.fact("nearest").is_none() => {
             let hint = state.registry.respell(style, hint);
             error.hint(hint)
@@ -72,7 +75,8 @@ fn respell_hint(incoming: &Incoming<'_>, error: Error) -> Error {
     }
 }
 
-/// Only 2026-07-28 has an error for a capability that was not declared.
+/// Returns whether an error is reported as a protocol error. Only 2026-07-28 has one for a
+/// capability that was not declared.
 pub fn is_protocol_error(error: &Error, stateless: bool) -> bool {
     error.kind() == Kind::UnknownTool
         || is_about_protocol(error)
@@ -86,7 +90,8 @@ fn is_about_protocol(error: &Error) -> bool {
     )
 }
 
-/// `trace_id` becomes that of the run, which a retry only takes up again.
+/// Starts or resumes the run and attaches to it. `trace_id` becomes that of the run, which a retry
+/// only resumes.
 async fn handle(
     incoming: &Incoming<'_>,
     params: CallToolRequestParams,
@@ -94,7 +99,7 @@ async fn handle(
 ) -> Result<CallToolResponse> {
     let mut arguments = params.arguments.unwrap_or_default();
     let told = |error: &Error, trace_id: &TraceId| {
-        // What a run fails with has been said by then; this is about what stands around it.
+        // Errors of the run itself have been logged; this is for everything around it.
         if error.kind() == Kind::Internal {
             render::log_refusal(error, trace_id);
         }
@@ -154,14 +159,14 @@ async fn handle(
     }
 }
 
-/// All open questions go into one round.
+/// Returns all open questions, for one round.
 pub fn questions(held: &Held) -> Result<InputRequests> {
     held.open
         .iter()
         .map(|(key, question)| {
             let request = json!({"method": question.method, "params": question.params});
             let request = serde_json::from_value(request).map_err(|error| {
-                Error::internal("a question does not fit the protocol").source(error)
+                Error::internal("a question does not match the protocol").source(error)
             })?;
             Ok((key.clone(), request))
         })
@@ -193,7 +198,7 @@ fn request(
         .get(meta::TIMEOUT_MS)
         .and_then(Value::as_u64)
         .map(Duration::from_millis);
-    // Nothing is declared then that a client could tell of its sandbox by.
+    // In compatibility mode we declare nothing by which a client could report its sandbox.
     let narrowing = match legacy::is_spoken(incoming.server) {
         true => None,
         false => codex::narrowing(&incoming.context.meta, &view.session, &incoming.line),
@@ -218,7 +223,8 @@ fn request(
     }
 }
 
-/// `unsandboxed` is a client without a sandbox of its own, which accepts whatever it is asked.
+/// Returns the capabilities of the client. `unsandboxed` is a client without a sandbox of its own,
+/// which accepts whatever it is asked.
 fn abilities(incoming: &Incoming<'_>, unsandboxed: bool) -> Abilities {
     let declared = incoming.context.client_capabilities();
     let declared = declared.as_ref();
@@ -238,12 +244,14 @@ fn abilities(incoming: &Incoming<'_>, unsandboxed: bool) -> Abilities {
     }
 }
 
-/// How much text a client takes before it cuts by itself, which it does in the wrong place.
+/// Returns how much text a client accepts before it truncates a result itself, which it does in the
+/// wrong place.
 fn budget(client: &Client) -> usize {
     if client.name.to_ascii_lowercase().contains("codex") { 10_000 } else { 24_000 }
 }
 
-/// What the end of the request without an answer means. On 2026-07-28 over HTTP it is the stream being closed.
+/// Returns why the call is cancelled if the request ends without an answer. On 2026-07-28 over
+/// HTTP, the stream was closed.
 fn cause(incoming: &Incoming<'_>) -> Cause {
     match (incoming.stateless, incoming.line.transport) {
         (true, "http") => Cause::Disconnect,

@@ -1,4 +1,4 @@
-//! `tools/list`: every tool with what a client shows and what an operator wants to know.
+//! `tools/list`: every tool, with what a client shows and what an operator wants to know.
 
 use std::sync::Arc;
 
@@ -11,9 +11,11 @@ use crate::registry::{NameStyle, Schemas};
 use crate::session::{Client, Session};
 use crate::tools::Tool;
 
-/// Lists change only with the config, and `list_changed` says so: a client may keep one for a while.
+/// How long a client may cache a list. Lists change only with the config, and `list_changed`
+/// reports it.
 pub const TTL_MS: u64 = 60_000;
 
+/// Returns the tools that a session can see.
 pub async fn list(
     server: &Server,
     session: &Session,
@@ -38,6 +40,7 @@ pub async fn list(
     result
 }
 
+/// Converts a tool to its entry in the list, with names in this style.
 pub fn wire(
     tool: &dyn Tool,
     schemas: &Schemas,
@@ -46,7 +49,8 @@ pub fn wire(
 ) -> WireTool {
     let spec = tool.spec();
     let name = style.spell(&spec.name);
-    // Operators and the audit log know a tool by its dotted name, so whoever sees the other one is told of it.
+    // Operators and the audit log use the dotted name, so an entry with the other spelling shows it
+    // as well.
     let is_respelled = name != spec.name;
     let title = match is_respelled {
         true => format!("{} ({})", spec.title, spec.name),
@@ -73,7 +77,7 @@ pub fn wire(
     wire
 }
 
-/// The metadata of one tool under our own keys.
+/// Returns the metadata of one tool under our own keys.
 fn describe(
     tool: &dyn Tool,
     schemas: &Schemas,
@@ -101,7 +105,7 @@ fn describe(
     map
 }
 
-/// `{allow, scope, reason?}`.
+/// Returns the permission of a tool: `{allow, scope, reason?}`.
 pub fn permission(tool: &dyn Tool) -> Value {
     let scope = tool.spec().scope.name();
     match tool.unavailable() {

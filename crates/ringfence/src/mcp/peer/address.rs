@@ -1,8 +1,8 @@
-//! Whether an address belongs to this machine, as the kernel's routing decides it at this moment.
+//! Check whether an address belongs to this machine, by the kernel's current routing.
 //!
-//! A list of the interfaces' addresses would not do: all of 127.0.0.0/8 is local, a route of type `local` makes a whole
-//! block local, and addresses come and go while the server runs. Trying to bind would not do either: with
-//! `ip_nonlocal_bind` every address can be bound.
+//! A list of the interfaces' addresses is not enough: all of 127.0.0.0/8 is local, a route of type
+//! `local` makes a whole block local, and addresses come and go while the server runs. Trying to
+//! bind is not enough either: with `ip_nonlocal_bind` every address can be bound.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -15,14 +15,14 @@ const GET_ROUTE: u16 = 26;
 const NEW_ROUTE: u16 = 24;
 const REQUEST: u16 = 1;
 const HEADER_BYTES: usize = 16;
-/// `struct rtmsg`; its byte 7 is the type of the route.
+/// Size of `struct rtmsg`; its byte 7 is the type of the route.
 const ROUTE_BYTES: usize = 12;
 const ROUTE_TYPE: usize = 7;
 const LOCAL: u8 = 2;
 const DESTINATION: u16 = 1;
 const OUT_INTERFACE: u16 = 4;
 
-/// Whether packets to this address stay on this machine.
+/// Returns whether packets to this address stay on this machine.
 pub fn is_own_address(address: SocketAddr) -> io::Result<bool> {
     let ip = address.ip().to_canonical();
     if ip.is_loopback() || ip.is_unspecified() {
@@ -37,7 +37,7 @@ pub fn is_own_address(address: SocketAddr) -> io::Result<bool> {
     parse(answer.get(..length).unwrap_or_default())
 }
 
-/// Link-local addresses mean something on one interface only.
+/// Returns the interface of a link-local address, which is meaningful on one interface only.
 fn interface_of(address: SocketAddr) -> Option<u32> {
     match address {
         SocketAddr::V6(address) => Some(address.scope_id()).filter(|scope| *scope != 0),
@@ -71,13 +71,13 @@ fn request(ip: IpAddr, interface: Option<u32>) -> Vec<u8> {
     message
 }
 
-/// An error is what the kernel answers when no route leads there, which no address of this machine can cause; still it
-/// is reported as an error, and the caller refuses.
+/// Reads the answer. The kernel reports an error if no route exists, which cannot be for an address
+/// of this machine; it is still passed on as an error, and the caller refuses.
 fn parse(answer: &[u8]) -> io::Result<bool> {
     let kind = answer.get(4..6).map(|bytes| u16::from_ne_bytes([bytes[0], bytes[1]]));
     match (kind, answer.get(HEADER_BYTES + ROUTE_TYPE)) {
         (Some(NEW_ROUTE), Some(kind)) => Ok(*kind == LOCAL),
-        _ => Err(io::Error::other("the kernel names no route to this address")),
+        _ => Err(io::Error::other("the kernel reports no route to this address")),
     }
 }
 

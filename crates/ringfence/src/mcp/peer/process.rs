@@ -1,8 +1,9 @@
-//! Which process holds a socket, and whether that process is one that a Ringfence server started.
+//! Search for the process that holds a socket, and whether a Ringfence server started that process.
 //!
-//! What runs in a sandbox has the user id of its server, so the id alone does not keep it out, and with `allow_network`
-//! it shares our network. Its ancestry tells it apart: above every run stands a zygote or supervisor, orphans fall back
-//! to the run's own init, and all of it dies with the supervisor. A run can change none of that.
+//! A process in a sandbox has the user id of its server, so the id alone does not keep it out, and
+//! with `allow_network` it shares our network. Its ancestry identifies it: above every run is a
+//! zygote or supervisor, orphans fall back to the run's own init, and all of them die with the
+//! supervisor. A run cannot change any of that.
 
 use std::fs;
 use std::io;
@@ -11,23 +12,24 @@ use std::os::unix::fs::MetadataExt;
 use super::socket::PeerSocket;
 use crate::approval::terminal::parse_stat;
 
-/// Longer chains do not occur; a table that changes during the walk must not keep us.
+/// Longest ancestry that is followed. Real ones are shorter; a table that changes during the walk
+/// must not trap us.
 const GENERATIONS: usize = 256;
-/// How often a search that found nothing is repeated: the table changes during the search.
+/// How often a search without result is repeated: the table changes during the search.
 const ATTEMPTS: usize = 3;
 
-/// Who holds a socket.
+/// Kind of process that holds a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holder {
-    /// A process that no Ringfence server started.
+    /// Process that no Ringfence server started.
     Independent,
-    /// Processes of a sandbox, a supervisor, or a server that connects for a run.
+    /// Process in a sandbox, a supervisor, or a server that connects for a run.
     Sandboxed,
     Unknown,
 }
 
-/// Finds the processes that hold this socket and judges them. One independent holder is enough: it could pass on
-/// anything that it is sent, so a second holder inside a sandbox adds nothing.
+/// Finds the processes that hold this socket and judges them. One independent holder is enough: it
+/// could forward anything that it is sent, so a second holder inside a sandbox adds nothing.
 pub fn judge_holders(socket: PeerSocket) -> Holder {
     let found = (0..ATTEMPTS).map(|_| search(socket)).find(|holder| *holder != Holder::Unknown);
     found.unwrap_or(Holder::Unknown)
@@ -45,7 +47,7 @@ fn search(socket: PeerSocket) -> Holder {
             Ok(Some(path)) => {
                 let started =
                     is_started_by_us(*pid, &own).map(|started| started || is_ringfence(*pid));
-                // Still the same process, not a later one with its number.
+                // Still the same process, not a later one with its pid.
                 match started.filter(|_| leads_to(&path, &wanted)) {
                     Some(false) => return Holder::Independent,
                     Some(true) => is_sandboxed = true,
@@ -65,17 +67,19 @@ fn search(socket: PeerSocket) -> Holder {
     if is_sandboxed {
         return Holder::Sandboxed;
     }
-    // Some programs hide their descriptors (`sshd` does), and root's are hidden from everybody. One of those holds it,
-    // unless a sandbox has hidden it: in a thread with descriptors of its own, or on its way through a unix socket. So
-    // there must be no sandbox that could. Nor may there be another server: they hide as well, and hold the connections
-    // that their proxies make for runs.
+    // Some programs hide their descriptors (`sshd` does), and root's are hidden from everyone else.
+    // One of those holds the socket, unless a sandbox has hidden it: in a thread with its own
+    // descriptor table, or in transit through a unix socket. So there must be no sandbox that could
+    // do that. Nor may there be another server: servers hide their descriptors as well, and hold
+    // the connections that their proxies make for runs.
     if is_unseen && !is_hidden_server && !processes.iter().any(|pid| could_hide_it(*pid, &own)) {
         return Holder::Independent;
     }
     Holder::Unknown
 }
 
-/// Newest first: a client that connects is more often a new process than an old one.
+/// Lists all processes, newest first: a client that connects is more often a new process than an
+/// old one.
 fn list_processes() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids: Vec<u32> =
@@ -98,8 +102,8 @@ fn leads_to(path: &str, wanted: &str) -> bool {
     fs::read_link(path).is_ok_and(|target| target.as_os_str() == wanted)
 }
 
-/// This process and those above it. What they started is not in a sandbox as seen from here, even when all of us run in
-/// one.
+/// Returns this process and its ancestors. What they started is not in a sandbox as seen from here,
+/// even if all of us run in one.
 fn own_ancestors() -> Option<Vec<u32>> {
     let mut chain = vec![std::process::id()];
     while chain.len() < GENERATIONS {
@@ -111,7 +115,8 @@ fn own_ancestors() -> Option<Vec<u32>> {
     None
 }
 
-/// Whether we or another server started this process; `None` when the table changed under the walk.
+/// Returns whether this or another server started the process; `None` if the table changed during
+/// the walk.
 fn is_started_by_us(pid: u32, own: &[u32]) -> Option<bool> {
     let ours = std::process::id();
     let (mut child, mut at) = (None, pid);
@@ -123,7 +128,8 @@ fn is_started_by_us(pid: u32, own: &[u32]) -> Option<bool> {
             return Some(false);
         }
         let (is_runner, parent) = (is_runner(at)?, parent_of(at)?);
-        // A process whose parent has died gets another one. So what was read is about the parent only if it still is.
+        // A process whose parent has died gets a new one, so the data is about the parent only if
+        // it still is the parent.
         if child.is_some_and(|child| parent_of(child) != Some(at)) {
             return None;
         }
@@ -140,8 +146,8 @@ fn parent_of(pid: u32) -> Option<u32> {
     parse_stat(&stat).map(|(parent, ..)| parent)
 }
 
-/// Whether a process is a zygote, a supervisor or the init of a run, which share their command line. Others can give
-/// themselves the same one, and are then refused as well.
+/// Returns whether a process is a zygote, a supervisor or the init of a run, which share their
+/// command line. Other processes can imitate it, and are then refused as well.
 fn is_runner(pid: u32) -> Option<bool> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let word = line.split(|byte| *byte == 0).nth(1).unwrap_or_default();
@@ -152,7 +158,8 @@ fn is_runner(pid: u32) -> Option<bool> {
     )
 }
 
-/// Whether a process runs our program: the proxy of a run is in its server, which connects where the run tells it to.
+/// Returns whether a process runs our program: the proxy of a run is part of its server, which
+/// connects where the run tells it to.
 fn is_ringfence(pid: u32) -> bool {
     let link = format!("/proc/{pid}/exe");
     let file = |path: &str| fs::metadata(path).ok().map(|data| (data.dev(), data.ino()));
@@ -163,16 +170,16 @@ fn is_ringfence(pid: u32) -> bool {
         || file(&link).is_some_and(|theirs| file("/proc/self/exe") == Some(theirs))
 }
 
-/// Whether a process that hides from us goes by the name of our program. Everybody can read that, and no run can change
-/// it.
+/// Returns whether a process that hides from us has the name of our program. Everyone can read the
+/// name, and no run can change it.
 fn is_named_like_us(pid: u32) -> bool {
     let name = |pid: u32| fs::read_to_string(format!("/proc/{pid}/comm")).ok();
     let theirs = name(pid);
     theirs.as_deref().map(str::trim_end) == Some("ringfence") || theirs == name(std::process::id())
 }
 
-/// A process of a sandbox on our network, as far as can be seen. A filter on system calls is never taken off, and only
-/// the programs of a run have one, not what stands above them.
+/// Returns whether this may be a sandboxed process on our network. A seccomp filter can never be
+/// removed, and only the programs of a run have one, not the processes above them.
 fn could_hide_it(pid: u32, own: &[u32]) -> bool {
     const FILTERED: &str = "2";
     if status_field(pid, "Seccomp").is_none_or(|mode| mode != FILTERED) {

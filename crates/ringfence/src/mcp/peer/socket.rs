@@ -1,21 +1,22 @@
-//! The other end of a connection in the kernel's table of sockets.
+//! Lookup of the other end of a connection in the kernel's table of sockets.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// The socket at the other end, if it is on this machine.
+/// Socket at the other end of a connection, if it is on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerSocket {
     pub uid: u32,
-    /// The number that `/proc/PID/fd` shows for it.
+    /// Inode that `/proc/PID/fd` shows for it.
     pub inode: u64,
 }
 
-/// Finds the socket whose local end is `remote` and whose far end is `local`. A socket that its process has closed is
-/// no longer anybody's: the table gives it the inode 0 and says root, so it does not count. One that is only shut down
-/// for writing does.
+/// Finds the socket whose local end is `remote` and whose far end is `local`. A socket that its
+/// process has closed has no owner any more: the table shows inode 0 and root, so it is ignored.
+/// One that is only shut down for writing is found.
 pub fn find_peer_socket(remote: SocketAddr, local: SocketAddr) -> Option<PeerSocket> {
     let (remote, local) = (canonical(remote), canonical(local));
-    // An IPv4 connection may be one of an IPv6 socket, at either end; then it is listed with mapped addresses.
+    // An IPv4 connection may belong to an IPv6 socket, at either end; then it is listed with mapped
+    // addresses.
     let mapped = match (remote.ip(), local.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let at =
@@ -41,14 +42,16 @@ fn find_in_table(table: &str, from: SocketAddr, to: SocketAddr) -> Option<PeerSo
         if columns.next() != Some(&from) || columns.next() != Some(&to) {
             return None;
         }
-        // The state, two queues and two timers stand before the user, one more before the inode.
+        // The state, the queues, the timer and the retransmits come before the user, and the
+        // timeout before the inode.
         let uid = columns.nth(4)?.parse().ok()?;
         let inode = columns.nth(1)?.parse().ok().filter(|inode| *inode != 0)?;
         Some(PeerSocket { uid, inode })
     })
 }
 
-/// As the table has it: each 32-bit group in the machine's byte order, the port in hex.
+/// Formats an address like the table: each 32-bit group in the machine's byte order, the port in
+/// hex.
 fn hex_address(address: SocketAddr) -> String {
     let octets: Vec<u8> = match address.ip() {
         IpAddr::V4(ip) => ip.octets().to_vec(),

@@ -129,10 +129,10 @@ fn what_a_later_version_adds_is_ignored_and_told_as_long_as_it_denies_nothing() 
     let kind = managed(
         json!({"path": {"type": "special", "value": {"kind": "cloud", "path": "x"}}, "access": "write"}),
     );
-    assert_eq!(kind.unwrap().ignored, ["the special place `cloud` is not known"]);
+    assert_eq!(kind.unwrap().ignored, ["the special path `cloud` is unknown"]);
     let form =
         managed(json!({"path": {"type": "regex", "regex": ".*"}, "access": "write"})).unwrap();
-    assert_eq!(form.ignored, ["an entry of a kind that is not known"]);
+    assert_eq!(form.ignored, ["an entry of an unknown kind"]);
     assert!(writes(&form).is_empty());
     assert!(managed(json!({"path": {"type": "regex", "regex": ".*"}, "access": "deny"})).is_err());
     let access =
