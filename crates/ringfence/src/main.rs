@@ -1,5 +1,7 @@
-//! The binary. It is also the zygote of its sessions, the supervisor of what it starts and the reader of rules: then it
-//! is run again under another word.
+//! Entry point of the binary.
+//!
+//! The same binary re-executes itself as the zygote of a session, the supervisor of a run, or the
+//! rules evaluator; the first argument selects the role.
 
 use std::process::ExitCode;
 
@@ -11,7 +13,7 @@ fn main() -> ExitCode {
         Some(word) if word == rules::evaluate::ARGUMENT => return rules::evaluate::child(),
         _ => {}
     }
-    // What we inherited is not for the processes we start.
+    // Inherited descriptors must not leak into the processes we start.
     jail::close_on_exec();
     ringfence::cli::run()
 }

@@ -1,8 +1,8 @@
-//! The keyed chain: how a record becomes a line, and how a line proves which line came before it.
+//! The keyed chain: how a record becomes a line, and how a line proves which line precedes it.
 //!
-//! A line is `{"seq":7,…,"mac":"<64 hex>"}`. Its mac is HMAC-SHA256 over the mac of the line before (32 zero
-//! bytes for the first) and the line's exact bytes without the `mac` member. The first line names its own file,
-//! so a file cannot stand in for another.
+//! A line is `{"seq":7,…,"mac":"<64 hex>"}`. Its mac is HMAC-SHA256 over the mac of the previous
+//! line (32 zero bytes for the first) and the line's exact bytes without the `mac` member. The
+//! first line names its own file, so one file cannot be substituted for another.
 
 use aws_lc_rs::hmac;
 use serde_json::{Map, Value};
@@ -12,13 +12,13 @@ use crate::base::ids::hex;
 pub(super) const MAC_LEN: usize = 32;
 pub(super) type Mac = [u8; MAC_LEN];
 
-/// The mac before the first line.
+/// Mac that precedes the first line.
 pub(super) const START: Mac = [0; MAC_LEN];
 
 const MAC_OPEN: &[u8] = b",\"mac\":\"";
 const MAC_CLOSE: &[u8] = b"\"}";
 
-/// Members that the chain writes itself; a caller's member of the same name is left out.
+/// Members that the chain writes itself; a caller's member of the same name is dropped.
 const RESERVED: [&str; 4] = ["seq", "ts", "event", "mac"];
 
 pub(super) struct Key(hmac::Key);
@@ -28,7 +28,8 @@ impl Key {
         Key(hmac::Key::new(hmac::HMAC_SHA256, bytes))
     }
 
-    /// Each purpose has its own space of macs, so that none made for one is ever good for another.
+    /// Computes a mac. Each purpose has its own domain, so that a mac made for one is never valid
+    /// for another.
     pub(super) fn mac(&self, purpose: &str, parts: &[&[u8]]) -> Mac {
         let mut context = hmac::Context::with_key(&self.0);
         context.update(purpose.as_bytes());
@@ -43,7 +44,7 @@ impl Key {
     }
 }
 
-/// What happened, before it has its place in the chain.
+/// Event before it is placed in the chain.
 #[derive(Clone)]
 pub(super) struct Entry {
     pub(super) ts: String,
@@ -51,7 +52,7 @@ pub(super) struct Entry {
     pub(super) fields: Map<String, Value>,
 }
 
-/// A record with its place: the bytes to write, newline included.
+/// Record placed in the chain: the bytes to write, including the newline.
 pub(super) struct Line {
     pub(super) bytes: Vec<u8>,
     pub(super) seq: u64,
@@ -78,13 +79,13 @@ pub(super) fn seal(key: &Key, previous: &Mac, seq: u64, entry: &Entry) -> Line {
     Line { bytes, seq, mac }
 }
 
-/// The mac of a line (without its newline) when it follows `previous`, or what is wrong with it. Nothing is
-/// believed of a line before this has said yes.
+/// Returns the mac of a line (without its newline) if it follows `previous`, or what is wrong with
+/// it. Nothing in a line may be trusted before this check has passed.
 pub(super) fn check(key: &Key, previous: &Mac, seq: u64, line: &[u8]) -> Result<Mac, String> {
     let found = seq_of(line);
     let misplaced = || match found {
         Some(found) if found != seq => Some(format!(
-            "seq {found} stands where seq {seq} belongs: a record was removed, inserted or moved"
+            "found seq {found} where seq {seq} was expected: a record was removed, inserted or moved"
         )),
         _ => None,
     };
@@ -94,10 +95,10 @@ pub(super) fn check(key: &Key, previous: &Mac, seq: u64, line: &[u8]) -> Result<
         }));
     };
     let mac = key.mac("record", &[previous, body, b"}"]);
-    // The stated mac is compared as text: an upper-case digit is a change too.
+    // Compare as text, so that an upper-case digit is detected as a change, too.
     if hex(&mac).as_bytes() != stated {
         return Err(misplaced().unwrap_or_else(|| {
-            "its mac does not fit: the record, or its mac, was changed".into()
+            "its mac does not match: the record, or its mac, was changed".into()
         }));
     }
     match misplaced() {
@@ -106,21 +107,21 @@ pub(super) fn check(key: &Key, previous: &Mac, seq: u64, line: &[u8]) -> Result<
     }
 }
 
-/// A line's body without its closing brace, and its mac in hex.
+/// Splits a line into its body without the closing brace, and its mac in hex.
 fn split(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let rest = line.strip_suffix(MAC_CLOSE)?;
     let (rest, mac) = rest.split_at_checked(rest.len().checked_sub(2 * MAC_LEN)?)?;
     Some((rest.strip_suffix(MAC_OPEN)?, mac))
 }
 
-/// The sequence number a line claims.
+/// Returns the sequence number that a line claims to have.
 pub(super) fn seq_of(line: &[u8]) -> Option<u64> {
     let rest = line.strip_prefix(b"{\"seq\":")?;
     let digits = rest.iter().position(|byte| !byte.is_ascii_digit())?;
     std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()
 }
 
-/// Whether these bytes can be the beginning of record `seq`, cut off in mid-write.
+/// Returns whether these bytes can be the start of record `seq`, cut off in mid-write.
 pub(super) fn begins_record(bytes: &[u8], seq: u64) -> bool {
     let start = format!("{{\"seq\":{seq},");
     let start = start.as_bytes();
@@ -128,8 +129,9 @@ pub(super) fn begins_record(bytes: &[u8], seq: u64) -> bool {
     bytes[..shared] == start[..shared]
 }
 
-/// Whether these bytes can be the beginning of record `seq` while its process writes it: a process that lives leaves
-/// nothing else. A disk that lost power may leave other bytes.
+/// Returns whether these bytes can be the start of record `seq` while its process is writing it: a
+/// running process leaves nothing else there. After a power failure the disk may contain other
+/// bytes.
 pub(super) fn is_being_written(bytes: &[u8], seq: u64) -> bool {
     let start = format!("{{\"seq\":{seq},\"ts\":\"");
     let shared = start.len().min(bytes.len());
@@ -137,7 +139,8 @@ pub(super) fn is_being_written(bytes: &[u8], seq: u64) -> bool {
     bytes[..shared] == start.as_bytes()[..shared] && bytes.iter().all(|byte| *byte >= b' ')
 }
 
-/// A record of another file, as headers name it. Without `seq` and `mac` it says only that the file was there.
+/// Reference to a record in another file, as headers contain it. Without `seq` and `mac` it says
+/// only that the file existed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Link {
     pub(super) file: String,
@@ -200,7 +203,9 @@ mod tests {
         assert!(check(&key, &[1; 32], 1, bare).is_err(), "another predecessor");
         assert!(check(&Key::new(&[8; 32]), &START, 1, bare).is_err(), "another key");
         assert!(
-            check(&key, &START, 2, bare).unwrap_err().contains("seq 1 stands where seq 2 belongs")
+            check(&key, &START, 2, bare)
+                .unwrap_err()
+                .contains("found seq 1 where seq 2 was expected")
         );
     }
 

@@ -1,37 +1,42 @@
-//! The audit log: one JSON line per event under `<root>/audit/`, in a chain that shows what was done to it.
+//! The audit log: one JSON line per event under `<root>/audit/`, in a tamper-evident chain.
 //!
-//! Each process writes its own files. A file's first record (`open`) links the newest record of the file opened
-//! before it, whoever wrote that; its last (`close`) says that the process ended, or rotated to the `next` file,
-//! in an orderly way. Every record holds a `seq` and a `mac` over itself and the record before; after every
-//! record the file's head (`.head`) is rewritten with the newest `seq` and `mac`; `latest` names the file opened
-//! last. [`verify`] walks it all.
+//! Each process writes its own files. A file's first record (`open`) links the newest record of the
+//! file opened before it, whichever process wrote that; its last (`close`) says that the process
+//! ended, or rotated to the `next` file, in an orderly way. Every record has a `seq` and a `mac`
+//! over itself and the record before. After every record the file's head (`.head`) is rewritten
+//! with the newest `seq` and `mac`; `latest` names the file opened last. [`verify`] checks it all.
 //!
-//! # What the chain proves, against whom
+//! # Guarantees and attacker model
 //!
-//! Against somebody who can write these files but cannot read `audit/key` (a backup operator, a process that was
-//! given the directory but not the key, a damaged disk): no record was changed, added, removed, or moved, and no
-//! file is missing that a later header, its own head or `latest` names.
+//! Against an attacker who can write these files but cannot read `audit/key` (a backup operator, a
+//! process that was given the directory but not the key, a damaged disk), the chain proves that no
+//! record was changed, added, removed or moved, and that no file is missing that a later header,
+//! its own head or `latest` names.
 //!
-//! It proves nothing against somebody who has the key, that is, the user who runs the server, or root: they can
-//! write another history. Send the log elsewhere as it grows where that matters.
+//! It proves nothing against anyone who has the key, that is, the user who runs the server, or
+//! root: they can write another history. Where that matters, send the log to another machine as it
+//! grows.
 //!
-//! Nor against an older state put back whole. Who kept a copy of the newest file *and* its head can put both
-//! back; only the link of a file that was opened in the meantime shows the records that are gone. Who removes the
-//! newest file with its head and puts the `latest` from before it back leaves no trace, unless a rotation names it.
+//! Nor does it protect against restoring an older state as a whole. Anyone who kept a copy of the
+//! newest file *and* its head can restore both; only the link in a file opened in the meantime
+//! reveals the records that are gone. Anyone who removes the newest file with its head and restores
+//! the previous `latest` leaves no trace, unless a rotation names that file.
 //!
-//! Old files are removed by [`prune`] alone, which leaves a sealed record of what it removed. A file that such a record
-//! does not name is missing, whoever removed it.
+//! Old files are removed only by [`prune`], which leaves a sealed record of what it removed. A file
+//! that no such record names counts as missing, no matter how it was removed.
 //!
-//! A process killed in mid-write leaves a last line without its newline (a torn tail). That is a crash and is
-//! called so, as long as the head agrees with the last whole record; the next process opens a new file. Records
-//! are not synced one by one: after a power cut the tail may be lost with the head ahead of it, which cannot be
-//! told from a cut and is reported as one.
+//! A process killed in mid-write leaves a last line without its newline (a torn tail). That is
+//! reported as a crash, provided the head agrees with the last whole record; the next process opens
+//! a new file. Records are not synced one by one: after a power failure the tail may be lost while
+//! the head is ahead of it, which cannot be distinguished from a truncated log and is reported as
+//! one.
 //!
 //! # Nothing runs unrecorded
 //!
-//! [`Record::start`] and [`Approvals::write`] fail when their record cannot be written, and then the call must
-//! not run. A `call.stop` that cannot be written is kept in memory and written before anything else. Calls that are
-//! refused too often to be written one by one are counted (see `refusals`).
+//! [`Record::start`] and [`Approvals::write`] fail if their record cannot be written, and then the
+//! call must not run. A `call.stop` that cannot be written is kept in memory and written before
+//! anything else. Calls that are refused too often to be recorded one by one are counted (see
+//! `refusals`).
 
 mod chain;
 pub mod prune;
@@ -61,7 +66,7 @@ use self::sink::Sink;
 use crate::base::clock::now_utc;
 use crate::base::{Error, Kind, Result};
 
-/// A handle on this process's log. Clones share it; the last one dropped closes it.
+/// Handle to this process's log. Clones share it; dropping the last one closes it.
 #[derive(Clone)]
 pub struct Audit(Arc<Inner>);
 
@@ -77,38 +82,40 @@ impl Audit {
         Ok(Audit(Arc::new(Inner { sink: Mutex::new(sink), refusals: Mutex::default() })))
     }
 
-    /// Writes one event: names, hashes and counts. Takes microseconds, so it may be called from async code.
+    /// Writes one event: names, hashes and counts. Takes microseconds, so async code may call it.
     pub fn event(&self, event: &str, fields: Value) -> Result<()> {
         let fields = crate::redact::redact::redact(object(fields));
         let mut sink = self.0.lock();
-        // Under the lock, so that times in a file do not run backwards.
+        // Taken under the lock, so that times within a file never run backwards.
         let entry = Entry { ts: now_utc(), event: event.to_owned(), fields };
         sink.write(&entry).map_err(unwritable)
     }
 
-    /// Writes the closing record and syncs. Later events fail; it is not an error to call it twice.
+    /// Writes the closing record and syncs. Later events fail; calling it twice is not an error.
     pub fn close(&self) -> Result<()> {
         self.0.close().map_err(unwritable)
     }
 
-    /// Begins the next file when the current one was begun that long ago.
+    /// Starts the next file if the current one was started at least `age` ago.
     pub fn rotate_older_than(&self, age: Duration) {
         self.0.lock().rotate_older_than(age);
     }
 
-    /// Writes how many calls of this principal were refused without a record of their own, if there were any.
+    /// Writes the number of this principal's calls that were refused without a record of their own,
+    /// if any.
     pub fn write_refusal_count(&self, principal: &str) {
         let counted = self.0.refusals().take_count(principal);
         self.0.write_counts(counted);
     }
 
-    /// The same for every principal.
+    /// Writes the count of refused calls for every principal.
     pub fn write_refusal_counts(&self) {
         let counted = self.0.refusals().take_all();
         self.0.write_counts(counted);
     }
 
-    /// Whether one more refused call of this principal is on record by itself, or the time until one is.
+    /// Returns Ok if one more refused call of this principal gets its own record, or the time until
+    /// one does.
     fn admit_refusal(&self, principal: &str) -> std::result::Result<(), Duration> {
         let (admitted, forgotten) = self.0.refusals().admit(principal, Instant::now());
         self.0.write_counts(forgotten);
@@ -119,7 +126,8 @@ impl Audit {
         self.0.refusals().count(principal, error, (Instant::now(), now_utc()))
     }
 
-    /// The end of a call cannot be refused any more: what cannot be written now is kept.
+    /// Records the end of a call. The end can no longer be refused, so a record that cannot be
+    /// written now is kept and written later.
     fn stop(&self, fields: Map<String, Value>) {
         let fields = crate::redact::redact::redact(fields);
         tell(&fields);
@@ -140,7 +148,8 @@ impl Inner {
         self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is counted has happened, so it is kept until it can be written.
+    /// Records counts of refused calls. The calls have happened, so a count is kept until it can be
+    /// written.
     fn write_counts(&self, counts: impl IntoIterator<Item = RefusalCount>) {
         for counted in counts {
             tracing::warn!(
@@ -172,7 +181,7 @@ impl Drop for Inner {
     }
 }
 
-/// The end of a call in the server's log, in the words of its record.
+/// Logs the end of a call to the server's log, with fields of its record under the same names.
 fn tell(fields: &Map<String, Value>) {
     let text = |name: &str| fields.get(name).and_then(Value::as_str);
     let number = |name: &str| fields.get(name).and_then(Value::as_i64);
@@ -201,7 +210,7 @@ fn tell(fields: &Map<String, Value>) {
     );
 }
 
-/// Members of an event; a lone value gets a name.
+/// Converts a value to the members of an event; a value that is not an object is stored as `value`.
 fn object(fields: Value) -> Map<String, Value> {
     match fields {
         Value::Object(fields) => fields,
@@ -211,8 +220,8 @@ fn object(fields: Value) -> Map<String, Value> {
 }
 
 fn unwritable(error: std::io::Error) -> Error {
-    Error::new(Kind::Unavailable, "the audit log cannot be written, and nothing runs unrecorded")
+    Error::new(Kind::Unavailable, "the audit log cannot be written, and no call runs unrecorded")
         .reason("audit_unwritable")
-        .hint("Ask the operator to look at the audit directory (disk full, removed, read-only?); then call again.")
+        .hint("Ask the operator to check the audit directory (disk full, removed, read-only?); then call again.")
         .source(error)
 }

@@ -1,12 +1,13 @@
-//! Pruning: the oldest files go, and a sealed record stays.
+//! Pruning: removes the oldest files and leaves a sealed record of them.
 //!
-//! Only whole files are removed, in the order in which they were opened, up to the first that is in use, holds a newer
-//! record or is the newest of all. What is removed is read through first: a file that is not as it was written, or that
-//! links something that is missing, is evidence and stays. The record is on the disk before the first file goes, so a
-//! crash leaves files that are recorded as removed; the next pruning removes them.
+//! Only whole files are removed, in the order in which they were opened, up to the first that is in
+//! use, holds a newer record or is the newest of all. Files are verified before they are removed:
+//! one that is not as it was written, or that links something missing, is evidence and stays. The
+//! record is on disk before the first file is removed, so a crash leaves files that are recorded as
+//! removed; the next pruning removes them.
 //!
-//! Files are read through without the lock of the directory, so that servers can start meanwhile. What decides is
-//! looked at again under it.
+//! Files are verified without holding the directory lock, so that servers can start in the
+//! meantime. Everything the decision depends on is checked again under the lock.
 
 pub(super) mod record;
 mod selection;
@@ -32,30 +33,32 @@ use crate::base::clock::now_utc;
 use crate::base::ids::hex;
 use crate::base::{Error, Kind, Result};
 
-/// One record names no more files than this, so that it stays far below the longest line that can be read back.
+/// Maximum number of files in one record, so that it stays far below the longest line that can be
+/// read back.
 const FILES_PER_RECORD: usize = 10_000;
 
-/// What a pruning removed, or would remove.
+/// Result of a pruning: what it removed, or would remove.
 #[derive(Debug, Default)]
 pub struct PruneReport {
+    /// Files that were, or would be, removed.
     pub removed: Vec<PrunedFile>,
-    /// Files that an interrupted pruning had recorded and left.
+    /// Number of files that an interrupted pruning had recorded but not removed.
     pub leftovers: usize,
-    /// The first file that stays.
+    /// First file that is kept, and why.
     pub kept_from: Option<(String, KeptBecause)>,
 }
 
-/// Whether a file was opened before this time, judged by names alone: a pruning may have something to do. Servers
-/// start often, and most of them have nothing to prune.
+/// Returns whether a file was opened before this time, judging by names alone; if so, there may be
+/// something to prune. Servers start often, and most of them have nothing to prune.
 pub fn has_files_before(root: &Path, before: &str) -> bool {
     let is_ours = |name: &String| name.ends_with(LOG) || name.ends_with(HEAD);
-    // A directory that cannot be read is for the pruning to report.
+    // If the directory cannot be read, let the pruning report it.
     names(&root.join("audit")).map_or(true, |names| {
         names.iter().filter(|name| is_ours(name)).any(|name| opened_at(name).as_str() < before)
     })
 }
 
-/// Finds what [`prune`] would remove, and changes nothing.
+/// Returns what [`prune`] would remove, without changing anything.
 pub fn plan_prune(root: &Path, before: &str) -> Result<PruneReport> {
     let store = Store::existing(root).map_err(unreadable)?;
     let selection = select(&store, before, usize::MAX)?;
@@ -63,8 +66,8 @@ pub fn plan_prune(root: &Path, before: &str) -> Result<PruneReport> {
     Ok(PruneReport { removed, leftovers: selection.leftovers, kept_from: selection.kept_from })
 }
 
-/// Removes the oldest files whose records were all written before this time, and records it under the name of the
-/// command or setting that asked for it.
+/// Removes the oldest files whose records were all written before this time, and records the
+/// removal under the name of the command or setting that asked for it.
 pub fn prune(root: &Path, before: &str, by: &str) -> Result<PruneReport> {
     prune_in_batches(root, before, by, FILES_PER_RECORD)
 }
@@ -72,7 +75,8 @@ pub fn prune(root: &Path, before: &str, by: &str) -> Result<PruneReport> {
 fn prune_in_batches(root: &Path, before: &str, by: &str, at_most: usize) -> Result<PruneReport> {
     let store = Store::existing(root).map_err(unreadable)?;
     if !store.is_owned_by_us().map_err(unreadable)? {
-        // The server could not read what another user leaves there, and would take `latest` for damaged.
+        // The server could not read files created by another user, and would treat `latest` as
+        // damaged.
         return Err(Error::permission_denied(
             "other_user",
             "the audit log belongs to another user",
@@ -93,7 +97,8 @@ fn prune_in_batches(root: &Path, before: &str, by: &str, at_most: usize) -> Resu
     }
 }
 
-/// Records the removal and removes. Returns what went, and how many files an earlier pruning had left.
+/// Records the removal, then removes the files. Returns the removed files, and the number of files
+/// that an earlier pruning had left behind.
 fn carry_out(
     store: &Store,
     mut selection: PruneSelection,
@@ -103,9 +108,9 @@ fn carry_out(
     let names = store.contents().map_err(unreadable)?.names;
     let survey = LogSurvey::read(store, &names);
     let leftovers = survey.pruned.leftovers(&names);
-    // They are accounted for. The record that does so may be about to go itself, so they go first.
+    // Remove these first: the record that accounts for them may itself be removed below.
     remove(store, &leftovers)?;
-    // Another pruning may have been quicker: what it recorded is not recorded again.
+    // A concurrent pruning may have been faster: do not record again what it has recorded.
     selection
         .files
         .retain(|(name, _)| survey.headers.contains_key(name) && !survey.pruned.names(name));
@@ -136,7 +141,7 @@ fn carry_out(
     Ok((removed, leftovers.len()))
 }
 
-/// Every link of a file that is there now to one that will not be.
+/// Returns every link from an existing file to one that is, or is about to be, removed.
 fn links_to_gone(survey: &LogSurvey, selected: &BTreeMap<&str, &Scan>) -> BTreeSet<Link> {
     let is_gone =
         |link: &Link| selected.contains_key(link.file.as_str()) || survey.pruned.covers(link);
@@ -156,7 +161,7 @@ fn pruned_file(name: &str, scan: &Scan) -> PrunedFile {
     }
 }
 
-/// A file of its own that is safely on the disk. The caller holds the lock.
+/// Writes the record to a file of its own and syncs it to disk. The caller holds the lock.
 fn write_record(store: &Store, record: &PruneRecord) -> io::Result<LogFile> {
     let fields = record.to_fields()?;
     let mut file = LogFile::open(store)?;
@@ -165,11 +170,12 @@ fn write_record(store: &Store, record: &PruneRecord) -> io::Result<LogFile> {
     Ok(file)
 }
 
-/// Oldest first, and each before its head: what a crash leaves is the end of the history.
+/// Removes files, oldest first, and each before its head, so that a crash leaves the end of the
+/// history intact.
 fn remove(store: &Store, files: &[String]) -> Result<()> {
     let unremoved = |error: io::Error| {
-        Error::new(Kind::Unavailable, "the pruning is recorded, but some of its files could not be removed")
-            .hint("Check the rights of the directory `audit` and prune again; `ringfence audit verify` accepts both states.")
+        Error::new(Kind::Unavailable, "the pruning was recorded, but some files could not be removed")
+            .hint("Check the permissions of the directory `audit` and prune again; `ringfence audit verify` accepts both states.")
             .source(error)
     };
     for file in files {
@@ -182,6 +188,6 @@ fn remove(store: &Store, files: &[String]) -> Result<()> {
 fn unrecorded(error: io::Error) -> Error {
     Error::new(Kind::Unavailable, "the pruning could not be recorded")
         .reason("audit_unwritable")
-        .hint("Make room on the disk and check the rights of the directory `audit`; then prune again.")
+        .hint("Free some disk space and check the permissions of the directory `audit`; then prune again.")
         .source(error)
 }

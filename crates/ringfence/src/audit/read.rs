@@ -1,6 +1,6 @@
-//! Reading the log back: all files as one stream in the order of time, now and as they grow.
+//! Reads the log back: all files as one stream in order of time, now and as they grow.
 //!
-//! Nothing is checked here; that is what `verify` is for.
+//! Does not verify anything; see `verify` for that.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -12,18 +12,20 @@ use serde_json::Value;
 
 use super::store::{LOG, MAX_LINE, names, open_regular, read_line};
 
-/// One line of the log.
+/// Line of the log.
 #[derive(Debug)]
 pub struct Event {
+    /// Name of its file.
     pub file: String,
+    /// Line number, counted from 1.
     pub line: u64,
-    /// As it stands in the file, without its newline.
+    /// Bytes as stored in the file, without the newline.
     pub raw: Vec<u8>,
-    /// None where the line is not JSON.
+    /// Parsed line; None if it is not JSON.
     pub value: Option<Value>,
 }
 
-/// Remembers how far each file was read.
+/// Reader that remembers how far each file was read.
 pub struct Reader {
     dir: PathBuf,
     places: BTreeMap<String, Place>,
@@ -35,7 +37,7 @@ struct Place {
     line: u64,
 }
 
-/// A file that is being read, and its next line.
+/// File that is being read, and its next line.
 struct Source {
     name: String,
     file: BufReader<File>,
@@ -44,18 +46,21 @@ struct Source {
 }
 
 impl Reader {
+    /// Creates a reader for the log below `root`. It starts at the beginning.
     pub fn new(root: &Path) -> Self {
         Reader { dir: root.join("audit"), places: BTreeMap::new() }
     }
 
-    /// Gives every whole line that was not given before, oldest first.
+    /// Passes every complete line that was not passed before to `give`, oldest first.
     pub fn read(&mut self, mut give: impl FnMut(Event) -> io::Result<()>) -> io::Result<()> {
         let mut waiting = self.grown()?;
         let mut sources: Vec<Option<Source>> = Vec::new();
-        // The next line of each open file, by time; files of the same time in the order they were opened.
+        // The next line of each open file, by time; files with the same time in the order they were
+        // opened.
         let mut heap: BinaryHeap<Reverse<(String, usize)>> = BinaryHeap::new();
         loop {
-            // A file is opened when its time has come, so that a long history needs few at once.
+            // Open a file only when its time has come, so that a long history needs few open files
+            // at once.
             while let Some(name) = waiting.front()
                 && heap.peek().is_none_or(|Reverse((ts, _))| opened_at(name) <= *ts)
             {
@@ -71,7 +76,8 @@ impl Reader {
             match source.advance()? {
                 (event, true) => {
                     give(event)?;
-                    // Within a file the order of the lines is the order of events, whatever the clock did.
+                    // Within a file the order of the lines is the order of events, even if the
+                    // clock changed.
                     heap.push(Reverse((source.time().max(ts), at)));
                     sources[at] = Some(source);
                 }
@@ -83,7 +89,7 @@ impl Reader {
         }
     }
 
-    /// Files with something new in them, in the order they were opened.
+    /// Returns the files that have grown, in the order they were opened.
     fn grown(&mut self) -> io::Result<VecDeque<String>> {
         let mut grown = VecDeque::new();
         for name in names(&self.dir)?.into_iter().filter(|name| name.ends_with(LOG)) {
@@ -99,7 +105,8 @@ impl Reader {
     fn open(&self, name: &str) -> io::Result<Option<Source>> {
         let mut place = self.places.get(name).copied().unwrap_or_default();
         let mut file = match open_regular(&self.dir.join(name)) {
-            // `verify` names the one; the other was pruned since the directory was read.
+            // Not a regular file: `verify` reports it. Not found: it was pruned after the directory
+            // was listed.
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::NotFound) =>
             {
@@ -119,7 +126,7 @@ impl Source {
         ts.map_or_else(|| opened_at(&self.name), str::to_owned)
     }
 
-    /// The line that was next, and whether there is another.
+    /// Returns the current line and whether there is another.
     fn advance(&mut self) -> io::Result<(Event, bool)> {
         match next_line(&mut self.file, &mut self.place, &self.name)? {
             Some(next) => Ok((std::mem::replace(&mut self.next, next), true)),
@@ -131,7 +138,8 @@ impl Source {
     }
 }
 
-/// A line without its newline is still being written, or torn: not yet, or never, a record.
+/// Reads the next complete line. A line without a newline is still being written, or torn: it is
+/// not yet, or never will be, a record.
 fn next_line(
     file: &mut BufReader<File>,
     place: &mut Place,
@@ -139,8 +147,8 @@ fn next_line(
 ) -> io::Result<Option<Event>> {
     let mut raw = Vec::new();
     let mut count = read_line(file, &mut raw)?;
-    // What is too long for a record is passed over, in pieces that fit into memory, and shown as unreadable: its last
-    // piece may look like a record.
+    // Skip a line that is too long for a record in pieces that fit into memory, and report it as
+    // unreadable: its last piece may look like a record.
     let mut is_too_long = false;
     while raw.len() == MAX_LINE && raw.last() != Some(&b'\n') {
         is_too_long = true;
@@ -155,13 +163,13 @@ fn next_line(
     }
     place.offset += count as u64;
     place.line += 1;
-    // Of one that was too long nothing is left, which is no JSON.
+    // Nothing is left of a line that was too long, so it does not parse as JSON.
     let value = serde_json::from_slice(&raw).ok();
     Ok(Some(Event { file: name.to_owned(), line: place.line, raw, value }))
 }
 
-/// `20261115T214003.123456Z-…` as the time stamps in the log are written. Empty, which is before everything,
-/// for a name that is not ours.
+/// Converts a file name (`20261115T214003.123456Z-…`) to the format of time stamps in the log.
+/// Returns an empty string, which sorts before everything, for a name not created by this program.
 pub(super) fn opened_at(name: &str) -> String {
     match (name.get(..4), name.get(4..6), name.get(6..11), name.get(11..13), name.get(13..23)) {
         (Some(year), Some(month), Some(day), Some(minute), Some(rest)) => {

@@ -1,4 +1,5 @@
-//! The record of one call, as a guard: whatever becomes of the call, there is one `call.stop`.
+//! Record of one call, as a guard: however the call ends, it is recorded once, by a `call.stop` or
+//! in the count of its principal's refused calls.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,7 +12,8 @@ use crate::base::call::{Facts, Status};
 use crate::base::clock::now_utc;
 use crate::base::{Cause, Error, Kind, Result, TraceId};
 
-/// The order in which a call's members are written; others follow in the order they came.
+/// Order in which a call's members are written; others follow in the order in which they were
+/// added.
 const ORDER: [&str; 12] = [
     "trace_id",
     "session",
@@ -27,13 +29,13 @@ const ORDER: [&str; 12] = [
     "timeout_ms",
 ];
 
-/// The one outcome after which a call runs.
+/// The only outcome after which a call runs.
 const APPROVED: &str = "approved";
 
-/// What an approval repeats of its call.
+/// Members of its call that an approval repeats.
 const APPROVAL: [&str; 5] = ["trace_id", "session", "principal", "tool", "arguments_hash"];
 
-/// The record of one call. Dropped without `finish`, it writes `aborted`.
+/// Record of one call. If dropped without `finish`, it writes `aborted`.
 pub struct Record {
     audit: Audit,
     fields: Map<String, Value>,
@@ -43,8 +45,8 @@ pub struct Record {
     refusal: Arc<CallRefusal>,
 }
 
-/// Whether a call that never runs is on record by itself. Decided once, so that its `approval` and its `call.stop` are
-/// both there or both left out.
+/// Decision whether a call that never runs gets its own record. Made only once, so that its
+/// `approval` and its `call.stop` are both recorded or both left out.
 #[derive(Default)]
 struct CallRefusal {
     has_started: AtomicBool,
@@ -52,7 +54,7 @@ struct CallRefusal {
 }
 
 impl CallRefusal {
-    /// A call that runs is always on record.
+    /// A call that runs is always recorded.
     fn admit(
         &self,
         audit: &Audit,
@@ -70,7 +72,7 @@ fn principal_of(fields: &Map<String, Value>) -> &str {
 }
 
 impl Record {
-    /// Writes nothing yet: what is not known is given with `set`.
+    /// Creates the record without writing anything. Members not known yet are added with `set`.
     pub fn open(audit: &Audit, trace_id: &TraceId, fields: Value) -> Record {
         let known = Map::from_iter([("trace_id".to_owned(), Value::from(trace_id.as_str()))]);
         let mut record = Record {
@@ -85,7 +87,7 @@ impl Record {
         record
     }
 
-    /// Adds members, or replaces them. The trace id stays.
+    /// Adds or replaces members, except the trace id.
     pub fn set(&mut self, fields: Value) {
         for (name, value) in object(fields) {
             if name != "trace_id" {
@@ -94,7 +96,7 @@ impl Record {
         }
     }
 
-    /// What is written about the questions of this call, also while it runs.
+    /// Returns a writer for further events of this call, which also works while the call runs.
     pub fn approvals(&self) -> Approvals {
         let fields = APPROVAL
             .iter()
@@ -103,7 +105,7 @@ impl Record {
         Approvals { audit: self.audit.clone(), fields, refusal: Arc::clone(&self.refusal) }
     }
 
-    /// Before the run. An error means that the call must not run.
+    /// Writes `call.start`. If this fails, the call must not run.
     pub fn start(&mut self) -> Result<()> {
         self.audit.event("call.start", Value::Object(self.ordered()))?;
         self.started = Some((now_utc(), Instant::now()));
@@ -111,24 +113,26 @@ impl Record {
         Ok(())
     }
 
-    /// Who made the call.
+    /// Returns the principal that made the call.
     pub fn principal(&self) -> &str {
         principal_of(&self.fields)
     }
 
-    /// Whether a call that ends without having run may be on record by itself. Otherwise the time until its principal's
-    /// next refused call may, and the record is to be ended with [`Record::count_refusal`].
+    /// Returns Ok if a call that ends without having run may have its own record. Otherwise returns
+    /// the time until its principal's next refused call may, and the record must be ended with
+    /// [`Record::count_refusal`].
     pub fn admit_refusal(&self) -> std::result::Result<(), Duration> {
         self.refusal.admit(&self.audit, &self.fields)
     }
 
-    /// Ends the record of a refused call as one more in its principal's count. True for the first of a count, which
-    /// then has to be written: see [`Audit::write_refusal_count`].
+    /// Ends the record of a refused call by adding it to its principal's count. Returns true for
+    /// the first call of a count, which then has to be written: see [`Audit::write_refusal_count`].
     pub fn count_refusal(mut self, error: &Error) -> bool {
         self.finished = true;
         self.audit.count_refusal(principal_of(&self.fields), error.kind().name())
     }
 
+    /// Writes `call.stop`.
     pub fn finish(mut self, facts: &Facts, error: Option<&Error>, cause: Option<Cause>) {
         self.stop(status(facts, error, cause), facts, error, cause);
     }
@@ -173,7 +177,8 @@ impl Record {
     }
 }
 
-/// Where the answers to a call's questions are written, under the call's own trace id.
+/// Writes events of a call (approvals, execs, network decisions, the end of a background run) under
+/// the call's own trace id.
 #[derive(Clone)]
 pub struct Approvals {
     audit: Audit,
@@ -182,9 +187,10 @@ pub struct Approvals {
 }
 
 impl Approvals {
-    /// What was decided: `approved`, `denied` or `expired`, by whom, and for how long (`mode`).
+    /// Writes an approval: the outcome (`approved`, `denied` or `expired`), who decided, and for
+    /// how long (`mode`).
     pub fn write(&self, outcome: &str, by: &str, mode: &str) -> Result<()> {
-        // The call ends with this, and is counted then.
+        // The call ends here and is then counted instead.
         if outcome != APPROVED && self.refusal.admit(&self.audit, &self.fields).is_err() {
             return Ok(());
         }
@@ -195,21 +201,21 @@ impl Approvals {
         self.audit.event("approval", Value::Object(fields))
     }
 
-    /// What was decided about a program that a run wanted to start.
+    /// Writes the decision about a program that a run wanted to start.
     pub fn exec(&self, decision: Map<String, Value>) -> Result<()> {
         let mut fields = self.fields.clone();
         fields.extend(decision);
         self.audit.event("exec", Value::Object(fields))
     }
 
-    /// How a run ended that went on after its call.
+    /// Writes how a run ended that continued after its call.
     pub fn ended(&self, facts: Map<String, Value>) -> Result<()> {
         let mut fields = self.fields.clone();
         fields.extend(facts);
         self.audit.event("run.stop", Value::Object(fields))
     }
 
-    /// What the proxy of a run decided.
+    /// Writes a decision of a run's proxy.
     pub fn network(&self, decision: Map<String, Value>) -> Result<()> {
         let mut fields = self.fields.clone();
         fields.extend(decision);
@@ -225,7 +231,7 @@ impl Drop for Record {
     }
 }
 
-/// An error is never recorded as completed, whatever the facts say.
+/// Returns the status to record. An error is never recorded as completed, whatever the facts say.
 fn status(facts: &Facts, error: Option<&Error>, cause: Option<Cause>) -> &'static str {
     match (facts.status, error) {
         (Some(status), None) => status,

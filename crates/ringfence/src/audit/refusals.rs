@@ -1,9 +1,9 @@
-//! A bound on the records that refused calls can cause.
+//! Limits the number of records that refused calls can cause.
 //!
-//! A call that is refused costs its caller nothing, so a caller could fill the disk with records of them. Each
-//! principal therefore has a bucket: refused calls within it are on record one by one, those beyond it are counted, and
-//! one record (`call.refused`) holds the count. No refused call is missing from the log, and calls that run are never
-//! held up.
+//! A refused call costs its caller nothing, so a caller could fill the disk with records of them.
+//! Each principal therefore has a token bucket: refused calls within it are recorded one by one,
+//! those beyond it are counted, and one record (`call.refused`) holds the count. No refused call is
+//! missing from the log, and calls that run are never delayed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -12,18 +12,19 @@ use serde_json::{Map, Value, json};
 
 use crate::base::token_bucket::TokenBucket;
 
-/// An agent that guesses at names or arguments stays below both: it waits for one answer before the next guess. At this
-/// rate a hostile caller writes a few kilobytes per second.
+/// An agent that guesses names or arguments stays below both limits, because it waits for one
+/// answer before the next guess. At this rate a hostile caller writes a few kilobytes per second.
 const BURST: u32 = 100;
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Principals that are remembered at the same time. Beyond it the one that was refused longest ago is forgotten.
+/// Maximum number of principals remembered. Beyond it, the one whose last refusal is oldest is
+/// forgotten.
 const PRINCIPALS: usize = 1024;
 
-/// The event of a count.
+/// Event name of a count.
 pub(super) const EVENT: &str = "call.refused";
 
-/// Refused calls of all principals.
+/// Limits and counts for the refused calls of all principals.
 #[derive(Default)]
 pub(super) struct RefusalLimits {
     principals: HashMap<String, PrincipalLimit>,
@@ -35,12 +36,12 @@ struct PrincipalLimit {
     unrecorded: Option<RefusalCount>,
 }
 
-/// Refused calls that are not on record by themselves.
+/// Refused calls that have no record of their own.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RefusalCount {
     pub(super) principal: String,
     pub(super) count: u64,
-    /// How many were refused with each kind of error.
+    /// Number of refusals per kind of error.
     errors: BTreeMap<&'static str, u64>,
     first: String,
     last: String,
@@ -57,8 +58,8 @@ impl RefusalCount {
 }
 
 impl RefusalLimits {
-    /// Whether one more refused call is on record by itself; otherwise the time until the next one is. Also returns
-    /// the count of a principal that had to be forgotten.
+    /// Returns Ok if one more refused call gets its own record, otherwise the time until the next
+    /// one does. Also returns the count of a principal that had to be forgotten.
     pub(super) fn admit(
         &mut self,
         principal: &str,
@@ -71,14 +72,15 @@ impl RefusalLimits {
         (limit.bucket.take(now), forgotten)
     }
 
-    /// Counts a call that was not admitted. True for the first since the last count was taken.
+    /// Counts a call that was not admitted. Returns true for the first since the last count was
+    /// taken.
     pub(super) fn count(
         &mut self,
         principal: &str,
         error: &'static str,
         (now, ts): (Instant, String),
     ) -> bool {
-        // A principal that was forgotten since `admit` is remembered again: the call must be counted somewhere.
+        // A principal forgotten since `admit` is added again: the call must be counted somewhere.
         let limit = self.limit_of(principal, now);
         let is_first = limit.unrecorded.is_none();
         let counted = limit.unrecorded.get_or_insert_with(|| RefusalCount {
@@ -94,12 +96,12 @@ impl RefusalLimits {
         is_first
     }
 
-    /// What was counted for this principal.
+    /// Takes the count of this principal.
     pub(super) fn take_count(&mut self, principal: &str) -> Option<RefusalCount> {
         self.principals.get_mut(principal)?.unrecorded.take()
     }
 
-    /// What was counted for anyone.
+    /// Takes the counts of all principals.
     pub(super) fn take_all(&mut self) -> Vec<RefusalCount> {
         self.principals.values_mut().filter_map(|limit| limit.unrecorded.take()).collect()
     }
@@ -112,7 +114,8 @@ impl RefusalLimits {
         })
     }
 
-    /// Forgets principals until there is room for one more: first those for whom nothing is lost by it.
+    /// Forgets principals until there is room for one more, starting with those for which nothing
+    /// is lost.
     fn make_room(&mut self, now: Instant) -> Option<RefusalCount> {
         if self.principals.len() < PRINCIPALS {
             return None;

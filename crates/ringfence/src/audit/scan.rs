@@ -1,4 +1,4 @@
-//! One file of the log, read through once: which of its records are proven, and how it ends.
+//! Reads one file of the log from start to end: which of its records are verified, and how it ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -10,27 +10,33 @@ use super::chain::{self, Link, Mac, START};
 use super::store::{MAX_LINE, Store, head_of, open_regular, read_line};
 use crate::base::ids::hex;
 
-/// How a file of the log ends.
+/// State of a log file, judged by how it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Ends with its closing record.
+    /// It ends with its closing record.
     Closed,
     /// A process is writing it.
     Open,
-    /// Its process ended without closing it; `torn` bytes of an unfinished record follow the last whole one.
+    /// Its process ended without closing it; `torn` bytes of an unfinished record follow the last
+    /// complete one.
     Crashed {
+        /// Number of bytes of the unfinished record.
         torn: u64,
     },
+    /// It is not as it was written.
     Broken,
 }
 
-/// One thing that is not as it was written.
+/// Deviation of the log from what was written.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
+    /// Name of the file.
     pub file: String,
-    /// Counted from 1; where something is missing, the line it would have.
+    /// Line number, counted from 1; for something missing, the line it would have.
     pub line: u64,
+    /// Sequence number, if the problem concerns a record.
     pub seq: Option<u64>,
+    /// Description for people.
     pub what: String,
 }
 
@@ -44,28 +50,29 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// The records of other files that a header names.
+/// Returns the links to records of other files in a header.
 pub(super) fn links(header: &Value) -> Vec<Link> {
     ["predecessor", "continues"].iter().filter_map(|name| Link::from_json(&header[name])).collect()
 }
 
-/// Whether a process is writing this file: it holds a lock on it as long as it lives.
+/// Returns whether a process is writing this file: it holds a lock on it as long as it lives.
 pub(super) fn is_in_use(file: &File) -> bool {
     matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock))
 }
 
-/// One file, read through once.
+/// Result of reading one file.
 pub(super) struct Scan {
     pub(super) records: u64,
     pub(super) state: State,
     pub(super) problem: Option<Problem>,
-    /// Proven records that others ask about, and their macs.
+    /// Macs of the verified records with a `wanted` number.
     macs: BTreeMap<u64, Mac>,
-    /// The first and the last proven record.
+    /// First verified record.
     pub(super) header: Option<Value>,
+    /// Last verified record.
     pub(super) last: Value,
     pub(super) last_mac: Mac,
-    /// The head as it was when reading began.
+    /// The head as it was when reading started.
     pub(super) head: Option<(u64, Mac)>,
 }
 
@@ -83,7 +90,8 @@ impl Scan {
         }
     }
 
-    /// Whether the record that a link names is there and proven. Only those are known that were `wanted`.
+    /// Returns whether the record that a link names exists and is verified. Only `wanted` records
+    /// are known.
     pub(super) fn holds(&self, link: &Link) -> bool {
         let fits =
             |(seq, mac): &(u64, String)| self.macs.get(seq).is_some_and(|found| hex(found) == *mac);
@@ -105,7 +113,8 @@ impl Scan {
             }
             file => file?,
         };
-        // Before the records are read: a file in use may grow, but what the head says now must be in it.
+        // Read before the records: a file in use may grow, but what the head says now must be in
+        // it.
         let head = store.head(name);
         wanted.extend(head.as_ref().ok().map(|(seq, _)| *seq));
         let in_use = is_in_use(&file);
@@ -122,7 +131,8 @@ impl Scan {
         Ok(scan)
     }
 
-    /// Up to the first record that does not fit. Returns what follows the last newline.
+    /// Reads records up to the first that does not verify. Returns the bytes after the last
+    /// newline.
     fn read_records(
         &mut self,
         store: &Store,
@@ -136,7 +146,7 @@ impl Scan {
             read_line(&mut file, &mut line)?;
             let seq = self.records + 1;
             if line.len() == MAX_LINE && line.last() != Some(&b'\n') {
-                let what = format!("this line is no record: it has more than {MAX_LINE} bytes");
+                let what = format!("this line is not a record: it has more than {MAX_LINE} bytes");
                 self.problem = Some(Problem { file: name.into(), line: seq, seq: Some(seq), what });
                 return Ok(Vec::new());
             }
@@ -159,7 +169,7 @@ impl Scan {
             if seq == 1 {
                 let header: Value = serde_json::from_slice(&line).unwrap_or_default();
                 if header["file"] != name {
-                    let what = format!("this is the file {}, under another name", header["file"]);
+                    let what = format!("this is file {} under another name", header["file"]);
                     self.problem = Some(Problem { file: name.into(), line: 1, seq: Some(1), what });
                     return Ok(Vec::new());
                 }
@@ -169,7 +179,7 @@ impl Scan {
         }
     }
 
-    /// Does the file end where its head says it does?
+    /// Checks that the file ends where its head says it does.
     fn check_end(
         &self,
         store: &Store,
@@ -184,24 +194,26 @@ impl Scan {
         let damaged = |what: String| Problem { file: head_of(name), line: 1, seq: None, what };
         let (seq, mac) = head.map_err(|what| damaged(format!("the head of this file: {what}")))?;
         if seq > self.records {
-            let part = if torn.is_empty() { "" } else { ", and a part of the next one" };
+            let part = if torn.is_empty() { "" } else { ", and part of the next one" };
             return Err(broken(format!(
-                "the tail was cut: {seq} records were written, {} are there{part}",
+                "the tail was cut off: {seq} records were written, {} remain{part}",
                 self.records
             )));
         }
-        // One record may be newer than the head, when the process died between the two; more, and the head is old.
+        // One record may be newer than the head, if the process died between the two writes; if
+        // there are more, the head is outdated.
         if self.macs.get(&seq) != Some(&mac)
             || (seq + 1 < self.records
                 && !store.head(name).is_ok_and(|(now, _)| now + 1 >= self.records))
         {
             return Err(damaged(format!(
-                "the head of this file is not its own newest: it says {seq} of {}",
+                "the head of this file is not its newest: it says {seq} of {}",
                 self.records
             )));
         }
         let closed = self.last["event"] == "close";
-        // In a file in use, the next record may be half written at this moment, and its head is written after it.
+        // In a file in use, the next record may be half written right now; its head is written
+        // after it.
         let is_record = match in_use {
             true => !closed && chain::is_being_written(torn, next),
             false => !closed && seq == self.records && chain::begins_record(torn, next),

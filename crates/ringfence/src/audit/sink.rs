@@ -1,4 +1,4 @@
-//! The writing end: one file of this process at a time, its head, and the step from one file to the next.
+//! Writes the log: one file of this process at a time, its head, and the rotation to the next file.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -13,13 +13,13 @@ use super::chain::{self, Entry, Line, Link, Mac, START};
 use super::store::{LATEST, NEW_LATEST, NEW_LOG, Store, create_new, head_of, new_name};
 use crate::base::clock::now_utc;
 
-/// Stop records that could not be written wait for room, up to this many.
+/// Maximum number of records kept in memory until they can be written.
 const BACKLOG: usize = 4096;
 
 pub(super) struct Sink {
     store: Store,
     rotate_bytes: u64,
-    /// None when the step to the next file stopped half way: the next record opens one.
+    /// None if a rotation failed half way: the next record opens a file.
     current: Option<LogFile>,
     backlog: VecDeque<Entry>,
     closed: bool,
@@ -38,13 +38,15 @@ impl Sink {
         })
     }
 
-    /// Writes what waits and then this. When it returns an error, nothing of `entry` is in the log.
+    /// Writes the backlog and then this entry. If it returns an error, nothing of `entry` is in the
+    /// log.
     pub(super) fn write(&mut self, entry: &Entry) -> io::Result<()> {
         self.write_backlog()?;
         self.put(entry)
     }
 
-    /// For what has happened already and must not be lost: without room now, it is written before the next record.
+    /// Writes an entry about something that has already happened and must not be lost: if it cannot
+    /// be written now, it is written before the next record.
     pub(super) fn write_or_keep(&mut self, entry: Entry) -> io::Result<()> {
         let written = self.write(&entry);
         if written.is_err() {
@@ -52,7 +54,7 @@ impl Sink {
                 self.backlog.push_back(entry);
             } else {
                 let lost = Value::Object(entry.fields);
-                tracing::error!("too many audit records wait; lost: {lost}");
+                tracing::error!("too many audit records are waiting to be written; lost: {lost}");
             }
         }
         written
@@ -87,7 +89,8 @@ impl Sink {
         if self.closed {
             return Err(io::Error::other("the audit log was closed"));
         }
-        // Where rotation is not possible now (no room for a file, the lock is taken), the old file goes on.
+        // If rotation is not possible now (no room for a file, the lock is taken), keep using the
+        // old file.
         if let Some(file) =
             self.current.take_if(|file| file.seq > 1 && file.size >= self.rotate_bytes)
         {
@@ -103,8 +106,8 @@ impl Sink {
         file.write(&self.store, entry)
     }
 
-    /// Begins the next file when the current one was begun that long ago, so that a server that runs for months leaves
-    /// files that can be pruned.
+    /// Starts the next file if the current one was started at least `age` ago, so that a server
+    /// that runs for months leaves files that can be pruned.
     pub(super) fn rotate_older_than(&mut self, age: Duration) {
         let is_old = |file: &LogFile| file.opened.elapsed().is_ok_and(|elapsed| elapsed >= age);
         if let Some(file) = self.current.take_if(|file| file.seq > 1 && is_old(file)) {
@@ -112,8 +115,8 @@ impl Sink {
         }
     }
 
-    /// The file to go on with: the next one, or the same when it was not closed, or none when it was and the
-    /// next one is not there.
+    /// Returns the file to continue with: the next one; or the same one, if it was not closed; or
+    /// none, if it was closed and the next one could not be created.
     fn rotate(&self, mut old: LogFile) -> Option<LogFile> {
         let warn = |error: io::Error| tracing::warn!("the audit log was not rotated: {error}");
         let _lock = match self.store.try_lock() {
@@ -125,8 +128,8 @@ impl Sink {
             }
         };
         let name = new_name();
-        // The next header links the closing record, which therefore has its mac before it is written. It is
-        // written only when the next file has its room on the disk.
+        // The next header links the closing record, so the closing record's mac is computed before
+        // it is written. It is written only once the next file has its space on disk.
         let closing =
             old.seal(&self.store, &entry("close", json!({"reason": "rotate", "next": name})));
         let continues = Link::new(&old.name, closing.seq, &closing.mac);
@@ -143,7 +146,7 @@ impl Sink {
             return Some(old);
         }
         if let Err(error) = old.file.sync_all() {
-            tracing::warn!("the closed audit file may not be on the disk yet: {error}");
+            tracing::warn!("the closed audit file may not be on disk yet: {error}");
         }
         next.publish().map_err(warn).ok()
     }
@@ -154,47 +157,48 @@ fn entry(event: &str, fields: Value) -> Entry {
     Entry { ts: now_utc(), event: event.to_owned(), fields }
 }
 
-/// The end of a file in order.
+/// Returns the closing record of a file that ends in order.
 fn closing_entry() -> Entry {
     entry("close", json!({"reason": "end"}))
 }
 
-/// A file that this process writes.
+/// Log file that this process writes.
 pub(super) struct LogFile {
     name: String,
     path: PathBuf,
-    /// Locked as long as the process lives: that is how a reader knows a file in use from a crashed one.
+    /// Locked as long as the process lives: that is how a reader distinguishes a file in use from a
+    /// crashed one.
     file: File,
     head: File,
     identity: (u64, u64),
     size: u64,
     seq: u64,
     mac: Mac,
-    /// Bytes of a failed write may stand behind the last record.
+    /// True if bytes of a failed write may follow the last record.
     torn: bool,
     opened: SystemTime,
 }
 
 impl LogFile {
-    /// The caller holds the directory's lock.
+    /// Opens a new file. The caller holds the directory lock.
     pub(super) fn open(store: &Store) -> io::Result<LogFile> {
         NewFile::prepare(store, &new_name(), None)?.publish()
     }
 
-    /// All or nothing, as [`LogFile::append`].
+    /// Writes a record in full or not at all, as [`LogFile::append`].
     pub(super) fn write(&mut self, store: &Store, entry: &Entry) -> io::Result<()> {
         let line = self.seal(store, entry);
         self.append(store, &line)
     }
 
-    /// Returns when records, head and names are on the disk.
+    /// Returns once records, head and file names are on disk.
     pub(super) fn sync(&self, store: &Store) -> io::Result<()> {
         self.file.sync_all()?;
         self.head.sync_all()?;
         store.sync()
     }
 
-    /// Ends the file in order.
+    /// Writes the closing record and syncs the file.
     pub(super) fn close(mut self, store: &Store) -> io::Result<()> {
         self.write(store, &closing_entry())?;
         self.sync(store)
@@ -204,7 +208,8 @@ impl LogFile {
         chain::seal(&store.key, &self.mac, self.seq + 1, entry)
     }
 
-    /// All or nothing: on an error the file ends with the record before, now or before the next write.
+    /// Appends a line in full or not at all: after an error the file is truncated to the previous
+    /// record, now or before the next write.
     fn append(&mut self, store: &Store, line: &Line) -> io::Result<()> {
         self.mend()?;
         self.check_place()?;
@@ -213,7 +218,7 @@ impl LogFile {
         });
         if let Err(error) = written {
             self.torn = true;
-            // When this fails too, the next append begins with it.
+            // If this fails too, the next append retries it first.
             let _ = self.mend();
             return Err(error);
         }
@@ -231,20 +236,21 @@ impl LogFile {
         Ok(())
     }
 
-    /// A write to a removed file succeeds and is lost. So the name must still lead to this file, as we left it.
+    /// Checks that the name still refers to this file, as we left it: a write to a removed file
+    /// would succeed and be lost.
     fn check_place(&self) -> io::Result<()> {
         let found = fs::symlink_metadata(&self.path)?;
         if (found.dev(), found.ino()) != self.identity {
             return Err(io::Error::other("the audit file was removed or replaced"));
         }
         if found.len() != self.size {
-            return Err(io::Error::other("the audit file was changed by somebody else"));
+            return Err(io::Error::other("the audit file was changed by another process"));
         }
         Ok(())
     }
 }
 
-/// One write(2): a record is never in two pieces unless the disk is full.
+/// Writes with a single write(2), so that a record is never split unless the disk is full.
 fn write_once(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     loop {
         match file.write(bytes) {
@@ -261,8 +267,9 @@ fn write_once(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// A file with its header, complete but for its name. Steps in an order that a crash may stop anywhere: a head
-/// of a header alone without its file, or a file that `latest` does not name yet, harms nobody.
+/// New file with its header, complete except for its name. A crash may interrupt these steps
+/// anywhere: a head for a header alone without its file, or a file that `latest` does not name yet,
+/// does no harm.
 struct NewFile {
     log: LogFile,
     written_as: PathBuf,
@@ -273,7 +280,8 @@ struct NewFile {
 impl NewFile {
     fn prepare(store: &Store, name: &str, continues: Option<Link>) -> io::Result<NewFile> {
         let (mut predecessor, damage) = store.newest()?;
-        // The file opened last may be the one that is about to be closed: then its last record is the closing one.
+        // The file opened last may be the one about to be closed: then its last record is the
+        // closing one.
         if let (Some(last), Some(closing)) = (&predecessor, &continues)
             && last.file == closing.file
         {
@@ -338,7 +346,8 @@ impl NewFile {
     }
 }
 
-/// Removes what was made, unless it was cleared. The log goes before its head, as a crash would leave them.
+/// Removes the created files on drop, unless cleared. The log is removed before its head, as after
+/// a crash.
 struct Undo(Vec<PathBuf>);
 
 impl Drop for Undo {

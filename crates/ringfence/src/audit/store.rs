@@ -1,12 +1,12 @@
-//! The audit directory: the lock, the key, the names, the heads and the pointer to the file opened last.
+//! The audit directory: lock, key, file names, heads, and the pointer to the file opened last.
 //!
 //! ```text
 //! audit/            0700
 //!   lock            held while a file is opened, so that each file links the one opened before it
 //!   key             32 random bytes
 //!   latest          the file opened last, with its mac
-//!   <name>.jsonl    the records of one process, or of one stretch of it between rotations
-//!   <name>.head     the newest record of that file {seq, mac}, with its own mac; rewritten in place
+//!   <name>.jsonl    the records of one process, or a part of them between two rotations
+//!   <name>.head     the file's newest record {seq, mac}, with its own mac; rewritten in place
 //! ```
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -23,8 +23,8 @@ use crate::base::ids::{hex, random};
 pub(super) const LOG: &str = ".jsonl";
 pub(super) const HEAD: &str = ".head";
 pub(super) const LATEST: &str = "latest";
-/// What is not yet whole. Only the holder of the lock makes them, so fixed names do, and a start need not list the
-/// whole directory to sweep them up.
+/// Names of incomplete files. Only the holder of the lock creates them, so fixed names are safe,
+/// and a start does not have to list the whole directory to clean them up.
 const TEMPORARIES: [&str; 3] = [NEW_KEY, NEW_LATEST, NEW_LOG];
 const NEW_KEY: &str = "tmp-key";
 pub(super) const NEW_LATEST: &str = "tmp-latest";
@@ -35,7 +35,7 @@ pub(super) struct Store {
     pub(super) key: Key,
 }
 
-/// The directory at one moment.
+/// State of the directory at one moment.
 pub(super) struct Snapshot {
     /// Sorted.
     pub(super) names: Vec<String>,
@@ -43,14 +43,14 @@ pub(super) struct Snapshot {
 }
 
 impl Store {
-    /// Opens the directory under `root` and makes what is missing. The lock comes back held.
+    /// Opens the directory under `root` and creates what is missing. Returns with the lock held.
     pub(super) fn create(root: &Path) -> io::Result<(Store, File)> {
         let dir = root.join("audit");
         DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         tighten(&File::open(&dir)?, 0o700)?;
         let lock = open_lock(&dir)?;
         lock.lock()?;
-        // Whoever made one of these held the lock, so what is left is a dead process's.
+        // Only the holder of the lock creates these, so any that exist were left by a dead process.
         for name in TEMPORARIES {
             remove_if_there(&dir.join(name))?;
         }
@@ -58,7 +58,7 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if names(&dir)?.iter().any(|name| name.ends_with(LOG)) {
                     return Err(io::Error::other(
-                        "audit/key is gone but there are records made with it: put it back, or move the audit directory away",
+                        "audit/key is missing, but records made with it exist: restore it, or move the audit directory away",
                     ));
                 }
                 make_key(&dir)?;
@@ -70,7 +70,7 @@ impl Store {
         Ok((Store { dir, key }, lock))
     }
 
-    /// The directory as it is, for reading.
+    /// Opens an existing directory for reading.
     pub(super) fn existing(root: &Path) -> io::Result<Store> {
         let dir = root.join("audit");
         let key = read_key(&dir)?;
@@ -87,7 +87,7 @@ impl Store {
         Ok(lock)
     }
 
-    /// `None` when somebody else holds it.
+    /// Returns `None` if another process holds the lock.
     pub(super) fn try_lock(&self) -> io::Result<Option<File>> {
         let lock = open_lock(&self.dir)?;
         match lock.try_lock() {
@@ -97,8 +97,8 @@ impl Store {
         }
     }
 
-    /// What is in the directory. Under the lock where there is one to take, so that no file is seen
-    /// half made.
+    /// Reads the directory, under the lock if it can be opened, so that no file is seen half
+    /// created.
     pub(super) fn snapshot(&self) -> io::Result<Snapshot> {
         let lock = open_regular(&self.path("lock")).ok();
         if let Some(lock) = &lock {
@@ -107,29 +107,32 @@ impl Store {
         self.contents()
     }
 
-    /// The same for a caller that holds the lock, or that only wants to know what is there by now.
+    /// Reads the directory without locking, for a caller that holds the lock or only needs the
+    /// current content.
     pub(super) fn contents(&self) -> io::Result<Snapshot> {
         Ok(Snapshot { names: names(&self.dir)?, latest: self.latest() })
     }
 
-    /// Whether a log file of these names is gone by now. Pruning removes files while others read them.
+    /// Returns whether one of these log files no longer exists. Pruning removes files while others
+    /// read them.
     pub(super) fn has_lost(&self, names: &[String]) -> io::Result<bool> {
         let now = self.contents()?.names;
         Ok(names.iter().any(|name| name.ends_with(LOG) && now.binary_search(name).is_err()))
     }
 
-    /// Whether the directory belongs to the user of this process.
+    /// Returns whether the directory belongs to the user of this process.
     pub(super) fn is_owned_by_us(&self) -> io::Result<bool> {
         Ok(fs::metadata(&self.dir)?.uid() == rustix::process::geteuid().as_raw())
     }
 
-    /// Makes names that were added and removed last through a power cut.
+    /// Syncs the directory, so that added and removed names survive a power failure.
     pub(super) fn sync(&self) -> io::Result<()> {
         File::open(&self.dir)?.sync_all()
     }
 
-    /// The newest record of the file opened last, which the next header links, and what was wrong with `latest`,
-    /// which the header then says: it is about to be replaced, and nothing else would show it afterwards.
+    /// Returns the newest record of the file opened last, which the next header links, and what was
+    /// wrong with `latest`. The header records the latter: `latest` is about to be replaced, and
+    /// nothing else would show the damage afterwards.
     pub(super) fn newest(&self) -> io::Result<(Option<Link>, Option<String>)> {
         let (file, damage) = match self.latest() {
             Some(Ok(file)) => (file, None),
@@ -139,7 +142,7 @@ impl Store {
                 let Some(file) = logs.last().cloned() else {
                     return Ok((None, damaged.and_then(Result::err)));
                 };
-                // The very first process may have died before it had written it.
+                // The very first process may have died before writing it.
                 let unused =
                     damaged.is_none() && logs.len() == 1 && matches!(self.head(&file), Ok((1, _)));
                 let what = damaged.and_then(Result::err).unwrap_or_else(|| "it is missing".into());
@@ -159,7 +162,7 @@ impl Store {
         Ok((Some(Link { file, at }), damage))
     }
 
-    /// What `latest` names, or what is wrong with it. `None` when there is none.
+    /// Returns the file that `latest` names, or what is wrong with it; `None` if it does not exist.
     pub(super) fn latest(&self) -> Option<Result<String, String>> {
         let bytes = match read_small(&self.path(LATEST)) {
             Ok(bytes) => bytes,
@@ -180,17 +183,18 @@ impl Store {
         format!("{}\n", json!({"file": file, "mac": mac})).into_bytes()
     }
 
-    /// Always of one length, so that it can be rewritten in place. It is bound to its file's name.
+    /// Formats a head. It has a fixed length, so that it can be rewritten in place, and is bound to
+    /// its file's name.
     pub(super) fn head_line(&self, file: &str, seq: u64, mac: &Mac) -> Vec<u8> {
         let stated = format!("{{\"seq\":\"{seq:020}\",\"mac\":\"{}\"", hex(mac));
         let check = hex(&self.key.mac("head", &[file.as_bytes(), b"\n", stated.as_bytes()]));
         format!("{stated},\"check\":\"{check}\"}}\n").into_bytes()
     }
 
-    /// The newest record of `file` as its head has it, or what is wrong with the head.
+    /// Returns the newest record of `file` according to its head, or what is wrong with the head.
     pub(super) fn head(&self, file: &str) -> Result<(u64, Mac), String> {
         let path = self.path(&head_of(file));
-        // A reader may look in the middle of a rewrite; a damaged head stays damaged.
+        // Retry, because this read may coincide with a rewrite; a damaged head stays damaged.
         for _ in 0..10 {
             let bytes = match read_small(&path) {
                 Ok(bytes) => bytes,
@@ -209,13 +213,14 @@ impl Store {
         Err("it was changed: its mac does not fit".into())
     }
 
-    /// A file nobody else can have open, to be renamed into place.
+    /// Creates a file that no other process can have open, to be renamed into place.
     pub(super) fn temporary(&self, name: &str) -> io::Result<(PathBuf, File)> {
         temporary(&self.dir, name)
     }
 }
 
-/// `20261115T214003.123456Z-<pid>-<random>.jsonl`: sorts by time, and no two are ever the same.
+/// Returns a new file name, `20261115T214003.123456Z-<pid>-<random>.jsonl`: names sort by time and
+/// are unique.
 pub(super) fn new_name() -> String {
     let time: String = now_utc().chars().filter(|c| !matches!(c, '-' | ':')).collect();
     format!("{time}-{}-{}{LOG}", std::process::id(), hex(&random::<4>()))
@@ -228,7 +233,7 @@ pub(super) fn head_of(file: &str) -> String {
 pub(super) fn names(dir: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir)? {
-        // A name that is not UTF-8 is not one of ours.
+        // This program creates no names that are not UTF-8.
         if let Ok(name) = entry?.file_name().into_string() {
             names.push(name);
         }
@@ -237,7 +242,8 @@ pub(super) fn names(dir: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Bytes of one line, its newline included. Far more than any record has, and little enough to hold in memory.
+/// Maximum length of one line in bytes, including its newline: far more than any record has, but
+/// little enough to hold in memory.
 pub(super) const MAX_LINE: usize = 16 << 20;
 
 /// Reads up to and including a newline, but not more than [`MAX_LINE`] bytes.
@@ -245,14 +251,15 @@ pub(super) fn read_line(file: &mut impl BufRead, line: &mut Vec<u8>) -> io::Resu
     file.take(MAX_LINE as u64).read_until(b'\n', line)
 }
 
-/// Opens a file of the log for reading. Whoever can write the directory can put anything there: a pipe that blocks
-/// whoever opens it, or a device without an end.
+/// Opens a file of the log for reading. An attacker who can write to the directory can put anything
+/// there: a pipe that blocks on open, or a device without an end.
 pub(super) fn open_regular(path: &Path) -> io::Result<File> {
     let irregular = || io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file");
     if !fs::metadata(path)?.is_file() {
         return Err(irregular());
     }
-    // Something else may be there by now. Then this does not block, and the second look finds it.
+    // The file may have been replaced since the check; NONBLOCK keeps open from blocking, and the
+    // second check detects it.
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(flags(rustix::fs::OFlags::NONBLOCK))
@@ -260,14 +267,14 @@ pub(super) fn open_regular(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(irregular()) }
 }
 
-/// Reads `latest` or a head, which are a few hundred bytes.
+/// Reads `latest` or a head, which are a few hundred bytes at most.
 fn read_small(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_regular(path)?.take(1 << 16).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// A new file that only we may read, never one that is there, never through a link.
+/// Creates a file that only its owner may read. Never opens an existing one, never follows a link.
 pub(super) fn create_new(path: &Path, append: bool) -> io::Result<File> {
     OpenOptions::new().write(true).append(append).create_new(true).mode(0o600).open(path)
 }
@@ -279,7 +286,7 @@ fn temporary(dir: &Path, name: &str) -> io::Result<(PathBuf, File)> {
     Ok((path, file))
 }
 
-/// Removes a file. It is not an error when there is none.
+/// Removes a file; succeeds if it does not exist.
 pub(super) fn remove_if_there(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -297,7 +304,7 @@ fn open_lock(dir: &Path) -> io::Result<File> {
         .open(dir.join("lock"))
 }
 
-/// Neither through a link, nor blocked by a pipe.
+/// Flags that neither follow a link nor block on a pipe.
 fn no_follow() -> i32 {
     flags(rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK)
 }
@@ -310,7 +317,8 @@ fn flags(flags: rustix::fs::OFlags) -> i32 {
     flags.bits() as i32
 }
 
-/// Whole before it has its name, and the first of several stays: `link` does not replace.
+/// Creates the key. The file is complete before it gets its name, and if several processes do this,
+/// the first one wins: `link` does not replace.
 fn make_key(dir: &Path) -> io::Result<()> {
     let (path, mut file) = temporary(dir, NEW_KEY)?;
     file.write_all(&random::<32>())?;
@@ -337,7 +345,7 @@ fn tighten(file: &File, mode: u32) -> io::Result<()> {
     let found = file.metadata()?.permissions().mode() & 0o777;
     if found & !mode != 0 {
         tracing::warn!(
-            "the audit directory or key was open to others (mode {found:o}); now it is {mode:o}"
+            "the audit directory or key was accessible to others (mode {found:o}); changed to {mode:o}"
         );
         file.set_permissions(Permissions::from_mode(mode))?;
     }

@@ -1,4 +1,5 @@
-//! The beginnings of all files: enough to know how they are linked and what was pruned, without reading them through.
+//! Reads the start of every file: enough to know how files are linked and what was pruned, without
+//! reading them in full.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufReader;
@@ -10,9 +11,9 @@ use super::prune::record::{PruneHistory, PruneRecord};
 use super::scan::links;
 use super::store::{LOG, Store, open_regular, read_line};
 
-/// What the first records of every file say.
+/// Content of the first records of every file.
 pub(super) struct LogSurvey {
-    /// The header of each file; null where it is not proven. Whoever reads the file through learns why.
+    /// Header of each file; null if it cannot be verified. Reading the file in full shows why.
     pub(super) headers: BTreeMap<String, Value>,
     pub(super) pruned: PruneHistory,
 }
@@ -30,7 +31,7 @@ impl LogSurvey {
         survey
     }
 
-    /// Which records of which file the headers of others link.
+    /// Returns, per file, the records that the headers of other files link.
     pub(super) fn wanted_records(&self) -> BTreeMap<String, BTreeSet<u64>> {
         let mut wanted: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
         for link in self.headers.values().flat_map(links) {
@@ -39,8 +40,8 @@ impl LogSurvey {
         wanted
     }
 
-    /// The files in the order in which they were opened: each after the one that it links, and by name where that
-    /// leaves a choice.
+    /// Returns the files in the order in which they were opened: each after the one it links, and
+    /// by name where that leaves a choice.
     pub(super) fn in_order(&self) -> Vec<&str> {
         let mut successors: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         let mut ready = BTreeSet::new();
@@ -62,8 +63,8 @@ impl LogSurvey {
     }
 }
 
-/// The proven header of a file, and the record of a pruning where one follows it. A pruning has a file of its own, so
-/// it is nowhere else.
+/// Returns the verified header of a file, and the prune record if one follows it. A prune record
+/// has a file of its own, so it is nowhere else.
 fn read_beginning(store: &Store, name: &str) -> Option<(Value, Option<PruneRecord>)> {
     let mut file = BufReader::new(open_regular(&store.path(name)).ok()?);
     let mut next = |previous, seq| {

@@ -1,4 +1,4 @@
-//! What the tests of the log share.
+//! Helpers shared by the tests of the audit log.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,13 +39,14 @@ impl Drop for Dir {
 
 const ROLE: &str = "RINGFENCE_AUDIT_TEST_ROOT";
 
-/// In a child started by [`again`]: the root it works on.
+/// Returns the root to work on, in a child started by [`again`].
 pub(super) fn child_root() -> Option<PathBuf> {
     std::env::var_os(ROLE).map(PathBuf::from)
 }
 
-/// Runs one test of this binary again, as another process that finds `root` in [`child_root`]. It is started
-/// with SIGXFSZ ignored, so that a file-size limit is an error of write(2), as a full disk is, and not a signal.
+/// Runs one test of this binary again, as another process that finds `root` in [`child_root`]. It
+/// starts with SIGXFSZ ignored, so that exceeding a file-size limit is an error of write(2), like a
+/// full disk, and not a signal.
 pub(super) fn again(test: &str, root: &Path) -> Child {
     Command::new("sh")
         .args(["-c", "trap '' XFSZ; exec \"$0\" --exact \"$1\" --nocapture --test-threads 1"])

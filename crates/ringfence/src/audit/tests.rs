@@ -159,7 +159,8 @@ fn a_dropped_record_is_aborted_even_in_a_panic() {
     intact(root.path());
 }
 
-/// Whether they are on record by themselves or counted, the log accounts for all of them, whoever ends it.
+/// Whether they are on record by themselves or counted, the log accounts for all of them, whoever
+/// ends it.
 #[test]
 fn refused_calls_are_recorded_or_counted_until_the_end() {
     let root = Dir::new();
@@ -600,8 +601,9 @@ fn refused(result: Result<()>) {
     assert!(!error.message().contains('/'));
 }
 
-/// The disk is full in the middle of a line. A file-size limit does it on every host: the kernel writes what
-/// fits and refuses the rest, as it does on a full disk, and raising the limit is what making room is.
+/// The disk is full in the middle of a line. A file-size limit does it on every host: the kernel
+/// writes what fits and refuses the rest, as it does on a full disk, and raising the limit is what
+/// making room is.
 #[test]
 fn a_full_disk_refuses_calls_and_breaks_nothing() {
     const NAME: &str = "audit::tests::a_full_disk_refuses_calls_and_breaks_nothing";
@@ -613,7 +615,8 @@ fn a_full_disk_refuses_calls_and_breaks_nothing() {
         assert_eq!(report.files.len(), 1);
         assert_eq!(report.files[0].state, State::Closed);
         let records = records(root.path());
-        // One of the calls was running when the disk filled up: its stop was written when there was room.
+        // One of the calls was running when the disk filled up: its stop was written when there was
+        // room.
         assert_eq!((of(&records, "call.start").len(), of(&records, "call.stop").len()), (2, 3));
         assert_eq!(of(&records, "filler").len(), 0);
         return;
@@ -675,7 +678,8 @@ fn a_rotation_without_room_goes_on_in_the_old_file() {
     };
     let audit = Audit::open(&root, 800).unwrap();
     let mut written = 0;
-    // The limit moves through every stage of a rotation: no head, no `latest`, no header, no closing record.
+    // The limit moves through every stage of a rotation: no head, no `latest`, no header, no
+    // closing record.
     for room in [0, 100, 250, 300, 600, 850, 900, 1000, 1050, 1100] {
         limit(Some(room));
         written += usize::from(audit.event("test", json!({"n": written})).is_ok());
@@ -760,12 +764,13 @@ fn a_latest_turned_back_or_damaged_shows_after_it_was_replaced() {
         fs::write(root.audit("latest"), good).unwrap();
         intact(root.path());
     };
-    turned_back(Some(&old), "turned back");
-    turned_back(Some(b"{}"), "not right");
-    turned_back(None, "not right");
+    turned_back(Some(&old), "rolled back");
+    turned_back(Some(b"{}"), "damaged or missing");
+    turned_back(None, "damaged or missing");
 }
 
-/// Not asserted, since it depends on the host: read it with `--no-capture`, and `RINGFENCE_AUDIT_RECORDS=100000`.
+/// Not asserted, since it depends on the host: read it with `--no-capture`, and
+/// `RINGFENCE_AUDIT_RECORDS=100000`.
 #[test]
 fn figures() {
     let root = Dir::new();

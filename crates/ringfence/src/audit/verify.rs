@@ -1,4 +1,4 @@
-//! Walks every file of the log and says which record is the first that is not as it was written.
+//! Checks every file of the log and reports the first record that is not as it was written.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,35 +13,40 @@ use super::store::{HEAD, LATEST, LOG, Snapshot, Store};
 use super::survey::LogSurvey;
 use crate::base::{Error, Kind, Result};
 
-/// What [`verify`] found.
+/// Result of [`verify`].
 #[derive(Debug)]
 pub struct Report {
+    /// State of every file.
     pub files: Vec<FileReport>,
-    /// Records that are proven to be as they were written.
+    /// Number of records verified to be as they were written.
     pub records: u64,
-    /// In the order of the log: the first is where trust ends.
+    /// Problems in the order of the log; trust ends at the first one.
     pub problems: Vec<Problem>,
-    /// What a crash left behind, beside the files that end with one.
+    /// Remains of crashes, other than files that end with one.
     pub notes: Vec<String>,
     /// Files that sealed records account for.
     pub pruned: Option<PruneSummary>,
 }
 
+/// State of one log file.
 #[derive(Debug)]
 pub struct FileReport {
+    /// Name of the file.
     pub name: String,
+    /// Number of verified records.
     pub records: u64,
+    /// How the file ends.
     pub state: State,
 }
 
-/// How often the log is read again because files went away meanwhile.
+/// Number of attempts to read the log while files are being removed from it.
 const ATTEMPTS: usize = 5;
 
 /// Checks every record, head and link of the log below `root`.
 pub fn verify(root: &Path) -> Result<Report> {
     let store = Store::existing(root).map_err(unreadable)?;
     for _ in 1..ATTEMPTS {
-        // A prune may remove files between the look at the directory and the look into them.
+        // A prune may remove files after the directory was listed and before they are read.
         let names = store.contents().map_err(unreadable)?.names;
         let report = verify_once(&store)?;
         if report.problems.is_empty() || !store.has_lost(&names).map_err(unreadable)? {
@@ -71,7 +76,7 @@ fn verify_once(store: &Store) -> Result<Report> {
     let leftovers = survey.pruned.leftovers(&names).len();
     if leftovers > 0 {
         notes.push(format!(
-            "crash: pruned files that are not removed yet: {leftovers}; the next prune removes them"
+            "crash: pruned files not yet removed: {leftovers}; the next prune removes them"
         ));
     }
     problems.sort();
@@ -90,8 +95,8 @@ fn verify_once(store: &Store) -> Result<Report> {
 
 pub(super) fn unreadable(error: io::Error) -> Error {
     if error.kind() == io::ErrorKind::NotFound {
-        return Error::new(Kind::NotFound, "there is no audit log, or its key is missing")
-            .hint("Check --root; the log and its key are in the directory `audit` below it.")
+        return Error::new(Kind::NotFound, "no audit log found, or its key is missing")
+            .hint("Check --root; the log and its key are in its subdirectory `audit`.")
             .source(error);
     }
     Error::new(Kind::Unavailable, "the audit log cannot be read")
@@ -108,7 +113,8 @@ pub(super) fn missing(file: &str, what: String) -> Problem {
     }
 }
 
-/// Every record that a header links must be there, or a sealed record must say that exactly this one was pruned.
+/// Checks that every record that a header links exists, or that a sealed record says that exactly
+/// this record was pruned.
 fn check_links(scans: &BTreeMap<&str, Scan>, pruned: &PruneHistory, problems: &mut Vec<Problem>) {
     for (name, scan) in scans {
         for link in scan.header.iter().flat_map(links) {
@@ -122,18 +128,19 @@ fn check_links(scans: &BTreeMap<&str, Scan>, pruned: &PruneHistory, problems: &m
                 continue;
             }
             let Some((seq, _)) = link.at else { continue };
-            // Where the linked file is broken before that record, this says nothing new.
+            // If the linked file is already broken before that record, this adds nothing.
             if linked.problem.is_none() || linked.records >= seq {
-                let what = format!("the record that {name} line 1 links is not there");
+                let what = format!("the record that {name} line 1 links does not exist");
                 problems.push(Problem { file: link.file, line: seq, seq: Some(seq), what });
             }
         }
     }
 }
 
-/// Files are opened one after the other, each linking the one before. Where two link the same, or a header says
-/// that it did not know which to link, `latest` had been turned back or damaged. A file that has nothing but its
-/// header does not count: its process may have died before it entered it in `latest`.
+/// Checks the order of the files. They are opened one after the other, each linking the previous
+/// one. If two link the same file, or a header says that it did not know which to link, `latest`
+/// was rolled back or damaged. A file with nothing but its header is ignored: its process may have
+/// died before it entered the file in `latest`.
 fn check_order(scans: &BTreeMap<&str, Scan>, problems: &mut Vec<Problem>) {
     let mut linked = BTreeMap::new();
     for (name, scan) in scans {
@@ -142,7 +149,7 @@ fn check_order(scans: &BTreeMap<&str, Scan>, problems: &mut Vec<Problem>) {
             |what| problems.push(Problem { file: (*name).into(), line: 1, seq: Some(1), what });
         if let Some(what) = header["latest_damaged"].as_str() {
             broken(format!(
-                "when this file was opened, `{LATEST}` was not right ({what}): files before it may be gone"
+                "when this file was opened, `{LATEST}` was damaged or missing ({what}): earlier files may be gone"
             ));
         }
         if let Some(file) = header["predecessor"]["file"].as_str()
@@ -150,14 +157,14 @@ fn check_order(scans: &BTreeMap<&str, Scan>, problems: &mut Vec<Problem>) {
             && let Some(other) = linked.insert(file, name)
         {
             broken(format!(
-                "it links {file} as {other} does: `{LATEST}` was turned back, files before it may be gone"
+                "it links {file}, as {other} does: `{LATEST}` was rolled back, earlier files may be gone"
             ));
         }
     }
 }
 
-/// A closing record is written before its successor has its name, so a successor that nothing else names may be
-/// missing after a crash.
+/// Notes files whose successor is missing. A closing record is written before its successor gets
+/// its name, so a successor that nothing else names may be missing after a crash.
 fn check_rotations(scans: &BTreeMap<&str, Scan>, notes: &mut Vec<String>) {
     for (name, scan) in scans {
         if let Some(next) = scan.last["next"].as_str()
@@ -180,7 +187,7 @@ fn check_latest(
         Some(Ok(latest)) => latest,
         Some(Err(what)) => return problems.push(damaged(what)),
         None if scans.is_empty() => return,
-        // The very first process may die before it has written it.
+        // The very first process may die before writing it.
         None if scans.len() == 1
             && scans.values().all(|scan| scan.records <= 1 && scan.problem.is_none()) =>
         {
@@ -191,7 +198,7 @@ fn check_latest(
     if !scans.contains_key(latest.as_str()) {
         return problems.push(missing(&latest, format!("`{LATEST}` names it")));
     }
-    // A file that has more than its header was entered here when it was opened.
+    // A file with more than its header was entered in `latest` when it was opened.
     let newer = scans.iter().find(|(_, scan)| {
         scan.records > 1
             && scan
@@ -206,7 +213,8 @@ fn check_latest(
     }
 }
 
-/// A head outlives its file only where a process died while it opened the file, or while it pruned it.
+/// Checks heads without a file. They remain only if a process died while opening the file, or while
+/// pruning it.
 fn check_lone_heads(
     store: &Store,
     names: &[String],
@@ -225,7 +233,7 @@ fn check_lone_heads(
             _ if empty => notes.push(format!("crash: {file} was never opened")),
             Ok((1, _)) => notes.push(format!("crash: {file} was never opened")),
             Ok((seq, _)) => {
-                problems.push(missing(&file, format!("its head says that it holds {seq} records")))
+                problems.push(missing(&file, format!("its head says that it has {seq} records")))
             }
             Err(what) => problems.push(Problem { file: head.clone(), line: 1, seq: None, what }),
         }

@@ -1,4 +1,4 @@
-//! What a user does on a page.
+//! User actions on a page: mouse, keyboard, forms, drag and drop, uploads.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use super::log::plain;
 use super::page::{Answers, Page};
 use crate::base::{Error, Kind, Result};
 
-/// What is typed key by key.
+/// Maximum number of characters typed key by key.
 const TYPED: usize = 10_000;
-/// What a page starts in answer to a click it starts soon.
+/// Time for a page to start whatever it does in response to an action.
 const SETTLE: Duration = Duration::from_millis(300);
 const AGAIN: Duration = Duration::from_millis(50);
 
@@ -50,13 +50,13 @@ pub enum Button {
     Middle,
 }
 
-/// An element by its ref or selector, with the name it goes by.
+/// Element found by a ref or selector, with the name the caller used for it.
 struct Found<'a> {
     element: Element,
     name: &'a str,
 }
 
-/// Drags are ours to carry out, until this is dropped, be it with the call.
+/// Intercepts drags until dropped, even if the call is cancelled.
 struct Intercepted<'a>(&'a Page);
 
 impl Drop for Intercepted<'_> {
@@ -70,7 +70,7 @@ impl Drop for Intercepted<'_> {
     }
 }
 
-/// Dialogs are answered as a call wants it, until this is dropped, be it with the call.
+/// Answers dialogs as a call asked for until dropped, even if the call is cancelled.
 pub struct Answering<'a>(&'a Page);
 
 impl Drop for Answering<'_> {
@@ -80,6 +80,7 @@ impl Drop for Answering<'_> {
 }
 
 impl Page {
+    /// Sets how dialogs are answered until the returned guard is dropped.
     pub fn answering(&self, answers: Answers) -> Answering<'_> {
         self.state().answers = answers;
         Answering(self)
@@ -89,7 +90,7 @@ impl Page {
         loop {
             match self.find(target).await {
                 Ok(element) => return Ok(Found { element, name: target }),
-                // One that is not there yet may come.
+                // An element that does not exist yet may appear.
                 Err(error) if error.kind() == Kind::NotFound && Instant::now() + AGAIN < until => {
                     tokio::time::sleep(AGAIN).await;
                 }
@@ -106,6 +107,8 @@ impl Page {
         self.call("Input.dispatchMouseEvent", event).await.map(drop)
     }
 
+    /// Clicks an element once it can be clicked. Like most actions here, returns the number of
+    /// other elements that match the target.
     pub async fn click(
         &self,
         target: &str,
@@ -138,6 +141,7 @@ impl Page {
         Ok(())
     }
 
+    /// Moves the mouse over an element.
     pub async fn hover(&self, target: &str, until: Instant) -> Result<u64> {
         let found = self.found(target, until).await?;
         let at = self.reach(&found.element, found.name, until).await?;
@@ -145,7 +149,7 @@ impl Page {
         Ok(found.element.others)
     }
 
-    /// Puts text in the place of what is there.
+    /// Replaces the text of a field.
     pub async fn fill(&self, target: &str, text: &str, until: Instant) -> Result<u64> {
         const READY: &str = r#"function(text){
           let e = this; if (e.tagName === 'LABEL' && e.control) e = e.control;
@@ -180,10 +184,10 @@ impl Page {
             "type" => drop(self.call("Input.insertText", json!({"text": text})).await?),
             "done" => {}
             "disabled" => {
-                return wrong("disabled", "is disabled", "Fill in what it waits for first.");
+                return wrong("disabled", "is disabled", "Fill in what it depends on first.");
             }
             "readonly" => {
-                return wrong("disabled", "can only be read", "Find out what fills it in.");
+                return wrong("disabled", "is read-only", "Find out what fills it in.");
             }
             "select" => {
                 return wrong(
@@ -195,14 +199,14 @@ impl Page {
             "malformed" => {
                 return wrong(
                     "wrong_value",
-                    "does not take this text",
+                    "does not accept this text",
                     "Dates are 2026-12-31, times 23:59.",
                 );
             }
             _ => {
                 return wrong(
                     "wrong_element",
-                    "takes no text",
+                    "does not accept text",
                     "Choose a textbox from browser.snapshot.",
                 );
             }
@@ -210,11 +214,11 @@ impl Page {
         Ok(found.element.others)
     }
 
-    /// Key by key, into what has the focus or into the target.
+    /// Types text key by key into the target, or into the focused element.
     pub async fn type_text(&self, target: Option<&str>, text: &str, until: Instant) -> Result<u64> {
         if text.chars().count() > TYPED {
             return Err(Error::invalid_arguments(format!(
-                "at most {TYPED} characters are typed one by one"
+                "at most {TYPED} characters can be typed key by key"
             ))
             .hint("Use op fill for long text."));
         }
@@ -225,6 +229,7 @@ impl Page {
         Ok(others)
     }
 
+    /// Presses a key or key combination.
     pub async fn press(&self, target: Option<&str>, key: &str, until: Instant) -> Result<u64> {
         let stroke = keys::combination(key)?;
         let others = self.focus(target, until).await?;
@@ -239,7 +244,7 @@ impl Page {
             |_| {
                 Error::new(
                     Kind::Conflict,
-                    format!("{} cannot have the focus", crate::base::workspace::quoted(target)),
+                    format!("{} cannot be focused", crate::base::workspace::quoted(target)),
                 )
                 .reason("wrong_element")
                 .hint("Click it, or choose a textbox from browser.snapshot.")
@@ -253,7 +258,7 @@ impl Page {
         self.call("Input.dispatchKeyEvent", stroke.up.clone()).await.map(drop)
     }
 
-    /// Chooses options by value or by what they say.
+    /// Selects options by value or by label.
     pub async fn select(&self, target: &str, values: &[String], until: Instant) -> Result<u64> {
         const CHOOSE: &str = r#"function(values){
           if (this.tagName !== 'SELECT') return {error: 'other'};
@@ -292,17 +297,18 @@ impl Page {
                     )))
             }
             Some("single") => {
-                Err(Error::invalid_arguments(format!("{name} takes one of its options")))
+                Err(Error::invalid_arguments(format!("{name} accepts only one option")))
             }
             Some("disabled") => {
                 Err(Error::new(Kind::Conflict, format!("{name} is disabled")).reason("disabled"))
             }
-            Some(_) => Err(Error::new(Kind::Conflict, format!("{name} is no <select>"))
+            Some(_) => Err(Error::new(Kind::Conflict, format!("{name} is not a <select>"))
                 .reason("wrong_element")
-                .hint("Lists that a page has made itself are opened and chosen from by clicks.")),
+                .hint("If it is a custom list, open it and choose from it with clicks.")),
         }
     }
 
+    /// Checks or unchecks a checkbox, radio button or switch.
     pub async fn check(&self, target: &str, wanted: bool, until: Instant) -> Result<u64> {
         const CHECKED: &str = r#"function(){
           let e = this; if (e.tagName === 'LABEL' && e.control) e = e.control;
@@ -315,7 +321,7 @@ impl Page {
         if is == "other" {
             return Err(Error::new(
                 Kind::Conflict,
-                format!("{name} can be neither checked nor unchecked"),
+                format!("{name} cannot be checked or unchecked"),
             )
             .reason("wrong_element"));
         }
@@ -325,18 +331,18 @@ impl Page {
             if self.call_on(&found.element.object, CHECKED, json!([])).await? != wanted {
                 return Err(Error::new(
                     Kind::Conflict,
-                    format!("{name} was clicked and stayed as it was"),
+                    format!("{name} was clicked but did not change"),
                 )
                 .reason("unchanged")
                 .hint(
-                    "A radio button is unchecked by checking another. Look with browser.snapshot.",
+                    "To uncheck a radio button, check another one. Look at the page with browser.snapshot.",
                 ));
             }
         }
         Ok(found.element.others)
     }
 
-    /// Scrolls the page or an element; without a distance the element comes into view.
+    /// Scrolls the page or an element; without a distance, scrolls the element into view.
     pub async fn scroll(
         &self,
         target: Option<&str>,
@@ -373,7 +379,8 @@ impl Page {
         }
     }
 
-    /// Drags one element onto another, with the mouse and, where the page wants that, as drag and drop.
+    /// Drags one element onto another, with the mouse and, if the page uses it, as HTML drag and
+    /// drop.
     pub async fn drag(&self, target: &str, to: &str, until: Instant) -> Result<u64> {
         let (from, onto) = (self.found(target, until).await?, self.found(to, until).await?);
         let start = self.reach(&from.element, target, until).await?;
@@ -388,12 +395,12 @@ impl Page {
         self.mouse("mousePressed", start, json!({"button": "left", "buttons": 1, "clickCount": 1}))
             .await?;
         let held = json!({"button": "left", "buttons": 1});
-        // Browsers take the first pixels for an unsteady hand.
+        // Browsers ignore the first few pixels of a drag as jitter.
         self.mouse("mouseMoved", (start.0 + 6.0, start.1 + 6.0), held.clone()).await?;
         let end = self.place_of(onto).await?.ok_or_else(|| {
             Error::new(
                 Kind::Conflict,
-                format!("{} cannot be seen", crate::base::workspace::quoted(name)),
+                format!("{} is not visible", crate::base::workspace::quoted(name)),
             )
             .reason("not_visible")
         })?;
@@ -412,7 +419,7 @@ impl Page {
         self.mouse("mouseReleased", end, json!({"button": "left", "clickCount": 1})).await
     }
 
-    /// `copy` is done once it is known where the files go.
+    /// Sets the files of a file input. `copy` runs only once the input has been found.
     pub async fn upload(
         &self,
         target: &str,
@@ -427,18 +434,18 @@ impl Page {
             Ok(_) => Ok(found.element.others),
             Err(error) if error.kind() == Kind::Conflict => Err(Error::new(
                 Kind::Conflict,
-                format!("{} takes no files", crate::base::workspace::quoted(target)),
+                format!("{} does not accept files", crate::base::workspace::quoted(target)),
             )
             .reason("wrong_element")
             .hint(
-                "Name the <input type=file>; CSS finds one that cannot be seen: input[type=file].",
+                "Target the <input type=file>; CSS also finds an invisible one: input[type=file].",
             )
             .source(error)),
             Err(error) => Err(error),
         }
     }
 
-    /// Until something is there, or is gone.
+    /// Waits until an element is visible, or until it is gone.
     pub async fn wait_for(&self, target: &str, gone: bool, until: Instant) -> Result<()> {
         const SEEN: &str = "function(){ const r = this.getBoundingClientRect(); return this.isConnected && r.width > 0 && r.height > 0 && getComputedStyle(this).visibility !== 'hidden' }";
         loop {
@@ -448,14 +455,14 @@ impl Page {
                 }
                 Err(error) if error.kind() == Kind::InvalidArguments => return Err(error),
                 Err(error) if error.kind() == Kind::Unavailable => return Err(error),
-                // Not there, or the page is just changing.
+                // It does not exist, or the page is changing right now.
                 Err(_) => false,
             };
             if seen != gone {
                 return Ok(());
             }
             if Instant::now() + AGAIN >= until {
-                let what = if gone { "has not gone" } else { "has not come" };
+                let what = if gone { "did not disappear" } else { "did not appear" };
                 let name = crate::base::workspace::quoted(target);
                 return Err(Error::new(Kind::DeadlineExceeded, format!("{name} {what} in time"))
                     .hint("Look at the page with browser.snapshot and browser.logs, or raise `timeout_ms`."));
@@ -464,9 +471,10 @@ impl Page {
         }
     }
 
-    /// Waits for what an action has started: a moment for the page's own scripts, and for another page to come.
+    /// Waits for what an action has started: briefly for the page's own scripts, and for another
+    /// page to load.
     pub async fn settle(&self, before: &str, until: Instant) {
-        // A page that is on its way out does not answer, which is an answer too.
+        // A page that is being left does not answer; the timeout covers that.
         let turn = self.evaluate_value("new Promise(done => setTimeout(done, 30))", true);
         let _ = tokio::time::timeout(SETTLE, turn).await;
         let (left, leaving) = {
@@ -479,7 +487,7 @@ impl Page {
                 let arrived = state.document() != before && state.has_reached("load");
                 (stays || arrived).then_some(())
             });
-            // What takes longer is reported as it is.
+            // If it takes longer, the current state is reported.
             let _ = tokio::time::timeout_at(until, there).await;
         }
     }
@@ -494,7 +502,7 @@ mod tests {
     use super::*;
     use crate::browser::cdp::Line;
 
-    /// A call can be dropped at any point; what it has changed is as it was all the same.
+    /// A call can be dropped at any point; what it changed is restored nevertheless.
     #[tokio::test]
     async fn what_a_call_has_set_goes_with_it() {
         let (near, mut far) = tokio::io::duplex(1 << 16);

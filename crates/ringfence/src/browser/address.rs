@@ -1,14 +1,15 @@
-//! Which addresses a page may be opened at: a list of what is allowed, since lists of what is not are where such
-//! checks fail (`view-source:file:`, `filesystem:`, and what comes next).
+//! Decides which addresses a page may open. This is an allow-list, because deny-lists of schemes
+//! are where such checks fail (`view-source:file:`, `filesystem:`, and whatever comes next).
 
 use crate::base::{Error, Result};
 use crate::net::Host;
 
+/// The empty page.
 pub const BLANK: &str = "about:blank";
 
-/// The address as it is given to the browser, or why not.
+/// Returns the address to give to the browser, or why it is refused.
 pub fn check(url: &str) -> Result<String> {
-    // Browsers strip these around an address, and some of them inside it.
+    // Browsers strip these characters around an address, and some of them inside it.
     let trimmed = url.trim_matches(|c: char| c <= ' ');
     if trimmed.is_empty()
         || trimmed.len() > 32_768
@@ -32,25 +33,27 @@ pub fn check(url: &str) -> Result<String> {
             && rest.split(['/', '?', '#']).next().is_some_and(|port| port.parse::<u16>().is_ok());
         return Err(refuse(Some(scheme).filter(|_| named && !port)));
     }
-    // Exactly two slashes and a host: browsers take less, and then it is another address than it looks.
+    // Require exactly two slashes and a host: browsers accept fewer, and then the address is not
+    // what it looks like.
     let host =
         rest.strip_prefix("//").map(|rest| rest.split(['/', '?', '#']).next().unwrap_or_default());
     match host {
         Some(host) if is_disguised(host) => {
-            Err(Error::invalid_arguments("`url` names its host by a number")
+            Err(Error::invalid_arguments("`url` gives its host as a number")
                 .hint("Write an address in its usual form: four numbers with dots, or [::1].")
                 .with("argument", "url"))
         }
         Some(host) if !host.is_empty() && !host.contains('\\') && place(trimmed).is_some() => {
             Ok(trimmed.to_owned())
         }
-        _ => Err(Error::invalid_arguments("`url` names no host")
+        _ => Err(Error::invalid_arguments("`url` has no host")
             .hint("Write it as http://host[:port]/path.")
             .with("argument", "url")),
     }
 }
 
-/// `2130706433`, `0x7f.1` and the like: browsers take them for an address, and nobody else does.
+/// Returns whether the host is a number such as `2130706433` or `0x7f.1`: browsers treat these as
+/// an address, other software does not.
 fn is_disguised(authority: &str) -> bool {
     let host = authority.rsplit('@').next().unwrap_or_default();
     let host = match host.rsplit_once(':') {
@@ -63,7 +66,7 @@ fn is_disguised(authority: &str) -> bool {
     number && host.parse::<std::net::Ipv4Addr>().is_err()
 }
 
-/// `host:port` of an address, as the proxy names it.
+/// Returns host and port of an address, as the proxy names them.
 pub fn place(url: &str) -> Option<(String, u16)> {
     let (scheme, rest) = url.split_once("://")?;
     let authority = rest.split(['/', '?', '#']).next()?;
@@ -79,12 +82,12 @@ pub fn place(url: &str) -> Option<(String, u16)> {
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     match address.and_then(|address| address.parse::<std::net::Ipv6Addr>().ok()) {
         Some(address) => Some((format!("[{address}]"), port)),
-        // As the proxy names it, whatever letters it is written in.
+        // Normalised as the proxy does, including internationalised names.
         None => Some((Host::parse(host.as_bytes())?.shown(), port)),
     }
 }
 
-/// Whether a host is the session's own loopback.
+/// Returns whether a host is the session's own loopback.
 pub fn is_loopback(host: &str) -> bool {
     let address: Option<std::net::IpAddr> = host.trim_matches(['[', ']']).parse().ok();
     host == "localhost"
@@ -92,13 +95,13 @@ pub fn is_loopback(host: &str) -> bool {
         || address.is_some_and(|address| address.is_loopback())
 }
 
-/// Whether a page may stay where it has gone by itself.
+/// Returns whether a page may stay at an address that it navigated to on its own.
 pub fn may_stay(url: &str) -> bool {
     let own = ["about:blank", "chrome-error://chromewebdata/", ":", ""].contains(&url);
     own || url.starts_with("http://")
         || url.starts_with("https://")
         || url.starts_with("about:blank#")
-        // What a page makes itself stays its own.
+        // A blob belongs to the page that created it.
         || url.starts_with("blob:http://")
         || url.starts_with("blob:https://")
 }
@@ -108,7 +111,7 @@ fn refuse(scheme: Option<&str>) -> Error {
         Some(scheme) => {
             let scheme: String = scheme.chars().take(40).collect();
             Error::permission_denied("scheme", format!("the browser does not open `{scheme}:` addresses")).hint(
-                "Only http, https and about:blank are opened. Serve a file with a web server of your own to see it.",
+                "Only http, https and about:blank can be opened. To view a file, serve it with your own web server.",
             )
         }
         None => Error::invalid_arguments("`url` has no scheme")

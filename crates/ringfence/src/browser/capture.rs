@@ -1,4 +1,4 @@
-//! Pictures of a page. Chromium itself scales and encodes them.
+//! Screenshots of a page. Chromium itself scales and encodes them.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::page::{HEIGHT, Page, WIDTH};
 use crate::base::{Error, Kind, Result};
 
-/// No picture is longer or wider: beyond it encoders fail.
+/// Maximum width and height of an image in pixels; encoders fail beyond it.
 pub const LONGEST: f64 = 16_000.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -22,6 +22,7 @@ pub enum Format {
 }
 
 impl Format {
+    /// Returns the name of the format in the browser's protocol.
     pub fn name(self) -> &'static str {
         match self {
             Format::Png => "png",
@@ -30,6 +31,7 @@ impl Format {
         }
     }
 
+    /// Returns the MIME type.
     pub fn mime(self) -> &'static str {
         match self {
             Format::Png => "image/png",
@@ -38,7 +40,7 @@ impl Format {
         }
     }
 
-    /// By the end of a file's name.
+    /// Returns the format for a file name, by its extension.
     pub fn of_name(path: &str) -> Option<Format> {
         let (_, end) = path.rsplit('/').next()?.rsplit_once('.')?;
         match end.to_ascii_lowercase().as_str() {
@@ -50,16 +52,18 @@ impl Format {
     }
 }
 
-/// A part of the page, in its own measure.
+/// Part of a page, in CSS pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Region {
     x: f64,
     y: f64,
+    /// Width in CSS pixels.
     pub width: f64,
+    /// Height in CSS pixels.
     pub height: f64,
-    /// Some of it lies outside the window.
+    /// True if part of it may be outside the window.
     beyond: bool,
-    /// There is more of it than a picture can hold.
+    /// True if it was cut to the maximum size of an image.
     pub cut: bool,
 }
 
@@ -73,14 +77,14 @@ impl Region {
         cut: false,
     };
 
-    /// How much smaller it has to be to fit.
+    /// Returns the scale, at most 1, at which the region fits.
     pub fn scale(&self, max_width: u32, max_height: u32) -> f64 {
         (f64::from(max_width) / self.width).min(f64::from(max_height) / self.height).min(1.0)
     }
 }
 
 impl Page {
-    /// What a picture shall show: the window, the whole page, or one element.
+    /// Returns the region to capture: the window, the whole page, or one element.
     pub async fn region(&self, full_page: bool, target: Option<&str>) -> Result<Region> {
         if !full_page && target.is_none() {
             return Ok(Region::WINDOW);
@@ -91,7 +95,7 @@ impl Page {
             let unseen = || {
                 Error::new(
                     Kind::Conflict,
-                    "the element cannot be seen, so there is nothing to show",
+                    "the element is not visible, so there is nothing to capture",
                 )
                 .reason("not_visible")
                 .hint("Open what contains it, or choose another element from browser.snapshot.")
@@ -130,7 +134,7 @@ impl Page {
         Ok(Region { x: left, y: top, width, height, beyond: true, cut })
     }
 
-    /// The picture as base64.
+    /// Captures a region and returns the image as base64.
     pub async fn capture(
         &self,
         region: Region,
@@ -145,7 +149,7 @@ impl Page {
         if region != Region::WINDOW || scale < 1.0 {
             let (x, y) = match region.beyond {
                 true => (region.x, region.y),
-                // The window is wherever the page is scrolled to.
+                // The window starts where the page is scrolled to.
                 false => self.scrolled().await?,
             };
             params["clip"] = json!({"x": x, "y": y, "width": region.width, "height": region.height, "scale": scale});
@@ -153,7 +157,7 @@ impl Page {
         let mut answer = self.call("Page.captureScreenshot", params).await?;
         match answer["data"].take() {
             Value::String(data) if !data.is_empty() => Ok(data),
-            _ => Err(Error::new(Kind::Unavailable, "the browser made no picture")
+            _ => Err(Error::new(Kind::Unavailable, "the browser returned no image")
                 .reason("browser_refused")
                 .hint("Try again, or with a smaller part of the page.")),
         }
@@ -166,7 +170,7 @@ impl Page {
     }
 }
 
-/// The size that a PNG says it has.
+/// Returns the size stated in the header of a PNG.
 pub fn png_size(data: &str) -> Option<(u32, u32)> {
     let head = STANDARD.decode(data.get(..32)?).ok()?;
     let number = |at: usize| Some(u32::from_be_bytes(head.get(at..at + 4)?.try_into().ok()?));

@@ -1,6 +1,8 @@
-//! The debugging line of a browser: JSON messages that end with a NUL, calls with an id one way, answers and events
-//! the other. One task reads. It hands each event to the sink of its session before it reads on, so that what the
-//! sinks keep is always in the order of the line, and nothing can lag behind or be lost.
+//! Connection to a browser over the Chrome DevTools Protocol: JSON messages terminated by a NUL,
+//! calls with an id in one direction, answers and events in the other.
+//!
+//! A single task reads. It passes each event to the sink of its session before it reads on, so that
+//! sinks see events in order, and no event can be delayed or lost.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -17,52 +19,56 @@ use tokio_util::sync::CancellationToken;
 
 use crate::base::{Error, Kind, Result};
 
-/// No answer is longer: a picture of 16384 pixels squared fits.
+/// Maximum length of an answer with an image: 16384 by 16384 pixels fit.
 const LONGEST: usize = 256 << 20;
-/// Nor is one that is no picture.
+/// Maximum length of any other answer.
 const ANSWERED: usize = 64 << 20;
-/// Nor is an event. Addresses of pages have 2 MiB at most, so what says where a page is always fits.
+/// Maximum length of an event. Addresses of pages have at most 2 MiB, so an event that says where a
+/// page is always fits.
 const EVENT: usize = 4 << 20;
-/// A browser that has not answered by then is not going to.
+/// Time after which a browser is assumed not to answer at all.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Orders that wait to be written. A browser that takes none has stopped working.
+/// Maximum number of commands waiting to be written. A browser that reads none of them has stopped
+/// working.
 const WAITING: usize = 1024;
 
-/// Takes the events of one session, in their order. It must not wait for anything.
+/// Receives the events of one session, in order. It must not block.
 pub trait Sink: Send + Sync {
+    /// Handles one event.
     fn take(&self, line: &Line, event: Event<'_>);
 
-    /// An event was too long to be read.
+    /// Handles an event that was too long to be read.
     fn miss(&self, method: &str, bytes: usize) {
-        tracing::debug!("an event of the browser was too long: {method}, {bytes} bytes");
+        tracing::debug!("a browser event was too long: {method}, {bytes} bytes");
     }
 }
 
+/// Event of the browser or of a page.
 pub struct Event<'a> {
     pub method: &'a str,
     pub params: &'a Value,
 }
 
-/// Cheap to clone.
+/// Connection to a browser. Cheap to clone.
 #[derive(Clone)]
 pub struct Line(Arc<Inner>);
 
 struct Inner {
     orders: mpsc::Sender<Vec<u8>>,
     pending: Mutex<HashMap<u64, Waiting>>,
-    /// By the id of the session; the browser's own has none.
+    /// Sinks by session id; the browser itself has the empty id.
     sinks: Mutex<HashMap<String, Arc<dyn Sink>>>,
     next: AtomicU64,
     closed: CancellationToken,
 }
 
-/// Who waits for an answer, and how long it may be.
+/// Receiver of an answer, and the maximum length of that answer.
 struct Waiting {
     reply: oneshot::Sender<Result<Value>>,
     most: usize,
 }
 
-/// What a message is, without what it says: that is only read where somebody wants it.
+/// Header of a message. The rest is parsed only if it is needed.
 #[derive(Deserialize)]
 struct Envelope<'a> {
     id: Option<u64>,
@@ -73,6 +79,7 @@ struct Envelope<'a> {
 }
 
 impl Line {
+    /// Starts the tasks that read from and write to `stream`.
     pub fn new<S>(stream: S) -> Line
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
@@ -91,12 +98,12 @@ impl Line {
         line
     }
 
-    /// Calls a method of the browser itself, or of one session.
+    /// Calls a method of the browser itself, or of one session, and returns its result.
     pub async fn call(&self, session: Option<&str>, method: &str, params: Value) -> Result<Value> {
         self.call_for(session, method, params, ANSWER).await
     }
 
-    /// The same with another patience: some things take as long as the caller wants.
+    /// Like [`Line::call`], with another timeout: some calls take as long as the caller wants.
     pub async fn call_for(
         &self,
         session: Option<&str>,
@@ -119,35 +126,38 @@ impl Line {
         }
     }
 
-    /// Gives an order whose answer nobody waits for.
+    /// Sends a command without waiting for its answer.
     pub fn order(&self, session: Option<&str>, method: &str, params: Value) {
         let id = self.0.next.fetch_add(1, Ordering::Relaxed);
         if self.0.orders.try_send(message(id, session, method, params)).is_err()
             && !self.0.closed.is_cancelled()
         {
-            tracing::warn!("the browser takes no orders any more");
+            tracing::warn!("the browser no longer accepts commands");
             self.close();
         }
     }
 
-    /// From now on events of the session go there; those of the browser itself when it is none.
+    /// Sets the sink for the events of a session, or of the browser itself if `session` is None.
     pub fn listen(&self, session: Option<&str>, sink: Arc<dyn Sink>) {
         lock(&self.0.sinks).insert(session.unwrap_or_default().to_owned(), sink);
     }
 
+    /// Removes the sink of a session.
     pub fn forget(&self, session: &str) {
         lock(&self.0.sinks).remove(session);
     }
 
+    /// Closes the connection.
     pub fn close(&self) {
         self.0.closed.cancel();
     }
 
+    /// Returns whether the connection is closed.
     pub fn is_closed(&self) -> bool {
         self.0.closed.is_cancelled()
     }
 
-    /// Resolves when there is nobody at the other end any more.
+    /// Resolves once the connection is closed.
     pub async fn closed(&self) {
         self.0.closed.cancelled().await;
     }
@@ -163,7 +173,7 @@ impl Line {
         if let Some(id) = head.id {
             let waiting = lock(&self.0.pending).remove(&id);
             let Some(Waiting { reply, most }) = waiting else { return Ok(()) };
-            // An error means that nobody waits for it any more.
+            // Fails only if the caller no longer waits; ignore that.
             let _ = reply.send(match bytes.len() > most {
                 true => Err(too_long()),
                 false => {
@@ -190,8 +200,8 @@ impl Line {
         Ok(())
     }
 
-    /// Whether what has come of a message is already more than anybody wants of it. Then it need not be kept; who waits
-    /// for it is told.
+    /// Returns whether the part of a message received so far already exceeds its limit. Then the
+    /// rest is skipped, and a caller that waits for it gets an error.
     fn gives_up(&self, begun: &[u8]) -> bool {
         if begun.len() <= EVENT {
             return false;
@@ -203,7 +213,7 @@ impl Line {
             .flatten()
             .and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<u64>().ok());
         let Some(id) = id else {
-            tracing::warn!("an event of the browser was too long");
+            tracing::warn!("a browser event was too long");
             return true;
         };
         let mut pending = lock(&self.0.pending);
@@ -217,7 +227,8 @@ impl Line {
     }
 }
 
-/// A call that waits for its answer. Dropped with the call, so that nothing is kept for one that was cancelled.
+/// Call that waits for its answer. Dropped with the call, so that nothing is kept for a cancelled
+/// one.
 struct Pending<'a> {
     line: &'a Line,
     id: u64,
@@ -261,7 +272,7 @@ async fn read(mut from: impl AsyncRead + Unpin, line: Line) {
     let work = async {
         let mut bytes: Vec<u8> = Vec::with_capacity(1 << 16);
         let mut searched = 0;
-        // The rest of a message that nobody wants.
+        // True while the rest of an oversized message is skipped.
         let mut skips = false;
         loop {
             if from.read_buf(&mut bytes).await? == 0 {
@@ -292,10 +303,11 @@ async fn read(mut from: impl AsyncRead + Unpin, line: Line) {
         () = closed.cancelled() => Ok(()),
     };
     if let Err(error) = ended {
-        tracing::warn!("the line to the browser broke: {error}");
+        tracing::warn!("the connection to the browser broke: {error}");
     }
     closed.cancel();
-    // Whoever waits for an answer is told now, and sinks hold what holds us.
+    // Pending calls fail now. Sinks must go, because they keep alive what keeps this connection
+    // alive.
     lock(&line.0.pending).clear();
     lock(&line.0.sinks).clear();
 }
@@ -303,13 +315,13 @@ async fn read(mut from: impl AsyncRead + Unpin, line: Line) {
 fn slow(method: &str) -> Error {
     Error::new(Kind::Unavailable, format!("the browser did not answer `{method}` in time"))
         .reason("browser_hung")
-        .hint("The page or the browser is stuck. Open the page anew with browser.navigate, without `page`.")
+        .hint("The page or the browser is stuck. Open the address again with browser.navigate, without `page`.")
 }
 
 fn too_long() -> Error {
     Error::new(Kind::TooLarge, "the browser's answer is too long")
         .reason("browser_refused")
-        .hint("Ask for less: a part of the page, or a smaller picture.")
+        .hint("Ask for less: a part of the page, or a smaller image.")
 }
 
 fn gone() -> Error {
@@ -318,14 +330,14 @@ fn gone() -> Error {
         .hint("Its pages are gone. Call browser.navigate again: a fresh browser is started.")
 }
 
-/// What the browser says about a call that it does not carry out. Its words are about the call, and bounded.
+/// Returns the error for a call that the browser rejected. Its message is bounded and escaped.
 fn refused(error: &Value) -> Error {
     let said = error.get("message").and_then(Value::as_str).unwrap_or("no reason given");
     let said = super::log::plain(&said.chars().take(300).collect::<String>());
     Error::new(Kind::Conflict, format!("the browser refused: {said}"))
         .reason("browser_refused")
         .hint(
-            "The page may have changed meanwhile. Look at it with browser.snapshot and try again.",
+            "The page may have changed in the meantime. Look at it with browser.snapshot and try again.",
         )
 }
 
@@ -334,5 +346,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-#[path = "cdp/tests.rs"]
 mod tests;

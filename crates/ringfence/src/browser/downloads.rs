@@ -1,4 +1,5 @@
-//! What pages have the browser save. It is put aside as an output of the session, and read with `file.read`.
+//! Downloads of a session's pages. They are stored as outputs of the session and read with
+//! `file.read`.
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -19,9 +20,9 @@ use crate::base::workspace::{Place, Workspace};
 use crate::base::{Error, Result};
 use crate::session::Session;
 
-/// Of one session.
+/// Maximum number of downloads of one session.
 const MOST: usize = 100;
-/// So many of the largest there may be are kept of one session.
+/// The total size per session is limited to this many times the maximum size of one file.
 const LARGEST: u64 = 4;
 
 #[derive(Debug, Clone, Serialize, JsonSchema)]
@@ -36,14 +37,15 @@ pub struct Download {
     pub output: Option<String>,
     #[serde(skip)]
     id: String,
-    /// It is being put aside, whatever the browser says about it meanwhile.
+    /// It is being stored; further events of the browser about it are ignored.
     #[serde(skip)]
     storing: bool,
 }
 
+/// Downloads of one session.
 pub struct Downloads {
     folder: PathBuf,
-    /// The same, from the browser's directory down.
+    /// The same directory, relative to the browser's directory.
     below: String,
     files: Arc<Workspace>,
     session: Weak<Session>,
@@ -53,7 +55,7 @@ pub struct Downloads {
 }
 
 impl Downloads {
-    /// In the browser's own directory, which nobody else looks into.
+    /// Creates the download directory in the browser's private directory.
     pub fn new(browser: &Browser, session: &Arc<Session>, largest: u64) -> Result<Downloads> {
         let below = format!("downloads/{}", short("d"));
         browser.files.place(&format!("{below}/x"), true)?;
@@ -68,16 +70,19 @@ impl Downloads {
         })
     }
 
+    /// Returns the download directory.
     pub fn folder(&self) -> String {
         self.folder.display().to_string()
     }
 
+    /// Returns the number of downloads so far.
     pub fn count(&self) -> usize {
         lock(&self.all).len()
     }
 
-    /// Those from the `from`th on. They are given a moment to end, and one that is known to come also to begin: the
-    /// browser tells of it after it has said that an address is a download.
+    /// Returns the downloads from index `from` on. Waits up to `patience` for them to end, and, if
+    /// one is known to be coming, for it to begin: the browser announces it only after it has said
+    /// that an address is a download.
     pub async fn since(&self, from: usize, coming: bool, patience: Duration) -> Vec<Download> {
         let mut changed = self.changed.subscribe();
         let ended = async {
@@ -86,16 +91,16 @@ impl Downloads {
                     || all.iter().skip(from).any(|download| download.state == "running")
             };
             while waits(&lock(&self.all)) {
-                // The sender is ours, so this cannot fail while we are here.
+                // Cannot fail: `self` holds the sender.
                 let _ = changed.changed().await;
             }
         };
-        // Those that need longer are reported as running.
+        // Downloads that take longer are reported as running.
         let _ = tokio::time::timeout(patience, ended).await;
         lock(&self.all).iter().skip(from).cloned().collect()
     }
 
-    /// Takes an event of the browser's; the answer is what the log of the page shall say about it.
+    /// Handles an event of the browser; returns what the page's log should say about it.
     pub fn hear(&self, line: &Line, context: &str, method: &str, params: &Value) -> Option<Entry> {
         let id = params["guid"].as_str()?;
         let cancel = || {
@@ -116,9 +121,7 @@ impl Downloads {
             if all.len() >= MOST {
                 cancel();
                 return Some(
-                    Entry::new(Kind::Download, "there are too many downloads")
-                        .level("cancelled")
-                        .url(&url),
+                    Entry::new(Kind::Download, "too many downloads").level("cancelled").url(&url),
                 );
             }
             if all.iter().any(|download| download.id == id) {
@@ -171,7 +174,7 @@ impl Downloads {
                         }
                         Some(Ok(None)) => download.state = "too_large",
                         Some(Err(error)) => {
-                            tracing::warn!("a download cannot be kept: {error}");
+                            tracing::warn!("a download could not be stored: {error}");
                             download.state = "failed";
                         }
                         None => download.state = "failed",
@@ -191,21 +194,22 @@ impl Downloads {
 }
 
 impl Download {
-    /// Whether it takes its bytes from what a session may keep.
+    /// Returns whether its size counts towards the limit of the session.
     fn counts(&self) -> bool {
         ["running", "completed"].contains(&self.state)
     }
 }
 
-/// Moves it to where it lives as long as the session: its handle and its size, or none when it is too large. The browser
-/// may have put anything there, so it is opened as any other place of somebody else's, and its end is not believed.
+/// Moves a download to the outputs of the session. Returns its handle and size, or None if it is
+/// too large. The browser may have put anything there, so the file is opened like any untrusted
+/// path, and the size that the browser reported is not trusted.
 fn keep(
     session: &Session,
     files: &Workspace,
     file: &str,
     most: u64,
 ) -> Result<Option<(String, u64)>> {
-    let failed = |error: io::Error| Error::internal("the download cannot be kept").source(error);
+    let failed = |error: io::Error| Error::internal("the download cannot be stored").source(error);
     let from = files.open_read(file)?.file;
     let mut to = session.outputs.create()?;
     let copied = io::copy(&mut from.take(most.saturating_add(1)), &mut to).and_then(|copied| {
@@ -214,7 +218,7 @@ fn keep(
     });
     let copied = match copied {
         Ok(copied) if copied <= most => Some((to.handle.clone(), copied)),
-        // Nothing is read by half of a file.
+        // Half a file is of no use to the reader.
         Ok(_) => {
             to.discard();
             None
@@ -230,7 +234,7 @@ fn keep(
     Ok(copied)
 }
 
-/// The browser's own ids, and nothing that could be a path.
+/// Returns whether this can be an id made by the browser, and cannot be a path.
 fn is_plain(id: &str) -> bool {
     !id.is_empty()
         && id.len() <= 64

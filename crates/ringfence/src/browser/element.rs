@@ -1,4 +1,4 @@
-//! From what a caller names, a ref or a selector, to an element, and to the place where it can be clicked.
+//! Resolves a ref or selector to an element, and finds the point where it can be clicked.
 
 use std::time::Duration;
 
@@ -11,18 +11,20 @@ use super::page::Page;
 use super::refs;
 use crate::base::{Error, Kind, Result};
 
-/// How often an element is looked at that is not ready yet.
+/// Interval between two checks of an element that is not ready yet.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// Held by an id in our own world, and by the browser's.
+/// Element of a page, with its object in our isolated world and its node id.
 pub struct Element {
+    /// The element's object in our isolated world.
     pub object: Remote,
+    /// The browser's id of the node.
     pub backend: i64,
-    /// How many others the selector fits.
+    /// Number of other elements that the selector matches.
     pub others: u64,
 }
 
-/// An object in a page, which the page keeps as long as this is held.
+/// Object in a page; released when this is dropped.
 pub struct Remote {
     id: String,
     line: Line,
@@ -49,7 +51,7 @@ impl Drop for Remote {
     }
 }
 
-/// Finds the first that can be seen, or the first at all.
+/// Finds the first visible match, or else the first match.
 const QUERY: &str = r#"(function(q){
   const seen = e => { const r = e.getBoundingClientRect(); return r.width > 0 && r.height > 0 && getComputedStyle(e).visibility !== 'hidden'; };
   let all = [];
@@ -64,7 +66,7 @@ const QUERY: &str = r#"(function(q){
   return {hit, others: Math.max(0, all.length - 1)};
 })"#;
 
-/// Whether a click would reach the element, and what is in the way.
+/// Checks whether a click would reach the element, and if not, what is in the way.
 const REACH: &str = r#"function(){
   const e = this.nodeType === 1 ? this : this.parentElement;
   if (!e || !e.isConnected) return {why: 'stale'};
@@ -83,7 +85,7 @@ const REACH: &str = r#"function(){
 }"#;
 
 impl Page {
-    /// The element that a ref (`e12`), a CSS selector or `text=…` names.
+    /// Returns the element that a ref (`e12`), a CSS selector or `text=…` names.
     pub async fn find(&self, target: &str) -> Result<Element> {
         if refs::number(target).is_some() {
             return self.find_ref(target).await;
@@ -96,7 +98,7 @@ impl Page {
             .await?;
         if let Some(thrown) = answer.get("exceptionDetails") {
             return Err(Error::invalid_arguments(format!(
-                "`target` is no selector: {}",
+                "`target` is not a valid selector: {}",
                 super::page::exception(thrown)
             ))
             .hint("Use a ref of browser.snapshot (e12), a CSS selector, or text=some words.")
@@ -113,13 +115,13 @@ impl Page {
         Ok(Element { object, backend, others: others.as_u64().unwrap_or(0) })
     }
 
-    /// An object that the browser has just named.
+    /// Takes ownership of an object that the browser has just returned.
     pub fn remote(&self, object: &Value) -> Option<Remote> {
         let id = object["objectId"].as_str()?.to_owned();
         Some(Remote { id, line: self.line.clone(), session: self.session.clone() })
     }
 
-    /// The element as the page's own scripts have it.
+    /// Returns the element's object in the world of the page's own scripts.
     pub async fn own_object(&self, element: &Element) -> Result<Remote> {
         let found = self.call("DOM.resolveNode", json!({"backendNodeId": element.backend})).await?;
         self.remote(&found["object"]).ok_or_else(|| refs::stale("target"))
@@ -153,10 +155,11 @@ impl Page {
         Ok(Element { object, backend: node.backend, others: 0 })
     }
 
-    /// Where to click it, in the window. Waits until it can be clicked, or says what is in the way.
+    /// Returns the point to click, in window coordinates. Waits until the element can be clicked,
+    /// or returns what is in the way.
     pub async fn reach(&self, element: &Element, name: &str, until: Instant) -> Result<(f64, f64)> {
         loop {
-            // One that has no box cannot be scrolled to; the look below says so.
+            // An element without a box cannot be scrolled to; the check below reports that.
             let _ = self
                 .call("DOM.scrollIntoViewIfNeeded", json!({"backendNodeId": element.backend}))
                 .await;
@@ -178,7 +181,7 @@ impl Page {
             .ok_or_else(|| in_the_way("the element", "not_visible", &Value::Null))
     }
 
-    /// The middle of its first part that has an area, in the window.
+    /// Returns the centre of the element's first box that has an area, in window coordinates.
     pub async fn place_of(&self, element: &Element) -> Result<Option<(f64, f64)>> {
         let quads =
             self.call("DOM.getContentQuads", json!({"backendNodeId": element.backend})).await?;
@@ -200,7 +203,7 @@ impl Page {
 fn missing(target: &str) -> Error {
     Error::new(
         Kind::NotFound,
-        format!("nothing on the page fits {}", crate::base::workspace::quoted(target)),
+        format!("nothing on the page matches {}", crate::base::workspace::quoted(target)),
     )
     .reason("no_match")
     .hint(
@@ -213,13 +216,13 @@ fn in_the_way(name: &str, why: &str, by: &Value) -> Error {
     let error = |reason, message: String| Error::new(Kind::Conflict, message).reason(reason);
     match why {
         "disabled" => error("disabled", format!("{name} is disabled"))
-            .hint("Fill in what it waits for, or wait until it is enabled."),
+            .hint("Fill in what it depends on, or wait until it is enabled."),
         "obscured" => error(
             "obscured",
             format!("{name} is covered by {}", plain(by.as_str().unwrap_or("something"))),
         )
         .hint("Close what covers it (a dialog, a banner), or scroll."),
-        _ => error("not_visible", format!("{name} cannot be seen"))
+        _ => error("not_visible", format!("{name} is not visible"))
             .hint("Open what contains it, or choose another element from browser.snapshot."),
     }
 }

@@ -1,5 +1,5 @@
-//! Running a caller's script in a page: statements or an expression or a function, promises awaited, the value
-//! bounded before it leaves the page.
+//! Runs a caller's script in a page: statements, an expression or a function. Promises are awaited,
+//! and the value is bounded before it leaves the page.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::page::{Page, exception};
 use crate::base::{Error, Kind, Result};
 
-/// Turns a value into JSON that has an end, whatever it is.
+/// Converts any value to JSON of bounded size.
 const BOUNDED: &str = r#"function(most){
   const seen = new WeakSet(); let left = most, cut = false;
   const plain = (v, depth) => {
@@ -47,16 +47,20 @@ const BOUNDED: &str = r#"function(most){
   return {value, cut};
 }"#;
 
+/// Value of a script.
 #[derive(Debug)]
 pub struct Evaluated {
+    /// The value as JSON.
     pub value: Value,
-    /// undefined, string, number, object …
+    /// JavaScript type: undefined, string, number, object …
     pub kind: String,
+    /// True if the value was truncated.
     pub cut: bool,
 }
 
 impl Page {
-    /// The value of a script, or what it threw. With a target the script is a function of that element.
+    /// Runs a script and returns its value, or what it threw. With a target, the script is a
+    /// function of that element.
     pub async fn eval(
         &self,
         script: &str,
@@ -77,7 +81,7 @@ impl Page {
         {
             answer = self.call_object(object, "function(){ return this() }", limit).await?;
         }
-        // Scripts with statements give a promise as it is.
+        // A script with statements returns a promise that has not been awaited.
         if answer["result"]["subtype"] == "promise"
             && let Some(object) = answer["result"]["objectId"].as_str()
         {
@@ -100,7 +104,7 @@ impl Page {
         };
         let (started, limit) = (Instant::now(), Duration::from_millis(millis));
         let answer = match self.call_for("Runtime.evaluate", params(script), limit).await {
-            // The browser has no better word for a script that it had to end.
+            // The browser reports a script that it terminated only as a failed call.
             Err(error)
                 if error.kind() == Kind::Conflict
                     && started.elapsed().as_millis() >= u128::from(millis) =>
@@ -112,7 +116,7 @@ impl Page {
         let Some(thrown) = answer.get("exceptionDetails") else { return Ok(answer) };
         let text = exception(thrown);
         let retry = match () {
-            // A function body, and an object that was taken for a block.
+            // The script is a function body, or an object literal that was parsed as a block.
             () if text.contains("Illegal return statement") => {
                 format!("(async () => {{ {script}\n}})()")
             }
@@ -165,7 +169,8 @@ impl Page {
     }
 }
 
-/// `el => el.value` and `function (el) {…}` are functions already; anything else is made one of `el`.
+/// Wraps a script as a function of `el`. `el => el.value` and `function (el) {…}` are functions
+/// already.
 fn as_function(script: &str) -> String {
     let trimmed = script.trim();
     let is_function = ["function", "async function", "async (", "async("]
@@ -185,7 +190,7 @@ fn as_function(script: &str) -> String {
 fn threw(text: &str) -> Error {
     match text {
         text if text.contains("Execution was terminated") => {
-            Error::new(Kind::DeadlineExceeded, "the script ran too long and was ended")
+            Error::new(Kind::DeadlineExceeded, "the script ran too long and was terminated")
                 .hint("Raise `timeout_ms`, or do less in one script.")
         }
         text => Error::new(Kind::InvalidArguments, format!("the script threw: {text}"))

@@ -1,4 +1,4 @@
-//! Which browser there is.
+//! Finds the browser to use.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use rustix::fs::Access;
 use crate::base::{Error, Kind, Result};
 use crate::config::Config;
 
-/// Where `[browser] program` says nothing, in this order: what starts fastest first.
+/// Programs to try if `[browser] program` is not set, fastest to start first.
 pub const PROGRAMS: &[&str] = &[
     "chromium-headless-shell",
     "headless_shell",
@@ -18,15 +18,19 @@ pub const PROGRAMS: &[&str] = &[
     "google-chrome-stable",
     "microsoft-edge",
 ];
-pub const INSTALL: &str = "Install one (Debian: `apt install chromium-headless-shell`), or name it with `program` under [browser].";
+/// Hint on how to get a browser.
+pub const INSTALL: &str = "Install one (Debian: `apt install chromium-headless-shell`), or set `program` under [browser].";
 
-/// A browser and how it is told to have no window.
+/// Browser program, and the flag that makes it run without a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
+    /// Path of the program.
     pub program: PathBuf,
+    /// Flag for headless mode.
     pub headless: &'static str,
 }
 
+/// Returns the configured browser, or the first known one on PATH.
 pub fn find(config: &Config) -> Result<Found> {
     let missing = |message: &str| {
         Error::new(Kind::Unavailable, message).reason("browser_missing").hint(INSTALL)
@@ -34,22 +38,24 @@ pub fn find(config: &Config) -> Result<Found> {
     if let Some(named) = &config.browser.program {
         return match is_program(named) {
             true => Ok(found(named.clone())),
-            false => Err(missing("the browser that was named cannot be run")
-                .source(named.display().to_string())),
+            false => {
+                Err(missing("the configured browser cannot be run")
+                    .source(named.display().to_string()))
+            }
         };
     }
-    // Only in absolute directories: what `.` means changes with whoever asks.
+    // Absolute directories only: a relative one depends on the caller's working directory.
     let folders = config.browser.path.iter().filter(|folder| folder.is_absolute());
     let folders: Vec<&PathBuf> = folders.collect();
     let mut all =
         PROGRAMS.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
     all.find(|file| is_program(file))
         .map(found)
-        .ok_or_else(|| missing("there is no Chromium on this host"))
+        .ok_or_else(|| missing("no Chromium was found on this host"))
 }
 
 fn found(program: PathBuf) -> Found {
-    // Links and wrappers have many names; what they end at says which kind it is.
+    // Links and wrappers have many names; the name of the final target shows which kind it is.
     let ends_at = program.canonicalize().unwrap_or_else(|_| program.clone());
     let shell = [&program, &ends_at].into_iter().any(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy().replace('_', "-");

@@ -1,11 +1,11 @@
-//! Keys by the names that pages know them by.
+//! Converts key names and characters to key events.
 
 use serde_json::{Value, json};
 
 use crate::base::nearest::nearest;
 use crate::base::{Error, Result};
 
-/// Name, code, number, and the text it makes.
+/// Key: name, code, virtual key code, and the text it produces.
 struct Key(&'static str, &'static str, u32, &'static str);
 
 const KEYS: &[Key] = &[
@@ -45,14 +45,16 @@ const KEYS: &[Key] = &[
 const MODIFIERS: &[(&str, u32)] =
     &[("Alt", 1), ("Control", 2), ("Ctrl", 2), ("Meta", 4), ("Shift", 8)];
 
-/// The two events of a key: down and up.
+/// The two events of a key press: down and up.
 #[derive(Debug, PartialEq)]
 pub struct Stroke {
+    /// Event for pressing the key.
     pub down: Value,
+    /// Event for releasing it.
     pub up: Value,
 }
 
-/// `Enter`, `a`, `Control+Shift+K`.
+/// Parses a key or key combination: `Enter`, `a`, `Control+Shift+K`.
 pub fn combination(text: &str) -> Result<Stroke> {
     let (mut modifiers, mut rest) = (0, text);
     while let Some((name, bit, after)) = MODIFIERS.iter().find_map(|(name, bit)| {
@@ -79,13 +81,13 @@ fn named(name: &str, modifiers: u32) -> Result<Stroke> {
             None => "Use one character, or a name such as Enter, Tab, Escape, ArrowDown, with Control+ before it."
                 .to_owned(),
         };
-        Error::invalid_arguments("`key` names no key").hint(hint).with("argument", "key")
+        Error::invalid_arguments("`key` is not a known key").hint(hint).with("argument", "key")
     })?;
     let key = if *key == "Space" { " " } else { key };
     Ok(stroke(key, code, *number, text, modifiers))
 }
 
-/// One that makes this character.
+/// Returns the key press that produces this character.
 pub fn character(letter: char, modifiers: u32) -> Stroke {
     if letter == '\n' || letter == '\r' {
         return stroke("Enter", "Enter", 13, "\r", modifiers);
@@ -105,7 +107,7 @@ pub fn character(letter: char, modifiers: u32) -> Stroke {
 }
 
 fn stroke(key: &str, code: &str, number: u32, text: &str, modifiers: u32) -> Stroke {
-    // With one of these held a key is a command and makes no text.
+    // With Alt, Control or Meta held, a key is a command and produces no text.
     let text = if modifiers & 7 != 0 { "" } else { text };
     let common =
         json!({"key": key, "code": code, "windowsVirtualKeyCode": number, "modifiers": modifiers});

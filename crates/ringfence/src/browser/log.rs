@@ -1,13 +1,13 @@
-//! What a page said and asked for, the newest of it: console, errors, requests, and what was refused.
+//! Log of a page: its newest console messages, errors, requests, and what was refused.
 
 use std::collections::VecDeque;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Entries of one page that are kept. A page can say as much as it likes.
+/// Maximum number of entries kept per page; a page can produce any number.
 pub const KEPT: usize = 1000;
-/// Of one entry.
+/// Maximum length of the text of one entry, in bytes.
 const TEXT: usize = 2000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -22,6 +22,7 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Returns the name used in results.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Console => "console",
@@ -52,6 +53,7 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Creates an entry with this text, truncated to the maximum length.
     pub fn new(kind: Kind, text: &str) -> Entry {
         Entry {
             seq: 0,
@@ -64,28 +66,32 @@ impl Entry {
         }
     }
 
+    /// Sets the level.
     pub fn level(mut self, level: &str) -> Entry {
         self.level = Some(cut(level, 40));
         self
     }
 
+    /// Sets the address, unless it is empty.
     pub fn url(mut self, url: &str) -> Entry {
         self.url = (!url.is_empty()).then(|| cut(url, TEXT));
         self
     }
 
+    /// Sets the line number.
     pub fn line(mut self, line: Option<u64>) -> Entry {
         self.line = line;
         self
     }
 
+    /// Sets the HTTP status.
     pub fn status(mut self, status: Option<u64>) -> Entry {
         self.status = status;
         self
     }
 }
 
-/// The newest entries.
+/// Newest entries of a page.
 #[derive(Debug, Default)]
 pub struct Log {
     entries: VecDeque<Entry>,
@@ -93,6 +99,7 @@ pub struct Log {
 }
 
 impl Log {
+    /// Adds an entry with the next number; drops the oldest one if the log is full.
     pub fn add(&mut self, mut entry: Entry) {
         self.last += 1;
         entry.seq = self.last;
@@ -102,23 +109,24 @@ impl Log {
         self.entries.push_back(entry);
     }
 
-    /// The number of the newest entry there ever was.
+    /// Returns the number of the newest entry ever added.
     pub fn last(&self) -> u64 {
         self.last
     }
 
+    /// Returns the entries after `seq` that are still kept.
     pub fn after(&self, seq: u64) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(move |entry| entry.seq > seq)
     }
 
-    /// How many entries after `seq` are gone already.
+    /// Returns the number of entries after `seq` that are no longer kept.
     pub fn lost_after(&self, seq: u64) -> u64 {
         let first = self.entries.front().map_or(self.last + 1, |entry| entry.seq);
         first.saturating_sub(seq + 1)
     }
 }
 
-/// The text up to so many bytes, on a character boundary.
+/// Truncates text to a number of bytes, on a character boundary.
 pub fn cut(text: &str, bytes: usize) -> String {
     if text.len() <= bytes {
         return text.to_owned();
@@ -127,7 +135,8 @@ pub fn cut(text: &str, bytes: usize) -> String {
     format!("{}…", &text[..end])
 }
 
-/// What a page says, on one line: nothing of it can be taken for a line of ours, or turn the text around.
+/// Escapes text of a page to a single line, so that it can neither forge a line of our output nor
+/// reverse the direction of the text.
 pub fn plain(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {

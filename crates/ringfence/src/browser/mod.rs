@@ -1,7 +1,8 @@
 //! A real Chromium, driven over its debugging pipe.
 //!
-//! `process` is the browser of a principal, `tabs` a session's context in it, `page` one page and what it has told
-//! us; the other files are what can be done with a page.
+//! `process` is the browser of a principal, `tabs` a session's context in it, and `page` one page
+//! and its known state; the other files are operations on a page. The browser and its pages are
+//! untrusted: what is kept of their messages is bounded.
 
 pub mod act;
 pub mod address;

@@ -1,4 +1,5 @@
-//! Going to an address: there when the document that was asked for says so, not when some other one does.
+//! Navigates to an address. A navigation is complete once the requested document says so, not when
+//! some other document does.
 
 use std::time::Duration;
 
@@ -33,21 +34,24 @@ impl Until {
     }
 }
 
-/// Why a navigation failed that the server answered and the page did not carry out.
+/// Error reason for a navigation that the server answered but the page did not carry out.
 pub const NOT_COMMITTED: &str = "not_committed";
 
+/// Result of a navigation.
 #[derive(Debug, Default)]
 pub struct Arrival {
+    /// HTTP status of the document.
     pub status: Option<u64>,
+    /// Redirects on the way, in order.
     pub redirects: Vec<Redirect>,
-    /// It is there, but not all of it has come in time.
+    /// The document is shown, but did not finish loading in time.
     pub timed_out: bool,
-    /// Nothing was shown: the address is that of a download.
+    /// The address is a download, so no document was shown.
     pub download: bool,
 }
 
 impl Page {
-    /// Goes to an address that was checked, and waits for it.
+    /// Navigates to an address that has passed the address check, and waits for it.
     pub async fn navigate(&self, url: &str, until: Until, limit: Duration) -> Result<Arrival> {
         let deadline = Instant::now() + limit;
         let before = self.failed_count();
@@ -76,9 +80,9 @@ impl Page {
             }
             return Err(unreachable(failed));
         }
-        // Within the document there is nothing to wait for.
+        // A navigation within the document has nothing to wait for.
         let Some(document) = answer["loaderId"].as_str() else { return Ok(self.arrival(false)) };
-        // The browser answers before the page shows the document, and a page that hangs never does.
+        // The browser answers before the page shows the document, and a hung page never shows it.
         self.state().expect(document);
         let arrived = timeout_at(deadline, self.arrived(until)).await;
         let timed_out = match arrived {
@@ -89,7 +93,7 @@ impl Page {
         Ok(self.arrival(timed_out))
     }
 
-    /// Ends a navigation that the page did not carry out in time.
+    /// Aborts a navigation that the page did not carry out in time.
     fn give_up(&self, limit: Duration) -> Error {
         self.state().expected = None;
         self.line.order(Some(&self.session), "Page.stopLoading", json!({}));
@@ -98,10 +102,10 @@ impl Page {
             format!("the page did not leave its document within {} ms", limit.as_millis()),
         )
         .reason(NOT_COMMITTED)
-        .hint("The tab still shows the page from before. Raise `timeout_ms`, or open the address with `page` new.")
+        .hint("The tab still shows the previous page. Raise `timeout_ms`, or open the address with `page` new.")
     }
 
-    /// Goes back, forward or loads again; false when there is nowhere to go.
+    /// Goes back or forward, or reloads; returns None if the history has no such entry.
     pub async fn travel(
         &self,
         how: Travel,
@@ -127,7 +131,7 @@ impl Page {
         let work = async {
             let is_other = self.wait(|state| match state.document() != before {
                 true => Some(true),
-                // Within one document there is no other one to wait for.
+                // A move within the document brings no other document to wait for.
                 false => (how != Travel::Reload && state.moves != moves).then_some(false),
             });
             if is_other.await? {
@@ -143,7 +147,8 @@ impl Page {
         Ok(Some(self.arrival(timed_out)))
     }
 
-    /// The expected document is shown, or one that it led to by itself, and has come as far as wanted.
+    /// Waits until the expected document, or one that it redirected to on its own, is shown and has
+    /// loaded as far as wanted.
     async fn arrived(&self, until: Until) -> Result<()> {
         self.wait(|state| {
             let there = state.expected.is_none();
@@ -168,7 +173,8 @@ impl Page {
         self.context().map_or(0, |context| context.traffic.failed().last())
     }
 
-    /// Whether the proxy did not get where we were going, or where that led to. It answers as a server would.
+    /// Returns the error if the proxy refused or failed to reach the address or one it redirected
+    /// to. The proxy answers as a server would, so the browser does not report this as a failure.
     fn failed_since(&self, before: u64, url: &str) -> Option<Error> {
         let context = self.context()?;
         let mut asked: Vec<String> = vec![url.to_owned()];
@@ -194,7 +200,7 @@ impl Page {
         if hit.kind == super::log::Kind::Blocked.name() {
             return Some(
                 Error::permission_denied("blocked_by_policy", format!("{place} may not be reached: {}", hit.text))
-                    .hint("Only what the operator allows can be reached, and servers that you start on localhost."),
+                    .hint("Pages can reach only what the operator allows, and servers that you start on localhost."),
             );
         }
         Some(unreachable(match hit.text.as_str() {
@@ -204,10 +210,14 @@ impl Page {
     }
 }
 
+/// Move in the history of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Travel {
+    /// To the previous entry.
     Back,
+    /// To the next entry.
     Forward,
+    /// To the same entry again.
     Reload,
 }
 
@@ -216,7 +226,7 @@ fn slow(limit: Duration) -> Error {
         Kind::DeadlineExceeded,
         format!("the server did not answer within {} ms", limit.as_millis()),
     )
-    .hint("Raise `timeout_ms`, or see whether the server is up.")
+    .hint("Raise `timeout_ms`, or check that the server is up.")
 }
 
 fn unreachable(said: &str) -> Error {
@@ -225,8 +235,10 @@ fn unreachable(said: &str) -> Error {
         "net::ERR_CONNECTION_REFUSED" | "net::ERR_EMPTY_RESPONSE" | "net::ERR_CONNECTION_RESET" => {
             "Nothing answers there. On localhost only servers that this session has started can be reached."
         }
-        "net::ERR_NAME_NOT_RESOLVED" => "There is no such name. Check the spelling.",
-        "net::ERR_ABORTED" => "The page went elsewhere meanwhile, or the address has no content.",
+        "net::ERR_NAME_NOT_RESOLVED" => "The host name does not exist. Check the spelling.",
+        "net::ERR_ABORTED" => {
+            "The page navigated elsewhere in the meantime, or the address has no content."
+        }
         _ => "Check the address.",
     };
     Error::new(Kind::Unavailable, format!("the page could not be opened: {said}"))

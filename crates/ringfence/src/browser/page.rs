@@ -1,4 +1,4 @@
-//! One page: its line to the browser, and what it has told us about itself.
+//! One page: its connection to the browser, and its known state.
 
 mod events;
 mod state;
@@ -16,25 +16,32 @@ use super::tabs::Context;
 use crate::base::{Error, Kind, Result};
 pub use state::{Answers, Counts, Dialog, Frame, Redirect, State};
 
-/// The size of a page's window.
+/// Width of a page's window, in pixels.
 pub const WIDTH: u32 = 1280;
+/// Height of a page's window, in pixels.
 pub const HEIGHT: u32 = 720;
-/// What a browser that works needs to say a title.
+/// Time in which a working browser answers a simple query.
 const QUICK: Duration = Duration::from_secs(2);
-/// A page that has not evaluated `1` by then hangs. Long enough for a busy machine.
+/// Time after which a page that has not evaluated `1` is considered hung. Long enough for a busy
+/// machine.
 pub const RESPONSIVE: Duration = Duration::from_secs(5);
-/// Over the time that a call gives its page.
+/// Extra time for the browser to answer, beyond the limit given to the page.
 const GRACE: Duration = Duration::from_secs(5);
-/// The browser's ids are much shorter.
+/// Maximum length of an id; the browser's own ids are much shorter.
 const ID: usize = 128;
-/// Where our own functions run: beside the page's scripts, which can change what is in theirs.
+/// Name of the isolated world in which our own functions run, where the page's scripts cannot
+/// change their environment.
 const WORLD: &str = "ringfence";
 
+/// One page of a session.
 pub struct Page {
-    /// How callers name it: `p3`. A page that takes the place of one that hangs takes over its handle.
+    /// Name that callers use: `p3`. A page that replaces a hung one takes over its handle.
     handle: Mutex<String>,
+    /// The browser's id of the page.
     pub target: String,
+    /// Id of the protocol session.
     pub session: String,
+    /// Connection to the browser.
     pub line: Line,
     context: Weak<Context>,
     state: Mutex<State>,
@@ -43,6 +50,7 @@ pub struct Page {
 }
 
 impl Page {
+    /// Creates a page and starts listening to its events.
     pub fn new(
         handle: String,
         line: &Line,
@@ -64,14 +72,14 @@ impl Page {
         page
     }
 
-    /// Has the browser tell us everything, before the page runs its first script.
+    /// Enables all events we need before the page runs its first script.
     pub fn set_up(&self) {
         let order =
             |method: &str, params: Value| self.line.order(Some(&self.session), method, params);
         order("Page.enable", json!({}));
         order("Page.setLifecycleEventsEnabled", json!({"enabled": true}));
         order("Runtime.enable", json!({}));
-        // Nothing of what was loaded is kept for us: we only count.
+        // The browser must not buffer any content: we only count requests.
         order(
             "Network.enable",
             json!({"maxTotalBufferSize": 0, "maxResourceBufferSize": 0, "maxPostDataSize": 0}),
@@ -80,11 +88,13 @@ impl Page {
         let size =
             json!({"width": WIDTH, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": false});
         order("Emulation.setDeviceMetricsOverride", size);
-        // A page in the background is drawn and has the focus all the same: there is nobody to see the difference.
+        // Pages in the background are rendered and focused, too, because no person looks at any of
+        // them.
         order("Emulation.setFocusEmulationEnabled", json!({"enabled": true}));
         order("Runtime.runIfWaitingForDebugger", json!({}));
     }
 
+    /// Calls a method of the page's protocol session.
     pub async fn call(&self, method: &str, params: Value) -> Result<Value> {
         tokio::select! {
             biased;
@@ -93,7 +103,8 @@ impl Page {
         }
     }
 
-    /// One that may take as long as the caller of a tool has said; who waits for it ends it.
+    /// Calls a method that may take up to `limit`, the time given by the caller of a tool. The
+    /// caller ends it by dropping the future.
     pub async fn call_for(&self, method: &str, params: Value, limit: Duration) -> Result<Value> {
         let patience = limit.saturating_add(GRACE);
         tokio::select! {
@@ -103,38 +114,42 @@ impl Page {
         }
     }
 
+    /// Returns the name that callers use.
     pub fn handle(&self) -> String {
         self.handle.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Takes the handle of the hung page that this one replaces.
     pub fn take_over_handle(&self, handle: String) {
         *self.handle.lock().unwrap_or_else(PoisonError::into_inner) = handle;
     }
 
-    /// Whether the page hangs: a script that never returns, or one that shows dialogs without end, keeps its main
-    /// thread from everything else. An error is an answer, too.
+    /// Returns whether the page hangs: a script that never returns, or that shows dialogs without
+    /// end, blocks its main thread. An error counts as an answer.
     pub async fn is_hung(&self) -> bool {
         let asked =
             self.call("Runtime.evaluate", json!({"expression": "1", "returnByValue": true}));
         tokio::time::timeout(RESPONSIVE, asked).await.is_err()
     }
 
+    /// Locks the state of the page.
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the context of the page, if it still exists.
     pub fn context(&self) -> Option<Arc<Context>> {
         self.context.upgrade()
     }
 
-    /// Changes what is known, and wakes whoever waits for it.
+    /// Changes the state and wakes the tasks that wait for a change.
     fn update<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let result = change(&mut self.state());
         self.changed.send_modify(|count| *count += 1);
         result
     }
 
-    /// Waits until `look` finds what it looks for.
+    /// Waits until `look` returns a value for the state of the page.
     pub async fn wait<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> Result<T> {
         let mut changed = self.changed.subscribe();
         loop {
@@ -149,10 +164,12 @@ impl Page {
         }
     }
 
+    /// Returns whether the page was closed or has crashed.
     pub fn is_gone(&self) -> bool {
         self.gone.is_cancelled()
     }
 
+    /// Marks the page as gone; calls that wait for it fail.
     pub fn lose(&self, crashed: bool) {
         self.state().crashed |= crashed;
         self.gone.cancel();
@@ -170,7 +187,8 @@ impl Page {
             .hint("Open the address again with browser.navigate, without `page`.")
     }
 
-    /// Where it is now and what it calls itself, as the browser knows it: a page's scripts would say what they like.
+    /// Returns the address and title as the browser knows them: the page's scripts could report
+    /// anything.
     pub async fn describe(&self) -> (String, String) {
         let asked = self.call("Page.getNavigationHistory", json!({}));
         let said = match tokio::time::timeout(QUICK, asked).await {
@@ -188,33 +206,34 @@ impl Page {
         )
     }
 
-    /// The id of the context in a frame, the main one for none, that only our own functions run in.
+    /// Returns the id of the isolated world in a frame (the main frame if None), in which only our
+    /// own functions run.
     pub async fn world(&self, frame: Option<&str>) -> Result<Value> {
         let frame = frame.unwrap_or(&self.target);
-        // The browser makes it once for each document.
+        // The browser creates it only once per document.
         let mut made = self
             .call("Page.createIsolatedWorld", json!({"frameId": frame, "worldName": WORLD}))
             .await?;
         Ok(made["executionContextId"].take())
     }
 
-    /// The value of an expression of ours in the main frame.
+    /// Evaluates an expression of our own in the main frame and returns its value.
     pub async fn evaluate_value(&self, expression: &str, awaits: bool) -> Result<Value> {
         let world = self.world(None).await?;
         let params = json!({"expression": expression, "contextId": world, "returnByValue": true, "awaitPromise": awaits});
         let mut answer = self.call("Runtime.evaluate", params).await?;
         if answer.get("exceptionDetails").is_some() {
-            return Err(Error::new(Kind::Conflict, "the page does not answer as pages do")
+            return Err(Error::new(Kind::Conflict, "the page sent an unexpected reply")
                 .reason("browser_refused"));
         }
         Ok(answer["result"]["value"].take())
     }
 
-    /// Calls a function of ours on an object of the page's, and gives its value.
+    /// Calls a function of our own on an object of the page, and returns its value.
     pub async fn call_on(&self, object: &str, function: &str, arguments: Value) -> Result<Value> {
         let params = json!({
             "objectId": object, "functionDeclaration": function, "arguments": arguments,
-            // Not awaited: anything can be made to look like a promise.
+            // Not awaited: a page can make anything look like a promise.
             "returnByValue": true, "userGesture": true,
         });
         let mut answer = self.call("Runtime.callFunctionOn", params).await?;
@@ -230,7 +249,7 @@ impl Page {
     }
 }
 
-/// What was thrown, in one bounded text.
+/// Returns what was thrown as one bounded line of text.
 pub fn exception(details: &Value) -> String {
     let described = details["exception"]["description"].as_str();
     let thrown = details["exception"].get("value").map(|value| match value {
@@ -242,7 +261,7 @@ pub fn exception(details: &Value) -> String {
     plain(&cut(&text, 1000))
 }
 
-/// Whether it can be an id of the browser's.
+/// Returns whether this can be an id made by the browser.
 pub fn is_id(text: &str) -> bool {
     text.len() <= ID
 }

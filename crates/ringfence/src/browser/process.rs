@@ -1,5 +1,6 @@
-//! The browser itself: one for each principal, started by the first call that needs it and shared by the principal's
-//! sessions, each in a context of its own. One that ends, however it does, is replaced when the next call comes.
+//! The browser process: one per principal, started by the first call that needs it and shared by
+//! the principal's sessions, each in its own context. A browser that ends for any reason is
+//! replaced at the next call.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -22,22 +23,23 @@ use crate::sandbox::Launcher;
 use crate::sandbox::browser::{BrowserRun, Road, Terms};
 use crate::session::Session;
 
-/// From the start of the process to its first answer, on a machine that has much else to do.
+/// Timeout from the start of the process to its first answer, generous enough for a busy machine.
 const START: Duration = Duration::from_secs(20);
-/// One that does not say its version in this time is stuck.
+/// Time after which a browser that has not reported its version is considered stuck.
 const ALIVE: Duration = Duration::from_secs(5);
 
 const QUIET: &[&str] = &[
     "--remote-debugging-pipe",
-    // The fence is around all of it, and takes away what Chromium would make its own from.
+    // Our sandbox encloses the whole browser and removes what Chromium needs to build its own.
     "--no-sandbox",
-    // Frames of other sites in the process of their page: with all processes in one fence their own add no wall, and
-    // one line shows and clicks all of a page.
+    // Keep frames of other sites in the process of their page: all processes share one sandbox, so
+    // separate processes add no boundary, and a single connection can show and click the whole
+    // page.
     "--disable-site-isolation-trials",
     "--disable-features=IsolateOrigins,site-per-process,Translate,MediaRouter,OptimizationHints,HttpsUpgrades,\
      DialMediaRouteProvider,InterestFeedContentSuggestions,AutofillServerCommunication,CertificateTransparencyComponentUpdater,\
      PaintHolding,RenderDocument",
-    // Every way out that is not the proxy.
+    // Close every network path other than the proxy.
     "--disable-quic",
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",
@@ -77,32 +79,36 @@ const QUIET: &[&str] = &[
     "--lang=en-US",
 ];
 
-/// A browser that was started.
+/// Running browser.
 pub struct Browser {
+    /// Connection to it.
     pub line: Line,
-    /// Its private directory, as both it and we name it.
+    /// Its private directory, which has the same path inside and outside the sandbox.
     pub dir: PathBuf,
-    /// The same, to be opened from: what is in it is the browser's word.
+    /// The same directory, for opening files safely: the browser controls its content.
     pub files: Arc<Workspace>,
+    /// Product name and version, as it reports them.
     pub product: String,
     run: Mutex<Option<BrowserRun>>,
     contexts: Mutex<HashMap<String, Weak<Context>>>,
-    /// Calls in flight, and when the last one ended.
+    /// Number of calls in flight.
     busy: AtomicUsize,
+    /// Time of the last use.
     used: Mutex<Instant>,
 }
 
-/// Asked for only when a browser has to be started.
+/// Terms for starting a browser; awaited only if one has to be started.
 pub type Asked<'a> = BoxFuture<'a, Result<Terms>>;
 
-/// A principal's, by root and name: one process may serve more than one root, in tests.
+/// Root and principal: in tests, one process may serve more than one root.
 type Key = (PathBuf, String);
-/// Held by its contexts and by the task that watches it, so that it ends when the server does.
+/// Slot of a principal's browser. Weak, because the browser is owned by its contexts and by the
+/// task that watches it, so that it ends when the server does.
 type Slot = Arc<tokio::sync::Mutex<Weak<Browser>>>;
 static SLOTS: LazyLock<Mutex<HashMap<Key, Slot>>> = LazyLock::new(Mutex::default);
 
 impl Browser {
-    /// The principal's, which is started when there is none that works.
+    /// Returns the principal's browser; starts one if none is running.
     pub async fn of(
         session: &Session,
         config: &Config,
@@ -136,7 +142,8 @@ impl Browser {
         let mut run =
             crate::sandbox::browser::start(config, launcher, &found.program, &args, &hide, terms)
                 .await?;
-        let line = run.line.take().ok_or_else(|| Error::internal("the browser has no line"))?;
+        let line =
+            run.line.take().ok_or_else(|| Error::internal("the browser has no connection"))?;
         let line = Line::new(line);
         let dir = run.dir.clone();
         let hello = async {
@@ -169,7 +176,7 @@ impl Browser {
         Ok(browser)
     }
 
-    /// Ends the process when the line does, or when nobody has used it for long.
+    /// Ends the process when its connection closes, or when it has been idle for too long.
     async fn watch(self: Arc<Self>, idle: Duration, slot: Slot) {
         loop {
             let until = *lock(&self.used) + idle;
@@ -177,12 +184,13 @@ impl Browser {
                 () = self.line.closed() => break,
                 () = tokio::time::sleep_until(until) => {}
             }
-            // Whoever wants one now waits, and gets this one or the next, but not one that is about to end.
+            // Callers that need a browser now wait for this lock, and get this browser or the next
+            // one, but never one that is about to end.
             let _held = slot.lock().await;
             let rested =
                 lock(&self.used).elapsed() >= idle && self.busy.load(Ordering::SeqCst) == 0;
             if rested {
-                tracing::info!("nobody used the browser for {} s: it is ended", idle.as_secs());
+                tracing::info!("the browser was idle for {} s: stopping it", idle.as_secs());
                 self.end();
                 return;
             }
@@ -201,13 +209,14 @@ impl Browser {
         *lock(&self.used) = Instant::now();
     }
 
-    /// Held by a call, so that the browser is not taken for idle.
+    /// Marks the browser as in use until the returned guard is dropped, so that it is not
+    /// considered idle.
     pub fn busy(self: &Arc<Self>) -> Busy {
         self.busy.fetch_add(1, Ordering::SeqCst);
         Busy(Arc::clone(self))
     }
 
-    /// Everything of it is gone afterwards.
+    /// Ends the browser with all its contexts and its run.
     pub fn end(&self) {
         self.line.close();
         let contexts: Vec<_> = lock(&self.contexts).drain().collect();
@@ -219,19 +228,20 @@ impl Browser {
         }
     }
 
-    /// After a call that took too long: a page that is stuck is its own affair, a browser that is stuck is ended.
+    /// Ends the browser if it does not answer. Called after a call has timed out: a stuck page
+    /// affects only itself, but a stuck browser has to be ended.
     pub fn check(self: &Arc<Self>) {
         let browser = Arc::clone(self);
         tokio::spawn(async move {
             let asked = browser.line.call(None, "Browser.getVersion", json!({}));
             if !matches!(tokio::time::timeout(ALIVE, asked).await, Ok(Ok(_))) {
-                tracing::warn!("the browser does not answer: it is ended");
+                tracing::warn!("the browser does not answer: stopping it");
                 browser.end();
             }
         });
     }
 
-    /// The way that a session's pages have to the network.
+    /// Opens the proxy through which a session's pages reach the network.
     pub fn road(
         &self,
         session: &Arc<Session>,
@@ -247,10 +257,12 @@ impl Browser {
         run.road(session, config, launcher, denied, traffic.ear())
     }
 
+    /// Registers a context, so that it receives events.
     pub fn add_context(&self, context: &Arc<Context>) {
         lock(&self.contexts).insert(context.id.clone(), Arc::downgrade(context));
     }
 
+    /// Removes a context.
     pub fn remove_context(&self, id: &str) {
         lock(&self.contexts).remove(id);
     }
@@ -264,7 +276,7 @@ impl Browser {
     }
 }
 
-/// One call that uses a browser.
+/// Guard of one call that uses a browser.
 pub struct Busy(Arc<Browser>);
 
 impl Drop for Busy {
@@ -274,7 +286,7 @@ impl Drop for Busy {
     }
 }
 
-/// Hears what the browser says outside any page.
+/// Receives the browser's own events, which belong to no page.
 struct Root(Weak<Browser>);
 
 impl Sink for Root {
@@ -288,7 +300,7 @@ impl Sink for Root {
                 let context = browser.context(info["browserContextId"].as_str());
                 match context {
                     Some(context) if info["type"] == "page" => context.adopt(line, session, info),
-                    // Workers run as they like; what belongs to nobody goes.
+                    // Workers may run unobserved; a page that belongs to no context is closed.
                     _ => {
                         line.order(Some(session), "Runtime.runIfWaitingForDebugger", json!({}));
                         line.order(None, "Target.detachFromTarget", json!({"sessionId": session}));
@@ -310,7 +322,8 @@ impl Sink for Root {
                 }
             }
             "Browser.downloadWillBegin" => {
-                // It names a frame and no context; one that is of no page of ours is nobody's.
+                // The event names a frame but no context; cancel a download whose frame belongs to
+                // no context.
                 let frame = params["frameId"].as_str().unwrap_or_default();
                 let contexts = browser.all_contexts();
                 match contexts.iter().find(|context| context.has_frame(frame)) {
@@ -320,7 +333,7 @@ impl Sink for Root {
                     }
                 }
             }
-            // Each knows its own.
+            // Each context recognises its own downloads.
             "Browser.downloadProgress" => {
                 browser
                     .all_contexts()
@@ -336,7 +349,7 @@ fn cannot_start(program: &Path) -> Error {
     let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
     Error::new(Kind::Unavailable, format!("the browser {name} did not start"))
         .reason("browser_failed")
-        .hint("Try again; `ringfence doctor` says which browser is used and whether it works.")
+        .hint("Try again; `ringfence doctor` shows which browser is used, or why none is.")
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

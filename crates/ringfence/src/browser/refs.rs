@@ -1,30 +1,35 @@
-//! Short names for the nodes of a page, which hold while their document does.
+//! Short names (refs) for the nodes of a page, valid as long as their document is shown.
 
 use std::collections::HashMap;
 
 use crate::base::{Error, Kind, Result};
 
-/// Nodes of one document that have a name. More are not told apart by anybody.
+/// Maximum number of named nodes per document; more would be of no use to a caller.
 const MOST: usize = 50_000;
 
-/// A node, and the document it is part of.
+/// Node and the document it is part of.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Node {
+    /// Id of the frame.
     pub frame: String,
+    /// Id of the document.
     pub document: String,
+    /// The browser's id of the node.
     pub backend: i64,
 }
 
+/// Refs of one page.
 #[derive(Debug, Default)]
 pub struct Refs {
     names: HashMap<Node, u64>,
     nodes: HashMap<u64, Node>,
-    /// Never counts back, so that an old name cannot come to mean another node.
+    /// Never reset, so that an old name cannot come to mean another node.
     last: u64,
 }
 
 impl Refs {
-    /// The node's name: the same one as long as it is there.
+    /// Returns the node's name, which stays the same as long as the document does. None beyond the
+    /// maximum.
     pub fn name(&mut self, node: Node) -> Option<String> {
         if let Some(number) = self.names.get(&node) {
             return Some(format!("e{number}"));
@@ -38,25 +43,27 @@ impl Refs {
         Some(format!("e{}", self.last))
     }
 
+    /// Forgets all names, because the page shows another document.
     pub fn clear(&mut self) {
         self.names.clear();
         self.nodes.clear();
     }
 
+    /// Returns the node with this name.
     pub fn find(&self, name: &str) -> Result<Node> {
         let number = number(name).unwrap_or(0);
         match self.nodes.get(&number) {
             Some(node) => Ok(node.clone()),
             None if number > 0 && number <= self.last => Err(stale(name)),
             None => {
-                Err(Error::new(Kind::NotFound, format!("there is no ref `{name}` on this page"))
+                Err(Error::new(Kind::NotFound, format!("ref `{name}` does not exist on this page"))
                     .hint("Take the refs from a browser.snapshot of this page."))
             }
         }
     }
 }
 
-/// Whether a caller means a ref and not a selector: `e12`.
+/// Parses a ref such as `e12`; returns None for a selector.
 pub fn number(name: &str) -> Option<u64> {
     let digits = name.strip_prefix('e')?;
     let plain =
@@ -64,8 +71,9 @@ pub fn number(name: &str) -> Option<u64> {
     digits.parse().ok().filter(|_| plain)
 }
 
+/// Returns the error for a ref whose page has changed.
 pub fn stale(name: &str) -> Error {
-    Error::new(Kind::Conflict, format!("`{name}` is of a page that has changed since"))
+    Error::new(Kind::Conflict, format!("`{name}` belongs to a page that has changed since"))
         .reason("stale")
         .hint("Take a new browser.snapshot and use its refs.")
 }

@@ -1,5 +1,5 @@
-//! A page as text: what can be seen and done on it, from its accessibility tree, frames included, with a ref for each
-//! element that can be acted on.
+//! Describes a page as text: what is visible and can be acted on, from its accessibility tree,
+//! frames included, with a ref for each element that can be acted on.
 
 mod tree;
 
@@ -15,9 +15,9 @@ use super::refs::{self, Node};
 use crate::base::Result;
 use tree::{Tree, Writer};
 
-/// Frames that are looked into.
+/// Maximum number of frames included.
 const FRAMES: usize = 30;
-/// Of plain text that leaves the page.
+/// Maximum length of the plain text of a page.
 const TEXT: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -30,6 +30,7 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// Returns the name used in arguments.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Interactive => "interactive",
@@ -39,10 +40,14 @@ impl Mode {
     }
 }
 
+/// Request for a snapshot.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
+    /// Amount of detail.
     pub mode: Mode,
+    /// Element to start from; the whole page if None.
     pub target: Option<String>,
+    /// Maximum depth of the outline.
     pub depth: Option<usize>,
 }
 
@@ -52,15 +57,18 @@ impl Wanted {
     }
 }
 
-/// Lines that differ from the last look, or all of them.
+/// All lines of a snapshot, or those that differ from the previous one.
 #[derive(Debug)]
 pub enum Seen {
+    /// All lines.
     All(Vec<String>),
-    /// `+ line` and `- line`; None when there was no last look at the same.
+    /// Changes since the previous snapshot of the same request: `+ line` and `- line`.
     Changes(Vec<String>),
 }
 
 impl Page {
+    /// Takes a snapshot. With `diff`, returns only the changes if the previous snapshot was of the
+    /// same request.
     pub async fn look(&self, wanted: &Wanted, diff: bool) -> Result<Seen> {
         let lines = match wanted.mode {
             Mode::Text => self.text(wanted.target.as_deref()).await?,
@@ -86,7 +94,7 @@ impl Page {
         };
         let said = self.call_on(&object, WORDS, json!([{"value": TEXT}])).await?;
         let lines = said.as_str().unwrap_or_default().lines().map(str::trim_end);
-        // One empty line says as much as ten.
+        // Collapse runs of empty lines.
         let mut kept: Vec<String> = Vec::new();
         for line in lines {
             if !line.is_empty() || kept.last().is_some_and(|last| !last.is_empty()) {
@@ -102,7 +110,7 @@ impl Page {
             None => None,
         };
         let (mut trees, mut documents) = self.trees().await?;
-        // A tree of one document must not go by the name of the next.
+        // Refs of one document must not be attributed to the next one.
         if !self.shows(&trees, &documents) {
             (trees, documents) = self.trees().await?;
         }
@@ -124,7 +132,7 @@ impl Page {
         }
     }
 
-    /// Whether the frames still show these documents.
+    /// Returns whether the frames still show these documents.
     fn shows(&self, trees: &[Tree], documents: &[String]) -> bool {
         let state = self.state();
         let shown =
@@ -132,7 +140,8 @@ impl Page {
         trees.iter().zip(documents).all(|(tree, document)| shown(tree) == Some(document.as_str()))
     }
 
-    /// The tree of each frame, and the document that the frame showed before the tree was asked for.
+    /// Returns the tree of each frame, and the document that the frame showed before the tree was
+    /// requested.
     async fn trees(&self) -> Result<(Vec<Tree>, Vec<String>)> {
         let frames = self.refresh_frames().await?;
         let trees =
@@ -145,7 +154,7 @@ impl Page {
                 };
                 let nodes = self.call("Accessibility.getFullAXTree", json!({"frameId": frame}));
                 let (owner, nodes) = futures::join!(owner, nodes);
-                // A frame that went away meanwhile is not part of the picture any more.
+                // Skip a frame that was removed in the meantime.
                 let backend = owner.ok()?["backendNodeId"].as_i64();
                 Some((
                     Tree::new(frame.clone(), backend, nodes.ok()?["nodes"].take()),
@@ -156,7 +165,7 @@ impl Page {
         Ok(trees.into_iter().flatten().unzip())
     }
 
-    /// The frames there are, as the browser has them now; the main one first.
+    /// Updates the frames from the browser and returns them, the main frame first.
     async fn refresh_frames(&self) -> Result<Vec<(String, bool, String)>> {
         let tree = self.call("Page.getFrameTree", json!({})).await?;
         let mut all = Vec::new();
@@ -182,7 +191,7 @@ impl Page {
     }
 }
 
-/// What came and what went, in its place.
+/// Returns the added and removed lines, in order.
 fn changes(before: &[String], now: &[String]) -> Vec<String> {
     use similar::ChangeTag;
     let before: Vec<&str> = before.iter().map(String::as_str).collect();

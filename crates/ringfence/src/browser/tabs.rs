@@ -1,4 +1,5 @@
-//! A session's pages: its own context in the browser, which shares no cookie, cache or storage with another.
+//! Pages of a session: its own context in the browser, which shares no cookies, cache or storage
+//! with another.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,24 +22,25 @@ use crate::sandbox::Launcher;
 use crate::sandbox::browser::Road;
 use crate::session::{Session, View};
 
-/// Pages of one session. A page that opens more of them finds them closed.
+/// Maximum number of pages per session. Pages opened beyond it are closed immediately.
 pub const PAGES: usize = 20;
-/// From asking for a page to having it.
+/// Timeout for opening a page.
 const OPEN: Duration = Duration::from_secs(10);
 
-/// Kept by the session, and gone with it.
+/// Pages of a session; stored in the session and dropped with it.
 #[derive(Default)]
 pub struct Tabs {
     context: tokio::sync::Mutex<Option<Arc<Context>>>,
-    /// Handles are never given twice, not even by another browser.
+    /// Number of the last handle. Handles are never reused, not even by another browser.
     last: Arc<AtomicU64>,
 }
 
-/// Those of calls that a client lets do less, by its word; the ones used last at the end.
+/// Pages of calls that a client has restricted, by restriction; most recently used last.
 #[derive(Default)]
 struct NarrowedTabs(Mutex<Vec<(Arc<Narrowing>, Arc<Tabs>)>>);
 
-/// Beyond so many, the pages go that were used longest ago.
+/// Maximum number of restrictions with their own pages; beyond it, the least recently used are
+/// closed.
 const NARROWED: usize = 4;
 
 impl NarrowedTabs {
@@ -54,8 +56,9 @@ impl NarrowedTabs {
 }
 
 impl Tabs {
-    /// The session's own; for a call without a lasting session some that end with the call. A call that a client lets do
-    /// less has others: a page that was opened for a wider one acts for that one, and so do its connections.
+    /// Returns the session's pages, or, for a call without a persistent session, pages that end
+    /// with the call. Calls that a client has restricted get separate pages: a page opened for a
+    /// less restricted call, and its connections, still have that call's wider access.
     pub fn of(view: &View, narrowing: Option<&Arc<Narrowing>>) -> Result<Arc<Tabs>> {
         match (view.lasting, narrowing) {
             (true, None) => view.session.keep(|| Ok(Tabs::default())),
@@ -66,7 +69,7 @@ impl Tabs {
         }
     }
 
-    /// The session's context, made anew where the browser is another than last time.
+    /// Returns the session's context; creates a new one if the browser is not the one used last.
     pub async fn open(
         &self,
         session: &Arc<Session>,
@@ -91,18 +94,19 @@ impl Tabs {
         Ok((context, busy))
     }
 
-    /// What is there already.
+    /// Returns the existing context, if there is one.
     pub async fn current(&self) -> Option<(Arc<Context>, Busy)> {
         let held = self.context.lock().await;
         let context = held.as_ref().filter(|context| !context.browser.line.is_closed())?;
         Some((Arc::clone(context), context.browser.busy()))
     }
 
-    /// Ends all pages, and with them everything the session has stored in the browser.
+    /// Closes all pages, and with them everything the session has stored in the browser.
     pub async fn close(&self) {
         *self.context.lock().await = None;
     }
 
+    /// Returns whether this handle was ever given to a page.
     pub fn knew(&self, handle: &str) -> bool {
         handle
             .strip_prefix('p')
@@ -111,23 +115,29 @@ impl Tabs {
     }
 }
 
+/// Context of a session in the browser, with its own cookies, cache, storage and proxy.
 pub struct Context {
+    /// The browser's id of the context.
     pub id: String,
+    /// Browser that it belongs to.
     pub browser: Arc<Browser>,
+    /// Downloads of its pages.
     pub downloads: Downloads,
+    /// Copies of uploaded files.
     pub uploads: Arc<Uploads>,
+    /// Decisions of the proxy about its pages.
     pub traffic: Arc<Traffic>,
-    /// Closed with the context.
+    /// Proxy of its pages; closed with the context.
     pub road: Road,
     last: Arc<AtomicU64>,
     pages: Mutex<Pages>,
     changed: watch::Sender<u64>,
     this: Weak<Context>,
-    /// Gone with it.
+    /// Disposes of the browser's context on drop.
     _made: Made,
 }
 
-/// A context of the browser's, which goes with its holder.
+/// Context in the browser, disposed of on drop.
 struct Made {
     browser: Arc<Browser>,
     id: String,
@@ -145,14 +155,15 @@ impl Drop for Made {
     }
 }
 
-/// Targets of pages that have ended which are remembered: a page that is a download ends before that begins.
+/// Maximum number of ended pages remembered: a page that turns out to be a download ends before the
+/// download begins.
 const LOST: usize = 50;
 
 #[derive(Default)]
 struct Pages {
     all: Vec<Arc<Page>>,
     lost: VecDeque<String>,
-    /// The handle of the page that is meant when none is named.
+    /// Handle of the current page, which is used if a call names none.
     current: String,
 }
 
@@ -168,7 +179,7 @@ impl Context {
         let traffic = Arc::new(Traffic::default());
         let road = browser.road(session, config, launcher, denied, &traffic)?;
         traffic.shut_with(road.closer());
-        // Loopback goes by the proxy too: it is the session's own that is meant.
+        // Loopback goes through the proxy, too: it means the session's own loopback.
         let wanted = json!({"disposeOnDetach": true, "proxyServer": road.proxy, "proxyBypassList": "<-loopback>"});
         let made = browser.line.call(None, "Target.createBrowserContext", wanted).await?;
         let id = made["browserContextId"].as_str().unwrap_or_default().to_owned();
@@ -199,16 +210,17 @@ impl Context {
         Ok(context)
     }
 
-    /// A page that the browser has just made, for us or by another page.
+    /// Takes over a page that the browser has just created, on our request or by another page.
     pub fn adopt(&self, line: &super::cdp::Line, session: &str, info: &Value) {
         let target = info["targetId"].as_str().unwrap_or_default();
         if self.lock().all.len() >= PAGES || !is_id(target) || !is_id(session) {
             line.order(Some(session), "Runtime.runIfWaitingForDebugger", json!({}));
             line.order(None, "Target.closeTarget", json!({"targetId": target}));
             if let Some(page) = self.lock().all.last() {
-                page.state()
-                    .log
-                    .add(Entry::new(LogKind::Blocked, "a page too many was closed at once"));
+                page.state().log.add(Entry::new(
+                    LogKind::Blocked,
+                    "too many pages: a new page was closed immediately",
+                ));
             }
             return;
         }
@@ -219,7 +231,7 @@ impl Context {
         self.changed.send_modify(|count| *count += 1);
     }
 
-    /// Whether it was one of this context's.
+    /// Removes the page of a protocol session; returns whether it belonged to this context.
     pub fn lose(&self, session: &str) -> bool {
         let mut pages = self.lock();
         let Some(at) = pages.all.iter().position(|page| page.session == session) else {
@@ -234,12 +246,13 @@ impl Context {
         true
     }
 
+    /// Removes all pages.
     pub fn lose_all(&self) {
         let all = std::mem::take(&mut self.lock().all);
         all.iter().for_each(|page| page.lose(false));
     }
 
-    /// Whether a frame is, or was until just now, one of this session's.
+    /// Returns whether a frame belongs to this context, or did until just now.
     pub fn has_frame(&self, frame: &str) -> bool {
         let lost = self.lock().lost.iter().any(|target| target == frame);
         lost || self
@@ -248,12 +261,13 @@ impl Context {
             .any(|page| page.target == frame || page.state().frames.contains_key(frame))
     }
 
-    /// Harmless where the download is of another context.
+    /// Cancels a download; has no effect if it belongs to another context.
     pub fn cancel_download(&self, guid: &Value) {
         let params = json!({"guid": guid, "browserContextId": self.id});
         self.browser.line.order(None, "Browser.cancelDownload", params);
     }
 
+    /// Handles a download event and logs it to the page it came from.
     pub fn download(&self, method: &str, params: &Value) {
         if let Some(entry) = self.downloads.hear(&self.browser.line, &self.id, method, params) {
             let frame = params["frameId"].as_str().unwrap_or_default();
@@ -267,28 +281,29 @@ impl Context {
         }
     }
 
-    /// A new page, which becomes the one that is meant when none is named.
+    /// Opens a new page and makes it the current one.
     pub async fn open_page(&self) -> Result<Arc<Page>> {
         if self.lock().all.len() >= PAGES {
             return Err(Error::new(
                 Kind::ResourceExhausted,
                 format!("this session has {PAGES} pages open"),
             )
-            .hint("Close one with browser.tabs, or navigate in one that is there."));
+            .hint("Close one with browser.tabs, or navigate in an existing one."));
         }
         let page = self.create_page().await?;
         self.select(&page);
         Ok(page)
     }
 
-    /// Gives the tab of a page that hangs a fresh target under the same handle, and closes the old one. None when
-    /// another call has done so meanwhile, or the page was closed.
+    /// Replaces a hung page with a new one under the same handle, and closes the old one. Returns
+    /// None if another call has done so in the meantime, or if the page was closed.
     pub async fn replace_page(&self, hung: &Page) -> Result<Option<Arc<Page>>> {
         let (handle, was_current) = (hung.handle(), self.is_current(hung));
         if !self.lose(&hung.session) {
             return Ok(None);
         }
-        // A page that hangs runs no handler of its own end. Without a crash it would use a processor until then.
+        // A hung page cannot run its unload handlers; without a crash it would keep using CPU until
+        // it is closed.
         self.browser.line.order(Some(&hung.session), "Page.crash", json!({}));
         self.browser.line.order(None, "Target.closeTarget", json!({"targetId": hung.target}));
         let page = self.create_page().await?;
@@ -312,7 +327,7 @@ impl Context {
                 if let Some(page) = self.pages().into_iter().find(|page| page.target == target) {
                     return page;
                 }
-                // The sender is ours, so this cannot fail while we are here.
+                // Cannot fail: `self` holds the sender.
                 let _ = changed.changed().await;
             }
         };
@@ -320,16 +335,17 @@ impl Context {
             Error::new(Kind::Unavailable, "the browser did not open a page in time")
                 .reason("browser_hung")
         })?;
-        // Everything that was ordered for it has been done once this is.
+        // Commands run in order: once this one returns, all earlier ones are done.
         page.call("Page.getFrameTree", json!({})).await?;
         Ok(page)
     }
 
+    /// Returns the open pages.
     pub fn pages(&self) -> Vec<Arc<Page>> {
         self.lock().all.iter().filter(|page| !page.is_gone()).cloned().collect()
     }
 
-    /// The page of this handle, or the one that is meant when none is named.
+    /// Returns the page with this handle, or the current page.
     pub fn page(&self, handle: Option<&str>) -> Option<Arc<Page>> {
         let current = self.lock().current.clone();
         let pages = self.pages();
@@ -338,15 +354,18 @@ impl Context {
         found.or_else(|| pages.last().filter(|_| handle.is_none())).cloned()
     }
 
+    /// Makes this the current page.
     pub fn select(&self, page: &Page) {
         let handle = page.handle();
         self.lock().current = handle;
     }
 
+    /// Returns whether this is the current page.
     pub fn is_current(&self, page: &Page) -> bool {
         self.page(None).is_some_and(|current| current.handle() == page.handle())
     }
 
+    /// Closes a page.
     pub async fn close_page(&self, page: &Page) -> Result<()> {
         self.browser
             .line

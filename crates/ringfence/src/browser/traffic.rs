@@ -1,4 +1,4 @@
-//! What the proxy has decided for a session's pages: on record, and for `browser.logs`.
+//! Records the proxy's decisions about a session's pages, in the audit log and for `browser.logs`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,43 +10,45 @@ use crate::audit::Approvals;
 use crate::net::Decision;
 use crate::sandbox::{Decided, network_fields};
 
-/// Decisions of one session that are written down one by one: pages can cause as many as they like. The first about
-/// each place always is; of the others there is a sum at the end.
+/// Maximum number of decisions per session that are recorded one by one, because pages can cause
+/// any number. The first one about each destination is always recorded; the others are summed up at
+/// the end.
 const AUDITED: usize = 10_000;
-/// Places of one session. A page that wants more reaches nothing any more.
+/// Maximum number of destinations per session. Beyond it, the session's network access is closed.
 const PLACES: usize = 50_000;
-/// Places that are summed up one by one, those with most decisions first.
+/// Maximum number of destinations with their own sum, those with the most decisions first.
 const SUMMED: usize = 1000;
 
+/// Decisions of the proxy about the pages of one session.
 #[derive(Default)]
 pub struct Traffic {
-    /// What was refused or did not answer, by `host:port`.
+    /// Refused and failed connections, by `host:port`.
     failed: Mutex<Log>,
-    /// The call that is to be named on record: the newest that used the session's pages.
+    /// Call that decisions are recorded under: the newest that used the session's pages.
     call: Mutex<Option<Approvals>>,
     book: Mutex<Book>,
-    /// Closes the session's way out.
+    /// Closes the session's network access.
     shut: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
 }
 
-/// Host, port and whether it was allowed.
+/// Host, port, and whether the connection was allowed.
 type Place = (String, u16, bool);
 
-/// How much of it was written down.
+/// Count of recorded and unrecorded decisions.
 #[derive(Default)]
 struct Book {
     written: usize,
-    /// Decisions that were not written.
+    /// Number of unrecorded decisions per destination.
     places: HashMap<Place, u64>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Entered {
-    /// To be written down.
+    /// The decision must be recorded.
     Write,
-    /// Counted.
+    /// The decision was only counted.
     Count,
-    /// There is no room for another place.
+    /// There are too many destinations.
     Full,
 }
 
@@ -67,7 +69,8 @@ impl Book {
         Entered::Write
     }
 
-    /// What was only counted, the most first, and how many of the rest.
+    /// Takes the counts of unrecorded decisions, largest first, and the sum of those that do not
+    /// get their own record.
     fn sums(&mut self) -> (Vec<(Place, u64)>, u64) {
         let mut sums: Vec<_> =
             std::mem::take(&mut self.places).into_iter().filter(|(_, count)| *count > 0).collect();
@@ -79,26 +82,28 @@ impl Book {
 }
 
 impl Traffic {
-    /// Hears of every decision from now on.
+    /// Returns the callback that receives the proxy's decisions.
     pub fn ear(self: &Arc<Self>) -> Decided {
         let traffic = Arc::clone(self);
         Arc::new(move |decision| traffic.take(decision))
     }
 
-    /// What closes the session's way out.
+    /// Sets the function that closes the session's network access.
     pub fn shut_with(&self, shut: impl Fn() + Send + Sync + 'static) {
         *lock(&self.shut) = Some(Box::new(shut));
     }
 
+    /// Sets the call that further decisions are recorded under.
     pub fn record_under(&self, call: Approvals) {
         *lock(&self.call) = Some(call);
     }
 
+    /// Locks the log of refused and failed connections.
     pub fn failed(&self) -> MutexGuard<'_, Log> {
         lock(&self.failed)
     }
 
-    /// How often something was refused after this entry.
+    /// Returns the number of refusals after this entry.
     pub fn blocked_after(&self, seq: u64) -> u64 {
         self.failed().after(seq).filter(|entry| entry.kind == Kind::Blocked.name()).count() as u64
     }
@@ -115,7 +120,7 @@ impl Traffic {
             Entered::Count => {}
             Entered::Full => {
                 tracing::warn!(
-                    "the pages of a session want to reach too many places: their way out is closed"
+                    "the pages of a session try to reach too many destinations: closing their network access"
                 );
                 if let Some(shut) = lock(&self.shut).take() {
                     shut();
@@ -128,7 +133,7 @@ impl Traffic {
         if let Some(call) = lock(&self.call).clone()
             && let Err(error) = call.network(fields)
         {
-            tracing::error!("a decision of the proxy could not be recorded: {}", error.log_line());
+            tracing::error!("a proxy decision could not be recorded: {}", error.log_line());
         }
     }
 }
@@ -150,7 +155,7 @@ impl Drop for Traffic {
     }
 }
 
-/// Refused, and not merely without an answer.
+/// Returns whether the reason is a refusal, and not a failed connection or a limit.
 fn is_refusal(reason: &str) -> bool {
     !["unreachable", "resolve_failed", "limit"].contains(&reason)
 }

@@ -1,5 +1,5 @@
-//! Files of the workspace for a page. The browser does not see the workspace, so it gets copies of what was named, and
-//! they go with the session's pages.
+//! Passes files of the workspace to a page. The browser does not see the workspace, so it gets
+//! copies of the named files; they are removed with the session's pages.
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -12,19 +12,20 @@ use crate::base::ids::short;
 use crate::base::workspace::{Place, Workspace, os_error};
 use crate::base::{Error, Kind, Result};
 
-/// For one file input.
+/// Maximum number of files per upload.
 pub const FILES: usize = 20;
-/// So many of the largest there may be are copied for one session.
+/// The total size per session is limited to this many times the maximum size of one file.
 const LARGEST: u64 = 4;
-/// Copies of one session.
+/// Maximum number of copies per session.
 const COPIES: usize = 1000;
 
-/// The copies that were made for one session.
+/// Copies of files made for one session.
 pub struct Uploads {
-    /// The browser's directory, as we open it and as the browser names it.
+    /// The browser's private directory, for opening files safely: the browser can write there, too.
     files: Arc<Workspace>,
+    /// Its path, which has the same name inside and outside the sandbox.
     dir: PathBuf,
-    /// From there down.
+    /// Directory of the copies, relative to it.
     below: String,
     largest: u64,
     made: Mutex<Made>,
@@ -37,6 +38,7 @@ struct Made {
 }
 
 impl Uploads {
+    /// Creates the store for the copies of one session; `largest` limits the size of one file.
     pub fn new(browser: &Browser, largest: u64) -> Arc<Uploads> {
         Uploads::in_folder(Arc::clone(&browser.files), browser.dir.clone(), largest)
     }
@@ -51,7 +53,8 @@ impl Uploads {
         })
     }
 
-    /// Copies files of the workspace to where the browser can read them, and says where that is.
+    /// Copies files of the workspace to where the browser can read them, and returns the paths of
+    /// the copies.
     pub fn hand_over(&self, workspace: &Workspace, paths: &[String]) -> Result<Vec<PathBuf>> {
         if paths.len() > FILES {
             return Err(Error::invalid_arguments(format!(
@@ -69,17 +72,17 @@ impl Uploads {
         if made.paths.len() >= COPIES || left == 0 {
             return Err(Error::new(
                 Kind::ResourceExhausted,
-                "this session has uploaded as much as it may",
+                "this session has reached its upload limit",
             )
-            .hint("Close its pages with browser.tabs close_all, and with them the copies."));
+            .hint("Close its pages with browser.tabs close_all, which also removes the copies."));
         }
         let below = format!("{}/{}/{name}", self.below, short("u"));
         let failed = |error: io::Error| {
-            Error::internal("the file cannot be handed to the browser").source(error)
+            Error::internal("the file cannot be passed to the browser").source(error)
         };
-        // The browser can write here too, so the place is opened as any other that somebody else may have changed.
+        // The browser can write here, too, so open it like any untrusted path.
         let Place::Ready { dir, name, .. } = self.files.place(&below, true)? else {
-            return Err(Error::internal("there is no place for uploads"));
+            return Err(Error::internal("cannot create the directory for uploads"));
         };
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -92,8 +95,9 @@ impl Uploads {
         if copied > most {
             to.set_len(0).map_err(failed)?;
             let (one, all) = (self.largest >> 20, (self.largest * LARGEST) >> 20);
-            let message =
-                format!("files to upload may have {one} MiB, and {all} MiB in one session");
+            let message = format!(
+                "an uploaded file may have at most {one} MiB, and all of a session {all} MiB"
+            );
             return Err(Error::new(Kind::TooLarge, message));
         }
         made.bytes += copied;
@@ -108,12 +112,12 @@ impl Uploads {
 
 impl Drop for Uploads {
     fn drop(&mut self) {
-        // Each by its descriptor: the browser may have put a link in the way.
+        // Open each parent by descriptor: the browser may have put a link in the way.
         let remove = |path: &str, flags: AtFlags| {
             if let Some((above, name)) = path.rsplit_once('/')
                 && let Ok((dir, _)) = self.files.open_dir(above)
             {
-                // What is not there any more is as well.
+                // A file that no longer exists needs no removal.
                 let _ = unlinkat(&dir, name, flags);
             }
         };

@@ -1,4 +1,5 @@
-//! `ringfence approvals`: shows the questions that wait on the servers of this root, and answers them.
+//! `ringfence approvals`: lists the questions pending on all servers of this root, and answers
+//! them.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, ErrorKind, IsTerminal, Read, Write};
@@ -17,63 +18,66 @@ use crate::approval::{Answer, Prompt};
 use crate::base::clock::{format_span, unix_millis};
 use crate::base::{Error, Kind, Result, visible};
 
-/// A server that does not answer in this time is not waited for.
+/// Timeout for one exchange with a server.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often a watch looks again.
+/// Interval between two polls of `--watch`.
 const GLANCE: Duration = Duration::from_millis(300);
-/// Of one list; a server holds a bounded number of questions per session.
+/// Upper bound for one list; a server holds a bounded number of questions per session.
 const REPLY_BYTES: u64 = 64 * 1024 * 1024;
 
-/// See the calls that wait for approval, and answer them
+/// List the calls that wait for approval, and allow or deny them
 #[derive(Debug, Args)]
 pub struct Approvals {
-    /// The runtime directory of the servers; default: $XDG_STATE_HOME/ringfence
+    /// Runtime directory of the servers (default: $XDG_STATE_HOME/ringfence)
     #[arg(long, value_name = "DIR", global = true)]
     pub root: Option<PathBuf>,
     /// Print the waiting questions as JSON
     #[arg(long, conflicts_with = "watch")]
     pub json: bool,
-    /// Wait for questions and ask them here, one by one
+    /// Wait for questions and answer them here, one by one
     #[arg(long)]
     pub watch: bool,
     #[command(subcommand)]
+    /// Answer to give; without one, waiting questions are listed or, with --watch, asked.
     pub command: Option<Command>,
 }
 
+/// Answer to one waiting question.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Allow one waiting call
+    /// Allow a waiting call
     Allow {
-        /// The question's id, as listed
+        /// Id of the question, as listed
         id: String,
         /// Also allow the same tool for the rest of that session
         #[arg(long)]
         session: bool,
-        /// Run the command inside the sandbox, where the question offers it
+        /// Run the command inside the sandbox, if the question offers it
         #[arg(long, conflicts_with = "session")]
         inside: bool,
     },
-    /// Refuse one waiting call
+    /// Deny a waiting call
     Deny {
-        /// The question's id, as listed
+        /// Id of the question, as listed
         id: String,
     },
 }
 
-/// The person's end: a real terminal, or a script of one in tests.
+/// Console of the person who answers: a real terminal, or a script in tests.
 trait Desk {
-    /// Somebody reads what is shown and types what is answered.
+    /// Returns whether a person reads what is shown and types the answers.
     fn is_manned(&self) -> bool;
-    /// For the person.
+    /// Shows text to the person.
     fn show(&mut self, text: &str) -> Result<()>;
-    /// For the person or a pipe.
+    /// Prints text to the person or to a pipe.
     fn print(&mut self, text: &str) -> Result<()>;
-    /// Forgets what was typed before the question was on the screen.
+    /// Discards input typed before the question was on the screen.
     fn forget_typed(&mut self);
-    /// A line, if one was typed within the time; an empty text is the end of input.
+    /// Returns a line if one was typed in time; an empty string means end of input.
     fn typed(&mut self, within: Duration) -> Result<Option<String>>;
 }
 
+/// Runs `ringfence approvals`.
 pub fn run(args: &Approvals, root: &Path) -> Result<()> {
     run_at(args, root, &mut Terminal)
 }
@@ -89,7 +93,7 @@ fn run_at(args: &Approvals, root: &Path, desk: &mut dyn Desk) -> Result<()> {
     }
 }
 
-/// One waiting question and the server that asks it.
+/// Waiting question and the server that asks it.
 struct Question {
     server: u32,
     socket: PathBuf,
@@ -97,14 +101,14 @@ struct Question {
 }
 
 impl Question {
-    /// Which question it is, how long it has waited and how long it still does.
+    /// Returns the heading: the question's id, its age, and the time until it expires.
     fn header(&self) -> String {
         let (now, prompt) = (unix_millis(), &self.prompt);
         let since = |earlier: u64, later: u64| {
             format_span(Duration::from_millis(later.saturating_sub(earlier)))
         };
         let age = match prompt.asked_unix_ms {
-            // An older server does not say.
+            // Older servers do not report this.
             0 => String::new(),
             asked => format!(", asked {} ago", since(asked, now)),
         };
@@ -126,7 +130,7 @@ fn list(root: &Path, as_json: bool, desk: &mut dyn Desk) -> Result<()> {
         return desk.print(&format!("{}\n", ascii(&text)));
     }
     if questions.is_empty() {
-        return desk.print("No call waits for approval.\n");
+        return desk.print("No calls are waiting for approval.\n");
     }
     for question in &questions {
         let text = format!("{}\n{}\n", question.header(), question.prompt.text());
@@ -148,9 +152,9 @@ fn want_manned(desk: &dyn Desk) -> Result<()> {
     }
     Err(Error::permission_denied(
         "no_terminal",
-        "approvals are answered by a person: stdin and stderr must be a terminal",
+        "only a person may answer approvals: stdin and stderr must be a terminal",
     )
-    .hint("Run it in a terminal, without pipes. `ringfence approvals` alone lists anywhere."))
+    .hint("Run it in a terminal, without pipes. Listing with `ringfence approvals` needs no terminal."))
 }
 
 fn decide(root: &Path, id: &str, answer: Answer, desk: &mut dyn Desk) -> Result<()> {
@@ -158,7 +162,7 @@ fn decide(root: &Path, id: &str, answer: Answer, desk: &mut dyn Desk) -> Result<
     let questions = waiting(root)?;
     let question = questions.iter().find(|question| question.prompt.id == id).ok_or_else(|| {
         Error::new(Kind::NotFound, "no waiting question has this id").hint(
-            "It may have been answered or have expired; `ringfence approvals` lists what waits.",
+            "It may have been answered or have expired; run `ringfence approvals` to list waiting questions.",
         )
     })?;
     if answer != Answer::Deny && !question.prompt.choices().contains(&answer) {
@@ -173,7 +177,7 @@ fn not_offered(answer: Answer) -> Error {
         Error::invalid_arguments(format!("this question does not offer `--{}`", answer.name()));
     match answer {
         Answer::Session => {
-            error.hint("The call has no session that lasts; allow it once, or deny it.")
+            error.hint("The call has no persistent session; allow it once, or deny it.")
         }
         _ => error.hint("The command does not leave the sandbox; allow it once, or deny it."),
     }
@@ -196,15 +200,15 @@ fn send_answer(question: &Question, answer: Answer) -> Result<()> {
     if reply["ok"] == true {
         return Ok(());
     }
-    let why = reply["error"].as_str().unwrap_or("the server did not take the answer");
+    let why = reply["error"].as_str().unwrap_or("the server rejected the answer");
     Err(Error::new(Kind::Conflict, visible::lines(why))
-        .hint("`ringfence approvals` lists what still waits."))
+        .hint("Run `ringfence approvals` to list the questions that are still waiting."))
 }
 
-/// Asks what waits and what comes, until the person has enough.
+/// Asks every pending and every new question until the person quits.
 fn watch(root: &Path, desk: &mut dyn Desk) -> Result<()> {
     want_manned(desk)?;
-    desk.show("Waiting for questions (q and Enter to leave).\n")?;
+    desk.show("Waiting for questions (q and Enter to quit).\n")?;
     let mut skipped = HashSet::new();
     loop {
         let next =
@@ -228,12 +232,12 @@ fn watch(root: &Path, desk: &mut dyn Desk) -> Result<()> {
 
 enum Asked {
     Answered,
-    /// The server did not take the answer; asking again would only annoy.
+    /// The server rejected the answer; asking again would not help.
     Failed,
     Left,
 }
 
-/// One question, until it is answered here, answered elsewhere, or expired.
+/// Asks one question until it is answered here, answered elsewhere, or expired.
 fn ask(root: &Path, question: &Question, desk: &mut dyn Desk) -> Result<Asked> {
     desk.show(&visible::lines(&format!("\n{}\n{}", question.header(), question.prompt.text())))?;
     let choices = choice_line(&question.prompt);
@@ -263,12 +267,12 @@ fn ask(root: &Path, question: &Question, desk: &mut dyn Desk) -> Result<Asked> {
             Ok(()) => desk
                 .show(&format!("{} `{}`\n", outcome(answer), visible::lines(&question.prompt.tool)))
                 .map(|()| Asked::Answered),
-            Err(error) => desk.show(&format!("Not taken: {error}\n")).map(|()| Asked::Failed),
+            Err(error) => desk.show(&format!("Answer rejected: {error}\n")).map(|()| Asked::Failed),
         };
     }
 }
 
-/// The keys that answer a question.
+/// Returns the line that lists the keys for answering a question.
 fn choice_line(prompt: &Prompt) -> String {
     let key = |answer: &Answer| match answer {
         Answer::Once => 'y',
@@ -280,30 +284,29 @@ fn choice_line(prompt: &Prompt) -> String {
     let choices: String = answers
         .map(|answer| format!("[{}] {}  ", key(&answer), prompt.choice_title(answer)))
         .collect();
-    format!("{choices}[q] Leave: ")
+    format!("{choices}[q] Quit: ")
 }
 
-/// Everything that waits on all servers of this root, the most urgent first.
+/// Collects the questions waiting on all servers of this root, most urgent first.
 fn waiting(root: &Path) -> Result<Vec<Question>> {
     let mut questions = Vec::new();
     for (server, path) in sockets(root)? {
         let reply = match talk(&path, &Request::List {}) {
             Ok(reply) => reply,
             Err(error) => {
-                // Left behind by a crash, once its process is gone; a live one may only be slow.
+                // A socket whose process is gone was left behind by a crash; a live server may only
+                // be slow.
                 if is_gone(server) {
                     let _ = std::fs::remove_file(&path);
                 } else {
-                    tracing::warn!("the server {server} does not answer: {error}");
+                    tracing::warn!("server {server} does not answer: {error}");
                 }
                 continue;
             }
         };
         let prompts: Vec<Prompt> =
             serde_json::from_value(reply["pending"].clone()).unwrap_or_else(|error| {
-                tracing::warn!(
-                    "the server {server} gave an answer that is not understood: {error}"
-                );
+                tracing::warn!("server {server} sent an invalid reply: {error}");
                 Vec::new()
             });
         questions.extend(prompts.into_iter().map(|prompt| Question {
@@ -318,11 +321,11 @@ fn waiting(root: &Path) -> Result<Vec<Question>> {
     Ok(questions)
 }
 
-/// The servers of this root by process number, and their sockets.
+/// Returns the process id and socket of every server of this root.
 fn sockets(root: &Path) -> Result<Vec<(u32, PathBuf)>> {
     let failed = |error: std::io::Error| {
-        Error::new(Kind::Unavailable, "the servers of this root cannot be found")
-            .hint("Name the root of the server with `--root` (or SANDBOX_ROOT).")
+        Error::new(Kind::Unavailable, "cannot list the servers of this root")
+            .hint("Give the server's root with `--root` (or SANDBOX_ROOT).")
             .source(error)
     };
     let entries = match std::fs::read_dir(directory(root)) {
@@ -359,7 +362,8 @@ fn talk(path: &Path, request: &Request) -> std::io::Result<Value> {
     Ok(serde_json::from_str(&line)?)
 }
 
-/// JSON in which everything beyond ASCII is escaped: the same value, and nothing a terminal would act on.
+/// Escapes everything beyond ASCII in JSON text: the value stays the same, and a terminal has
+/// nothing to interpret.
 fn ascii(json: &str) -> String {
     let mut shown = String::with_capacity(json.len());
     for c in json.chars() {
@@ -390,18 +394,19 @@ impl Desk for Terminal {
     }
 
     fn forget_typed(&mut self) {
-        // It fails only where there is no terminal, and then nobody is asked.
+        // Fails only without a terminal, and then no question is asked.
         let _ = tcflush(std::io::stdin(), QueueSelector::IFlush);
     }
 
-    /// Read past the standard buffer: a line typed ahead must not lie there as the answer to the next question.
+    /// Bypasses the standard input buffer: a line typed ahead must not remain there and answer the
+    /// next question.
     fn typed(&mut self, within: Duration) -> Result<Option<String>> {
         let failed = |error: rustix::io::Errno| {
             Error::new(Kind::Unavailable, "the terminal cannot be read").source(error)
         };
         let stdin = std::io::stdin();
         let patience = Timespec::try_from(within)
-            .map_err(|error| Error::internal("a time out of range").source(error))?;
+            .map_err(|error| Error::internal("the timeout is out of range").source(error))?;
         match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&patience)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
             Ok(_) => {}
@@ -416,7 +421,7 @@ impl Desk for Terminal {
 
 fn write_out(out: &mut dyn Write, text: &str) -> Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // Whoever read it has seen enough (`| head`).
+        // The reader closed the pipe early (`| head`); that is not an error.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         outcome => outcome.map_err(|error| {
             Error::new(Kind::Unavailable, "the output cannot be written").source(error)

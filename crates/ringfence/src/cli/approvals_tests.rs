@@ -115,7 +115,7 @@ fn nothing_waits_where_no_server_runs() {
     let scratch = Scratch::new();
     let mut person = Person::absent();
     run_line(scratch.path(), "", &mut person).unwrap();
-    assert_eq!(person.seen, "No call waits for approval.\n");
+    assert_eq!(person.seen, "No calls are waiting for approval.\n");
 }
 
 #[test]
@@ -151,7 +151,8 @@ fn sockets_of_crashed_servers_are_skipped_and_removed() {
     let scratch = Scratch::new();
     asking(scratch.path(), own(), &["a-1"]);
     let run = directory(scratch.path());
-    // Beyond the largest process number there can be; and one whose process lives but does not listen.
+    // Beyond the largest process number there can be; and one whose process lives but does not
+    // listen.
     let (dead, silent) = (run.join("approvals-4194305.sock"), run.join("approvals-1.sock"));
     drop((UnixListener::bind(&dead).unwrap(), UnixListener::bind(&silent).unwrap()));
     let other = scratch.file("run/notes.txt", "");

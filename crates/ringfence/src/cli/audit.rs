@@ -1,4 +1,4 @@
-//! `ringfence audit`: read the log, follow it, check it, prune it.
+//! `ringfence audit`: reads, follows, verifies and prunes the audit log.
 
 mod prune;
 
@@ -16,56 +16,60 @@ use crate::base::clock::{format_utc, parse_span};
 use crate::base::{Error, Kind, Result, visible};
 use crate::registry::underscored;
 
-/// Show what was called, by whom, what was decided, and how it ended.
+/// Show what was done, follow it live, verify the log, or prune it.
 ///
-/// One line per event, oldest first, over all servers that share the root. Every call has a `call.start` and a
-/// `call.stop` with the same trace id, which is also in the answer the client got. Arguments are never recorded,
-/// only their hash.
+/// Prints what was called, by whom, what was decided and how it ended: one line per event, oldest
+/// first, from all servers that share the root. Every call has a `call.start` and a `call.stop`
+/// with the same trace id, which is also in the result that the client received. Arguments are
+/// never recorded, only their hash.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  ringfence audit --since 10m               the last ten minutes\n  ringfence audit --follow --tool shell.exec  calls of one tool as they happen\n  ringfence audit --trace 3f9a01c2          everything about one call\n  ringfence audit --json > audit.jsonl      export\n  ringfence audit verify                    was the log changed?\n  ringfence audit prune --before 90d        remove what is older"
+    after_help = "Examples:\n  ringfence audit --since 10m               the last ten minutes\n  ringfence audit --follow --tool shell.exec  calls of one tool, live\n  ringfence audit --trace 3f9a01c2          everything about one call\n  ringfence audit --json > audit.jsonl      export\n  ringfence audit verify                    check that the log was not changed\n  ringfence audit prune --before 90d        remove older files"
 )]
 pub struct Args {
+    /// Operation to run instead of printing events.
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// Keep printing as events happen, until the reader closes or Ctrl-C.
+    /// Keep printing new events until the reader closes the pipe or Ctrl-C.
     #[arg(long, short)]
     pub follow: bool,
-    /// Only events of this tool, in either spelling of its name.
+    /// Show only events of this tool, in either spelling of its name.
     #[arg(long, value_name = "TOOL")]
     pub tool: Option<String>,
-    /// Only events of this session.
+    /// Show only events of this session.
     #[arg(long, value_name = "SESSION")]
     pub session: Option<String>,
-    /// Only the call with this trace id; its beginning is enough.
+    /// Show only the call with this trace id; a prefix is enough.
     #[arg(long, value_name = "ID")]
     pub trace: Option<String>,
-    /// Only events from then on: an age (30s, 10m, 2h, 7d) or a UTC time (2026-11-15, 2026-11-15T21:40:03Z).
+    /// Show only events from this time on: an age (30s, 10m, 2h, 7d) or a UTC time (2026-11-15,
+    /// 2026-11-15T21:40:03Z).
     #[arg(long, value_name = "WHEN", value_parser = parse_since)]
     pub since: Option<String>,
-    /// Print each record as the JSON line it is in the log.
+    /// Print each record as the JSON line stored in the log.
     #[arg(long)]
     pub json: bool,
-    /// The directory that holds the server's state.
+    /// Directory for runtime files (default: $XDG_STATE_HOME/ringfence).
     #[arg(long, value_name = "DIR", global = true)]
     pub root: Option<PathBuf>,
 }
 
+/// Operation on the log as a whole.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
     /// Check that no record was changed, added, moved or removed.
     ///
-    /// Walks the keyed chain of every file and names the first record that is not as it was written; then the
-    /// exit code is 1. A file that ends in mid-line because its process was killed is reported as a crash, which
-    /// is not an error. This proves nothing against somebody who can read audit/key: the user who runs the
-    /// server, and root.
+    /// Walks the keyed chain of every file and names the first record that is not as it was
+    /// written; the exit code is then 1. A file that ends mid-line because its process was killed
+    /// is reported as a crash, which is not an error. This proves nothing against anyone who can
+    /// read audit/key: the user who runs the server, and root.
     Verify,
-    /// Remove old files of the log, and leave a sealed record of them.
+    /// Remove old log files, and leave a sealed record of them.
     ///
-    /// Removes whole files whose records were all written before WHEN, oldest first, up to the first that is in use or
-    /// holds a newer record. They are verified first; a broken file stops the command, and nothing is removed. The
-    /// record names each file with its number of records and its last mac, so that `ringfence audit verify` accepts
-    /// exactly these as missing.
+    /// Removes whole files whose records were all written before WHEN, oldest first, up to the
+    /// first that is in use or holds a newer record. The files are verified first; if one is
+    /// broken, the command stops and removes nothing. The record names each file with its number of
+    /// records and its last mac, so that `ringfence audit verify` accepts exactly these as missing.
     Prune(prune::PruneArgs),
 }
 
@@ -87,7 +91,7 @@ impl Args {
     }
 }
 
-/// The exit code: 1 when `verify` found something.
+/// Runs `ringfence audit` and returns the exit code: 1 if `verify` found a problem.
 pub fn run(args: Args, root: &Path, out: &mut dyn Write) -> Result<u8> {
     if let Some(command) = &args.command
         && (args.follow || args.json || args.narrows())
@@ -96,7 +100,7 @@ pub fn run(args: Args, root: &Path, out: &mut dyn Write) -> Result<u8> {
         return Err(Error::invalid_arguments(format!(
             "`ringfence audit {name}` takes no filters: {why}"
         ))
-        .hint(format!("Leave out what stands before `{name}`, but for --root.")));
+        .hint(format!("Remove the options before `{name}`; only --root is accepted there.")));
     }
     let done = match &args.command {
         Some(Command::Verify) => print_verified(root, out)?,
@@ -104,11 +108,11 @@ pub fn run(args: Args, root: &Path, out: &mut dyn Write) -> Result<u8> {
         None => print_events(&args, root, out).map(|()| 0),
     };
     match done {
-        // The reader has seen enough.
+        // The reader closed the pipe early (`| head`); that is not an error.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(0),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(Error::new(Kind::NotFound, "there is no audit log")
-                .hint("Check --root; the log is in the directory `audit` below it and begins with the first server.")
+            Err(Error::new(Kind::NotFound, "no audit log found")
+                .hint("Check --root; the log is in its subdirectory `audit` and is created by the first server.")
                 .source(error))
         }
         Err(error) => Err(Error::new(Kind::Unavailable, "the audit log cannot be read or printed").source(error)),
@@ -142,7 +146,7 @@ fn print_verified(root: &Path, out: &mut dyn Write) -> Result<io::Result<u8>> {
                 }
                 writeln!(
                     out,
-                    "{total} are proven; what follows the first broken record in its file is not"
+                    "{total} verified; records after the first broken one in a file are not"
                 )?;
             }
         }
@@ -156,7 +160,7 @@ fn state(file: &FileReport) -> String {
     match file.state {
         State::Closed => "closed".into(),
         State::Open => "open (in use)".into(),
-        State::Crashed { torn: 0 } => "crash: its process ended without closing it".into(),
+        State::Crashed { torn: 0 } => "crash: its process ended without closing the file".into(),
         State::Crashed { torn } => {
             format!("crash: torn tail, {} of an unfinished record", count(torn, "byte"))
         }
@@ -176,7 +180,7 @@ fn files_and_records(files: u64, records: u64) -> String {
     format!("{} ({})", count(files, "file"), count(records, "record"))
 }
 
-/// A time stamp to the second, or the day that someone named.
+/// Formats a time stamp to the second, or the day given by the user.
 fn format_time(ts: &str) -> String {
     clean(ts.get(..19).unwrap_or(ts)).replacen('T', " ", 1)
 }
@@ -201,8 +205,8 @@ fn print_events(args: &Args, root: &Path, out: &mut dyn Write) -> io::Result<()>
     }
 }
 
-/// Waits a moment before the next look at the files. True when whoever read our standard output has gone, which
-/// would otherwise be noticed only at the next event.
+/// Waits briefly before the next poll of the files. Returns true if the reader of our standard
+/// output is gone, which would otherwise be noticed only at the next event.
 fn reader_left() -> bool {
     let stdout = rustix::stdio::stdout();
     let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
@@ -235,7 +239,8 @@ fn print_event(json: bool, event: &Event, out: &mut dyn Write) -> io::Result<()>
     }
 }
 
-/// Time, event, tool, status, who, trace id, and what there is to say about how it went.
+/// Formats a record as one line: time, event, tool, status, principal and session, trace id,
+/// details.
 fn show(value: &Value) -> String {
     let text = |name: &str| clean(value[name].as_str().unwrap_or_default());
     let or = |first: String, second: String| if first.is_empty() { second } else { first };
@@ -287,7 +292,7 @@ fn details(value: &Value) -> String {
         .join(", ")
 }
 
-/// What a record sums up: files that were pruned, calls that were refused.
+/// Returns the counts of a summary record: pruned files, or refused calls.
 fn sum_up(value: &Value) -> Vec<String> {
     let number = |value: &Value| value.as_u64().unwrap_or_default();
     if let Some(removed) = value["removed"].as_array().filter(|_| value["event"] == "prune") {
@@ -304,7 +309,7 @@ fn sum_up(value: &Value) -> Vec<String> {
     calls.into_iter().chain(errors).collect()
 }
 
-/// The words of a command, and the rule that decided about it.
+/// Returns the words of a command and the rule that decided about it.
 fn exec(value: &Value) -> Option<String> {
     let words = value["command"].as_array()?.iter().filter_map(Value::as_str);
     let words = clean(&words.collect::<Vec<_>>().join(" "));
@@ -315,18 +320,20 @@ fn exec(value: &Value) -> Option<String> {
     })
 }
 
-/// Names in the log come from clients and models: on a terminal they must be text and nothing else.
+/// Escapes control characters. Names in the log come from clients and models and must not drive the
+/// terminal.
 fn clean(text: &str) -> String {
     visible::one_line(text)
 }
 
-/// As the beginning of a time stamp: those are UTC, and their order as text is their order in time.
+/// Parses an age or a time into a prefix of a time stamp. Time stamps are UTC, so their order as
+/// text is their order in time.
 fn parse_since(text: &str) -> std::result::Result<String, String> {
     let wrong = || {
         "give an age such as 30s, 10m, 2h, 7d, or a UTC time such as 2026-11-15 or 2026-11-15T21:40:03Z".to_owned()
     };
     if let Some(age) = parse_span(text) {
-        // Older than time itself is everything.
+        // An age beyond the clock's range selects everything.
         return Ok(SystemTime::now().checked_sub(age).map_or_else(String::new, format_utc));
     }
     const SHAPE: &[u8] = b"0000-00-00T00:00:00.000000";
@@ -463,7 +470,7 @@ mod tests {
         let (code, text) = root.output(&["verify"]);
         assert_eq!(code, 1);
         assert!(
-            text.contains(&format!("BROKEN: {name} line 2 (seq 2): its mac does not fit")),
+            text.contains(&format!("BROKEN: {name} line 2 (seq 2): its mac does not match")),
             "{text}"
         );
         std::fs::write(&path, original).unwrap();
@@ -481,8 +488,8 @@ mod tests {
         assert!(!root.0.exists(), "reading makes nothing");
     }
 
-    /// Closes after a number of lines, and writes the next events itself: what is seen was written after
-    /// following began.
+    /// Closes after a number of lines, and writes the next events itself: what is seen was written
+    /// after following began.
     struct Pipe<'a> {
         lines: Vec<String>,
         more: Box<dyn FnMut(usize) + 'a>,

@@ -1,4 +1,4 @@
-//! `ringfence config`: what the config file says, what is wrong with it, and what it may say.
+//! `ringfence config`: checks the config file, shows effective settings, prints the file's schema.
 
 mod check;
 mod show;
@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use crate::base::{Error, Result, visible};
 use crate::config::{Flags, schema};
 
-/// Check the config file, show what holds and who said so, or print its schema for editors
+/// Check the config file, show the effective settings and where each comes from, or print its
+/// schema
 #[derive(clap::Args)]
 #[command(after_help = "Start with:  ringfence config check")]
 pub struct Args {
@@ -19,24 +20,24 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Report everything that is wrong with the file, with its place and what to do
+    /// Report every error and warning in the file, with its location and how to fix it
     Check(check::Args),
-    /// Show every key with its value and who set it
+    /// Show every key with its value and where it was set
     Show(show::Args),
-    /// Print a JSON Schema of the file, for editors
+    /// Print a JSON Schema of the file for editors
     Schema,
 }
 
-/// Which server is meant: as `ringfence serve` has it.
+/// Location flags shared with `ringfence serve`, so that the same server configuration is resolved.
 #[derive(clap::Args)]
 pub struct Places {
-    /// The config file; default: $XDG_CONFIG_HOME/ringfence/config.toml
+    /// Config file to read (default: $XDG_CONFIG_HOME/ringfence/config.toml)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The directory the tools work in
+    /// Directory the tools work in
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
-    /// Where runtime files go
+    /// Directory for runtime files (default: $XDG_STATE_HOME/ringfence)
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
 }
@@ -52,6 +53,7 @@ impl Places {
     }
 }
 
+/// Runs `ringfence config` and returns the exit code.
 pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
     match &args.command {
         Command::Check(args) => check::run(args, out),
@@ -62,7 +64,7 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
 
 fn write_json(value: &impl serde::Serialize, out: &mut impl Write) -> Result<()> {
     let text = serde_json::to_string_pretty(value)
-        .map_err(|error| Error::internal("no JSON").source(error))?;
+        .map_err(|error| Error::internal("the result cannot be written as JSON").source(error))?;
     writeln!(out, "{text}").and_then(|()| out.flush()).map_err(unwritable)
 }
 
@@ -70,7 +72,7 @@ fn unwritable(error: std::io::Error) -> Error {
     Error::internal("the output cannot be written").source(error)
 }
 
-/// Words of a file are shown as text and nothing else.
+/// Escapes control characters: text from a file must not drive the terminal.
 fn plain(text: &str) -> String {
     visible::lines(text)
 }

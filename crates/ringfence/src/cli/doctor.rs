@@ -1,4 +1,7 @@
-//! `ringfence doctor`: what the fence can do on this host, by trying it, and what that means for each promise.
+//! `ringfence doctor`: tests what the sandbox can do on this host, and what that means for each
+//! promise.
+//!
+//! It judges by trying, never by version numbers or settings; those only help to explain a failure.
 
 mod canary;
 mod config;
@@ -23,30 +26,30 @@ use place::Place;
 use trials::Fence;
 use verdict::Verdict;
 
-/// Try every layer of the fence on this host, and say what holds and what to do about the rest
+/// Test every sandbox layer on this host; report what works and how to fix the rest
 #[derive(clap::Args)]
 #[command(
-    after_help = "Exit codes: 0 when the profile `default` works, 1 when only `contained` does, 2 when neither does."
+    after_help = "Exit codes: 0 if the profile `default` works, 1 if only `contained` works, 2 if neither works."
 )]
 pub struct Args {
-    /// The directory whose runs are tried; default: the current one
+    /// Directory to use as the workspace of the tests (default: the current directory)
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
-    /// Where runtime files go; default: $XDG_STATE_HOME/ringfence
+    /// Directory for runtime files (default: $XDG_STATE_HOME/ringfence)
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
-    /// The config file
+    /// Config file to read (default: $XDG_CONFIG_HOME/ringfence/config.toml)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The same as data
+    /// Print as JSON
     #[arg(long)]
     json: bool,
-    /// From inside a fence: tries what it must refuse
+    /// Run inside a sandbox: attempt what the sandbox must refuse
     #[arg(long, hide = true, value_name = "JSON")]
     canary: Option<String>,
 }
 
-/// Everything that was found.
+/// Everything `ringfence doctor` reports; `--json` prints it as it is.
 #[derive(Serialize)]
 struct Findings {
     version: &'static str,
@@ -66,6 +69,7 @@ struct Layer {
     fix: Option<String>,
 }
 
+/// Runs `ringfence doctor` and returns the exit code.
 pub fn run(args: Args, out: &mut impl Write) -> Result<u8> {
     let unwritable = |error| Error::internal("the output cannot be written").source(error);
     if let Some(task) = &args.canary {
@@ -97,9 +101,9 @@ fn find(args: Args) -> Result<Findings> {
     health.extend(health::look(&config, rooted.as_ref()));
     let usable = config.ok().filter(|_| matches!(rooted, Some(Ok(()))));
     let place = Place::make(usable.as_ref(), &flags).map_err(|error| {
-        Error::internal(format!("there is no directory to try things in: {error}"))
+        Error::internal(format!("cannot create a directory for the tests: {error}"))
     })?;
-    // First of all, while this process has one thread and can be forked.
+    // Must come before anything that starts a thread: the probes fork this process.
     let tried = probe::run(&place.probes);
     let host = Host::look();
     let fences = trials::run(&place, &host, &tried);
@@ -111,7 +115,8 @@ fn find(args: Args) -> Result<Findings> {
 }
 
 fn layer(tried: Tried, host: &Host) -> Layer {
-    // Only a way around a refusal that has its own line and its own fix.
+    // No fix for bubblewrap: it is only a workaround for a refusal that has its own line and its
+    // own fix.
     let mend = tried.outcome == Outcome::Refused && tried.part != Part::Bwrap;
     let fix = mend.then(|| fixes::of(tried.part, tried.errno, host));
     Layer { name: tried.part.name(), tried, fix }

@@ -1,7 +1,8 @@
-//! The server's own log: lines for people or objects for programs, on standard error or in a file.
+//! The server's own log: lines for people or JSON objects for programs, on standard error or in a
+//! file.
 //!
-//! Standard output belongs to the protocol. The lines are ours alone: the protocol engine would log whole requests, and
-//! arguments may hold secrets.
+//! Must never write to standard output, which belongs to the protocol. Only events of this crate
+//! are logged: the protocol engine would log whole requests, and arguments may contain secrets.
 
 use std::borrow::Cow;
 use std::fs::{File, OpenOptions, Permissions};
@@ -24,10 +25,10 @@ use crate::base::visible::is_hidden;
 use crate::base::{Error, Kind, Result};
 use crate::config::resolve::log::{Log, LogFormat, LogLevel};
 
-/// The last look at a line before it is written.
+/// Redacts secrets from a line just before it is written.
 pub type Redact = fn(&str) -> Cow<'_, str>;
 
-/// Opens the log as it was asked for. Whatever is said from now on, a panic too, goes there.
+/// Opens the log as configured. Every later event goes there, including panics.
 pub fn start(log: &Log, redact: Redact) -> Result<()> {
     let out = match &log.file {
         Some(path) => {
@@ -38,7 +39,7 @@ pub fn start(log: &Log, redact: Redact) -> Result<()> {
     if let (Out::File(file), Some(path)) = (&out, &log.file)
         && !file.metadata().is_ok_and(|facts| facts.is_file())
     {
-        return Err(unusable(path, "it is no file"));
+        return Err(unusable(path, "it is not a regular file"));
     }
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(Lines { out: Arc::new(out), redact })
@@ -59,7 +60,7 @@ pub fn start(log: &Log, redact: Redact) -> Result<()> {
         let what = payload.downcast_ref::<&str>().copied();
         let what = what
             .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
-            .unwrap_or("without a word");
+            .unwrap_or("no message");
         tracing::error!("panicked at {place}: {what}");
     }));
     Ok(())
@@ -68,11 +69,12 @@ pub fn start(log: &Log, redact: Redact) -> Result<()> {
 fn unusable(path: &Path, why: &str) -> Error {
     Error::new(Kind::Unavailable, format!("the log file {} cannot be used: {why}", path.display()))
         .reason("bad_log_file")
-        .hint("Name a file in a directory that is there with `--log-file` (or RINGFENCE_LOG_FILE).")
+        .hint("Give a file in an existing directory with `--log-file` (or RINGFENCE_LOG_FILE).")
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    // Whoever else may make links there shall not choose what we write to; a pipe that nobody reads shall not hold us.
+    // NOFOLLOW: anyone else who can create links in that directory must not choose the file we
+    // write to. NONBLOCK: opening a pipe without a reader must not block.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let flags = i32::try_from(flags.bits()).unwrap_or_default();
     let file =
@@ -99,7 +101,7 @@ enum Out {
     File(File),
 }
 
-/// Where lines go. Each comes whole.
+/// Destination of log lines; the formatter passes each line in a single write.
 struct Lines {
     out: Arc<Out>,
     redact: Redact,
@@ -132,11 +134,11 @@ impl Write for Line<'_> {
     }
 }
 
-/// Somebody else's words shall not look like a line of ours.
+/// Escapes a line so that foreign text in it cannot forge another log line.
 fn one_line(text: &str) -> String {
     let escape = |c: char| match c {
         c if c.is_control() => c.escape_default().collect(),
-        // So written they mean the same in JSON, which itself escapes only some control characters.
+        // These escapes mean the same in JSON, which itself escapes only some control characters.
         c if is_hidden(c) => {
             c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
         }
@@ -146,17 +148,20 @@ fn one_line(text: &str) -> String {
     body.chars().map(escape).chain(["\n".to_owned()]).collect()
 }
 
-/// Does work whose warnings come before the log is open; they can be said later.
+/// Runs `work` and buffers its events, because it runs before the log is open; they are logged
+/// later.
 pub fn hold<T>(work: impl FnOnce() -> T) -> (T, Held) {
     let held = Held::default();
     let keeper = tracing_subscriber::registry().with(held.clone());
     (tracing::subscriber::with_default(keeper, work), held)
 }
 
+/// Events buffered before the log was open.
 #[derive(Clone, Default)]
 pub struct Held(Arc<Mutex<Vec<(Level, String)>>>);
 
 impl Held {
+    /// Logs the buffered events.
     pub fn say(self) {
         for (level, text) in self.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             match level {

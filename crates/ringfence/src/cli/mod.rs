@@ -1,4 +1,4 @@
-//! The command line: one file per command.
+//! Command line: one file per command.
 
 mod approvals;
 mod audit;
@@ -23,8 +23,8 @@ use crate::mcp::failed_start;
 
 /// Tools that coding agents can be trusted with.
 ///
-/// Ringfence is an MCP server. Every call to one of its tools takes one road: it is checked, asked about where
-/// it must be, run, and written to an audit log that can be verified.
+/// Ringfence is an MCP server. Every tool call is validated, approved where required, executed, and
+/// recorded in a verifiable audit log.
 #[derive(Parser)]
 #[command(name = "ringfence", version, max_term_width = 100)]
 #[command(
@@ -35,38 +35,33 @@ struct Cli {
     command: Command,
 }
 
+// The help texts are the doc comments of the argument types: one on a variant would replace them,
+// including their long form.
 #[derive(Subcommand)]
 enum Command {
-    /// Serve MCP on standard input and output, or over HTTP
     Serve(serve::Args),
-    /// See it work: a demonstration that takes seconds, touches nothing of yours and needs no network
+    /// Run a demonstration; it takes seconds, touches none of your files and needs no network
     Try,
-    /// Run a command in the fence and see what it holds
     Sandbox(sandbox::Args),
-    /// Try every layer of the fence on this host, and say what holds and what to do about the rest
     Doctor(doctor::Args),
-    /// See what your rules say about a command, try their examples, and look for rules that say too much
     Rules(rules::Args),
-    /// Check the config file, show what holds and who said so, or print its schema for editors
     Config(config::Args),
-    /// Show what has been done, follow it, or verify that the log is whole
     Audit(audit::Args),
-    /// Keep the secrets that `${secret:NAME}` in the config stands for
     Secret(secret::Args),
-    /// List and answer the questions that wait for a human
     Approvals(approvals::Approvals),
 }
 
-/// Runs the command line and turns its end into an exit code.
+/// Runs the command named on the command line and returns its exit code.
 pub fn run() -> ExitCode {
     leave_no_core();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse_arguments(&error),
     };
-    // `doctor` and `sandbox` try namespaces in processes of their own, and may stand in a fence themselves: neither can
-    // be done by whom nobody can look at. The server looks at whoever answers a question, and `approvals` holds nothing
-    // that its user must not see.
+    // `doctor` and `sandbox` create namespaces from child processes and may themselves run inside a
+    // sandbox; neither works in a process that others cannot inspect. `approvals` stays inspectable
+    // because the server inspects the process that answers a question; it holds nothing that its
+    // user must not see.
     if !matches!(cli.command, Command::Doctor(_) | Command::Sandbox(_) | Command::Approvals(_))
         && let Err(error) = hide()
     {
@@ -96,9 +91,10 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Shows what clap says, help and version too. A client that starts the server with a wrong flag is told as well.
+/// Prints clap's message, including help and version. A client that started the server with a wrong
+/// flag also receives the error over MCP.
 fn refuse_arguments(error: &clap::Error) -> ExitCode {
-    // When standard error is gone there is nowhere left to say it.
+    // If standard error is closed, there is nowhere left to report to.
     let _ = error.print();
     let mut args = std::env::args_os().skip(1);
     if error.use_stderr()
@@ -109,19 +105,22 @@ fn refuse_arguments(error: &clap::Error) -> ExitCode {
         let text = error.render().to_string();
         let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
         failed_start::answer(&Error::invalid_arguments(first).reason("bad_flag").hint(
-            "Correct the arguments that the client starts the server with; `ringfence serve --help` lists them.",
+            "Correct the arguments in the client's configuration; `ringfence serve --help` lists them.",
         ));
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// A command runs as the same user. It shall not find our environment, our pipes or our memory through /proc.
+/// Makes this process non-dumpable. Commands run as the same user and could otherwise read our
+/// environment, pipes and memory through /proc.
 fn hide() -> Result<()> {
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
-        .map_err(|error| Error::internal("cannot hide from our own children").source(error))
+        .map_err(|error| Error::internal("cannot make this process non-dumpable").source(error))
 }
 
-/// Whatever holds a secret. With a limit of 1 no program is given one either. Where it is refused, it stays as it is.
+/// Disables core dumps, because this process holds secrets. A limit of 1 byte also keeps the kernel
+/// from piping the dump to a program (`core_pattern`). If the limit cannot be set, it stays
+/// unchanged.
 fn leave_no_core() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let now = getrlimit(Resource::Core);
@@ -129,11 +128,11 @@ fn leave_no_core() {
         setrlimit(Resource::Core, Rlimit { current: Some(now.maximum.unwrap_or(1).min(1)), ..now });
 }
 
-/// An error for a person at a terminal: what happened, then what to do.
+/// Prints an error for a person at a terminal: what happened, then what to do.
 fn report(error: &Error) {
     let mut stderr = std::io::stderr().lock();
     let hint = error.hint_text().unwrap_or_else(|| error.kind().default_hint());
-    // When standard error is gone there is nowhere left to say it.
+    // If standard error is closed, there is nowhere left to report to.
     let _ = writeln!(
         stderr,
         "error: {}\nhint: {}",
@@ -142,7 +141,7 @@ fn report(error: &Error) {
     );
 }
 
-/// The root that these flags and this environment name.
+/// Returns the root directory selected by this flag and the environment.
 fn root(flag: Option<PathBuf>) -> Result<PathBuf> {
     resolve_root(&Flags { root: flag, ..Flags::default() }, &Env::of_process())
 }

@@ -1,4 +1,4 @@
-//! `ringfence rules`: what rules say, before anything runs.
+//! `ringfence rules`: evaluates, tests and lints rules without running anything.
 
 mod check;
 mod explain;
@@ -12,11 +12,12 @@ use crate::base::{Error, Result, visible};
 use crate::config::Env;
 use crate::rulebook::{Places, Policy, Rulebook};
 
-/// See what your rules say about a command, try their examples, and look for rules that say too much
+/// Show what your rules decide about a command, run their examples, and find rules that allow too
+/// much
 ///
-/// Rules are Codex's `.rules` files: `prefix_rule(pattern = ["git", "push"], decision = "prompt")`. Without --rules
-/// they are read from /etc/codex/rules and $CODEX_HOME/rules (~/.codex/rules by default), and what the project here forbids or asks about in
-/// .codex/rules is added to them.
+/// Rules are Codex's `.rules` files: `prefix_rule(pattern = ["git", "push"], decision = "prompt")`.
+/// Without --rules they are read from /etc/codex/rules and $CODEX_HOME/rules (~/.codex/rules by
+/// default); `forbidden` and `prompt` rules in this project's .codex/rules are added.
 #[derive(clap::Args)]
 #[command(
     after_help = "Start with:  ringfence rules explain -- git push\nA first file: echo 'prefix_rule(pattern=[\"git\", \"push\"], decision=\"prompt\")' > ~/.codex/rules/my.rules"
@@ -28,24 +29,26 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Say what the rules say about a command, as JSON and exactly as `codex execpolicy check` does
+    /// Print the verdict on a command as JSON, exactly like `codex execpolicy check`
     Check(check::Args),
-    /// Try the examples (`match`, `not_match`) that stand in the rules
+    /// Run the examples (`match`, `not_match`) in the rules
     Test(Files),
-    /// Say in words which rule decides about a command, where it stands, and what would happen
+    /// Explain which rule decides about a command, where it is defined, and what would happen
     Explain(explain::Args),
-    /// Warn about rules that let out more than they seem to, never decide or lead nowhere
+    /// Warn about rules that allow more than they seem to, never decide anything or match no
+    /// program
     Lint(Files),
 }
 
-/// Which files are read.
+/// Rule files to read.
 #[derive(clap::Args)]
 pub struct Files {
-    /// A file to read in place of the usual ones; can be given more than once
+    /// Read this file instead of the usual ones; may be repeated
     #[arg(short = 'r', long = "rules", value_name = "FILE")]
     rules: Vec<PathBuf>,
 }
 
+/// Runs `ringfence rules` and returns the exit code.
 pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
     match &args.command {
         Command::Check(args) => check::run(args, out),
@@ -55,7 +58,8 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
     }
 }
 
-/// The rules, read once. As in the server this happens in a child, since a rules file is a program.
+/// Reads the rules once. As in the server, this happens in a child process, because a rules file is
+/// a program.
 fn read(files: &Files) -> Result<(Rulebook, Places)> {
     let env = Env::of_process();
     let (places, workspace) = match files.rules.is_empty() {
@@ -70,11 +74,11 @@ fn read(files: &Files) -> Result<(Rulebook, Places)> {
     Ok((book, places))
 }
 
-/// Everything that is wrong, on standard error. Whether anything is.
+/// Prints all errors and notes to standard error. Returns whether there are errors.
 fn report(book: &Rulebook) -> bool {
     let mut stderr = std::io::stderr().lock();
     for fault in &book.faults {
-        // When standard error is gone there is nowhere left to say it.
+        // If standard error is closed, there is nowhere left to report to.
         let _ = writeln!(stderr, "error: {fault}\n");
     }
     for ignored in &book.ignored {
@@ -83,10 +87,10 @@ fn report(book: &Rulebook) -> bool {
     !book.faults.is_empty()
 }
 
-/// Where one would put rules when there are none.
+/// If there are no rules, notes where they would be read from.
 fn report_none(book: &Rulebook, places: &Places) {
     if book.files.is_empty() && book.faults.is_empty() {
-        let none = || format!("there are no rules in {}", places.shown());
+        let none = || format!("no rules found in {}", places.shown());
         let _ = writeln!(
             std::io::stderr(),
             "note: {}",
@@ -99,12 +103,12 @@ fn unwritable(error: std::io::Error) -> Error {
     Error::internal("the output cannot be written").source(error)
 }
 
-/// Words of a file are shown as text and nothing else.
+/// Escapes control characters: text from a file must not drive the terminal.
 fn plain(text: &str) -> String {
     visible::one_line(text)
 }
 
-/// `1 rule`, `2 rules`.
+/// Formats a count: `1 rule`, `2 rules`.
 fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }

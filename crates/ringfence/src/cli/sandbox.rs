@@ -1,4 +1,4 @@
-//! `ringfence sandbox`: one command in the fence, for anyone who wants to see what it holds.
+//! `ringfence sandbox`: runs one command in the sandbox, in the foreground, without a server.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -13,78 +13,79 @@ use crate::rulebook::leaving::{KEPT_BY_SETTING, NO_ONE_TO_ASK};
 use crate::rulebook::{Places, Policy, Rulebook, unasked};
 use crate::sandbox::attached::{self, OnPrompt, Ruling, Terms};
 
-/// Run a command in the fence: its input, output and exit code are yours
+/// Run a command in the sandbox, passing through its input, output and exit code
 #[derive(clap::Args)]
 #[command(
-    after_help = "Exit codes: the command's own; 128 and the signal's number when a signal ended it; 125 when the fence could not be put up;\n\
-126 when the command cannot be run and 127 when there is none of that name.\n\
-Signals: SIGTERM, SIGINT and SIGHUP go to the command, which is killed after the grace ([limits] grace_ms).\n\n\
+    after_help = "Exit codes: the command's own; 128 plus the signal number if a signal ended it; 125 if the sandbox could not be set up;\n\
+126 if the command cannot be run; 127 if it was not found.\n\
+Signals: SIGTERM, SIGINT and SIGHUP are passed to the command, which is killed after the grace period ([limits] grace_ms).\n\n\
 Try:  ringfence sandbox -- sh -c 'touch /etc/x; curl https://example.com; cat ~/.ssh/*'"
 )]
 pub struct Args {
-    /// The directory that may be written; default: the current one
+    /// Directory the command may write to (default: the current directory)
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
-    /// Where runtime files go; default: $XDG_STATE_HOME/ringfence
+    /// Directory for runtime files (default: $XDG_STATE_HOME/ringfence)
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
-    /// The config file, whose [sandbox] these flags add to
+    /// Config file to read; the flags below add to its [sandbox] section
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// How strong the fence is
+    /// Select the sandbox profile
     #[arg(long)]
     profile: Option<Profile>,
-    /// The host's whole network
+    /// Allow the host's whole network
     #[arg(long)]
     allow_network: bool,
-    /// A name that may be reached: example.com, *.example.com, example.com:8443
+    /// Allow connections to this name: example.com, *.example.com, example.com:8443
     #[arg(long = "allow-domain", value_name = "NAME")]
     allow_domains: Vec<String>,
-    /// A name that may not, though another rule allows it
+    /// Deny connections to this name, even if another rule allows it
     #[arg(long = "deny-domain", value_name = "NAME")]
     deny_domains: Vec<String>,
-    /// An address that may be reached though it is private: 127.0.0.1:8080
+    /// Allow connections to this address, even if it is private: 127.0.0.1:8080
     #[arg(long = "allow-address", value_name = "IP:PORT")]
     allow_addresses: Vec<String>,
-    /// Another directory that may be written
+    /// Allow writing to this directory, too
     #[arg(long, value_name = "DIR")]
     writable: Vec<PathBuf>,
-    /// A path in the workspace that may only be read, whether it exists or not
+    /// Make this path in the workspace read-only, whether it exists or not
     #[arg(long, value_name = "PATH")]
     protect: Vec<PathBuf>,
-    /// A path that is protected by default and may be written all the same: .vscode, .git/hooks
+    /// Allow writing to this path, which is protected by default: .vscode, .git/hooks
     #[arg(long, value_name = "PATH")]
     unprotect: Vec<PathBuf>,
-    /// A path that may not be read
+    /// Deny reading this path
     #[arg(long, value_name = "PATH")]
     hide: Vec<PathBuf>,
-    /// Rules to read beside those of Codex ($CODEX_HOME/rules); may be given more than once
+    /// Read this rules file in addition to Codex's ($CODEX_HOME/rules); may be repeated
     #[arg(long, value_name = "FILE")]
     rules: Vec<PathBuf>,
-    /// What becomes of a command that a rule asks about
+    /// Choose what happens to a command for which a rule requires approval
     #[arg(long, value_name = "ANSWER", default_value = "deny")]
     on_prompt: OnPrompt,
-    /// Where a command runs that a rule allows; default: off
+    /// Choose where commands that a rule allows are run (default: off)
     #[arg(long)]
     escalate: Option<Escalate>,
-    /// What an `allow` means for a command with more words than the rule, unless the program is known to be harmless;
-    /// default: ask, and inside where no one can be asked
+    /// Choose how an `allow` rule applies to a command with more words than the rule, unless the
+    /// program is known to be harmless (default: ask; inside if no one can be asked)
     #[arg(long, value_name = "ask|inside|outside")]
     escalate_risky: Option<EscalateRisky>,
-    /// Write how it went to this file, as JSON; it must lie where the command cannot write
+    /// Write a JSON report to this file, which must be where the command cannot write
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// How many threads watch execs
+    /// Number of threads that watch execs
     #[arg(long, hide = true, default_value_t = 0)]
     watchers: usize,
-    /// Only this way to namespaces: namespaces, bwrap or root
+    /// Use only this tier: namespaces, bwrap or root
     #[arg(long, hide = true, value_name = "TIER")]
     tier: Option<String>,
-    /// The command and its arguments
+    /// Command to run, with its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
+/// Runs `ringfence sandbox` and returns the exit code, normally the command's own.
 pub fn run(args: Args) -> Result<u8> {
     let flags = Flags {
         root: args.root,
@@ -130,7 +131,8 @@ pub fn run(args: Args) -> Result<u8> {
     attached::run(&config, &args.command, &terms, ruling)
 }
 
-/// The rules that hold here. What is wrong with them is said, and then nothing is let out.
+/// Reads the rules that apply here. Reports errors in them; while there are any, no command leaves
+/// the sandbox.
 fn read_rules(config: &Config) -> Result<Rulebook> {
     let failed = |error: std::io::Error| Error::internal("the rules cannot be read").source(error);
     let runtime =
@@ -138,10 +140,10 @@ fn read_rules(config: &Config) -> Result<Rulebook> {
     let policy = Policy::new(Places::of_config(config));
     let book = runtime.block_on(policy.read_once(config.workspace.as_deref()));
     for fault in &book.faults {
-        // When standard error is gone there is nowhere left to say it.
+        // If standard error is closed, there is nowhere left to report to.
         let _ = writeln!(
             std::io::stderr(),
-            "{fault}\nringfence: nothing is let out of the sandbox until it is mended"
+            "{fault}\nringfence: no command leaves the sandbox until this is fixed"
         );
     }
     Ok(book)
@@ -151,6 +153,6 @@ fn parse_tier(name: &str) -> Result<Tier> {
     let known =
         [Tier::Namespaces, Tier::Bwrap, Tier::Root].into_iter().find(|tier| tier.name() == name);
     known.ok_or_else(|| {
-        Error::invalid_arguments("there is no such tier").hint("Use namespaces, bwrap or root.")
+        Error::invalid_arguments("unknown tier").hint("Use namespaces, bwrap or root.")
     })
 }

@@ -1,4 +1,5 @@
-//! `ringfence secret`: the values that a config speaks of and does not hold.
+//! `ringfence secret`: manages the values that a config refers to but does not contain. No command
+//! prints a value.
 
 mod prompt;
 
@@ -18,66 +19,68 @@ use crate::config::{Env, Flags, Keeping, resolve_keeping};
 use crate::redact::known;
 use crate::redact::secret::Secret;
 
-/// Keep the secrets that `${secret:NAME}` in the config stands for
+/// Store the secrets that `${secret:NAME}` in the config refers to
 ///
-/// A config file names a secret and does not hold it: `env = { DB_PASSWORD = "${secret:DB}" }`. Its value is kept here,
-/// sealed, in a file that only you can read, or in the system's keyring. A running server uses a new value for the next
-/// call. No command here shows a value.
+/// A config file names a secret but does not contain it: `env = { DB_PASSWORD = "${secret:DB}" }`.
+/// The value is stored here, encrypted, in a file that only you can read, or in the system keyring.
+/// A running server uses a new value from the next call on. No command shows a value.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  ringfence secret set DB                        type it; it is not shown\n  pass show db | ringfence secret set DB         from another program\n  ringfence secret set DB --expires-in 30d < f   from a file; calls are refused after 30 days\n  ringfence secret list                          what there is, and what the config wants\n  ringfence secret rm DB\n\nA value is never taken from the command line: that is kept by shells and seen by other processes."
+    after_help = "Examples:\n  ringfence secret set DB                        type the value; it is not shown\n  pass show db | ringfence secret set DB         from another program\n  ringfence secret set DB --expires-in 30d < f   from a file; calls are refused after 30 days\n  ringfence secret list                          show stored and required secrets\n  ringfence secret rm DB\n\nValues are never accepted on the command line, which shells keep in their history and other processes can see."
 )]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
-    /// The directory that holds the server's state; default: $XDG_STATE_HOME/ringfence
+    /// Directory for runtime files (default: $XDG_STATE_HOME/ringfence)
     #[arg(long, value_name = "DIR", global = true)]
     root: Option<PathBuf>,
-    /// The config file; default: $XDG_CONFIG_HOME/ringfence/config.toml
+    /// Config file to read (default: $XDG_CONFIG_HOME/ringfence/config.toml)
     #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
-    /// The key of the stored secrets, where it does not lie beside them (RINGFENCE_SECRETS_KEY_FILE)
+    /// Key file for the secret store, if not in its default location (RINGFENCE_SECRETS_KEY_FILE)
     #[arg(long, value_name = "FILE", global = true)]
     key_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Store a value, typed or from standard input, in place of the old one
+    /// Store a value, typed or read from standard input; replaces the old value
     ///
-    /// At a terminal the value is asked for and not shown. Otherwise standard input is read to its end, and one line end
-    /// at its end is dropped.
+    /// At a terminal, prompts for the value without echo. Otherwise reads standard input to the end
+    /// and drops one trailing newline.
     Set {
-        /// Letters, digits and `_`, as in `${secret:NAME}`
+        /// Name of the secret: letters, digits and `_`, as in `${secret:NAME}`
         name: String,
-        /// What must not be here. Taken so that it is not repeated in an error.
+        /// Catches a value given as an argument, so that clap's error does not repeat it.
         #[arg(hide = true, allow_hyphen_values = true)]
         more: Vec<std::ffi::OsString>,
-        /// Calls that need it are refused after this time: 12h, 30d, 8w
+        /// Refuse calls that need the secret after this time: 12h, 30d, 8w
         #[arg(long, value_name = "TIME", value_parser = parse_age, conflicts_with = "expires")]
         expires_in: Option<Duration>,
-        /// Calls that need it are refused from the beginning of this day (UTC): 2026-12-31
+        /// Refuse calls that need the secret from the start of this day (UTC): 2026-12-31
         #[arg(long, value_name = "DAY", value_parser = parse_expiry)]
         expires: Option<u64>,
-        /// Keep it in the system's keyring; one of the same name in the store would count before it
+        /// Store it in the system keyring; a value of the same name in the store takes precedence
         #[arg(long, conflicts_with_all = ["expires_in", "expires"])]
         keyring: bool,
     },
-    /// Show names, when they were set, when they expire, where they are, and which tools want them
+    /// List names, when they were set and expire, where they are stored, and which tools use them
     List {
-        /// As JSON
+        /// Print as JSON
         #[arg(long)]
         json: bool,
     },
     /// Remove a value
     Rm {
+        /// Name of the secret
         name: String,
-        /// From the system's keyring
+        /// Remove it from the system keyring instead of the store
         #[arg(long)]
         keyring: bool,
     },
 }
 
+/// Runs `ringfence secret`.
 pub fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     let flags = Flags {
         root: args.root.clone(),
@@ -88,8 +91,8 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<()> {
     let keeping = resolve_keeping(&flags, &Env::of_process())?;
     let text = match &args.command {
         Command::Set { more, .. } if !more.is_empty() => {
-            return Err(Error::invalid_arguments("a value is never taken from the command line")
-                .hint("Type it when it is asked for, or send it to standard input. If that was one, it is in the history of the shell by now."));
+            return Err(Error::invalid_arguments("values are not accepted on the command line")
+                .hint("Type the value at the prompt, or send it to standard input. If the argument was a real value, it is now in your shell's history."));
         }
         Command::Set { name, expires_in, expires, keyring, .. } => {
             let expires = expires
@@ -100,7 +103,7 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<()> {
         Command::Rm { name, keyring } => remove(&keeping, name, *keyring)?,
     };
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // The reader has seen enough.
+        // The reader closed the pipe early (`| head`); that is not an error.
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(Error::internal("the output cannot be written").source(error))
         }
@@ -110,12 +113,13 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<()> {
 
 fn set(keeping: &Keeping, name: &str, expires: Option<u64>, to_keyring: bool) -> Result<String> {
     if !crate::config::secrets::is_name(name) {
-        return Err(Error::invalid_arguments("that is no name for a secret")
-            .hint("Use up to 128 letters, digits and `_`, and no digit first: `ringfence secret set DB_PASSWORD`."));
+        return Err(Error::invalid_arguments("not a valid name for a secret")
+            .hint("Use up to 128 letters, digits and `_`, not starting with a digit: `ringfence secret set DB_PASSWORD`."));
     }
     if expires.is_some_and(|expires| expires <= unix_seconds()) {
-        return Err(Error::invalid_arguments("it would have expired already")
-            .hint("Give a day that is to come."));
+        return Err(
+            Error::invalid_arguments("the expiry date is in the past").hint("Give a future day.")
+        );
     }
     let keyring = if to_keyring { Some(keyring_of(keeping)?) } else { None };
     let value = read_value(name)?;
@@ -123,21 +127,21 @@ fn set(keeping: &Keeping, name: &str, expires: Option<u64>, to_keyring: bool) ->
         Some(keyring) => keyring.set(name, &value)?,
         None => keeping.store.set(name, &value, expires)?,
     }
-    let place = if to_keyring { "in the system's keyring" } else { "in the store" };
+    let place = if to_keyring { "in the system keyring" } else { "in the store" };
     let mut text =
-        format!("`{name}` is {place}. Use it as ${{secret:{name}}} in args or env of a tool.\n");
+        format!("Stored `{name}` {place}. Use it as ${{secret:{name}}} in a tool's args or env.\n");
     if let Some(expires) = expires {
         text.push_str(&format!("It expires at {}.\n", time(expires)));
     }
     if to_keyring && keeping.store.read()?.contains_key(name) {
         text.push_str(
-            "The store has one of this name too, and that one counts; remove it with `ringfence secret rm`.\n",
+            "The store also has a value of this name, which takes precedence; remove it with `ringfence secret rm`.\n",
         );
     }
     if !known::is_searchable(&value) {
         let shortest = known::SHORTEST;
         text.push_str(&format!(
-            "It is shorter than {shortest} bytes, so what programs say cannot be searched for it.\n"
+            "It is shorter than {shortest} bytes, so it cannot be redacted from program output.\n"
         ));
     }
     Ok(text)
@@ -145,8 +149,8 @@ fn set(keeping: &Keeping, name: &str, expires: Option<u64>, to_keyring: bool) ->
 
 fn keyring_of(keeping: &Keeping) -> Result<&Keyring> {
     keeping.keyring.as_ref().ok_or_else(|| {
-        Error::new(Kind::Unavailable, "there is no keyring to use here").hint(
-            "It needs libsecret's `secret-tool`, a session with a keyring, and `keyring = true` under [secrets]. Leave out --keyring to use the store.",
+        Error::new(Kind::Unavailable, "no keyring is available").hint(
+            "A keyring needs libsecret's `secret-tool`, a session with a keyring, and `keyring = true` under [secrets]. Omit --keyring to use the store.",
         )
     })
 }
@@ -162,7 +166,7 @@ fn read_value(name: &str) -> Result<Secret> {
             },
         );
     }
-    // Room for one line end, and for one byte that is too much.
+    // Allows for one line ending, plus one byte to detect a value that is too long.
     let mut value = Zeroizing::new(Vec::with_capacity(VALUE_BYTES + 4));
     stdin.lock().take(VALUE_BYTES as u64 + 3).read_to_end(&mut value).map_err(failed)?;
     if value.last() == Some(&b'\n') {
@@ -178,14 +182,14 @@ fn remove(keeping: &Keeping, name: &str, from_keyring: bool) -> Result<String> {
         false => keeping.store.remove(name)?,
     };
     if was_there {
-        return Ok(format!("`{name}` is removed.\n"));
+        return Ok(format!("Removed `{name}`.\n"));
     }
-    let place = if from_keyring { "the system's keyring" } else { "the store" };
+    let place = if from_keyring { "the system keyring" } else { "the store" };
     Err(Error::new(Kind::NotFound, format!("there is no such secret in {place}"))
-        .hint("Run `ringfence secret list` to see those there are."))
+        .hint("Run `ringfence secret list` to see all secrets."))
 }
 
-/// One line of the list.
+/// One row of `ringfence secret list`.
 struct Row {
     name: String,
     place: &'static str,
@@ -242,7 +246,7 @@ fn list(keeping: &Keeping, as_json: bool) -> Result<String> {
     }
     if rows.is_empty() {
         return Ok(
-            "There are no secrets, and the config wants none. Store one with `ringfence secret set NAME`.\n".into()
+            "No secrets are stored, and the config uses none. Store one with `ringfence secret set NAME`.\n".into()
         );
     }
     let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0).max(4);
@@ -264,7 +268,7 @@ fn list(keeping: &Keeping, as_json: bool) -> Result<String> {
     Ok(text)
 }
 
-/// To the second: `2026-11-16T15:50:33Z`.
+/// Formats a time to the second: `2026-11-16T15:50:33Z`.
 fn time(seconds: u64) -> String {
     let text =
         format_utc(UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(UNIX_EPOCH));
@@ -273,7 +277,7 @@ fn time(seconds: u64) -> String {
 
 fn parse_age(text: &str) -> std::result::Result<Duration, String> {
     let wrong = || "give a time such as 12h, 30d or 8w".to_owned();
-    // Longer than anybody keeps anything, and far from what a clock can show.
+    // An upper bound that is longer than any useful lifetime and well within the clock's range.
     let longest = Duration::from_secs(100 * 366 * 86_400);
     parse_span(text).filter(|span| !span.is_zero() && *span <= longest).ok_or_else(wrong)
 }

@@ -1,4 +1,4 @@
-//! `ringfence serve`.
+//! `ringfence serve`: starts the MCP server on stdio or HTTP and shuts it down in order.
 
 mod retention;
 mod rules;
@@ -24,59 +24,65 @@ use crate::sandbox;
 /// Serve MCP on standard input and output (default), or over HTTP
 #[derive(clap::Args)]
 #[command(
-    after_help = "Flags win over the environment, the environment over the config file, the file over defaults.\n\
+    after_help = "Flags take precedence over the environment, the environment over the config file, the file over defaults.\n\
 Environment: SANDBOX_WORKSPACE, SANDBOX_ROOT, RINGFENCE_CONFIG, RINGFENCE_TOOLS, MCP_AUTH_ENABLED,\n\
 MCP_AUTH_JWT_SECRET, MCP_AUTH_JWT_PUBLIC_KEY, MCP_AUTH_AUDIENCE, MCP_AUTH_ISSUER, RINGFENCE_LOG (error, warn, info, debug, trace),\n\
 RINGFENCE_LOG_FORMAT, RINGFENCE_LOG_FILE"
 )]
 pub struct Args {
-    /// The directory the tools work in; default: the current directory on stdio, one per caller over HTTP
+    /// Directory the tools work in (default: the current directory on stdio, one per caller over
+    /// HTTP)
     #[arg(long, value_name = "DIR")]
     workspace: Option<PathBuf>,
-    /// Where runtime files go (audit log, sockets, outputs); default: $XDG_STATE_HOME/ringfence
+    /// Directory for runtime files: audit log, sockets, outputs (default:
+    /// $XDG_STATE_HOME/ringfence)
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
-    /// The config file; default: $XDG_CONFIG_HOME/ringfence/config.toml
+    /// Config file to read (default: $XDG_CONFIG_HOME/ringfence/config.toml)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Which of our own tools are listed
+    /// Select which built-in tools are listed
     #[arg(long, value_name = "core|shell|all")]
     tools: Option<String>,
-    /// Serve `POST /mcp` and `GET /mcp/sse` here instead of stdio, e.g. 127.0.0.1:8931 (port 0: any free one)
+    /// Serve `POST /mcp` and `GET /mcp/sse` on this address instead of stdio, e.g. 127.0.0.1:8931
+    /// (port 0: any free port)
     #[arg(long, value_name = "ADDR:PORT")]
     http: Option<String>,
-    /// Allow a public address without auth: anyone who can reach it can use the tools
+    /// Allow a public address without authentication: anyone who can reach it can use the tools
     #[arg(long)]
     insecure_no_auth: bool,
-    /// Rules to read beside those of Codex ($CODEX_HOME/rules); may be given more than once
+    /// Read this rules file in addition to Codex's ($CODEX_HOME/rules); may be repeated
     #[arg(long, value_name = "FILE")]
     rules: Vec<PathBuf>,
-    /// Where a command runs that a rule allows; default: off, and outside with `--tools shell`
+    /// Choose where commands that a rule allows are run (default: off; with `--tools shell`:
+    /// outside)
     #[arg(long)]
     escalate: Option<config::Escalate>,
-    /// What an `allow` means for a command with more words than the rule, unless the program is known to be harmless;
-    /// default: ask, and inside where no one can be asked
+    /// Choose how an `allow` rule applies to a command with more words than the rule, unless the
+    /// program is known to be harmless (default: ask; inside if no one can be asked)
     #[arg(long, value_name = "ask|inside|outside")]
     escalate_risky: Option<config::EscalateRisky>,
-    /// Write every exec into the audit log, not only those that a rule decided
+    /// Record every exec in the audit log, not only those that a rule decided
     #[arg(long)]
     audit_execs: bool,
-    /// The key of the stored secrets, where it does not lie beside them (RINGFENCE_SECRETS_KEY_FILE)
+    /// Key file for the secret store, if not in its default location (RINGFENCE_SECRETS_KEY_FILE)
     #[arg(long, value_name = "FILE")]
     secrets_key_file: Option<PathBuf>,
-    /// How much is logged; default: warn
+    /// Set the log level (default: warn)
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<config::resolve::log::LogLevel>,
-    /// In which form; default: pretty
+    /// Set the log format (default: pretty)
     #[arg(long, value_name = "FORM")]
     log_format: Option<config::resolve::log::LogFormat>,
-    /// Append the log to this file instead of writing it to standard error
+    /// Append the log to this file instead of standard error
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
     #[arg(long, hide = true)]
     conformance_fixtures: bool,
 }
 
+/// Runs `ringfence serve` and returns the exit code. A stdio server that cannot start still answers
+/// its client with the error, because most clients do not show standard error.
 pub fn run(args: Args) -> Result<u8> {
     let mut stage = Stage { is_stdio: args.http.is_none(), is_serving: false };
     match start(args, &mut stage) {
@@ -90,10 +96,10 @@ pub fn run(args: Args) -> Result<u8> {
     }
 }
 
-/// How far the server has come, for the one who has to tell about a failure.
+/// Start-up progress; decides how a failure is reported.
 struct Stage {
     is_stdio: bool,
-    /// The client's messages are read from here on.
+    /// The server reads the client's messages itself from now on.
     is_serving: bool,
 }
 
@@ -127,9 +133,10 @@ fn start(args: Args, stage: &mut Stage) -> Result<()> {
     config::prepare_root(&config)?;
     sandbox::profile::check(&config)?;
     let root = config.root.clone();
-    // What killed servers have left may be large, and no client waits for its removal.
+    // Leftovers of killed servers may be large, and no client should wait for their removal.
     std::thread::spawn(move || sandbox::sweep_abandoned(&root));
-    // One client needs one thread, and a call that never changes threads is quicker; what blocks has its own anyway.
+    // A single client needs one thread, and a call that never changes threads is faster. Blocking
+    // work has its own threads in either case.
     let mut runtime = match config.http.listen {
         Some(_) => tokio::runtime::Builder::new_multi_thread(),
         None => tokio::runtime::Builder::new_current_thread(),
@@ -139,7 +146,7 @@ fn start(args: Args, stage: &mut Stage) -> Result<()> {
         .build()
         .map_err(|error| Error::internal("cannot start the runtime").source(error))?;
     let result = runtime.block_on(serve(config, made, seen, stage));
-    // A read of standard input may never return; it must not keep the process.
+    // A blocked read of standard input may never return and must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_millis(100));
     result
 }
@@ -150,25 +157,27 @@ async fn serve(
     seen: config::Prints,
     stage: &mut Stage,
 ) -> Result<()> {
-    // A limit on file sizes must refuse a call, not kill the server.
+    // Exceeding the file size limit (RLIMIT_FSIZE) must fail the call, not kill the server with
+    // SIGXFSZ.
     let _too_large = signal(SignalKind::from_raw(SIGXFSZ)).map_err(no_signals)?;
     let listener = match config.http.listen {
         Some(address) => Some(bind(address).await?),
         None => None,
     };
     if let Some(listener) = &listener {
-        // Runs must not come back in by our own door, so the port that was really given counts.
+        // Runs must not connect back to this server, so the sandbox needs the port that was
+        // actually bound.
         let bound = listener
             .local_addr()
-            .map_err(|error| Error::internal("no local address").source(error))?;
+            .map_err(|error| Error::internal("cannot read the listener's address").source(error))?;
         config.http.listen = Some(bound);
     }
     let server = Server::reloading(config, made, seen)?;
     let door = match listener {
         Some(listener) => {
             let app = http::App::new(Arc::clone(&server))?;
-            // Keys have been read, so it can be said. For people and for scripts that asked for port 0, whatever the
-            // log level.
+            // Printed only after the keys have been loaded, and at every log level: people and
+            // scripts that asked for port 0 need the address.
             if let Some(bound) = server.config.http.listen {
                 let _ = writeln!(std::io::stderr(), "listening on http://{bound}/mcp");
             }
@@ -236,18 +245,18 @@ async fn serve(
     result
 }
 
-/// Tells a person who started the server by hand what it waits for.
+/// Explains to a person who started the server by hand what it is waiting for.
 fn greet_terminal() {
     if std::io::stdin().is_terminal() {
         let _ = writeln!(
             std::io::stderr(),
-            "ringfence waits for an MCP client on standard input. Clients start it themselves; to add it to Codex:\n  \
+            "ringfence is waiting for an MCP client on standard input. Clients normally start it themselves; to add it to Codex:\n  \
 codex mcp add ringfence -- ringfence serve\nPress Ctrl-C to stop. `ringfence try` shows what it does."
         );
     }
 }
 
-/// After a signal, open connections have the grace to end; then we go.
+/// Runs `serving` to its end; after a stop signal, open connections get the grace period to finish.
 async fn within_grace(server: &Server, serving: impl Future<Output = Result<()>>) -> Result<()> {
     let grace = sandbox::longest_end(server.config.limits.grace);
     tokio::select! {
@@ -267,10 +276,10 @@ async fn bind(address: SocketAddr) -> Result<tokio::net::TcpListener> {
     })
 }
 
-/// For zygotes whose runs have ended already: they have nothing left to do.
+/// Time for idle zygotes to exit; their runs have already ended.
 const ZYGOTES_END: Duration = Duration::from_secs(2);
 
-/// The same number on every Linux architecture but MIPS, and on macOS.
+/// SIGXFSZ has this number on macOS and on every Linux architecture except MIPS.
 const SIGXFSZ: i32 = 25;
 
 fn no_signals(error: std::io::Error) -> Error {

@@ -1,6 +1,8 @@
-//! `ringfence try`: the real server, a temporary directory, and a few calls that show what it lets through and what
-//! it does not: a script that the fence stops, a command of the operator's, one that a rule stops two scripts deep, then,
-//! without the fence, a denied command and the audit line of it.
+//! `ringfence try`: a demonstration with the real server in a temporary directory.
+//!
+//! It shows what the server allows and what it blocks: a script stopped by the sandbox, a command
+//! added by the operator, a command that a rule blocks two scripts deep, and, without the sandbox,
+//! a denied command and its audit record. It must never touch the user's own files.
 
 mod client;
 mod own;
@@ -16,6 +18,7 @@ use super::audit;
 use crate::base::ids::short;
 use crate::base::{Error, Kind, Result};
 
+/// Runs the demonstration; fails if a step has an unexpected result.
 pub fn run(out: &mut dyn Write) -> Result<()> {
     let began = Instant::now();
     let stage = Stage::set()?;
@@ -32,11 +35,11 @@ pub fn run(out: &mut dyn Write) -> Result<()> {
     let trace_id = be_denied(&mut tell, &stage)?;
     read_the_log(&mut tell, &stage, &trace_id)?;
     drop(stage);
-    tell.step("Yours now")?;
-    tell.say("Give the same server to Codex, in the directory of your project:")?;
+    tell.step("Next: use it")?;
+    tell.say("Add the same server to Codex, in your project's directory:")?;
     tell.show("codex mcp add ringfence -- ringfence serve")?;
     tell.say(&format!(
-        "Done in {:.1} s. The temporary directory is gone; nothing else was touched.",
+        "Done in {:.1} s. The temporary directory was removed; nothing else was touched.",
         began.elapsed().as_secs_f32()
     ))
 }
@@ -55,7 +58,7 @@ fn greet(client: &mut Client) -> Result<Value> {
 }
 
 fn shake_hands(client: &mut Client, tell: &mut Narrator<'_>) -> Result<()> {
-    tell.step("1. Who is there")?;
+    tell.step("1. Connect")?;
     let hello = greet(client)?;
     let server = &hello["serverInfo"];
     tell.say(&format!(
@@ -74,10 +77,10 @@ fn shake_hands(client: &mut Client, tell: &mut Narrator<'_>) -> Result<()> {
 }
 
 fn write_and_read(client: &mut Client, tell: &mut Narrator<'_>) -> Result<()> {
-    tell.step("2. Work in the workspace needs no questions")?;
+    tell.step("2. Work in the workspace needs no approval")?;
     let path = "notes/hello.txt";
     let written = client
-        .succeed("file.write", json!({"path": path, "content": "Hello from the fence.\n"}))?;
+        .succeed("file.write", json!({"path": path, "content": "Hello from the sandbox.\n"}))?;
     let written = text(&written["structuredContent"], "etag");
     tell.say(&format!("file.write {path} -> etag {written}"))?;
     let read = client.succeed("file.read", json!({"path": path}))?;
@@ -87,15 +90,15 @@ fn write_and_read(client: &mut Client, tell: &mut Narrator<'_>) -> Result<()> {
     if !etag.starts_with("b3:") || written != etag {
         return Err(unexpected("the same etag for the same text", &json!([written, etag])));
     }
-    tell.say("The etags agree: a later write can insist that nobody changed the file in between.")
+    tell.say("The etags match: a later write can require that the file has not changed in between.")
 }
 
 fn try_to_leave(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage) -> Result<()> {
-    tell.step("3. A way out that is none")?;
+    tell.step("3. A symbolic link does not lead out")?;
     let link = stage.workspace().join("way-out");
     std::os::unix::fs::symlink(stage.home(), &link)
         .map_err(|e| cannot_set("a symbolic link", e))?;
-    tell.say("The workspace now holds a symbolic link `way-out` to a directory outside, with a secret in it.")?;
+    tell.say("The workspace now contains a symbolic link `way-out` to a directory outside that holds a secret.")?;
     let error = client.fail("file.read", json!({"path": "way-out/secret.txt"}))?;
     if error["kind"] != "permission_denied" || error["reason"] != "outside_workspace" {
         return Err(unexpected("permission_denied (outside_workspace)", &error));
@@ -110,7 +113,7 @@ fn try_to_leave(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage) -> 
     tell.show(text(&error, "hint"))
 }
 
-/// What a hostile script tries, one attempt per line.
+/// Hostile script, one attempt per line.
 const SCRIPT: &str = "\
 rm -rf \"$1\"
 echo 'steal' > .git/hooks/post-commit
@@ -120,7 +123,7 @@ echo 'The build is done.'
 ";
 
 fn meet_the_fence(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage) -> Result<()> {
-    tell.step("4. A script that does more than it says meets the fence")?;
+    tell.step("4. The sandbox stops a script that does more than it says")?;
     let home = stage.home();
     std::fs::create_dir_all(stage.workspace().join(".git/hooks"))
         .map_err(|e| cannot_set("a repository", e))?;
@@ -128,17 +131,17 @@ fn meet_the_fence(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage) -
     std::fs::write(stage.workspace().join(".git/HEAD"), head)
         .map_err(|e| cannot_set("a repository", e))?;
     client.succeed("file.write", json!({"path": "build.sh", "content": SCRIPT}))?;
-    tell.say("The agent runs `bash build.sh`, and nobody is asked. The script has this in it:")?;
+    tell.say("The agent runs `bash build.sh`, without approval. The script contains:")?;
     tell.show(SCRIPT.trim_end())?;
     let command = format!("bash build.sh {}", home.display());
     let result = client.call("shell.exec", json!({"command": command}))?;
     let run = &result["structuredContent"];
     if result["isError"] == true {
-        tell.say("This host does not let the fence be put up, so the command was refused:")?;
+        tell.say("The sandbox cannot be set up on this host, so the command was refused:")?;
         tell.show(text(&run["error"], "message"))?;
-        return tell.say("`ringfence doctor` says what is missing, and how to get it.");
+        return tell.say("Run `ringfence doctor` to see what is missing and how to fix it.");
     }
-    tell.say("It ran, and this is all that came of it:")?;
+    tell.say("It ran, and this is all it achieved:")?;
     tell.show(text(run, "stdout").trim_end())?;
     tell.show(text(run, "stderr").trim_end())?;
     let untouched = home.join("secret.txt").is_file()
@@ -146,11 +149,11 @@ fn meet_the_fence(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage) -
     if !untouched || run["exit_code"] != 0 {
         return Err(unexpected("a command that changes nothing outside", run));
     }
-    tell.say("The files outside are still there, no hook was planted, nothing left the machine. The result says so:")?;
+    tell.say("The files outside still exist, no hook was planted, nothing left the machine. The result says so:")?;
     tell.show(&format!("sandbox {}", run["sandbox"]))
 }
 
-/// What the operator forbids, and a command that hides it two scripts deep.
+/// Rule that forbids a command; [`NESTED`] hides that command two scripts deep.
 const RULES: &str = "\
 prefix_rule(
     pattern = [\"rm\", [\"-rf\", \"-fr\"]],
@@ -161,44 +164,45 @@ prefix_rule(
 const NESTED: &str = "mkdir -p old/logs; find old -type d -name logs -exec sh -c 'env nice rm -rf \"$1\"' sh {} ';' ; ls old";
 
 fn meet_a_rule(tell: &mut Narrator<'_>, stage: &Stage) -> Result<()> {
-    tell.step("6. A rule written once holds for every process")?;
-    tell.say("The operator's rules file, in the language of Codex, says:")?;
+    tell.step("6. One rule applies to every process")?;
+    tell.say("The operator's rules file, in Codex's rule language:")?;
     tell.show(RULES.trim_end())?;
     let mut client = Client::start(stage, &stage.ruled_config())?;
     greet(&mut client)?;
-    tell.say("The agent does not say `rm`. It says:")?;
+    tell.say("The agent does not run `rm` directly. It runs:")?;
     tell.show(NESTED)?;
     let result = client.call("shell.exec", json!({"command": NESTED}))?;
     let run = &result["structuredContent"];
     if result["isError"] == true {
-        tell.say("This host does not let programs be watched, so the command was refused:")?;
+        tell.say("This host does not allow execs to be intercepted, so the command was refused:")?;
         tell.show(text(&run["error"], "message"))?;
         return client.end();
     }
     if !text(run, "stderr").contains("forbidden") || !stage.workspace().join("old/logs").is_dir() {
         return Err(unexpected("a forbidden command that removes nothing", run));
     }
-    tell.say("It was seen where the kernel starts it, whatever started it:")?;
+    tell.say("It was caught at the exec, whatever started it:")?;
     tell.show(text(run, "stderr").trim_end())?;
     tell.show(text(run, "stdout").trim_end())?;
     client.end()
 }
 
-/// The trace id of the denied call.
+/// Shows a denied command and returns the trace id of the call.
 fn be_denied(tell: &mut Narrator<'_>, stage: &Stage) -> Result<String> {
-    tell.step("7. Without the fence, a human is asked")?;
+    tell.step("7. Without the sandbox, every command needs approval")?;
     let mut client = Client::start(stage, &stage.unfenced_config())?;
     greet(&mut client)?;
-    // The home directory of the stage: should this ever run, it is a defect that costs nobody a file.
+    // The target is the demonstration's own home: if a defect ever lets this run, no one loses a
+    // file.
     let command = format!("rm -rf {}", stage.home().display());
-    tell.say("An operator may take the fence away (`profile = \"none\"`). Then every command has to be allowed.")?;
-    tell.say(&format!("The agent asks for: {command}"))?;
+    tell.say("An operator can disable the sandbox (`profile = \"none\"`). Then a human must approve every command.")?;
+    tell.say(&format!("The agent requests: {command}"))?;
     let error =
         client.fail("shell.exec", json!({"command": command, "reason": "free some space"}))?;
     let [question] = &client.asked[..] else {
         return Err(unexpected("one question to the human", &json!(client.asked)));
     };
-    tell.say("Your client would show you this; the demonstration answers Deny:")?;
+    tell.say("Your client would show you this question; the demonstration answers Deny:")?;
     tell.show(text(question, "message").trim_end())?;
     if error["kind"] != "approval_denied" {
         return Err(unexpected("approval_denied", &error));
@@ -206,7 +210,7 @@ fn be_denied(tell: &mut Narrator<'_>, stage: &Stage) -> Result<String> {
     if !stage.home().join("secret.txt").is_file() {
         return Err(Error::internal("the denied command ran"));
     }
-    tell.say("Nothing ran and the files are still there. The agent gets:")?;
+    tell.say("Nothing ran, and the files still exist. The agent gets:")?;
     tell.show(&format!("{}: {}", text(&error, "kind"), text(&error, "message")))?;
     tell.show(text(&error, "hint"))?;
     client.end()?;
@@ -217,7 +221,7 @@ fn be_denied(tell: &mut Narrator<'_>, stage: &Stage) -> Result<String> {
 }
 
 fn read_the_log(tell: &mut Narrator<'_>, stage: &Stage, trace_id: &str) -> Result<()> {
-    tell.step("8. The log shows it all")?;
+    tell.step("8. The audit log has it all")?;
     let look = |command, trace| -> Result<(u8, String)> {
         let args = audit::Args {
             command,
@@ -249,7 +253,7 @@ fn read_the_log(tell: &mut Narrator<'_>, stage: &Stage, trace_id: &str) -> Resul
     }
 }
 
-/// A temporary directory with everything the demonstration needs, removed with it.
+/// Temporary directory with everything the demonstration needs; removed on drop.
 struct Stage(PathBuf);
 
 impl Stage {
@@ -265,7 +269,7 @@ impl Stage {
                 .create(&dir)
                 .map_err(|e| cannot_set("a temporary directory", e))?;
         }
-        // An empty config file of its own: what is shown is how it behaves as it comes.
+        // Its own empty config file, so that the demonstration shows the default behaviour.
         let unfenced = (stage.unfenced_config(), "sandbox.profile = \"none\"\n");
         let ruled = (stage.ruled_config(), "policy.rules = [\"try.rules\"]\n");
         let rules = (stage.0.join("try.rules"), RULES);
@@ -312,11 +316,11 @@ impl Drop for Stage {
 fn unexpected(wanted: &str, got: &Value) -> Error {
     let shown: String = got.to_string().chars().take(600).collect();
     Error::internal(format!("the demonstration expected {wanted} and got {shown}"))
-        .hint("This is a defect of this build: please report it with the text above.")
+        .hint("This is a bug in this build: please report it with the text above.")
 }
 
 fn cannot_set(what: &str, error: std::io::Error) -> Error {
-    Error::new(Kind::Unavailable, format!("cannot make {what}"))
+    Error::new(Kind::Unavailable, format!("cannot create {what}"))
         .hint("The demonstration needs a writable TMPDIR.")
         .source(error)
 }
@@ -325,7 +329,7 @@ fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value[name].as_str().unwrap_or("-")
 }
 
-/// Plain sentences; colour is for terminals.
+/// Prints the demonstration; uses colour only on a terminal.
 struct Narrator<'a> {
     out: &'a mut dyn Write,
     colour: bool,
@@ -342,7 +346,7 @@ impl Narrator<'_> {
         self.print(sentence)
     }
 
-    /// Something that somebody else says, set apart.
+    /// Prints quoted text (from the server, a file or a command), indented.
     fn show(&mut self, lines: &str) -> Result<()> {
         for line in lines.lines() {
             let line = if self.colour {
@@ -358,7 +362,7 @@ impl Narrator<'_> {
     fn print(&mut self, line: &str) -> Result<()> {
         writeln!(self.out, "{line}").and_then(|()| self.out.flush()).map_err(|error| {
             Error::new(Kind::Unavailable, "standard output is closed")
-                .hint("Run it where its text can be read.")
+                .hint("Run it with standard output open, in a terminal for instance.")
                 .source(error)
         })
     }

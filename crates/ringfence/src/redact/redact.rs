@@ -1,8 +1,9 @@
-//! The last look at a record before it is written: what must not be kept is taken out, whoever put it in.
+//! Redacts an audit record just before it is written, whatever put the content there.
 //!
-//! Callers hand over names, hashes and counts. This is the second lock on the door: a member that holds
-//! arguments or an environment, or whose name says that it is a secret, is replaced, so is every value of a secret that
-//! we know, and no string is longer than a path may be, so that a hostile client cannot fill the disk with its own name.
+//! Callers pass names, hashes and counts; this is a second line of defence. A member that holds
+//! arguments or an environment, or whose name says that it is a secret, is replaced, and so is
+//! every value of a known secret. No string may be longer than a path, so that a hostile client
+//! cannot fill the disk with its own name.
 
 use serde_json::{Map, Value};
 
@@ -12,12 +13,13 @@ use crate::redact::secret::is_sensitive;
 const TEXT_LIMIT: usize = 4096;
 const REDACTED: &str = "[redacted]";
 
-/// Members that hold what a caller passed in, whole.
+/// Members that hold a caller's input as a whole.
 const VALUES: [&str; 7] = ["arguments", "args", "argv", "env", "environment", "headers", "input"];
 
-/// Of these the name says what they are, and it is not a secret.
+/// Suffixes of names that look sensitive but do not hold a secret.
 const PLAIN: [&str; 2] = ["_hash", "_bytes"];
 
+/// Returns the fields with secrets and caller input replaced.
 pub fn redact(fields: Map<String, Value>) -> Map<String, Value> {
     let member = |(name, value): (String, Value)| {
         (known::redact(&name).into_owned(), redact_member(&name, value))
@@ -30,7 +32,7 @@ fn redact_member(name: &str, value: Value) -> Value {
     let plain = PLAIN.iter().any(|end| name.ends_with(end));
     let secret = is_sensitive(&name);
     match value {
-        // A number or a truth value under such a name is a count or a switch.
+        // A number or boolean under such a name is a count or a switch.
         Value::Null | Value::Bool(_) | Value::Number(_) => value,
         _ if VALUES.contains(&name.as_str()) || secret && !plain => REDACTED.into(),
         Value::Object(map) => Value::Object(redact(map)),

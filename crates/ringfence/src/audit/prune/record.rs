@@ -1,9 +1,10 @@
-//! The sealed record of a pruning, and what all such records of a log say together.
+//! The sealed record of a pruning, and the combined history of all such records in a log.
 //!
-//! A record names every file that it removes, with its number of records and its last mac. It also holds each link to
-//! a removed file that is not to that last record, or that an older pruning had left: so the newest record alone
-//! accounts for everything that is missing, the files of older ones can be pruned too, and a record never holds more
-//! links than there are files.
+//! A record names every file that it removes, with its number of records and its last mac. It also
+//! contains each link to a removed file that does not point to that last record, or that an older
+//! pruning had left. So the newest record alone accounts for everything that is missing, files with
+//! older prune records can be pruned too, and a record never contains more links than there are
+//! files.
 
 use std::collections::BTreeSet;
 
@@ -13,19 +14,21 @@ use serde_json::{Map, Value};
 use crate::audit::chain::Link;
 use crate::audit::store::{HEAD, LOG};
 
-/// The event under which it is in the log.
+/// Event name of the record.
 pub(in crate::audit) const EVENT: &str = "prune";
 
-/// One file that was removed.
+/// File that was removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrunedFile {
+    /// Name of the file.
     pub file: String,
-    /// Also the number of its last record.
+    /// Number of records, which is also the `seq` of the last one.
     pub records: u64,
-    /// When its first and its last record were written.
+    /// Time of its first record.
     pub first: String,
+    /// Time of its last record.
     pub last: String,
-    /// Of its last record.
+    /// Mac of its last record.
     pub mac: String,
 }
 
@@ -35,14 +38,16 @@ impl PrunedFile {
     }
 }
 
-/// Everything that was pruned from a log so far.
+/// Sum of everything pruned from a log so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PruneTotal {
+    /// Number of files.
     pub files: u64,
+    /// Number of records.
     pub records: u64,
-    /// When the first of these records was written.
+    /// Time of the first of these records.
     pub first: String,
-    /// All of them were written before this.
+    /// Time before which all of them were written.
     pub before: String,
 }
 
@@ -58,12 +63,12 @@ impl PruneTotal {
     }
 }
 
-/// What one pruning removes, as it is in the log.
+/// Record of one pruning, as it is stored in the log.
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::audit) struct PruneRecord {
     #[serde(skip_serializing)]
     ts: String,
-    /// The command or the setting that asked for it.
+    /// Command or setting that asked for it.
     by: String,
     before: String,
     removed: Vec<PrunedFile>,
@@ -72,7 +77,8 @@ pub(in crate::audit) struct PruneRecord {
 }
 
 impl PruneRecord {
-    /// Accounts for `removed`. `links` are those of all files to files that are gone, now or before.
+    /// Creates the record that accounts for `removed`. `links` are the links of all files to files
+    /// that are removed, now or earlier.
     pub(in crate::audit) fn new(
         (by, before): (&str, &str),
         removed: Vec<PrunedFile>,
@@ -100,7 +106,7 @@ impl PruneRecord {
         }
     }
 
-    /// None for every other record.
+    /// Parses a prune record; returns None for any other record.
     pub(in crate::audit) fn from_line(line: &[u8]) -> Option<PruneRecord> {
         #[derive(Deserialize)]
         struct AnyRecord {
@@ -111,16 +117,18 @@ impl PruneRecord {
     }
 }
 
-/// The newest pruning and the sum of all, for people.
+/// Newest pruning and the sum of all, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PruneSummary {
+    /// Sum of all prunings.
     pub total: PruneTotal,
-    /// When the newest was recorded, and what asked for it.
+    /// Time at which the newest was recorded.
     pub ts: String,
+    /// Command or setting that asked for the newest.
     pub by: String,
 }
 
-/// What all proven records of prunings say.
+/// Combined content of all verified prune records.
 #[derive(Debug, Default)]
 pub(in crate::audit) struct PruneHistory {
     files: BTreeSet<String>,
@@ -133,18 +141,18 @@ impl PruneHistory {
         self.links.extend(record.links.iter().filter_map(Link::from_json));
         self.links.extend(record.removed.iter().map(PrunedFile::last_record));
         self.files.extend(record.removed.into_iter().map(|file| file.file));
-        // Each pruning adds to the sum of the one before it, so the largest sum is the newest.
+        // Each pruning adds to the previous sum, so the largest sum is the newest.
         if self.newest.as_ref().is_none_or(|newest| newest.total.files < record.total.files) {
             self.newest = Some(PruneSummary { total: record.total, ts: record.ts, by: record.by });
         }
     }
 
-    /// Whether the record that this link names was pruned.
+    /// Returns whether the record that this link names was pruned.
     pub(in crate::audit) fn covers(&self, link: &Link) -> bool {
         self.links.contains(link)
     }
 
-    /// Whether this file was pruned, as far as the record that says so is still there.
+    /// Returns whether this file was pruned, as far as the record that says so still exists.
     pub(in crate::audit) fn names(&self, file: &str) -> bool {
         self.files.contains(file)
     }
@@ -153,7 +161,8 @@ impl PruneHistory {
         self.newest.as_ref()
     }
 
-    /// Files that were recorded as pruned and are still there, whole or in part, oldest first.
+    /// Returns files that were recorded as pruned but still exist, in whole or in part, oldest
+    /// first.
     pub(in crate::audit) fn leftovers(&self, names: &[String]) -> Vec<String> {
         let logs = names
             .iter()

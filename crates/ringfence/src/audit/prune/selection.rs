@@ -1,4 +1,4 @@
-//! Which files may be pruned: the oldest ones, proven to be as they were written.
+//! Selects the files that may be pruned: the oldest ones, verified to be as they were written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,18 +10,21 @@ use crate::audit::survey::LogSurvey;
 use crate::audit::verify::{missing, unreadable};
 use crate::base::{Error, Kind, Result};
 
-/// Why a file and all after it stay.
+/// Reason why a file and all files after it are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeptBecause {
+    /// It is the newest file.
     Newest,
+    /// A process is writing it.
     InUse,
+    /// It contains a record that is not old enough.
     NotOldEnough,
 }
 
-/// How often the log is read again because another pruning removed files meanwhile.
+/// Number of attempts to read the log while other prunings remove files from it.
 const ATTEMPTS: usize = 5;
 
-/// Chooses at most so many files, and reads them through.
+/// Selects at most `at_most` files and verifies them.
 pub(super) fn select(store: &Store, before: &str, at_most: usize) -> Result<PruneSelection> {
     for _ in 1..ATTEMPTS {
         let names = store.contents().map_err(unreadable)?.names;
@@ -33,12 +36,12 @@ pub(super) fn select(store: &Store, before: &str, at_most: usize) -> Result<Prun
     PruneSelection::read(store, before, at_most)
 }
 
-/// Files that were read through and may be removed, oldest first.
+/// Verified files that may be removed, oldest first.
 #[derive(Default)]
 pub(super) struct PruneSelection {
     pub(super) files: Vec<(String, Scan)>,
     pub(super) leftovers: usize,
-    /// None where there are too many for one record, or no files at all.
+    /// None if there are too many files for one record, or no files at all.
     pub(super) kept_from: Option<(String, KeptBecause)>,
 }
 
@@ -83,7 +86,7 @@ impl PruneSelection {
     }
 }
 
-/// Reads a file through, or says why it stays.
+/// Verifies a file, or returns why it is kept.
 fn examine(
     store: &Store,
     name: &str,
@@ -94,7 +97,7 @@ fn examine(
     if name == latest {
         return Ok(Err(KeptBecause::Newest));
     }
-    // Before it is read through, which may take long.
+    // Checked before the file is verified, which may take long.
     if open_regular(&store.path(name)).is_ok_and(|file| is_in_use(&file)) {
         return Ok(Err(KeptBecause::InUse));
     }
@@ -110,8 +113,9 @@ fn examine(
     })
 }
 
-/// A link into a removed file is accounted for from then on, and a removed file takes its own links along. So both must
-/// be right before it goes, or the record would cover up what `verify` reports.
+/// Checks the links from and to the selected files. After the removal, a link into a removed file
+/// counts as accounted for, and the removed file's own links are gone with it. Both must be correct
+/// before that, or the prune record would hide what `verify` reports.
 pub(super) fn check_links(
     store: &Store,
     survey: &LogSurvey,
@@ -126,7 +130,7 @@ pub(super) fn check_links(
                 Some(scan) if !scan.holds(&link) => {
                     return Err(problem(
                         &link.file,
-                        format!("the record that {holder} line 1 links is not there"),
+                        format!("the record that {holder} line 1 links does not exist"),
                     ));
                 }
                 None if selected.contains_key(holder.as_str())
@@ -151,7 +155,7 @@ pub(super) fn check_links(
         if selected.contains_key(name.as_str()) && !header["latest_damaged"].is_null() {
             return Err(problem(
                 name,
-                format!("when this file was opened, `{LATEST}` was not right"),
+                format!("when this file was opened, `{LATEST}` was damaged or missing"),
             ));
         }
         if let Some(file) = header["predecessor"]["file"].as_str() {
@@ -165,16 +169,16 @@ pub(super) fn check_links(
         {
             return Err(problem(
                 second,
-                format!("it links {file} as {first} does: `{LATEST}` was turned back"),
+                format!("it links {file}, as {first} does: `{LATEST}` was rolled back"),
             ));
         }
     }
     Ok(())
 }
 
-/// A log that is not as it was written is evidence.
+/// Returns the error for a broken log. Nothing is pruned from one, because it is evidence.
 pub(super) fn broken_log(problem: &Problem) -> Error {
     Error::new(Kind::Conflict, format!("nothing was pruned, because the log is broken: {problem}"))
         .reason("audit_broken")
-        .hint("Run `ringfence audit verify`. To begin a new log and keep this one as evidence, stop all servers and move the directory `audit` away.")
+        .hint("Run `ringfence audit verify`. To start a new log and keep this one as evidence, stop all servers and move the directory `audit` away.")
 }

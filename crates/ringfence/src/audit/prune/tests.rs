@@ -132,7 +132,8 @@ fn many_files_are_pruned_in_several_records() {
         write_file(&root);
     }
     let report = prune_in_batches(root.path(), EVERYTHING, "test", 3).unwrap();
-    // Seven of the eight; then the newest of before is no longer the newest, and neither is the first record's file.
+    // Seven of the eight; then the newest of before is no longer the newest, and neither is the
+    // first record's file.
     assert!(report.removed.len() >= 7, "{report:?}");
     assert_eq!(pruned_files(root.path()), report.removed.len() as u64);
     let distinct: BTreeSet<&String> = report.removed.iter().map(|file| &file.file).collect();
@@ -207,7 +208,7 @@ fn nothing_that_verify_reports_is_covered_up() {
     fs::write(root.audit("latest"), turned_back).unwrap();
     write_file(&root);
     write_file(&root);
-    assert!(refused(root.path()).contains("turned back"));
+    assert!(refused(root.path()).contains("rolled back"));
 
     let root = Dir::new();
     write_file(&root);
@@ -215,7 +216,7 @@ fn nothing_that_verify_reports_is_covered_up() {
     assert!(refused(root.path()).contains("latest"));
     write_file(&root);
     write_file(&root);
-    assert!(refused(root.path()).contains("was not right"));
+    assert!(refused(root.path()).contains("was damaged or missing"));
     assert!(
         plan_prune(root.path(), "2000").unwrap().removed.is_empty(),
         "what stays is not judged"
@@ -240,7 +241,8 @@ fn what_crashes_left_is_pruned_too() {
     let root = Dir::new();
     let torn = leave_crashed(&root, 1, b"{\"seq\":3,\"ts");
     let latest = fs::read(root.audit("latest")).unwrap();
-    // A process that dies before it has entered its file in `latest`: the next file links the same one.
+    // A process that dies before it has entered its file in `latest`: the next file links the same
+    // one.
     let unused = leave_crashed(&root, 0, b"");
     fs::write(root.audit("latest"), latest).unwrap();
     let whole = write_file(&root);

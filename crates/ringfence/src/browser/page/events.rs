@@ -1,4 +1,4 @@
-//! From the events of a page to its state.
+//! Applies the events of a page to its state.
 
 use std::sync::Weak;
 
@@ -10,10 +10,10 @@ use crate::browser::address;
 use crate::browser::cdp::{Event, Line, Sink};
 use crate::browser::log::{Entry, Kind, cut, plain};
 
-/// Of what is dragged.
+/// Maximum size of dragged data.
 const DRAG: usize = 256 << 10;
 
-/// Hears for a page without keeping it alive.
+/// Receives the events of a page without keeping the page alive.
 pub struct Ear(pub Weak<Page>);
 
 impl Sink for Ear {
@@ -32,14 +32,14 @@ impl Sink for Ear {
 
     fn miss(&self, method: &str, bytes: usize) {
         if let Some(page) = self.0.upgrade() {
-            let text =
-                format!("an event of the page was left out: {}, {bytes} bytes", cut(method, 100));
+            let text = format!("a page event was skipped: {}, {bytes} bytes", cut(method, 100));
             page.update(|state| state.log.add(Entry::new(Kind::Error, &text).level("too_large")));
         }
     }
 }
 
-/// Whether its ids are such as the browser gives: they are kept, and everything that is kept has a bound.
+/// Returns whether the ids can be the browser's own: they are stored, and everything stored is
+/// bounded.
 fn has_ids(params: &Value) -> bool {
     const IDS: [&str; 6] = ["frameId", "parentFrameId", "loaderId", "requestId", "id", "parentId"];
     IDS.iter().all(|name| is_id(text(&params[name])))
@@ -148,7 +148,7 @@ fn request(state: &mut State, params: &Value) {
     state.counts.total += 1;
     let asked = &params["request"];
     let url = text(&asked["url"]);
-    // What a page has in itself is no traffic.
+    // Resources contained in the page itself are not traffic.
     if url.starts_with("data:") || url.starts_with("blob:") {
         return;
     }
@@ -213,7 +213,7 @@ fn console(state: &mut State, params: &Value) {
     state.log.add(entry.line(at["lineNumber"].as_u64().map(|line| line + 1)));
 }
 
-/// A value as a console shows it.
+/// Formats a value as a console shows it.
 fn shown(value: &Value) -> String {
     match (&value["value"], &value["description"], &value["preview"]) {
         (Value::String(text), ..) => text.clone(),
@@ -231,7 +231,8 @@ fn shown(value: &Value) -> String {
 }
 
 impl Page {
-    /// A dialog stops the page until it is answered, so it is answered at once, and reported.
+    /// Answers and reports a dialog. It would block the page until answered, so this happens
+    /// immediately.
     fn answer_dialog(&self, line: &Line, params: &Value) {
         let kind = cut(text(&params["type"]), 20);
         let (accepted, reply) = self.update(|state| {
@@ -251,7 +252,8 @@ impl Page {
         line.order(Some(&self.session), "Page.handleJavaScriptDialog", answer);
     }
 
-    /// A frame shows another document. A main frame that went where it may not go is sent away.
+    /// Handles a frame that shows another document. A main frame that went to an address that is
+    /// not allowed is sent to a blank page.
     fn arrive(&self, line: &Line, frame: &Value) {
         let (id, url) = (text(&frame["id"]), text(&frame["url"]));
         let refused = self.update(|state| {
@@ -261,7 +263,7 @@ impl Page {
                 if !state.commit(&document) {
                     return false;
                 }
-                // The part after # comes by itself.
+                // The fragment is reported separately.
                 state.url = cut(&format!("{url}{}", text(&frame["urlFragment"])), 4000);
             }
             let top = parent.is_none();
@@ -270,8 +272,11 @@ impl Page {
             if refused {
                 state.counts.blocked += 1;
                 state.log.add(
-                    Entry::new(Kind::Blocked, "the page went to an address that is not opened")
-                        .url(url),
+                    Entry::new(
+                        Kind::Blocked,
+                        "the page navigated to an address that is not allowed",
+                    )
+                    .url(url),
                 );
             }
             refused

@@ -1,4 +1,5 @@
-//! What is known about a page. It changes with the events of the page alone, and is bounded whatever they are.
+//! Known state of a page. Only events of the page change it, and its size is bounded whatever they
+//! contain.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,59 +9,77 @@ use serde::Serialize;
 use crate::browser::log::Log;
 use crate::browser::refs::Refs;
 
-/// Requests that are remembered until they end.
+/// Maximum number of unfinished requests remembered.
 const REQUESTS: usize = 2000;
 const FRAMES: usize = 500;
 const DIALOGS: usize = 50;
-/// Documents that were shown before this one.
+/// Maximum number of earlier documents remembered.
 const DOCUMENTS: usize = 16;
 const REDIRECTS: usize = 20;
 
+/// Known state of a page.
 pub struct State {
+    /// Id of the main frame.
     pub main: String,
+    /// Address of the main frame.
     pub url: String,
-    /// Document ids of the main frame, the newest last.
+    /// Document ids of the main frame, newest last.
     pub committed: VecDeque<String>,
-    /// The document of a navigation of ours that the browser has answered and not yet shown. A page that hangs never
-    /// shows it.
+    /// Document of our own navigation that the browser has answered but not yet shown. A hung page
+    /// never shows it.
     pub expected: Option<String>,
-    /// How often the main frame moved within its document, by a fragment or `pushState`.
+    /// Number of moves of the main frame within its document, by a fragment or `pushState`.
     pub moves: u64,
-    /// What the newest document has come to: `DOMContentLoaded`, `load`, `networkIdle`.
+    /// Lifecycle events that the newest document has reached: `DOMContentLoaded`, `load`,
+    /// `networkIdle`.
     pub reached: Vec<String>,
-    /// A navigation of the main frame is under way.
+    /// True while a navigation of the main frame is in progress.
     pub leaving: bool,
+    /// Frames by id.
     pub frames: HashMap<String, Frame>,
+    /// Response that delivered the current document.
     pub response: Option<Response>,
+    /// Redirects of the current navigation.
     pub redirects: Vec<Redirect>,
+    /// Requests since the last `navigate` call.
     pub counts: Counts,
+    /// Unfinished requests by id.
     pub requests: HashMap<String, Request>,
     order: VecDeque<String>,
+    /// Newest log entries.
     pub log: Log,
     dialogs: VecDeque<Dialog>,
-    /// How many there ever were.
+    /// Total number of dialogs so far.
     pub dialogs_seen: u64,
-    /// How the next confirm or prompt is answered.
+    /// How confirm and prompt dialogs are answered.
     pub answers: Answers,
+    /// Names given to nodes of the current document.
     pub refs: Refs,
-    /// The lines of the last snapshot, by what was asked for.
+    /// Lines of the last snapshot, with the request they were made for.
     pub shown: Option<(String, Vec<String>)>,
-    /// What is being dragged, in the browser's own words.
+    /// Data of the drag in progress, as the browser sent it.
     pub drag: Option<serde_json::Value>,
+    /// True if the page crashed.
     pub crashed: bool,
 }
 
+/// Frame of a page.
 #[derive(Debug, Clone)]
 pub struct Frame {
+    /// Id of the parent frame; None for the main frame.
     pub parent: Option<String>,
+    /// Id of the document that it shows.
     pub document: String,
+    /// Address of that document.
     pub url: String,
 }
 
-/// The answer that brought the main frame's document.
+/// Response that delivered the main frame's document.
 #[derive(Debug, Clone)]
 pub struct Response {
+    /// Id of the document.
     pub document: String,
+    /// HTTP status.
     pub status: u64,
 }
 
@@ -70,11 +89,16 @@ pub struct Redirect {
     pub status: u64,
 }
 
+/// Request that has not ended.
 #[derive(Debug, Clone)]
 pub struct Request {
+    /// Address.
     pub url: String,
+    /// HTTP method.
     pub method: String,
+    /// Resource type as the browser names it: `Document`, `Script` …
     pub kind: String,
+    /// HTTP status, once the response has started.
     pub status: Option<u64>,
 }
 
@@ -94,16 +118,20 @@ pub struct Dialog {
     pub accepted: bool,
 }
 
+/// How dialogs are answered.
 #[derive(Debug, Clone, Default)]
 pub struct Answers {
+    /// Accept confirm and prompt dialogs instead of dismissing them.
     pub accept: bool,
+    /// Text for a prompt.
     pub text: Option<String>,
 }
 
 impl State {
+    /// Creates the state of a page with this main frame.
     pub fn new(main: &str) -> State {
         State {
-            // The main frame of a page has the id of its target.
+            // The main frame has the same id as the page's target.
             main: main.to_owned(),
             url: String::new(),
             committed: VecDeque::new(),
@@ -128,22 +156,24 @@ impl State {
         }
     }
 
+    /// Returns the id of the main frame's document.
     pub fn document(&self) -> &str {
         self.committed.back().map_or("", String::as_str)
     }
 
+    /// Returns whether the newest document has reached this lifecycle event.
     pub fn has_reached(&self, name: &str) -> bool {
         self.reached.iter().any(|reached| reached == name)
     }
 
-    /// A navigation of ours leads to this document, which may be shown already.
+    /// Expects this document as the result of our own navigation; it may already be shown.
     pub fn expect(&mut self, document: &str) {
         let is_shown = self.committed.iter().any(|known| known == document);
         self.expected = (!is_shown).then(|| document.to_owned());
     }
 
-    /// The main frame shows this document. False for one that it has left already: documents of different processes
-    /// speak in no order.
+    /// Records that the main frame shows this document. Returns false for a document that it has
+    /// already left: events from different processes arrive in no particular order.
     pub fn commit(&mut self, document: &str) -> bool {
         if self.expected.as_deref() == Some(document) {
             self.expected = None;
@@ -165,13 +195,14 @@ impl State {
         true
     }
 
+    /// Adds or updates a frame; ignores new ones beyond the maximum.
     pub fn set_frame(&mut self, id: &str, frame: Frame) {
         if self.frames.len() < FRAMES || self.frames.contains_key(id) {
             self.frames.insert(id.to_owned(), frame);
         }
     }
 
-    /// A frame that is gone takes those in it along.
+    /// Removes a frame and all frames in it.
     pub fn drop_frame(&mut self, id: &str) {
         self.frames.remove(id);
         let below: Vec<String> = self
@@ -183,12 +214,14 @@ impl State {
         below.iter().for_each(|id| self.drop_frame(id));
     }
 
+    /// Adds a redirect of the current navigation.
     pub fn redirect(&mut self, url: &str, status: u64) {
         if self.redirects.len() < REDIRECTS {
             self.redirects.push(Redirect { url: crate::browser::log::cut(url, 2000), status });
         }
     }
 
+    /// Adds a request; forgets the oldest one beyond the maximum.
     pub fn add_request(&mut self, id: &str, request: Request) {
         if self.requests.insert(id.to_owned(), request).is_none() {
             self.order.push_back(id.to_owned());
@@ -200,10 +233,12 @@ impl State {
         }
     }
 
+    /// Removes and returns a request that has ended.
     pub fn end_request(&mut self, id: &str) -> Option<Request> {
         self.requests.remove(id)
     }
 
+    /// Adds a dialog; forgets the oldest one beyond the maximum.
     pub fn add_dialog(&mut self, dialog: Dialog) {
         if self.dialogs.len() == DIALOGS {
             self.dialogs.pop_front();
@@ -212,7 +247,7 @@ impl State {
         self.dialogs_seen += 1;
     }
 
-    /// Those that came after so many; of very many the newest.
+    /// Returns the dialogs after the first `seen`, as far as they are still remembered.
     pub fn dialogs_after(&self, seen: u64) -> Vec<Dialog> {
         let new = usize::try_from(self.dialogs_seen.saturating_sub(seen)).unwrap_or(usize::MAX);
         self.dialogs.iter().skip(self.dialogs.len().saturating_sub(new)).cloned().collect()

@@ -1,4 +1,4 @@
-//! The accessibility trees of a page's frames as indented lines.
+//! Formats the accessibility trees of a page's frames as indented lines.
 
 use std::collections::{HashMap, HashSet};
 
@@ -39,7 +39,7 @@ const ACTIONABLE: &[&str] = &[
     "Iframe",
     "IframePresentational",
 ];
-/// Say where one is.
+/// Roles that give orientation.
 const CONTEXT: &[&str] = &[
     "heading",
     "dialog",
@@ -53,7 +53,7 @@ const CONTEXT: &[&str] = &[
     "tablist",
     "menu",
 ];
-/// Mean nothing by themselves.
+/// Roles that mean nothing on their own.
 const HOLLOW: &[&str] = &[
     "none",
     "generic",
@@ -66,20 +66,24 @@ const HOLLOW: &[&str] = &[
 ];
 const NAME: usize = 120;
 const LONG_NAME: usize = 400;
+/// Maximum number of lines.
 pub const LINES: usize = 20_000;
 const DEEPEST: usize = 200;
-/// Nodes that are looked at, whether they get a line or not.
+/// Maximum number of nodes visited, whether they get a line or not.
 const NODES: usize = 100_000;
 
+/// Accessibility tree of one frame.
 pub struct Tree {
+    /// Id of the frame.
     pub frame: String,
-    /// The element that it is in; the main frame is in none.
+    /// Node id of the element that contains the frame; None for the main frame.
     owner: Option<i64>,
     nodes: Vec<Value>,
     by_id: HashMap<String, usize>,
 }
 
 impl Tree {
+    /// Indexes the nodes of a tree.
     pub fn new(frame: String, owner: Option<i64>, nodes: Value) -> Tree {
         let nodes = match nodes {
             Value::Array(nodes) => nodes,
@@ -100,7 +104,7 @@ impl Tree {
     }
 }
 
-/// Writes the lines, and asks for a name for each element that gets one.
+/// Writes the lines, and requests a name for each element that gets one.
 pub struct Writer<'a> {
     trees: &'a [Tree],
     by_owner: HashMap<i64, usize>,
@@ -108,11 +112,12 @@ pub struct Writer<'a> {
     depth: usize,
     name: &'a mut dyn FnMut(usize, i64) -> Option<String>,
     lines: Vec<String>,
-    /// The nodes of each tree that were looked at: a browser may name one as the child of many.
+    /// Nodes visited so far: a browser may name one node as the child of many.
     visited: HashSet<(usize, usize)>,
 }
 
 impl<'a> Writer<'a> {
+    /// Creates a writer. `name` returns the ref for a node of a tree.
     pub fn new(
         trees: &'a [Tree],
         full: bool,
@@ -132,7 +137,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// From the top, or from this element; None when it is not there.
+    /// Writes from the root, or from this element; returns None if it does not exist.
     pub fn write(mut self, from: Option<i64>) -> Option<Vec<String>> {
         let (tree, root) = match from {
             None => (0, self.trees.first()?.root()?),
@@ -177,7 +182,7 @@ impl<'a> Writer<'a> {
                 self.visit(inner, root, below, deep + 1, "");
             }
         }
-        // A place with nothing in it that one could act on is not worth its line.
+        // Drop the line of an unlabelled container without anything to act on.
         let empty = self.lines.len() == before + 1;
         if shown && empty && !self.full && label.is_empty() && CONTEXT.contains(&role) {
             self.lines.truncate(before);
@@ -186,7 +191,7 @@ impl<'a> Writer<'a> {
 
     fn keeps(&self, node: &Value, role: &str, label: &str, above: &str) -> bool {
         if HOLLOW.contains(&role) {
-            // Something that takes the focus can be acted on, whatever it is.
+            // Anything focusable can be acted on, whatever its role.
             return property(node, "focusable") == Some(&Value::Bool(true))
                 && role != "RootWebArea";
         }
@@ -296,7 +301,7 @@ fn property<'a>(node: &'a Value, name: &str) -> Option<&'a Value> {
     all.iter().find(|property| property["name"] == name).map(|property| &property["value"]["value"])
 }
 
-/// On one line, and never longer than a name may be: pages can make them as long as they like.
+/// Collapses whitespace to one bounded line: pages can make names of any length.
 fn squeeze(text: &str) -> String {
     let mut line = String::new();
     for word in text.split_whitespace() {
@@ -311,7 +316,7 @@ fn squeeze(text: &str) -> String {
     line
 }
 
-/// In quotes that a page cannot close.
+/// Quotes text so that a page cannot close the quotes.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
@@ -383,7 +388,8 @@ mod tests {
         assert_eq!(lines.iter().filter(|line| line.contains("Save")).count(), 1, "{lines:?}");
     }
 
-    /// Each child twice over many levels, and a node that is its own child: as a renderer may say it.
+    /// Each child twice over many levels, and a node that is its own child: as a renderer may say
+    /// it.
     #[test]
     fn a_node_is_visited_once_however_often_it_is_named() {
         let names: Vec<String> = (0..=60).map(|number| number.to_string()).collect();

@@ -1,4 +1,4 @@
-//! `ringfence audit prune`.
+//! `ringfence audit prune`: removes old log files, or shows which ones it would remove.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -7,16 +7,17 @@ use super::{clean, count, files_and_records, format_time, parse_since};
 use crate::audit::prune::{KeptBecause, PruneReport, plan_prune, prune};
 use crate::base::Result;
 
-/// What asked for a pruning, in its record.
+/// Value of `by` in the prune record.
 const BY: &str = "ringfence audit prune";
 
-/// What to remove.
+/// Flags of `ringfence audit prune`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct PruneArgs {
-    /// Remove files whose records are all older: an age (90d, 12w) or a UTC time (2026-11-15, 2026-11-15T21:40:03Z).
+    /// Remove files whose records are all older than this: an age (90d, 12w) or a UTC time
+    /// (2026-11-15, 2026-11-15T21:40:03Z).
     #[arg(long, value_name = "WHEN", value_parser = parse_since)]
     before: String,
-    /// Show what would be removed, and remove nothing.
+    /// Show what would be removed, without removing anything.
     #[arg(long)]
     dry_run: bool,
 }
@@ -63,7 +64,7 @@ fn print(args: &PruneArgs, report: &PruneReport, out: &mut dyn Write) -> io::Res
 fn describe_reason(why: KeptBecause) -> &'static str {
     match why {
         KeptBecause::Newest => "the newest file",
-        KeptBecause::InUse => "which is in use, and what was opened after it",
-        KeptBecause::NotOldEnough => "which has newer records, and what was opened after it",
+        KeptBecause::InUse => "which is in use, and files opened after it",
+        KeptBecause::NotOldEnough => "which has newer records, and files opened after it",
     }
 }

@@ -10,25 +10,26 @@ use crate::base::{Kind, Result};
 use crate::config::{Env, Finding, Severity};
 use crate::registry::check::check;
 
-/// Report everything that is wrong with the file, with its place and what to do
+/// Report every error and warning in the file, with its location and how to fix it
 #[derive(clap::Args)]
 #[command(
-    after_help = "Exit codes: 0 when the file can be used (with --strict: and there are no warnings), otherwise 64."
+    after_help = "Exit codes: 0 if the file is valid (with --strict: and has no warnings), otherwise 64."
 )]
 pub struct Args {
-    /// The file; default: the one that `ringfence serve` would read
+    /// File to check (default: the one that `ringfence serve` would read)
     #[arg(value_name = "FILE", conflicts_with = "config")]
     file: Option<PathBuf>,
     #[command(flatten)]
     places: Places,
-    /// The same as data
+    /// Print as JSON
     #[arg(long)]
     json: bool,
-    /// A warning is as bad as a mistake
+    /// Treat warnings as errors
     #[arg(long)]
     strict: bool,
 }
 
+/// Runs `ringfence config check` and returns the exit code.
 pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
     let mut flags = args.places.flags();
     flags.config = args.file.clone().or(flags.config);
@@ -48,16 +49,15 @@ pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
         for finding in &look.findings {
             write_finding(finding, out).map_err(unwritable)?;
         }
-        let file =
-            look.file().map_or("there is no config file; defaults are used".to_owned(), |file| {
-                format!(
-                    "{}: {}, {}, {}",
-                    file.display(),
-                    some(errors, "mistake"),
-                    some(warnings, "warning"),
-                    some(tools, "tool")
-                )
-            });
+        let file = look.file().map_or("no config file; defaults are used".to_owned(), |file| {
+            format!(
+                "{}: {}, {}, {}",
+                file.display(),
+                some(errors, "error"),
+                some(warnings, "warning"),
+                some(tools, "tool")
+            )
+        });
         writeln!(out, "{}", plain(&file)).and_then(|()| out.flush()).map_err(unwritable)?;
     }
     Ok(if is_sound { 0 } else { Kind::InvalidArguments.row().exit })
@@ -75,7 +75,7 @@ fn write_finding(finding: &Finding, out: &mut impl Write) -> std::io::Result<()>
     writeln!(out, "hint: {}\n", plain(&finding.hint))
 }
 
-/// `no mistake`, `1 mistake`, `2 mistakes`.
+/// Formats a count: `no errors`, `1 error`, `2 errors`.
 fn some(count: usize, what: &str) -> String {
     match count {
         0 => format!("no {what}s"),

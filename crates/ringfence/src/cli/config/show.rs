@@ -9,25 +9,24 @@ use crate::base::nearest::nearest;
 use crate::base::{Error, Result};
 use crate::config::{self, Env, Origin, Show, Shown};
 
-/// Values longer than this are cut, but for --json.
+/// Longest value shown, in characters; longer ones are truncated, except with --json.
 const WIDEST: usize = 60;
 
-/// Show every key with its value and who set it
+/// Show every key with its value and where it was set
 #[derive(clap::Args)]
-#[command(
-    after_help = "A KEY may be the name of a section: `ringfence config show sandbox mcp.lint`."
-)]
+#[command(after_help = "KEY may also name a section: `ringfence config show sandbox mcp.lint`.")]
 pub struct Args {
-    /// Only these keys and sections
+    /// Show only these keys and sections
     #[arg(value_name = "KEY")]
     keys: Vec<String>,
     #[command(flatten)]
     places: Places,
-    /// The same as data
+    /// Print as JSON
     #[arg(long)]
     json: bool,
 }
 
+/// Runs `ringfence config show` and returns the exit code.
 pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
     let mut show = config::show(&args.places.flags(), &Env::of_process())?;
     choose(&mut show, &args.keys)?;
@@ -51,7 +50,7 @@ fn choose(show: &mut Show, wanted: &[String]) -> Result<()> {
         let mut names: Vec<&str> = show.keys.iter().map(|shown| shown.key.as_str()).collect();
         names.extend(show.keys.iter().filter_map(|shown| Some(shown.key.rsplit_once('.')?.0)));
         let hint = nearest(wanted, &names).map_or_else(
-            || "`ringfence config show` without a name shows every key.".to_owned(),
+            || "Run `ringfence config show` without a key to list all keys.".to_owned(),
             |near| format!("Did you mean `{near}`?"),
         );
         return Err(Error::invalid_arguments(format!("there is no key `{wanted}`")).hint(hint));
@@ -87,7 +86,7 @@ fn state(is_set: bool) -> &'static str {
     if is_set { "set" } else { "missing" }
 }
 
-/// In groups, each with its own width.
+/// Writes the keys grouped by section; columns are aligned within each group.
 fn write(show: &Show, whole: bool, out: &mut impl Write) -> std::io::Result<()> {
     let file = show.file.as_ref().map_or("none".to_owned(), |file| file.display().to_string());
     writeln!(out, "# config file: {}", plain(&file))?;
@@ -132,7 +131,8 @@ fn value(shown: &Shown) -> String {
     }
 }
 
-/// Where the whole file is named once, its lines are enough.
+/// Returns where a value comes from. The first line of the output names the file's full path, so
+/// the file name and line are enough here.
 fn origin(shown: &Shown) -> String {
     match (&shown.origin, shown.line) {
         (Origin::File(file), Some(line)) => {

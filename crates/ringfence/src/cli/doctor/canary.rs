@@ -1,4 +1,4 @@
-//! Inside a fence: tries what it must refuse, and what it must allow.
+//! Runs inside the sandbox and attempts what the sandbox must refuse, and what it must allow.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,7 +14,7 @@ use crate::config::Env;
 use crate::config::env::HOME;
 use crate::sandbox::trial;
 
-/// What is tried.
+/// Attempt made from inside the sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Canary {
@@ -25,45 +25,48 @@ pub enum Canary {
     HavePrivileges,
     SignalOutside,
     RunForbidden,
-    /// The one that has to succeed.
+    /// The only attempt that must succeed.
     UseHome,
 }
 
 impl Canary {
+    /// Returns the attempt as a phrase that completes "a run can …".
     pub fn name(self) -> &'static str {
         match self {
             Canary::WriteOutside => "write outside the workspace",
             Canary::WriteProtected => "write to a protected path",
             Canary::ReadHidden => "read a hidden file",
-            Canary::ReachNetwork => "reach a server of the host",
+            Canary::ReachNetwork => "reach a server on the host",
             Canary::HavePrivileges => "have or gain privileges",
             Canary::SignalOutside => "signal a process outside",
-            Canary::RunForbidden => "run what a rule forbids",
+            Canary::RunForbidden => "run a program that a rule forbids",
             Canary::UseHome => "use its own home",
         }
     }
 }
 
-/// Whether each succeeded.
+/// Attempts made, and whether each succeeded.
 pub type Came = BTreeMap<Canary, bool>;
 
-/// All of it is the user's own, so that only the fence can refuse it.
+/// Targets of the attempts. All of them belong to the user, so that only the sandbox can refuse
+/// access.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Task {
     pub write: Vec<PathBuf>,
     pub protected: Option<PathBuf>,
     pub hidden: Option<PathBuf>,
     pub reach: Option<SocketAddr>,
-    /// A process outside, by a number that means the same inside.
+    /// Process outside the sandbox, by a pid that means the same inside.
     pub process: Option<i32>,
-    /// Whether a rule forbids [`FORBIDDEN`].
+    /// True if a rule forbids [`FORBIDDEN`].
     #[serde(default)]
     pub ruled: bool,
 }
 
-/// The name of a program that the trials' own rule forbids.
+/// Name of a program that the trials' own rule forbids.
 pub const FORBIDDEN: &str = "ringfence-forbidden-canary";
 
+/// Makes the attempts described by `task` (JSON) and prints their results as JSON.
 pub fn run(task: &str, out: &mut impl Write) -> io::Result<()> {
     let came = attempt(&serde_json::from_str(task)?);
     writeln!(out, "{}", serde_json::to_string(&came)?)
@@ -72,7 +75,8 @@ pub fn run(task: &str, out: &mut impl Write) -> io::Result<()> {
 fn attempt(task: &Task) -> Came {
     let mut came = Came::new();
     let writes = |path: &PathBuf| File::create_new(path).is_ok();
-    // Whether it came to anything is seen from outside: a /tmp of the run's own takes what never gets there.
+    // The result is checked again from outside: a write to a private /tmp of the run succeeds here
+    // but never reaches the host.
     came.extend((!task.write.is_empty()).then(|| {
         (Canary::WriteOutside, task.write.iter().filter(|path| writes(path)).count() > 0)
     }));
@@ -106,7 +110,7 @@ fn has_privileges() -> bool {
     !(none("CapEff:") && none("CapPrm:") && value("NoNewPrivs:") == Some("1"))
 }
 
-/// A harmless program under the forbidden name.
+/// Runs a harmless program under the forbidden name and returns whether it ran.
 fn runs_forbidden() -> bool {
     let env = Env::of_process();
     let Some(link) = env.absolute(HOME).map(|home| home.join(FORBIDDEN)) else { return false };

@@ -1,4 +1,4 @@
-//! What is wrong with the config, all of it.
+//! Reports all errors and warnings in the config.
 
 use jail::probe::Outcome;
 
@@ -7,15 +7,16 @@ use crate::base::Result;
 use crate::config::{Config, Env, Finding, Flags, Severity};
 use crate::registry::check::check;
 
+/// Checks the config and returns one entry per finding.
 pub fn look(config: &Result<Config>, flags: &Flags, env: &Env) -> Vec<Health> {
     let mut all: Vec<Health> = match check(flags, env) {
         Ok(look) => look.findings.into_iter().map(of_finding).collect(),
-        // Then the config says so, too.
+        // The same failure is reported through `config` below.
         Err(_) => Vec::new(),
     };
     match config {
         Ok(config) => {
-            let file = config.file.as_deref().map_or("none, defaults are used".to_owned(), shown);
+            let file = config.file.as_deref().map_or("none; defaults are used".to_owned(), shown);
             all.insert(0, good("config", file));
         }
         Err(_) if all.iter().any(|health| health.outcome == Outcome::Refused) => {}
@@ -32,7 +33,7 @@ fn of_finding(finding: Finding) -> Health {
     let without = finding
         .tool
         .as_ref()
-        .map(|tool| format!("; the tool `{tool}` is left out"))
+        .map(|tool| format!("; tool `{tool}` was not loaded"))
         .unwrap_or_default();
     Health {
         name: "config",

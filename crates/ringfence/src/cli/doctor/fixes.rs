@@ -1,10 +1,11 @@
-//! What to do about a refusal. Settings of the host are looked at to find the likely cause, and only for that.
+//! Suggests fixes for failed layers. Host settings are read only to find the likely cause of a
+//! failure, never to decide whether a layer works.
 
 use jail::fault::Layer;
 use jail::probe::{Host, Part};
 use rustix::io::Errno;
 
-/// The part that a layer of the fence rests on.
+/// Returns the kernel feature that a sandbox layer depends on.
 pub fn part_of(layer: Layer) -> Option<Part> {
     match layer {
         Layer::UserNamespace => Some(Part::UserNamespace),
@@ -25,6 +26,7 @@ pub fn part_of(layer: Layer) -> Option<Part> {
     }
 }
 
+/// Returns what to do when `part` failed with `errno` on this host.
 pub fn of(part: Part, errno: Option<i32>, host: &Host) -> String {
     let errno = errno.map(Errno::from_raw_os_error);
     match part {
@@ -48,14 +50,14 @@ const DOCKER: &str = "start the container with `--security-opt seccomp=unconfine
 fn user_namespace(errno: Option<Errno>, host: &Host) -> String {
     if errno == Some(Errno::NOSPC) || host.max_user_namespaces == Some(0) {
         return "user.max_user_namespaces is too low: `sudo sysctl -w user.max_user_namespaces=15000`, and the same \
-                line in /etc/sysctl.d to keep it. In a container it is set outside."
+                line in /etc/sysctl.d to make it permanent. For a container, set it on the host."
             .to_owned();
     }
     if host.apparmor_restricts && !host.root {
         return APPARMOR.to_owned();
     }
     if host.clone_switched_off && !host.root {
-        return "`sudo sysctl -w kernel.unprivileged_userns_clone=1`, and the same line in /etc/sysctl.d to keep it."
+        return "`sudo sysctl -w kernel.unprivileged_userns_clone=1`, and the same line in /etc/sysctl.d to make it permanent."
             .to_owned();
     }
     match errno {
@@ -66,8 +68,8 @@ fn user_namespace(errno: Option<Errno>, host: &Host) -> String {
     }
 }
 
-const APPARMOR: &str = "AppArmor lets only named programs make user namespaces: install bubblewrap, which may be one of them, or give this binary a profile (docs/doctor.md \
-                        has one), or switch it off for all with `sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`.";
+const APPARMOR: &str = "AppArmor allows user namespaces only to programs with a profile: install bubblewrap, which may have one, or give this binary a profile (see docs/doctor.md), \
+                        or lift the restriction for all programs with `sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`.";
 
 fn namespace(part: Part, errno: Option<Errno>, host: &Host) -> String {
     let setting = match part {
@@ -77,10 +79,10 @@ fn namespace(part: Part, errno: Option<Errno>, host: &Host) -> String {
     };
     match errno {
         Some(Errno::NOSPC) => {
-            format!("{setting} is too low: `sudo sysctl -w {setting}=15000`. In a container it is set outside.")
+            format!("{setting} is too low: `sudo sysctl -w {setting}=15000`. For a container, set it on the host.")
         }
         Some(Errno::NOSYS) => {
-            "this kernel is too old, or a filter hides the call: the fence needs Linux 5.12 for its mounts.".to_owned()
+            "this kernel is too old, or a seccomp filter blocks the call: the sandbox needs Linux 5.12 for its mounts.".to_owned()
         }
         _ if host.apparmor_restricts && !host.root => APPARMOR.to_owned(),
         _ => started_by(host),
@@ -90,11 +92,11 @@ fn namespace(part: Part, errno: Option<Errno>, host: &Host) -> String {
 fn proc(host: &Host) -> String {
     match &host.container {
         Some(kind) => format!(
-            "{kind} masks parts of /proc, and then no fresh one may be mounted: start the container with \
+            "{kind} masks parts of /proc, so the kernel does not allow mounting a new one: start the container with \
              `--security-opt systempaths=unconfined` (podman: `--security-opt unmask=ALL`), or use the profile `contained`."
         ),
         None => {
-            "a fresh /proc may be mounted only where the present one is whole: something is mounted over parts of it."
+            "a new /proc can be mounted only if the current one is fully visible: something is mounted over parts of it."
                 .to_owned()
         }
     }
@@ -103,55 +105,55 @@ fn proc(host: &Host) -> String {
 fn landlock(host: &Host) -> String {
     match &host.security_modules {
         Some(modules) if !modules.split(',').any(|module| module == "landlock") => format!(
-            "Landlock is not started: put `lsm=landlock,{modules}` on the kernel's command line and boot again. A kernel \
-             that does not have it is too old (6.2 or newer is needed)."
+            "Landlock is not enabled: put `lsm=landlock,{modules}` on the kernel's command line and reboot. If the kernel \
+             does not have it, it is too old (6.2 or newer is needed)."
         ),
-        _ => "the fence needs Landlock of Linux 6.2 or newer (ABI 3), and no filter in the way of its system calls."
+        _ => "the sandbox needs Landlock from Linux 6.2 or newer (ABI 3), and no seccomp filter that blocks its system calls."
             .to_owned(),
     }
 }
 
 fn seccomp(errno: Option<Errno>) -> String {
     match errno {
-        Some(Errno::BUSY) => "another sandbox already listens to this process's system calls, and there can be one: start \
+        Some(Errno::BUSY) => "another sandbox already has a seccomp listener on this process, and only one is possible: start \
                               ringfence outside of it."
             .to_owned(),
-        _ => "the fence needs seccomp with a listener (Linux 5.6 or newer); a kernel of another make, or a policy of the \
-              container, does not give it. Nothing can stand in for it."
+        _ => "the sandbox needs seccomp with a listener (Linux 5.6 or newer); this kernel or the container's policy does not \
+              provide it. There is no substitute."
             .to_owned(),
     }
 }
 
 fn pidfd_getfd(host: &Host) -> String {
     match host.ptrace_scope {
-        Some(3) => "kernel.yama.ptrace_scope is 3, which only a boot with another value undoes; without it no run can connect.".to_owned(),
-        _ => "in a container add `--cap-add SYS_PTRACE`; without it a run in `contained` cannot connect to sockets of its own."
+        Some(3) => "kernel.yama.ptrace_scope is 3, which can only be changed by rebooting with another value; until then no run can open connections.".to_owned(),
+        _ => "in a container, add `--cap-add SYS_PTRACE`; without it a run in `contained` cannot connect to its own sockets."
             .to_owned(),
     }
 }
 
 fn trace(host: &Host) -> String {
     match host.ptrace_scope {
-        Some(3) => "kernel.yama.ptrace_scope is 3, which only a boot with another value undoes. Without tracing no exec can be judged: set `intercept = false` under [policy] to run without rules.".to_owned(),
-        _ => "in a container add `--cap-add SYS_PTRACE`. Without tracing no exec can be judged: set `intercept = false` under [policy] to run without rules.".to_owned(),
+        Some(3) => "kernel.yama.ptrace_scope is 3, which can only be changed by rebooting with another value. Without tracing no exec can be judged: set `intercept = false` under [policy] to run without rules.".to_owned(),
+        _ => "in a container, add `--cap-add SYS_PTRACE`. Without tracing no exec can be judged: set `intercept = false` under [policy] to run without rules.".to_owned(),
     }
 }
 
 fn limits() -> String {
-    "limits are watched instead, and can be exceeded for a moment. To have them enforced start ringfence with \
+    "limits are polled instead, and can be exceeded briefly. To have the kernel enforce them, start ringfence with \
      `systemd-run --user --scope -p Delegate=yes`, or in a container with a writable cgroup v2."
         .to_owned()
 }
 
 fn started_by(host: &Host) -> String {
     match (&host.container, host.filtered) {
-        (Some(kind), _) => format!("this looks like {kind}, whose policy is the likely reason: {DOCKER}."),
+        (Some(kind), _) => format!("this looks like {kind}, whose security policy is the likely cause: {DOCKER}."),
         (None, true) => {
-            format!("a seccomp filter of whatever started this process refuses it. In a container, {DOCKER}.")
+            format!("a seccomp filter inherited by this process blocks it. In a container, {DOCKER}.")
         }
         (None, false) => {
-            "a security policy of this host refuses it; its log (`journalctl -k`) says which. A process in a \
-                          chroot may not make user namespaces either."
+            "a security policy on this host blocks it; the kernel log (`journalctl -k`) names it. A process in a \
+                          chroot cannot create user namespaces either."
                 .to_owned()
         }
     }

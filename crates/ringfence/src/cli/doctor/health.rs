@@ -1,4 +1,5 @@
-//! What else a run needs: a config that can be used, a root, and the programs that agents like to call.
+//! Checks everything else a run needs: a root directory, a workspace, and the programs agents often
+//! call.
 
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,7 @@ const PROGRAMS: &[&str] = &["git"];
 
 const MISSING: &str = "not found on PATH";
 
+/// Result of one check.
 #[derive(Serialize)]
 pub struct Health {
     pub name: &'static str,
@@ -24,6 +26,7 @@ pub struct Health {
     pub fix: Option<String>,
 }
 
+/// Checks the root directory, the workspace, and the programs on PATH.
 pub fn look(config: &Result<Config>, root: Option<&Result<()>>) -> Vec<Health> {
     let mut all = Vec::new();
     if let (Ok(config), Some(root)) = (config, root) {
@@ -37,7 +40,7 @@ pub fn look(config: &Result<Config>, root: Option<&Result<()>>) -> Vec<Health> {
     }
     all.extend(PROGRAMS.iter().map(|name| match on_path(name) {
         Some(path) => good(name, shown(&path)),
-        // Nothing is wrong with a host that does not have it.
+        // A missing program is not a fault of the host.
         None => Health { name, outcome: Outcome::NotTried, text: MISSING.to_owned(), fix: None },
     }));
     all.extend(RUNTIMES.iter().filter_map(interpreter));
@@ -45,7 +48,8 @@ pub fn look(config: &Result<Config>, root: Option<&Result<()>>) -> Vec<Health> {
     all
 }
 
-/// What `code.exec` can run, and how to install what most people miss first.
+/// Reports an interpreter for `code.exec`. A missing one is mentioned, with how to install it, only
+/// if it is one of the main ones.
 fn interpreter(runtime: &'static Runtime) -> Option<Health> {
     let name = runtime.language;
     match runtime.find(&[]) {
@@ -63,7 +67,8 @@ fn interpreter(runtime: &'static Runtime) -> Option<Health> {
     }
 }
 
-/// One that was named must be there; a host without any is a host without the browser tools.
+/// Reports the browser. Not finding one is an error only if the config names one; otherwise the
+/// browser tools are simply unavailable.
 fn browser(config: &Config) -> Health {
     match find(config) {
         Ok(found) => good("browser", shown(&found.program)),
@@ -75,20 +80,24 @@ fn browser(config: &Config) -> Health {
     }
 }
 
+/// Returns the path as text.
 pub fn shown(path: &Path) -> String {
     path.display().to_string()
 }
 
+/// Builds the result of a check that passed.
 pub fn good(name: &'static str, text: String) -> Health {
     Health { name, outcome: Outcome::Ok, text, fix: None }
 }
 
+/// Builds the result of a check that failed, with the error's hint as the fix.
 pub fn bad(name: &'static str, error: &Error) -> Health {
     let fix = error.hint_text().unwrap_or_else(|| error.kind().default_hint()).to_owned();
     Health { name, outcome: Outcome::Refused, text: error.detail(), fix: Some(fix) }
 }
 
-/// Only in absolute directories: what `.` means changes with whoever asks.
+/// Looks up a program on PATH, in absolute directories only: a relative one depends on the caller's
+/// working directory.
 fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let found = std::env::split_paths(&path)

@@ -1,5 +1,5 @@
-//! Where the trials are made: in the workspace and root that a run would use, or, where the config is of no use, in
-//! directories of their own.
+//! Directories for the trials: the workspace and root that a run would use, or temporary ones if
+//! the config cannot be used.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
@@ -15,19 +15,20 @@ use super::canary::{FORBIDDEN, Task};
 use crate::config::{Config, Flags};
 use crate::sandbox::trial::Trial;
 
-/// Everything that it has made goes with it.
+/// Directories, files and listener used by the trials. Dropping it removes everything it created.
 pub struct Place {
-    /// For the probes of single layers.
+    /// Directory for the probes of single layers.
     pub probes: PathBuf,
     pub trial: Trial,
     pub task: Task,
-    /// A server of the host that no run without the host's network may reach.
+    /// Server on the host; a run without the host's network must not be able to reach it.
     pub listener: Option<TcpListener>,
     pub network: Network,
     scratch: PathBuf,
 }
 
 impl Place {
+    /// Creates the directories, in the configured root and workspace where possible.
     pub fn make(config: Option<&Config>, flags: &Flags) -> io::Result<Place> {
         let name = format!("doctor-{}", std::process::id());
         let named = config.and_then(|config| Some((config, config.workspace.as_deref()?)));
@@ -78,13 +79,13 @@ impl Place {
             "--workspace".into(),
             workspace.clone().into(),
         ];
-        // With nothing of the user's, so that no config is found.
+        // Nothing from the user's environment, so that no config file is found.
         let env = vec![
             ("HOME".into(), home.clone().into()),
             ("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into()),
         ];
         let mut place = Place::fill(scratch, (flags, env, &workspace), &[home], Network::Off)?;
-        // The root is what a run may not see.
+        // A run must not be able to see the root directory.
         let hidden = root.join("secret");
         fs::write(&hidden, "not for a run\n")?;
         place.task.hidden = Some(hidden);
@@ -94,7 +95,7 @@ impl Place {
         Ok(place)
     }
 
-    /// A rule of the trials' own, which forbids what nobody has.
+    /// Adds a rule that forbids a program name that exists nowhere else.
     fn rule(&mut self, scratch: &Path) -> io::Result<()> {
         let file = scratch.join("canary.rules");
         fs::write(
@@ -141,13 +142,15 @@ impl Place {
         Ok(Place { probes, trial, task, listener, network, scratch: scratch.to_owned() })
     }
 
-    /// What a run has left outside, whatever it says itself.
+    /// Removes what a run wrote outside and returns whether there was anything, whatever the run
+    /// itself reported.
     pub fn take_written(&self) -> bool {
-        // Told by the run itself, and not to be left in the workspace.
+        // The run reports this one itself; only remove it from the workspace.
         let _ = self.task.protected.as_ref().map(fs::remove_file);
         self.task.write.iter().filter(|path| fs::remove_file(path).is_ok()).count() > 0
     }
 
+    /// Returns whether a run connected to the listener.
     pub fn was_reached(&self) -> bool {
         self.listener.as_ref().is_some_and(|listener| listener.accept().is_ok())
     }
@@ -159,7 +162,7 @@ impl Drop for Place {
     }
 }
 
-/// Fails when it is there already: then it is somebody else's.
+/// Creates a directory for the owner only. Fails if it exists: then another process created it.
 fn private(folder: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(folder)
 }

@@ -1,4 +1,4 @@
-//! What the rules are worth here: whether they can be read, and what they let out.
+//! Checks the rules: whether they can be read, and which commands they let out of the sandbox.
 
 use jail::probe::Outcome;
 use policy::{Decision, PrefixRule};
@@ -9,6 +9,7 @@ use crate::rulebook::leaving::{Treatment, treatment};
 use crate::rulebook::{Leaving, Places, Policy, Rulebook};
 use crate::sandbox::escalate;
 
+/// Reads the rules and returns one entry per finding.
 pub fn look(config: &Config) -> Vec<Health> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else { return Vec::new() };
@@ -19,7 +20,7 @@ pub fn look(config: &Config) -> Vec<Health> {
         name: "rules",
         outcome: Outcome::Refused,
         text: format!("{}: {}", fault.location(), fault.message),
-        fix: Some("mend the file; until then nothing it allows leaves the sandbox. `ringfence rules test` shows the place.".to_owned()),
+        fix: Some("fix the file; until then nothing it allows leaves the sandbox. `ringfence rules test` shows the location.".to_owned()),
     }));
     all.extend(book.ignored.iter().map(|ignored| Health {
         name: "rules",
@@ -31,15 +32,16 @@ pub fn look(config: &Config) -> Vec<Health> {
         all.push(Health {
             name: "rules",
             outcome: Outcome::Refused,
-            text: "there are rules, and execs are not watched: every run is refused".to_owned(),
-            fix: Some("set `intercept = true` under [policy], or take the rules away.".to_owned()),
+            text: "rules are configured but exec interception is off: every run is refused"
+                .to_owned(),
+            fix: Some("set `intercept = true` under [policy], or remove the rules.".to_owned()),
         });
     }
     all.push(way_out(config, &book));
     all
 }
 
-/// Which files count, or where they were looked for.
+/// Reports the rule files in effect, or where they were searched for.
 fn files(book: &Rulebook, places: &Places) -> Health {
     if let Some(overlooked) = places.overlooked(book) {
         return Health { name: "rules", outcome: Outcome::NotTried, text: overlooked, fix: None };
@@ -58,7 +60,7 @@ fn way_out(config: &Config, book: &Rulebook) -> Health {
     let fine = |text: String| Health { name, outcome: Outcome::Ok, text, fix: None };
     let policy = &config.policy;
     match book.leaving(config, true) {
-        Leaving::Off => fine("off: what rules allow runs in the sandbox".to_owned()),
+        Leaving::Off => fine("off: commands that rules allow run in the sandbox".to_owned()),
         Leaving::Possible => {
             let ways_out =
                 || book.table.prefixes.iter().filter(|rule| rule.decision < Decision::Forbidden);
@@ -69,11 +71,13 @@ fn way_out(config: &Config, book: &Rulebook) -> Health {
             let held_back = match (ways_out().filter(is_held_back).count(), policy.escalate_risky) {
                 (0, _) | (_, EscalateRisky::Outside) => String::new(),
                 (some, EscalateRisky::Ask) => format!(
-                    ", {some} of them after a question where a command has more words than the rule; without anyone to \
-                     ask it runs inside (`escalate_risky`)"
+                    ", {some} of them only after approval if a command has more words than the rule; if no one can \
+                     be asked, it runs inside (`escalate_risky`)"
                 ),
                 (some, EscalateRisky::Inside) => {
-                    format!(", {some} of them only the exact words of the rule (`escalate_risky`)")
+                    format!(
+                        ", {some} of them only with the exact words of the rule (`escalate_risky`)"
+                    )
                 }
             };
             fine(format!(
@@ -85,7 +89,7 @@ fn way_out(config: &Config, book: &Rulebook) -> Health {
         Leaving::Prevented(why) => Health {
             name,
             outcome: Outcome::Refused,
-            text: format!("nothing leaves, and what rules allow runs in the sandbox: {why}"),
+            text: format!("nothing leaves; commands that rules allow run in the sandbox: {why}"),
             fix: escalate::account(config)
                 .err()
                 .and_then(|error| error.hint_text().map(str::to_owned)),

@@ -1,4 +1,4 @@
-//! The findings for a person: a mark, what it is about, and what to do.
+//! Prints the findings for a person: a mark, the subject, and what to do.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -8,21 +8,22 @@ use super::Findings;
 use super::trials::Fence;
 use crate::base::visible;
 
-/// The width of the first column.
+/// Width of the first column.
 const NAME: usize = 36;
-/// The most of the second, in characters.
+/// Longest text in the second column, in characters.
 const TEXT: usize = 200;
 
-/// Colour is for people who look on, and who have not asked to be spared it.
+/// Returns whether to use colour: standard output is a terminal and NO_COLOR is not set.
 pub fn is_terminal() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
+/// Writes the report as text.
 pub fn write(findings: &Findings, colour: bool, out: &mut impl Write) -> io::Result<()> {
     let host = &findings.host;
     let who = if host.root { "root" } else { "an ordinary user" };
     writeln!(out, "ringfence {} on Linux {}, as {who}", findings.version, clean(&host.kernel))?;
-    writeln!(out, "\nLayers, each tried in a process of its own")?;
+    writeln!(out, "\nLayers, each tested in its own process")?;
     for layer in &findings.layers {
         line(
             out,
@@ -33,7 +34,7 @@ pub fn write(findings: &Findings, colour: bool, out: &mut impl Write) -> io::Res
             layer.fix.as_deref(),
         )?;
     }
-    writeln!(out, "\nThe whole fence, tried with a program inside that attacks it")?;
+    writeln!(out, "\nThe whole sandbox, tested with a program inside that attacks it")?;
     for fence in &findings.fences {
         line(out, colour, fence.outcome, &name(fence), &fence.text, fence.fix.as_deref())?;
     }
@@ -83,7 +84,7 @@ fn verdict(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
     if let (false, Some(profile)) =
         (verdict.promises.is_empty(), verdict.offered.or(verdict.profile))
     {
-        writeln!(out, "\n`{profile}` promises (* seen just now, from inside):")?;
+        writeln!(out, "\n`{profile}` promises (* just verified from inside):")?;
         for promise in &verdict.promises {
             writeln!(out, "  {} {}", if promise.seen { '*' } else { '-' }, promise.text)?;
         }
@@ -95,7 +96,7 @@ fn verdict(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
             )?,
             false => writeln!(
                 out,
-                "  - limits on memory and processes are advisory: they are watched, not enforced"
+                "  - limits on memory and processes are advisory: they are polled, not enforced"
             )?,
         }
     }
@@ -108,7 +109,7 @@ fn verdict(findings: &Findings, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// A reason that goes on for lines is whole in the data.
+/// Truncates a long reason; `--json` has it in full.
 fn short(text: &str) -> String {
     match text.char_indices().nth(TEXT) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or(text)),
@@ -116,7 +117,7 @@ fn short(text: &str) -> String {
     }
 }
 
-/// Names of files may hold anything, but nothing that steers a terminal gets there.
+/// Escapes control characters: file names may contain anything and must not drive the terminal.
 fn clean(text: &str) -> String {
     visible::one_line(text)
 }

@@ -1,4 +1,4 @@
-//! The whole fence, tried by running something in it, for each profile and each way to namespaces.
+//! Tests the whole sandbox by running a program in it, for each profile and each tier.
 
 use jail::fault::{self, Fault};
 use jail::namespaces::Tier;
@@ -12,34 +12,36 @@ use super::place::Place;
 use crate::config::Profile;
 use crate::sandbox::trial::{self, Ended};
 
+/// Result of one trial of the whole sandbox.
 #[derive(Serialize)]
 pub struct Fence {
     pub profile: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tier: Option<String>,
-    /// Whether it is what a run of this profile uses; the others were tried to be shown.
+    /// True if runs of this profile use this tier; the others are tried for information only.
     pub used: bool,
     pub outcome: Outcome,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub text: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
-    /// How limits are kept in it.
+    /// How resource limits are applied in it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub limits: String,
-    /// What was tried from inside, and whether it succeeded.
+    /// Attempts made from inside, and whether each succeeded.
     pub canaries: Came,
 }
 
 impl Fence {
-    /// It was put up, and what it must refuse succeeded.
+    /// Returns whether the sandbox started but let something through that it must refuse.
     pub fn leaks(&self) -> bool {
         self.canaries.iter().any(|(canary, came)| *came && complain(*canary, true).is_some())
     }
 }
 
+/// Tries every tier of `default`, and `contained`.
 pub fn run(place: &Place, host: &Host, layers: &[Tried]) -> Vec<Fence> {
-    // First as any run does it, which finds its tier by itself.
+    // First as an ordinary run does it, which selects its tier automatically.
     let mut real = attempt(place, host, Profile::Default, None);
     real.used = real.outcome == Outcome::Ok;
     let mut fences = Vec::new();
@@ -51,7 +53,7 @@ pub fn run(place: &Place, host: &Host, layers: &[Tried]) -> Vec<Fence> {
             false => left_out(*tier, layers),
         });
     }
-    // A run that was refused is there as the tier that refused it.
+    // If it was refused, the tier that refused it is already in the list.
     if real.used {
         fences.insert(0, real);
     }
@@ -63,9 +65,9 @@ pub fn run(place: &Place, host: &Host, layers: &[Tried]) -> Vec<Fence> {
 fn left_out(tier: Tier, layers: &[Tried]) -> Fence {
     let bwrap = layers.iter().find(|tried| tried.part == Part::Bwrap);
     let text = match (tier, bwrap) {
-        (Tier::Root, _) => "for root alone",
+        (Tier::Root, _) => "only for root",
         (_, Some(tried)) if tried.outcome == Outcome::NotTried => tried.text.as_str(),
-        _ => "runs do not go this way here",
+        _ => "runs do not use this tier here",
     };
     Fence {
         tier: Some(tier.name().to_owned()),
@@ -92,14 +94,16 @@ fn attempt(place: &Place, host: &Host, profile: Profile, tier: Option<Tier>) -> 
         Ok(Ended::Ran { tier, limits, output }) => ran(place, profile, tier, limits, &output),
         Ok(Ended::Refused(fault)) => refused(profile, tier, &fault, host),
         Ok(Ended::Failed(text)) => empty(profile, Outcome::Refused, text),
-        Err(error) => empty(profile, Outcome::Refused, format!("it could not be tried: {error}")),
+        Err(error) => {
+            empty(profile, Outcome::Refused, format!("the trial could not be run: {error}"))
+        }
     };
     fence.tier = fence.tier.or_else(|| tier.map(|tier| tier.name().to_owned()));
     fence
 }
 
 fn ended(place: &Place, profile: Profile, tier: Option<Tier>) -> std::io::Result<Ended> {
-    // What a profile does not promise is not asked of it.
+    // Do not test what a profile does not promise.
     let task = match profile {
         Profile::Default => place.task.clone(),
         _ => {
@@ -109,7 +113,8 @@ fn ended(place: &Place, profile: Profile, tier: Option<Tier>) -> std::io::Result
     };
     let task = serde_json::to_string(&task)?;
     match place.trial.own(profile, tier, &["doctor", "--canary", &task])? {
-        // Whatever hinders our own binary in there need not hinder others.
+        // Something may prevent only our own binary from running in there; retry with another
+        // program.
         Ended::Refused(fault) if fault.layer == fault::Layer::Program => {
             place.trial.run(profile, tier, &["/bin/true".into()])
         }
@@ -125,7 +130,7 @@ fn ran(
     output: &[u8],
 ) -> Fence {
     let mut canaries: Came = serde_json::from_slice(output).unwrap_or_default();
-    // What is seen from outside counts, not what the program says.
+    // Trust what is observed from outside, not what the program reports.
     let written = place.take_written();
     if written || canaries.contains_key(&Canary::WriteOutside) {
         canaries.insert(Canary::WriteOutside, written);
@@ -149,7 +154,7 @@ fn complain(canary: Canary, came: bool) -> Option<String> {
     match (canary, came) {
         (Canary::UseHome, true) => None,
         (Canary::UseHome, false) => Some(format!("a run cannot {}", canary.name())),
-        // Promised only where Landlock is new enough for it.
+        // Promised only if Landlock is new enough to scope signals.
         (Canary::SignalOutside, _) | (_, false) => None,
         (_, true) => Some(format!("a run can {}", canary.name())),
     }
@@ -158,7 +163,7 @@ fn complain(canary: Canary, came: bool) -> Option<String> {
 fn refused(profile: Profile, tier: Option<Tier>, fault: &Fault, host: &Host) -> Fence {
     let fix = match tier {
         Some(Tier::Root) if fault.errno == Some(Errno::PERM.raw_os_error()) => Some(
-            "this root lacks CAP_SYS_ADMIN, which it needs where there are no user namespaces: mend those instead."
+            "this root user lacks CAP_SYS_ADMIN, which is needed without user namespaces: fix user namespaces instead."
                 .to_owned(),
         ),
         _ => fixes::part_of(fault.layer).map(|part| fixes::of(part, fault.errno, host)),

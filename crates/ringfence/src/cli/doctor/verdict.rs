@@ -1,4 +1,4 @@
-//! What follows from the trials: which profile a run gets here, and which promises hold.
+//! Derives the verdict from the trials: which profile a run gets here, and which promises hold.
 
 use jail::rights::Network;
 use serde::Serialize;
@@ -7,35 +7,37 @@ use super::canary::Canary;
 use super::trials::Fence;
 use crate::config::Profile;
 
+/// Conclusion about this host.
 #[derive(Serialize)]
 pub struct Verdict {
     pub exit_code: u8,
-    /// Whether a run with this config would start now, and hold.
+    /// True if a run with this config would start now and the sandbox would hold.
     pub ready: bool,
-    /// What the config asks for.
+    /// Profile that the config asks for.
     pub configured: &'static str,
-    /// The profile that runs get here; `None` when every run is refused.
+    /// Profile that runs get here; `None` if every run is refused.
     pub profile: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tier: Option<String>,
-    /// What may be asked for in its place.
+    /// Profile that works here and can be configured instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offered: Option<&'static str>,
     pub sentence: String,
-    /// Of the profile, or of the offered one.
+    /// Promises of the profile, or of the offered one.
     pub promises: Vec<Promise>,
-    /// What `default` promises and this one does not.
+    /// Promises of `default` that this profile does not make.
     pub not_promised: Vec<&'static str>,
-    /// How limits are kept, and whether the kernel enforces them.
+    /// How limits are applied; `limits_enforced` is true if the kernel enforces them.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub limits: String,
     pub limits_enforced: bool,
 }
 
+/// One promise of a profile.
 #[derive(Serialize)]
 pub struct Promise {
     pub text: &'static str,
-    /// Seen refused from inside; otherwise it rests on layers that were tried.
+    /// True if a canary saw the refusal; otherwise the promise relies on layers that were tested.
     pub seen: bool,
 }
 
@@ -43,11 +45,11 @@ const SEEN_BY: &[(Canary, &str, &str)] = &[
     (
         Canary::WriteOutside,
         "only the workspace, its cache home and a private /tmp can be written",
-        "files outside the workspace and its cache home cannot be written, made or removed",
+        "files outside the workspace and its cache home cannot be written, created or removed",
     ),
     (
         Canary::WriteProtected,
-        ".codex, .agents, .ringfence and what makes git run code can only be read",
+        ".codex, .agents, .ringfence and everything that makes git run code are read-only",
         "",
     ),
     (Canary::ReadHidden, "credential stores and the server's own files cannot be read", ""),
@@ -58,21 +60,22 @@ const SEEN_BY: &[(Canary, &str, &str)] = &[
     ),
     (
         Canary::RunForbidden,
-        "every program that a run starts is judged by the rules, whatever started it",
-        "every program that a run starts is judged by the rules, whatever started it",
+        "every program in a run is checked against the rules, whatever started it",
+        "every program in a run is checked against the rules, whatever started it",
     ),
 ];
 
 const NOT_CONTAINED: &[&str] = &[
     "protected paths inside the workspace, .git hooks among them",
-    "hidden paths: a run reads what you can read",
+    "hidden paths: a run can read everything you can read",
     "modes, owners and times of files outside",
-    "a /tmp of its own, and a localhost of its own",
-    "a network with allowed names only",
-    "processes outside stay out of sight",
+    "its own /tmp and its own localhost",
+    "a network restricted to allowed names",
+    "hiding the processes outside",
 ];
 
-/// `configured` is what the config asks for, where there is one that can be used.
+/// Judges the trials. `configured` is the profile that the config asks for, if the config is
+/// usable.
 pub fn judge(fences: &[Fence], configured: Option<Profile>, network: Network) -> Verdict {
     let works = |profile: Profile| {
         fences.iter().find(|fence| fence.used && fence.profile == profile.name())
@@ -103,14 +106,14 @@ pub fn judge(fences: &[Fence], configured: Option<Profile>, network: Network) ->
         tier: gets.and_then(|fence| fence.tier.clone()),
         offered: offered.map(|fence| fence.profile),
         sentence: match (usable, fences.iter().find(|fence| fence.leaks())) {
-            // The fence lets something through and does not know it.
+            // The sandbox lets something through without noticing.
             (_, Some(fence)) => format!(
-                "`{}` starts here and does not hold (see `no` above). Do not rely on it, and report it as SECURITY.md says.",
+                "`{}` starts here but does not hold (see `no` above). Do not rely on it, and report it as described in SECURITY.md.",
                 fence.profile
             ),
             (true, None) => sentence(configured, gets, default, contained),
             (false, None) => format!(
-                "nothing starts until the config or root is mended (see `no` above). The host itself: {}",
+                "nothing starts until the config or root is fixed (see `no` above). The host itself: {}",
                 sentence(configured, gets, default, contained)
             ),
         },
@@ -131,24 +134,24 @@ fn sentence(
     contained: Option<&Fence>,
 ) -> String {
     let tier = |fence: &Fence| match fence.tier.as_deref() {
-        Some("namespaces") => ", in namespaces of its own",
+        Some("namespaces") => ", in its own namespaces",
         Some("root") => ", as root without user namespaces",
         Some("bwrap") => ", through bubblewrap",
         _ => "",
     };
     match (configured, gets, default, contained) {
         (Profile::None, _, Some(_), _) => {
-            "the config says `none`: runs have no fence, and each is asked for. `default` works here.".to_owned()
+            "the config says `none`: runs have no sandbox, and each needs approval. `default` works here.".to_owned()
         }
-        (Profile::None, ..) => "the config says `none`: runs have no fence, and each is asked for.".to_owned(),
+        (Profile::None, ..) => "the config says `none`: runs have no sandbox, and each needs approval.".to_owned(),
         (_, Some(fence), ..) => format!("`{}` works here{}.", fence.profile, tier(fence)),
         (Profile::Contained, None, Some(_), _) => {
-            "`contained` is refused here, and so is every run. `default` works and promises more.".to_owned()
+            "`contained` does not work here, so every run is refused. `default` works and promises more.".to_owned()
         }
-        (_, None, _, Some(_)) => "`default` is refused here, and so is every run until what is marked `no` is mended. \
-                                  `contained` works and promises less: `profile = \"contained\"` under `[sandbox]` asks for it."
+        (_, None, _, Some(_)) => "`default` does not work here, so every run is refused until what is marked `no` is fixed. \
+                                  `contained` works and promises less: to use it, set `profile = \"contained\"` under `[sandbox]`."
             .to_owned(),
-        _ => "no profile works here, and every run is refused until what is marked `no` is mended.".to_owned(),
+        _ => "no profile works here; every run is refused until what is marked `no` is fixed.".to_owned(),
     }
 }
 
@@ -158,19 +161,17 @@ fn promises(fence: &Fence, network: Network) -> Vec<Promise> {
     let mut all: Vec<Promise> = Vec::new();
     for (canary, text, less) in SEEN_BY {
         let text = if default { text } else { less };
-        // Where execs are not watched, nothing is promised about them.
+        // Without exec interception nothing is promised about execs.
         let told = *canary != Canary::RunForbidden || fence.canaries.contains_key(canary);
         if !text.is_empty() && told {
             all.push(Promise { text, seen: seen(*canary) });
         }
     }
     let way_out = match network {
-        Network::Off => "there is no way out to the network",
-        Network::Proxied => {
-            "the network is what the config allows by name or address, and nothing else"
-        }
+        Network::Off => "no network connections leave the sandbox",
+        Network::Proxied => "network access only to names and addresses that the config allows",
         Network::All => {
-            "the network is the host's, as the config says; only sockets of other kinds are refused"
+            "the host's network, as configured; only other kinds of sockets are refused"
         }
     };
     all.push(Promise {

@@ -1,28 +1,28 @@
-//! `ringfence rules check`: the answer of `codex execpolicy check`, to the byte.
+//! `ringfence rules check`: prints the answer of `codex execpolicy check`, byte for byte.
 
 use std::io::Write;
 
 use super::{Files, read, report, report_none, unwritable};
 use crate::base::{Error, Result};
 
-/// Say what the rules say about a command, as JSON and exactly as `codex execpolicy check` does
+/// Print the verdict on a command as JSON, exactly like `codex execpolicy check`
 #[derive(clap::Args)]
 #[command(
-    after_help = "Exit codes: 0 with a verdict, whatever it is; 1 when a file cannot be read or is not sound.\n\n\
-`decision` is the strictest of all rules that match: forbidden, prompt or allow; it is missing when none does.\n\
-This is about text. What happens at run time is said by `ringfence rules explain`.\n\n\
+    after_help = "Exit codes: 0 with any verdict; 1 if a file cannot be read or is invalid.\n\n\
+`decision` is the strictest of all matching rules: forbidden, prompt or allow; it is missing if none matches.\n\
+This matches text only. Use `ringfence rules explain` to see what happens at run time.\n\n\
 Try:  ringfence rules check --pretty -- git push origin main"
 )]
 pub struct Args {
     #[command(flatten)]
     files: Files,
-    /// Over several lines, for people
+    /// Print the JSON on several lines
     #[arg(long)]
     pretty: bool,
-    /// Let rules on a name match a path that ends in it, where `host_executable` does not say otherwise
+    /// Let rules for a name match a path that ends in it, unless `host_executable` says otherwise
     #[arg(long)]
     resolve_host_executables: bool,
-    /// The command and its arguments
+    /// Command to check, with its arguments
     #[arg(
         value_name = "COMMAND",
         required = true,
@@ -32,6 +32,7 @@ pub struct Args {
     command: Vec<String>,
 }
 
+/// Runs `ringfence rules check` and returns the exit code.
 pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
     let (book, places) = read(&args.files)?;
     if report(&book) {

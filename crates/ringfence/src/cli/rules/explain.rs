@@ -1,4 +1,4 @@
-//! `ringfence rules explain`: which rule decides, where it stands, and what would happen, in words.
+//! `ringfence rules explain`: says which rule decides, where it is defined, and what would happen.
 
 use std::io::{self, Write};
 
@@ -9,18 +9,18 @@ use crate::base::Result;
 use crate::rulebook::lint::words;
 use crate::rulebook::{Rulebook, locate, unasked};
 
-/// What holds for everything that a rule allows.
-const CANNOT_LEAVE: &str = "What cannot leave runs in the sandbox, as without a rule: from a server that is root without `escalate_as`, for instance.";
+/// Applies to everything that a rule allows.
+const CANNOT_LEAVE: &str = "A command that cannot leave runs in the sandbox, as without a rule: for instance, if the server runs as root without `escalate_as`.";
 
-/// Say in words which rule decides about a command, where it stands, and what would happen
+/// Explain which rule decides about a command, where it is defined, and what would happen
 #[derive(clap::Args)]
 #[command(
-    after_help = "Exit codes: 0, or 1 when a file cannot be read or is not sound.\n\nTry:  ringfence rules explain -- git push origin main"
+    after_help = "Exit codes: 0; 1 if a file cannot be read or is invalid.\n\nTry:  ringfence rules explain -- git push origin main"
 )]
 pub struct Args {
     #[command(flatten)]
     files: Files,
-    /// The command and its arguments
+    /// Command to explain, with its arguments
     #[arg(
         value_name = "COMMAND",
         required = true,
@@ -30,6 +30,7 @@ pub struct Args {
     command: Vec<String>,
 }
 
+/// Runs `ringfence rules explain` and returns the exit code.
 pub fn run(args: &Args, out: &mut impl Write) -> Result<u8> {
     let (book, places) = read(&args.files)?;
     let broken = report(&book);
@@ -45,7 +46,7 @@ struct Found<'a> {
     book: &'a Rulebook,
     program: &'a str,
     rest: &'a [String],
-    /// What would really run, from here.
+    /// The file that would actually run when started from here.
     file: Option<File>,
 }
 
@@ -75,19 +76,19 @@ impl Found<'_> {
             writeln!(out, "  {line}")?;
         }
         if is_script(command) {
-            writeln!(out, "  The commands of the script are judged one by one, as they are run.")?;
+            writeln!(out, "  The commands in the script are judged one by one as they run.")?;
         }
         if broken {
             writeln!(
                 out,
-                "  While a rules file is broken nothing leaves: what is allowed runs in the sandbox."
+                "  While a rules file is broken, nothing leaves: allowed commands run in the sandbox."
             )?;
         }
         Ok(())
     }
 
-    /// Every rule that speaks of the file that would run, by whatever word, and begins as this command does. No rule
-    /// hides another here.
+    /// Returns every rule that applies to the file that would run, under any of its names, and
+    /// whose prefix matches this command. No rule hides another here.
     fn at_run_time<'t>(&self, table: &'t Table) -> Vec<&'t PrefixRule> {
         let same =
             |one: &File, other: &File| (one.device, one.inode) == (other.device, other.inode);
@@ -98,7 +99,7 @@ impl Found<'_> {
                     program.files.iter().any(|other| same(other, file))
                 })
         };
-        // What tightens holds for every file of that name, wherever it lies.
+        // Rules that restrict apply to every file of that name, in any directory.
         let name = self.program.rsplit('/').next();
         let tightens = |rule: &PrefixRule| {
             rule.decision != Decision::Allow && Some(rule.program.as_str()) == name
@@ -110,7 +111,7 @@ impl Found<'_> {
         rules
     }
 
-    /// What happens to the command, in sentences.
+    /// Describes what happens to the command.
     fn consequence(&self, rules: &[&PrefixRule], decision: Option<Decision>) -> Vec<String> {
         let asked = rules
             .iter()
@@ -120,23 +121,23 @@ impl Found<'_> {
                 prefix.extend(self.rest.iter().take(rule.rest.len()).cloned());
                 (prefix.len(), unasked::reason_to_ask(&prefix, self.rest.len() + 1))
             });
-        // The rule that says most decides, as at run time.
+        // The most specific rule decides, as at run time.
         let asked = asked.max_by_key(|(length, _)| *length).and_then(|(_, reason)| reason);
         let said: &[&str] = match decision {
-            None => &["It runs in the sandbox, like everything that no rule speaks of."],
+            None => &["It runs in the sandbox, like everything that no rule matches."],
             Some(Decision::Forbidden) => {
-                &["It does not run: it ends with exit code 1 and a line that says why."]
+                &["It does not run: it fails with exit code 1 and a message that says why."]
             }
             Some(Decision::Prompt) => &[
-                "Someone is asked first. After a yes it runs: in the sandbox, or outside where the server was told so (--escalate outside or wider).",
-                "A no, silence or no one to ask is exit code 1.",
+                "It needs approval. Once approved, it runs in the sandbox, or outside if the server is configured so (--escalate outside or wider).",
+                "If it is denied, not answered, or no one can be asked, it fails with exit code 1.",
             ],
             Some(Decision::Allow) if asked.is_none() => &[
-                "It runs: in the sandbox, or outside where the server was told so (--escalate outside or wider).",
+                "It runs in the sandbox, or outside if the server is configured so (--escalate outside or wider).",
                 CANNOT_LEAVE,
             ],
             Some(Decision::Allow) => &[
-                "It runs in the sandbox. Where the server lets commands out (--escalate outside or wider), someone is asked whether it runs outside or inside; where no one can be asked it runs inside (`escalate_risky = \"ask\"` under [policy]; \"inside\" and \"outside\" decide without a question).",
+                "It runs in the sandbox. If the server lets commands out (--escalate outside or wider), someone is asked whether to run it outside or inside; if no one can be asked, it runs inside (`escalate_risky = \"ask\"` under [policy]; \"inside\" and \"outside\" decide without asking).",
                 CANNOT_LEAVE,
             ],
         };
@@ -145,8 +146,8 @@ impl Found<'_> {
             lines.insert(
                 1,
                 format!(
-                    "It has more words than its rule names, or the rule is one word: {reason}. A rule with every word of \
-                     the command lets it leave unasked."
+                    "It has more words than its rule, or the rule is a single word: {reason}. A rule that names every \
+                     word of the command lets it leave without approval."
                 ),
             );
         }
@@ -169,7 +170,7 @@ impl Found<'_> {
         let quirk = match plainly == decision {
             true => "",
             false => {
-                "; without --resolve-host-executables `rules check` matches no rule on a name to this path"
+                "; without --resolve-host-executables, `rules check` does not match rules for a name to this path"
             }
         };
         format!("{told}. This is what Codex answers{quirk}.")
@@ -179,15 +180,15 @@ impl Found<'_> {
         let program = plain(self.program);
         match &self.file {
             Some(file) if file.path == self.program => {
-                "the real file counts, whatever starts it and as what.".to_owned()
+                "the actual file is judged, whatever starts it and under any name.".to_owned()
             }
             Some(file) => {
                 let path = plain(&file.path);
                 format!(
-                    "the real file counts, whatever starts it and as what: from here `{program}` is {path}."
+                    "the actual file is judged, whatever starts it and under any name: from here `{program}` is {path}."
                 )
             }
-            None => format!("the real file counts, and from here `{program}` leads to none."),
+            None => format!("the actual file is judged, but from here `{program}` is not found."),
         }
     }
 }
@@ -218,21 +219,21 @@ fn word(decision: Decision) -> &'static str {
 
 fn summary(decision: Option<Decision>) -> &'static str {
     match decision {
-        None => "no rule speaks of it",
+        None => "no rule matches",
         Some(Decision::Allow) => "allowed",
-        Some(Decision::Prompt) => "asked about",
+        Some(Decision::Prompt) => "needs approval",
         Some(Decision::Forbidden) => "forbidden",
     }
 }
 
-/// A shell with a script among its arguments.
+/// Returns whether the command is a shell with an inline script (`-c`).
 fn is_script(command: &[String]) -> bool {
     let shell = command.first().and_then(|word| word.rsplit('/').next());
     shell.is_some_and(|name| ["sh", "bash", "zsh", "dash", "ksh"].contains(&name))
         && command.get(1).is_some_and(|flag| flag.starts_with('-') && flag.ends_with('c'))
 }
 
-/// As somebody would type it, near enough to be read.
+/// Quotes the command roughly as a user would type it.
 fn typed(command: &[String]) -> String {
     let quote = |word: &String| match word.is_empty()
         || word.contains(|c: char| c.is_whitespace() || "'\"$`\\;&|<>()*?#".contains(c))

@@ -1,4 +1,4 @@
-//! `ringfence rules lint`: what is worth a second look.
+//! `ringfence rules lint`: warns about rules that are probably not what their author meant.
 
 use std::io::Write;
 
@@ -6,6 +6,7 @@ use super::{Files, count, plain, read, report, report_none, unwritable};
 use crate::base::Result;
 use crate::rulebook::lint::{lint, notes};
 
+/// Runs `ringfence rules lint` and returns the exit code: 1 if there are errors or warnings.
 pub fn run(files: &Files, out: &mut impl Write) -> Result<u8> {
     let (book, places) = read(files)?;
     let broken = report(&book);
@@ -26,9 +27,9 @@ pub fn run(files: &Files, out: &mut impl Write) -> Result<u8> {
     let summary = match warnings.len() {
         0 => format!("{}, nothing to warn about", count(book.table.prefixes.len(), "rule")),
         number => format!(
-            "{}. What is allowed leaves the sandbox only where the server was told so (--escalate outside or wider): \
-             unasked with the rule's exact words alone, otherwise after a question, and where no one can be asked not at \
-             all (`escalate_risky` under [policy]).",
+            "{}. Allowed commands leave the sandbox only if the server is configured so (--escalate outside or wider): \
+             without approval only with the rule's exact words, otherwise after approval, and not at all if no one can \
+             be asked (`escalate_risky` under [policy]).",
             count(number, "warning")
         ),
     };

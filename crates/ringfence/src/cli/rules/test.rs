@@ -1,10 +1,11 @@
-//! `ringfence rules test`: the examples that stand in the rules, tried.
+//! `ringfence rules test`: runs the examples given in the rules.
 
 use std::io::Write;
 
 use super::{Files, count, plain, read, report, report_none, unwritable};
 use crate::base::Result;
 
+/// Runs `ringfence rules test` and returns the exit code: 1 if a file is broken.
 pub fn run(files: &Files, out: &mut impl Write) -> Result<u8> {
     let (book, places) = read(files)?;
     let broken = report(&book);
@@ -19,15 +20,15 @@ pub fn run(files: &Files, out: &mut impl Write) -> Result<u8> {
         let own = book.table.prefixes.iter().filter(|rule| rule.origin.file == file).count();
         let tried = book.examples.get(file.as_ref()).copied().unwrap_or_default();
         let told = match tried {
-            0 => "no examples: add match = [\"…\"] to a rule to say what it is for".to_owned(),
-            tried => format!("{} hold", count(tried, "example")),
+            0 => "no examples: add match = [\"…\"] to a rule to show what it is for".to_owned(),
+            tried => format!("{} passed", count(tried, "example")),
         };
         writeln!(out, "{}: {}, {told}", plain(&file), count(own, "rule")).map_err(unwritable)?;
         rules += own;
         examples += tried;
     }
     let verdict = if broken { "BROKEN" } else { "ok" };
-    writeln!(out, "{verdict}: {}, {}", count(rules, "sound rule"), count(examples, "example"))
+    writeln!(out, "{verdict}: {}, {}", count(rules, "valid rule"), count(examples, "example"))
         .map_err(unwritable)?;
     Ok(u8::from(broken))
 }

@@ -1,4 +1,4 @@
-//! A question at a terminal whose answer is not shown.
+//! Prompts for a secret at a terminal without echo.
 
 use std::io::{self, Read, Write};
 
@@ -9,22 +9,23 @@ use zeroize::Zeroizing;
 use crate::config::secrets::VALUE_BYTES;
 use crate::redact::secret::Secret;
 
-/// The terminal as it was, whatever happens.
+/// Restores the terminal settings when dropped, on every path.
 struct Restored(Termios);
 
 impl Drop for Restored {
     fn drop(&mut self) {
-        // There is nobody to tell when the terminal is gone.
+        // If the terminal is gone, there is nowhere left to report to.
         let _ = tcsetattr(stdin(), OptionalActions::Flush, &self.0);
         let _ = writeln!(io::stderr());
     }
 }
 
-/// What was typed; None when the person gave up.
+/// Returns the typed value, or None if the user cancelled.
 pub fn ask(question: &str) -> io::Result<Option<Secret>> {
     let before = tcgetattr(stdin())?;
     let mut silent = before.clone();
-    // Key by key, and Ctrl-C as a key: a process that it ended would leave the terminal silent.
+    // Read key by key, and Ctrl-C as an ordinary key: if the signal killed this process, the
+    // terminal would stay without echo.
     silent
         .local_modes
         .remove(LocalModes::ECHO | LocalModes::ECHONL | LocalModes::ICANON | LocalModes::ISIG);
@@ -37,14 +38,15 @@ pub fn ask(question: &str) -> io::Result<Option<Secret>> {
 }
 
 fn read(keys: impl Iterator<Item = io::Result<u8>>) -> io::Result<Option<Secret>> {
-    // With room from the beginning, so that no copy is left behind by growing.
+    // Allocated in full at the start: growing the vector would leave copies of the secret in
+    // memory.
     let mut value = Zeroizing::new(Vec::with_capacity(VALUE_BYTES + 1));
     for key in keys {
         match key? {
             b'\r' | b'\n' => return Ok(Some(Secret::new(std::mem::take(&mut *value)))),
             // Ctrl-C, Ctrl-D, Ctrl-\.
             3 | 4 | 28 => return Ok(None),
-            // Backspace takes a whole character, Ctrl-U everything.
+            // Backspace removes a whole character, Ctrl-U the whole line.
             8 | 127 => while value.pop().is_some_and(|byte| byte & 0xc0 == 0x80) {},
             21 => value.clear(),
             byte if value.len() <= VALUE_BYTES => value.push(byte),

@@ -1,4 +1,4 @@
-//! Applies `[audit] keep` while a server runs: at its start and then once a day.
+//! Applies `[audit] keep` while a server runs: at startup and then once a day.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -10,13 +10,15 @@ use crate::base::visible;
 use crate::mcp::Server;
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// Timers stand still while a machine sleeps, so the day is measured by the clock.
+/// Interval between checks. Timers stop while a machine is suspended, so the day itself is measured
+/// by the wall clock.
 const LOOK: Duration = Duration::from_secs(3600);
 
-/// What asked for a pruning, in its record.
+/// Value of `by` in the prune record.
 const BY: &str = "audit.keep";
 
-/// Prunes when it is due. What goes wrong is a warning: a server that cannot remove old records can still serve.
+/// Prunes the audit log whenever that is due. Failures are only logged: a server that cannot remove
+/// old records can still serve.
 pub async fn keep_pruned(server: Arc<Server>) {
     let mut last: Option<(Duration, SystemTime)> = None;
     loop {
@@ -36,7 +38,7 @@ pub async fn keep_pruned(server: Arc<Server>) {
 }
 
 fn is_due(last: Option<(Duration, SystemTime)>, keep: Duration) -> bool {
-    // A clock that was turned back counts as a day: pruning twice does no harm.
+    // If the clock was turned back, prune: pruning twice does no harm.
     last.is_none_or(|(kept, at)| {
         kept != keep || at.elapsed().map_or(true, |elapsed| elapsed >= DAY)
     })
@@ -44,7 +46,7 @@ fn is_due(last: Option<(Duration, SystemTime)>, keep: Duration) -> bool {
 
 fn prune_older_than(audit: &Audit, root: &std::path::Path, keep: Duration) {
     audit.rotate_older_than(DAY);
-    // Nothing is older than time itself.
+    // A retention period longer than the clock can represent removes nothing.
     let Some(before) = SystemTime::now().checked_sub(keep).map(format_utc) else { return };
     if !has_files_before(root, &before) {
         return;

@@ -1,4 +1,5 @@
-//! What the log says about rules when a server starts: which files hold them, what they let out, and what stays inside.
+//! Logs the rules when a server starts: which files are in effect, which commands may leave the
+//! sandbox, and which stay inside.
 
 use std::sync::Arc;
 
@@ -9,12 +10,13 @@ use crate::mcp::Server;
 use crate::rulebook::leaving::{Treatment, treatment};
 use crate::rulebook::{Leaving, Rulebook, lint, unasked};
 
-/// Reads the rules once, so that the log holds what is wrong with them before the first call. Nothing waits for it.
+/// Reads the rules once, so that errors in them are logged before the first call. The server does
+/// not wait for this.
 pub async fn report(server: Arc<Server>) {
     let policy = &server.pipeline.policy;
     let book = match &server.config.workspace {
         Some(workspace) => policy.current(workspace).await,
-        // Each caller has a workspace of its own; the operator's rules are the same for all.
+        // Each caller has its own workspace; the operator's rules are the same for all.
         None => {
             let book = policy.read_once(None).await;
             book.log();
@@ -33,7 +35,7 @@ pub async fn report(server: Arc<Server>) {
         None => {
             let files: Vec<String> =
                 book.files.iter().map(|file| file.display().to_string()).collect();
-            tracing::info!("rules: these files count: {}", files.join(", "));
+            tracing::info!("rules: files in effect: {}", files.join(", "));
         }
     }
     for line in escalation_lines(&book, &server.config) {
@@ -41,30 +43,27 @@ pub async fn report(server: Arc<Server>) {
     }
 }
 
-/// What rules let out and what stays, one line each. The operator answers for what leaves.
+/// Returns one line per rule that lets a command leave the sandbox or keeps it inside. The operator
+/// is responsible for what leaves, so each one is logged.
 fn escalation_lines(book: &Rulebook, config: &Config) -> Vec<String> {
     let of = |decision| {
         book.table.prefixes.iter().filter(move |rule| rule.decision == decision && !rule.project)
     };
     let allowed = of(Decision::Allow).count();
-    // Whether the client can be asked is known once it is there.
+    // Assume that someone can be asked; that is known only once the client has connected.
     match book.leaving(config, true) {
         Leaving::Off => Vec::new(),
         Leaving::Prevented(_) if allowed == 0 => Vec::new(),
         Leaving::Prevented(why) => {
             vec![format!(
-                "nothing leaves the sandbox, and commands of all {allowed} `allow` rules run inside: {why}"
+                "nothing leaves the sandbox; commands that match the {allowed} `allow` rules run inside: {why}"
             )]
         }
         Leaving::Possible => {
             let (place, risky) = (config.policy.escalate.name(), config.policy.escalate_risky);
             let lines = of(Decision::Allow).map(|rule| allow_line(rule, place, risky));
             let asked = of(Decision::Prompt).map(|rule| {
-                format!(
-                    "`{}` runs {place} when a human says so ({})",
-                    lint::words(rule),
-                    origin(rule)
-                )
+                format!("`{}` runs {place} after approval ({})", lint::words(rule), origin(rule))
             });
             lines.chain(asked).chain(count_line(of(Decision::Allow), risky)).collect()
         }
@@ -74,17 +73,18 @@ fn escalation_lines(book: &Rulebook, config: &Config) -> Vec<String> {
 fn allow_line(rule: &PrefixRule, place: &str, risky: EscalateRisky) -> String {
     let (words, at) = (lint::words(rule), origin(rule));
     let exact = match unasked::lets_exact_words_out(rule) {
-        true => format!("runs {place} as it is; with more words it "),
+        true => format!("runs {place} as written; with more words it "),
         false => String::new(),
     };
     match treatment(rule, risky) {
         Treatment::Leaves => format!("`{words}` runs {place} ({at})"),
-        Treatment::AsksFirst => format!("`{words}` {exact}is asked about first ({at})"),
+        Treatment::AsksFirst => format!("`{words}` {exact}needs approval first ({at})"),
         Treatment::StaysInside => format!("`{words}` {exact}runs inside the sandbox ({at})"),
     }
 }
 
-/// How many `allow` rules do not let out all that they match, and which key decides about it.
+/// Summarises how many `allow` rules do not let out everything they match, and names the key that
+/// decides it.
 fn count_line<'a>(
     allowed: impl Iterator<Item = &'a PrefixRule>,
     risky: EscalateRisky,
@@ -96,16 +96,16 @@ fn count_line<'a>(
     }
     let how = match risky {
         EscalateRisky::Ask => {
-            "are asked about first, and run inside the sandbox where no one can be asked"
+            "need approval first, and run inside the sandbox if no one can be asked"
         }
         EscalateRisky::Inside => "run inside the sandbox",
         EscalateRisky::Outside => return None,
     };
     (held_back > 0).then(|| {
         format!(
-            "{held_back} of {all} `allow` rules let out the words that they name and no others: commands with more words \
-             than the rule {how} (`escalate_risky = {:?}` under [policy]; it is \"ask\", \"inside\" or \"outside\"). \
-             Name every word of a command in its rule to let it leave unasked",
+            "{held_back} of {all} `allow` rules let out only the exact words that they name: commands with more words \
+             than the rule {how} (`escalate_risky = {:?}` under [policy]; values: \"ask\", \"inside\", \"outside\"). \
+             To let a command leave without approval, name every word of it in the rule",
             risky.name()
         )
     })

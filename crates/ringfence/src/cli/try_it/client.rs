@@ -1,4 +1,5 @@
-//! The agent's side of the demonstration: our own binary on a pipe, and just enough of a client to talk to it.
+//! The agent's side of the demonstration: runs our own binary on a pipe and speaks just enough MCP
+//! to use it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -11,19 +12,20 @@ use super::{Stage, unexpected};
 use crate::base::{Error, Kind, Result};
 use crate::sandbox::{OwnServer, own_server};
 
-/// The server answers in milliseconds; one that needs this long is not going to.
+/// The server answers in milliseconds; after this long it will not answer at all.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// An MCP client that does one thing at a time and denies whatever it is asked.
+/// MCP client that sends one request at a time and denies every approval it is asked for.
 pub struct Client {
     server: OwnServer,
     lines: Receiver<String>,
     last_id: u64,
-    /// The questions that a human would have seen.
+    /// Approval questions that a human would have seen.
     pub asked: Vec<Value>,
 }
 
 impl Client {
+    /// Starts the server with this config and the demonstration's directories.
     pub fn start(stage: &Stage, config: &Path) -> Result<Self> {
         let flag = |name: &str, path: &Path| [name.into(), path.as_os_str().to_owned()];
         let mut args = vec!["serve".into()];
@@ -37,7 +39,7 @@ impl Client {
         let cannot = || Error::new(Kind::Unavailable, "the server could not be started");
         let mut server = own_server(args, env).map_err(|error| cannot().source(error))?;
         let output = server.take_output().ok_or_else(cannot)?;
-        // A thread reads, so that waiting for an answer can end.
+        // A separate thread reads, so that waiting for an answer can time out.
         let (found, lines) = sync_channel(1);
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(std::io::Result::ok) {
@@ -49,6 +51,7 @@ impl Client {
         Ok(Client { server, lines, last_id: 0, asked: Vec::new() })
     }
 
+    /// Sends a request and returns its result. Declines every question that arrives in between.
     pub fn request(&mut self, method: &str, params: Value) -> Result<Value> {
         self.last_id += 1;
         let id = json!(self.last_id);
@@ -67,11 +70,12 @@ impl Client {
         }
     }
 
+    /// Sends a notification.
     pub fn notify(&mut self, method: &str) -> Result<()> {
         self.send(&json!({"jsonrpc": "2.0", "method": method}))
     }
 
-    /// Calls a tool that must do what it is asked to.
+    /// Calls a tool that must succeed and returns its result.
     pub fn succeed(&mut self, tool: &str, arguments: Value) -> Result<Value> {
         let result = self.request("tools/call", json!({"name": tool, "arguments": arguments}))?;
         match result["isError"] == true {
@@ -82,12 +86,12 @@ impl Client {
         }
     }
 
-    /// Calls a tool, whatever comes of it.
+    /// Calls a tool and returns its result, whether it succeeded or not.
     pub fn call(&mut self, tool: &str, arguments: Value) -> Result<Value> {
         self.request("tools/call", json!({"name": tool, "arguments": arguments}))
     }
 
-    /// Calls a tool that must refuse, and gives its error.
+    /// Calls a tool that must refuse and returns its error.
     pub fn fail(&mut self, tool: &str, arguments: Value) -> Result<Value> {
         let mut result =
             self.request("tools/call", json!({"name": tool, "arguments": arguments}))?;
@@ -110,7 +114,7 @@ impl Client {
                 Kind::DeadlineExceeded,
                 format!("the server gave no answer within {} s", PATIENCE.as_secs()),
             )
-            .hint("Its log is above. Try again on a machine with less to do."),
+            .hint("Its log is above. Try again when the machine is less busy."),
             RecvTimeoutError::Disconnected => gone(),
         })?;
         serde_json::from_str(&line).map_err(|error| {
@@ -118,7 +122,7 @@ impl Client {
         })
     }
 
-    /// Ends the server in good order, so that its log is closed.
+    /// Shuts the server down in order, so that its audit log is closed.
     pub fn end(mut self) -> Result<()> {
         self.server.close_input();
         loop {
@@ -126,7 +130,9 @@ impl Client {
                 Ok(_) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Err(RecvTimeoutError::Timeout) => {
-                    return Err(Error::internal("the server did not end with its input"));
+                    return Err(Error::internal(
+                        "the server did not exit after its input was closed",
+                    ));
                 }
             }
         }

@@ -1,4 +1,5 @@
-//! A command of the operator's: added to a running server, held to what it declares, with a secret that stays one.
+//! Demonstrates a configured command: the operator adds it to a running server, the sandbox holds
+//! it to what it declares, and its secret is redacted.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -18,9 +19,11 @@ env = { API_TOKEN = \"${API_TOKEN}\" }
 requires_approval = false
 ";
 
+/// Adds a command to the running server's config, calls it, and shows that it can neither write nor
+/// reveal its secret.
 pub fn add_a_command(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage) -> Result<()> {
-    tell.step("5. A command of your own, added while the server runs")?;
-    // For its owner alone: a file with secrets in it is not read otherwise.
+    tell.step("5. Add your own command while the server runs")?;
+    // Readable by its owner only; the server rejects a file with secrets otherwise.
     let write = |name: &str, content: &str| {
         let file = std::fs::OpenOptions::new()
             .write(true)
@@ -32,10 +35,10 @@ pub fn add_a_command(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage
     };
     write("secrets.env", &format!("API_TOKEN={TOKEN}\n"))?;
     write("config.new", &format!("secrets.env_file = \"secrets.env\"\n{ENTRY}"))?;
-    // As editors do it.
+    // Replace the file atomically, as editors do.
     std::fs::rename(stage.0.join("config.new"), stage.config())
         .map_err(|error| cannot_set("a config file", error))?;
-    tell.say("The operator writes this into config.toml, and a token into a file beside it:")?;
+    tell.say("The operator adds this to config.toml, and a token to a file next to it:")?;
     tell.show(ENTRY.trim_end())?;
     let list = client.request("tools/list", json!({}))?;
     if !list["tools"]
@@ -44,11 +47,11 @@ pub fn add_a_command(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage
     {
         return Err(unexpected("the new tool on the list", &list));
     }
-    tell.say("The next list has it. It declares no side effects, so it gets none, and its secret stays one:")?;
+    tell.say("The next list has it. It declares no side effects, so it can have none, and its secret is redacted:")?;
     let result = client.call("report", json!({}))?;
     let run = &result["structuredContent"];
     if result["isError"] == true {
-        tell.say("This host does not let the fence be put up, so the command was refused:")?;
+        tell.say("The sandbox cannot be set up on this host, so the command was refused:")?;
         return tell.show(text(&run["error"], "message"));
     }
     tell.show(text(run, "stdout").trim_end())?;
@@ -56,7 +59,7 @@ pub fn add_a_command(client: &mut Client, tell: &mut Narrator<'_>, stage: &Stage
     let changed =
         std::fs::read_to_string(stage.workspace().join("notes/hello.txt")).unwrap_or_default();
     if result.to_string().contains(TOKEN) || changed.contains("changed") {
-        return Err(unexpected("a command that writes nothing and gives nothing away", run));
+        return Err(unexpected("a command that writes nothing and reveals nothing", run));
     }
     Ok(())
 }
