@@ -1,18 +1,18 @@
-//! Which addresses are out in the public net, and which are not.
+//! Classifies addresses as public or not.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use jail::metadata::{from_nat64, is_metadata};
 
-/// First address, length of the prefix, and why nobody outside can be there.
+/// First address, prefix length, and why no public host has an address in this range.
 const CLOSED_V4: &[(Ipv4Addr, u32, &str)] = &[
-    (Ipv4Addr::new(0, 0, 0, 0), 8, "this network; Linux takes 0.0.0.0 for itself"),
+    (Ipv4Addr::new(0, 0, 0, 0), 8, "this network; Linux treats 0.0.0.0 as the local host"),
     (Ipv4Addr::new(10, 0, 0, 0), 8, "private"),
-    (Ipv4Addr::new(100, 64, 0, 0), 10, "carrier-grade NAT, and the metadata of one cloud"),
+    (Ipv4Addr::new(100, 64, 0, 0), 10, "carrier-grade NAT, and one cloud's metadata service"),
     (Ipv4Addr::new(127, 0, 0, 0), 8, "loopback"),
-    (Ipv4Addr::new(169, 254, 0, 0), 16, "link-local, and the metadata of most clouds"),
+    (Ipv4Addr::new(169, 254, 0, 0), 16, "link-local, and most clouds' metadata services"),
     (Ipv4Addr::new(172, 16, 0, 0), 12, "private"),
-    (Ipv4Addr::new(192, 0, 0, 0), 24, "protocol assignments, and the metadata of one cloud"),
+    (Ipv4Addr::new(192, 0, 0, 0), 24, "protocol assignments, and one cloud's metadata service"),
     (Ipv4Addr::new(192, 0, 2, 0), 24, "documentation"),
     (Ipv4Addr::new(192, 88, 99, 0), 24, "6to4 relays"),
     (Ipv4Addr::new(192, 168, 0, 0), 16, "private"),
@@ -23,7 +23,7 @@ const CLOSED_V4: &[(Ipv4Addr, u32, &str)] = &[
     (Ipv4Addr::new(240, 0, 0, 0), 4, "reserved, and broadcast"),
 ];
 
-/// The same inside 2000::/3. All that lies outside of it is closed, but for NAT64.
+/// The same for 2000::/3. Everything outside of that range is closed, except NAT64.
 const CLOSED_V6: &[(Ipv6Addr, u32, &str)] = &[
     (
         Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0),
@@ -35,7 +35,7 @@ const CLOSED_V6: &[(Ipv6Addr, u32, &str)] = &[
     (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20, "documentation"),
 ];
 
-/// Open to everybody in the world, as far as its number tells.
+/// Returns whether an address is reachable from everywhere, judging by its number alone.
 pub fn is_public(address: IpAddr) -> bool {
     let open = match address {
         IpAddr::V4(address) => is_public_v4(address),
@@ -44,7 +44,7 @@ pub fn is_public(address: IpAddr) -> bool {
     open && !is_metadata(address)
 }
 
-/// No host at all: unspecified, multicast, reserved.
+/// Returns whether an address cannot belong to a host: unspecified, multicast, reserved.
 pub fn is_nowhere(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.octets()[0] == 0 || address.octets()[0] >= 224,
@@ -69,18 +69,20 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     }
 }
 
-/// An address of this very machine, whatever its number: what listens here need not be meant for a run.
+/// Returns whether an address belongs to this machine, whatever its number. Services that listen
+/// here may not be meant for a run.
 ///
-/// The kernel answers without sending anything: to itself a machine would speak from the address it speaks to.
+/// The kernel answers without sending anything: a machine talks to itself from the address it talks
+/// to.
 pub fn is_own(address: IpAddr) -> bool {
     if address.is_loopback() || address.is_unspecified() {
         return true;
     }
     let any: IpAddr =
         if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    // Without a socket nothing is known, and what is not known is not dialled.
+    // Without a socket we cannot tell, and an unknown address must not be dialled.
     let Ok(socket) = UdpSocket::bind(SocketAddr::new(any, 0)) else { return true };
-    // Without a route there is no way to it either, so it is not here.
+    // Without a route it cannot be reached, so it is not local.
     let connected = socket.connect(SocketAddr::new(address, 9)).and_then(|()| socket.local_addr());
     connected.is_ok_and(|local| local.ip() == address)
 }
@@ -174,7 +176,7 @@ mod tests {
             assert!(is_own(own.parse().unwrap()), "{own}");
         }
         assert!(!is_own("192.0.2.77".parse().unwrap()));
-        // Where there is a road out, the address it starts from is ours as well.
+        // If there is a route to the outside, its source address is ours as well.
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         if socket.connect("192.0.2.77:9").is_ok() {
             let own = socket.local_addr().unwrap().ip();

@@ -1,4 +1,4 @@
-//! What a run may reach, as its configuration lists it. Whatever no entry names is refused.
+//! Allow-list of a run, from its configuration. Everything that no entry names is refused.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -10,27 +10,31 @@ use super::decision::Reason;
 use super::host::{Host, parse_port, show};
 use crate::base::{Error, Result};
 
-/// The ports of an entry that names none.
+/// Ports of an entry that names none.
 const WEB: [u16; 2] = [80, 443];
 
-/// The most addresses of one name and one kind that are dialled: each takes a file descriptor of the server.
+/// Maximum number of addresses that are dialled per name and address family: each takes a file
+/// descriptor of the server.
 const MOST_ADDRESSES: usize = 3;
 
+/// Allow-list and deny-list for the network access of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allow {
     allow: Vec<Entry>,
     deny: Vec<Entry>,
     addresses: HashSet<SocketAddr>,
-    /// Denied on all ports, also to names that lead there.
+    /// Addresses denied on all ports, also for names that resolve to them.
     closed: HashSet<IpAddr>,
-    /// Set if everything is allowed but what is denied; then these ports of this machine are not.
+    /// Set if everything but the deny-list is allowed. These ports of this machine are then
+    /// excluded.
     whole_net: Option<Vec<u16>>,
-    /// Every name and every public address is allowed but what is denied.
+    /// Every name and every public address is allowed, except what is denied.
     public_net: bool,
 }
 
 impl Allow {
-    /// From the lists `allow_domains`, `deny_domains` and `allow_addresses`. Empty lists allow nothing.
+    /// Parses the lists `allow_domains`, `deny_domains` and `allow_addresses`. Empty lists allow
+    /// nothing.
     pub fn parse(domains: &[String], deny: &[String], addresses: &[String]) -> Result<Allow> {
         let addresses = addresses.iter().enumerate().map(|(at, text)| parse_address(at, text));
         Ok(Allow {
@@ -41,7 +45,7 @@ impl Allow {
         })
     }
 
-    /// Everything that is wrong with such lists: which list, the place in it, and what.
+    /// Returns every error in such lists: the list, the index in it, and the error.
     pub fn faults(
         domains: &[String],
         deny: &[String],
@@ -60,12 +64,13 @@ impl Allow {
         names.chain(addresses).collect()
     }
 
-    /// Every name and address of the public net but what is denied, and of the rest what is listed.
+    /// Allows every name and address of the public network except what is denied, plus the listed
+    /// addresses.
     pub fn public_net(deny: &[String], addresses: &[String]) -> Result<Allow> {
         Ok(Allow { public_net: true, ..Allow::parse(&[], deny, addresses)? })
     }
 
-    /// The same with more names and addresses denied.
+    /// Returns a copy with more names and addresses denied.
     pub fn denying(&self, names: &[String]) -> Result<Allow> {
         let mut less = self.clone();
         for (at, name) in names.iter().enumerate() {
@@ -77,11 +82,11 @@ impl Allow {
         Ok(less)
     }
 
-    /// The same with one more name or public address, for this port alone.
+    /// Returns a copy with one more name or public address, for this port only.
     pub fn granting(&self, host: &str, port: u16) -> Result<Allow> {
         let mut more = self.clone();
         match host.trim_matches(['[', ']']).parse::<IpAddr>() {
-            // What is private stays shut, whoever says yes.
+            // Private addresses stay closed even if the user approves.
             Ok(address) if is_public(address) && !is_own(address) => {
                 more.addresses.insert(SocketAddr::new(address, port));
             }
@@ -91,7 +96,7 @@ impl Allow {
         Ok(more)
     }
 
-    /// Whether the lists let this through, as far as that is known without asking anybody.
+    /// Returns whether the lists allow this, as far as that is known without a lookup.
     pub fn lets_through(&self, host: &str, port: u16) -> bool {
         match Host::parse(host.as_bytes()) {
             Some(Host::Address(address)) => self.check_literal(address, port).is_ok(),
@@ -103,16 +108,17 @@ impl Allow {
         }
     }
 
-    /// Every name, address and port, but for what is denied, the metadata services of clouds, and the server's
-    /// own ports on this machine.
+    /// Allows every name, address and port, except what is denied, cloud metadata services, and the
+    /// server's own ports on this machine.
     pub fn whole_net(deny: &[String], own_ports: &[u16]) -> Result<Allow> {
         let deny = parse_entries("deny_domains", deny)?;
         Ok(Allow { deny, whole_net: Some(own_ports.to_vec()), ..Allow::default() })
     }
 
-    /// Whether a name may be looked up at all. The name is in the form that [`Host`] gives it.
+    /// Checks whether a name may be looked up at all. The name must be in the form that [`Host`]
+    /// gives it.
     pub(super) fn check_name(&self, name: &str, port: u16) -> Result<(), Reason> {
-        // A denial without a port is for all ports, unlike a permission.
+        // A denial without a port applies to all ports, unlike a permission.
         if self
             .deny
             .iter()
@@ -128,7 +134,7 @@ impl Allow {
         Err(if known { Reason::Port } else { Reason::NotAllowed })
     }
 
-    /// Whether an address that the request itself named may be dialled.
+    /// Checks whether an address that the request itself named may be dialled.
     pub(super) fn check_literal(&self, address: IpAddr, port: u16) -> Result<(), Reason> {
         match self.whole_net.is_some() || self.public_net {
             _ if self.closed.contains(&address) => Err(Reason::Denied),
@@ -139,7 +145,7 @@ impl Allow {
         }
     }
 
-    /// Those addresses of an allowed name that may be dialled.
+    /// Returns the addresses of an allowed name that may be dialled.
     pub(super) fn keep(&self, found: Vec<IpAddr>, port: u16) -> Vec<IpAddr> {
         let mut kept = Vec::new();
         for address in found.into_iter().map(|address| address.to_canonical()) {
@@ -170,11 +176,11 @@ impl Allow {
     }
 }
 
-/// `name`, `*.name`, or either with `:port`.
+/// List entry: `name`, `*.name`, or either with `:port`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     name: String,
-    /// Names below it, and not the name itself.
+    /// Matches subdomains, but not the name itself.
     below: bool,
     port: Option<u16>,
 }
@@ -221,22 +227,22 @@ fn parse_entry(key: &str, at: usize, text: &str) -> Result<Entry> {
     };
     if name == "*" {
         return wrong(
-            "would be every name",
-            "List the names; to reach the whole net set `allow_network = true`.",
+            "would match every name",
+            "List the names; to allow the whole network, set `allow_network = true`.",
         );
     }
     match Host::parse(name.as_bytes()) {
-        // To deny more than was meant is safe, to allow more is not.
+        // Denying more than intended is safe, allowing more is not.
         Some(Host::Name(name)) if below && !name.contains('.') && key == "allow_domains" => wrong(
-            "would be a whole top-level domain",
-            &format!("Name more of it, as in \"*.example.{name}\"."),
+            "would match a whole top-level domain",
+            &format!("Be more specific, as in \"*.example.{name}\"."),
         ),
         Some(Host::Name(name)) => Ok(Entry { name, below, port }),
         Some(Host::Address(_)) => {
             wrong("is an address", "List addresses in `allow_addresses`, with their port.")
         }
         None => wrong(
-            "is no DNS name",
+            "is not a DNS name",
             "Write \"example.com\", or \"*.example.com\" for the names below it.",
         ),
     }
@@ -246,7 +252,7 @@ fn parse_address(at: usize, text: &str) -> Result<SocketAddr> {
     let wrong = |what: &str, hint: &str| Err(fault("allow_addresses", at, text, what, hint));
     let hint = "Write address and port: \"127.0.0.1:8080\" or \"[::1]:8080\".";
     match text.parse::<SocketAddr>() {
-        Err(_) => wrong("is no address with a port", hint),
+        Err(_) => wrong("is not an address with a port", hint),
         Ok(_) if text.contains('%') => {
             wrong("has a zone", "Write the address without `%` and what follows it.")
         }
@@ -261,7 +267,7 @@ fn parse_address(at: usize, text: &str) -> Result<SocketAddr> {
 }
 
 fn fault(key: &str, at: usize, text: &str, what: &str, hint: &str) -> Error {
-    // Numbered from 1, as people count.
+    // Entries are numbered from 1.
     let shown = show(text.as_bytes());
     Error::invalid_arguments(format!("entry {} of `{key}` (\"{shown}\") {what}", at + 1)).hint(hint)
 }
@@ -468,16 +474,16 @@ mod tests {
             ("*.*", "every name"),
             ("*.com", "top-level"),
             ("*.COM.", "top-level"),
-            ("**.example.com", "no DNS name"),
-            ("a.*.com", "no DNS name"),
-            ("*example.com", "no DNS name"),
-            ("", "no DNS name"),
-            (" example.com", "no DNS name"),
-            ("example.com ", "no DNS name"),
-            ("a.com,b.com", "no DNS name"),
+            ("**.example.com", "not a DNS name"),
+            ("a.*.com", "not a DNS name"),
+            ("*example.com", "not a DNS name"),
+            ("", "not a DNS name"),
+            (" example.com", "not a DNS name"),
+            ("example.com ", "not a DNS name"),
+            ("a.com,b.com", "not a DNS name"),
             ("https://example.com", "URL"),
             ("example.com/path", "URL"),
-            ("user@example.com", "no DNS name"),
+            ("user@example.com", "not a DNS name"),
             ("example.com:", "port"),
             ("example.com:0", "port"),
             ("example.com:https", "port"),
@@ -485,9 +491,9 @@ mod tests {
             ("127.0.0.1", "address"),
             ("127.0.0.1:80", "address"),
             ("*.127.0.0.1", "address"),
-            ("0x7f.1", "no DNS name"),
-            ("[::1]:80", "no DNS name"),
-            ("exa\0mple.com", "no DNS name"),
+            ("0x7f.1", "not a DNS name"),
+            ("[::1]:80", "not a DNS name"),
+            ("exa\0mple.com", "not a DNS name"),
         ] {
             let error = Allow::parse(&list(&["fine.com", text]), &[], &[]).expect_err(text);
             assert!(error.message().contains(what), "{text:?}: {error}");

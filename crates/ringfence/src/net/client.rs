@@ -1,4 +1,4 @@
-//! The side of a connection that is inside the fence.
+//! Client side of a connection, which is inside the sandbox.
 
 use std::io;
 use std::time::Duration;
@@ -11,30 +11,33 @@ use tokio::time::timeout;
 use super::decision::Refusal;
 use super::reach::Reach;
 
-/// How long, and how much, a client may go on sending after it has its answer.
+/// How long, and how many bytes, a client may keep sending after it has its answer.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: u64 = 1024 * 1024;
 
+/// Connection from a program inside the sandbox.
 pub struct Client {
     pub read: BufReader<OwnedReadHalf>,
     pub write: OwnedWriteHalf,
-    /// There is no place for it: it is told so, and goes nowhere.
+    /// The connection is over the limit: it is refused and reaches nothing.
     pub surplus: bool,
 }
 
 impl Client {
+    /// Wraps an accepted connection.
     pub fn new(stream: TcpStream, surplus: bool) -> Client {
         let (read, write) = stream.into_split();
         Client { read: BufReader::new(read), write, surplus }
     }
 
-    /// Bytes both ways until both sides have ended. Where one has, the other is told and may go on.
+    /// Copies bytes in both directions until both sides have closed. When one side closes, the
+    /// other is notified and may continue.
     pub async fn tunnel(&mut self, mut upstream: TcpStream) -> io::Result<()> {
         let mut inside = tokio::io::join(&mut self.read, &mut self.write);
         tokio::io::copy_bidirectional(&mut inside, &mut upstream).await.map(|_| ())
     }
 
-    /// Tells the run's owner and the client why the request ends here.
+    /// Reports a refusal to the run's owner and to the client.
     pub async fn refuse(
         &mut self,
         reach: &Reach,
@@ -46,11 +49,12 @@ impl Client {
         self.answer(refusal, &message).await
     }
 
-    /// One line of text as the whole answer to an HTTP request.
+    /// Answers an HTTP request with one line of text.
     pub async fn answer(&mut self, refusal: &Refusal, message: &str) -> io::Result<()> {
         let reason = refusal.reason;
         let body = format!("ringfence: {message}\n");
-        // Only what the fence refused is marked; what failed beyond it looks like any gateway's failure.
+        // Mark only what the proxy itself refused; a failure beyond it looks like any gateway's
+        // failure.
         let mark = if reason.is_upstream() {
             String::new()
         } else {
@@ -64,7 +68,7 @@ impl Client {
         self.write.write_all((head + &body).as_bytes()).await
     }
 
-    /// Ends the connection so that the answer arrives: to close over bytes that nobody read would reset it.
+    /// Closes the connection so that the answer arrives: closing with unread input would reset it.
     pub async fn finish(&mut self) {
         if self.write.shutdown().await.is_ok() {
             let mut rest = (&mut self.read).take(LINGER_BYTES);

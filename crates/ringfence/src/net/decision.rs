@@ -1,27 +1,31 @@
-//! What was decided about one request, for the audit, for a result's `denials`, and for the client inside.
+//! Decisions on requests, for the audit log, for a result's `denials`, and for the client inside
+//! the sandbox.
 
 use std::net::IpAddr;
 
-/// One decision. There is one for each request, also for a request that could not be read.
+/// Decision on one request. Every request gets one, even one that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
     pub allowed: bool,
-    /// As it may be shown: bounded, printable ASCII. Empty where the request did not get as far as naming one.
+    /// Host in a form that is safe to show: bounded, printable ASCII. Empty if the request did not
+    /// get as far as naming one.
     pub host: String,
     pub port: u16,
     /// `connect`, `http` or `socks5`
     pub via: &'static str,
-    /// `not_allowed`, `denied`, `port`, `private_address`, `bad_name`, `resolve_failed`, `bad_request` or `limit`
-    /// where it was refused; `unreachable` where it was allowed and nobody answered.
+    /// `not_allowed`, `denied`, `port`, `private_address`, `bad_name`, `resolve_failed`,
+    /// `bad_request` or `limit` if it was refused; `unreachable` if it was allowed but the upstream
+    /// did not answer.
     pub reason: Option<&'static str>,
-    /// The address that was dialled. Known only if it was.
+    /// Address that was dialled, if any.
     pub address: Option<IpAddr>,
 }
 
+/// Reason for refusing or failing a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     NotAllowed,
-    /// An address was named, and it is not listed.
+    /// The request named an address that is not listed.
     AddressNotAllowed,
     Denied,
     Port,
@@ -36,7 +40,7 @@ pub enum Reason {
     ConnectionRefused,
 }
 
-/// Each reason once: its name, its HTTP status and its SOCKS5 reply.
+/// Each reason once, with its name, its HTTP status and its SOCKS5 reply code.
 struct Row(Reason, &'static str, &'static str, u8);
 
 const ROWS: &[Row] = &[
@@ -57,29 +61,33 @@ const ROWS: &[Row] = &[
 
 impl Reason {
     fn row(self) -> &'static Row {
-        // The table is total (a unit test walks it), so the first row is never a silent stand-in.
+        // The table covers every reason (a unit test checks it), so the first row is never a silent
+        // fallback.
         ROWS.iter().find(|row| row.0 == self).unwrap_or(&ROWS[0])
     }
 
+    /// Returns the name used in the audit log and in `denials`.
     pub fn name(self) -> &'static str {
         self.row().1
     }
 
+    /// Returns the HTTP status line of the refusal.
     pub fn status(self) -> &'static str {
         self.row().2
     }
 
+    /// Returns the SOCKS5 reply code.
     pub fn socks_reply(self) -> u8 {
         self.row().3
     }
 
-    /// The fence let it pass, and what lies beyond did not answer.
+    /// Returns whether the proxy allowed the request and only the upstream failed.
     pub fn is_upstream(self) -> bool {
         matches!(self, Reason::Unreachable | Reason::ConnectionRefused)
     }
 }
 
-/// A request that ends before anything was sent upstream.
+/// Request that ends before anything was sent upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub reason: Reason,
@@ -89,22 +97,25 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// Creates a refusal that names the host and port.
     pub fn new(reason: Reason, host: &str, port: u16) -> Refusal {
         Refusal { reason, host: host.to_owned(), port, address: None }
     }
 
-    /// The request could not be read, so there is no host to name.
+    /// Creates the refusal of a request that could not be read, so there is no host to name.
     pub fn unread(reason: Reason) -> Refusal {
         Refusal::new(reason, "", 0)
     }
 
+    /// Returns the decision to record.
     pub fn decision(&self, via: &'static str) -> Decision {
         let allowed = self.reason.is_upstream();
         let Refusal { host, port, address, .. } = self.clone();
         Decision { allowed, host, port, via, reason: Some(self.reason.name()), address }
     }
 
-    /// One line for the program inside and the model behind it: what happened, and which key would change it.
+    /// Returns one line for the program inside and the model behind it: what happened, and which
+    /// config key would change it.
     pub fn message(&self) -> String {
         let Refusal { host, port, .. } = self;
         match self.reason {
@@ -112,11 +123,11 @@ impl Refusal {
                 format!("{host} is not in `allow_domains` of this tool; ask the operator to add \"{host}\" there.")
             }
             Reason::AddressNotAllowed => format!(
-                "an address is reached only if `allow_addresses` lists it; use a name, or ask the operator to add \
+                "an address can be reached only if `allow_addresses` lists it; use a name, or ask the operator to add \
                  \"{host}:{port}\" there."
             ),
             Reason::Denied => {
-                format!("{host}:{port} is in `deny_domains` of this tool, which wins over `allow_domains`.")
+                format!("{host}:{port} is in `deny_domains` of this tool, which takes precedence over `allow_domains`.")
             }
             Reason::Port => format!(
                 "{host} is allowed, but not on port {port}; ask the operator to add \"{host}:{port}\" to `allow_domains`."
@@ -125,14 +136,14 @@ impl Refusal {
                 "{host} has only private, local or reserved addresses; ask the operator to list its address with \
                  port {port} in `allow_addresses`."
             ),
-            Reason::BadName => "the host is not spelled as a plain DNS name or address; write it that way.".to_owned(),
+            Reason::BadName => "the host is not a plain DNS name or address; write it as one.".to_owned(),
             Reason::ResolveFailed => format!("{host} was not found in DNS; check the name or try again."),
             Reason::BadRequest => {
                 "the request was not understood; send CONNECT host:port, GET http://host/…, or SOCKS5.".to_owned()
             }
-            Reason::HeadTooLarge => "the head of the request is over 16 KiB; send fewer or shorter headers.".to_owned(),
-            Reason::HeadTooSlow => "the head of the request did not come within 10 s; send it at once.".to_owned(),
-            Reason::Limit => "too many connections of this run are open; close some and try again.".to_owned(),
+            Reason::HeadTooLarge => "the request head is larger than 16 KiB; send fewer or shorter headers.".to_owned(),
+            Reason::HeadTooSlow => "the request head did not arrive within 10 s; send it without delay.".to_owned(),
+            Reason::Limit => "this run has too many open connections; close some and try again.".to_owned(),
             Reason::Unreachable => format!("{host}:{port} is allowed, but did not answer; try again later."),
             Reason::ConnectionRefused => {
                 format!("{host}:{port} is allowed, but refused the connection; check the port.")
@@ -153,7 +164,7 @@ mod tests {
             let message = Refusal::new(row.0, "example.com", 22).message();
             assert!(message.ends_with('.') && !message.contains('\n'), "{message}");
         }
-        // One more than the last number: all variants are in the table.
+        // One more than the last discriminant: all variants are in the table.
         assert_eq!(ROWS.len(), Reason::ConnectionRefused as usize + 1);
     }
 }

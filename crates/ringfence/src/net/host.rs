@@ -1,6 +1,6 @@
-//! A host as a request spells it, brought to the one form that is compared, resolved and dialled.
+//! Normalizes a host from a request to the one form that is compared, resolved and dialled.
 //!
-//! Whatever two parsers could read differently is refused here, before any list is looked at.
+//! Anything that two parsers could read differently is refused here, before any list is consulted.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -9,9 +9,10 @@ use idna::uts46::{AsciiDenyList, DnsLength, Hyphens, Uts46};
 
 use super::decision::{Reason, Refusal};
 
-/// The longest text looked at: a SOCKS5 name has at most this, a DNS name less.
+/// Maximum length of a host: that of a SOCKS5 name; DNS names are shorter.
 const LONGEST: usize = 255;
 
+/// Host in its normalized form.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Host {
     /// Lowercase ASCII without a final dot.
@@ -20,7 +21,7 @@ pub enum Host {
 }
 
 impl Host {
-    /// A DNS name or a dotted IPv4 address. IPv6 addresses come in brackets, or as bytes.
+    /// Parses a DNS name or a dotted IPv4 address. IPv6 addresses come in brackets or as bytes.
     pub fn parse(text: &[u8]) -> Option<Host> {
         if text.len() > LONGEST {
             return None;
@@ -33,15 +34,16 @@ impl Host {
         parse_name(text).map(Host::Name)
     }
 
-    /// An address that came as bytes, or out of brackets.
+    /// Converts an address that came as bytes or in brackets.
     pub fn from_address(address: IpAddr) -> Option<Host> {
         match address {
-            // A second spelling of an IPv4 address, for which lists of addresses are easily forgotten.
+            // A second spelling of an IPv4 address, which address lists easily miss.
             IpAddr::V6(address) if address.to_ipv4_mapped().is_some() => None,
             address => Some(Host::Address(address)),
         }
     }
 
+    /// Returns the host as text, with brackets around an IPv6 address.
     pub fn shown(&self) -> String {
         match self {
             Host::Name(name) => name.clone(),
@@ -51,10 +53,11 @@ impl Host {
     }
 }
 
-/// IDNA, lowercase, one final dot removed; then nothing but letters, digits, hyphens and underscores.
+/// Applies IDNA and lowercasing, removes one final dot, and then accepts only letters, digits,
+/// hyphens and underscores.
 fn parse_name(text: &[u8]) -> Option<String> {
     let text = text.strip_suffix(b".").unwrap_or(text);
-    // The list of forbidden characters is empty here because `is_label` knows the allowed ones.
+    // The deny list is empty because `is_label` checks against the allowed characters.
     let name = Uts46::new()
         .to_ascii(text, AsciiDenyList::EMPTY, Hyphens::Allow, DnsLength::Verify)
         .ok()?;
@@ -69,8 +72,8 @@ fn is_label(label: &str) -> bool {
     (1..=63).contains(&label.len()) && label.bytes().all(known)
 }
 
-/// No top-level domain is a number. What ends in one is an IPv4 address in octal, hex, short or decimal form,
-/// which `getaddrinfo` would understand.
+/// Returns whether a label is numeric. No top-level domain is a number; a name that ends in one is
+/// an IPv4 address in octal, hex, short or decimal form, which `getaddrinfo` would accept.
 fn is_number(label: &str) -> bool {
     let hex = label
         .strip_prefix("0x")
@@ -78,7 +81,7 @@ fn is_number(label: &str) -> bool {
     hex || label.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Where a request wants to go.
+/// Destination of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     pub host: Host,
@@ -86,7 +89,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// `host:port`, or `host` alone where there is a default port.
+    /// Parses `host:port`, or `host` alone if there is a default port.
     pub fn parse(text: &[u8], default_port: Option<u16>) -> Result<Target, Refusal> {
         let (host, port) = split(text);
         let port = port.map_or(default_port, parse_port);
@@ -101,7 +104,7 @@ impl Target {
         Ok(Target { host, port })
     }
 
-    /// As a Host header says it to a server on port 80.
+    /// Returns the value for a Host header; port 80 is omitted.
     pub fn host_header(&self) -> String {
         if self.port == 80 {
             self.host.shown()
@@ -111,13 +114,14 @@ impl Target {
     }
 }
 
-/// The address between brackets; Rust's parser knows no zones here, so `fe80::1%eth0` is none.
+/// Parses the address between brackets. Rust's parser accepts no zones here, so `fe80::1%eth0` is
+/// refused.
 pub fn parse_v6(text: &[u8]) -> Option<Ipv6Addr> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// At the last colon, unless that stands inside brackets. A host that still has one then is no host, and neither is
-/// a text with an `@`: there the colon may belong to a password.
+/// Splits at the last colon unless it is inside brackets. A host that still contains a colon is
+/// refused later, and so is text with an `@`, where the colon may be part of a password.
 fn split(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     match text.iter().rposition(|byte| *byte == b':') {
         Some(at) if !text[at..].contains(&b']') && !text.contains(&b'@') => {
@@ -127,13 +131,14 @@ fn split(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// Plain digits: `u16::from_str` would also take `+80`.
+/// Parses plain digits; `u16::from_str` would also accept `+80`.
 pub fn parse_port(text: &[u8]) -> Option<u16> {
     let plain = !text.is_empty() && text.iter().all(u8::is_ascii_digit) && text[0] != b'0';
     plain.then(|| std::str::from_utf8(text).ok()?.parse().ok())?
 }
 
-/// A host that was refused, as it may stand in a log: never the user and password before it or a path after it.
+/// Returns a refused host in a form that may be logged: never the user and password before it or a
+/// path after it.
 pub fn show(text: &[u8]) -> String {
     let end = text.iter().position(|byte| b"/?#%\\".contains(byte)).unwrap_or(text.len());
     let text = &text[..end];
@@ -289,7 +294,8 @@ mod tests {
         }
     }
 
-    /// Whatever is taken for a host stays what it is, and has nothing in it that a list would not know.
+    /// Every accepted host is stable under reparsing and contains nothing that a list would not
+    /// recognize.
     #[test]
     fn random_hosts_are_refused_or_come_back_the_same() {
         const PIECES: &[&str] = &[

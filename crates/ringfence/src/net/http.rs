@@ -1,4 +1,5 @@
-//! HTTP from inside the fence: CONNECT, and plain requests for one `http://` address each.
+//! Serves HTTP from inside the sandbox: CONNECT, and plain requests for a single `http://` address
+//! each.
 
 pub mod body;
 pub mod head;
@@ -18,7 +19,8 @@ use super::http::head::{Fault, Framing, Head, LONGEST, framing_field, is_token, 
 use super::http::response::copy_response;
 use super::reach::Reach;
 
-/// One request. A second one on the same connection is never read: it could be for another host.
+/// Serves one request. A second one on the same connection is never read: it could be for another
+/// host.
 pub async fn serve(client: &mut Client, reach: &Reach, deadline: Instant) -> io::Result<()> {
     let read = match timeout_at(deadline, Head::read(&mut client.read, LONGEST)).await {
         Ok(Ok(head)) => Ok(head),
@@ -85,13 +87,14 @@ async fn exchange(
         Err(_) if !started => {
             let Target { host, port } = &request.target;
             let refusal = Refusal::new(Reason::Unreachable, &host.shown(), *port);
-            client.answer(&refusal, &format!("{} gave no well-formed answer.", refusal.host)).await
+            client.answer(&refusal, &format!("{} sent a malformed response.", refusal.host)).await
         }
         done => done,
     }
 }
 
-/// Sends the request and takes the answer, at the same time: a server may answer before it has heard it all.
+/// Sends the request and receives the response at the same time: a server may answer before it has
+/// received everything.
 async fn relay(
     client: &mut Client,
     request: &Request<'_>,
@@ -111,12 +114,12 @@ async fn relay(
         done = &mut receive => done,
         sent = send => match sent {
             Ok(()) => receive.await,
-            // The server hung up on us, perhaps with an answer that explains it.
+            // The server closed the connection, perhaps with a response that explains why.
             Err(error) if hung_up(&error) => {
                 let _ = to.shutdown().await;
                 receive.await
             }
-            // The client broke off its own body, so nobody waits for an answer.
+            // The client aborted its own body, so no one waits for a response.
             Err(_) => Ok(()),
         },
     }
@@ -126,7 +129,8 @@ fn hung_up(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
-/// `CONNECT host:port HTTP/1.1`; what follows the head is the tunnel's, so it can have no body.
+/// Parses `CONNECT host:port HTTP/1.1`. Everything after the head belongs to the tunnel, so there
+/// can be no body.
 fn tunnel_target(head: &Head) -> Result<Target, Refusal> {
     let (_, target, _) = split_start(&head.start).ok_or_else(bad_request)?;
     let target = Target::parse(target, None)?;
@@ -136,12 +140,12 @@ fn tunnel_target(head: &Head) -> Result<Target, Refusal> {
     }
 }
 
-/// A plain request, and all that is sent on of it.
+/// Plain request, reduced to what is forwarded.
 struct Request<'a> {
     method: &'a [u8],
     version: &'a [u8],
     target: Target,
-    /// From the first slash on.
+    /// Path and query, from the first slash.
     path: &'a [u8],
     framing: Framing,
     fields: &'a Head,
@@ -158,7 +162,7 @@ impl<'a> Request<'a> {
         let refuse = || Refusal::new(Reason::BadRequest, &target.host.shown(), target.port);
         let host = head.single("host").map_err(|_| refuse())?;
         let same = host.map(|host| Target::parse(host, Some(80)).as_ref() == Ok(&target));
-        // Only HTTP/1.0 may leave the host out.
+        // Only HTTP/1.0 may omit the host.
         if !same.unwrap_or(version == b"HTTP/1.0") || path.contains(&b'#') {
             return Err(refuse());
         }
@@ -182,7 +186,8 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Method, target and version with exactly one space between them.
+/// Splits a request line into method, target and version, which must be separated by exactly one
+/// space.
 fn split_start(line: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let mut words = line.split(|byte| *byte == b' ');
     let (method, target, version) = (words.next()?, words.next()?, words.next()?);

@@ -152,7 +152,8 @@ async fn a_plain_request_is_sent_on_without_what_is_for_the_proxy() {
         head,
         "GET /?q=1 HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\nAccept: */*\r\n\r\n"
     );
-    // The second request was for another host; it went nowhere, and nobody decided about it.
+    // The second request was for another host; it was not forwarded, and no decision was made on
+    // it.
     assert_eq!(rest, "");
     let decision = running.decision().await;
     assert_eq!(
@@ -284,7 +285,7 @@ async fn a_plain_request_is_held_to_the_same_list() {
     ] {
         let mut running = Setup::default().start();
         let answer = running.ask(format!("GET {uri} HTTP/1.1\r\nHost: example.com\r\n\r\n")).await;
-        // Where both are wrong, the URI's host is what is looked at first only if it is no host at all.
+        // If both are wrong, the URI's host is reported first only if it is not a host at all.
         let expected = if reason == "bad_name" { "403 Forbidden" } else { "400 Bad Request" };
         assert!(answer.starts_with(&format!("HTTP/1.1 {expected}")), "{uri}: {answer}");
         assert!(!running.decision().await.host.contains("secret"));
@@ -339,7 +340,8 @@ async fn an_early_answer_reaches_a_client_that_is_still_sending() {
     assert!(read_until(&mut client, "\r\n\r\nno").await.starts_with("HTTP/1.1 413 Too Large\r\n"));
 }
 
-/// A client that sends its whole request before it reads has to get that far, or it never sees the answer.
+/// A client that sends its whole request before it reads must be able to finish sending, or it
+/// never sees the answer.
 #[tokio::test]
 async fn a_client_may_go_on_sending_after_a_refusal() {
     let running = Setup::default().start();

@@ -1,9 +1,10 @@
-//! The filtering proxy: the only way out of a fenced run.
+//! The filtering proxy: the only way out of a sandboxed run.
 //!
-//! A run has an empty network namespace and one listener in it, which was made before the fence closed and handed
-//! to the server. So nothing has to be believed about the programs inside: those that ignore the proxy variables
-//! reach nothing at all. What comes in on the listener is SOCKS5, HTTP CONNECT or a plain HTTP request, and all
-//! three pass through `reach`, which checks the name, resolves it once, checks the addresses and dials one of them.
+//! A run has an empty network namespace with one listener in it, which was created before the
+//! sandbox was closed and handed to the server. So the programs inside need not be trusted: those
+//! that ignore the proxy variables reach nothing at all. What arrives at the listener is SOCKS5,
+//! HTTP CONNECT or a plain HTTP request, and all three go through the connector, which checks the
+//! name, resolves it once, checks the addresses and dials one of them.
 
 mod address;
 mod allow;
@@ -34,15 +35,16 @@ pub use reach::Dial;
 pub use resolve::{Resolver, System};
 pub use switch::{Decided, Switch};
 
-/// The variables that make ordinary programs in the run use a proxy on this port of their loopback. The port is a
-/// text, since it may have to be filled in by whoever opens it.
+/// Returns the variables that make ordinary programs in the run use a proxy on this port of their
+/// loopback. The port is text because it may have to be filled in later by the code that opens it.
 pub fn environment(port: &str) -> Vec<(String, String)> {
     let proxy = format!("http://127.0.0.1:{port}");
-    // The run's own loopback is inside the namespace, where the server cannot dial.
+    // The run's own loopback is inside its namespace, where the server cannot dial.
     let direct = "localhost,127.0.0.1,::1";
     let mut variables = Vec::new();
-    // ALL_PROXY speaks HTTP as well, although SOCKS5 is served too: clients that know SOCKS5 only with an optional
-    // package fail as soon as any of these variables says `socks5`, whatever they were going to reach.
+    // ALL_PROXY names HTTP as well, although SOCKS5 is also served: clients that support SOCKS5
+    // only through an optional package fail as soon as any of these variables says `socks5`,
+    // whatever they want to reach.
     for (name, value) in [
         ("HTTP_PROXY", &*proxy),
         ("HTTPS_PROXY", &proxy),
@@ -52,7 +54,7 @@ pub fn environment(port: &str) -> Vec<(String, String)> {
         variables.push((name.to_owned(), value.to_owned()));
         variables.push((name.to_lowercase(), value.to_owned()));
     }
-    // Node and the installer of Electron look at the variables above only when they are told to.
+    // Node and the Electron installer use the variables above only if these are set.
     for name in ["NODE_USE_ENV_PROXY", "ELECTRON_GET_USE_PROXY"] {
         variables.push((name.to_owned(), "1".to_owned()));
     }

@@ -1,4 +1,4 @@
-//! Accepts on the listener of one run, and ends every connection when the run does.
+//! Accepts connections on the listener of a run, and ends all of them when the run ends.
 
 use std::io;
 use std::sync::Arc;
@@ -18,17 +18,19 @@ use super::resolve::Resolver;
 use super::switch::Switch;
 use super::{http, socks};
 
-/// Connections over the limit that are told so at the same time. Any more are closed without a word.
+/// Connections over the limit that get an error response at the same time. Any more are closed
+/// without one.
 const SURPLUS: usize = 32;
 
-/// Serves until dropped; every connection ends with it.
+/// Running proxy. Dropping it ends every connection.
 pub struct Proxy {
     serving: JoinHandle<()>,
 }
 
 impl Proxy {
-    /// Begins to serve. `decided` is called for each request in the order of decisions and must not block; a run
-    /// can cause as many as it likes, so whoever keeps them has to bound them.
+    /// Starts serving. `decided` is called for each request, in the order of the decisions, and
+    /// must not block. A run can cause any number of decisions, so a callback that stores them must
+    /// bound them.
     pub fn start(
         listener: std::net::TcpListener,
         allow: Arc<Allow>,
@@ -46,7 +48,7 @@ impl Proxy {
         Proxy::serve(listener, reach)
     }
 
-    /// The same for several who share a listener.
+    /// Starts serving several sessions that share a listener.
     pub fn start_for_many(
         listener: std::net::TcpListener,
         switch: Arc<Switch>,
@@ -66,7 +68,7 @@ impl Proxy {
     }
 }
 
-/// Who may come, and where each of them may go.
+/// Mapping from connections to what each may reach.
 enum Roads {
     One(Arc<Reach>),
     Many(Arc<Switch>),
@@ -83,7 +85,7 @@ impl Roads {
     fn connections(&self) -> usize {
         match self {
             Roads::One(reach) => reach.limits.connections,
-            // Browsers open many at once.
+            // Browsers open many connections at once.
             Roads::Many(_) => 4 * Limits::default().connections,
         }
     }
@@ -91,7 +93,7 @@ impl Roads {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // The set of connections belongs to this task, and goes with it.
+        // The task owns the set of connections, so they end with it.
         self.serving.abort();
     }
 }
@@ -105,7 +107,7 @@ async fn accept(listener: TcpListener, roads: Roads) {
             accepted = listener.accept() => accepted,
         };
         let Ok((stream, _)) = accepted else {
-            // Most likely out of file descriptors: others have to close some first.
+            // Most likely we are out of file descriptors; wait for connections to close.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };
@@ -113,7 +115,7 @@ async fn accept(listener: TcpListener, roads: Roads) {
         let Some(reach) = roads.of(&stream) else { continue };
         if place.is_some() || running.len() < roads.connections() + SURPLUS {
             running.spawn(async move {
-                // What fails here has been told to the client, or there is no client any more.
+                // Errors have already been reported to the client, or the client is gone.
                 let _ = serve(stream, &reach, place.is_none()).await;
                 drop(place);
             });
@@ -126,7 +128,7 @@ async fn serve(stream: TcpStream, reach: &Reach, surplus: bool) -> io::Result<()
     stream.set_nodelay(true)?;
     let mut client = Client::new(stream, surplus);
     let Ok(first) = timeout_at(deadline, client.read.fill_buf()).await else {
-        // It never said a word, so there is nothing to answer.
+        // The client never sent anything, so there is nothing to answer.
         return Ok(());
     };
     match first?.first() {

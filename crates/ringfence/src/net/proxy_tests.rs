@@ -1,4 +1,5 @@
-//! What holds for every protocol: addresses, limits, both ends of a tunnel, and the end of the run.
+//! Tests that apply to every protocol: addresses, limits, both ends of a tunnel, and the end of the
+//! run.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,4 +1,6 @@
-//! The one road out: name, list, one lookup, addresses, dial. The address that was checked is the one dialled.
+//! Opens connections, the only way out of a run: checks the name against the list, resolves it
+//! once, checks the addresses and dials one. The address that was checked is the one that is
+//! dialled.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -16,9 +18,10 @@ use super::decision::{Decision, Reason, Refusal};
 use super::host::{Host, Target};
 use super::resolve::Resolver;
 
-/// Opens a connection to an address that was checked. A test puts its own server there.
+/// Opens a connection to an address that was checked. Tests connect to their own server instead.
 pub type Dial = Arc<dyn Fn(SocketAddr) -> BoxFuture<'static, io::Result<TcpStream>> + Send + Sync>;
 
+/// Limits of a proxy.
 #[derive(Debug, Clone)]
 pub struct Limits {
     pub connections: usize,
@@ -38,22 +41,23 @@ impl Default for Limits {
     }
 }
 
-/// How long one address of several is waited for before the next is tried beside it.
+/// Time to wait for one address before the next one is tried in parallel.
 const STAGGER: Duration = Duration::from_millis(300);
 
-/// What every connection of a run shares.
+/// State shared by all connections of a run.
 pub struct Reach {
     pub allow: Arc<Allow>,
     pub resolver: Arc<dyn Resolver>,
     pub dial: Dial,
-    /// Dials the loopback of the run itself, where the proxy may: there it is the only way to it.
+    /// Dials the loopback of the run itself, if the proxy may; it is then the only way to reach it.
     pub inside: Option<Dial>,
     pub decided: Arc<dyn Fn(&Decision) + Send + Sync>,
     pub limits: Limits,
 }
 
 impl Reach {
-    /// A connection to the target, if it may be reached. What came of it is told by whoever answers the client.
+    /// Connects to the target if it may be reached. Reports the decision only on success; a refusal
+    /// is reported by the code that answers the client.
     pub async fn connect(&self, target: &Target, via: &'static str) -> Result<TcpStream, Refusal> {
         let own = self.inside.as_ref().zip(own_loopback(&target.host));
         let (addresses, dial) = match own {
@@ -74,7 +78,7 @@ impl Reach {
         }
     }
 
-    /// The addresses that may be dialled for it; never an empty list.
+    /// Returns the addresses that may be dialled for the target; never an empty list.
     async fn check(&self, target: &Target) -> Result<Vec<IpAddr>, Refusal> {
         let refuse = |reason| Refusal::new(reason, &target.host.shown(), target.port);
         let name = match &target.host {
@@ -87,7 +91,7 @@ impl Reach {
             }
             Host::Name(name) => name,
         };
-        // Before the lookup, because to look a name up is already to tell it to somebody.
+        // Check before the lookup, because the lookup itself already sends the name to others.
         self.allow.check_name(name, target.port).map_err(refuse)?;
         let found = match timeout(self.limits.lookup, self.resolver.resolve(name)).await {
             Ok(Ok(found)) if !found.is_empty() => found,
@@ -97,7 +101,8 @@ impl Reach {
         if kept.is_empty() { Err(refuse(Reason::PrivateAddress)) } else { Ok(kept) }
     }
 
-    /// The first address that answers. Each next one starts when those before it have failed or taken their time.
+    /// Dials the addresses and returns the first one that answers. The next one is started when the
+    /// previous ones have failed or are taking too long.
     async fn dial_first(
         &self,
         dial: &Dial,
@@ -123,7 +128,8 @@ impl Reach {
     }
 }
 
-/// The addresses that a host stands for on the loopback, if it is one: no name server has a say in that.
+/// Returns the loopback addresses that a host refers to, if it is local. No name server is
+/// involved.
 fn own_loopback(host: &Host) -> Option<Vec<IpAddr>> {
     match host {
         Host::Address(address) => address.is_loopback().then(|| vec![*address]),
@@ -139,12 +145,12 @@ fn unreachable(reason: Reason, target: &Target, addresses: &[IpAddr]) -> Refusal
     }
 }
 
-/// The real thing: straight to the address.
+/// Returns the production dialer, which connects directly to the address.
 pub fn direct() -> Dial {
     Arc::new(|address| {
         Box::pin(async move {
             let stream = TcpStream::connect(address).await?;
-            // A tunnel may be silent for as long as the run lives; only a peer that is gone should end it.
+            // A tunnel may stay silent as long as the run lives; only a dead peer should end it.
             rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
             Ok(stream)
         })

@@ -1,4 +1,4 @@
-//! From a name to addresses, by the system's own resolver or by one of a test.
+//! Resolves names to addresses, through the system's resolver or a test's.
 
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -7,16 +7,20 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
 
+/// Resolver of host names.
 pub trait Resolver: Send + Sync {
+    /// Returns the addresses of a name.
     fn resolve<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>>;
 }
 
-/// The resolver of this machine. One for each run, so that no run can use up the threads of another.
+/// The system's resolver. Each run has its own instance, so that no run can use up the threads of
+/// another.
 pub struct System {
     slots: Arc<Semaphore>,
 }
 
-/// A lookup that was given up still holds its thread until the system's own time is up.
+/// Concurrent lookups. An abandoned lookup still occupies its thread until the system's own
+/// timeout.
 const LOOKUPS: usize = 16;
 
 impl Default for System {

@@ -1,4 +1,4 @@
-//! SOCKS5 (RFC 1928) from inside the fence: CONNECT without authentication.
+//! Serves SOCKS5 (RFC 1928) from inside the sandbox: CONNECT without authentication.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,7 +13,7 @@ use super::reach::Reach;
 
 const VERSION: u8 = 5;
 
-/// A request that ends here, and the code that says so. None: there is nobody to tell.
+/// Failed request and its reply code; `None` if no reply can be sent.
 struct Stop {
     refusal: Refusal,
     code: Option<u8>,
@@ -25,6 +25,7 @@ impl From<Refusal> for Stop {
     }
 }
 
+/// Serves one SOCKS5 request.
 pub async fn serve(client: &mut Client, reach: &Reach, deadline: Instant) -> io::Result<()> {
     let asked = match timeout_at(deadline, read_request(client)).await {
         Ok(asked) => asked?,
@@ -54,7 +55,7 @@ pub async fn serve(client: &mut Client, reach: &Reach, deadline: Instant) -> io:
     served
 }
 
-/// Greeting and request. The outer error is a client that went away.
+/// Reads greeting and request. The outer error means that the client disconnected.
 async fn read_request(client: &mut Client) -> io::Result<Result<Target, Stop>> {
     let _version = client.read.read_u8().await?;
     let methods = read_counted(client).await?;
@@ -69,7 +70,7 @@ async fn read_request(client: &mut Client) -> io::Result<Result<Target, Stop>> {
     if version != VERSION || reserved != 0 {
         return Ok(Err(stop(Some(1))));
     }
-    // BIND and UDP would be ways out that nothing here checks.
+    // BIND and UDP would be ways out that are not checked here.
     if command != 1 {
         return Ok(Err(stop(Some(7))));
     }
@@ -104,7 +105,8 @@ fn stop(code: Option<u8>) -> Stop {
     Stop { refusal: Refusal::unread(Reason::BadRequest), code }
 }
 
-/// The address in a reply is the one we dial from, which is nobody's business inside.
+/// Sends a reply. Its address field would be the address we dial from, which the sandbox must not
+/// learn, so it is zero.
 async fn reply(client: &mut Client, code: u8) -> io::Result<()> {
     client.write.write_all(&[VERSION, code, 0, 1, 0, 0, 0, 0, 0, 0]).await
 }

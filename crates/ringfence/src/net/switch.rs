@@ -1,4 +1,5 @@
-//! One listener for several: each has an address of its own on it, and reaches what it may and nobody else.
+//! Shares one listener between sessions: each has its own address on it and can reach only what it
+//! is allowed to.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,17 +10,19 @@ use super::decision::Decision;
 use super::reach::{Dial, Limits, Reach, direct};
 use super::resolve::System;
 
-/// Who is told of each decision.
+/// Callback for each decision.
 pub type Decided = Arc<dyn Fn(&Decision) + Send + Sync>;
 
-/// The roads out, by the address at which the proxy was asked. An address that has none leads nowhere.
+/// Connectors by the local address at which the proxy was contacted. A connection to any other
+/// address is closed.
 #[derive(Default)]
 pub struct Switch {
     roads: RwLock<HashMap<IpAddr, Arc<Reach>>>,
 }
 
 impl Switch {
-    /// Opens a road, or changes it. `inside` dials the loopback of whoever it is for; without it there is none.
+    /// Adds or replaces the connector for an address. `inside` dials the loopback of the session it
+    /// belongs to; without it that loopback cannot be reached.
     pub fn set(&self, at: IpAddr, allow: Allow, inside: Option<Dial>, decided: Decided) {
         let reach = Reach {
             allow: Arc::new(allow),
@@ -32,6 +35,7 @@ impl Switch {
         self.roads.write().unwrap_or_else(PoisonError::into_inner).insert(at, Arc::new(reach));
     }
 
+    /// Removes the connector for an address.
     pub fn remove(&self, at: IpAddr) {
         self.roads.write().unwrap_or_else(PoisonError::into_inner).remove(&at);
     }

@@ -1,5 +1,5 @@
-//! A proxy with a resolver and servers of a test: the checks are the real ones, and only the last step leads to
-//! loopback instead of the public address that was checked.
+//! Test proxy with a fake resolver and test servers. The checks are the real ones; only the last
+//! step connects to loopback instead of the public address that was checked.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,7 +21,8 @@ use super::resolve::Resolver;
 
 pub const PUBLIC: &str = "93.184.216.34";
 
-/// Answers one after another, the last one for ever; and which names were asked for.
+/// Fake resolver that returns its answers in order and repeats the last one. Records the names it
+/// was asked for.
 #[derive(Default)]
 pub struct Fake {
     answers: Mutex<HashMap<String, Vec<Vec<IpAddr>>>>,
@@ -54,14 +55,14 @@ impl Resolver for Fake {
     }
 }
 
-/// What the proxy of a test is made of.
+/// Configuration of a test proxy.
 pub struct Setup {
     pub domains: Vec<&'static str>,
     pub deny: Vec<&'static str>,
     pub addresses: Vec<String>,
     pub resolver: Fake,
     pub limits: Limits,
-    /// Where dialled addresses really lead.
+    /// Server that dialled addresses are redirected to.
     pub upstream: Option<SocketAddr>,
 }
 
@@ -137,14 +138,14 @@ impl Running {
         assert!(self.decisions.try_recv().is_err());
     }
 
-    /// Nobody was asked for an address, and nobody was called.
+    /// Asserts that no name was looked up and no address was dialled.
     pub fn stayed_inside(&self) {
         assert!(self.resolver.asked.lock().unwrap().is_empty());
         assert!(self.dialled.lock().unwrap().is_empty());
     }
 }
 
-/// A test that waits for what never comes fails instead of standing still.
+/// Fails a test that waits for something that never happens, instead of hanging.
 pub async fn within<F: Future>(wait: F) -> F::Output {
     tokio::time::timeout(Duration::from_secs(20), wait).await.expect("nothing came in 20 s")
 }
@@ -161,7 +162,7 @@ pub async fn read_exactly(stream: &mut (impl AsyncReadExt + Unpin), length: usiz
     bytes
 }
 
-/// As much as ends in this text.
+/// Reads up to and including this text.
 pub async fn read_until(stream: &mut (impl AsyncReadExt + Unpin), end: &str) -> String {
     let mut bytes = Vec::new();
     while !bytes.ends_with(end.as_bytes()) {

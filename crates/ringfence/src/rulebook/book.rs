@@ -1,4 +1,4 @@
-//! A rulebook: everything that holds, from all files, made once and never changed.
+//! Loads rulebooks: all rules in force, from all files. A rulebook is built once and never changes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,53 +11,55 @@ use super::programs::{self, Watched};
 use super::{Places, project};
 use crate::sandbox::{Launcher, evaluate};
 
-/// The rules that hold for a call from its beginning to its end.
+/// The rules that apply to a call from beginning to end.
 #[derive(Debug, Clone, Default)]
 pub struct Rulebook {
-    /// Of a file with faults only what it forbids and what it asks about.
+    /// All rules. A file with errors contributes only its `forbidden` and `prompt` rules.
     pub table: Table,
-    /// While there are any, nothing may be let out of the fence.
+    /// Errors in rules files. While there are any, nothing may leave the sandbox.
     pub faults: Vec<Fault>,
-    /// What was read, the operator's files before the project's.
+    /// Files that were read, the operator's before the project's.
     pub files: Vec<PathBuf>,
-    /// Another number, other rules.
+    /// Number of this version; different rules have different numbers.
     pub generation: u64,
-    /// What was there and does not count.
+    /// Entries that were found and ignored.
     pub ignored: Vec<Ignored>,
-    /// How many examples were tried, by file.
+    /// Number of examples checked, by file.
     pub examples: BTreeMap<String, usize>,
 }
 
-/// Something that stands in a file and does not count.
+/// Entry in a rules file that is ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ignored {
     pub file: String,
-    /// From one; zero when it is no one line.
+    /// Line number from 1; 0 if it concerns no single line.
     pub line: u32,
     pub what: String,
 }
 
 impl Ignored {
+    /// Creates an entry that concerns a whole file.
     pub fn file(file: &str, what: &str) -> Ignored {
         Ignored { file: file.to_owned(), line: 0, what: what.to_owned() }
     }
 
+    /// Returns `file:line`, or the file alone.
     pub fn location(&self) -> String {
         if self.line == 0 { self.file.clone() } else { format!("{}:{}", self.file, self.line) }
     }
 }
 
 impl Rulebook {
-    /// For the operator's log, one line each.
+    /// Writes errors, ignored entries and a summary to the log.
     pub fn log(&self) {
         for fault in &self.faults {
-            tracing::warn!(at = ?fault.location(), "rules: {}; nothing is let out of the fence until it is mended", fault.message);
+            tracing::warn!(at = ?fault.location(), "rules: {}; nothing leaves the sandbox until this is fixed", fault.message);
         }
         for ignored in &self.ignored {
             tracing::warn!(at = ?ignored.location(), "rules: {}", ignored.what);
         }
         let (rules, files) = (self.table.prefixes.len(), self.files.len());
-        tracing::info!(generation = self.generation, rules, files, "rules are read");
+        tracing::info!(generation = self.generation, rules, files, "rules loaded");
     }
 
     fn add(&mut self, source: &Source, reading: Reading) {
@@ -68,7 +70,7 @@ impl Rulebook {
     }
 }
 
-/// Reads what was found, and looks up the programs that the rules speak of.
+/// Reads the files that were found, and looks up the programs that the rules refer to.
 pub async fn make(
     launcher: &Launcher,
     places: &Places,
@@ -91,7 +93,8 @@ pub async fn make(
     if let Some(workspace) = workspace {
         let (project, at) = (found.project.clone(), workspace.to_owned());
         let sources = blocking(move || project::read(&at, &project), &mut book).await;
-        // A child of its own: what a stranger wrote must not cost the operator's rules.
+        // Evaluate in a separate child process, so that untrusted rules cannot break the
+        // operator's.
         let readings = evaluate::evaluate(launcher, &sources, &book.table.host_executables).await;
         for (source, mut reading) in sources.iter().zip(readings) {
             book.ignored.extend(project::tighten(&source.name, &mut reading.table));
@@ -105,7 +108,7 @@ pub async fn make(
     (book, watched)
 }
 
-/// Reads files where that may take its time.
+/// Reads files on a blocking thread.
 async fn blocking(
     read: impl FnOnce() -> (Vec<Source>, Vec<Fault>) + Send + 'static,
     book: &mut Rulebook,

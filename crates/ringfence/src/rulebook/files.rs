@@ -1,4 +1,4 @@
-//! Which files hold rules, and whether they are the same as before.
+//! Finds the files that contain rules, and detects whether they have changed.
 
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read};
@@ -9,27 +9,28 @@ use rules::{Fault, Source};
 
 use super::{Ignored, Places, project};
 
-/// No operator writes more than this by hand.
+/// Maximum size of a rules file; no one writes more by hand.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// Everything that was found. Two that are equal lead to the same rules.
+/// Everything that was found. Equal values lead to the same rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Found {
-    /// In the order in which they are read.
+    /// The operator's files, in the order in which they are read.
     pub operator: Vec<Rules>,
     pub project: Vec<Rules>,
-    /// What could not even be looked at.
+    /// Errors for files that could not be inspected.
     pub faults: Vec<Fault>,
     pub ignored: Vec<Ignored>,
 }
 
+/// Rules file and its state when it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
     pub path: PathBuf,
     stamp: Option<Stamp>,
 }
 
-/// What changes when a file does.
+/// Metadata that changes whenever the file does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stamp {
     device: u64,
@@ -40,6 +41,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
+    /// Creates a stamp from metadata.
     pub fn of(about: &Metadata) -> Stamp {
         Stamp {
             device: about.dev(),
@@ -52,25 +54,28 @@ impl Stamp {
 }
 
 impl Rules {
+    /// Creates an entry; `about` is the metadata, if it could be read.
     pub fn new(path: PathBuf, about: Option<&Metadata>) -> Rules {
         Rules { path, stamp: about.map(Stamp::of) }
     }
 
+    /// Returns the path as text.
     pub fn name(&self) -> String {
         self.path.to_string_lossy().into_owned()
     }
 }
 
 impl Found {
-    /// When looking itself has failed.
+    /// Returns the result for a failed search.
     pub fn unknown() -> Found {
         Found {
-            faults: vec![Fault::of_file("rules", "the rules files could not be looked at")],
+            faults: vec![Fault::of_file("rules", "the rules files could not be inspected")],
             ..Found::default()
         }
     }
 }
 
+/// Finds the operator's rules files and, given a workspace, the project's.
 pub fn find(places: &Places, workspace: Option<&Path>) -> Found {
     let mut found = Found::default();
     for dir in &places.dirs {
@@ -83,7 +88,7 @@ pub fn find(places: &Places, workspace: Option<&Path>) -> Found {
             ));
         }
     }
-    // One that is missing is told of when it is read.
+    // A missing file is reported when it is read.
     found.operator.extend(
         places.files.iter().map(|path| Rules::new(path.clone(), path.metadata().ok().as_ref())),
     );
@@ -93,7 +98,8 @@ pub fn find(places: &Places, workspace: Option<&Path>) -> Found {
     found
 }
 
-/// Regular files by the name of `*.rules`, sorted. Codex follows no link here, so neither do we, but we say so.
+/// Adds the regular files named `*.rules`, sorted. Like Codex, this does not follow links here, but
+/// it reports them.
 fn list(dir: &Path, found: &mut Found) -> io::Result<()> {
     let mut rules = Vec::new();
     for entry in std::fs::read_dir(dir)? {
@@ -106,10 +112,10 @@ fn list(dir: &Path, found: &mut Found) -> io::Result<()> {
             Ok(about) if about.is_file() => rules.push(Rules::new(path, Some(&about))),
             Ok(about) if about.is_symlink() => found.ignored.push(Ignored::file(
                 &path.to_string_lossy(),
-                "a link is not read here, as in Codex: name its target with --rules",
+                "a symbolic link is not followed here, as in Codex: name its target with --rules",
             )),
             Ok(_) => {}
-            // Gone between the two looks; whatever else it is, reading will tell.
+            // The file disappeared after it was listed; reading reports any other problem.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(_) => rules.push(Rules::new(path, None)),
         }
@@ -119,7 +125,7 @@ fn list(dir: &Path, found: &mut Found) -> io::Result<()> {
     Ok(())
 }
 
-/// The texts of the operator's files.
+/// Reads the operator's files.
 pub fn read(rules: &[Rules]) -> (Vec<Source>, Vec<Fault>) {
     let mut sources = Vec::new();
     let mut faults = Vec::new();
@@ -134,7 +140,7 @@ pub fn read(rules: &[Rules]) -> (Vec<Source>, Vec<Fault>) {
     (sources, faults)
 }
 
-/// All of it, if it is text and not too much.
+/// Reads a file completely, if it is UTF-8 and at most `most` bytes long.
 pub fn text(file: File, most: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes)?;

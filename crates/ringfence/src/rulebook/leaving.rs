@@ -1,7 +1,9 @@
-//! Whether anything that rules allow can leave the sandbox, as far as that is known before it runs.
+//! Determines whether anything that rules allow can leave the sandbox, as far as that is known
+//! before it runs.
 //!
-//! What cannot leave runs inside, so this decides more than a message: while nothing can leave, no run is told to ask
-//! the server about allowed commands, and `.git` stays as writable as it is without rules.
+//! A command that cannot leave runs inside, so this affects more than a message: while nothing can
+//! leave, no run has to ask the server about allowed commands, and `.git` stays as writable as it
+//! is without rules.
 
 use ::policy::{Decision, PrefixRule};
 
@@ -10,25 +12,25 @@ use super::unasked;
 use crate::config::{Config, Escalate, EscalateRisky};
 use crate::sandbox::escalate;
 
-/// Why a command stays whose rule is not enough, where the operator decided so.
+/// Why a command stays inside although a rule allows it: the operator configured it so.
 pub const KEPT_BY_SETTING: &str = "its rule does not name the whole command, and `escalate_risky` under [policy] is \"inside\"; a rule with every word of the command lets it leave";
-/// The same, where no one can be asked.
-pub const NO_ONE_TO_ASK: &str = "its rule does not name the whole command, and no one can be asked whether it may leave (`escalate_risky` under [policy]); a rule with every word of the command lets it leave unasked";
-/// The same, where someone was asked and did not answer in time.
-pub const NO_ONE_ANSWERED: &str = "its rule does not name the whole command, and no one answered whether it may leave (`escalate_risky` under [policy]); a rule with every word of the command lets it leave unasked";
+/// The same, if no one can be asked.
+pub const NO_ONE_TO_ASK: &str = "its rule does not name the whole command, and no one can be asked whether it may leave (`escalate_risky` under [policy]); a rule with every word of the command lets it leave without approval";
+/// The same, if someone was asked and did not answer in time.
+pub const NO_ONE_ANSWERED: &str = "its rule does not name the whole command, and no one answered whether it may leave (`escalate_risky` under [policy]); a rule with every word of the command lets it leave without approval";
 
-/// What becomes of commands that rules let out.
+/// Outcome for commands that rules allow to leave the sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Leaving {
-    /// `escalate` is off: no rule lets anything out.
+    /// `escalate` is off: no rule lets anything leave.
     Off,
-    /// Rules let commands out, and none can leave, for this reason.
+    /// Rules would let commands leave, but none can, for this reason.
     Prevented(String),
     Possible,
 }
 
 impl Leaving {
-    /// Why nothing leaves although the operator wants it to.
+    /// Returns why nothing can leave although the operator enabled it.
     pub fn obstacle(&self) -> Option<&str> {
         match self {
             Leaving::Prevented(why) => Some(why),
@@ -37,18 +39,18 @@ impl Leaving {
     }
 }
 
-/// How an `allow` rule is treated, for those who read a list of rules.
+/// How an `allow` rule is treated, for listings of rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Treatment {
-    /// What it allows leaves.
+    /// Every command that it allows leaves the sandbox.
     Leaves,
-    /// A command with more words than the rule is asked about.
+    /// A command with more words than the rule needs approval.
     AsksFirst,
     /// A command with more words than the rule stays inside.
     StaysInside,
 }
 
-/// How commands of an `allow` rule are treated where anything can leave.
+/// Returns how commands of an `allow` rule are treated, provided that anything can leave.
 pub fn treatment(rule: &PrefixRule, risky: EscalateRisky) -> Treatment {
     match risky {
         EscalateRisky::Outside => Treatment::Leaves,
@@ -59,7 +61,8 @@ pub fn treatment(rule: &PrefixRule, risky: EscalateRisky) -> Treatment {
 }
 
 impl Rulebook {
-    /// Whether anything can leave under this config; `can_ask` says whether anyone answers questions.
+    /// Returns whether anything can leave under this config; `can_ask` says whether anyone answers
+    /// questions.
     pub fn leaving(&self, config: &Config, can_ask: bool) -> Leaving {
         let policy = &config.policy;
         if policy.escalate == Escalate::Off {
@@ -90,7 +93,7 @@ impl Rulebook {
     }
 }
 
-/// Whether some command of this rule can leave.
+/// Returns whether some command of this rule can leave.
 fn can_leave(rule: &PrefixRule, config: &Config, can_ask: bool) -> bool {
     match rule.decision {
         Decision::Forbidden => false,

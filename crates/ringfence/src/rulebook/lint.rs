@@ -1,4 +1,4 @@
-//! What is worth a second look in rules that are sound.
+//! Warnings about rules that are valid but may not mean what their author intended.
 
 use std::path::Path;
 
@@ -6,18 +6,19 @@ use ::policy::{Decision, Origin, PrefixRule, Table, Token};
 
 use super::unasked;
 
-/// Programs that run what others say, with a reason each. It explains, and decides nothing that leaves.
+/// Programs that can be made to run other code, each with a reason. The list only explains, except
+/// that a rule of one word on a listed program never lets it leave the sandbox without approval.
 const LIST: &str = include_str!("lint.list");
 
-/// One thing to look at.
+/// Warning about one rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
-    /// Where the rule stands in the table.
+    /// Index of the rule in the table.
     pub rule: usize,
     pub what: String,
 }
 
-/// Everything that is worth a look, in the order of the rules.
+/// Returns all warnings, in the order of the rules.
 pub fn lint(table: &Table) -> Vec<Warning> {
     let mut warnings = Vec::new();
     for (at, rule) in table.prefixes.iter().enumerate() {
@@ -32,7 +33,8 @@ pub fn lint(table: &Table) -> Vec<Warning> {
     warnings
 }
 
-/// The other `allow` rules that do not let out every command they match, in their order: nothing is wrong with them.
+/// Returns notes on the other `allow` rules that do not let every command they match leave, in
+/// order. Nothing is wrong with these rules.
 pub fn notes(table: &Table) -> Vec<Warning> {
     let asks = |rule: &PrefixRule| {
         rule.decision == Decision::Allow
@@ -49,17 +51,19 @@ pub fn notes(table: &Table) -> Vec<Warning> {
         .collect()
 }
 
-/// Which commands of an `allow` rule leave unasked, and what to write so that others do.
+/// Describes which commands of an `allow` rule leave without approval, and how to allow others.
 fn unasked_words(rule: &PrefixRule) -> &'static str {
     match unasked::lets_exact_words_out(rule) {
         true => {
-            "leaves unasked with exactly these words; for a longer command, name every word of it in a rule"
+            "leaves the sandbox without approval only with exactly these words; for a longer command, list every word of it in a rule"
         }
-        false => "never leaves unasked; name every word of a command in a rule to let that one out",
+        false => {
+            "never leaves the sandbox without approval; list every word of a command in a rule to let that command leave"
+        }
     }
 }
 
-/// A rule as one would say it: `git push|fetch`.
+/// Returns a rule in readable form: `git push|fetch`.
 pub fn words(rule: &PrefixRule) -> String {
     let mut text = rule.program.clone();
     for token in &rule.rest {
@@ -73,16 +77,17 @@ fn name(program: &str) -> &str {
     Path::new(program).file_name().and_then(|name| name.to_str()).unwrap_or(program)
 }
 
-/// What is allowed may run outside the fence, and some programs run whatever they are told to.
+/// Warns about allowing a program that can be made to run other code, because what is allowed may
+/// run outside the sandbox.
 fn lets_out(rule: &PrefixRule) -> Option<String> {
     let reason = reason(rule).filter(|_| rule.decision == Decision::Allow)?;
     let (words, unasked) = (words(rule), unasked_words(rule));
     Some(format!(
-        "`{words}` is allowed, and with it what others tell it to do: {reason}. It {unasked}"
+        "`{words}` is allowed, and so is whatever it can be made to do: {reason}. It {unasked}"
     ))
 }
 
-/// Why a command that begins with these words may run what others say, if it may.
+/// Returns why a command that begins with these words can be made to run other code, if it can.
 pub fn reason_for_words(prefix: &[String]) -> Option<&'static str> {
     let (program, rest) = prefix.split_first()?;
     reason(&PrefixRule {
@@ -95,12 +100,12 @@ pub fn reason_for_words(prefix: &[String]) -> Option<&'static str> {
     })
 }
 
-/// The reason of the longest line that fits.
+/// Returns the reason from the longest matching line of the list.
 pub fn reason(rule: &PrefixRule) -> Option<&'static str> {
     let lines =
         LIST.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once("  "));
     let fitting = lines.filter(|(words, _)| fits(words, rule));
-    // The first of the longest: `max_by_key` would take the last.
+    // Take the first of the longest lines: `max_by_key` would return the last.
     fitting
         .min_by_key(|(words, _)| std::cmp::Reverse(words.split(' ').count()))
         .map(|(_, reason)| reason.trim())
@@ -120,7 +125,8 @@ fn fits(line: &str, rule: &PrefixRule) -> bool {
         })
 }
 
-/// As text a rule on a path hides stricter ones on its name.
+/// Warns about a rule on a path that hides stricter rules on the name when commands are checked as
+/// text.
 fn hides(table: &Table, rule: &PrefixRule) -> Option<String> {
     let hidden = |other: &&PrefixRule| {
         rule.program.contains('/')
@@ -134,7 +140,7 @@ fn hides(table: &Table, rule: &PrefixRule) -> Option<String> {
     };
     let other = table.prefixes.iter().find(hidden)?;
     Some(format!(
-        "`{}` hides `{}` (line {} of {}) when a command is checked as text; at run time the stricter one counts",
+        "`{}` hides `{}` (line {} of {}) when a command is checked as text; at run time the stricter one applies",
         words(rule),
         words(other),
         other.origin.line,
@@ -142,7 +148,7 @@ fn hides(table: &Table, rule: &PrefixRule) -> Option<String> {
     ))
 }
 
-/// Wherever it matches, a stricter one does too.
+/// Warns about a rule that is always overridden, because a stricter one matches wherever it does.
 fn never_decides(table: &Table, rule: &PrefixRule) -> Option<String> {
     let stronger = |other: &&PrefixRule| {
         other.program == rule.program
@@ -156,7 +162,7 @@ fn never_decides(table: &Table, rule: &PrefixRule) -> Option<String> {
     };
     let other = table.prefixes.iter().find(stronger)?;
     Some(format!(
-        "`{}` never decides: `{}` (line {} of {}) matches too and is stricter",
+        "`{}` never takes effect: `{}` (line {} of {}) also matches and is stricter",
         words(rule),
         words(other),
         other.origin.line,
@@ -164,20 +170,21 @@ fn never_decides(table: &Table, rule: &PrefixRule) -> Option<String> {
     ))
 }
 
-/// A rule about a program that is not here. What is forbidden may well not be.
+/// Warns about a rule on a program that does not exist here. Rules that forbid a missing program
+/// are fine.
 fn leads_nowhere(table: &Table, rule: &PrefixRule) -> Option<String> {
     let program = table.programs.get(&rule.program)?;
     let nowhere = rule.decision != Decision::Forbidden && program.files.is_empty();
     let why =
         match (rule.program.starts_with('/'), table.host_executables.contains_key(&rule.program)) {
             _ if rule.program.contains('/') && !rule.program.starts_with('/') => {
-                "a relative path stands for no program at run time"
+                "a relative path does not identify a program at run time"
             }
-            (true, _) => "there is no such program here",
-            (_, true) => "none of the files that host_executable lists is a program here",
+            (true, _) => "this program does not exist here",
+            (_, true) => "none of the files listed in host_executable is a program here",
             _ => "no program of that name is on the search path",
         };
-    nowhere.then(|| format!("`{}` leads nowhere: {why}", words(rule)))
+    nowhere.then(|| format!("`{}` matches no program: {why}", words(rule)))
 }
 
 #[cfg(test)]
@@ -240,17 +247,17 @@ mod tests {
             notes(&table).into_iter().map(|note| (note.rule, note.what)).collect();
         let says = |words: &str| {
             format!(
-                "`{words}` leaves unasked with exactly these words; for a longer command, name every word of it in a rule"
+                "`{words}` leaves the sandbox without approval only with exactly these words; for a longer command, list every word of it in a rule"
             )
         };
         assert_eq!(notes, [(0, says("ls -l")), (2, says("deploy"))]);
         assert!(
             warnings("prefix_rule(['make'])")[0]
-                .contains("It never leaves unasked; name every word")
+                .contains("It never leaves the sandbox without approval; list every word")
         );
         assert!(
             warnings("prefix_rule(['make', 'all'])")[0]
-                .contains("It leaves unasked with exactly these words")
+                .contains("It leaves the sandbox without approval only with exactly these words")
         );
     }
 
@@ -271,7 +278,10 @@ mod tests {
         let found = warnings(
             "prefix_rule(['ls', ['a', 'b']])\nprefix_rule(['ls', ['a', 'b', 'c']], 'prompt')",
         );
-        assert!(found.len() == 1 && found[0].starts_with("`ls a|b` never decides"), "{found:?}");
+        assert!(
+            found.len() == 1 && found[0].starts_with("`ls a|b` never takes effect"),
+            "{found:?}"
+        );
         assert!(warnings("prefix_rule(['ls'])\nprefix_rule(['ls', 'a'], 'prompt')").is_empty());
     }
 }

@@ -1,7 +1,9 @@
-//! The rules in force: which files they come from, what they say, and which programs of this host they speak of.
+//! The rules in force: the files they come from, what they say, and which programs on this host
+//! they refer to.
 //!
-//! Nobody watches the files. Every call asks [`Policy::current`], which looks whether anything has changed since and
-//! reads again only then. What a call was given it keeps: a [`Rulebook`] never changes.
+//! There is no file watcher. Every call asks [`Policy::current`], which checks whether anything has
+//! changed and only then reads the files again. A call keeps the rules that it started with: a
+//! [`Rulebook`] never changes.
 
 mod book;
 mod files;
@@ -26,24 +28,25 @@ use crate::sandbox::Launcher;
 use crate::sandbox::env::DEFAULT_PATH;
 use files::Found;
 
-/// More workspaces than this are forgotten and looked at anew; they cost memory, not truth.
+/// Maximum number of cached workspaces. Beyond it the cache is cleared and rules are read again,
+/// which costs time but never gives a stale answer.
 const MAX_WORKSPACES: usize = 256;
 
-/// Where the operator's rules are, and where programs are looked for.
+/// Locations of the operator's rules, and the search path for programs.
 #[derive(Debug, Clone, Default)]
 pub struct Places {
-    /// Every `*.rules` in these.
+    /// Directories from which every `*.rules` file is read.
     pub dirs: Vec<PathBuf>,
-    /// The same of other homes of Codex: what is in there does not count.
+    /// Rules directories of other Codex homes, whose files are ignored.
     pub unused_dirs: Vec<PathBuf>,
-    /// And these, wherever they are.
+    /// Additional rules files.
     pub files: Vec<PathBuf>,
     /// The operator's PATH.
     pub search_path: OsString,
 }
 
 impl Places {
-    /// Where Codex keeps its rules, and files that were named.
+    /// Returns the locations where Codex keeps its rules, plus files that were named explicitly.
     pub fn of(variables: &Env, files: Vec<PathBuf>) -> Places {
         let cwd = variables.cwd.clone().unwrap_or_default();
         let mut dirs = rules_dirs(variables, variables.cwd.as_deref());
@@ -59,7 +62,7 @@ impl Places {
         }
     }
 
-    /// As the operator's config has them.
+    /// Returns the locations from the operator's config.
     pub fn of_config(config: &Config) -> Places {
         let policy = &config.policy;
         Places {
@@ -70,14 +73,14 @@ impl Places {
         }
     }
 
-    /// Only files that were named, by the names that they were given.
+    /// Returns only the named files, under the names that were given.
     pub fn only(variables: &Env, files: Vec<PathBuf>) -> Places {
         Places { files, search_path: search_path(variables), ..Places::default() }
     }
 }
 
 impl Places {
-    /// Every place where files are looked for, for a reader.
+    /// Returns all locations as text for a reader.
     pub fn shown(&self) -> String {
         let dirs = self.dirs.iter().map(|dir| dir.join("*.rules").display().to_string());
         dirs.chain(self.files.iter().map(|file| file.display().to_string()))
@@ -85,8 +88,8 @@ impl Places {
             .join(", ")
     }
 
-    /// Why there may be no rules although the operator has written some: they are in a home of Codex that is not the one
-    /// that counts. Nothing to say where rules were found.
+    /// Returns a warning if no rules were found although the operator has written some in a Codex
+    /// home that is not in use. Returns nothing if rules were found.
     pub fn overlooked(&self, book: &Rulebook) -> Option<String> {
         let is_rules = |entry: &std::fs::DirEntry| {
             entry.path().extension().is_some_and(|ending| ending == "rules")
@@ -97,7 +100,7 @@ impl Places {
         };
         let dir = self.unused_dirs.iter().find(|dir| book.files.is_empty() && count(dir) > 0)?;
         Some(format!(
-            "no rules were found in {}, and those in {} do not count: set CODEX_HOME for this server, or name the files \
+            "no rules were found in {}, and those in {} are ignored: set CODEX_HOME for this server, or name the files \
              with --rules",
             self.shown(),
             dir.display()
@@ -109,7 +112,7 @@ fn search_path(variables: &Env) -> OsString {
     variables.get(env::PATH).map_or_else(|| DEFAULT_PATH.into(), OsString::from)
 }
 
-/// One per server; its clones are the same one.
+/// Cache of rulebooks. There is one per server; clones share it.
 #[derive(Clone)]
 pub struct Policy(Arc<Inner>);
 
@@ -118,12 +121,12 @@ struct Inner {
     launcher: Launcher,
     books: Mutex<HashMap<PathBuf, Shelf>>,
     generation: AtomicU64,
-    /// Workspaces whose whole repository a run could write although a rule is about git.
+    /// Workspaces in which a run could write all of `.git` although a rule concerns git.
     open_repositories: Mutex<HashSet<PathBuf>>,
 }
 
-/// The newest rulebook of a workspace. It is locked while it is made, so that calls that come together make one, and
-/// a repository whose rules take long to read holds up nobody else.
+/// Newest rulebook of a workspace. It stays locked while it is being loaded, so that concurrent
+/// calls load it once, and a repository whose rules are slow to read delays no other workspace.
 type Shelf = Arc<tokio::sync::Mutex<Option<Kept>>>;
 
 struct Kept {
@@ -133,11 +136,12 @@ struct Kept {
 }
 
 impl Policy {
+    /// Creates a cache that evaluates rules with this server's own binary.
     pub fn new(places: Places) -> Policy {
         Policy::with(places, Launcher::own())
     }
 
-    /// With another binary to read rules in.
+    /// Creates a cache that evaluates rules with another binary.
     pub fn with(places: Places, launcher: Launcher) -> Policy {
         let books = Mutex::new(HashMap::new());
         let open_repositories = Mutex::default();
@@ -150,8 +154,9 @@ impl Policy {
         }))
     }
 
-    /// Notes that a run in this workspace may write all of `.git`, because nothing could leave when it began. git must
-    /// not trust that repository later, for as long as this server lives.
+    /// Records that a run in this workspace may write all of `.git`, because nothing could leave
+    /// the sandbox when it began. For as long as this server lives, git must not trust that
+    /// repository.
     pub fn note_open_repository(&self, workspace: &Path) {
         self.0
             .open_repositories
@@ -160,12 +165,12 @@ impl Policy {
             .insert(workspace.to_owned());
     }
 
-    /// Whether a run in this workspace could write all of `.git`.
+    /// Returns whether a run in this workspace could write all of `.git`.
     pub fn has_open_repository(&self, workspace: &Path) -> bool {
         self.0.open_repositories.lock().unwrap_or_else(PoisonError::into_inner).contains(workspace)
     }
 
-    /// The rules as they are now, in this workspace.
+    /// Returns the current rules for a workspace.
     pub async fn current(&self, workspace: &Path) -> Arc<Rulebook> {
         let shelf = self.shelf(workspace);
         let mut kept = shelf.lock().await;
@@ -180,12 +185,13 @@ impl Policy {
         Arc::clone(&kept.insert(Kept { found, watched, book: Arc::new(book) }).book)
     }
 
-    /// Where rules are looked for.
+    /// Returns the locations of rules.
     pub fn places(&self) -> &Places {
         &self.0.places
     }
 
-    /// The rules as they are now, read for one question and not kept; without a workspace the operator's alone.
+    /// Reads the current rules without caching them. Without a workspace, reads only the
+    /// operator's.
     pub async fn read_once(&self, workspace: Option<&Path>) -> Rulebook {
         let found = match workspace {
             Some(workspace) => self.look(workspace, None).await.0,
@@ -194,7 +200,7 @@ impl Policy {
         book::make(&self.0.launcher, &self.0.places, &found, workspace, 1).await.0
     }
 
-    /// What there is now; with what was kept when it still holds.
+    /// Inspects the rules files. Also returns the cached rulebook if it is still valid.
     async fn look(&self, workspace: &Path, kept: Option<Kept>) -> (Found, Option<Kept>) {
         let (places, workspace) = (self.0.places.clone(), workspace.to_owned());
         let look = tokio::task::spawn_blocking(move || {
@@ -202,7 +208,7 @@ impl Policy {
             let still = kept.filter(|kept| kept.found == found && kept.watched.is_unchanged());
             (found, still)
         });
-        // Only a panic ends such a task early; then nothing that was kept counts.
+        // Only a panic ends such a task early; the cached rulebook is then discarded.
         look.await.unwrap_or_else(|_| (Found::unknown(), None))
     }
 

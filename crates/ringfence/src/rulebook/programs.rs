@@ -1,7 +1,8 @@
-//! Which files of this host the first words of rules stand for.
+//! Resolves the first word of each rule to files on this host.
 //!
-//! A name leads through the operator's search path to a file, or to the files that `host_executable` lists. What runs
-//! later is known by its inode, not by what it calls itself, so every path that leads to that inode is noted too.
+//! A name is resolved through the operator's search path, or to the files that `host_executable`
+//! lists. At run time a program is identified by its inode, not by the name it is called by, so
+//! every path that leads to that inode is recorded too.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -13,14 +14,15 @@ use ::policy::{File, Program, Table};
 
 use super::files::Stamp;
 
-/// No directory of programs holds more; one that does is looked at so far.
+/// Maximum number of entries read per directory; further ones are ignored.
 const MAX_ENTRIES: usize = 50_000;
 
-/// What the answer depends on: when one of them changes, programs are looked up again.
+/// Paths that the resolution depends on. If one of them changes, programs are looked up again.
 #[derive(Debug, Default)]
 pub struct Watched(Vec<(PathBuf, Option<Stamp>)>);
 
 impl Watched {
+    /// Returns whether none of the paths has changed.
     pub fn is_unchanged(&self) -> bool {
         self.0.iter().all(|(path, before)| &stamp(path) == before)
     }
@@ -30,16 +32,16 @@ fn stamp(path: &Path) -> Option<Stamp> {
     path.metadata().ok().as_ref().map(Stamp::of)
 }
 
-/// The programs of this table.
+/// Resolves the programs of this table.
 pub fn find(table: &Table, search_path: &OsStr) -> (BTreeMap<String, Program>, Watched) {
     let words: BTreeSet<&str> = table.prefixes.iter().map(|rule| rule.program.as_str()).collect();
     if words.is_empty() {
         return Default::default();
     }
-    // A relative one would be found in whatever directory somebody stands in.
+    // A relative directory would depend on the current directory.
     let dirs: Vec<PathBuf> =
         std::env::split_paths(search_path).filter(|dir| dir.is_absolute()).collect();
-    // Always before the look itself: what changes in between is then seen the next time.
+    // Take the stamps before the lookup, so that a change in between is noticed next time.
     let mut watched: Vec<(PathBuf, Option<Stamp>)> =
         dirs.iter().map(|dir| (dir.clone(), stamp(dir))).collect();
     let entries = Entries::scan(&dirs);
@@ -75,7 +77,7 @@ pub fn find(table: &Table, search_path: &OsStr) -> (BTreeMap<String, Program>, W
     (programs, Watched(watched))
 }
 
-/// The file that this word would run, started from here with this search path.
+/// Returns the file that this word would run, started from here with this search path.
 pub fn locate(word: &str, search_path: &OsStr) -> Option<File> {
     if word.contains('/') {
         return executable(Path::new(word)).map(|(file, _)| file);
@@ -85,12 +87,14 @@ pub fn locate(word: &str, search_path: &OsStr) -> Option<File> {
         .map(|(file, _)| file)
 }
 
-/// The paths that a word stands for, whether they are there or not; and others that go by it.
+/// Returns the paths that a word refers to, whether they exist or not, and further paths with the
+/// same name.
 fn candidates(table: &Table, dirs: &[PathBuf], word: &str) -> (Vec<PathBuf>, Vec<PathBuf>) {
     if word.starts_with('/') {
         return (vec![PathBuf::from(word)], Vec::new());
     }
-    // A path from here to there names another file wherever somebody stands; a rule on one is for text alone.
+    // A relative path refers to a different file in every directory; a rule on one applies to text
+    // only.
     if word.is_empty() || word.contains('/') {
         return Default::default();
     }
@@ -107,7 +111,7 @@ fn is_executable(about: &Metadata) -> bool {
     about.is_file() && about.permissions().mode() & 0o111 != 0
 }
 
-/// The file that a path leads to in the end, if it can be run.
+/// Returns the file that a path finally leads to, if it is executable.
 fn executable(path: &Path) -> Option<(File, Id)> {
     let real = path.canonicalize().ok()?;
     let about = real.metadata().ok().filter(is_executable)?;
@@ -115,7 +119,7 @@ fn executable(path: &Path) -> Option<(File, Id)> {
     Some((File { path: real.to_str()?.to_owned(), device, inode, size }, (device, inode)))
 }
 
-/// Every path in the directories of programs, by the file that it leads to.
+/// All paths in the program directories, grouped by the file that they lead to.
 struct Entries(HashMap<Id, Vec<PathBuf>>);
 
 impl Entries {

@@ -1,5 +1,7 @@
-//! The rules of a project: `.codex/rules` in the workspace. They come with a repository that may be a stranger's, so
-//! they may only tighten: what they forbid and what they ask about counts, what they allow does not.
+//! Rules of a project: `.codex/rules` in the workspace.
+//!
+//! They come with a repository that may be untrusted, so they may only tighten: their `forbidden`
+//! and `prompt` rules apply, their `allow` rules are ignored.
 
 use std::path::Path;
 
@@ -16,12 +18,13 @@ const FOLDER: &str = ".codex/rules";
 const MAX_FILES: usize = 64;
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Adds the project's files, and what is wrong with where they are.
+/// Adds the project's files, and any error in locating them.
 pub fn find(at: &Path, found: &mut Found) {
     let folder = at.join(FOLDER).to_string_lossy().into_owned();
     match names(at) {
         Ok(names) if names.len() > MAX_FILES => {
-            let message = format!("holds {} files; a project may have {MAX_FILES}", names.len());
+            let message =
+                format!("contains {} files; a project may have at most {MAX_FILES}", names.len());
             found.faults.push(Fault::of_file(&folder, &message));
         }
         Ok(names) => found.project.extend(names.iter().map(|name| {
@@ -40,7 +43,8 @@ fn names(at: &Path) -> Result<Vec<String>, Error> {
     let unreadable =
         |error: rustix::io::Errno| Error::internal("the folder cannot be read").source(error);
     let mut names = Vec::new();
-    // What was walked to can only be stood on; to be listed it is opened again, from itself.
+    // The directory was opened with O_PATH and cannot be listed; reopen it for reading relative to
+    // itself.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = openat(dir, ".", flags, Mode::empty()).map_err(unreadable)?;
     for entry in Dir::new(dir).map_err(unreadable)? {
@@ -49,7 +53,7 @@ fn names(at: &Path) -> Result<Vec<String>, Error> {
         if name.ends_with(".rules") && name != ".rules" {
             names.push(name.into_owned());
         }
-        // Enough to know that they are too many.
+        // Stop once it is clear that there are too many.
         if names.len() > 4 * MAX_FILES {
             break;
         }
@@ -58,12 +62,12 @@ fn names(at: &Path) -> Result<Vec<String>, Error> {
     Ok(names)
 }
 
-/// Beneath the workspace, and through no link that leads out of it.
+/// Opens a file beneath the workspace, never through a link that leads out of it.
 fn open(at: &Path, name: &str) -> Result<std::fs::File, Error> {
     Ok(Workspace::open(at, &[])?.open_read(&format!("{FOLDER}/{name}"))?.file)
 }
 
-/// The texts of the project's files.
+/// Reads the project's files.
 pub fn read(at: &Path, project: &[Rules]) -> (Vec<Source>, Vec<Fault>) {
     let mut sources = Vec::new();
     let mut faults = Vec::new();
@@ -82,7 +86,7 @@ pub fn read(at: &Path, project: &[Rules]) -> (Vec<Source>, Vec<Fault>) {
     (sources, faults)
 }
 
-/// Leaves of a project's file what tightens, and says what else was there.
+/// Keeps only the rules of a project's file that tighten, and returns what was ignored.
 pub fn tighten(file: &str, table: &mut Table) -> Vec<Ignored> {
     let mut ignored = Vec::new();
     table.prefixes.retain(|rule| {
@@ -107,7 +111,7 @@ pub fn tighten(file: &str, table: &mut Table) -> Vec<Ignored> {
     for name in std::mem::take(&mut table.host_executables).into_keys() {
         ignored.push(Ignored::file(
             file,
-            &format!("a project's rules cannot say which files go by `{name}`"),
+            &format!("a project's rules cannot define which files `{name}` refers to"),
         ));
     }
     ignored

@@ -1,4 +1,4 @@
-//! Files of a scratch home and workspace, read by the real binary.
+//! Tests with rules files in a scratch home and workspace, read by the real binary.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -190,7 +190,7 @@ async fn a_name_stands_for_the_first_program_on_the_search_path_and_all_that_lea
         assert!(book.table.programs[nothing].files.is_empty(), "{nothing}");
     }
 
-    // Another file by the same name is another program.
+    // Another file of the same name is another program.
     std::fs::remove_file(bin.join("git")).unwrap();
     house.program("bin/git");
     assert_ne!(house.current().await.table.programs["git"].files, git.files);
@@ -209,7 +209,7 @@ async fn when_there_is_a_list_only_listed_files_go_by_the_name() {
     let paths =
         |files: &[::policy::File]| files.iter().map(|file| file.path.clone()).collect::<Vec<_>>();
     assert_eq!(paths(&git.files), [other.to_str().unwrap()]);
-    // The other one goes by the name all the same, for a rule that forbids it.
+    // The other file has the same name, so a rule that forbids the name applies to it too.
     assert_eq!(paths(&git.also), [first.to_str().unwrap()]);
 }
 

@@ -1,23 +1,26 @@
-//! What an `allow` rule lets out without a question.
+//! Decides what an `allow` rule lets leave the sandbox without approval.
 //!
-//! A list of dangerous programs is never complete: `sort --compress-program` runs a program, `date -f` reads a file. So
-//! what leaves unasked is what is known to be harmless with any arguments, or what the rule names word by word. The
-//! [list of programs that run what others say](super::lint) only gives reasons, and decides about rules of one word.
+//! A list of dangerous programs is never complete: `sort --compress-program` runs a program,
+//! `date -f` reads a file. So a command leaves without approval only if its program is known to be
+//! harmless with any arguments, or if the rule names every word of it. The [list of programs that
+//! can be made to run other code](super::lint) only gives reasons, and decides only about rules of
+//! one word.
 
 use ::policy::PrefixRule;
 
 use super::lint;
 
-/// Programs that are harmless with any arguments, with a reason each.
+/// Programs that are harmless with any arguments, each with a reason.
 const HARMLESS: &str = include_str!("harmless.list");
 
-/// Where the programs on the list are when a rule names them by a path. A file of such a name elsewhere is another one.
+/// Directories of the listed programs if a rule names them by path. A file of the same name
+/// elsewhere is a different program.
 const SYSTEM_DIRS: [&str; 2] = ["/usr/bin/", "/bin/"];
 
-/// The reason where nothing else is known about a program.
+/// Reason if nothing else is known about a program.
 const NOT_KNOWN: &str = "it is not known to be harmless with any arguments";
 
-/// Whether a program, by the first word of a rule, is harmless with any arguments.
+/// Returns whether a program, given by the first word of a rule, is harmless with any arguments.
 pub fn is_harmless(program: &str) -> bool {
     let name = SYSTEM_DIRS.iter().find_map(|dir| program.strip_prefix(dir)).unwrap_or(program);
     let lines = HARMLESS
@@ -27,14 +30,14 @@ pub fn is_harmless(program: &str) -> bool {
     lines.into_iter().any(|(names, _)| names.split('|').any(|listed| listed == name))
 }
 
-/// Whether a command of exactly the words of this rule leaves unasked. A single word does not name what a shell reads
-/// from its input, or `make` from the workspace.
+/// Returns whether a command of exactly the words of this rule leaves without approval. A rule of a
+/// single word does not cover what a shell reads from its input, or `make` from the workspace.
 pub fn lets_exact_words_out(rule: &PrefixRule) -> bool {
     !rule.rest.is_empty() || lint::reason(rule).is_none()
 }
 
-/// Why someone is asked before a command of `words` words leaves under an `allow` rule that names these. `None` where
-/// the rule is enough.
+/// Returns why approval is required before a command of `words` words leaves under an `allow` rule
+/// that names `prefix`. Returns `None` if the rule is sufficient.
 pub fn reason_to_ask(prefix: &[String], words: usize) -> Option<&'static str> {
     let program = prefix.first().map(String::as_str).unwrap_or_default();
     if is_harmless(program) {
@@ -112,7 +115,7 @@ mod tests {
             assert_eq!(asks(rule, rule.len()), None, "{rule:?}");
             assert!(asks(rule, rule.len() + 1).is_some(), "{rule:?}");
         }
-        // What these do alone is in their input or in the workspace.
+        // Without arguments these programs do what their input or the workspace says.
         for program in ["sh", "python3", "make", "git", "npm"] {
             assert!(asks(&[program], 1).is_some(), "{program}");
         }

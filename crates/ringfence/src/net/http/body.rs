@@ -1,4 +1,4 @@
-//! A body on its way: as fast as the receiver takes it, and not a byte further than its end.
+//! Copies message bodies, as fast as the receiver takes them and not a byte past their end.
 
 use std::io;
 
@@ -6,12 +6,12 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::head::{Fault, Framing, read_line};
 
-/// The longest line that gives the size of a chunk, and all lines after the last one.
+/// Maximum length of a chunk-size line, and of all trailer lines together.
 const LONGEST_SIZE: u64 = 1024;
 const LONGEST_TRAILER: u64 = 16 * 1024;
 
-/// Copies one body. Chunks are written anew, without extensions and trailers: who reads them after us reads the
-/// same chunks as we did.
+/// Copies one body. Chunks are rewritten without extensions and trailers, so that the next parser
+/// sees exactly the chunks that we saw.
 pub async fn copy_body(
     from: &mut (impl AsyncBufRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
@@ -65,7 +65,7 @@ async fn copy_chunks(
     to.write_all(b"0\r\n\r\n").await
 }
 
-/// Hex digits, then the end or an extension.
+/// Parses hex digits, followed by the end of the line or an extension.
 fn parse_size(line: &[u8]) -> Option<u64> {
     let line = line.strip_suffix(b"\r\n")?;
     let digits = line.split(|byte| *byte == b';').next()?.trim_ascii_end();

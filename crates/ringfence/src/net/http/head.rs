@@ -1,22 +1,24 @@
-//! The head of an HTTP/1 message, read strictly: what another parser might read differently is refused.
+//! Parses the head of an HTTP/1 message strictly: anything that another parser might read
+//! differently is refused, because that is how requests are smuggled past a filter.
 
 use std::fmt;
 
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
 
-/// The longest head of a request.
+/// Maximum size of a request head in bytes.
 pub const LONGEST: u64 = 16 * 1024;
 
+/// Reason why a message could not be read.
 #[derive(Debug)]
 pub enum Fault {
-    /// Not HTTP as it is written down.
+    /// Not valid HTTP/1.
     Malformed,
     TooLarge,
-    /// The other side closed before the head was whole, or was gone.
+    /// The other side closed the connection before the head was complete.
     Gone,
 }
 
-/// A field as it came; names are compared without case.
+/// Header field as received; names are compared case-insensitively.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
     pub name: Vec<u8>,
@@ -24,29 +26,31 @@ pub struct Field {
 }
 
 impl Field {
+    /// Returns whether the field has this name.
     pub fn is(&self, name: &str) -> bool {
         self.name.eq_ignore_ascii_case(name.as_bytes())
     }
 }
 
-/// First line and fields, each without its line end.
+/// First line and header fields, without line endings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
     pub start: Vec<u8>,
     pub fields: Vec<Field>,
 }
 
-/// How the end of a body is found.
+/// How the end of a body is determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
     Empty,
     Length(u64),
     Chunked,
-    /// A response that ends with its connection.
+    /// A response that ends when the connection closes.
     UntilClosed,
 }
 
-/// Fields that are for the next hop alone. What carries the length of the body is written anew.
+/// Fields that are meant only for the next hop. The fields that carry the body length are written
+/// anew.
 const HOP: &[&str] = &[
     "connection",
     "proxy-connection",
@@ -62,7 +66,7 @@ const HOP: &[&str] = &[
     "http2-settings",
 ];
 
-/// One line with its line end, taken out of the number of bytes that are left.
+/// Reads one line including its line ending, and subtracts it from the bytes left.
 pub async fn read_line(
     from: &mut (impl AsyncBufRead + Unpin),
     left: &mut u64,
@@ -79,6 +83,7 @@ pub async fn read_line(
 }
 
 impl Head {
+    /// Reads a head of at most `longest` bytes.
     pub async fn read(from: &mut (impl AsyncBufRead + Unpin), longest: u64) -> Result<Head, Fault> {
         let mut left = longest;
         let mut text = Vec::new();
@@ -92,7 +97,7 @@ impl Head {
         }
     }
 
-    /// From the whole text, with the empty line at its end.
+    /// Parses the complete text of a head, including the empty line at its end.
     pub fn parse(text: &[u8]) -> Option<Head> {
         let text = text.strip_suffix(b"\r\n")?;
         let mut lines =
@@ -103,7 +108,7 @@ impl Head {
         plain.then_some(Head { start, fields })
     }
 
-    /// The value of a field that may be there once.
+    /// Returns the value of a field that may occur at most once.
     pub fn single(&self, name: &str) -> Result<Option<&[u8]>, Fault> {
         let mut values =
             self.fields.iter().filter(|field| field.is(name)).map(|field| field.value.as_slice());
@@ -113,7 +118,8 @@ impl Head {
         }
     }
 
-    /// The length as the fields say it, if they do. Two answers are none: that is how requests are smuggled.
+    /// Returns the body length given by the fields, if any. Conflicting fields are an error: that
+    /// is how requests are smuggled.
     pub fn framing(&self) -> Result<Option<Framing>, Fault> {
         match (self.single("content-length")?, self.single("transfer-encoding")?) {
             (None, None) => Ok(None),
@@ -127,7 +133,7 @@ impl Head {
         }
     }
 
-    /// The fields that are meant for the other end.
+    /// Returns the fields that are meant for the other end.
     pub fn end_to_end(&self) -> impl Iterator<Item = &Field> {
         let named: Vec<&[u8]> = self
             .fields
@@ -143,7 +149,7 @@ impl Head {
     }
 }
 
-/// What is sent on; the caller puts in only what [`Head::parse`] let through.
+/// Serializes a head to forward. The caller must pass only what [`Head::parse`] accepted.
 pub fn write_head<'a>(
     start: &[u8],
     fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
@@ -156,7 +162,7 @@ pub fn write_head<'a>(
     text
 }
 
-/// The field that says how long the body is.
+/// Returns the field that states the length of the body.
 pub fn framing_field(framing: Framing) -> Option<(&'static [u8], Vec<u8>)> {
     match framing {
         Framing::Length(length) => Some((b"Content-Length", length.to_string().into_bytes())),
@@ -165,7 +171,8 @@ pub fn framing_field(framing: Framing) -> Option<(&'static [u8], Vec<u8>)> {
     }
 }
 
-/// `name: value`. A line that begins with a space continues the one before it, for some; it has no name, for us.
+/// Parses `name: value`. Some parsers treat a line that starts with a space as a continuation; here
+/// it has no valid name and is refused.
 fn parse_field(line: &[u8]) -> Option<Field> {
     let colon = line.iter().position(|byte| *byte == b':')?;
     let (name, value) = (&line[..colon], &line[colon + 1..]);
@@ -173,7 +180,7 @@ fn parse_field(line: &[u8]) -> Option<Field> {
     plain.then(|| Field { name: name.to_vec(), value: value.trim_ascii().to_vec() })
 }
 
-/// Digits alone: no sign, no list, nothing too long to count.
+/// Parses digits only: no sign, no list, and not too many digits for a `u64`.
 fn parse_length(text: &[u8]) -> Result<u64, Fault> {
     let digits = (1..=18).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
     let number =
@@ -181,6 +188,7 @@ fn parse_length(text: &[u8]) -> Result<u64, Fault> {
     number.ok_or(Fault::Malformed)
 }
 
+/// Returns whether the text is an HTTP token.
 pub fn is_token(text: &[u8]) -> bool {
     let known = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     !text.is_empty() && text.iter().all(known)
@@ -294,7 +302,7 @@ mod tests {
         assert_eq!(names, ["Host", "X-Public"]);
     }
 
-    /// Every head that is read can be written and read again, and nothing in it can end a line.
+    /// Every accepted head can be written and parsed again, and nothing in it can end a line.
     #[test]
     fn random_heads_are_refused_or_come_back_the_same() {
         const PIECES: &[&[u8]] = &[

@@ -1,4 +1,4 @@
-//! An answer on its way back to the client.
+//! Copies a response back to the client.
 
 use std::io;
 
@@ -7,10 +7,11 @@ use tokio::io::{AsyncBufRead, AsyncWrite, AsyncWriteExt};
 use super::body::copy_body;
 use super::head::{Framing, Head, framing_field, write_head};
 
-/// Servers are freer with their cookies and policies than clients are.
+/// Larger than for requests, because servers send long cookies and policies.
 const LONGEST_HEAD: u64 = 64 * 1024;
 
-/// Copies interim answers and the one that counts. `started` says whether the client has seen any of the latter.
+/// Copies interim responses and the final one. `started` says whether the client has received any
+/// of the latter.
 pub async fn copy_response(
     from: &mut (impl AsyncBufRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
@@ -23,7 +24,8 @@ pub async fn copy_response(
             Head::read(from, LONGEST_HEAD).await.map_err(|fault| wrong(fault.to_string()))?;
         let status = parse_status(&head.start).ok_or_else(|| wrong("no status".to_owned()))?;
         if status == 101 {
-            // `Upgrade` was not sent on, so nobody asked for this; what follows would not be HTTP.
+            // `Upgrade` was not forwarded, so the client did not ask for this, and what follows
+            // would not be HTTP.
             return Err(wrong("an upgrade".to_owned()));
         }
         let declared = head.framing().map_err(|fault| wrong(fault.to_string()))?;
@@ -44,7 +46,7 @@ pub async fn copy_response(
     }
 }
 
-/// `HTTP/1.1 200 OK`, where the words may be missing.
+/// Parses `HTTP/1.1 200 OK`; the reason phrase may be missing.
 fn parse_status(line: &[u8]) -> Option<u16> {
     let rest = line.strip_prefix(b"HTTP/1.1 ").or_else(|| line.strip_prefix(b"HTTP/1.0 "))?;
     let digits = rest.get(..3).filter(|digits| digits.iter().all(u8::is_ascii_digit))?;
@@ -53,9 +55,9 @@ fn parse_status(line: &[u8]) -> Option<u16> {
     (ended && status >= 100).then_some(status)
 }
 
-/// The head as it is sent on, with what we say for ourselves.
+/// Returns the head to forward, with our own fields added.
 fn write(head: &Head, own: &[(&[u8], Vec<u8>)]) -> Vec<u8> {
-    // Nobody but the fence says what the fence denied.
+    // Only the proxy itself may state that it denied something.
     let theirs = head.end_to_end().filter(|field| !field.is("x-ringfence-denied"));
     let theirs = theirs.map(|field| (&*field.name, &*field.value));
     write_head(&head.start, theirs.chain(own.iter().map(|(name, value)| (*name, &**value))))

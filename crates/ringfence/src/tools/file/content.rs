@@ -1,4 +1,5 @@
-//! The content of an open file: read in chunks, hashed, looked at, never held whole unless it is small.
+//! Content of an open file: read in chunks, hashed and inspected, and never held in memory as a
+//! whole unless it is small.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,51 +14,52 @@ use crate::base::ids::hex;
 use crate::base::workspace::os_error;
 use crate::base::{Cancel, Cause, Error, Kind, Result};
 
-/// A larger file has a weak etag and is not read through to count its lines.
+/// Largest file that is hashed and read through to count its lines. A larger file gets a weak etag.
 pub const WHOLE_BYTES: u64 = 64 << 20;
 const CHUNK: usize = 256 << 10;
 const MAX_OFFSET: u64 = i64::MAX as u64 / 2;
 
-/// Ends blocking work between two chunks when nobody waits for it any more.
+/// Stops blocking work between two chunks once the call has been cancelled or has timed out.
 pub fn check(cancel: &Cancel) -> Result<()> {
     match cancel.is_cancelled().then(|| cancel.cause()) {
         None => Ok(()),
         Some(Some(Cause::Deadline)) => {
-            Err(Error::new(Kind::DeadlineExceeded, "the file took too long"))
+            Err(Error::new(Kind::DeadlineExceeded, "the file operation timed out"))
         }
         Some(_) => Err(Error::new(Kind::Cancelled, "the call was cancelled")),
     }
 }
 
-/// An open file, and all of its bytes when they are few.
+/// Open file, together with all of its bytes if it is small.
 pub struct Content {
     file: File,
     pub stat: Stat,
     pub path: String,
-    /// What was there at one moment. A larger file may change between two looks; see [`Content::changed`].
+    /// The bytes as of one moment. A larger file has no snapshot and may change between two reads;
+    /// see [`Content::changed`].
     snapshot: Option<Vec<u8>>,
 }
 
-/// What one look through a file found.
+/// Result of reading through a file once.
 #[derive(Debug)]
 pub struct Survey {
     pub etag: String,
     pub size: u64,
     pub head: Vec<u8>,
     pub found: Found,
-    /// Length of the byte order mark.
+    /// Length of the byte order mark in bytes.
     pub bom: usize,
-    /// The whole file was looked at, so that counts are exact.
+    /// The whole file was read, so counts are exact.
     pub whole: bool,
 }
 
 impl Content {
-    /// Takes an open file, holding its bytes when there are at most `hold`.
+    /// Wraps an open file and takes a snapshot of its bytes if there are at most `hold`.
     pub fn new(file: File, path: String, hold: u64) -> Result<Content> {
         let stat = fstat(&file).map_err(|errno| os_error(errno, &path))?;
         let mut content = Content { file, stat, path, snapshot: None };
         if content.size() <= hold {
-            // One byte more tells a file that has grown past the bound meanwhile.
+            // Reading one extra byte detects a file that has grown past the limit in the meantime.
             let bytes = content.read(0, usize::try_from(hold).unwrap_or(usize::MAX - 1) + 1)?;
             if bytes.len() as u64 <= hold {
                 content.snapshot = Some(bytes);
@@ -66,6 +68,7 @@ impl Content {
         Ok(content)
     }
 
+    /// Returns the size in bytes: of the snapshot if there is one, otherwise as of the last stat.
     pub fn size(&self) -> u64 {
         match &self.snapshot {
             Some(bytes) => bytes.len() as u64,
@@ -73,20 +76,23 @@ impl Content {
         }
     }
 
+    /// Returns all bytes of the file if they were held.
     pub fn bytes(&self) -> Option<&[u8]> {
         self.snapshot.as_deref()
     }
 
+    /// Returns the underlying open file.
     pub fn file(&self) -> &File {
         &self.file
     }
 
+    /// Returns the modification time as of the last stat.
     pub fn modified(&self) -> SystemTime {
         let seconds = Duration::from_secs(u64::try_from(self.stat.st_mtime).unwrap_or(0));
         SystemTime::UNIX_EPOCH + seconds + Duration::from_nanos(self.stat.st_mtime_nsec)
     }
 
-    /// Up to `len` bytes from `at` on; fewer only at the end of the file.
+    /// Reads up to `len` bytes starting at `at`; returns fewer only at the end of the file.
     pub fn read(&self, at: u64, len: usize) -> Result<Vec<u8>> {
         if let Some(bytes) = &self.snapshot {
             let start = usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
@@ -94,13 +100,14 @@ impl Content {
             return Ok(bytes[start..end].to_vec());
         }
         let mut buffer = Vec::new();
-        // No file is that long, and the kernel takes no such place.
+        // No file is that long, and the kernel rejects such an offset.
         if at > MAX_OFFSET {
             return Ok(buffer);
         }
         while buffer.len() < len {
             let filled = buffer.len();
-            // Of a small file only what it has, and one byte to see its end: zeroing a whole chunk costs more than the read.
+            // For a small file, allocate only what it holds plus one byte to detect its end:
+            // zeroing a whole chunk costs more than the read.
             let rest =
                 usize::try_from(self.size().saturating_sub(at + filled as u64)).unwrap_or(CHUNK);
             buffer.resize(len.min(filled + rest.saturating_add(1).clamp(512, CHUNK)), 0);
@@ -124,7 +131,8 @@ impl Content {
         os_error(Errno::from_io_error(error).unwrap_or(Errno::IO), &self.path)
     }
 
-    /// Looks through the file (the head alone when it is large). `known` is the caller's word on the encoding.
+    /// Reads through the file (only its head if it is large). `known` is the encoding the caller
+    /// asked for, if any.
     pub fn survey(&self, known: Option<&'static Encoding>, cancel: &Cancel) -> Result<Survey> {
         let head = self.read(0, HEAD_BYTES)?;
         let mark = text::bom(&head);
@@ -145,7 +153,7 @@ impl Content {
             hasher.update(&chunk);
             detector.feed(if at == 0 { chunk.get(bom..).unwrap_or_default() } else { &chunk });
             at += chunk.len() as u64;
-            // A file that grows while it is read ends where we stop caring.
+            // Stop at a bound so that a file that keeps growing cannot keep us reading.
             if chunk.len() < CHUNK || at > WHOLE_BYTES + CHUNK as u64 {
                 break;
             }
@@ -155,7 +163,7 @@ impl Content {
         Ok(self.surveyed(etag, head, found, bom, true))
     }
 
-    /// The encoding of text that is not UTF-8, judged by what comes before `end`.
+    /// Guesses the encoding of text that is not UTF-8 from the bytes before `end`.
     fn guess(&self, end: u64, cancel: &Cancel) -> Result<&'static Encoding> {
         let mut guess = Guess::default();
         let mut at = 0;
@@ -182,7 +190,7 @@ impl Content {
         Survey { etag, size: self.size(), head, found, bom, whole }
     }
 
-    /// Whether the file is not any more what it was when it was opened. A snapshot never changes.
+    /// Returns whether the file has changed since it was opened. A snapshot never changes.
     pub fn changed(&self) -> Result<bool> {
         if self.snapshot.is_some() {
             return Ok(false);
@@ -191,16 +199,19 @@ impl Content {
         Ok(!same(&now, &self.stat))
     }
 
+    /// Updates the stored stat to the current state of the file.
     pub fn refresh(&mut self) -> Result<()> {
         self.stat = fstat(&self.file).map_err(|errno| os_error(errno, &self.path))?;
         Ok(())
     }
 
+    /// Returns the weak etag of the file as of the last stat.
     pub fn weak_etag(&self) -> String {
         weak_etag(&self.stat)
     }
 
-    /// The byte at which line `line` (from 1) starts; None when the file has fewer lines.
+    /// Returns the offset at which line `line` (from 1) starts, or `None` if the file has fewer
+    /// lines.
     pub fn line_start(&self, line: u64, survey: &Survey, cancel: &Cancel) -> Result<Option<u64>> {
         let unit = Unit::of(survey.found.encoding);
         let mut at = survey.bom as u64;
@@ -226,14 +237,14 @@ impl Content {
                 skip -= 1;
             }
         }
-        // The end of the last line starts no other.
+        // The newline that ends the last line does not start another one.
         Ok((at < self.size() || line == 1).then_some(at))
     }
 
-    /// The byte at which the `count`-th line from the end starts, found from the end.
+    /// Returns the offset at which the `count`-th line from the end starts, searching backwards.
     pub fn line_start_from_end(&self, count: u64, survey: &Survey, cancel: &Cancel) -> Result<u64> {
         let first = survey.bom as u64;
-        // The newline that ends the file ends its last line; it does not start another.
+        // The newline at the end of the file ends its last line; it does not start another one.
         let mut end = self.size().saturating_sub(1).max(first);
         let mut left = count;
         while end > first {
@@ -254,7 +265,7 @@ impl Content {
     }
 }
 
-/// The etag of bytes at hand.
+/// Returns the strong etag of bytes that are in memory.
 pub fn etag_of(bytes: &[u8]) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update(bytes);
@@ -265,12 +276,12 @@ fn strong_etag(hasher: &blake3::Hasher) -> String {
     format!("b3:{}", hex(&hasher.finalize().as_bytes()[..16]))
 }
 
-/// What a file too large to hash is known by.
+/// Returns the etag of a file that is too large to hash, based on its metadata.
 pub fn weak_etag(stat: &Stat) -> String {
     format!("w:{:x}-{:x}.{:x}-{:x}", stat.st_size, stat.st_mtime, stat.st_mtime_nsec, stat.st_ino)
 }
 
-/// Whether two looks saw the same state of the same file.
+/// Returns whether two stats describe the same state of the same file.
 pub fn same(a: &Stat, b: &Stat) -> bool {
     let key = |s: &Stat| {
         (s.st_dev, s.st_ino, s.st_size, s.st_mtime, s.st_mtime_nsec, s.st_ctime, s.st_ctime_nsec)

@@ -1,7 +1,8 @@
-//! Where a list that was cut goes on.
+//! Cursors that continue a truncated list.
 //!
-//! A cursor is the place of the last entry shown and a digest of the question. It opens nothing, it only says what
-//! comes after, so it needs no key; one that belongs to another question, or was made up, is refused.
+//! A cursor is the position of the last entry shown plus a digest of the query. It grants no
+//! access; it only says where to continue, so it needs no key. A cursor that belongs to another
+//! query, or was made up, is refused.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -10,15 +11,16 @@ use serde_json::{Map, Value};
 use crate::base::call::digest;
 use crate::base::{Error, Result};
 
-/// Longer than any that we make: a path, a line and the checks.
+/// Longer than any cursor we create: a path, a line and the check bytes.
 const MAX_BYTES: usize = 8192;
 const CHECK: usize = 12;
 
-/// What a cursor is good for: one question, however much of the answer is asked for at a time.
+/// The query that a cursor belongs to, independent of the page size.
 #[derive(Debug, Clone)]
 pub struct Question(String);
 
 impl Question {
+    /// Creates the query from a tool's name and arguments, ignoring those that only concern paging.
     pub fn of(tool: &str, arguments: &Map<String, Value>) -> Question {
         const ABOUT_THE_PAGE: [&str; 6] =
             ["cursor", "limit", "max_results", "max_bytes", "timeout_ms", "details"];
@@ -36,7 +38,7 @@ impl Question {
         check
     }
 
-    /// The cursor that goes on after this place.
+    /// Returns the cursor that continues after this path and line.
     pub fn cursor(&self, path: &[u8], line: u64) -> String {
         let mut place = line.to_be_bytes().to_vec();
         place.extend_from_slice(path);
@@ -45,11 +47,11 @@ impl Question {
         URL_SAFE_NO_PAD.encode(whole)
     }
 
-    /// The path and the line that a cursor goes on after.
+    /// Returns the path and line after which a cursor continues.
     pub fn place(&self, cursor: &str) -> Result<(Vec<u8>, u64)> {
         let wrong = || {
             Error::invalid_arguments("the argument `cursor` does not belong to this call")
-                .hint("Use `next_cursor` as the last result gave it, with the other arguments unchanged.")
+                .hint("Pass `next_cursor` exactly as returned, with the other arguments unchanged.")
                 .with("argument", "cursor")
         };
         let whole = Some(cursor).filter(|cursor| cursor.len() <= MAX_BYTES).ok_or_else(wrong)?;

@@ -1,4 +1,4 @@
-//! What a write changed, in lines.
+//! Line-based diffs of what a write changed.
 
 use std::io::Write;
 use std::time::Duration;
@@ -8,26 +8,28 @@ use similar::{ChangeTag, TextDiff};
 use crate::base::Error;
 use crate::session::Outputs;
 
-/// Past this a diff is approximate; it is still a true one.
+/// After this time the diff is approximate, but still correct.
 const DEADLINE: Duration = Duration::from_millis(200);
-/// Longer texts are not compared at all.
+/// Longer texts are not compared.
 const MAX_TEXT: usize = 8 << 20;
 pub(super) const MAX_DIFF: usize = 4 << 10;
 
+/// Lines that a write added and removed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     pub added: u64,
     pub removed: u64,
-    /// In unified form, when asked for.
+    /// Unified diff, if requested.
     pub unified: Option<String>,
 }
 
-/// The lines that differ; None when the texts are too long to compare.
+/// Compares two texts line by line. Returns `None` if they are too long to compare.
 pub fn changes(path: &str, old: &str, new: &str, unified: bool) -> Option<Changes> {
     if old.len().max(new.len()) > MAX_TEXT {
         return None;
     }
-    // A lone carriage return ends no line anywhere else here.
+    // Split on `\n` only: everywhere else in the file tools a lone carriage return does not end a
+    // line.
     let lines = |text| -> Vec<&str> { str::split_inclusive(text, '\n').collect() };
     let (old, new) = (lines(old), lines(new));
     let diff =
@@ -51,7 +53,8 @@ pub fn changes(path: &str, old: &str, new: &str, unified: bool) -> Option<Change
     Some(changes)
 }
 
-/// Cuts a diff that is too long for a result, at a line end, and stores the whole. Whether it was cut, and the handle.
+/// Cuts a diff that is too long for a result at the end of a line and stores the full text. Returns
+/// whether it was cut, and the handle of the stored text.
 pub fn fit(diff: &mut Option<String>, outputs: &Outputs) -> (bool, Option<String>) {
     let Some(whole) = diff.as_ref().filter(|diff| diff.len() > MAX_DIFF) else {
         return (false, None);
@@ -62,7 +65,7 @@ pub fn fit(diff: &mut Option<String>, outputs: &Outputs) -> (bool, Option<String
     (true, stored)
 }
 
-/// Stores a text that is too long for a result.
+/// Stores a text that is too long for a result and returns its handle.
 pub fn keep(text: &str, outputs: &Outputs) -> Option<String> {
     let stored = outputs.create().and_then(|mut output| {
         let lost = |error| Error::internal("cannot store a part of a result").source(error);
@@ -74,9 +77,12 @@ pub fn keep(text: &str, outputs: &Outputs) -> Option<String> {
             }
         }
     });
-    // What was asked for has happened; a text that could not be kept is no reason to say that it has not.
+    // The requested change has been made; failing to store a text must not make it look as if it
+    // had not.
     stored
-        .inspect_err(|error| tracing::warn!("a part of a result is not kept: {}", error.log_line()))
+        .inspect_err(|error| {
+            tracing::warn!("cannot store the full text of a result: {}", error.log_line())
+        })
         .ok()
 }
 

@@ -1,4 +1,5 @@
-//! A file that is there already and is about to be written: what it holds, and what has to stay of it.
+//! An existing file that is about to be written: its content, and the properties that must be
+//! preserved.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,19 +16,20 @@ use super::store::{self, Temporary};
 use crate::base::workspace::{Object, os_error, quoted};
 use crate::base::{Cancel, Error, Kind, Result};
 
-/// Longer than the tick of any file system's clock.
+/// Longer than the timestamp granularity of any file system.
 const JUST_NOW: Duration = Duration::from_secs(3);
 
+/// Existing file, as it was when it was read.
 pub struct Existing {
     pub object: Object,
     pub content: Content,
     pub survey: Survey,
-    /// It was changed shortly before it was looked at.
+    /// The file was modified shortly before it was read.
     fresh: bool,
 }
 
 impl Existing {
-    /// Looks at a file, holding its bytes when there are at most `hold`.
+    /// Reads a file and keeps its bytes if there are at most `hold`.
     pub fn look(object: Object, hold: u64, cancel: &Cancel) -> Result<Existing> {
         let content = Content::new(object.open_read()?, object.path.clone(), hold)?;
         let survey = content.survey(None, cancel)?;
@@ -36,32 +38,37 @@ impl Existing {
         Ok(Existing { object, content, survey, fresh })
     }
 
-    /// Whether it may be written at all. On a file system in layers this makes a copy of it, and it is another
-    /// file's state from then on: so it comes before the look that is compared with, or before none.
+    /// Checks that the file may be written.
+    ///
+    /// On an overlay file system, opening for writing copies the file up, which gives it another
+    /// identity. So this must come before the read whose state is compared later, or not be
+    /// followed by a comparison.
     pub fn check_writable(object: &Object) -> Result<()> {
         match object.open_write() {
-            // A program that is running cannot be opened for writing, but it can be replaced.
+            // A running program cannot be opened for writing, but it can be replaced.
             Ok(_) | Err(Errno::TXTBSY) => Ok(()),
             Err(errno) => Err(os_error(errno, &object.path)),
         }
     }
 
-    /// What it takes to see whether it is still the same, without its bytes.
+    /// Drops the bytes and keeps only what is needed to detect a change.
     pub fn watch(self) -> Watch {
         let length = self.content.bytes().filter(|_| self.fresh).map(<[u8]>::len);
         Watch { object: self.object, stat: self.content.stat, etag: self.survey.etag, length }
     }
 
-    /// The same file as it is now; None when it has become longer than `hold`.
+    /// Reads the same file again. Returns `None` if it has become longer than `hold`.
     pub fn again(&self, hold: u64, cancel: &Cancel) -> Result<Option<Existing>> {
         let now = Existing::look(self.object.again()?, hold, cancel)?;
         Ok(now.content.bytes().is_some().then_some(now))
     }
 
+    /// Returns whether the content is text.
     pub fn is_text(&self) -> bool {
         !self.survey.found.binary
     }
 
+    /// Returns the decoded text, if the file is text and its bytes were kept.
     pub fn text(&self) -> Option<String> {
         let bytes = self.content.bytes().filter(|_| self.is_text())?;
         Some(
@@ -74,13 +81,14 @@ impl Existing {
         )
     }
 
-    /// Its mode as new bytes have it: set-user-id and the like do not survive them, as the kernel has it for
-    /// ordinary users.
+    /// Returns the mode for the new content. Set-user-id and similar bits are dropped, as the
+    /// kernel does when an ordinary user writes a file.
     pub fn plain_mode(&self) -> u32 {
         self.content.stat.st_mode & 0o777
     }
 
-    /// A file of these bytes beside it that is otherwise what it is, ready to take its place.
+    /// Creates a file with these bytes next to this one, with all other properties copied, ready to
+    /// replace it.
     pub fn stage(
         &self,
         dir: &Arc<OwnedFd>,
@@ -90,17 +98,18 @@ impl Existing {
         cancel: &Cancel,
     ) -> Result<Temporary> {
         let path = &self.object.path;
-        // A rename asks for no right to the file itself, so that is asked for here.
+        // A rename needs no permission on the file itself, so check that here.
         Existing::check_writable(&self.object)?;
-        // Nobody who could not read the old file may read the new one, not even while it is written.
+        // A user who could not read the old file must not be able to read the new one, even while
+        // it is being written.
         let mut temporary = Temporary::create(dir, name, path, 0o600)?;
         temporary.write(bytes, cancel)?;
         temporary.inherit(self.content.file(), &self.content.stat, mode)?;
         Ok(temporary)
     }
 
-    /// Gives it other bytes without making another file of it, for one that has other names too. `write` does that; None
-    /// when it is not what it was any more. Else its etag now.
+    /// Changes the content in place through `write`, for a file that has other hard links. Returns
+    /// its new etag, or `None` if the file has changed since it was read.
     pub fn write_in_place(
         &self,
         mode: u32,
@@ -119,13 +128,14 @@ impl Existing {
             fchmod(&file, Mode::from_raw_mode(mode)).map_err(failed)?;
         }
         write(&file)?;
-        // The bytes are there now, so a cancelled call still gets its true etag.
+        // The bytes are written, so even a cancelled call gets the correct etag.
         let written = Content::new(self.object.open_read()?, path.clone(), 0)?;
         Ok(Some(written.survey(None, &Cancel::new())?.etag))
     }
 
-    /// Whether its bytes are still the ones that were seen. A change that comes within the same tick of the file
-    /// system's clock leaves no trace but the bytes themselves, so those of a file changed just now are compared.
+    /// Returns whether the bytes are still the ones that were read. A change within the same tick
+    /// of the file system's clock is visible only in the bytes themselves, so the bytes of a
+    /// recently modified file are compared.
     pub fn holds_still(&self) -> Result<bool> {
         let Some(seen) = self.content.bytes().filter(|_| self.fresh) else { return Ok(true) };
         let now =
@@ -134,17 +144,17 @@ impl Existing {
     }
 }
 
-/// A file that was looked at, by what it was then.
+/// Identity and state of a file that was read, without its bytes.
 pub struct Watch {
     object: Object,
     pub stat: Stat,
     etag: String,
-    /// Of its bytes, where they have to be compared.
+    /// Number of bytes to compare, if a comparison is needed.
     length: Option<usize>,
 }
 
 impl Watch {
-    /// As [`Existing::holds_still`].
+    /// Returns whether the file is unchanged; see [`Existing::holds_still`].
     pub fn holds_still(&self) -> Result<bool> {
         let Some(length) = self.length else { return Ok(true) };
         let now = Content::new(self.object.open_read()?, self.object.path.clone(), length as u64)?;
@@ -152,14 +162,14 @@ impl Watch {
     }
 }
 
-/// It is not what the caller thinks that it is.
+/// Returns the error for a file that no longer matches the caller's etag.
 pub fn stale(path: &str, current: Option<&str>) -> Error {
     let message = match current {
         Some(_) => format!("{} has changed since it had this etag", quoted(path)),
-        None => format!("{} is not there any more", quoted(path)),
+        None => format!("{} no longer exists", quoted(path)),
     };
     Error::new(Kind::Conflict, message)
         .reason("stale")
-        .hint("Read the file again, and write with the etag it has now.")
+        .hint("Read the file again and retry with its current etag.")
         .with("etag", current.map_or(Value::Null, Value::from))
 }

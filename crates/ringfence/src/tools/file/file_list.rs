@@ -1,4 +1,4 @@
-//! `file.list`: the names below a directory, as many as a model can use.
+//! `file.list`: lists the names below a directory, limited to what a model can use.
 
 mod pick;
 
@@ -25,9 +25,9 @@ use pick::{Picker, Wanted};
 const NAME: &str = "file.list";
 const DEFAULT_LIMIT: u64 = 200;
 const MAX_LIMIT: u64 = 5000;
-/// What was found by then is the answer.
+/// After this time the entries found so far are returned.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What stands around the entries.
+/// Bytes reserved for everything in a result besides the entries.
 const FRAME_BYTES: usize = 400;
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -35,25 +35,25 @@ const FRAME_BYTES: usize = 400;
 struct Args {
     /// Directory, relative to the workspace (the default).
     path: Option<String>,
-    /// Levels to go down: 1 (default; all with glob), 0 for all.
+    /// Levels to descend: 1 (default; all with glob), 0 for all.
     depth: Option<u64>,
     /// Only these, relative to path: `*.rs`, `src/**/*.ts`.
     glob: Option<Vec<String>>,
-    /// Leave these out.
+    /// Globs to exclude.
     exclude: Option<Vec<String>>,
-    /// Heed .gitignore (true).
+    /// Respect .gitignore (true).
     gitignore: Option<bool>,
-    /// Dot files, too (false).
+    /// Include dot files (false).
     hidden: Option<bool>,
     #[serde(rename = "type")]
     kind: Option<EntryType>,
     /// name (default); newest or largest first.
     sort: Option<Sort>,
-    /// With size and mtime (false).
+    /// Include size and mtime (false).
     details: Option<bool>,
-    /// Most entries (200, at most 5000).
+    /// Maximum entries (200, at most 5000).
     limit: Option<u64>,
-    /// next_cursor of the last result.
+    /// next_cursor of the previous result.
     cursor: Option<String>,
 }
 
@@ -79,12 +79,12 @@ enum Sort {
 #[derive(Debug, Default, Serialize, JsonSchema)]
 struct Reply {
     entries: Vec<Item>,
-    /// How many there are, shown or not.
+    /// Number of entries, shown or not.
     total: u64,
     truncated: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
-    /// Left out as ignored by git or hidden.
+    /// Names left out: hidden or ignored by git.
     ignored: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
@@ -100,15 +100,15 @@ struct Item {
     size: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mtime: Option<String>,
-    /// Of a symlink.
+    /// Target of a symlink.
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
-    /// Of a large directory whose entries are not shown.
+    /// Number of entries of a large directory that is collapsed.
     #[serde(skip_serializing_if = "Option::is_none")]
     children: Option<u64>,
 }
 
-/// The arguments, understood.
+/// Validated arguments.
 struct Job {
     path: String,
     sight: Sight,
@@ -126,8 +126,8 @@ impl Args {
         let question = Question::of(NAME, arguments);
         let after = match &self.cursor {
             Some(_) if sort != Sort::Name => {
-                return Err(Error::invalid_arguments("`cursor` goes with `sort: \"name\"` only")
-                    .hint("Raise `limit`, or choose fewer with `glob`."));
+                return Err(Error::invalid_arguments("`cursor` works only with `sort: \"name\"`")
+                    .hint("Raise `limit`, or narrow the list with `glob`."));
             }
             Some(cursor) => Some(question.place(cursor)?.0),
             None => None,
@@ -153,18 +153,20 @@ impl Args {
     }
 }
 
+/// The `file.list` tool.
 pub struct FileList {
     spec: Spec,
 }
 
 impl FileList {
+    /// Creates the tool.
     pub fn new() -> Self {
         FileList {
             spec: Spec {
                 name: NAME.into(),
                 title: "List files".into(),
                 description: "Lists a directory, or finds files by name: `glob: [\"**/*.rs\"]` goes through all levels. \
-                    Leaves out what git ignores and hidden names unless told otherwise. Below `path`, a directory of more \
+                    Leaves out hidden names and what git ignores unless told otherwise. Below `path`, a directory of more \
                     than 100 entries is one entry with `children`."
                     .into(),
                 version: "1.0.0".into(),
@@ -198,8 +200,11 @@ impl Tool for FileList {
     fn limits(&self) -> Vec<Limit> {
         vec![
             Limit::up_to("entries", Count(DEFAULT_LIMIT), Count(MAX_LIMIT)),
-            Limit::fixed("entries of a directory before it is one", Count(pick::COLLAPSE as u64)),
-            Limit::fixed("time of looking", PATIENCE),
+            Limit::fixed(
+                "entries shown per directory before it is collapsed",
+                Count(pick::COLLAPSE as u64),
+            ),
+            Limit::fixed("time spent listing", PATIENCE),
         ]
     }
 
@@ -251,27 +256,28 @@ fn list_until(
                 crate::base::workspace::quoted(&path)
             ))
             .reason("not_a_directory")
-            .hint("Read it with `file.read`, or list the directory that it is in."));
+            .hint("Read it with `file.read`, or list its parent directory."));
         }
     };
     let picker = Picker::new(&job.wanted, tree.path());
     let hands = if job.wanted.depth == 1 { 1 } else { threads() };
     tree.walk(&picker, hands, halt);
-    // Time that is up leaves a part of the answer; whoever gave up wants none.
+    // A timeout still returns what was found; a cancelled call needs no result.
     if cancel.is_cancelled() && cancel.cause() != Some(Cause::Deadline) {
         return Err(Error::new(Kind::Cancelled, "the list was cancelled"));
     }
     let mut picked = picker.finish();
     if halt.is_called() {
         picked.warnings.push(
-            "the tree is very large: not all of it was looked at; list a part of it".to_owned(),
+            "the tree is very large and was listed only in part; list a subdirectory".to_owned(),
         );
     }
     let (items, shown, last) = picked.fit(budget.saturating_sub(FRAME_BYTES));
     let halted = halt.is_called();
     let truncated = picked.total > picked.before + shown || halted;
     let next_cursor = match last {
-        // Where not all was looked at, something may stand before the last entry: going on after it would skip that.
+        // After an incomplete walk there may be entries before the last one shown: continuing after
+        // it would skip them.
         Some(path) if truncated && !halted && job.sorted_by_name => {
             Some(job.question.cursor(&path, 0))
         }

@@ -1,4 +1,5 @@
-//! `file.read`: a part of a file, as text wherever it is text, and never more than the client can take.
+//! `file.read`: returns a part of a file, as text whenever it is text, and never more than the
+//! client can take.
 
 mod excerpt;
 
@@ -24,26 +25,28 @@ use crate::tools::limits::{Amount, Bytes, Count, Limit};
 use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use excerpt::{Excerpt, Window};
 
-/// Where a result's `_meta` holds what is known about the file.
+/// Key in a result's `_meta` under which the file's metadata is stored.
 pub const META: &str = "dev.ringfence/file";
 
 const DEFAULT_LINES: u64 = 2000;
 const MAX_BYTES: usize = 256 << 10;
 const MIN_BYTES: usize = 64;
-/// The metadata block and the note count against the client's budget as well.
+/// Reserved for the metadata block and the note, which count against the client's budget as well.
 const METADATA_BYTES: usize = 700;
 const MAX_IMAGE_BYTES: u64 = 5 << 20;
-/// Models see no more of an image than this many pixels of its longer side.
+/// Models see at most this many pixels of an image's longer side.
 const MAX_IMAGE_SIDE: u32 = 1568;
-/// Files up to this size are read once, so that content and etag are of one moment whatever else goes on.
+/// Files up to this size are read once, so that content and etag belong to the same moment even if
+/// the file is being changed.
 const HOLD_BYTES: u64 = 1 << 20;
-/// How often a larger file that changes while it is read is read again.
+/// Attempts to read a larger file that changes while it is being read.
 const TRIES: usize = 3;
 
+/// Arguments of `file.read`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Args {
-    /// Workspace-relative path, or `output:<id>` to read on in a stored output.
+    /// Workspace-relative path, or `output:<id>` to read a stored output.
     path: String,
     /// First line, from 1; -20 is the last 20 lines.
     offset: Option<i64>,
@@ -51,19 +54,19 @@ pub struct Args {
     limit: Option<u64>,
     /// First byte, for very long lines and binary files.
     byte_offset: Option<u64>,
-    /// Number of bytes from byte_offset on.
+    /// Number of bytes from byte_offset.
     byte_length: Option<u64>,
     /// auto (default), utf-8, base64, or a name such as gbk, shift_jis, utf-16le.
     encoding: Option<String>,
     /// Put `<line>\t` before each line (false).
     line_numbers: Option<bool>,
-    /// An etag; when the file still has it, no content is sent.
+    /// An etag; if the file still has it, no content is sent.
     if_none_match: Option<String>,
-    /// Most bytes of text (at most 262144).
+    /// Maximum bytes of text (at most 262144).
     max_bytes: Option<u64>,
 }
 
-/// The second text block of a result (the first of an image's), as JSON.
+/// Metadata of a result, as JSON in its second text block (the first one for an image).
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Reply {
     /// Relative to the workspace, symlinks resolved.
@@ -92,24 +95,24 @@ pub struct Reply {
     pub start_line: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end_line: Option<u64>,
-    /// The first byte shown, where bytes were asked for.
+    /// The first byte shown, if bytes were requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub byte_offset: Option<u64>,
-    /// Cut short of what was asked for.
+    /// Less was returned than requested.
     pub truncated: bool,
-    /// The offset to read on from.
+    /// The offset at which to continue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_offset: Option<u64>,
-    /// The byte_offset to read on from.
+    /// The byte_offset at which to continue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_byte_offset: Option<u64>,
-    /// Lines that were too long to show whole.
+    /// Number of lines that were too long to show in full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub long_lines_cut: Option<u64>,
-    /// Some bytes made no sense in the encoding and show as U+FFFD.
+    /// Some bytes are invalid in the encoding and appear as U+FFFD.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub lossy: bool,
-    /// Of an image, in pixels.
+    /// Width of an image in pixels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub width: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,7 +122,7 @@ pub struct Reply {
     pub hint: Option<String>,
 }
 
-/// How the caller wants bytes to become text.
+/// Requested conversion of bytes to text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Decoding {
     Auto,
@@ -133,20 +136,20 @@ impl Args {
             None | Some("auto") => Ok(Decoding::Auto),
             Some("base64") => Ok(Decoding::Base64),
             Some(label) => Encoding::for_label_no_replacement(label.as_bytes()).map(Decoding::Named).ok_or_else(|| {
-                Error::invalid_arguments("the argument `encoding` names no known encoding")
+                Error::invalid_arguments("the argument `encoding` is not a known encoding")
                     .hint("Use auto, utf-8, base64 or a WHATWG label such as gbk, shift_jis, windows-1252, utf-16le.")
                     .with("argument", "encoding")
             }),
         }
     }
 
-    /// What the schema alone cannot say.
+    /// Checks what the schema alone cannot express.
     fn validate(&self) -> Result<Decoding> {
         let decoding = self.decoding()?;
         let lines = self.offset.is_some() || self.limit.is_some();
         if lines && (self.byte_offset.is_some() || self.byte_length.is_some()) {
             return Err(Error::invalid_arguments(
-                "`offset`/`limit` count lines, `byte_offset`/`byte_length` bytes: use one pair",
+                "`offset`/`limit` count lines, `byte_offset`/`byte_length` count bytes: use one pair",
             ));
         }
         if decoding == Decoding::Base64 && (lines || self.line_numbers == Some(true)) {
@@ -184,19 +187,21 @@ impl Args {
     }
 }
 
+/// The `file.read` tool.
 pub struct FileRead {
     spec: Spec,
 }
 
 impl FileRead {
+    /// Creates the tool.
     pub fn new() -> Self {
         FileRead {
             spec: Spec {
                 name: "file.read".into(),
                 title: "Read a file".into(),
                 description: "Reads a text file (any encoding), an image or, with encoding base64, any bytes of the \
-                    workspace. Returns the text and, as JSON, its etag, size, line range and where to read on. \
-                    `output:<id>` reads stored output of an earlier call."
+                    workspace. Returns the text and, as JSON, its etag, size, line range and where to continue. \
+                    `output:<id>` reads the stored output of an earlier call."
                     .into(),
                 version: "1.0.0".into(),
                 scope: Scope::Workspace,
@@ -234,8 +239,11 @@ impl Tool for FileRead {
                 most: "the text of a result".to_owned(),
             },
             Limit::text(MAX_BYTES),
-            Limit::fixed("an image that is shown", Bytes(MAX_IMAGE_BYTES)),
-            Limit::fixed("a file whose etag is of its content", Bytes(super::content::WHOLE_BYTES)),
+            Limit::fixed("size of an image shown", Bytes(MAX_IMAGE_BYTES)),
+            Limit::fixed(
+                "file size for an etag of the content",
+                Bytes(super::content::WHOLE_BYTES),
+            ),
             Limit::time(self.spec.timeout),
         ]
     }
@@ -268,7 +276,8 @@ impl Tool for FileRead {
     }
 }
 
-/// Reads what `args` ask for. A stored output is a command's text and is never taken for a binary file.
+/// Reads what `args` ask for. A `stored` output is the text of a command and is never treated as a
+/// binary file.
 fn read(
     mut content: Content,
     args: &Args,
@@ -286,18 +295,19 @@ fn read(
         }
         content.refresh()?;
         if tries == 0 {
-            // It does not hold still. The text is what was there; the etag must not claim to be of it.
+            // The file keeps changing. The text was read from it, but the etag must not claim to
+            // describe that text.
             answer.reply.etag = content.weak_etag();
             return Ok(answer.into_output());
         }
     }
 }
 
-/// A result in the making.
+/// Result under construction.
 struct Answer {
     reply: Reply,
     text: String,
-    /// What a model has to know about the text, when there is something.
+    /// Remarks about the text that a model needs to know.
     notes: Vec<String>,
     image: Option<String>,
 }
@@ -386,10 +396,11 @@ impl Answer {
         Ok(())
     }
 
-    /// Takes values of secrets out of bytes that leave in base64 or hex, where later searches do not find all of them.
+    /// Masks secret values in bytes that are returned as base64 or hex, where later redaction does
+    /// not find all of them.
     fn mask(&mut self, content: &Content, from: u64, bytes: &mut [u8]) -> Result<()> {
         if known::mask_part(from, bytes, |at, length| content.read(at, length))? {
-            self.notes.push("values of secrets show as `*`".to_owned());
+            self.notes.push("secret values are shown as `*`".to_owned());
         }
         Ok(())
     }
@@ -401,17 +412,17 @@ impl Answer {
         self.image = Some(STANDARD.encode(bytes));
         if self.reply.width.max(self.reply.height).is_some_and(|side| side > MAX_IMAGE_SIDE) {
             self.reply.hint = Some(format!(
-                "Details may be lost: models see at most {MAX_IMAGE_SIDE} pixels a side. For a part of it: {}",
+                "Details may be lost: models see at most {MAX_IMAGE_SIDE} pixels a side. To see a part: {}",
                 self.shrink("-crop 1568x1568+0+0")
             ));
         }
         Ok(())
     }
 
-    /// A command that makes an image that can be seen.
+    /// Suggests a command that produces an image the model can see.
     fn shrink(&self, how: &str) -> String {
         let name = self.reply.path.rsplit('/').next().unwrap_or_default();
-        // A name of the workspace's is not handed on as a part of a command.
+        // Do not embed a file name from the workspace in a command unless it is harmless.
         let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._".contains(&byte));
         let from = if plain { self.reply.path.as_str() } else { "IN" };
         format!(
@@ -427,7 +438,7 @@ impl Answer {
             };
             let hint = format!("Make a smaller copy: {}", self.shrink("-resize 1568x1568"));
             self.notes.push(format!(
-                "{}, {size}{} bytes: images of more than {MAX_IMAGE_BYTES} bytes are not shown. {hint}",
+                "{}, {size}{} bytes: images larger than {MAX_IMAGE_BYTES} bytes are not shown. {hint}",
                 self.reply.mime, survey.size
             ));
             self.reply.hint = Some(hint);
@@ -437,7 +448,7 @@ impl Answer {
         self.mask(content, 0, &mut first)?;
         let first = crate::base::ids::hex(&first);
         self.notes.push(format!(
-            "binary file, {}, {} bytes; first bytes {first}; use encoding \"base64\" for its bytes",
+            "binary file, {}, {} bytes; first bytes {first}; use encoding \"base64\" to read its bytes",
             self.reply.mime, survey.size
         ));
         Ok(())
@@ -457,7 +468,7 @@ impl Answer {
         let reply = &mut self.reply;
         reply.encoding = Some(found.encoding.name().to_ascii_lowercase());
         reply.bom = survey.bom > 0;
-        // A part of a file says what line ends there are, never that there are none.
+        // The head of a file can show which line endings occur, but not that there are none.
         reply.eol = (survey.whole || found.eol != super::text::Eol::None).then(|| found.eol.name());
         if survey.whole {
             reply.total_lines = Some(found.lines);
@@ -483,7 +494,8 @@ impl Answer {
         Ok(())
     }
 
-    /// Says what the text alone does not: where it stands in the file, and what is strange about it.
+    /// Adds notes on what the text alone does not show: its position in the file and anything
+    /// unusual.
     fn note_text(&mut self, line_cut: bool) {
         let reply = &self.reply;
         let total = reply.total_lines.map_or(String::new(), |total| format!(" of {total}"));
@@ -498,7 +510,7 @@ impl Answer {
             }
         } else if self.text.is_empty() {
             notes.push(format!(
-                "nothing there: {} bytes, {} lines",
+                "nothing at this offset: the file has {} bytes, {} lines",
                 reply.size,
                 reply.total_lines.unwrap_or(0)
             ));
@@ -506,7 +518,7 @@ impl Answer {
         if let (true, Some(next)) =
             (line_cut || reply.next_offset.is_none(), reply.next_byte_offset)
         {
-            notes.push(format!("{} bytes in all; next byte_offset {next}", reply.size));
+            notes.push(format!("{} bytes in total; next byte_offset {next}", reply.size));
         }
         if let Some(next) = reply.next_offset {
             notes.push(format!("next offset {next}"));
@@ -515,13 +527,13 @@ impl Answer {
             notes.push(format!("encoding {encoding}"));
         }
         if reply.lossy {
-            notes.push("bytes that are not valid in this encoding show as U+FFFD".to_owned());
+            notes.push("bytes that are invalid in this encoding are shown as U+FFFD".to_owned());
         }
     }
 
     fn into_output(self) -> Output {
         let Answer { reply, mut text, notes, image } = self;
-        // Serialising plain fields cannot fail; a null would be the sign of it and not a lie.
+        // Serializing plain fields cannot fail; if it did, null would at least not be wrong data.
         let metadata = serde_json::to_value(&reply).unwrap_or(Value::Null);
         let json = Block::Text(metadata.to_string());
         let content = match image {
@@ -540,7 +552,7 @@ impl Answer {
     }
 }
 
-/// The one thing a file can be too large for.
+/// Returns the error for a file that is too large for the requested operation.
 fn too_large_for(what: &str) -> Error {
     Error::new(Kind::TooLarge, format!("the file is too large {what}"))
         .hint("Use `byte_offset` and `byte_length`.")

@@ -1,5 +1,5 @@
-//! `file.replace`: exact edits in files. Each edit matches as often as expected or nothing is written, and not one byte
-//! outside of what is replaced changes.
+//! `file.replace`: makes exact edits in files. Each edit must match as often as expected or nothing
+//! is written, and not one byte outside the replaced text changes.
 
 mod document;
 mod edit;
@@ -27,26 +27,27 @@ use crate::tools::limits::{Bytes, Count, Limit};
 use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 use edit::{Edit, Tally};
 
-/// Larger files are not edited, nor made.
+/// Larger files are neither edited nor created.
 pub const MAX_BYTES: usize = 64 << 20;
 const MAX_EDITS: usize = 100;
-/// For what is said of files that are left out.
+/// Bytes reserved for the note about omitted files.
 const FRAME_BYTES: usize = 200;
 
+/// Arguments of `file.replace`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Args {
     /// Workspace-relative path of a file; with glob, of a directory.
     path: String,
-    /// Applied in order, each to the result of the one before; all or none.
+    /// Applied in order, each to the result of the previous one; all or none.
     edits: Vec<RawEdit>,
     /// Edit all files below path that match: ["*.rs", "!gen/"]. Needs dry_run or total_expected.
     glob: Option<Vec<String>>,
     /// Write only if the file still has this etag.
     if_match: Option<String>,
-    /// How many replacements there must be in all.
+    /// Required total number of replacements.
     total_expected: Option<u64>,
-    /// Say what would happen and change nothing.
+    /// Report what would happen, change nothing.
     dry_run: Option<bool>,
     /// stat (default) counts changed lines.
     diff: Option<Diff>,
@@ -55,11 +56,11 @@ pub struct Args {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RawEdit {
-    /// Exact text to replace, whitespace included; \n matches any line end.
+    /// Exact text to replace, including whitespace; \n matches any line ending.
     old: String,
-    /// New text; with regex, $1, ${1} and $name stand for groups, $$ for $.
+    /// New text; with regex, $1, ${1} and $name insert groups, $$ is $.
     new: String,
-    /// How many matches there must be: 1 (any with glob); 0: any number.
+    /// Required number of matches: 1 (any with glob); 0: any number.
     expect: Option<u64>,
     /// `old` is a regex (Rust syntax, flags as (?ims)).
     regex: Option<bool>,
@@ -74,10 +75,11 @@ enum Diff {
     Unified,
 }
 
+/// Result of `file.replace`.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Reply {
     path: String,
-    /// Of the file as it is now (as it would be, with dry_run).
+    /// New etag (with dry_run, as it would be).
     #[serde(skip_serializing_if = "Option::is_none")]
     etag: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -87,12 +89,12 @@ pub struct Reply {
     /// With glob: the files that changed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     files: Vec<FileReply>,
-    /// Files that changed but are not in `files`; all of them are in files_output.
+    /// Changed files not in `files`; files_output lists all.
     #[serde(skip_serializing_if = "is_zero")]
     files_omitted: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     files_output: Option<String>,
-    /// With glob: what cannot be looked at or edited (binary, too large, protected).
+    /// With glob: what could not be read or edited (binary, too large, protected).
     #[serde(skip_serializing_if = "is_zero")]
     skipped: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -103,7 +105,7 @@ pub struct Reply {
     diff: Option<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     diff_truncated: bool,
-    /// The whole diff, when it was cut: read it with file.read.
+    /// The full diff, if it was cut: read it with file.read.
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<String>,
     dry_run: bool,
@@ -112,7 +114,7 @@ pub struct Reply {
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct EditReply {
     count: u64,
-    /// Where the first matches begin, in the text that the edit was applied to.
+    /// Lines of the first matches, in the text that the edit was applied to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lines: Vec<u64>,
 }
@@ -130,7 +132,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// Bytes in a result.
+/// Returns the size of a value as JSON, in bytes.
 fn size(value: &impl Serialize) -> usize {
     serde_json::to_string(value).map_or(0, |json| json.len())
 }
@@ -141,11 +143,13 @@ impl From<Tally> for EditReply {
     }
 }
 
+/// The `file.replace` tool.
 pub struct FileReplace {
     spec: Spec,
 }
 
 impl FileReplace {
+    /// Creates the tool.
     pub fn new() -> Self {
         FileReplace {
             spec: Spec {
@@ -153,8 +157,8 @@ impl FileReplace {
                 title: "Edit a file".into(),
                 description:
                     "Replaces exact text (or a regex) in a file of the workspace, atomically. Every edit must \
-                    match exactly `expect` times, or nothing is written. Everything else in the file stays \
-                    byte-identical: encoding, line ends, mode."
+                    match exactly `expect` times, or nothing is written. The rest of the file stays \
+                    byte-identical: encoding, line endings, mode."
                         .into(),
                 version: "1.0.0".into(),
                 scope: Scope::Workspace,
@@ -186,11 +190,11 @@ impl Tool for FileReplace {
 
     fn limits(&self) -> Vec<Limit> {
         vec![
-            Limit::fixed("a file", Bytes(MAX_BYTES as u64)),
+            Limit::fixed("file size", Bytes(MAX_BYTES as u64)),
             Limit::fixed("edits", Count(MAX_EDITS as u64)),
-            Limit::fixed("matches of an edit", Count(edit::MAX_MATCHES as u64)),
+            Limit::fixed("matches per edit", Count(edit::MAX_MATCHES as u64)),
             Limit::fixed("files changed at once", Count(many::MAX_FILES as u64)),
-            Limit::fixed("a diff in the result", Bytes(super::diff::MAX_DIFF as u64)),
+            Limit::fixed("size of a diff in the result", Bytes(super::diff::MAX_DIFF as u64)),
             Limit::time(self.spec.timeout),
         ]
     }
@@ -228,11 +232,11 @@ fn replace(workspace: &Arc<Workspace>, args: &Args, cancel: &Cancel) -> Result<R
 }
 
 impl Args {
-    /// Checks what the schema alone cannot say.
+    /// Checks what the schema alone cannot express, and compiles the edits.
     fn compile(&self) -> Result<Vec<Edit>> {
         if self.edits.is_empty() || self.edits.len() > MAX_EDITS {
             return Err(Error::invalid_arguments(format!(
-                "`edits` must hold 1 to {MAX_EDITS} edits"
+                "`edits` must contain 1 to {MAX_EDITS} edits"
             ))
             .with("argument", "edits"));
         }
@@ -243,11 +247,11 @@ impl Args {
         self.edits.iter().enumerate().map(|(at, raw)| Edit::compile(raw, at, expect)).collect()
     }
 
-    /// Many files are not changed without a word on how much that is.
+    /// Requires the caller to state how much will change before many files are edited.
     fn check_glob(&self) -> Result<()> {
         if !self.dry_run() && self.total_expected.is_none() {
             return Err(Error::invalid_arguments("`glob` needs `dry_run` or `total_expected`")
-                .hint("Look first with dry_run: true, then repeat the call with total_expected set to `replacements`.")
+                .hint("Call it with dry_run: true first, then repeat it with total_expected set to `replacements`.")
                 .with("argument", "total_expected"));
         }
         if self.if_match.is_some() {
@@ -264,9 +268,9 @@ impl Args {
     fn check_total(&self, found: u64) -> Result<()> {
         match self.total_expected {
             Some(expected) if expected != found => {
-                Err(Error::new(Kind::Conflict, format!("there are {found} matches in all, not {expected}"))
+                Err(Error::new(Kind::Conflict, format!("there are {found} matches in total, not {expected}"))
                     .reason("ambiguous_match")
-                    .hint("Nothing was written. Look at them with dry_run and diff unified, then say the right number.")
+                    .hint("Nothing was written. Check the matches with dry_run and diff unified, then correct total_expected.")
                     .with("count", found)
                     .with("expected", expected))
             }
@@ -276,7 +280,8 @@ impl Args {
 }
 
 impl Reply {
-    /// Leaves out the last of the files where the client would cut, and stores the list.
+    /// Omits the last files if the reply would exceed the client's budget, and stores the full
+    /// list.
     fn fit(&mut self, budget: usize, outputs: &Outputs) {
         let whole = size(self);
         if whole <= budget || self.files.is_empty() {
@@ -321,7 +326,7 @@ impl Reply {
             text.push_str(&format!(" {etag}"));
         }
         if self.skipped > 0 {
-            text.push_str(&format!(", {} files left out", self.skipped));
+            text.push_str(&format!(", {} files skipped", self.skipped));
         }
         for file in &self.files {
             text.push_str(&format!("\n{} {} {}", file.replacements, file.path, file.etag));
@@ -334,9 +339,9 @@ impl Reply {
             text.push_str(diff);
         }
         if let Some(output) = &self.output {
-            text.push_str(&format!("[the whole diff: {output}]"));
+            text.push_str(&format!("[full diff: {output}]"));
         }
-        // Serialising plain fields cannot fail.
+        // Serializing plain fields cannot fail.
         Output::of(text, serde_json::to_value(&self).unwrap_or(Value::Null))
     }
 }

@@ -1,4 +1,4 @@
-//! `file.search`: ripgrep's own engine over what a caller may see.
+//! `file.search`: searches the files a caller may see with ripgrep's engine.
 
 mod found;
 mod patient;
@@ -34,13 +34,13 @@ const MAX_RESULTS: u64 = 2000;
 const MAX_CONTEXT: u64 = 20;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_TIMEOUT: Duration = Duration::from_secs(120);
-/// For what comes before and after the search itself.
+/// Time added to a call's timeout for the work before and after the search itself.
 const SLACK: Duration = Duration::from_secs(5);
-/// How long to look whether what was left out would have matched.
+/// Time to check whether files that were left out would have matched.
 const SECOND_LOOK: Duration = Duration::from_secs(2);
 const MAX_BYTES: usize = 256 << 10;
 const MIN_BYTES: usize = 512;
-/// What stands around the matches.
+/// Bytes reserved for everything in a result besides the matches.
 const FRAME_BYTES: usize = 500;
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -48,15 +48,15 @@ const FRAME_BYTES: usize = 500;
 struct Args {
     /// Regular expression (Rust syntax, line by line).
     pattern: String,
-    /// Take pattern as plain text (false).
+    /// Treat pattern as plain text (false).
     literal: Option<bool>,
     /// Directory or file, relative to the workspace (the default), or `output:<id>`.
     path: Option<String>,
     /// Only these files, relative to path: `*.rs`, `src/**/*.ts`.
     glob: Option<Vec<String>>,
-    /// Leave these out.
+    /// Globs to exclude.
     exclude: Option<Vec<String>>,
-    /// ripgrep's name of a type of files: rust, py, ts …
+    /// A ripgrep file type: rust, py, ts …
     #[serde(rename = "type")]
     file_type: Option<String>,
     ignore_case: Option<bool>,
@@ -64,7 +64,7 @@ struct Args {
     word: Option<bool>,
     /// Let a match span lines.
     multiline: Option<bool>,
-    /// content (default), paths alone, or matching lines per file.
+    /// content (default), paths only, or matching lines per file.
     output: Option<Mode>,
     /// Lines of context (at most 20).
     before: Option<u64>,
@@ -72,13 +72,13 @@ struct Args {
     /// 100, at most 2000.
     max_results: Option<u64>,
     max_per_file: Option<u64>,
-    /// Heed .gitignore (true).
+    /// Respect .gitignore (true).
     gitignore: Option<bool>,
-    /// Dot files, too (false).
+    /// Include dot files (false).
     hidden: Option<bool>,
     /// 10000; what was found by then is returned.
     timeout_ms: Option<u64>,
-    /// next_cursor of the last result.
+    /// next_cursor of the previous result.
     cursor: Option<String>,
     /// At most 262144.
     max_bytes: Option<u64>,
@@ -96,7 +96,7 @@ enum Mode {
 #[derive(Debug, Default, Serialize, JsonSchema)]
 struct Reply {
     matches: Vec<Hit>,
-    /// Shown or not.
+    /// All matches, shown or not.
     #[serde(skip_serializing_if = "Option::is_none")]
     total_matches: Option<u64>,
     files_matched: u64,
@@ -121,7 +121,7 @@ struct Hit {
     path: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<u64>,
-    /// In characters from 1.
+    /// In characters, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     column: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -134,7 +134,7 @@ struct Hit {
     count: Option<u64>,
 }
 
-/// The arguments, understood.
+/// Validated arguments.
 struct Job {
     path: String,
     sight: Sight,
@@ -196,25 +196,27 @@ impl Args {
 }
 
 impl Job {
-    /// Bytes for matches, in a result that a client takes whole.
+    /// Returns the bytes available for matches in a result that fits the client's budget.
     fn room(&self, budget: usize) -> usize {
         let whole = self.max_bytes.unwrap_or(budget).clamp(MIN_BYTES, MAX_BYTES);
         whole.saturating_sub(FRAME_BYTES).max(whole / 2)
     }
 }
 
+/// The `file.search` tool.
 pub struct FileSearch {
     spec: Spec,
 }
 
 impl FileSearch {
+    /// Creates the tool.
     pub fn new() -> Self {
         FileSearch {
             spec: Spec {
                 name: NAME.into(),
                 title: "Search in files".into(),
-                description: "Searches text in files with a regular expression, as ripgrep does: fast, leaving out \
-                    what git ignores, hidden names and binary files. Results are in the order of paths and lines."
+                description: "Searches text in files with a regular expression, as ripgrep does: fast, skipping \
+                    hidden and binary files and what git ignores. Results are ordered by path and line."
                     .into(),
                 version: "1.0.0".into(),
                 scope: Scope::Workspace,
@@ -249,7 +251,7 @@ impl Tool for FileSearch {
             Limit::up_to("results", Count(DEFAULT_RESULTS), Count(MAX_RESULTS)),
             Limit::up_to("lines of context", Count(0), Count(MAX_CONTEXT)),
             Limit::up_to("time", DEFAULT_TIMEOUT, MAX_TIMEOUT),
-            Limit::fixed("characters of a line", Count(seek::LINE_CHARS as u64)),
+            Limit::fixed("characters shown per line", Count(seek::LINE_CHARS as u64)),
             Limit::text(MAX_BYTES),
         ]
     }
@@ -285,7 +287,7 @@ impl Tool for FileSearch {
     }
 }
 
-/// Searches a stored output where there is one, else the workspace.
+/// Searches the stored output if one is given, otherwise the workspace.
 fn search(
     workspace: &Arc<Workspace>,
     stored: Option<File>,
@@ -300,7 +302,7 @@ fn search(
     let room = job.room(budget);
     let halt = Halt::new(cancel.clone(), Some(Instant::now() + job.timeout));
     let (mut reply, left_out) = answer(job, &start, room, &halt);
-    // Time that is up leaves a part of the answer; whoever gave up wants none.
+    // A timeout still returns what was found; a cancelled call needs no result.
     if cancel.is_cancelled() && cancel.cause() != Some(Cause::Deadline) {
         return Err(Error::new(Kind::Cancelled, "the search was cancelled"));
     }
@@ -311,7 +313,7 @@ fn search(
     Ok(reply)
 }
 
-/// What is found, and how many names were left out.
+/// Runs the search. Returns the reply and the number of names that were left out.
 fn answer(job: &Job, start: &Start, room: usize, halt: &Halt) -> (Reply, u64) {
     let found = Found::new(job.max_results, room, job.after.clone());
     let mut reply = Reply::default();
@@ -321,7 +323,7 @@ fn answer(job: &Job, start: &Start, room: usize, halt: &Halt) -> (Reply, u64) {
             tree.walk(&seeker, threads(), halt);
             if found.files_searched() == 0 && !halt.is_called() {
                 reply.warnings.push(
-                    "no file was searched: there is none, or `glob`, `exclude`, `type` and the ignore rules leave none"
+                    "no file was searched: there are none, or `glob`, `exclude`, `type` and the ignore rules exclude all of them"
                         .to_owned(),
                 );
             }
@@ -329,7 +331,7 @@ fn answer(job: &Job, start: &Start, room: usize, halt: &Halt) -> (Reply, u64) {
         Start::File(file, path) => {
             if seek::one_file(&job.want, file, path, &found, halt) {
                 reply.warnings.push(
-                    "this is a binary file: its zero bytes were taken for line ends".to_owned(),
+                    "this is a binary file: its zero bytes were treated as line ends".to_owned(),
                 );
             }
         }
@@ -338,14 +340,14 @@ fn answer(job: &Job, start: &Start, room: usize, halt: &Halt) -> (Reply, u64) {
     found.fill(&mut reply, &job.question, job.want.mode, halt.is_called());
     if reply.timed_out {
         reply.warnings.push(
-            "more may match in what was not searched: choose less with `path` or `glob`, or raise `timeout_ms`"
+            "files that were not searched may match too: narrow the search with `path` or `glob`, or raise `timeout_ms`"
                 .to_owned(),
         );
     }
     (reply, left_out)
 }
 
-/// Nothing was found: says whether that is because of what was left out.
+/// Returns a warning if nothing was found only because ignored and hidden files were left out.
 fn look_again(workspace: &Arc<Workspace>, job: &Job, cancel: &Cancel) -> Result<Option<String>> {
     let sight = Sight { left_out: true, ..job.sight };
     let Start::Tree(tree) = Tree::at(workspace, &job.path, sight)? else { return Ok(None) };

@@ -1,5 +1,7 @@
-//! `file.write`: a whole file, or more at its end. The old bytes stay until all of the new ones are there, and
-//! mode, owner, encoding and line ends stay what they were unless the caller says otherwise.
+//! `file.write`: writes a whole file or appends to it.
+//!
+//! The old bytes stay in place until all new ones are written, and mode, owner, encoding and line
+//! endings are preserved unless the caller asks for something else.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -26,29 +28,31 @@ use crate::base::{Cancel, Error, Kind, Result};
 use crate::tools::limits::{Bytes, Limit};
 use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 
-/// Old content up to this size is held, to be compared and, where a write is in place, put back.
+/// Old content up to this size is kept in memory, to be compared and, for a write in place, to be
+/// restored after a failure.
 const HOLD_BYTES: u64 = 16 << 20;
-/// How often a write starts over because somebody else changed the file meanwhile.
+/// Attempts before giving up because another process keeps changing the file.
 const TRIES: usize = 8;
 
+/// Arguments of `file.write`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Args {
-    /// Workspace-relative path. Missing directories are made.
+    /// Workspace-relative path. Missing directories are created.
     path: String,
     /// The text, or base64 of the bytes with encoding base64.
     content: String,
-    /// keep (default): the file's own; base64 for bytes.
+    /// keep (default): the file's own encoding; base64 for bytes.
     encoding: Option<InEncoding>,
     /// overwrite (default); create: fail if it exists; append.
     mode: Option<Mode>,
     /// Write only if the file still has this etag.
     if_match: Option<String>,
-    /// keep (default): as the file has them.
+    /// keep (default): the file's own line endings.
     eol: Option<InEol>,
-    /// Set or clear the executable bits; kept as they are by default.
+    /// Set or clear the executable bits; unchanged by default.
     executable: Option<bool>,
-    /// Say what would happen and change nothing.
+    /// Report what would happen, change nothing.
     dry_run: Option<bool>,
     /// stat (default) counts changed lines.
     diff: Option<Diff>,
@@ -91,12 +95,13 @@ enum Diff {
     Unified,
 }
 
+/// Result of `file.write`.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Reply {
     /// Relative to the workspace, symlinks resolved.
     pub path: String,
     created: bool,
-    /// Of the file as it is now (as it would be, with dry_run; absent where that cannot be known).
+    /// New etag (with dry_run, as it would be; absent if unknown).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub etag: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,30 +116,32 @@ pub struct Reply {
     diff: Option<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     diff_truncated: bool,
-    /// The whole diff, when it was cut: read it with file.read.
+    /// The full diff, if it was cut: read it with file.read.
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<String>,
     /// The encoding of the text written.
     #[serde(skip_serializing_if = "Option::is_none")]
     encoding: Option<String>,
-    /// False where the file was changed in place: append, and files with several names.
+    /// False if changed in place: append, and files with several hard links.
     atomic: bool,
     dry_run: bool,
 }
 
+/// The `file.write` tool.
 pub struct FileWrite {
     spec: Spec,
 }
 
 impl FileWrite {
+    /// Creates the tool.
     pub fn new() -> Self {
         FileWrite {
             spec: Spec {
                 name: "file.write".into(),
                 title: "Write a file".into(),
                 description:
-                    "Writes a whole file of the workspace, atomically, or appends to it. Keeps mode, encoding \
-                    and line ends of an existing file. `if_match` with the etag of your last read guards against \
+                    "Writes a whole file of the workspace, atomically, or appends to it. Keeps the mode, encoding \
+                    and line endings of an existing file. `if_match` with the etag of your last read guards against \
                     changes by others."
                         .into(),
                 version: "1.0.0".into(),
@@ -167,7 +174,7 @@ impl Tool for FileWrite {
 
     fn limits(&self) -> Vec<Limit> {
         vec![
-            Limit::fixed("a diff in the result", Bytes(super::diff::MAX_DIFF as u64)),
+            Limit::fixed("size of a diff in the result", Bytes(super::diff::MAX_DIFF as u64)),
             Limit::time(self.spec.timeout),
         ]
     }
@@ -198,7 +205,7 @@ impl Tool for FileWrite {
     }
 }
 
-/// Writes bytes that another tool has made, as a caller's own write of them would be.
+/// Writes bytes produced by another tool, exactly as if the caller had written them.
 pub fn write_base64(
     workspace: &Workspace,
     path: String,
@@ -209,7 +216,7 @@ pub fn write_base64(
     write(workspace, &Args { path, content, encoding, diff, ..Args::default() }, cancel)
 }
 
-/// What the caller sent.
+/// Content sent by the caller.
 enum Input<'a> {
     Text(&'a str),
     Bytes(Vec<u8>),
@@ -234,7 +241,7 @@ impl Args {
     }
 }
 
-/// Writes what `args` ask for, starting over when the file is changed under its hands.
+/// Writes what `args` ask for, and starts over if the file is changed in the meantime.
 fn write(workspace: &Workspace, args: &Args, cancel: &Cancel) -> Result<Reply> {
     let input = args.input()?;
     for _ in 0..TRIES {
@@ -242,7 +249,8 @@ fn write(workspace: &Workspace, args: &Args, cancel: &Cancel) -> Result<Reply> {
         let place = match workspace.place(&args.path, false)? {
             Place::NoParent { path } => {
                 Job::new(args, &input, path, None)?;
-                // All that can be refused has been; only now may directories be made.
+                // Everything that can be refused has been checked; only now may directories be
+                // created.
                 workspace.place(&args.path, !args.dry_run())?
             }
             ready => ready,
@@ -271,18 +279,18 @@ fn write(workspace: &Workspace, args: &Args, cancel: &Cancel) -> Result<Reply> {
     }
     Err(Error::new(
         Kind::Conflict,
-        format!("{} keeps changing while it is written", quoted(&args.path)),
+        format!("{} keeps changing while it is being written", quoted(&args.path)),
     )
     .reason("busy")
-    .hint("Stop whatever writes it, or try again."))
+    .hint("Stop the process that writes to it, or try again."))
 }
 
-/// One attempt, decided down to the byte before anything is touched.
+/// One attempt to write, fully determined before anything is touched.
 struct Job<'a> {
     args: &'a Args,
     path: String,
     old: Option<Existing>,
-    /// What is written: the whole file, or its new end.
+    /// Bytes to write: the whole file, or the part to append.
     bytes: Vec<u8>,
     append: bool,
     encoding: Option<&'static Encoding>,
@@ -327,12 +335,14 @@ impl<'a> Job<'a> {
         changes(&self.path, &old, text, unified)
     }
 
-    /// In place where another name of the file, or the rest of it, has to stay.
+    /// Returns whether the file is replaced atomically. It is written in place if it has other hard
+    /// links or is appended to.
     fn atomic(&self) -> bool {
         !self.append && self.old.as_ref().is_none_or(|old| old.content.stat.st_nlink <= 1)
     }
 
-    /// None when somebody else was faster and the attempt has to start over.
+    /// Performs the write. Returns `None` if another process changed the file first and the attempt
+    /// must start over.
     fn write(self, dir: &Arc<OwnedFd>, name: &OsString, cancel: &Cancel) -> Result<Option<Reply>> {
         let etag = match &self.old {
             None => self.create(dir, name, cancel)?,
@@ -389,7 +399,7 @@ impl<'a> Job<'a> {
         let mode = old.plain_mode();
         match self.args.executable {
             None => mode,
-            // Whoever may read may run.
+            // Everyone who may read the file may execute it.
             Some(true) => mode | (mode & 0o444) >> 2,
             Some(false) => mode & !0o111,
         }
@@ -446,7 +456,7 @@ fn check_preconditions(args: &Args, old: Option<&Existing>, path: &str) -> Resul
 }
 
 fn already_exists(path: &str) -> Error {
-    Error::new(Kind::Conflict, format!("{} exists already", quoted(path)))
+    Error::new(Kind::Conflict, format!("{} already exists", quoted(path)))
         .reason("already_exists")
         .hint("Use mode overwrite to replace it, or another path.")
 }
@@ -461,7 +471,8 @@ fn wanted_eol(args: &Args, old: Option<&Existing>) -> Eol {
     }
 }
 
-/// The text as the file is to hold it. What the file's encoding cannot say is an error, not a question mark.
+/// Encodes the text for the file. A character that the file's encoding cannot represent is an error
+/// and is never replaced by a question mark.
 fn encode(
     args: &Args,
     text: &str,
@@ -474,10 +485,12 @@ fn encode(
     {
         let encoding = old.survey.found.encoding.name();
         return Err(Error::invalid_arguments(format!(
-            "the file is in {encoding}: UTF-8 at its end would be no text there"
+            "the file is in {encoding}: UTF-8 appended to it would not be readable text"
         ))
         .reason("encoding_error")
-        .hint("Use encoding keep to append in the file's own, or overwrite it as a whole.")
+        .hint(
+            "Use encoding keep to append in the file's own encoding, or overwrite the whole file.",
+        )
         .with("encoding", encoding.to_ascii_lowercase()));
     }
     let Some(old) = old.filter(|old| keep && old.is_text()) else {
@@ -490,7 +503,7 @@ fn encode(
             encoding.name()
         ))
         .reason("encoding_error")
-        .hint("Use encoding utf-8 to turn the file into UTF-8, or leave those characters out.")
+        .hint("Use encoding utf-8 to convert the file to UTF-8, or leave those characters out.")
         .with("encoding", encoding.name().to_ascii_lowercase())
     })?;
     let marked = old.survey.bom > 0 && !append && !text.starts_with('\u{feff}');
@@ -517,7 +530,7 @@ impl Reply {
             text.push('\n');
             text.push_str(diff);
         }
-        // Serialising plain fields cannot fail.
+        // Serializing plain fields cannot fail.
         Output::of(text, serde_json::to_value(&self).unwrap_or(Value::Null))
     }
 }

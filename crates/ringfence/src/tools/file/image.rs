@@ -1,6 +1,7 @@
-//! How large an image is, by its first bytes. Nothing is decoded.
+//! Reads the dimensions of an image from its first bytes. Nothing is decoded.
 
-/// Width and height in pixels, where the first bytes of a PNG, GIF, JPEG or WebP file tell them.
+/// Returns width and height in pixels if the first bytes of a PNG, GIF, JPEG or WebP file contain
+/// them.
 pub fn dimensions(mime: &str, head: &[u8]) -> Option<(u32, u32)> {
     match mime {
         "image/png" => Some((big(head, 16)?, big(head, 20)?)),
@@ -20,7 +21,7 @@ fn little(bytes: &[u8], at: usize, length: usize) -> Option<u32> {
     Some(part.iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte)))
 }
 
-/// Segment after segment, until the one that begins a frame.
+/// Walks the segments up to the first start-of-frame segment.
 fn jpeg(bytes: &[u8]) -> Option<(u32, u32)> {
     let two =
         |at: usize| Some(u32::from(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?)));
@@ -31,7 +32,7 @@ fn jpeg(bytes: &[u8]) -> Option<(u32, u32)> {
             return None;
         }
         match marker[1] {
-            // Padding, and markers that stand alone.
+            // Padding, and markers without a payload.
             0xff => at += 1,
             0x01 | 0xd0..=0xd8 => at += 2,
             0xc0..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf => {

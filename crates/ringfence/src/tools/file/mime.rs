@@ -1,6 +1,6 @@
-//! What kind of file this is: by its first bytes where they say it, else by its name.
+//! Detects the MIME type of a file from its first bytes, or from its name.
 
-/// First bytes that are nobody's text.
+/// Magic numbers of formats that are not text.
 const MAGIC: &[(&[u8], &str)] = &[
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -33,7 +33,7 @@ const EXTENSIONS: &[(&str, &str)] = &[
     ("yml", "application/yaml"),
 ];
 
-/// What the first bytes say, for formats that are not text.
+/// Detects formats that are not text from their first bytes.
 pub fn by_content(head: &[u8]) -> Option<&'static str> {
     if head.len() >= 12 && &head[..4] == b"RIFF" && &head[8..12] == b"WEBP" {
         return Some("image/webp");
@@ -41,6 +41,7 @@ pub fn by_content(head: &[u8]) -> Option<&'static str> {
     MAGIC.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, mime)| *mime)
 }
 
+/// Detects the type from the file extension.
 pub fn by_name(path: &str) -> Option<&'static str> {
     let (_, extension) = path.rsplit_once('.')?;
     EXTENSIONS
@@ -49,7 +50,7 @@ pub fn by_name(path: &str) -> Option<&'static str> {
         .map(|(_, mime)| *mime)
 }
 
-/// The formats that models are shown as images.
+/// Returns whether results include files of this type as images.
 pub fn is_shown_as_image(mime: &str) -> bool {
     matches!(mime, "image/png" | "image/jpeg" | "image/gif" | "image/webp")
 }

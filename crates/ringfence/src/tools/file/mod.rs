@@ -1,4 +1,4 @@
-//! The file tools, and the code only they share.
+//! The file tools and the code shared only among them.
 
 pub mod content;
 pub mod cursor;

@@ -1,7 +1,7 @@
-//! Which paths a caller wants to see: globs as ripgrep and git write them, and types of files by their names.
+//! Filters paths by globs, as in ripgrep and git, and by file type.
 //!
-//! They only choose among what may be seen. Unlike ripgrep's, a glob brings back nothing that is ignored or hidden:
-//! a model that asks for `**/*` does not mean the build directory.
+//! Filters only select among the paths that may be seen. Unlike in ripgrep, a glob never brings
+//! back ignored or hidden files: a model that asks for `**/*` does not mean the build directory.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -16,22 +16,24 @@ use crate::base::{Error, Result};
 const MAX_GLOBS: usize = 100;
 const MAX_GLOB_BYTES: usize = 1024;
 
+/// Filter for the paths that a caller asked for.
 #[derive(Debug)]
 pub struct Selection {
     include: Option<Gitignore>,
     exclude: Option<Gitignore>,
     types: Option<Types>,
-    /// A glob names something that begins with a dot.
+    /// A glob names a component that starts with a dot.
     pub names_hidden: bool,
 }
 
 impl Selection {
+    /// Builds a filter from globs to include, globs to exclude and a ripgrep file type.
     pub fn new(
         include: &[String],
         exclude: &[String],
         file_type: Option<&str>,
     ) -> Result<Selection> {
-        // A glob that begins with `!` excludes, as ripgrep's do.
+        // A glob that starts with `!` excludes, as in ripgrep.
         let negated = include.iter().filter_map(|glob| glob.strip_prefix('!'));
         let exclude: Vec<&str> = exclude.iter().map(String::as_str).chain(negated).collect();
         let include: Vec<&str> =
@@ -47,17 +49,18 @@ impl Selection {
         })
     }
 
-    /// Whether some paths are wanted more than others.
+    /// Returns whether there are globs to include.
     pub fn has_globs(&self) -> bool {
         self.include.is_some()
     }
 
-    /// Whether a path, from where the globs are about, is left out with all that is below it.
+    /// Returns whether a path, relative to the base of the globs, is excluded together with
+    /// everything below it.
     pub fn excludes(&self, path: &[u8], is_dir: bool) -> bool {
         matches(self.exclude.as_ref(), path, is_dir).unwrap_or(false)
     }
 
-    /// Whether a path that is not excluded is wanted.
+    /// Returns whether a path that is not excluded is selected.
     pub fn includes(&self, path: &[u8], is_dir: bool) -> bool {
         let typed = || {
             self.types
@@ -86,18 +89,18 @@ fn matcher(argument: &str, globs: &[&str], contents: bool) -> Result<Option<Giti
         return Err(wrong(most));
     }
     let unclear = |glob: &str, why: String| {
-        wrong(format!("`{}` in `{argument}` is no glob: {why}", crate::base::workspace::quoted(glob).trim_matches('`')))
-            .hint("Globs are written as in .gitignore: `*.rs`, `src/**/*.ts`, `{a,b}/*`. Escape signs with `\\`.")
+        wrong(format!("`{}` in `{argument}` is not a valid glob: {why}", crate::base::workspace::quoted(glob).trim_matches('`')))
+            .hint("Globs are written as in .gitignore: `*.rs`, `src/**/*.ts`, `{a,b}/*`. Escape special characters with `\\`.")
     };
     let mut builder = GitignoreBuilder::new(".");
-    // A bracket that does not close is a slip, not a name.
+    // An unclosed bracket is a mistake, not a literal name.
     builder.allow_unclosed_class(false);
     for glob in globs {
         let plain = glob.strip_prefix("./").unwrap_or(glob);
         if plain.trim().is_empty() {
             return Err(unclear(glob, "it is empty".to_owned()));
         }
-        // Signs that only mean something in a file of patterns.
+        // Escape characters that are special only at the start of a line in an ignore file.
         let mut line = match plain.starts_with(['#', '!']) {
             true => format!("\\{plain}"),
             false => plain.to_owned(),
@@ -110,7 +113,7 @@ fn matcher(argument: &str, globs: &[&str], contents: bool) -> Result<Option<Giti
     builder
         .build()
         .map(Some)
-        .map_err(|error| wrong(format!("`{argument}` holds too much: {error}")))
+        .map_err(|error| wrong(format!("the globs in `{argument}` cannot be compiled: {error}")))
 }
 
 fn types(name: &str) -> Result<Types> {
@@ -126,14 +129,14 @@ fn types(name: &str) -> Result<Types> {
                     .to_owned()
             }
         };
-        return Err(Error::invalid_arguments("the argument `type` names no known type of files")
+        return Err(Error::invalid_arguments("the argument `type` is not a known file type")
             .hint(hint)
             .with("argument", "type"));
     }
     builder.select(name);
     builder
         .build()
-        .map_err(|error| Error::internal("the types of files make no sense").source(error))
+        .map_err(|error| Error::internal("the file type filter could not be built").source(error))
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! How bytes reach the disk: whole or not at all, and with the mode and owner of what they replace.
+//! Writes files atomically: the new bytes appear completely or not at all, with the mode and owner
+//! of the file they replace.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -23,22 +24,24 @@ use crate::base::{Cancel, Error, Kind, Result};
 
 const CHUNK: usize = 1 << 20;
 
-/// Between the last look at a file and its replacement no other write of ours gets in.
+/// Serializes commits, so that no other write by this server happens between the last check of a
+/// file and its replacement.
 pub fn commit_lock() -> MutexGuard<'static, ()> {
     static COMMIT: Mutex<()> = Mutex::new(());
     COMMIT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A new file beside the one it will become. It goes away with this value unless it was put in place.
+/// New file next to the one it will replace. It is removed on drop unless it was put in place.
 pub struct Temporary {
     dir: Arc<OwnedFd>,
     name: OsString,
     file: File,
-    /// Of the file it will become, for messages.
+    /// Path of the file it will become, for messages.
     path: String,
 }
 
 impl Temporary {
+    /// Creates an empty temporary file for `target` in `dir`.
     pub fn create(dir: &Arc<OwnedFd>, target: &OsStr, path: &str, mode: u32) -> Result<Temporary> {
         let name = temporary_name(target);
         let flags =
@@ -48,6 +51,7 @@ impl Temporary {
         Ok(Temporary { dir: Arc::clone(dir), name, file: File::from(file), path: path.to_owned() })
     }
 
+    /// Appends `bytes`, checking for cancellation between chunks.
     pub fn write(&mut self, bytes: &[u8], cancel: &Cancel) -> Result<()> {
         for chunk in bytes.chunks(CHUNK) {
             check(cancel)?;
@@ -56,12 +60,13 @@ impl Temporary {
         check(cancel)
     }
 
-    /// Takes over what the old file was besides its bytes.
+    /// Takes over everything but the content from the old file: attributes, owner and mode.
     pub fn inherit(&self, old: &File, stat: &Stat, mode: u32) -> Result<()> {
         copy_attributes(old, &self.file);
         let mine = fstat(&self.file).map_err(|errno| os_error(errno, &self.path))?;
         if (mine.st_uid, mine.st_gid) != (stat.st_uid, stat.st_gid) {
-            // Only root may give files away; for anybody else the new file is theirs, as with every editor.
+            // Only root may change the owner. For other users the new file is theirs, as with every
+            // editor.
             let (uid, gid) = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
             let _ = fchown(&self.file, Some(uid), Some(gid))
                 .or_else(|_| fchown(&self.file, None, Some(gid)));
@@ -69,19 +74,23 @@ impl Temporary {
         self.set_mode(mode)
     }
 
+    /// Sets the permission bits.
     pub fn set_mode(&self, mode: u32) -> Result<()> {
         fchmod(&self.file, Mode::from_raw_mode(mode)).map_err(|errno| os_error(errno, &self.path))
     }
 
+    /// Returns the current stat of the temporary file.
     pub fn stat(&self) -> Result<Stat> {
         fstat(&self.file).map_err(|errno| os_error(errno, &self.path))
     }
 
-    /// Becomes `name` unless something has that name; then nothing happens and the answer is false.
+    /// Renames the file to `name` unless that name exists. Returns false, with nothing changed, if
+    /// it does.
     pub fn put_new(mut self, name: &OsStr) -> Result<bool> {
         let placed =
             match renameat_with(&self.dir, &self.name, &self.dir, name, RenameFlags::NOREPLACE) {
-                // Not every file system knows the flag; a hard link refuses an existing name as well.
+                // Not every file system supports the flag; a hard link also refuses an existing
+                // name.
                 Err(Errno::INVAL | Errno::NOSYS) => {
                     linkat(&self.dir, &self.name, &self.dir, name, AtFlags::empty())
                         .and_then(|()| unlinkat(&self.dir, &self.name, AtFlags::empty()))
@@ -100,8 +109,9 @@ impl Temporary {
 }
 
 impl Temporary {
-    /// Changes places with `name` if that is still what `old` saw; else nothing happens and the answer is None. What was
-    /// there is kept until the answer goes, and can be put back without needing space.
+    /// Swaps places with `name` if that file is still in the state `old`; otherwise does nothing
+    /// and returns `None`. The replaced file is kept until the returned value is dropped, and can
+    /// be restored without needing disk space.
     pub fn exchange(mut self, name: &OsStr, old: &Stat) -> Result<Option<Exchanged>> {
         let _one_at_a_time = commit_lock();
         let failed = |errno| os_error(errno, &self.path);
@@ -114,12 +124,13 @@ impl Temporary {
         let mut kept = self.name.clone();
         match renameat_with(&self.dir, &self.name, &self.dir, name, RenameFlags::EXCHANGE) {
             Ok(()) => {}
-            // Not every file system knows the flag; another name for the old file keeps it as well.
+            // Not every file system supports the flag; a second hard link keeps the old file as
+            // well.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 kept = temporary_name(name);
                 match linkat(&self.dir, name, &self.dir, &kept, AtFlags::empty()) {
                     Ok(()) => {}
-                    // One that knows neither keeps nothing.
+                    // A file system that supports neither cannot keep the old file.
                     Err(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP | Errno::MLINK) => {
                         kept.clear()
                     }
@@ -146,7 +157,7 @@ impl Temporary {
         if exchanged.kept.is_empty() {
             return Ok(Some(exchanged));
         }
-        // Between the last look and the exchange somebody may have been faster still.
+        // Another process may have changed the file between the last check and the exchange.
         match statat(&exchanged.dir, &exchanged.kept, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(was) if moved_only(&was, old) => Ok(Some(exchanged)),
             _ => exchanged.return_theirs().map(|()| None),
@@ -154,25 +165,27 @@ impl Temporary {
     }
 }
 
-/// A file in its place, with what was there before still at hand under another name.
+/// File that was put in place, with the file it replaced still available under another name.
 pub struct Exchanged {
     dir: Arc<OwnedFd>,
     name: OsString,
-    /// Empty where nothing is kept any more.
+    /// Empty if nothing is kept any more.
     kept: OsString,
     new: Stat,
     path: String,
 }
 
 impl Exchanged {
-    /// Puts the old file back, the very same one, unless ours has been changed or replaced since. Then it goes: it is
-    /// what was read, and others have gone on from there.
+    /// Restores the old file itself (the same inode) unless the new one has been changed or
+    /// replaced since. In that case the old file is removed: its content is what was read, and
+    /// others have continued from the new one.
     pub fn put_back(mut self) -> Result<bool> {
         let _one_at_a_time = commit_lock();
         self.restore().map_err(|errno| self.leave(Some(errno)))
     }
 
-    /// What is in place now, if what it displaced is `still` what was seen. Else that goes back.
+    /// Keeps the new file if the file it replaced was still in the state that was read (`still`).
+    /// Otherwise restores the replaced file.
     pub fn if_still(self, still: Result<bool>) -> Result<Option<Exchanged>> {
         match still {
             Ok(true) => Ok(Some(self)),
@@ -181,8 +194,9 @@ impl Exchanged {
         }
     }
 
-    /// Puts back what turned out to be somebody else's. If that cannot be it stays under the name it has, which the
-    /// error tells: there may be no other copy of those bytes.
+    /// Restores a file that turned out to contain a change by another process. If that fails, it
+    /// stays under its current name, which the error reports: there may be no other copy of those
+    /// bytes.
     pub fn give_back(mut self) -> Result<()> {
         let _one_at_a_time = commit_lock();
         self.return_theirs()
@@ -210,12 +224,13 @@ impl Exchanged {
         Ok(true)
     }
 
-    /// Leaves what was there under its other name for good.
+    /// Leaves the replaced file permanently under its other name and returns the error that reports
+    /// it.
     fn leave(&mut self, errno: Option<Errno>) -> Error {
         let shown = quoted(&self.path);
         let error = Error::new(
             Kind::Conflict,
-            format!("{shown} was changed by somebody else while it was written"),
+            format!("{shown} was changed by another process while it was being written"),
         )
         .reason("displaced");
         let error = match errno {
@@ -224,14 +239,14 @@ impl Exchanged {
         };
         if self.kept.is_empty() {
             return error.hint(
-                "The new bytes are in place, and what they replaced is lost. Read the file again.",
+                "The new content is in place, and the content it replaced is lost. Read the file again.",
             );
         }
         let kept = std::mem::take(&mut self.kept);
         let kept = Path::new(&self.path).with_file_name(kept).to_string_lossy().into_owned();
         error
             .hint(format!(
-                "What was there could not be put back and is kept as {}. Compare the two.",
+                "The previous file could not be restored and is kept as {}. Compare the two.",
                 quoted(&kept)
             ))
             .with("kept", kept)
@@ -248,7 +263,8 @@ impl Drop for Exchanged {
     }
 }
 
-/// The same file with the same bytes, for all that can be seen. A rename changes the time of its last change of state.
+/// Returns whether both stats describe the same file with the same bytes, as far as metadata can
+/// tell. The ctime is not compared, because a rename changes it.
 fn moved_only(now: &Stat, then: &Stat) -> bool {
     let key = |s: &Stat| (s.st_dev, s.st_ino, s.st_size, s.st_mtime, s.st_mtime_nsec);
     key(now) == key(then)
@@ -264,7 +280,7 @@ impl Drop for Temporary {
     }
 }
 
-/// `.name.<random>.tmp`, shortened where the file system would refuse it.
+/// Returns `.name.<random>.tmp`, shortened to fit the file system's limit on names.
 fn temporary_name(target: &OsStr) -> OsString {
     let target = target.as_bytes();
     let mut name = vec![b'.'];
@@ -273,10 +289,11 @@ fn temporary_name(target: &OsStr) -> OsString {
     OsString::from_vec(name)
 }
 
-/// Overwrites a file that has other names too, so that they all keep showing the same bytes. `old` is put back
-/// when that fails half way.
+/// Overwrites a file that has other hard links in place, so that all of them keep showing the same
+/// bytes. Writes `old` back if it fails halfway.
 pub fn overwrite(file: &File, old: Option<&[u8]>, new: &[u8], path: &str) -> Result<()> {
-    // Space first: the usual failure then comes before the first byte is changed.
+    // Reserve the space first, so that the most common failure happens before the first byte is
+    // changed.
     match fallocate(file.as_fd(), FallocateFlags::KEEP_SIZE, 0, (new.len() as u64).max(1)) {
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
         Err(errno) => return Err(os_error(errno, path)),
@@ -293,7 +310,8 @@ pub fn overwrite(file: &File, old: Option<&[u8]>, new: &[u8], path: &str) -> Res
     })
 }
 
-/// Adds bytes at `end`, which is the file's length; takes them away again when that fails half way.
+/// Appends bytes at `end`, which is the file's length, and truncates the file again if that fails
+/// halfway.
 pub fn append(file: &File, end: u64, bytes: &[u8], path: &str, cancel: &Cancel) -> Result<()> {
     let mut at = end;
     for chunk in bytes.chunks(CHUNK) {
@@ -314,7 +332,8 @@ fn io_error(error: &std::io::Error, path: &str) -> Error {
     os_error(Errno::from_io_error(error).unwrap_or(Errno::IO), path)
 }
 
-/// Copies what users attach to files. Capabilities and other rights stay behind: new bytes have not earned them.
+/// Copies the attributes that users attach to files. File capabilities and similar privileges are
+/// not copied: they were granted to the old bytes.
 fn copy_attributes(from: &File, to: &File) {
     let mut names = vec![0u8; 4096];
     let Ok(len) = flistxattr(from, names.as_mut_slice()) else { return };
@@ -323,7 +342,7 @@ fn copy_attributes(from: &File, to: &File) {
             continue;
         }
         let mut value = vec![0u8; 64 << 10];
-        // Best effort: a file system that cannot store them must not keep a file from being written.
+        // Best effort: a file system that cannot store attributes must not prevent the write.
         if let Ok(len) = fgetxattr(from, name, value.as_mut_slice()) {
             let _ = fsetxattr(to, name, &value[..len], XattrFlags::empty());
         }

@@ -1,16 +1,17 @@
-//! How much text a search engine that cannot be told to end is given at a time: little while it is slow, more while it
-//! is fast.
+//! Adaptive chunk size for a regex engine that cannot be interrupted: small while the engine is
+//! slow, larger while it is fast.
 
 use std::time::{Duration, Instant};
 
 const LEAST: usize = 1 << 10;
-/// The engine's work on this is bounded by its square, whatever the pattern.
+/// Largest chunk. The engine's work on it is at most quadratic, whatever the pattern.
 pub const MOST: usize = 16 << 10;
 const FAST: Duration = Duration::from_millis(5);
 const SLOW: Duration = Duration::from_millis(20);
-/// How much dearer a whole may be than its parts were, one by one.
+/// Upper estimate of how much longer a search of the whole text takes than searches of its chunks.
 pub const DEARER: u32 = 8;
 
+/// Number of bytes to search at a time.
 #[derive(Debug, Clone, Copy)]
 pub struct Stride(usize);
 
@@ -21,11 +22,12 @@ impl Default for Stride {
 }
 
 impl Stride {
+    /// Returns the size in bytes.
     pub fn bytes(self) -> usize {
         self.0
     }
 
-    /// The next one, after one that began then.
+    /// Returns the size of the next chunk, given when the search of the previous one began.
     #[must_use]
     pub fn after(self, begun: Instant) -> Stride {
         match begun.elapsed() {

@@ -1,21 +1,22 @@
-//! What bytes say as text: their encoding, their line ends, and the way there and back without a changed byte.
+//! Text in bytes: detects encoding and line endings, and converts in both directions without
+//! changing a byte.
 
 use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
 use encoding_rs::{Encoding, UTF_8, UTF_16BE, UTF_16LE};
 
 use crate::base::Result;
 
-/// How much of what is not UTF-8 the detector is shown; more does not change its mind.
+/// Bytes of non-UTF-8 text given to the encoding detector; more does not change its result.
 const DETECTOR_BYTES: usize = 1 << 20;
-/// Where a NUL means binary, as git and grep have it.
+/// A NUL within this many bytes marks a file as binary, as in git and grep.
 pub const HEAD_BYTES: usize = 64 << 10;
 
-/// The encoding that a byte order mark announces, and the mark's length.
+/// Returns the encoding that a byte order mark announces, and the length of the mark.
 pub fn bom(head: &[u8]) -> Option<(&'static Encoding, usize)> {
     Encoding::for_bom(head)
 }
 
-/// How a text marks its line ends.
+/// Line ending style of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Eol {
     Lf,
@@ -25,6 +26,7 @@ pub enum Eol {
 }
 
 impl Eol {
+    /// Returns the name used in results.
     pub fn name(self) -> &'static str {
         match self {
             Eol::Lf => "lf",
@@ -35,8 +37,8 @@ impl Eol {
     }
 }
 
-/// Where newlines are looked for. Every encoding we know but UTF-16 has them as the byte 0x0A, which is never
-/// part of another character.
+/// Code unit in which newlines are searched for. Every supported encoding except UTF-16 writes a
+/// newline as the byte 0x0A, which is never part of another character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     Byte,
@@ -45,6 +47,7 @@ pub enum Unit {
 }
 
 impl Unit {
+    /// Returns the code unit of an encoding.
     pub fn of(encoding: &'static Encoding) -> Unit {
         if encoding == UTF_16LE {
             Unit::Utf16Le
@@ -55,10 +58,12 @@ impl Unit {
         }
     }
 
+    /// Returns the size of the unit in bytes.
     pub fn width(self) -> usize {
         if self == Unit::Byte { 1 } else { 2 }
     }
 
+    /// Returns whether `unit` is this ASCII character.
     pub fn is(self, unit: &[u8], ascii: u8) -> bool {
         match self {
             Unit::Byte => unit == [ascii],
@@ -67,6 +72,7 @@ impl Unit {
         }
     }
 
+    /// Counts the newlines in `bytes`.
     pub fn count_newlines(self, bytes: &[u8]) -> u64 {
         let count = match self {
             Unit::Byte => bytes.iter().filter(|byte| **byte == b'\n').count(),
@@ -75,7 +81,7 @@ impl Unit {
         count as u64
     }
 
-    /// The position just after the first newline.
+    /// Returns the position just after the first newline.
     pub fn after_newline(self, bytes: &[u8]) -> Option<usize> {
         match self {
             Unit::Byte => bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1),
@@ -86,7 +92,8 @@ impl Unit {
     }
 }
 
-/// Looks at bytes as they stream by, whole units at a time, and says what text they are.
+/// Streaming detector that classifies bytes as text or binary. Each chunk must consist of whole
+/// code units.
 pub struct Detector {
     unit: Unit,
     known: Option<&'static Encoding>,
@@ -100,11 +107,11 @@ pub struct Detector {
     head: usize,
 }
 
-/// What a [`Detector`] found.
+/// Result of a [`Detector`].
 #[derive(Debug, Clone, Copy)]
 pub struct Found {
     pub encoding: &'static Encoding,
-    /// It does not look like text in any encoding.
+    /// The bytes do not look like text in any encoding.
     pub binary: bool,
     pub eol: Eol,
     pub lines: u64,
@@ -112,7 +119,7 @@ pub struct Found {
 }
 
 impl Detector {
-    /// `known` is what the caller or a byte order mark says.
+    /// Creates a detector. `known` is the encoding given by the caller or by a byte order mark.
     pub fn new(known: Option<&'static Encoding>) -> Detector {
         Detector {
             unit: known.map_or(Unit::Byte, Unit::of),
@@ -128,6 +135,7 @@ impl Detector {
         }
     }
 
+    /// Examines the next chunk.
     pub fn feed(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -168,8 +176,8 @@ impl Detector {
         }
     }
 
-    /// `complete` says that the bytes ended here, so that half a character at the end is an error. `guess` is
-    /// asked about text that is not UTF-8.
+    /// Returns the result. `complete` says that the input ended here, so a partial character at the
+    /// end is an error. `guess` is called for text that is not UTF-8.
     pub fn finish(
         self,
         complete: bool,
@@ -198,7 +206,8 @@ impl Detector {
     }
 }
 
-/// Guesses the encoding of text that is not UTF-8. It is shown what is not ASCII, up to a bound.
+/// Guesses the encoding of text that is not UTF-8. Only non-ASCII chunks are examined, up to a
+/// limit.
 pub struct Guess {
     detector: EncodingDetector,
     shown: usize,
@@ -211,10 +220,12 @@ impl Default for Guess {
 }
 
 impl Guess {
+    /// Returns whether more bytes could still change the result.
     pub fn wants_more(&self) -> bool {
         self.shown < DETECTOR_BYTES
     }
 
+    /// Examines the next chunk, unless it is plain ASCII or enough has been seen.
     pub fn feed(&mut self, bytes: &[u8]) {
         if self.wants_more() && !bytes.is_ascii() {
             let part = &bytes[..bytes.len().min(DETECTOR_BYTES - self.shown)];
@@ -223,15 +234,16 @@ impl Guess {
         }
     }
 
+    /// Returns the most likely encoding of the bytes seen so far.
     pub fn encoding(&self) -> &'static Encoding {
         self.detector.guess(None, Utf8Detection::Deny)
     }
 }
 
-/// Checks UTF-8 across chunk borders, and counts what speaks for and against it.
+/// Validates UTF-8 across chunk borders and counts the evidence for and against it.
 #[derive(Default)]
 struct Utf8 {
-    /// Characters of more than one byte.
+    /// Number of multi-byte characters.
     wide: u64,
     invalid: u64,
     carry: Vec<u8>,
@@ -248,7 +260,7 @@ impl Utf8 {
                     self.carry.clear();
                 }
                 Err(error) if error.error_len().is_some() => {
-                    // The last byte was not the one that was missing; it may well begin something itself.
+                    // The last byte does not continue the character, but it may start another one.
                     self.invalid += 1;
                     self.carry.clear();
                     continue;
@@ -257,7 +269,7 @@ impl Utf8 {
             }
             bytes = rest;
         }
-        // Plain ASCII, the usual case, says nothing either way.
+        // Plain ASCII, the usual case, tells nothing either way.
         if bytes.is_ascii() {
             return;
         }
@@ -289,23 +301,24 @@ impl Utf8 {
         self.invalid == 0 && (!complete || self.carry.is_empty())
     }
 
-    /// It is UTF-8 but for a few bytes. In other encodings what looks like UTF-8 is chance, and rare.
+    /// Returns whether the bytes are UTF-8 apart from a few errors. In other encodings, byte
+    /// sequences that look like UTF-8 occur only by chance and are rare.
     fn mostly(&self) -> bool {
         self.wide >= 4 * (self.invalid + u64::from(!self.carry.is_empty()))
     }
 }
 
-/// Text decoded from the front of some bytes.
+/// Text decoded from the beginning of some bytes.
 pub struct Decoded {
     pub text: String,
-    /// How many of the bytes it stands for.
+    /// Number of input bytes that `text` represents.
     pub used: usize,
-    /// Some of them made no sense in the encoding and show as U+FFFD.
+    /// Some of them are invalid in the encoding and appear as U+FFFD.
     pub lossy: bool,
 }
 
-/// Decodes as much of `bytes` as makes at most `max` bytes of text. With `more` to follow, half a character at
-/// the end is left for the next read.
+/// Decodes as much of `bytes` as yields at most `max` bytes of text. If there is `more` input to
+/// follow, a partial character at the end is left for the next read.
 pub fn decode(encoding: &'static Encoding, bytes: &[u8], max: usize, more: bool) -> Decoded {
     let mut used = if more { whole_characters(encoding, bytes) } else { bytes.len() };
     loop {
@@ -313,13 +326,14 @@ pub fn decode(encoding: &'static Encoding, bytes: &[u8], max: usize, more: bool)
         if text.len() <= max {
             return Decoded { text: text.into_owned(), used, lossy };
         }
-        // Text and bytes grow together, so a few rounds of the rule of three get there.
+        // The text length grows with the number of bytes, so scaling proportionally converges in a
+        // few rounds.
         let fewer = (used * max / text.len()).min(used - 1);
         used = whole_characters(encoding, &bytes[..fewer]);
     }
 }
 
-/// The length of `bytes` without a character that is cut off at the end.
+/// Returns the length of `bytes` without a character that is cut off at the end.
 fn whole_characters(encoding: &'static Encoding, bytes: &[u8]) -> usize {
     let len = bytes.len();
     if encoding == UTF_8 {
@@ -352,7 +366,7 @@ fn whole_characters(encoding: &'static Encoding, bytes: &[u8]) -> usize {
         .unwrap_or(len)
 }
 
-/// `text` in `encoding`; None when the encoding has no bytes for some character.
+/// Encodes `text`, or returns `None` if the encoding cannot represent some character.
 pub fn encode(encoding: &'static Encoding, text: &str) -> Option<Vec<u8>> {
     match Unit::of(encoding) {
         Unit::Utf16Le => Some(text.encode_utf16().flat_map(u16::to_le_bytes).collect()),
@@ -364,7 +378,7 @@ pub fn encode(encoding: &'static Encoding, text: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// The mark to put before text that had one.
+/// Returns the byte order mark to write before text that had one.
 pub fn mark(encoding: &'static Encoding) -> &'static [u8] {
     match Unit::of(encoding) {
         Unit::Utf16Le => &[0xff, 0xfe],
@@ -373,7 +387,7 @@ pub fn mark(encoding: &'static Encoding) -> &'static [u8] {
     }
 }
 
-/// `text` with every line end written as `eol` has it. Mixed and none change nothing.
+/// Converts every line ending of `text` to `eol`. `Mixed` and `None` leave the text unchanged.
 pub fn with_eol(text: &str, eol: Eol) -> String {
     match eol {
         Eol::Lf => text.replace("\r\n", "\n"),

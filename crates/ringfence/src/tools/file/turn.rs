@@ -1,4 +1,4 @@
-//! Blocking work of the file tools, and never more of it at once than the machine can bear.
+//! Runs blocking work of the file tools and limits how much of it runs at once.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 use super::content::check;
 use crate::base::{Cancel, Error, Result};
 
-/// For each core.
+/// Concurrent pieces of blocking work per core.
 const TURNS: usize = 4;
 
 fn turns() -> &'static Arc<Semaphore> {
@@ -18,8 +18,10 @@ fn turns() -> &'static Arc<Semaphore> {
     })
 }
 
-/// Does `work` on a thread of its own when it is its turn. The turn belongs to the thread: a call that nobody waits for
-/// any more gives it back only when its work has really ended.
+/// Runs `work` on a blocking thread as soon as a permit is free.
+///
+/// The thread owns the permit: a call that no one waits for any more releases it only when its work
+/// has really ended. Otherwise cancelled calls could pile up more threads than the limit allows.
 pub async fn blocking<T: Send + 'static>(
     cancel: &Cancel,
     failed: &'static str,

@@ -1,4 +1,5 @@
-//! The entries that a list shows: the first of all there are, and never more in memory than some times of those.
+//! Selects the entries that a list shows: the first ones in sort order. Memory is bounded to a
+//! small multiple of the number shown.
 
 use std::cmp::Ordering;
 use std::ffi::OsStr;
@@ -15,27 +16,28 @@ use crate::base::clock::format_utc;
 use crate::base::workspace::tree::{Directory, Entry, Next, Seen, Tree, Visitor, in_a_line, order};
 use crate::tools::file::selection::Selection;
 
-/// A directory below the asked one with more entries than this is one entry.
+/// A directory below the listed one with more entries than this is collapsed into one entry.
 pub(super) const COLLAPSE: usize = 100;
-/// Bytes of paths that are kept: more than any client takes.
+/// Limit on the bytes of paths kept in memory: more than any client takes.
 const MAX_KEPT: usize = 2 << 20;
 
-/// What is to be shown.
+/// Criteria for the entries to show.
 pub struct Wanted {
-    /// 0 for all.
+    /// Number of levels; 0 means all.
     pub depth: usize,
     pub kind: EntryType,
     pub sort: Sort,
     pub details: bool,
     pub limit: usize,
-    /// Only what comes after this path.
+    /// Show only entries after this path.
     pub after: Option<Vec<u8>>,
     pub selection: Selection,
 }
 
+/// Visitor that collects the first entries in sort order.
 pub struct Picker<'w> {
     wanted: &'w Wanted,
-    /// Bytes of a path that stand before what the globs are about.
+    /// Length of the leading part of a path that the globs do not apply to.
     prefix: usize,
     kept: Mutex<Kept>,
 }
@@ -43,9 +45,9 @@ pub struct Picker<'w> {
 #[derive(Default)]
 struct Kept {
     found: Vec<Found>,
-    /// Of their paths.
+    /// Total bytes of their paths.
     bytes: usize,
-    /// The last one worth keeping, once there are enough.
+    /// Rank of the last entry worth keeping, once there are enough.
     bound: Option<Rank>,
     total: u64,
     before: u64,
@@ -60,7 +62,7 @@ struct Found {
     item: Item,
 }
 
-/// Where an entry stands: by what it is sorted by, largest first, and then by its path.
+/// Sort position of an entry: by the sort key, largest first, then by path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Rank {
     key: i128,
@@ -73,17 +75,18 @@ impl Rank {
     }
 }
 
-/// What a walk came to.
+/// Result of a walk.
 pub struct Picked {
     found: Vec<Found>,
     pub total: u64,
-    /// Of these, how many were shown before.
+    /// How many of them were shown on earlier pages.
     pub before: u64,
     pub ignored: u64,
     pub warnings: Vec<String>,
 }
 
 impl<'w> Picker<'w> {
+    /// Creates a collector for a walk that starts at `start`.
     pub fn new(wanted: &'w Wanted, start: &Path) -> Picker<'w> {
         let start = start.as_os_str().len();
         Picker { wanted, prefix: start + usize::from(start > 0), kept: Mutex::default() }
@@ -97,7 +100,8 @@ impl<'w> Picker<'w> {
         path.get(self.prefix..).unwrap_or_default()
     }
 
-    /// Takes an entry if it is wanted. `stat` and `target` are only asked for what may be shown.
+    /// Adds an entry if it meets the criteria. `stat` and `target` are called only for entries that
+    /// may be shown.
     fn pick(
         &self,
         path: Vec<u8>,
@@ -168,7 +172,8 @@ impl<'w> Picker<'w> {
         }
     }
 
-    /// Globs and types ask for the entries themselves, however many.
+    /// Returns whether large directories are collapsed. With a glob or a type the caller asked for
+    /// the entries themselves, however many there are.
     fn collapses(&self) -> bool {
         self.wanted.kind == EntryType::Any && !self.wanted.selection.has_globs()
     }
@@ -178,6 +183,7 @@ impl<'w> Picker<'w> {
         self.pick(path, FileType::Directory, children, || directory.own_stat().ok(), || None);
     }
 
+    /// Returns the collected entries and warnings.
     pub fn finish(self) -> Picked {
         let mut kept = self.kept.into_inner().unwrap_or_else(PoisonError::into_inner);
         kept.prune(self.wanted.limit);
@@ -188,7 +194,7 @@ impl<'w> Picker<'w> {
             }
         };
         warn(kept.unreadable, "directories could not be read");
-        warn(kept.cut, "directories are too large to be read whole");
+        warn(kept.cut, "directories are too large to read completely");
         warn(kept.too_long, "paths are too long to be named");
         if kept.total == 0 && kept.ignored > 0 {
             let more =
@@ -263,7 +269,8 @@ impl Visitor for Picker<'_> {
             let (name, kind) = (&entry.name, entry.kind);
             path.truncate(above);
             path.extend_from_slice(name.as_bytes());
-            // A directory that is entered is shown when it is, for only then one knows whether as a whole.
+            // A directory to descend into is added when it is entered: only then is it known
+            // whether it is collapsed.
             if kind == FileType::Directory && deeper {
                 next.descend.push(entry);
             } else {
@@ -282,7 +289,8 @@ impl Visitor for Picker<'_> {
     fn work(&self, (): &mut (), _: &Tree, _: &Directory, _: Vec<Entry>) {}
 
     fn lost(&self, parent: &Path, name: &OsStr, depth: usize, errno: Errno) {
-        // What has gone or become something else meanwhile is not there; the others are, but cannot be looked into.
+        // Ignore an entry that has disappeared or changed its type. Other directories exist but
+        // cannot be read.
         if matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP) {
             return;
         }
@@ -295,7 +303,8 @@ impl Visitor for Picker<'_> {
 }
 
 impl Picked {
-    /// As many as fit into so many bytes of JSON, how many those are, and the path of the last.
+    /// Takes as many entries as fit into `bytes` bytes of JSON. Returns them, their number, and the
+    /// path of the last one.
     pub fn fit(&mut self, bytes: usize) -> (Vec<Item>, u64, Option<Vec<u8>>) {
         let mut room = bytes;
         let (mut items, mut last) = (Vec::new(), None);
@@ -330,7 +339,7 @@ fn mtime(stat: &Stat) -> String {
     format_utc(UNIX_EPOCH + since)
 }
 
-/// One entry per line, and what else there is to say in brackets.
+/// Renders one entry per line, followed by notes in brackets.
 pub fn render(reply: &Reply) -> String {
     let mut text = String::new();
     for item in &reply.entries {
@@ -349,7 +358,7 @@ pub fn render(reply: &Reply) -> String {
         text.push('\n');
     }
     let mut notes = vec![match (reply.total, reply.truncated) {
-        (0, _) => "nothing there".to_owned(),
+        (0, _) => "no entries".to_owned(),
         (total, false) => format!("{total} entries"),
         (total, true) => format!("{} of {total} entries", reply.entries.len()),
     }];
@@ -378,7 +387,7 @@ mod tests {
         kept.prune(5000);
         let bytes: usize = kept.found.iter().map(|found| found.rank.path.len()).sum();
         assert!(bytes <= MAX_KEPT && kept.bytes == bytes && kept.found.len() > 500, "{bytes}");
-        // What comes after the last one kept is not taken in again.
+        // Entries after the last one kept are not added again.
         assert_eq!(kept.bound.as_ref(), kept.found.last().map(|found| &found.rank));
     }
 }

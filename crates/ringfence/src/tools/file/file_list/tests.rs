@@ -220,5 +220,5 @@ fn a_list_that_was_halted_has_no_cursor() {
         (paths(&reply), reply.truncated, reply.next_cursor.is_none()),
         (vec!["a"], true, true)
     );
-    assert!(reply.warnings[0].contains("list a part"), "{:?}", reply.warnings);
+    assert!(reply.warnings[0].contains("listed only in part"), "{:?}", reply.warnings);
 }

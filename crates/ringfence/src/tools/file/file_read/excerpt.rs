@@ -1,4 +1,4 @@
-//! The part of a text that a caller asked for and a client can take.
+//! Extracts the part of a text that the caller asked for, within what the client can take.
 
 use super::too_large_for;
 use crate::base::{Cancel, Result};
@@ -6,14 +6,14 @@ use crate::redact::known;
 use crate::tools::file::content::{Content, Survey};
 use crate::tools::file::text::{self, Unit};
 
-/// What the caller asked for.
+/// The requested part.
 #[derive(Debug, Clone, Copy)]
 pub enum Window {
     Lines {
         from: i64,
         limit: u64,
         numbered: bool,
-        /// The caller chose the limit, so that ending there is no cut.
+        /// The caller chose the limit, so stopping there is not a truncation.
         asked: bool,
     },
     Bytes {
@@ -22,6 +22,7 @@ pub enum Window {
     },
 }
 
+/// Extracted text and its position in the file.
 #[derive(Debug, Default)]
 pub struct Excerpt {
     pub text: String,
@@ -31,12 +32,12 @@ pub struct Excerpt {
     pub truncated: bool,
     pub next_offset: Option<u64>,
     pub next_byte_offset: Option<u64>,
-    /// The only line shown is a piece of one.
+    /// The only line shown is incomplete.
     pub line_cut: bool,
     pub lossy: bool,
 }
 
-/// At most `max` bytes of text of the window.
+/// Reads at most `max` bytes of text from the window.
 pub fn take(
     content: &Content,
     survey: &Survey,
@@ -59,13 +60,16 @@ pub fn take(
     }
 }
 
-/// Leaves nothing of values of secrets that are only partly in what is shown: halves are not found later, and two of
-/// them make a whole. One that is all there keeps its place and gets its name. Whether there was anything.
+/// Masks secret values that are only partly inside the shown bytes. Later redaction does not find a
+/// fragment, and two reads could be joined into the whole value. A value that is completely inside
+/// is left for that redaction, which replaces it with its name. Returns whether anything was
+/// masked.
 fn hide_halves(content: &Content, survey: &Survey, at: u64, shown: &mut [u8]) -> Result<bool> {
     if !known::any() || shown.is_empty() {
         return Ok(false);
     }
-    // Read as UTF-16, a value in ASCII becomes other characters, which give it away and are not found later.
+    // Decoded as UTF-16, an ASCII value becomes other characters, which reveal it and are not found
+    // by later redaction.
     if !survey.found.encoding.is_ascii_compatible() {
         return hide_bytes(content, at, shown);
     }
@@ -74,7 +78,7 @@ fn hide_halves(content: &Content, survey: &Survey, at: u64, shown: &mut [u8]) ->
     let around = content.read(at - before as u64, before + shown.len() + reach)?;
     let cut = known::cut(&around, before..around.len().min(before + shown.len()));
     for byte in cut.iter().flat_map(|part| part.clone()) {
-        // Lines stay lines.
+        // Keep line endings, so that line counts stay correct.
         if !matches!(shown[byte - before], b'\n' | b'\r') {
             shown[byte - before] = b'*';
         }
@@ -82,7 +86,8 @@ fn hide_halves(content: &Content, survey: &Survey, at: u64, shown: &mut [u8]) ->
     Ok(!cut.is_empty())
 }
 
-/// Hides values that stand in the file byte by byte. Those in the file's own encoding are found in its text later.
+/// Masks values that occur as raw bytes in the file. Values in the file's own encoding are found in
+/// its text later.
 fn hide_bytes(content: &Content, at: u64, shown: &mut [u8]) -> Result<bool> {
     let reach = known::reach();
     let before = usize::try_from(at).unwrap_or(usize::MAX).min(reach);
@@ -96,7 +101,8 @@ fn hide_bytes(content: &Content, at: u64, shown: &mut [u8]) -> Result<bool> {
     Ok(is_hidden)
 }
 
-/// No encoding needs more bytes than this for `max` bytes of text (UTF-16 has two for one of ASCII).
+/// Returns the number of raw bytes that is enough for `max` bytes of text in every encoding. UTF-16
+/// needs two bytes per ASCII character.
 fn raw_bound(max: usize) -> usize {
     2 * max + 8
 }
@@ -119,7 +125,7 @@ fn take_bytes(
     }
     let mut raw = content.read(at, wanted)?;
     if encoding == encoding_rs::UTF_8 && at > survey.bom as u64 {
-        // Somebody else's offset may point into a character.
+        // An offset that did not come from us may point into a character.
         let partial = raw.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
         raw.drain(..partial);
         at += partial as u64;
@@ -132,7 +138,7 @@ fn take_bytes(
     }
     let end = at + decoded.used as u64;
     let asked_end = length.map_or(u64::MAX, |length| from.saturating_add(length));
-    // Half a character at the end of what was asked for is no cut.
+    // A partial character at the end of the requested range is not a truncation.
     let truncated = end < survey.size && (length.is_none() || end.saturating_add(3) < asked_end);
     Ok(Excerpt {
         text: decoded.text,
@@ -144,7 +150,7 @@ fn take_bytes(
     })
 }
 
-/// Where the wanted line starts, and its number when that is known.
+/// Returns the offset at which the requested line starts, and its number if that is known.
 fn find_line(
     content: &Content,
     survey: &Survey,
@@ -166,8 +172,9 @@ fn find_line(
     Ok(Some((content.line_start_from_end(count, survey, cancel)?, None)))
 }
 
+/// A requested range of lines.
 struct Lines {
-    /// Number of the first one.
+    /// Number of the first line.
     line: Option<u64>,
     limit: u64,
     numbered: bool,
@@ -175,7 +182,8 @@ struct Lines {
 }
 
 impl Lines {
-    /// Everything that fits lies in one window of bounded size, so one read is enough.
+    /// Reads the lines. Everything that fits is within a window of bounded size, so one read is
+    /// enough.
     fn take(&self, content: &Content, survey: &Survey, start: u64, max: usize) -> Result<Excerpt> {
         let mut raw = content.read(start, raw_bound(max))?;
         let to_end = start + raw.len() as u64 >= survey.size;
@@ -190,7 +198,8 @@ impl Lines {
         Ok(excerpt)
     }
 
-    /// What fits, how many bytes of the file that is, and how many lines.
+    /// Returns the lines that fit, how many bytes of the file they take, and how many lines they
+    /// are.
     fn fill(&self, survey: &Survey, raw: &[u8], to_end: bool, max: usize) -> (Excerpt, usize, u64) {
         let encoding = survey.found.encoding;
         let unit = Unit::of(encoding);
@@ -207,7 +216,8 @@ impl Lines {
             let fits = whole && decoded.used == line.len();
             if !fits {
                 excerpt.truncated = true;
-                // A line that does not fit is left for the next read, unless it would not fit there either.
+                // A line that does not fit is left for the next read, unless it is the first and
+                // would not fit there either.
                 if count > 0 {
                     break;
                 }
@@ -241,7 +251,8 @@ impl Lines {
         excerpt.truncated |= more && !self.asked;
         if more {
             excerpt.next_byte_offset = Some(end);
-            // The line after a cut one, if there is one: where the file ends is only known for smaller files.
+            // Next line after a truncated one, if any. Where the file ends is known only for files
+            // that were read completely.
             let next = self.line.map(|line| line + count);
             excerpt.next_offset = next.filter(|next| !survey.whole || *next <= survey.found.lines);
         }

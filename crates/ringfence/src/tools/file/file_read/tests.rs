@@ -75,7 +75,7 @@ fn lines_are_chosen_from_either_end() {
     let (text, _) = read_text(&scratch, json!({"path": "f", "offset": -50, "limit": 1}));
     assert!(text.starts_with("line 1\n"), "{text}");
     let (text, _) = read_text(&scratch, json!({"path": "f", "offset": 11}));
-    assert_eq!(text, "[nothing there: 71 bytes, 10 lines]");
+    assert_eq!(text, "[nothing at this offset: the file has 71 bytes, 10 lines]");
     let (text, _) = read_text(&with_file(b""), json!({"path": "f"}));
     assert_eq!(text, "[empty file]");
 }
@@ -212,12 +212,13 @@ fn an_image_is_an_image_block_after_its_metadata() {
         .unwrap();
     let (text, _) = read_text(&scratch, json!({"path": "f"}));
     assert!(
-        text.starts_with("[image/png, ") && text.contains("5242881 bytes: images of more than"),
+        text.starts_with("[image/png, ") && text.contains("5242881 bytes: images larger than"),
         "{text}"
     );
 }
 
-/// Its size is told, and how to get what can be seen, with nothing of the file's own name in the command but plain words.
+/// The result states the image's size and how to get a visible version; the command contains only
+/// harmless parts of the file's own name.
 #[test]
 fn a_large_image_says_its_size_and_how_to_make_it_smaller() {
     let png = [
@@ -349,7 +350,7 @@ fn an_offset_past_every_end_is_empty() {
         for path in ["f", "large"] {
             let offset = if path == "large" { offset.max(1 << 40) } else { offset };
             let (text, _) = read_text(&scratch, json!({"path": path, "byte_offset": offset}));
-            assert!(text.starts_with("[nothing there"), "{path} {offset}: {text}");
+            assert!(text.starts_with("[nothing at this offset"), "{path} {offset}: {text}");
         }
     }
     // Of one that was not looked through it is not known that it has no line ends.
@@ -403,7 +404,7 @@ fn no_encoding_gives_out_what_text_hides() {
     let scratch = with_file(plain.as_bytes());
     let (bytes, text) = decoded(&scratch, json!({"path": "f", "encoding": "base64"}));
     assert_eq!(String::from_utf8(bytes).unwrap(), plain.replace(VALUE, &"*".repeat(VALUE.len())));
-    assert!(text.contains("values of secrets show as `*`"), "{text}");
+    assert!(text.contains("secret values are shown as `*`"), "{text}");
     // Byte by byte, as a caller would who puts the pieces together.
     for at in 0..plain.len() {
         let (bytes, _) = decoded(

@@ -1,5 +1,8 @@
-//! The bytes of a text file, the text that they are, and the way from any place in the one to the same place in the
-//! other. The text has `\n` for every line end; the bytes have what they have, and keep it wherever nothing is spliced.
+//! Text document: the bytes of a text file, their decoded text, and the mapping from any position
+//! in the text to the position in the bytes.
+//!
+//! The text has `\n` for every line ending; the bytes keep their own line endings wherever nothing
+//! is spliced.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -10,9 +13,11 @@ use encoding_rs::{Decoder, DecoderResult, Encoding, ISO_2022_JP};
 use crate::base::{Error, Kind, Result};
 use crate::tools::file::text::{self, Eol, Unit};
 
-/// A file is decoded in pieces of about this size, so that finding a place means decoding one of them again.
+/// Approximate size of the pieces in which a file is decoded. Finding a position means decoding
+/// only one of them again.
 const PIECE: usize = 4 << 10;
 
+/// Bytes of a text file and their decoded text.
 pub struct Document<'b> {
     bytes: Cow<'b, [u8]>,
     /// Length of the byte order mark, which is not part of the text.
@@ -23,20 +28,21 @@ pub struct Document<'b> {
     pieces: Vec<Place>,
 }
 
-/// The same place in text and bytes.
+/// Corresponding offsets in text and bytes.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     text: usize,
     byte: usize,
 }
 
-/// Text that takes the place of other text.
+/// Replacement of a range of the text.
 pub struct Splice<'n> {
     pub range: Range<usize>,
     pub new: Cow<'n, str>,
 }
 
 impl<'b> Document<'b> {
+    /// Decodes `bytes`, whose first `bom` bytes are a byte order mark.
     pub fn new(
         bytes: Cow<'b, [u8]>,
         bom: usize,
@@ -57,19 +63,23 @@ impl<'b> Document<'b> {
         Document { bytes, bom, encoding, eol, text, pieces }
     }
 
+    /// Returns the decoded text, with `\n` for every line ending.
     pub fn text(&self) -> &str {
         &self.text
     }
 
+    /// Returns the bytes of the document.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
+    /// Returns the bytes and drops the text.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes.into_owned()
     }
 
-    /// The document with these splices, which are in order and do not overlap, and not one other byte changed.
+    /// Applies splices, which must be in order and must not overlap, and leaves every other byte
+    /// unchanged.
     pub fn splice(&self, splices: &[Splice<'_>], max: usize) -> Result<Document<'static>> {
         let mut places = Places::new(self);
         let mut ends = LineEnds::new(self);
@@ -94,8 +104,9 @@ impl<'b> Document<'b> {
             return Err(too_large(max));
         }
         let spliced = Document::new(Cow::Owned(bytes), self.bom, self.encoding, self.eol);
-        // An encoding may join new bytes to what stands beside them (half a character, a shift state). What comes out
-        // is looked at again, so that nothing is written that reads other than was meant.
+        // An encoding may combine new bytes with their neighbours (a partial character, a shift
+        // state). Decode the result again, so that nothing is written that reads differently from
+        // what was meant.
         let expected = self.expected(splices);
         if spliced.text == expected
             || spliced.text.replace("\r\n", "\n") == expected.replace("\r\n", "\n")
@@ -117,7 +128,8 @@ impl<'b> Document<'b> {
         joined
     }
 
-    /// Bytes that make no sense show as U+FFFD. Written back as such they would be lost.
+    /// Refuses a replacement that would lose invalid bytes. They appear as U+FFFD in the text, and
+    /// writing that character back would overwrite them.
     fn check_broken(&self, splice: &Splice<'_>, bytes: &[u8]) -> Result<()> {
         let shown =
             self.text[splice.range.clone()].contains('\u{fffd}') && splice.new.contains('\u{fffd}');
@@ -126,7 +138,7 @@ impl<'b> Document<'b> {
                 "the replacement would write U+FFFD over bytes that are not valid in the file's encoding",
             )
             .reason("encoding_error")
-            .hint("Leave what shows as U+FFFD out of `old` and `new`; the bytes then stay as they are."));
+            .hint("Leave the U+FFFD characters out of `old` and `new`; their bytes then stay unchanged."));
         }
         Ok(())
     }
@@ -140,7 +152,7 @@ impl<'b> Document<'b> {
         let odd = odd.map_or(String::new(), |c| format!(": U+{:04X}", u32::from(c)));
         Error::invalid_arguments(format!("the file is in {name}, which cannot express the new text{odd}"))
             .reason("encoding_error")
-            .hint("Leave that character out, or turn the file into UTF-8 first (file.write with encoding utf-8).")
+            .hint("Leave that character out, or convert the file to UTF-8 first (file.write with encoding utf-8).")
             .with("encoding", name.to_ascii_lowercase())
     }
 }
@@ -151,12 +163,13 @@ fn too_large(max: usize) -> Error {
 }
 
 fn beside_broken_bytes() -> Error {
-    Error::invalid_arguments("the match ends inside bytes that its encoding does not let stand alone")
+    Error::invalid_arguments("the match begins or ends inside bytes that cannot be separated in the file's encoding")
         .reason("encoding_error")
-        .hint("Choose `old` so that it begins and ends at whole characters, for instance with whole lines.")
+        .hint("Choose `old` so that it begins and ends at character boundaries, for instance whole lines.")
 }
 
-/// Where a piece ends: after a newline, which no encoding but one carries a state across.
+/// Returns where a piece ends: after a newline. ISO-2022-JP is the only encoding that carries state
+/// across a newline, so such a file is a single piece.
 fn piece_end(bytes: &[u8], at: usize, encoding: &'static Encoding) -> usize {
     if bytes.len() - at <= PIECE || encoding == ISO_2022_JP {
         return bytes.len();
@@ -177,7 +190,7 @@ fn push_normalised(text: &mut String, part: &str) {
     text.push_str(rest);
 }
 
-/// A character (or what stands for broken bytes) and the bytes that it is.
+/// A decoded character (or the replacement for invalid bytes) and where its bytes end.
 #[derive(Debug)]
 struct Atom {
     text: usize,
@@ -185,13 +198,13 @@ struct Atom {
     end: usize,
 }
 
-/// Finds places, each at or after the one before.
+/// Cursor that maps text positions to byte positions, in ascending order.
 struct Places<'d> {
     document: &'d Document<'d>,
-    /// The piece in which we are.
+    /// Index of the current piece.
     piece: usize,
     decoder: Decoder,
-    /// How far the decoder has been fed.
+    /// Number of bytes fed to the decoder so far.
     fed: usize,
     finished: bool,
     ready: VecDeque<Atom>,
@@ -221,7 +234,7 @@ impl<'d> Places<'d> {
         self.ready.clear();
     }
 
-    /// The byte at which this place of the text begins; None where it is inside of something.
+    /// Returns the byte offset of a text position, or `None` if it is inside a character.
     fn find(&mut self, text: usize) -> Option<usize> {
         let pieces = &self.document.pieces;
         let piece = pieces.partition_point(|place| place.text <= text).saturating_sub(1);
@@ -235,7 +248,7 @@ impl<'d> Places<'d> {
         (self.here.text == text).then_some(self.here.byte)
     }
 
-    /// The next atom; `\r\n` is one, and one byte of text.
+    /// Returns the next character; `\r\n` is one, and one byte of text.
     fn next(&mut self) -> Option<Atom> {
         let atom = self.raw()?;
         if atom.last != '\r' || atom.text != 1 {
@@ -284,10 +297,11 @@ impl<'d> Places<'d> {
     }
 }
 
-/// What line ends new text gets: those of the file, and where they are mixed, that of its line.
+/// Chooses the line ending of new text: that of the file or, if the file mixes them, that of the
+/// current line.
 struct LineEnds<'d> {
     document: &'d Document<'d>,
-    /// The first one at or after the last place asked about, where it ends and what it is.
+    /// End of the line ending at or after the last queried position, and its style.
     next: Option<(usize, Eol)>,
 }
 
@@ -307,7 +321,7 @@ impl<'d> LineEnds<'d> {
             return eol;
         }
         let unit = Unit::of(encoding);
-        // On the last line, which has no end, that of the line before.
+        // The last line has no line ending, so use that of the line before.
         let (end, until) = match unit.after_newline(&bytes[byte..]) {
             Some(after) => (byte + after, byte + after),
             None => (last_newline(unit, &bytes[*bom..byte]).map_or(0, |end| bom + end), usize::MAX),
@@ -321,7 +335,7 @@ impl<'d> LineEnds<'d> {
     }
 }
 
-/// The position just after the last newline.
+/// Returns the position just after the last newline.
 fn last_newline(unit: Unit, bytes: &[u8]) -> Option<usize> {
     let width = unit.width();
     bytes.chunks_exact(width).rposition(|part| unit.is(part, b'\n')).map(|at| (at + 1) * width)
@@ -397,7 +411,7 @@ mod tests {
 
     #[test]
     fn what_would_read_otherwise_is_not_written() {
-        // A half character before the place would take the first new byte for its other half.
+        // A partial character before this position would combine with the first new byte.
         let document = document(b"\x81 x", GBK, Eol::None);
         let at = document.text.find(' ').unwrap();
         assert!(document.splice(&[Splice { range: at..at + 2, new: "@".into() }], 1000).is_err());

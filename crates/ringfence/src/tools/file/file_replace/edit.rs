@@ -1,4 +1,4 @@
-//! One edit: what it looks for, what it puts there, and how often that has to be possible.
+//! Edits: compiles them, finds their matches and applies them.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -11,23 +11,25 @@ use crate::base::{Cancel, Error, Kind, Result};
 use crate::tools::file::content::check;
 use crate::tools::file::stride::{MOST, Stride};
 
-/// How large a pattern may be, and what it may become when it is compiled.
+/// Size limits of a pattern and of its compiled form.
 const MAX_PATTERN: usize = 64 << 10;
 const MAX_PROGRAM: usize = 1 << 20;
+/// Maximum number of matches of an edit.
 pub const MAX_MATCHES: usize = 500_000;
-/// How many line numbers a result or an error lists.
+/// Number of line numbers listed in a result or an error.
 pub const MAX_LINES: usize = 20;
-/// How long a look at a long text in pieces may take: the whole takes some times as long at worst.
+/// Time limit for probing a long text in pieces. Searching the whole text takes a few times as long
+/// at worst.
 const MAX_TRIAL: Duration = Duration::from_secs(4);
 
-const BAD_SYNTAX: &str = "Rust regex syntax: no look-around, no back-references. Set regex to false to match the text as it is.";
-const TOO_BIG: &str =
-    "Simplify it: fewer or smaller repetitions, `[0-9A-Za-z_]` in place of `\\w`.";
+const BAD_SYNTAX: &str = "Rust regex syntax: no look-around, no back-references. Set regex to false to match plain text.";
+const TOO_BIG: &str = "Simplify it: fewer or smaller repetitions, `[0-9A-Za-z_]` instead of `\\w`.";
 
+/// Compiled edit.
 pub struct Edit {
     pattern: Pattern,
     new: String,
-    /// None is any number.
+    /// Required number of matches; `None` means any number.
     pub expect: Option<u64>,
 }
 
@@ -36,7 +38,8 @@ enum Pattern {
     Regex(Regex),
 }
 
-/// How often an edit matched, and in which lines of the text that it was applied to.
+/// Number of matches of an edit, and the lines of the first ones in the text that it was applied
+/// to.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
     pub count: u64,
@@ -44,14 +47,16 @@ pub struct Tally {
 }
 
 impl Edit {
-    /// `expect` is what holds where the caller says nothing.
+    /// Compiles the edit at index `at`. `expect` is the required number of matches if the caller
+    /// does not give one.
     pub fn compile(raw: &RawEdit, at: usize, expect: u64) -> Result<Edit> {
         let wrong = |message: String| Error::invalid_arguments(message).with("edit", at);
         if raw.old.is_empty() {
-            return Err(wrong(format!("`edits[{at}].old` is empty"))
-                .hint("Name the text to replace. To write a whole file or add to its end, use file.write."));
+            return Err(wrong(format!("`edits[{at}].old` is empty")).hint(
+                "Give the text to replace. To write a whole file or append to it, use file.write.",
+            ));
         }
-        // A file's line ends are not the caller's business: both sides are matched with `\n`.
+        // The caller need not know the file's line endings: both sides are matched with `\n`.
         let old = raw.old.replace("\r\n", "\n");
         let pattern = if raw.regex.unwrap_or(false) {
             if old.len() > MAX_PATTERN {
@@ -86,11 +91,12 @@ impl Edit {
         Ok(Edit { pattern, new: raw.new.clone(), expect: (expect > 0).then_some(expect) })
     }
 
+    /// Returns whether `old` is a regular expression.
     pub fn is_regex(&self) -> bool {
         matches!(self.pattern, Pattern::Regex(_))
     }
 
-    /// What it looks for, as the caller wrote it (with `\n` for line ends).
+    /// Returns what it searches for, as the caller wrote it (with `\n` as line ending).
     pub fn sought(&self) -> &str {
         match &self.pattern {
             Pattern::Literal(old) => old,
@@ -98,7 +104,7 @@ impl Edit {
         }
     }
 
-    /// Every place where it matches, from left to right, none overlapping the one before.
+    /// Finds all non-overlapping matches, from left to right.
     fn find<'a>(&'a self, text: &str, max: usize, cancel: &Cancel) -> Result<Vec<Splice<'a>>> {
         let mut found: Vec<Splice<'a>> = Vec::new();
         let mut room = max;
@@ -112,7 +118,7 @@ impl Edit {
             }
             check(cancel)?;
             room = room.checked_sub(new.len()).ok_or_else(|| {
-                Error::new(Kind::TooLarge, format!("the new text comes to more than {max} bytes"))
+                Error::new(Kind::TooLarge, format!("the new text exceeds {max} bytes"))
                     .hint("Replace less, or with less text.")
             })?;
             found.push(Splice { range, new });
@@ -138,7 +144,8 @@ impl Edit {
     }
 }
 
-/// One look at a long text cannot be ended, so it is first searched piece by piece, which can be.
+/// Estimates the cost of a pattern on a long text. A single search cannot be interrupted, so the
+/// text is first searched in small pieces, between which we can stop.
 fn try_out(regex: &Regex, text: &str, most: Duration, cancel: &Cancel) -> Result<()> {
     let until = Instant::now() + most;
     let mut rest = if text.len() > 2 * MOST { text } else { "" };
@@ -167,8 +174,8 @@ fn try_out(regex: &Regex, text: &str, most: Duration, cancel: &Cancel) -> Result
     Ok(())
 }
 
-/// The document after all edits, each applied to what the one before left, and how often each matched. With `strict`
-/// each has to match as often as it expects.
+/// Applies all edits, each to the result of the previous one. Returns the edited document and the
+/// matches of each edit. With `strict`, each edit must match as often as it requires.
 pub fn apply<'b>(
     mut document: Document<'b>,
     edits: &[Edit],
@@ -192,7 +199,7 @@ pub fn apply<'b>(
     Ok((document, tallies))
 }
 
-/// The lines in which the first matches begin.
+/// Returns the lines in which the first matches begin.
 fn lines(text: &str, splices: &[Splice<'_>]) -> Vec<u64> {
     let (mut line, mut at) = (1, 0);
     let mut lines = Vec::new();

@@ -1,8 +1,9 @@
-//! The groups that a replacement names, read as the engine reads them.
+//! Checks the group references in a replacement, parsed the way the regex engine does.
 
 use regex::Regex;
 
-/// The first group named in `new` that the pattern does not have, and what to write instead.
+/// Returns the first group named in `new` that the pattern does not have, and what to write
+/// instead.
 pub fn unknown(regex: &Regex, new: &str) -> Option<(String, String)> {
     let known = |name: &str| match name.parse::<usize>() {
         Ok(number) => number < regex.captures_len(),
@@ -27,7 +28,7 @@ pub fn unknown(regex: &Regex, new: &str) -> Option<(String, String)> {
     None
 }
 
-/// How long the name of a group without braces is.
+/// Returns the length of a group name without braces.
 fn bare(text: &str) -> usize {
     text.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_').count()
 }
@@ -39,10 +40,12 @@ fn hint(name: &str, braced: bool, known: impl Fn(&str) -> bool) -> String {
         .find_map(|end| name.split_at_checked(end).filter(|(group, _)| known(group)));
     match meant {
         Some((group, tail)) => {
-            format!("A name goes on as far as it can: write `${{{group}}}{tail}`.")
+            format!("A group name extends as far as possible: write `${{{group}}}{tail}`.")
         }
-        None => "Name a group of the pattern, `${1}` or `${name}`; a dollar sign itself is `$$`."
-            .to_owned(),
+        None => {
+            "Name a group of the pattern, `${1}` or `${name}`; write a literal dollar sign as `$$`."
+                .to_owned()
+        }
     }
 }
 

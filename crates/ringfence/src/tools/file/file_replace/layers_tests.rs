@@ -1,4 +1,4 @@
-//! On a file system in layers, where the first writer of a file makes another of it.
+//! Tests on an overlay file system, where the first write to a file creates a copy of it.
 
 use std::fs;
 use std::process::Command;
@@ -17,7 +17,8 @@ fn the_first_edit_of_a_lower_file_is_not_stale() {
     if let Some(dir) = std::env::var_os(MOUNTED) {
         return edit_below(std::path::Path::new(&dir));
     }
-    // A mount needs a namespace of its own, and that a process of its own: this very test.
+    // A mount needs its own namespace, and that needs its own process: run this same test again in
+    // it.
     let scratch = Scratch::new();
     for dir in ["lower", "upper", "work", "merged"] {
         fs::create_dir(scratch.dir.join(dir)).unwrap();
@@ -38,7 +39,9 @@ fn the_first_edit_of_a_lower_file_is_not_stale() {
         .output();
     let output = match output {
         Ok(output) if output.status.code() != Some(NO_MOUNT) => output,
-        other => return eprintln!("this machine lets nobody mount layers: {other:?}"),
+        other => {
+            return eprintln!("overlay file systems cannot be mounted on this machine: {other:?}");
+        }
     };
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("1 passed"), "{output:?}");

@@ -1,6 +1,8 @@
-//! Edits in many files: first all of them are looked at and counted, then all new files are written beside the old ones,
-//! and only then do they change places. Whatever fails before that leaves everything as it was; what fails in the middle
-//! of it is undone.
+//! Edits in many files.
+//!
+//! All files are read and their matches counted first; then all new files are written next to the
+//! old ones; only then are they exchanged. A failure before the exchange leaves everything as it
+//! was, and a failure during it is rolled back.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -27,17 +29,18 @@ use crate::tools::file::existing::{Existing, Watch, stale};
 use crate::tools::file::selection::Selection;
 use crate::tools::file::store::{self, Exchanged, Temporary};
 
-/// Files that are looked at, and that are changed, in one call.
+/// Maximum number of files examined in one call.
 const MAX_SEEN: usize = 20_000;
-/// Bytes of all their paths.
+/// Maximum bytes of all their paths.
 const MAX_PATHS: usize = 8 << 20;
+/// Maximum number of files changed in one call.
 pub const MAX_FILES: usize = 200;
-/// Of all diffs together.
+/// Maximum bytes of all diffs together.
 const MAX_DIFF: usize = 8 << 20;
-/// Of old bytes that are held to be put back, for files that are written in place.
+/// Maximum bytes kept in memory to restore files that are written in place.
 const MAX_HELD: usize = 64 << 20;
 
-/// Edits the files below the directory that `args` name.
+/// Edits the selected files below the directory in `args`.
 pub fn replace(workspace: &Arc<Workspace>, args: &Args, cancel: &Cancel) -> Result<Reply> {
     let edits = args.compile()?;
     let (dir, paths, skipped) = select(workspace, args, cancel)?;
@@ -48,7 +51,8 @@ pub fn replace(workspace: &Arc<Workspace>, args: &Args, cancel: &Cancel) -> Resu
         check(cancel)?;
         match look(workspace, path, &edits, args, &mut names, &mut reply, cancel) {
             Ok(found) => found.iter().zip(&mut tallies).for_each(|(one, all)| all.count += one),
-            // A file that cannot be edited is left out, and counted: among many there are always some.
+            // A file that cannot be edited is skipped and counted, because among many files there
+            // usually are some.
             Err(error) if is_about_the_file(&error) => reply.skipped += 1,
             Err(error) => return Err(error.with("path", path.as_str())),
         }
@@ -67,7 +71,8 @@ fn is_about_the_file(error: &Error) -> bool {
     reason || matches!(error.kind(), Kind::PermissionDenied | Kind::NotFound | Kind::TooLarge)
 }
 
-/// How often each edit matches in one file, which goes into the reply when it changes.
+/// Returns how often each edit matches in one file, and adds the file to the reply if it would
+/// change.
 fn look(
     workspace: &Workspace,
     path: &str,
@@ -80,7 +85,7 @@ fn look(
     let file = Found::open(workspace, path, cancel)?;
     let stat = &file.old.content.stat;
     if stat.st_nlink > 1 && !names.insert((stat.st_dev, stat.st_ino)) {
-        // Another name of a file that was counted already.
+        // Another hard link to a file that was already counted.
         return Ok(Vec::new());
     }
     let edited = file.edit(edits, false, cancel)?;
@@ -92,7 +97,7 @@ fn look(
         if reply.files.len() >= MAX_FILES {
             return Err(Error::invalid_arguments(format!("more than {MAX_FILES} files would be changed"))
                 .reason("too_many_files")
-                .hint("Nothing was written. Choose fewer with `glob` or `path`, and call once for each part."));
+                .hint("Nothing was written. Select fewer with `glob` or `path`, and make one call for each part."));
         }
         note_changes(&edited, path, args, reply);
         reply.files.push(FileReply {
@@ -114,12 +119,12 @@ fn note_changes(edited: &Edited, path: &str, args: &Args, reply: &mut Reply) {
         if diff.len() + unified.len() <= MAX_DIFF {
             diff.push_str(&unified);
         } else {
-            diff.push_str(&format!("… {path} is not shown\n"));
+            diff.push_str(&format!("… {path} is omitted\n"));
         }
     }
 }
 
-/// What an edit expects holds for all files together.
+/// Checks that each edit matches as often as required in all files together.
 fn check_counts(edits: &[Edit], tallies: &[Tally], reply: &Reply) -> Result<()> {
     let wrong = edits
         .iter()
@@ -135,16 +140,17 @@ fn check_counts(edits: &[Edit], tallies: &[Tally], reply: &Reply) -> Result<()> 
         .take(MAX_LINES)
         .map(|file| json!([file.path, file.replacements]))
         .collect();
-    Err(Error::new(kind, format!("`edits[{at}].old` matches {count} times in all these files, not {expected}"))
+    Err(Error::new(kind, format!("`edits[{at}].old` matches {count} times in total, not {expected}"))
         .reason(reason)
-        .hint("Nothing was written. Look with dry_run and diff unified, then correct `old`, `expect` or `glob`.")
+        .hint("Nothing was written. Check with dry_run and diff unified, then correct `old`, `expect` or `glob`.")
         .with("edit", at)
         .with("count", count)
         .with("expected", expected)
         .with("files", files))
 }
 
-/// The directory, the paths below it that the globs choose, in their order, and how much could not be looked at.
+/// Returns the directory, the paths below it that the globs select, sorted, and the number of files
+/// and directories that could not be examined.
 fn select(
     workspace: &Arc<Workspace>,
     args: &Args,
@@ -156,7 +162,7 @@ fn select(
         Start::Tree(tree) => tree,
         Start::File(..) => {
             return Err(os_error(Errno::NOTDIR, &args.path)
-                .hint("With `glob`, `path` is the directory to look in."));
+                .hint("With `glob`, `path` must be a directory."));
         }
     };
     let start = tree.path().to_owned();
@@ -176,9 +182,9 @@ fn select(
     if full {
         return Err(Error::new(
             Kind::TooLarge,
-            format!("more than {MAX_SEEN} files are chosen, or very long names"),
+            format!("more than {MAX_SEEN} files are selected, or their names are too long"),
         )
-        .hint("Choose fewer with `glob` or `path`; file.search finds out where the matches are."));
+        .hint("Select fewer with `glob` or `path`; use file.search to find out where the matches are."));
     }
     paths.sort_by(|one, two| order(one.as_bytes(), two.as_bytes()));
     let shown = if prefix == 0 { ".".to_owned() } else { start.to_string_lossy().into_owned() };
@@ -189,17 +195,17 @@ fn select(
 struct Chosen {
     paths: Vec<String>,
     bytes: usize,
-    /// There are more than may be.
+    /// There are more paths than allowed.
     full: bool,
 }
 
 struct Chooser<'h> {
     selection: Selection,
-    /// Bytes of a path that stand before what the globs are about.
+    /// Length of the leading part of a path that the globs do not apply to.
     prefix: usize,
     halt: &'h Halt,
     found: Mutex<Chosen>,
-    /// Directories and files that could not be looked at.
+    /// Number of directories and files that could not be examined.
     skipped: AtomicU64,
 }
 
@@ -239,7 +245,7 @@ impl Visitor for Chooser<'_> {
                     if !self.selection.excludes(below, false)
                         && self.selection.includes(below, false) =>
                 {
-                    // One that is no text cannot be named in a result, nor by a caller.
+                    // A path that is not UTF-8 can neither be named in a result nor by a caller.
                     match path.into_os_string().into_string() {
                         Ok(path) => self.choose(path),
                         Err(_) => self.skip(1),
@@ -257,14 +263,15 @@ impl Visitor for Chooser<'_> {
     fn work(&self, (): &mut (), _: &Tree, _: &Directory, _: Vec<Entry>) {}
 
     fn lost(&self, _: &Path, _: &OsStr, _: usize, errno: Errno) {
-        // One that has gone, or become something else, is not there; one that is not to be walked into is no loss.
+        // A directory that has disappeared or changed its type does not count as skipped, and
+        // neither does one that must not be entered.
         if !matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) {
             self.skip(1);
         }
     }
 }
 
-/// A file ready to be changed.
+/// File that is ready to be exchanged.
 pub struct Staged {
     path: String,
     change: Change,
@@ -276,14 +283,14 @@ enum Change {
         name: OsString,
         old: Box<Watch>,
     },
-    /// It has other names, which must show the new bytes too.
+    /// The file has other hard links, which must show the new bytes too.
     InPlace {
         file: Box<Found>,
         bytes: Vec<u8>,
     },
 }
 
-/// Writes every new file beside its old one.
+/// Writes every new file next to the old one.
 pub fn stage(
     workspace: &Workspace,
     edits: &[Edit],
@@ -307,7 +314,7 @@ pub fn stage(
             if held > MAX_HELD {
                 return Err(Error::new(
                     Kind::TooLarge,
-                    "there is too much to change in files with several names",
+                    "there is too much to change in files with several hard links",
                 ));
             }
             Change::InPlace { file: Box::new(file), bytes }
@@ -327,7 +334,7 @@ enum Done {
 }
 
 impl Done {
-    /// Whether everything is as it was before.
+    /// Undoes the change and returns whether everything is as it was before.
     fn undo(self) -> bool {
         match self {
             Done::Exchanged(exchanged) => exchanged.put_back().unwrap_or(false),
@@ -336,7 +343,7 @@ impl Done {
     }
 }
 
-/// Puts all of them in place, or none.
+/// Puts all files in place, or none.
 pub fn commit(staged: Vec<Staged>, cancel: &Cancel) -> Result<()> {
     let mut done: Vec<(String, Done)> = Vec::new();
     for Staged { path, change } in staged {
@@ -362,7 +369,7 @@ pub fn commit(staged: Vec<Staged>, cancel: &Cancel) -> Result<()> {
             }
             Ok(None) => Error::new(
                 Kind::Conflict,
-                format!("{} was changed by somebody else meanwhile", quoted(&path)),
+                format!("{} was changed by another process in the meantime", quoted(&path)),
             )
             .reason("stale"),
             Err(error) => error,
@@ -372,19 +379,19 @@ pub fn commit(staged: Vec<Staged>, cancel: &Cancel) -> Result<()> {
     Ok(())
 }
 
-/// Takes back what was done, and says what could not be.
+/// Rolls back what was done and reports what could not be restored.
 fn undone(error: Error, done: Vec<(String, Done)>) -> Error {
     let left: Vec<String> =
         done.into_iter().rev().filter_map(|(path, done)| (!done.undo()).then_some(path)).collect();
-    // One that was kept under another name has its own words for that.
+    // The error for a file that was kept under another name has its own hint.
     if left.is_empty() && error.reason_name() == Some("displaced") {
         return error;
     }
     if left.is_empty() {
-        return error.hint("Nothing was changed: what had been written was put back. Look again and repeat the call.");
+        return error.hint("Nothing was changed: files that had been written were restored. Check the files and repeat the call.");
     }
     error
-        .hint("The files in `written` keep their edits: somebody changed them at once, or they could not be put back.")
+        .hint("The files in `written` keep their edits: another process changed them in the meantime, or they could not be restored.")
         .with("written_count", left.len())
         .with("written", left.into_iter().take(MAX_LINES).collect::<Vec<_>>())
 }

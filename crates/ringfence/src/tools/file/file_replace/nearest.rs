@@ -1,18 +1,18 @@
-//! The regions of a text that come nearest to one that is not there.
+//! Finds the regions of a text that are most similar to a text that does not occur in it.
 
 use std::time::{Duration, Instant};
 
 use crate::base::{Cancel, Result};
 use crate::tools::file::content::check;
 
-/// Longer is not worth waiting for.
+/// Time limit of the similarity search.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// How alike a line has to be.
+/// Minimum similarity of a line.
 const ALIKE: f32 = 0.5;
 const MAX_LINE: usize = 200;
 const CANDIDATES: usize = 8;
 
-/// Lines of the text, from 1, both included, and where the match itself is in it.
+/// Range of lines (from 1, inclusive), and the byte range of the match within them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Region {
     pub first: usize,
@@ -22,17 +22,18 @@ pub struct Region {
 }
 
 impl Region {
+    /// Returns the matching text.
     pub fn text<'t>(&self, text: &'t str) -> &'t str {
         &text[self.start..self.end]
     }
 
-    /// With the whitespace that stands before it.
+    /// Returns the matching text together with the whitespace before it.
     pub fn indented<'t>(&self, text: &'t str) -> &'t str {
         let before = text[..self.start].trim_end_matches([' ', '\t']).len();
         &text[before..self.end]
     }
 
-    /// The whole lines.
+    /// Returns the whole lines that contain the match.
     pub fn lines<'t>(&self, text: &'t str) -> &'t str {
         let start = text[..self.start].rfind('\n').map_or(0, |at| at + 1);
         let end = text[self.end..].find('\n').map_or(text.len(), |at| self.end + at + 1);
@@ -40,7 +41,7 @@ impl Region {
     }
 }
 
-/// What is looked past to find the same words.
+/// Differences that are ignored to find the same text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fold {
     Space,
@@ -73,7 +74,7 @@ impl Fold {
         }
     }
 
-    /// The text as it looks folded, and for each of its bytes where in the text its character is.
+    /// Returns the folded text, and for each of its bytes the offset of the original character.
     fn fold(self, text: &str) -> (String, Vec<u32>) {
         let (mut folded, mut places) = (String::new(), Vec::new());
         for (at, c) in text.char_indices() {
@@ -88,7 +89,8 @@ impl Fold {
     }
 }
 
-/// Up to `most` regions that are nearest to `old`, and what has to be looked past, where that is all.
+/// Finds up to `most` regions that are most similar to `old`. Also returns which difference must be
+/// ignored, if that alone makes them equal.
 pub fn find(
     old: &str,
     text: &str,
@@ -125,7 +127,7 @@ fn region(text: &str, start: usize, end: usize) -> Region {
     Region { first, last: first + count(&text[start..end]), start, end }
 }
 
-/// Regions whose longest line is like the longest line of `old`, best first.
+/// Finds regions in which a line is similar to the longest line of `old`, best first.
 fn alike(old: &str, text: &str, most: usize, cancel: &Cancel) -> Result<Vec<Region>> {
     let sought: Vec<&str> = old.lines().collect();
     let Some((anchor, line)) = sought.iter().enumerate().max_by_key(|(_, line)| line.trim().len())
@@ -169,7 +171,7 @@ fn alike(old: &str, text: &str, most: usize, cancel: &Cancel) -> Result<Vec<Regi
     Ok(regions.into_iter().map(|(_, region)| region).collect())
 }
 
-/// The pairs of neighbouring characters of a line without its whitespace, sorted.
+/// Returns the sorted pairs of adjacent characters of a line without its whitespace.
 fn pairs(line: &str) -> Vec<(char, char)> {
     let characters: Vec<char> = line
         .chars()
@@ -182,7 +184,7 @@ fn pairs(line: &str) -> Vec<(char, char)> {
     pairs
 }
 
-/// From 0 (nothing in common) to 1 (the same pairs).
+/// Returns the similarity, from 0 (nothing in common) to 1 (the same pairs).
 fn likeness(a: &[(char, char)], b: &[(char, char)]) -> f32 {
     if a.is_empty() || b.is_empty() {
         return 0.0;

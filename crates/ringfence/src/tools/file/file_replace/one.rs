@@ -15,10 +15,10 @@ use crate::tools::file::diff::{Changes, changes};
 use crate::tools::file::existing::{Existing, stale};
 use crate::tools::file::store;
 
-/// How often an edit starts over because somebody else changed the file meanwhile.
+/// Attempts before giving up because another process keeps changing the file.
 const TRIES: usize = 8;
 
-/// Edits the file that `args` name, starting over when it is changed under its hands.
+/// Edits the file in `args`, and starts over if it is changed in the meantime.
 pub fn replace(workspace: &Workspace, args: &Args, cancel: &Cancel) -> Result<Reply> {
     let edits = args.compile()?;
     for _ in 0..TRIES {
@@ -40,22 +40,23 @@ pub fn replace(workspace: &Workspace, args: &Args, cancel: &Cancel) -> Result<Re
     Err(busy(&args.path))
 }
 
+/// Returns the error for a file that keeps changing.
 pub fn busy(path: &str) -> Error {
-    Error::new(Kind::Conflict, format!("{} keeps changing while it is edited", quoted(path)))
+    Error::new(Kind::Conflict, format!("{} keeps changing while it is being edited", quoted(path)))
         .reason("busy")
-        .hint("Nothing was written. Stop whatever writes it, or try again.")
+        .hint("Nothing was written. Stop the process that writes to it, or try again.")
 }
 
-/// A text file that is to be edited.
+/// Text file to edit.
 pub struct Found {
     pub dir: Arc<OwnedFd>,
     pub name: OsString,
     pub old: Existing,
 }
 
-/// What the edits make of a file.
+/// Result of applying edits to a file in memory.
 pub struct Edited {
-    /// None where nothing changes.
+    /// New bytes; `None` if nothing changes.
     pub bytes: Option<Vec<u8>>,
     pub etag: String,
     pub tallies: Vec<Tally>,
@@ -64,11 +65,12 @@ pub struct Edited {
 }
 
 impl Found {
+    /// Opens a file that may turn out to need no change.
     pub fn open(workspace: &Workspace, path: &str, cancel: &Cancel) -> Result<Found> {
         Found::at(workspace, path, false, cancel)
     }
 
-    /// One that is certain to be written: whether it may be is found out before it is looked at.
+    /// Opens a file that is certain to be written: checks that it may be written before reading it.
     pub fn open_to_write(workspace: &Workspace, path: &str, cancel: &Cancel) -> Result<Found> {
         Found::at(workspace, path, true, cancel)
     }
@@ -99,7 +101,7 @@ impl Found {
         Ok(Found { dir: Arc::new(dir), name, old })
     }
 
-    /// Applies the edits to what was read. Nothing is touched.
+    /// Applies the edits to the bytes that were read. Does not touch the file.
     pub fn edit(&self, edits: &[Edit], strict: bool, cancel: &Cancel) -> Result<Edited> {
         let survey = &self.old.survey;
         let bytes = self.old.content.bytes().unwrap_or_default();
@@ -117,7 +119,8 @@ impl Found {
         Ok(Edited { bytes: changed.then(|| document.into_bytes()), etag, tallies, before, after })
     }
 
-    /// Puts the new bytes in place. False when the file is not any more what was read; then nothing happened.
+    /// Writes the new bytes. Returns false, with nothing changed, if the file is no longer what was
+    /// read.
     fn put(&self, edited: &Edited, cancel: &Cancel) -> Result<bool> {
         let (old, bytes) = (&self.old, edited.bytes.as_deref().unwrap_or_default());
         let mode = old.plain_mode();
@@ -136,11 +139,13 @@ impl Found {
 }
 
 impl Edited {
+    /// Returns the number of matches of all edits.
     pub fn total(&self) -> u64 {
         self.tallies.iter().map(|tally| tally.count).sum()
     }
 
-    /// The lines that changed; None where that was not asked for or is too much to compare.
+    /// Returns the changed lines, or `None` if they were not requested or the texts are too long to
+    /// compare.
     pub fn changes(&self, path: &str, diff: Diff) -> Option<Changes> {
         match diff {
             Diff::None => None,

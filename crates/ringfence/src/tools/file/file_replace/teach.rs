@@ -1,5 +1,5 @@
-//! Why an edit did not match, in words that help to write the next one: where else it matches, what comes nearest, and
-//! what the difference is.
+//! Explains why an edit did not match, in a way that helps to correct it: where else it matches,
+//! what is most similar, and what the difference is.
 
 use regex::RegexBuilder;
 use serde_json::{Value, json};
@@ -11,21 +11,23 @@ use super::nearest::{self, Fold, Region};
 use crate::base::{Cancel, Error, Kind, Result};
 
 const MAX_REGIONS: usize = 3;
-/// Of one region's diff.
+/// Maximum length of one region's diff.
 const MAX_DIFF: usize = 500;
 const MAX_LINE: usize = 120;
-/// Of the text that is searched for what comes near.
+/// Bytes of the text that are searched for similar regions.
 const MAX_TEXT: usize = 4 << 20;
-/// Of the text that is searched with another pattern, and of what that is compiled to.
+/// Limits on the text that is searched with a modified pattern, and on the compiled pattern.
 const MAX_PROBED: usize = 32 << 10;
 const MAX_PROGRAM: usize = 256 << 10;
 
+/// Returns the message for a pattern that does not compile.
 pub fn bad_pattern(at: usize, error: &regex::Error) -> String {
     let text: String = error.to_string().chars().take(300).collect();
     format!("the pattern of `edits[{at}]` is not valid: {text}")
 }
 
-/// The edit at `at` matched as often as `tally` says, which is not what it expects.
+/// Returns the error for the edit at index `at`, whose number of matches `tally` is not the
+/// required one.
 pub fn mismatch(
     document: &Document<'_>,
     edits: &[Edit],
@@ -50,7 +52,7 @@ pub fn mismatch(
     };
     let cause = cause
         .or_else(|| folded.and_then(|fold| difference(fold, edit.sought(), text, regions.first())));
-    let after = if at > 0 { " (each edit sees what the ones before it left)" } else { "" };
+    let after = if at > 0 { " (each edit applies to the result of the previous ones)" } else { "" };
     let mut error =
         Error::new(Kind::NotFound, format!("`edits[{at}].old` is not in the file{after}"))
             .reason("no_match")
@@ -78,11 +80,11 @@ fn ambiguous(at: usize, expected: u64, tally: &Tally) -> Error {
     let message = format!("`edits[{at}].old` matches {}, not {}", times(*count), times(expected));
     let hint = if *count > expected {
         format!(
-            "Nothing was written. Add what stands around the right place to `old`, or set expect to {count} (0: any number)."
+            "Nothing was written. Add surrounding text to `old`, or set expect to {count} (0: any number)."
         )
     } else {
         format!(
-            "Nothing was written. Set expect to {count}, or look for what all places have in common."
+            "Nothing was written. Set expect to {count}, or reduce `old` to what all places have in common."
         )
     };
     Error::new(Kind::Conflict, message)
@@ -104,23 +106,22 @@ fn line_of(text: &str, at: usize) -> usize {
     1 + text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// A pattern cannot be told to end, so only a short text is searched for one that nobody asked for.
+/// Returns whether a text is short enough to probe. A regex search cannot be interrupted, so a
+/// pattern that the caller did not ask for is tried only on a short text.
 fn is_short(text: &str) -> bool {
     text.len() <= MAX_PROBED
 }
 
-/// What a small change to the pattern would find.
+/// Explains which small change to the pattern would make it match.
 fn pattern_cause(pattern: &str, text: &str) -> Option<String> {
     if let Some(at) = text.find(pattern) {
         return Some(format!(
-            "Taken literally it stands in line {}: set regex to false.",
+            "The literal text is in line {}: set regex to false.",
             line_of(text, at)
         ));
     }
     if pattern.contains(r"\r\n") {
-        return Some(
-            r"Line ends are matched as \n, whatever the file has: leave \r out.".to_owned(),
-        );
+        return Some(r"Every line ending is matched as \n: leave \r out.".to_owned());
     }
     if !is_short(text) {
         return None;
@@ -134,19 +135,19 @@ fn pattern_cause(pattern: &str, text: &str) -> Option<String> {
     }
     if let Some(line) = finds(|builder| builder.multi_line(true)) {
         return Some(format!(
-            "^ and $ are the ends of the file: with (?m) it matches in line {line}."
+            "^ and $ match only at the ends of the file: with (?m) it matches in line {line}."
         ));
     }
     let line = finds(|builder| builder.dot_matches_new_line(true))?;
-    Some(format!("`.` does not match a line end: with (?s) it matches in line {line}."))
+    Some(format!("`.` does not match a line ending: with (?s) it matches in line {line}."))
 }
 
-/// What is wrong with the words themselves.
+/// Explains what is wrong with a literal `old`.
 fn literal_cause(old: &str, text: &str) -> Option<String> {
     let unescaped = old.replace("\\n", "\n").replace("\\t", "\t").replace("\\\"", "\"");
     if unescaped != old && text.contains(&unescaped) {
         return Some(
-            "`old` holds a backslash and a letter where the file has the character itself."
+            "`old` contains a backslash and a letter where the file has the character itself."
                 .to_owned(),
         );
     }
@@ -175,10 +176,10 @@ fn literal_cause(old: &str, text: &str) -> Option<String> {
     None
 }
 
-/// What keeps `old` from being the region that is the same but for `fold`.
+/// Describes how `old` differs from the region that is equal to it apart from `fold`.
 fn difference(fold: Fold, old: &str, text: &str, region: Option<&Region>) -> Option<String> {
     let region = region?;
-    // What `old` begins with is whitespace that the region has otherwise.
+    // If `old` starts with whitespace, compare it with the region including its indentation.
     let found =
         if old.starts_with([' ', '\t']) { region.indented(text) } else { region.text(text) };
     let line = region.first;
@@ -202,7 +203,7 @@ fn difference(fold: Fold, old: &str, text: &str, region: Option<&Region>) -> Opt
     Some(format!("Line {line} differs only in {what}: copy it exactly."))
 }
 
-/// A region with the lines in which it differs: `-` is `old`, `+` is the file.
+/// Renders a region with the lines in which it differs: `-` is `old`, `+` is the file.
 fn show(old: &str, text: &str, region: &Region) -> Value {
     let found = region.lines(text);
     let diff = TextDiff::from_lines(old, found);

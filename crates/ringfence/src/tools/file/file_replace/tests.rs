@@ -197,7 +197,7 @@ fn edits_apply_in_order_and_all_or_none() {
     assert_eq!(bytes(&scratch), b"d\n");
     let error = refusal(&scratch, json!([{"old": "d", "new": "e"}, {"old": "d", "new": "f"}]));
     assert_eq!((&error["reason"], &error["edit"]), (&json!("no_match"), &json!(1)));
-    assert!(error["message"].as_str().unwrap().contains("the ones before"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("the previous ones"), "{error}");
     // Matches do not overlap: from the left, each after the one before.
     let scratch = with("aaaa a");
     edit(&scratch, json!([{"old": "aa", "new": "b", "expect": 2}]));
@@ -417,7 +417,8 @@ fn no_edit_is_lost_when_many_edit_at_once() {
     assert_eq!(names(&scratch.ws()), ["f"]);
 }
 
-/// Somebody else, who asks nobody, writes the same file all the time: what they wrote is never undone.
+/// Another process writes the same file all the time without coordination: its changes are never
+/// undone.
 #[test]
 fn a_change_by_somebody_else_is_not_overwritten() {
     let scratch = with("count 0 tail\n");
@@ -438,7 +439,7 @@ fn a_change_by_somebody_else_is_not_overwritten() {
             writer.join().unwrap();
             let now = fs::read_to_string(&file).unwrap();
             match result {
-                // We were first, and they wrote over it: theirs is there.
+                // We were first, and the other process overwrote our edit: its text is in place.
                 Ok(_) => won += 1,
                 Err(error) => {
                     assert_eq!(error.reason_name(), Some("no_match"), "{error:?}");
@@ -589,7 +590,8 @@ fn many_files_are_edited_together() {
     assert_eq!(error.reason_name(), Some("not_a_directory"));
 }
 
-/// A change in the middle of putting things in place: what had been put is the old file again, the very same.
+/// A change while files are being put in place: the ones already exchanged are restored, with the
+/// same inode.
 #[test]
 fn when_one_of_many_fails_all_are_as_they_were() {
     let scratch = tree();
@@ -626,7 +628,8 @@ fn when_one_of_many_fails_all_are_as_they_were() {
         [read(&scratch, "a.rs"), read(&scratch, "two"), read(&scratch, "src/b.rs")],
         ["old old\n", "old", "somebody else's"]
     );
-    // A call that is cancelled half way, and one that is stopped before anything is in place, leave no trace either.
+    // A call that is cancelled halfway, and one that is stopped before anything is in place, leave
+    // no trace either.
     fs::write(ws.join("src/b.rs"), "x\r\nold\r\n").unwrap();
     let staged = stage();
     let cancel = Cancel::new();
@@ -721,7 +724,8 @@ fn what_cannot_be_named_or_written_is_counted() {
     fs::set_permissions(ws.join("shut"), fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// What was displaced is somebody's: it goes back, and where it cannot it is kept and named.
+/// A displaced file may be the only copy of another process's change: it is restored or, if that
+/// fails, kept and named.
 #[test]
 fn bytes_of_somebody_else_are_never_thrown_away() {
     let scratch = with("old");

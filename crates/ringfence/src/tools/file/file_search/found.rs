@@ -1,4 +1,4 @@
-//! What a search has found so far: everything is counted, and only what may be shown is kept.
+//! Results of a search so far: everything is counted, but only what may be shown is kept.
 
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicU64, Ordering as Atomic};
@@ -9,16 +9,17 @@ use crate::base::workspace::tree::order;
 use crate::redact::known;
 use crate::tools::file::cursor::Question;
 
-/// Files that are kept before those that cannot be shown are thrown away.
+/// Extra files kept before those that cannot be shown are discarded.
 const SPARE_FILES: usize = 256;
 
-/// Where the last page ended.
+/// Position of the last result on the previous page.
 #[derive(Debug, Clone)]
 pub struct After {
     pub path: Vec<u8>,
     pub line: u64,
 }
 
+/// Results shared by all search threads.
 pub struct Found {
     max_results: usize,
     room: usize,
@@ -27,7 +28,7 @@ pub struct Found {
     matches: AtomicU64,
     files: AtomicU64,
     searched: AtomicU64,
-    /// Results after the cursor, shown or not.
+    /// Number of results after the cursor, shown or not.
     available: AtomicU64,
     binary: AtomicU64,
     unreadable: AtomicU64,
@@ -40,7 +41,7 @@ struct Kept {
     files: Vec<File>,
     hits: usize,
     bytes: usize,
-    /// The last path worth keeping, once there is enough.
+    /// Last path worth keeping, once there are enough results.
     bound: Option<Vec<u8>>,
 }
 
@@ -50,26 +51,27 @@ struct File {
     bytes: usize,
 }
 
-/// What a file may still contribute.
+/// Limits on what one file may still contribute.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Share {
     pub hits: usize,
     pub bytes: usize,
-    /// Lines up to this one were shown before.
+    /// Lines up to this one were shown on earlier pages.
     pub after_line: u64,
 }
 
-/// What was found in one file.
+/// Matches found in one file.
 #[derive(Debug, Default)]
 pub struct Finding {
     pub hits: Vec<Hit>,
     pub count: u64,
-    /// Results of it that come after the cursor.
+    /// Number of results after the cursor.
     pub available: u64,
     pub binary: bool,
 }
 
 impl Found {
+    /// Creates an empty set of results with `room` bytes for the shown ones.
     pub fn new(max_results: usize, room: usize, after: Option<After>) -> Found {
         Found {
             max_results,
@@ -91,29 +93,32 @@ impl Found {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the number of files searched so far.
     pub fn files_searched(&self) -> u64 {
         self.searched.load(Atomic::Relaxed)
     }
 
-    /// Names were not looked at, as they are ignored or hidden.
+    /// Counts names that were skipped because they are ignored or hidden.
     pub fn leave_out(&self, count: u64) {
         self.left_out.fetch_add(count, Atomic::Relaxed);
     }
 
+    /// Returns the number of names that were skipped.
     pub fn left_out(&self) -> u64 {
         self.left_out.load(Atomic::Relaxed)
     }
 
-    /// A file has text that is not UTF-8.
+    /// Counts a file with text that is not UTF-8.
     pub fn foreign(&self) {
         self.foreign.fetch_add(1, Atomic::Relaxed);
     }
 
+    /// Counts a file or directory that could not be read.
     pub fn unreadable(&self) {
         self.unreadable.fetch_add(1, Atomic::Relaxed);
     }
 
-    /// What is wanted of a file. `by_line` where a page may end within one.
+    /// Returns the limits for a file. `by_line` says that a page may end within a file.
     pub fn share(&self, path: &[u8], by_line: bool) -> Share {
         let after_line = match &self.after {
             Some(after) => match order(path, &after.path) {
@@ -132,7 +137,7 @@ impl Found {
         }
     }
 
-    /// Takes in what a file came to.
+    /// Adds the matches of one file.
     pub fn add(&self, path: &[u8], finding: Finding) {
         self.searched.fetch_add(1, Atomic::Relaxed);
         if finding.binary {
@@ -160,7 +165,7 @@ impl Found {
         }
     }
 
-    /// Puts the first of everything into a reply.
+    /// Fills the reply with the first results in order.
     pub fn fill(self, reply: &mut Reply, question: &Question, mode: Mode, halted: bool) {
         let mut kept = self.kept.into_inner().unwrap_or_else(PoisonError::into_inner);
         kept.prune(self.max_results, self.room);
@@ -191,7 +196,8 @@ impl Found {
         let available = self.available.into_inner();
         reply.truncated = available > reply.matches.len() as u64;
         reply.timed_out = halted;
-        // Where not all was looked at, something may stand before the last hit: going on after it would skip that.
+        // After an incomplete search there may be matches before the last one shown: continuing
+        // after it would skip them.
         reply.next_cursor = last
             .filter(|_| reply.truncated && !halted)
             .map(|(path, line)| question.cursor(&path, line));
@@ -202,7 +208,7 @@ impl Found {
         let foreign = self.foreign.into_inner();
         if foreign > 0 {
             reply.warnings.push(format!(
-                "{foreign} files are in another encoding than UTF-8, where only the ASCII of a pattern is found: read them"
+                "{foreign} files are not UTF-8, and only the ASCII part of a pattern can match in them: read them with file.read"
             ));
         }
         reply.skipped =
@@ -211,7 +217,7 @@ impl Found {
 }
 
 impl Kept {
-    /// Keeps the first files that fill a page, each of them whole.
+    /// Keeps the first files that fill a page, with all of their hits.
     fn prune(&mut self, max_results: usize, room: usize) {
         self.files.sort_by(|one, two| order(&one.path, &two.path));
         let (mut hits, mut bytes, mut files) = (0, 0, 0);
@@ -231,7 +237,8 @@ impl Kept {
     }
 }
 
-/// Takes from a hit what does not fit: the context that is farthest away, then text. Whether there was something.
+/// Shortens a hit to fit: first drops the most distant context, then text. Returns whether anything
+/// was dropped.
 fn shrink(hit: &mut Hit, room: usize) -> bool {
     let mut cut = false;
     while size(hit) > room {
@@ -239,7 +246,7 @@ fn shrink(hit: &mut Hit, room: usize) -> bool {
             hit.before.remove(0);
         } else if hit.after.pop().is_none() {
             let Some(text) = &mut hit.text else { break };
-            // Before it is cut: half of a value is not found any more.
+            // Redact before cutting, because a fragment of a secret is not found any more.
             known::redact_text(text);
             let keep = text.chars().count() / 2;
             if keep == 0 {
@@ -252,7 +259,7 @@ fn shrink(hit: &mut Hit, room: usize) -> bool {
     cut
 }
 
-/// Bytes of a hit in a result.
+/// Returns the size of a hit in a result, in bytes.
 pub fn size(hit: &Hit) -> usize {
     serde_json::to_string(hit).map_or(0, |json| json.len() + 1)
 }

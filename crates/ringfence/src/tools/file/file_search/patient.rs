@@ -1,5 +1,7 @@
-//! A matcher that can be told to end. The engine itself cannot, so it is never given more than a little at a time, or
-//! only what was seen to be cheap.
+//! Matcher that can be interrupted.
+//!
+//! The regex engine itself cannot be, so it is given only small pieces at a time, or text that was
+//! measured to be cheap.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -11,20 +13,21 @@ use grep_regex::RegexMatcher;
 use crate::base::workspace::tree::Halt;
 use crate::tools::file::stride::{DEARER, MOST, Stride};
 
-/// Less than this is not worth a look at the clock.
+/// A probe that took less than this is not compared with the time left.
 const CHEAP: Duration = Duration::from_millis(50);
 
+/// Matcher that stops when the search is halted.
 pub struct Patient<'m> {
     matcher: &'m RegexMatcher,
     halt: &'m Halt,
-    /// A match lies within one line.
+    /// A match is within one line.
     by_line: bool,
     stride: Cell<Stride>,
-    /// The text that was tried, which is one and the same as long as a match may span lines.
+    /// Text that was already probed. With multiline, all searches are in parts of the same text.
     tried: Cell<Option<Range<*const u8>>>,
 }
 
-/// Why a search ended before its time.
+/// Error of a search that was halted.
 #[derive(Debug)]
 pub struct Ended;
 
@@ -35,6 +38,7 @@ impl std::fmt::Display for Ended {
 }
 
 impl<'m> Patient<'m> {
+    /// Wraps a matcher. `by_line` says that a match cannot span lines.
     pub fn new(matcher: &'m RegexMatcher, by_line: bool, halt: &'m Halt) -> Patient<'m> {
         Patient { matcher, halt, by_line, stride: Cell::default(), tried: Cell::new(None) }
     }
@@ -43,7 +47,7 @@ impl<'m> Patient<'m> {
         if self.halt.is_called() { Err(Ended) } else { Ok(()) }
     }
 
-    /// Shows `look` one part of the text after the other until it finds something: from where to where.
+    /// Calls `look` with one range of the text after another until it finds something.
     fn in_parts<T>(
         &self,
         text: &[u8],
@@ -72,12 +76,13 @@ impl<'m> Patient<'m> {
         }
     }
 
-    /// One look at a long text cannot be ended, so it is first searched piece by piece, which can be.
+    /// Estimates the cost of searching a long text. A single search cannot be interrupted, so the
+    /// text is first searched in small pieces, between which we can stop.
     fn try_out(&self, text: &[u8]) -> Result<(), Ended> {
         if text.len() <= 2 * MOST {
             return Ok(());
         }
-        // Without lines each look is at the rest of what the first was at.
+        // With multiline, each search covers the rest of the text that the first one covered.
         let here = text.as_ptr_range();
         if !self.by_line
             && let Some(tried) = self.tried.take()
@@ -113,7 +118,7 @@ impl<'m> Patient<'m> {
     }
 }
 
-/// Just after the first line end at or after `at`.
+/// Returns the position just after the first line ending at or after `at`.
 fn line_end(text: &[u8], at: usize) -> usize {
     let Some(rest) = text.get(at..) else { return text.len() };
     rest.iter().position(|byte| *byte == b'\n').map_or(text.len(), |found| at + found + 1)

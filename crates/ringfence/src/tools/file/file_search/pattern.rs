@@ -1,4 +1,4 @@
-//! From a caller's pattern to a matcher, or to an error that says where it went wrong.
+//! Compiles a caller's pattern to a matcher, or returns an error that says where it is wrong.
 
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 
@@ -6,9 +6,10 @@ use super::Args;
 use crate::base::{Error, Result};
 
 const MAX_PATTERN_BYTES: usize = 16 << 10;
-/// A pattern that needs more than this to be understood is an attack or a slip.
+/// Limit on the size of a compiled pattern. A pattern that needs more is an attack or a mistake.
 const MAX_COMPILED: usize = 1 << 20;
 
+/// Builds the matcher for the pattern and the flags in `args`.
 pub fn build(args: &Args) -> Result<RegexMatcher> {
     let wrong = |why: String| Error::invalid_arguments(why).with("argument", "pattern");
     if args.pattern.is_empty() || args.pattern.len() > MAX_PATTERN_BYTES {
@@ -27,7 +28,8 @@ pub fn build(args: &Args) -> Result<RegexMatcher> {
         .fixed_strings(args.literal.unwrap_or(false))
         .size_limit(MAX_COMPILED)
         .dfa_size_limit(2 * MAX_COMPILED);
-    // A line ends before `\r\n`, too: but whoever asks for the `\r` itself is to find it.
+    // Treat `\r\n` as a line ending. A pattern that contains `\r` itself does not compile in this
+    // mode; the fallback below compiles it without, so that it can match.
     builder.crlf(true);
     if multiline {
         builder.line_terminator(None);
@@ -37,7 +39,8 @@ pub fn build(args: &Args) -> Result<RegexMatcher> {
         builder.build(&args.pattern)
     });
     built.map_err(|error| {
-        // Ours parses the pattern with signs of its own around it, which would move the place.
+        // The matcher builder wraps the pattern in characters of its own, which would shift the
+        // reported position. So take the error of the plain pattern.
         let plain = regex::bytes::RegexBuilder::new(&args.pattern).size_limit(MAX_COMPILED).build();
         let text = plain.err().map_or_else(|| error.to_string(), |error| error.to_string());
         let (why, position) = explain(&text);
@@ -45,11 +48,11 @@ pub fn build(args: &Args) -> Result<RegexMatcher> {
         let hint = match text.contains("not allowed in a regex") {
             true => "A pattern that spans lines needs `multiline: true`.",
             false if text.contains("size limit") => {
-                "Simplify it: fewer or smaller repetitions, `[0-9A-Za-z_]` in place of `\\w`, or `(?-u)`."
+                "Simplify it: fewer or smaller repetitions, `[0-9A-Za-z_]` instead of `\\w`, or `(?-u)`."
             }
-            false => "Set `literal: true` to search for the text as it stands, or escape signs with `\\`.",
+            false => "Set `literal: true` to search for plain text, or escape special characters with `\\`.",
         };
-        let error = wrong(format!("`pattern` is no regular expression: {why}{at}")).reason("bad_pattern").hint(hint);
+        let error = wrong(format!("`pattern` is not a valid regular expression: {why}{at}")).reason("bad_pattern").hint(hint);
         match position {
             Some(at) => error.with("position", at),
             None => error,
@@ -57,16 +60,17 @@ pub fn build(args: &Args) -> Result<RegexMatcher> {
     })
 }
 
-/// The reason in a parser's message, and the character from 1 that it points at with a caret.
+/// Extracts the reason from a parser's message, and the position (in characters, from 1) that its
+/// caret points at.
 fn explain(text: &str) -> (String, Option<u64>) {
     let reason =
         text.lines().rev().find_map(|line| line.trim().strip_prefix("error: ")).unwrap_or(text);
-    // The line before it is the pattern, which may begin with a caret as well.
+    // The line before the caret is the pattern, which may contain a caret as well.
     let caret = text
         .lines()
         .rev()
         .find(|line| line.contains('^') && line.trim_matches([' ', '^']).is_empty());
-    // The pattern stands four characters in, when it is one line.
+    // A single-line pattern is indented by four characters.
     let position = caret.and_then(|line| line.find('^')).and_then(|at| at.checked_sub(4));
     (reason.chars().take(300).collect(), position.map(|at| at as u64 + 1))
 }
@@ -105,7 +109,7 @@ mod tests {
         let bad = error("ab(c");
         assert_eq!(
             bad.message(),
-            "`pattern` is no regular expression: unclosed group at character 3"
+            "`pattern` is not a valid regular expression: unclosed group at character 3"
         );
         assert!(bad.hint_text().unwrap().contains("literal: true"), "{bad:?}");
         assert_eq!(bad.body(&crate::base::TraceId::mint())["position"], 3);
@@ -117,7 +121,7 @@ mod tests {
         assert!(
             build(&Args { pattern: "ab(c".into(), literal: Some(true), ..Args::default() }).is_ok()
         );
-        // One that would need gigabytes is refused, soon.
+        // A pattern that would need gigabytes is refused quickly.
         assert!(error("((a{1000}){1000}){1000}").message().len() < 600);
     }
 }

@@ -1,14 +1,15 @@
-//! Matches as text: each path once, then its lines.
+//! Renders matches as text: each path once, followed by its lines.
 
 use super::Reply;
 use crate::base::workspace::tree::in_a_line;
 
+/// Renders a reply as text.
 pub fn render(reply: &Reply) -> String {
     let mut text = String::new();
     let mut path = None;
     for hit in &reply.matches {
         let (Some(line), Some(found)) = (hit.line, &hit.text) else {
-            // A list of files, with or without counts.
+            // An entry of a list of files, with or without a count.
             text.push_str(&in_a_line(&hit.path));
             if let Some(count) = hit.count {
                 text.push_str(&format!(": {count}"));
@@ -49,10 +50,10 @@ fn notes(reply: &Reply) -> Vec<String> {
         None => format!("{} of {files} match", reply.files_matched),
     }];
     if reply.truncated && !reply.matches.is_empty() {
-        notes.push(format!("the first {} from here are shown", reply.matches.len()));
+        notes.push(format!("showing the first {} from here", reply.matches.len()));
     }
     if reply.timed_out {
-        notes.push("the time was up before all files were searched".to_owned());
+        notes.push("timed out before all files were searched".to_owned());
     }
     if reply.skipped.binary > 0 {
         notes.push(format!("{} binary", reply.skipped.binary));

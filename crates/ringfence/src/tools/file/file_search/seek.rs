@@ -1,4 +1,4 @@
-//! The search itself: each file that is wanted, line by line.
+//! The search itself: walks the selected files and searches each one line by line.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -23,20 +23,20 @@ use crate::base::workspace::tree::{Directory, Entry, Halt, Next, Seen, Tree, Vis
 use crate::redact::known;
 use crate::tools::file::selection::Selection;
 
-/// Characters of a line that are shown.
+/// Characters shown of a line.
 pub(super) const LINE_CHARS: usize = 300;
-/// And of a match that spans lines.
+/// Characters shown of a match that spans lines.
 const BLOCK_CHARS: usize = 1000;
-/// A line, or with multiline a file, that needs more memory than this is not searched.
+/// Memory limit per search. A longer line (or file, with multiline) is not searched.
 const HEAP: usize = 64 << 20;
 
-/// What is searched for, and what is to be known of it.
+/// Pattern to search for and what to report about matches.
 #[derive(Clone)]
 pub struct Want {
     pub matcher: RegexMatcher,
     pub mode: Mode,
     pub multiline: bool,
-    /// The pattern asks for characters that other encodings write otherwise.
+    /// The pattern contains characters that other encodings write differently.
     pub beyond_ascii: bool,
     pub before: usize,
     pub after: usize,
@@ -53,14 +53,14 @@ impl Want {
             .after_context(self.after)
             .max_matches(self.max_per_file)
             .binary_detection(binary)
-            // A file that is cut while it is mapped would end the process.
+            // A file that is truncated while it is mapped would kill the process with SIGBUS.
             .memory_map(MmapChoice::never())
             .heap_limit(Some(HEAP))
             .build()
     }
 }
 
-/// Searches a file that was named. Whether it is binary decides nothing then; says whether it is.
+/// Searches a file that the caller named, even if it is binary. Returns whether it is.
 pub fn one_file(want: &Want, file: &File, path: &str, found: &Found, halt: &Halt) -> bool {
     let mut hands = Hands {
         searcher: want.searcher(BinaryDetection::convert(0)),
@@ -69,16 +69,18 @@ pub fn one_file(want: &Want, file: &File, path: &str, found: &Found, halt: &Halt
     hands.search(want, file, path.as_bytes(), found, halt)
 }
 
+/// Tree visitor that searches the selected files.
 pub struct Seeker<'s> {
     want: &'s Want,
     selection: &'s Selection,
-    /// Bytes of a path that stand before what the globs are about.
+    /// Length of the leading part of a path that the globs do not apply to.
     prefix: usize,
     found: &'s Found,
     halt: &'s Halt,
 }
 
 impl<'s> Seeker<'s> {
+    /// Creates a visitor for a walk that starts at `start`.
     pub fn new(
         want: &'s Want,
         selection: &'s Selection,
@@ -91,7 +93,7 @@ impl<'s> Seeker<'s> {
     }
 }
 
-/// What each thread searches with.
+/// Searcher and matcher of one thread.
 pub struct Hands {
     searcher: Searcher,
     matcher: RegexMatcher,
@@ -148,7 +150,7 @@ impl Visitor for Seeker<'_> {
                 Ok((file, _)) => {
                     hands.search(self.want, &file, &path, self.found, self.halt);
                 }
-                // Gone or replaced meanwhile: then it is no file of this tree.
+                // The file has disappeared or been replaced, so it is not part of this tree.
                 Err(Errno::NOENT | Errno::LOOP | Errno::INVAL | Errno::NXIO) => {}
                 Err(_) => self.found.unreadable(),
             }
@@ -156,7 +158,8 @@ impl Visitor for Seeker<'_> {
     }
 
     fn lost(&self, _: &Path, _: &OsStr, _: usize, errno: Errno) {
-        // One that has gone, or become something else, is not there; one that is not to be walked into is no loss.
+        // A directory that has disappeared or changed its type does not count as unreadable, and
+        // neither does one that must not be entered.
         if !matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) {
             self.found.unreadable();
         }
@@ -209,11 +212,11 @@ impl Hands {
     }
 }
 
-/// Reads until the search has to end.
+/// Reader that fails once the search has to stop.
 struct Reader<'f> {
     file: &'f File,
     halt: &'f Halt,
-    /// Where to say that something read is not UTF-8.
+    /// Set to true if something that was read is not UTF-8.
     foreign: Option<&'f Cell<bool>>,
     begun: bool,
 }
@@ -226,7 +229,7 @@ impl Read for Reader<'_> {
         let count = self.file.read(buffer)?;
         if let Some(foreign) = self.foreign {
             let bytes = &buffer[..count];
-            // What begins with such a mark is turned into UTF-8 on the way.
+            // The searcher converts text that starts with such a mark to UTF-8.
             if !self.begun && (bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff")) {
                 self.foreign = None;
             } else if !is_utf8(bytes) {
@@ -238,17 +241,17 @@ impl Read for Reader<'_> {
     }
 }
 
-/// Takes the matching lines of one file.
+/// Sink that collects the matching lines of one file.
 struct Lines<'s> {
     want: &'s Want,
     matcher: &'s Patient<'s>,
     path: &'s [u8],
     share: Share,
     finding: Finding,
-    /// Context that belongs to the next match.
+    /// Context lines before the next match.
     waiting: Vec<String>,
     bytes: usize,
-    /// The last match is kept, so that what follows it is, too.
+    /// The last match was kept, so the context after it is kept too.
     open: bool,
 }
 
@@ -270,7 +273,7 @@ impl Lines<'_> {
 
     fn keep(&mut self, found: &SinkMatch<'_>) {
         let bytes = trim_end(found.bytes());
-        // A match may end with the line end, so it is looked for in all of it.
+        // A match may include the line ending, so search the untrimmed line.
         let start = self
             .matcher
             .find(found.bytes())
@@ -302,7 +305,7 @@ impl Sink for Lines<'_> {
         }
         let new = found.line_number().is_some_and(|line| line > self.share.after_line);
         self.finding.available += u64::from(new);
-        // One more than can be shown is of no use, and nothing is kept of what follows it.
+        // Keep at most one match more than can be shown, and no context after it.
         self.open =
             new && self.finding.hits.len() <= self.share.hits && self.bytes <= self.share.bytes;
         self.open &= self.share.hits > 0;
@@ -314,7 +317,8 @@ impl Sink for Lines<'_> {
     }
 
     fn context(&mut self, _: &Searcher, context: &SinkContext<'_>) -> Result<bool, io::Error> {
-        // What follows a match that is kept is kept with it, or the lines before it would leave none.
+        // Context after a kept match is always kept, because the context before it may already have
+        // used up the space.
         if self.share.hits == 0 || self.bytes > self.share.bytes && !self.open {
             return Ok(true);
         }
@@ -333,7 +337,8 @@ impl Sink for Lines<'_> {
 
     fn binary_data(&mut self, searcher: &Searcher, _: u64) -> Result<bool, io::Error> {
         self.finding.binary = true;
-        // With `quit` the file ends here; a named one is searched on.
+        // With `quit` the search of this file ends here; a file that was named is searched to its
+        // end.
         Ok(searcher.binary_detection().quit_byte().is_none())
     }
 
@@ -343,7 +348,7 @@ impl Sink for Lines<'_> {
     }
 }
 
-/// Whether a piece of a text is UTF-8, but for characters that its ends cut.
+/// Returns whether a piece of text is UTF-8, ignoring characters that are cut off at its ends.
 fn is_utf8(piece: &[u8]) -> bool {
     let cut = piece.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
     std::str::from_utf8(&piece[cut..]).map_or_else(|error| error.error_len().is_none(), |_| true)
@@ -354,9 +359,10 @@ fn trim_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-/// At most so many characters around byte `start`, and which character that is, from 1.
+/// Cuts a line to at most `most` characters around byte `start`. Returns the text and the position
+/// of `start` in characters, from 1.
 fn cut(line: &[u8], start: usize, most: usize) -> (String, u64) {
-    // Characters of a long line are only looked at where they may be shown.
+    // Only the part of a long line that may be shown is decoded.
     const WIDE: usize = 4;
     let before = String::from_utf8_lossy(&line[..start]).chars().count();
     if line.len() <= most {
@@ -364,7 +370,7 @@ fn cut(line: &[u8], start: usize, most: usize) -> (String, u64) {
     }
     let from = floor(line, start.saturating_sub(most * WIDE));
     let to = floor(line, (start + most * WIDE).min(line.len()));
-    // Half of a secret would not be found any more.
+    // Mask secrets before cutting, because a fragment would not be found any more.
     let reach = known::reach();
     let (first, last) = (from.saturating_sub(reach), (to + reach).min(line.len()));
     let shown = known::mask(&line[first..last]);
@@ -372,7 +378,7 @@ fn cut(line: &[u8], start: usize, most: usize) -> (String, u64) {
         String::from_utf8_lossy(&shown[from - first..start - first]).chars().collect();
     let tail: Vec<char> =
         String::from_utf8_lossy(&shown[start - first..to - first]).chars().collect();
-    // A quarter for what leads up to the match, more where little follows it.
+    // Use a quarter for the text before the match, more if little follows it.
     let lead = (most / 4).max(most.saturating_sub(tail.len())).min(head.len());
     let follow = (most - lead).min(tail.len());
     let mut text = String::new();
@@ -387,7 +393,7 @@ fn cut(line: &[u8], start: usize, most: usize) -> (String, u64) {
     (text, before as u64 + 1)
 }
 
-/// The beginning of the character that `at` is in.
+/// Returns the start of the character that contains `at`.
 fn floor(line: &[u8], at: usize) -> usize {
     let back = line[..at].iter().rev().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
     let inside = line.get(at).is_some_and(|byte| byte & 0xc0 == 0x80);

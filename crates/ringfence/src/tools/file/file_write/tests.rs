@@ -402,7 +402,7 @@ fn the_schemas_are_flat() {
     }
 }
 
-/// Somebody else, who asks nobody, puts another file there: what they wrote is never undone.
+/// Another process puts another file in place without coordination: its change is never undone.
 #[test]
 fn a_change_between_look_and_write_is_not_lost() {
     let scratch = Scratch::new();
