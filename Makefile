@@ -1,4 +1,5 @@
-# What a stranger runs. What comes from npm and PyPI goes under .node/, conformance/node_modules/ and bench/.peers/.
+# Entry points for users and contributors. Packages from npm and PyPI go under .node/, conformance/node_modules/ and
+# bench/.peers/, tools of the build under .tools/.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -7,14 +8,17 @@ export CARGO_TERM_COLOR ?= never
 DEBUG := target/debug/ringfence
 RELEASE := target/release/ringfence
 step = @printf '\n== %s\n'
+MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+DENY_VERSION := 0.20.2
+DENY := .tools/bin/cargo-deny
 
-# What `make test` runs, in this order; each is a target of its own.
-STEPS := format clippy docs deny unit doctests conformance inspector sdk everyday codex codexpair
+# Steps of `make test`, in this order; each is also a target.
+STEPS := commits format clippy docs msrv deny unit doctests conformance inspector sdk everyday codex codexpair
 
-# The long runs: everything that is too slow for every commit.
+# Long runs, too slow for every commit.
 PROOF_STEPS := codex codexpair longtests bwrapescapes rootescapes
 
-# run_steps,STEP...: makes every step, then says how each went. Fails when one of them did.
+# run_steps,STEP...: makes every step, then prints a summary. Fails if a step failed.
 define run_steps
 @failed=() summary=; \
 for step in $(1); do \
@@ -27,49 +31,69 @@ if [ $${#failed[@]} = 0 ]; then echo 'all passed'; \
 else echo "failed: $${failed[*]} (repeat one with: make $${failed[0]})"; exit 1; fi
 endef
 
-.PHONY: help try test lint $(STEPS) proof $(PROOF_STEPS) bench
+.PHONY: help try test lint advisories $(STEPS) proof $(PROOF_STEPS) bench
 
-help: ## This list
+help: ## Print this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
-try: ## See it work: a demonstration that takes seconds
+try: ## Build and run a demonstration that takes seconds
 	cargo build --locked --release -p ringfence
 	@$(RELEASE) try
 
-test: ## Everything CI runs; a failed step does not keep the next from running
+test: ## Run everything that CI runs; continue after a failed step
 	$(call run_steps,$(STEPS))
 
-lint: format clippy docs ## Format, clippy, documentation; no warning is let through
+lint: format clippy docs ## Check format, clippy and documentation; every warning is an error
 
-format: ## The code is formatted
+format: ## Check the format of the code
 	$(step) 'cargo fmt'
 	cargo fmt --all --check
 
-clippy: ## No warning of clippy's
+clippy: ## Run clippy; every warning is an error
 	$(step) 'cargo clippy'
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 
-docs: ## The code's documentation builds without a warning
+docs: ## Build the code's documentation; every warning is an error
 	$(step) 'cargo doc'
 	RUSTDOCFLAGS=-Dwarnings cargo doc --locked --workspace --no-deps
 
-deny: ## Licences, sources and known weaknesses of what we depend on
-	$(step) 'cargo deny'
-	@if cargo deny --version >/dev/null 2>&1; then cargo deny --locked check; \
-	else echo 'SKIPPED: cargo-deny is not installed (cargo install cargo-deny); licences and advisories were not checked'; fi
+commits: ## Check the subjects of new commits
+	$(step) 'commit subjects'
+	@.ci/commits
 
-unit: ## All Rust tests
-	$(step) 'what the tests need'
-	@conformance/packages.sh || echo 'MISSING: the tests that need what is named above will fail and say so'
+msrv: ## Check the code with the oldest supported Rust release (rust-version in Cargo.toml)
+	$(step) "cargo check with Rust $(MSRV)"
+	@if ! command -v rustup >/dev/null; then \
+		echo 'SKIPPED: rustup is not installed, so the oldest supported Rust release was not tried'; \
+	else \
+		cargo +$(MSRV) --version >/dev/null 2>&1 || rustup toolchain install $(MSRV) --profile minimal; \
+		cargo +$(MSRV) check --locked --workspace --target-dir target/msrv; \
+	fi
+
+deny: $(DENY) ## Check licences and sources of dependencies
+	$(step) 'cargo deny'
+	$(DENY) --offline --locked check --hide-inclusion-graph bans licenses sources
+
+advisories: $(DENY) ## Check dependencies for known vulnerabilities (fetches the advisory database from GitHub)
+	$(step) 'cargo deny: advisories'
+	$(DENY) --locked check advisories
+
+# Unoptimised: it is built faster than it would run.
+$(DENY):
+	cargo install --quiet --locked --debug --no-default-features --root .tools cargo-deny@$(DENY_VERSION)
+
+unit: ## Run all Rust tests
+	$(step) 'packages for the tests'
+	@conformance/packages.sh || echo 'MISSING: tests that need the packages named above will fail and say so'
 	$(step) 'tests'
 	@if cargo nextest --version >/dev/null 2>&1; then \
 		cargo nextest run --locked --workspace --no-fail-fast; \
 	else \
-		echo 'cargo-nextest is not installed: cargo test instead'; \
+		echo 'cargo-nextest is not installed: using cargo test instead'; \
 		cargo test --locked --workspace --lib --bins --tests --examples --no-fail-fast; \
 	fi
 
-doctests: ## The examples in the code's documentation
+doctests: ## Run the examples in the code's documentation
 	$(step) 'documentation tests'
 	cargo test --locked --workspace --doc
 
@@ -77,50 +101,50 @@ $(DEBUG): FORCE
 	cargo build --locked -p ringfence
 FORCE:
 
-conformance: $(DEBUG) ## The MCP conformance suite, on the debug binary
+conformance: $(DEBUG) ## Run the MCP conformance suite on the debug binary
 	$(step) 'conformance'
 	conformance/run.sh $(DEBUG)
 
-inspector: $(DEBUG) ## The MCP Inspector lists and calls over stdio, HTTP and SSE
+inspector: $(DEBUG) ## List and call tools with the MCP Inspector over stdio, HTTP and SSE
 	$(step) 'inspector'
 	conformance/inspector.sh $(DEBUG)
 
-sdk: $(DEBUG) ## Every tool by the TypeScript and Python SDKs, whose validators must accept its results
+sdk: $(DEBUG) ## Call every tool with the TypeScript and Python SDKs, whose validators must accept its results
 	$(step) 'sdk'
 	conformance/sdk.sh $(DEBUG)
 
-everyday: $(DEBUG) ## create-vite, npm with husky and pre-commit in the sandbox
+everyday: $(DEBUG) ## Run create-vite, npm with husky and pre-commit in the sandbox
 	$(step) 'everyday tools'
 	conformance/everyday.sh $(DEBUG)
 
-codex: $(DEBUG) ## A real Codex with a scripted model, on the loopback (installs Codex from npm, some 400 MB)
+codex: $(DEBUG) ## Run a real Codex with a scripted model on the loopback (installs Codex from npm, some 400 MB)
 	$(step) 'codex'
 	conformance/codex.sh $(DEBUG)
 
-codexpair: $(DEBUG) ## The tools `codex` and `codex-reply` over a real Codex
+codexpair: $(DEBUG) ## Run the tools `codex` and `codex-reply` with a real Codex
 	$(step) 'codex and codex-reply'
 	conformance/codex-pair.sh $(DEBUG)
 
-proof: ## The long runs, with 10 minutes of fuzzing each; a failed one does not keep the next from running
+proof: ## Run the tests that are too slow for every commit, with 10 minutes of fuzzing each; continue after a failure
 	$(call run_steps,$(PROOF_STEPS))
 
-longtests: ## All Rust tests at full length
-	$(step) 'the long tests'
+longtests: ## Run all Rust tests at full length
+	$(step) 'long tests'
 	@if cargo nextest --version >/dev/null 2>&1; then \
 		RINGFENCE_PROOF=1 RINGFENCE_FUZZ_SECONDS=600 cargo nextest run --locked --workspace --no-fail-fast; \
 	else \
 		RINGFENCE_PROOF=1 RINGFENCE_FUZZ_SECONDS=600 cargo test --locked --workspace --lib --bins --tests --examples --no-fail-fast; \
 	fi
 
-bwrapescapes: ## Every escape through bubblewrap
-	$(step) 'every escape through bubblewrap'
+bwrapescapes: ## Run every escape test in the tier `bwrap`
+	$(step) 'every escape test in the tier bwrap'
 	RINGFENCE_TIER=bwrap cargo nextest run --locked -p ringfence --test it --no-fail-fast -E 'test(/^escape::/)'
 
-rootescapes: ## Every escape as root without user namespaces
-	$(step) 'every escape as root without user namespaces'
+rootescapes: ## Run every escape test as root without user namespaces
+	$(step) 'every escape test as root without user namespaces'
 	RINGFENCE_TIER=root RINGFENCE_ESCAPE=root/default cargo nextest run --locked -p ringfence --test it --no-fail-fast -E 'test(/^escape::/)'
 
-bench: ## Start, memory, every tool, the fence and watched execs, next to peers, in one run
+bench: ## Measure start, memory, every tool, the sandbox and watched execs, next to peers, in one run
 	cargo build --locked --release -p ringfence
 	bench/run --binary $(RELEASE)
 	bench/fence --binary $(RELEASE)
