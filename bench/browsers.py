@@ -11,12 +11,12 @@ from pathlib import Path
 
 import peers
 
-# In the order in which ours looks for them.
+# In the order in which Ringfence looks for them.
 PROGRAMS = ["chromium-headless-shell", "headless_shell", "chrome-headless-shell", "chromium", "chromium-browser", "google-chrome"]
 SIZE = (1280, 720)
 FORMATS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"RIFF": "webp"}
 
-# Whole replies in one piece and connections that stay, so that what is measured is the browser.
+# Sends each reply in one piece over persistent connections, so that the browser is measured and not this server.
 PAGE_SERVER = '''import http.server, os, sys
 
 class Page(http.server.BaseHTTPRequestHandler):
@@ -46,7 +46,7 @@ server.serve_forever()
 
 
 def page():
-    """A few hundred elements, of the kinds that an application has. It says in its text which visit this is."""
+    """Returns a page of a few hundred elements, typical of an application. Its text contains the number of the visit."""
     links = "".join(f'<li><a href="/page?section={n}">Section {n}</a></li>' for n in range(20))
     fields = "".join(f'<label>Field {n} <input name="f{n}" value="value {n}"></label>' for n in range(10))
     cards = "".join(
@@ -69,14 +69,14 @@ def page():
 
 
 def find(path):
-    """The browser that everyone uses: the one that ours would find."""
+    """Returns the browser that all servers use: the one that Ringfence would find."""
     return next((found for name in PROGRAMS if (found := shutil.which(name, path=path))), None)
 
 
 def flags(name, program, stage):
-    """What makes a peer use it, without a window, with the same view; where there is a choice, the faster way."""
+    """Returns the flags that make a peer use it, headless and with the same viewport; of several ways, the faster."""
     return {
-        # Its navigation would bring a snapshot too, which is a row of its own here.
+        # Its navigation would return a snapshot too, which is a separate row here.
         "playwright": ["--headless", "--isolated", "--no-sandbox", "--executable-path", program, "--viewport-size", "1280x720",
                        "--snapshot-mode", "none", "--output-dir", str(stage / "playwright")],
         "chrome-devtools": ["--headless", "--isolated", "--no-usage-statistics", "--executablePath", program, "--viewport", "1280x720",
@@ -97,7 +97,7 @@ def typed(key, format):
     return {key: format} if format else {}
 
 
-# The tools of each: to an address, a picture in a format or in the one it chooses by itself, and all that a page says.
+# The tools of each: navigation, a picture in a given or in its default format, and a full snapshot of the page.
 TOOLS = {
     "ringfence": {
         "navigate": lambda url: ("browser.navigate", {"url": url}),
@@ -118,7 +118,7 @@ TOOLS = {
         "navigate": lambda url: ("agent_browser_open", {"url": url}),
         "screenshot": lambda format: ("agent_browser_screenshot", typed("format", format)),
         "snapshot": ("agent_browser_snapshot", {}),
-        # Its browser is in a daemon that outlives the server.
+        # Its browser runs in a daemon that outlives the server.
         "end": ("agent_browser_close", {}),
     },
 }
@@ -128,13 +128,13 @@ def port_of(file):
     until = time.monotonic() + 30
     while not file.exists():
         if time.monotonic() > until:
-            raise RuntimeError("the server of the page did not start")
+            raise RuntimeError("the page server did not start")
         time.sleep(0.01)
     return int(file.read_text())
 
 
 class Host:
-    """The page, for those whose browser is on the host's loopback."""
+    """Serves the page for browsers on the host's loopback."""
 
     def __init__(self, workspace, python):
         (workspace / "page.html").write_text(page())
@@ -151,7 +151,7 @@ class Host:
 
 
 class Browser:
-    """One server and its browser. Ours sees its session's own loopback alone, so the same page is served there."""
+    """One server and its browser. Ringfence sees only its session's own loopback, so the same page is served there."""
 
     def __init__(self, name, argv, env, workspace, host):
         self.name, self.tools, self.visits = name, TOOLS[name], 0
@@ -179,13 +179,13 @@ class Browser:
         taken, result, size = self.client.call(*self.tools["screenshot"](format))
         pictures = [block for block in result["content"] if block["type"] == "image"]
         if len(pictures) != 1:
-            raise RuntimeError(f"no picture in the answer, but {[block['type'] for block in result['content']]}")
+            raise RuntimeError(f"expected one picture in the answer, got {[block['type'] for block in result['content']]}")
         data = base64.b64decode(pictures[0]["data"])
         kind = next((kind for start, kind in FORMATS.items() if data.startswith(start)), "?")
         if format and kind != format:
-            raise RuntimeError(f"a picture as {kind}, not as {format}")
+            raise RuntimeError(f"the picture is {kind}, not {format}")
         if (size_of := dimensions(data, kind)) not in (None, SIZE):
-            raise RuntimeError(f"a picture of {size_of}, not of {SIZE}")
+            raise RuntimeError(f"the picture has the size {size_of}, not {SIZE}")
         return taken, size
 
     def snapshot(self):
@@ -197,8 +197,8 @@ class Browser:
         return taken, size
 
     def family(self):
-        """Everything that runs for it. A daemon is told by the environment that it inherited; the server of the page is
-        the bench's own."""
+        """Returns all processes of the server. A daemon is recognized by its inherited environment; the page server belongs
+        to the benchmark and is left out."""
         found = set(peers.tree(self.client.process.pid))
         for entry in os.scandir("/proc"):
             if entry.name.isdigit() and self.mark.encode() in read(entry.path, "environ").split(b"\0"):

@@ -1,4 +1,4 @@
-"""What the benches share: a client for a server on a pipe, other servers from npm, memory, medians."""
+"""Shared by the benchmarks: a client for a server on a pipe, other servers from npm, memory, medians."""
 
 import json
 import os
@@ -19,7 +19,7 @@ PATIENCE = 60.0
 
 
 class Client:
-    """One server on a pipe. Questions are accepted for the session, so that they are asked once."""
+    """Client of one server on a pipe. It accepts questions for the session, so that each is asked once."""
 
     def __init__(self, argv, env):
         self.began = time.perf_counter()
@@ -46,7 +46,7 @@ class Client:
         return line
 
     def request(self, method, params):
-        """The result and the size of the line that brought it."""
+        """Sends a request; returns the result and the size of its line."""
         self.last_id += 1
         self.send({"jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params})
         while True:
@@ -95,7 +95,7 @@ class Client:
 
 
 def tree(pid):
-    """A process and all that came from it, as far as it is still there."""
+    """Returns a process and all its descendants that still exist."""
     found = [pid]
     try:
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -107,7 +107,7 @@ def tree(pid):
 
 
 def pss_mb(processes):
-    """Proportional memory: what processes share is divided among those that share it."""
+    """Returns the proportional memory: shared pages are divided among the processes that share them."""
     total = 0
     for process in processes:
         try:
@@ -127,8 +127,8 @@ def spread(seconds):
     return {"p50": percentile(seconds, 0.5) * 1000, "p99": percentile(seconds, 0.99) * 1000}
 
 
-# Name -> its package, and what of it node runs. Of agent-browser it is its own binary, without the
-# script that npm starts it through.
+# For each name: its package, and the file that node runs. For agent-browser it is the binary itself,
+# without the npm wrapper script.
 MACHINE = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 PACKAGES = {
     "agent-browser": ("agent-browser", f"bin/agent-browser-{sys.platform}-{MACHINE}"),
@@ -146,7 +146,7 @@ def server(name, *flags):
 
 
 def install(peers):
-    """Peers come from npm by name, in their current version; what is installed already is used as it is."""
+    """Installs peers from npm by name, in their current version; installed ones are used unchanged."""
     PEERS.mkdir(exist_ok=True)
     if not (PEERS / "package.json").exists():
         (PEERS / "package.json").write_text('{"private": true}\n')
@@ -155,7 +155,7 @@ def install(peers):
             continue
         print(f"installing {peer['package']}", file=sys.stderr)
         npm = ["npm", "install", "--no-audit", "--no-fund", "--no-progress", "--loglevel", "error"]
-        # By tag: npm would choose an old version for an old Node, and some of these need none to run.
+        # By tag: npm would choose an old version for an old Node, and some of these do not need Node to run.
         npm.append(f"{peer['package']}@latest")
         try:
             subprocess.run(npm, cwd=PEERS, check=True, timeout=300, stdout=subprocess.DEVNULL)
@@ -165,7 +165,7 @@ def install(peers):
 
 
 def version(server, hello):
-    """What npm calls it, since some servers announce something else."""
+    """Returns the version according to npm, because some servers announce a different one."""
     if "package" in server:
         return json.loads((MODULES / server["package"] / "package.json").read_text())["version"]
     return hello["serverInfo"]["version"]

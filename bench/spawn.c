@@ -1,7 +1,7 @@
-/* What bench/fence measures with: a loop whose own cost is small, and a crowd that does not want to go.
+/* Helper of bench/fence and bench/execs: a loop with little overhead, and a crowd of processes that resist termination.
  *
- *   spawn time COUNT PROGRAM ARGUMENT...   starts it COUNT times, one after the other; prints nanoseconds each
- *   spawn crowd COUNT MARK                 leaves COUNT daemons that ignore every signal they can; MARK names them
+ *   spawn time COUNT PROGRAM ARGUMENT...   starts it COUNT times, one after the other; prints the nanoseconds of each
+ *   spawn crowd COUNT MARK                 leaves COUNT daemons that ignore every signal they can; MARK identifies them
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -22,7 +22,7 @@ static long long now(void) {
     return at.tv_sec * 1000000000LL + at.tv_nsec;
 }
 
-/* From before the start to after the end, with nothing to say and nothing to hear. */
+/* Measures from before the start to after the end, with /dev/null as input and output. */
 static int measure(int count, char **words) {
     posix_spawn_file_actions_t quiet;
     posix_spawn_file_actions_init(&quiet);
@@ -43,7 +43,7 @@ static void stay(void) {
     for (;;) pause();
 }
 
-/* Each in a session of its own, its parent gone: no group and no parent leads to it. */
+/* Each daemon has its own session and its parent has exited, so no process group or parent leads to it. */
 static int crowd(int count) {
     for (int n = 0; n < count; n++) {
         pid_t first = fork();

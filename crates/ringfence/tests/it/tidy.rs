@@ -1,6 +1,6 @@
 //! The rules of ARCHITECTURE.md that a program can check.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// A module uses only what stands to its left.
@@ -73,6 +73,7 @@ fn modules_use_only_what_stands_to_their_left() {
             continue;
         };
         for (line, code) in shipped(text) {
+            assert!(!code.contains("use crate::{"), "{name}:{line} names several modules at once");
             for used in code.split("crate::").skip(1) {
                 let used = used
                     .split(|c: char| !c.is_alphanumeric() && c != '_')
@@ -159,52 +160,163 @@ fn every_test_file_is_run() {
     }
 }
 
-/// The functions under `#[test]` in the whole project, by name.
-fn tests() -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    let crates =
-        std::fs::read_dir(project().join("crates")).unwrap().map(|entry| entry.unwrap().path());
-    for (_, text) in crates.flat_map(|folder| sources(&folder)) {
-        let mut waiting = false;
+/// Returns the files with tests of the whole project: where each test function or scenario is.
+fn tests() -> BTreeMap<String, BTreeSet<String>> {
+    let mut places: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let crates = project().join("crates");
+    for (file, text) in sources(&crates) {
+        let mut is_next = false;
         for line in text.lines().map(str::trim) {
             if line == "#[test]" || line.starts_with("#[tokio::test") {
-                waiting = true;
+                is_next = true;
             } else if let Some(rest) =
                 line.strip_prefix("fn ").or_else(|| line.strip_prefix("async fn "))
-                && std::mem::take(&mut waiting)
+                && std::mem::take(&mut is_next)
             {
-                names.insert(rest.split('(').next().unwrap_or_default().to_owned());
+                let name = rest.split('(').next().unwrap_or_default().to_owned();
+                places.entry(name).or_default().insert(format!("crates/{file}"));
             }
         }
     }
-    let scenarios = std::fs::read_dir(crate_root().join("tests/it/scenarios")).unwrap();
-    names.extend(
-        scenarios.filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_str()?.to_owned())),
-    );
-    names
+    let folder = "crates/ringfence/tests/it/scenarios";
+    for entry in std::fs::read_dir(project().join(folder)).unwrap().map(Result::unwrap) {
+        let file = entry.file_name().into_string().unwrap();
+        let name = file.split('.').next().unwrap_or_default().to_owned();
+        places.entry(name).or_default().insert(format!("{folder}/{file}"));
+    }
+    places
 }
 
-/// Each promise names its tests in backquotes, with or without their module.
+/// Ids and tests of all promises, in the order of the list.
+fn promises() -> Vec<(String, Vec<String>)> {
+    let text = std::fs::read_to_string(crate_root().join("tests/promises.list")).unwrap();
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let words = lines.map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    words.map(|mut words| (words.remove(0), words)).collect()
+}
+
+/// PROMISES.md says what is promised, `promises.list` which tests prove it.
 #[test]
-fn every_promise_names_a_test_that_exists() {
-    let Ok(text) = std::fs::read_to_string(project().join("PROMISES.md")) else { return };
+fn every_promise_has_an_id_and_names_tests_that_exist() {
+    let page = std::fs::read_to_string(project().join("PROMISES.md")).unwrap();
+    let id = |line: &str| Some(line.strip_prefix("| ")?.split(" |").next()?.to_owned());
+    let is_id = |id: &String| {
+        id.split_once('-').is_some_and(|(prefix, number)| {
+            prefix.chars().all(|c| c.is_ascii_uppercase()) && number.parse::<u32>().is_ok()
+        })
+    };
+    let written: Vec<String> = page.lines().filter_map(id).filter(is_id).collect();
+    let listed = promises();
+    let ids: Vec<String> = listed.iter().map(|(id, _)| id.clone()).collect();
+    assert_eq!(written, ids, "PROMISES.md and promises.list differ");
+    assert_eq!(ids.len(), ids.iter().collect::<BTreeSet<_>>().len(), "an id is used twice");
     let tests = tests();
-    let mut promises = 0;
-    let mut missing = Vec::new();
-    for quoted in text.split('`').skip(1).step_by(2) {
-        let name = quoted.rsplit("::").next().unwrap_or(quoted);
-        // Test names are sentences; other quoted words are not.
-        if name.matches('_').count() >= 2
-            && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
-        {
-            promises += 1;
-            if !tests.contains(name) {
-                missing.push(name);
+    for (id, names) in listed {
+        assert!(!names.is_empty(), "{id} has no test");
+        let missing: Vec<&String> = names.iter().filter(|name| !tests.contains_key(*name)).collect();
+        assert!(missing.is_empty(), "{id} names tests that do not exist: {missing:?}");
+    }
+}
+
+/// `RINGFENCE_BLESS=1` writes the page anew.
+#[test]
+fn the_index_of_promises_is_up_to_date() {
+    let tests = tests();
+    let mut page = String::from(
+        "# Tests of each promise\n\nGenerated from `crates/ringfence/tests/promises.list`; \
+         `RINGFENCE_BLESS=1 cargo test -p ringfence --test it tidy` writes it anew.\n",
+    );
+    for (id, names) in promises() {
+        page += &format!("\n## {id}\n\n");
+        for name in names {
+            for file in tests.get(&name).into_iter().flatten() {
+                page += &format!("- [`{name}`](../{file})\n");
             }
         }
     }
-    assert!(promises > 0, "no promise names a test");
-    assert!(missing.is_empty(), "no such tests: {missing:#?}");
+    let path = project().join("docs/promise-tests.md");
+    if std::env::var_os("RINGFENCE_BLESS").is_some() {
+        std::fs::write(&path, &page).unwrap();
+    }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(written == page, "docs/promise-tests.md is stale: run again with RINGFENCE_BLESS=1");
+}
+
+/// Two types of one name cannot be told apart in prose, in a search or in an error.
+#[test]
+fn no_type_name_is_used_twice() {
+    for name in ["jail", "policy", "ringfence", "rules"] {
+        let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (file, text) in sources(&project().join("crates").join(name).join("src")) {
+            for (_, code) in shipped(&text).filter(|_| !is_test(&file)) {
+                let code = code.trim_start();
+                let code = code.strip_prefix("pub ").unwrap_or(code);
+                let kinds = ["struct ", "enum ", "trait "];
+                let Some(rest) = kinds.iter().find_map(|kind| code.strip_prefix(kind)) else { continue };
+                let name = rest.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+                places.entry(name.to_owned()).or_default().push(file.clone());
+            }
+        }
+        // Each tool has its own.
+        places.retain(|name, files| files.len() > 1 && !["Args", "Reply"].contains(&name.as_str()));
+        assert!(places.is_empty(), "{name}: {places:#?}");
+    }
+}
+
+/// Phrases that read as translated, with the ordinary word.
+const PHRASES: &[(&str, &str)] = &[
+    ("all the same", "still"),
+    ("by itself", "automatically, or alone"),
+    ("for ever", "permanently"),
+    ("goes on", "continues"),
+    ("in its stead", "instead"),
+    ("is no longer there", "no longer exists"),
+    ("is not there", "does not exist"),
+    ("is told", "receives, or learns"),
+    ("of ours", "our"),
+    ("truth value", "boolean"),
+    ("whoever", "the user, or the caller"),
+];
+
+#[test]
+fn prose_is_ordinary_english() {
+    let mut found = Vec::new();
+    let mut look = |file: &str, number: usize, line: &str| {
+        let line = line.to_lowercase();
+        let is_word = |at: usize, phrase: &str| {
+            let around = [line[..at].chars().last(), line[at + phrase.len()..].chars().next()];
+            !around.into_iter().flatten().any(char::is_alphanumeric)
+        };
+        for (phrase, better) in PHRASES {
+            if line.match_indices(phrase).any(|(at, _)| is_word(at, phrase)) {
+                found.push(format!("{file}:{number}: `{phrase}`; say: {better}"));
+            }
+        }
+    };
+    for name in ["jail", "policy", "ringfence", "rules"] {
+        let folder = project().join("crates").join(name).join("src");
+        for (file, text) in sources(&folder).iter().filter(|(file, _)| !is_test(file)) {
+            let comments = text.lines().enumerate().filter(|(_, line)| line.trim().starts_with("//"));
+            comments.for_each(|(at, line)| look(&format!("{name}/{file}"), at + 1, line));
+        }
+    }
+    for file in documents() {
+        let text = std::fs::read_to_string(&file).unwrap();
+        text.lines().enumerate().for_each(|(at, line)| look(&file.display().to_string(), at + 1, line));
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+/// Returns the pages for people: those of the project's root, and those below docs.
+fn documents() -> Vec<PathBuf> {
+    let mut pages = Vec::new();
+    for folder in ["", "docs", "docs/clients"] {
+        let entries = std::fs::read_dir(project().join(folder)).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        pages.extend(paths.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
+    }
+    pages.sort();
+    pages
 }
 
 #[test]
