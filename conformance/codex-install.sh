@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs Codex beside this file, if it is not there yet, and prints where its program is:
+# Installs Codex next to this file, unless it is already installed, and prints the path of its program:
 #
 #   codex=$(conformance/codex-install.sh)
 #
@@ -13,7 +13,7 @@ wrapper=$home/node_modules/.bin/codex
 
 installed() { [ "$("$wrapper" --version 2>/dev/null)" = "codex-cli $version" ]; }
 
-# Several tests may ask at once; one of them installs.
+# Several tests may run this at once; one of them installs.
 mkdir -p "$home"
 exec 9<"$home"
 flock 9
@@ -22,6 +22,6 @@ if ! installed; then
     installed || { echo "cannot install Codex $version" >&2; exit 2; }
 fi
 
-# The program itself starts in a tenth of the time of the script that starts it.
+# Starting the program directly takes a tenth of the time of its wrapper script.
 program=$(find "$home/node_modules/@openai" -path '*/vendor/*/codex' -type f -perm -u+x -print -quit 2>/dev/null || true)
 echo "${program:-$wrapper}"

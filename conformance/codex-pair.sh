@@ -4,7 +4,7 @@
 #   conformance/codex-pair.sh [target/debug/ringfence]
 #
 # The model is a script on the loopback (codex_model.py) and the client another (codex_pair.py), so nothing leaves the
-# machine; only the first run needs the network, to install Codex beside this file. Needs node, npm and python3.
+# machine; only the first run needs the network, to install Codex next to this file. Needs node, npm and python3.
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -12,7 +12,7 @@ binary=$(realpath -- "${1:-$here/../target/debug/ringfence}") || exit 2
 [ -x "$binary" ] || { echo "no such binary: $binary" >&2; exit 2; }
 codex=$("$here/codex-install.sh") || exit 2
 
-# Where a run sees it: /tmp, /var/tmp and /run it has for itself, and a clone may lie there.
+# Returns a directory that a run can see: a run has its own /tmp, /var/tmp and /run, and a clone may be there.
 visible_folder() {
     local place
     for place in "${PAIR_SCRATCH:-$here/../target/tmp}" /var/lib/ringfence-tests "$HOME/.cache/ringfence-tests"; do
@@ -20,7 +20,7 @@ visible_folder() {
         case $place in /tmp/* | /var/tmp/* | /run/*) continue ;; esac
         mkdir -p -- "$place" 2>/dev/null && [ -w "$place" ] && { echo "$place"; return; }
     done
-    echo 'this needs a directory outside of /tmp that can be written: set PAIR_SCRATCH' >&2
+    echo 'no writable directory outside of /tmp found: set PAIR_SCRATCH' >&2
     return 1
 }
 folder=$(visible_folder) || exit 2
@@ -34,9 +34,9 @@ if [[ $codex == /tmp/*/bin/codex || $codex == /var/tmp/*/bin/codex ]]; then
     codex=$scratch/codex/bin/codex
 fi
 
-# converse NAME PLAN SCRIPT: one server, one client, one model. Afterwards $at/result has what the client heard, one
-# line per step, $at/requests what the model was asked, $at/audit what is on record. $rules and $config are the
-# operator's, $path the server's, $more what Codex finds configured.
+# converse NAME PLAN SCRIPT: runs one server, one client and one model. Afterwards $at/result has what the client
+# received, one line per step, $at/requests the requests to the model, $at/audit the audit records. $rules and $config
+# are the operator's, $path is the server's, $more is added to the configuration of Codex.
 converse() {
     scenario=$1 at=$scratch/$1
     mkdir -p "$at/home/.codex" "$at/root" "$at/workspace/.git/hooks" "$at/bin"
@@ -82,9 +82,9 @@ END
     "$binary" audit --root "$at/root" >"$at/audit" 2>&1
     python3 "$here/codex_model.py" shown "$at/requests" >"$at/shown" 2>/dev/null
     python3 "$here/codex_model.py" said "$at/requests" >"$at/said" 2>/dev/null
-    check "client and server end well" [ "$code" = 0 ]
-    check "the log is whole" "$binary" audit verify --root "$at/root"
-    check "the user's configuration is as it was" cmp "$at/config.before" "$at/home/.codex/config.toml"
+    check "client and server exit successfully" [ "$code" = 0 ]
+    check "the audit log is intact" "$binary" audit verify --root "$at/root"
+    check "the user's configuration is unchanged" cmp "$at/config.before" "$at/home/.codex/config.toml"
 }
 
 passed=0
@@ -105,7 +105,7 @@ report() {
     reported=$failed
     tail -n 40 "$at/result" "$at/shown" "$at/said" "$at/audit" "$at/log" "$at/model.log" | cut -c1-2500 >&2
 }
-# result STEP EXPRESSION: true of `r`, the result of the step, in Python; `heard` is all of what came with it.
+# result STEP EXPRESSION: evaluates a Python expression; `r` is the result of the step, `heard` everything received with it.
 result() {
     python3 - "$at/result" "$1" "$2" <<'END'
 import json, sys
@@ -124,7 +124,7 @@ absent() { [ ! -e "$at/workspace/$1" ]; }
 gone() { for _ in $(seq 50); do pgrep -f -- "$1" >/dev/null || return 0; sleep 0.1; done; return 1; }
 THREAD='len(s["threadId"]) == 36'
 
-# Both paths give the same answers in the same form: the surface, and what was there before it.
+# With the surface on and off, the answers are the same in the same form.
 for gate in on off; do
     [ $gate = on ] && config='' || config='enable_mcp_server_surface = false'
     converse "turns-$gate" '[{"say": "the first"}, {"say": "the second"}]' '[
@@ -136,54 +136,54 @@ for gate in on off; do
         {"method": "tools/call", "params": {"name": "nothing", "arguments": {}}}
     ]'
     check "the first turn has a thread and an answer" result 1 "r['isError'] is False and s['content'] == text == 'the first' and $THREAD"
-    # What comes within a tenth of a second of the end is left to the result, so a short turn may show none.
-    check "progress is for people" result 1 "(not heard['progress'] or any('thread ' + s['threadId'] in line for line in heard['progress'])) and not any('{' in line for line in heard['progress'])"
+    # Events in the last tenth of a second are only in the result, so a short turn may have no progress.
+    check "progress is human-readable" result 1 "(not heard['progress'] or any('thread ' + s['threadId'] in line for line in heard['progress'])) and not any('{' in line for line in heard['progress'])"
     check "the reply is in the same thread" result 2 "s['content'] == text == 'the second' and s['threadId'] == json.loads(open(sys.argv[1]).read().splitlines()[1])['answer']['structuredContent']['threadId']"
     check "the model sees the first prompt again" said '^user --help me$'
     check "the model sees its own first answer" said '^assistant the first$'
     check "the model sees the second prompt" said '^user and then\?$'
-    check "the instructions are the thread's" said '^developer BASE$'
-    check "the developer's instructions are the thread's" said '^developer - "DEV"'
+    check "the thread keeps its instructions" said '^developer BASE$'
+    check "the thread keeps the developer's instructions" said '^developer - "DEV"'
     check "an unknown thread is an error that says so" result 3 "r['isError'] and 'no such thread' in text"
     check "a missing argument is an error that says so" result 4 "r['isError'] and 'prompt' in text"
-    check "every turn is on record" recorded 'call\.stop +codex-reply +.*completed'
+    check "every turn is recorded" recorded 'call\.stop +codex-reply +.*completed'
     if [ $gate = on ]; then
         check "the pair is listed with everything else" result 0 "{'codex', 'codex-reply', 'file.read'} <= {tool['name'] for tool in r['tools']}"
-        check "it says that it asks" result 0 "all(tool['_meta']['dev.ringfence/requires_approval'] for tool in r['tools'] if tool['name'].startswith('codex'))"
+        check "it declares that it needs approval" result 0 "all(tool['_meta']['dev.ringfence/requires_approval'] for tool in r['tools'] if tool['name'].startswith('codex'))"
         check "a human was asked" result 1 "len(heard['questions']) == 1 and '| --help me' in heard['questions'][0]['message']"
         check "an unknown tool is an error of the protocol" result 5 "r['code'] == -32602"
-        check "no notification of another server's" result 1 "heard['events'] == []"
+        check "no notification of the old server is sent" result 1 "heard['events'] == []"
     else
         check "the list is exactly the pair" result 0 "[tool['name'] for tool in r['tools']] == ['codex', 'codex-reply']"
-        check "nobody was asked, as before" result 1 "heard['questions'] == []"
+        check "no one was asked, as before" result 1 "heard['questions'] == []"
         check "in its legacy form" result 0 "all(sorted(tool) == ['description', 'inputSchema', 'name', 'outputSchema', 'title'] for tool in r['tools'])"
         check "an unknown tool is a text" result 5 "r['isError'] and text == \"Unknown tool 'nothing'\" and 'structuredContent' not in r"
-        check "every event is told of" result 1 "[event['msg']['type'] for event in heard['events']][0::99] == ['thread.started'] and all(event['_meta'] == {'threadId': s['threadId'], 'requestId': 2} for event in heard['events'])"
+        check "every event is reported" result 1 "[event['msg']['type'] for event in heard['events']][0::99] == ['thread.started'] and all(event['_meta'] == {'threadId': s['threadId'], 'requestId': 2} for event in heard['events'])"
     fi
     report
 done
 config=
 
-# Codex's own sandbox works inside the fence, and every exec in it is judged.
+# Codex's own sandbox works inside ours, and every exec in it is judged.
 rules='prefix_rule(pattern=["uname"], decision="forbidden", justification="told so")' \
     converse nested '[
         {"shell": "echo hi | tee made; env uname -s; touch /etc/ringfence-was-here; touch \"$CODEX_HOME/x\"; cat ~/.ssh/id; echo evil > .git/hooks/pre-commit; unshare -Ur true; echo end"},
         {"shell": "exec 3<>/dev/tcp/127.0.0.1/'"1"'; echo no"},
         {"say": "done"}
     ]' '[{"method": "tools/call", "params": {"name": "codex", "arguments": {"prompt": "go", "sandbox": "workspace-write"}}}]'
-check "the turn ends well" result 0 "s['content'] == 'done'"
+check "the turn succeeds" result 0 "s['content'] == 'done'"
 check "a command of Codex works in the workspace" holds made hi
 check "a forbidden program is stopped, though Codex runs it" shows '^result 0 .*ringfence: /usr/bin/uname: forbidden: told so'
-check "and is on record" recorded 'exec +codex +.*uname'
+check "and is recorded" recorded 'exec +codex +.*uname'
 check "the result names it" result 0 "any(denial['name'] == 'uname' for denial in s['denials'])"
 check "its own sandbox keeps the rest read-only" shows '^result 0 .*touch: cannot touch ./etc/ringfence-was-here.: Read-only.*/home/x.: Read-only'
 check "hooks cannot be planted" absent .git/hooks/pre-commit
-check "nothing nests in there" shows '^result 0 .*unshare failed: Operation not permitted'
+check "no further sandbox can be nested" shows '^result 0 .*unshare failed: Operation not permitted'
 check "its own sandbox has no network" shows '^result 1 .*(socket: Operation not permitted|Network is unreachable)'
-check "commands are told of as they run" result 0 "any('runs: ' in line for line in heard['progress'])"
+check "commands are reported as they run" result 0 "any('runs: ' in line for line in heard['progress'])"
 report
 
-# Without its own sandbox ours alone holds it, and holds as it holds every command.
+# With its own sandbox off, only ours applies, as for every command.
 mkdir -p "$scratch/whole/home/.ssh" && echo key >"$scratch/whole/home/.ssh/id"
 rules='prefix_rule(pattern=["uname"], decision="forbidden", justification="told so")' \
     converse whole '[
@@ -192,14 +192,14 @@ rules='prefix_rule(pattern=["uname"], decision="forbidden", justification="told 
     ]' '[{"method": "tools/call", "params": {"name": "codex", "arguments": {"prompt": "go", "sandbox": "danger-full-access"}}}]'
 check "a command of Codex works in the workspace" holds made hi
 check "a forbidden program is stopped" shows '^result 0 .*ringfence: /usr/bin/uname: forbidden: told so'
-check "the fence keeps the rest read-only" shows '^result 0 .*/etc/ringfence-was-here.: Read-only'
+check "the sandbox keeps the rest read-only" shows '^result 0 .*/etc/ringfence-was-here.: Read-only'
 check "keys are hidden" shows '^result 0 .*\.ssh/id: (No such file|Permission denied)'
 check "the user's own home is out of reach" shows '^result 0 .*/home/\.codex/\.env: (No such file|Permission denied)'
 check "and nothing is left in it" [ "$(ls -A "$at/home/.codex")" = config.toml ]
-check "nothing that steers agents is made" absent .codex
+check "no file that configures agents is created" absent .codex
 report
 
-# What the workspace has brought along starts nothing outside Codex's sandbox, whoever is trusted elsewhere.
+# Configuration in the workspace starts nothing outside Codex's sandbox, whichever projects the user trusts.
 for place in . sub; do
     name=planted-${place/./top}
     mkdir -p "$scratch/$name/workspace/$place/.codex"
@@ -215,17 +215,17 @@ trust_level = \"trusted\"" \
             {"method": "tools/call", "thread": true, "params": {"name": "codex-reply", "arguments": {"prompt": "go on"}}}
         ]'
     check "it works" holds "$place/made" hi
-    check "and goes on" holds "$place/again" on
+    check "and continues" holds "$place/again" on
     check "nothing of the workspace was started" absent EVIL
     report
 done
 
-# What was configured counts where the call says nothing; the least where nobody does.
+# Without an argument the configured mode applies; without a configured mode, the most restrictive one.
 more='sandbox_mode = "danger-full-access"' converse configured '[{"shell": "echo hi > made; unshare -Ur true"}, {"say": "done"}]' \
     '[{"method": "tools/call", "params": {"name": "codex", "arguments": {"prompt": "go"}}}]'
 check "the question says it" result 0 "'(danger-full-access)' in heard['questions'][0]['message']"
 check "it may write" holds made hi
-check "and the fence is whole" shows '^result 0 .*unshare failed: Operation not permitted'
+check "and the sandbox is complete" shows '^result 0 .*unshare failed: Operation not permitted'
 report
 converse least '[{"shell": "echo hi > made"}, {"say": "done"}]' \
     '[{"method": "tools/call", "params": {"name": "codex", "arguments": {"prompt": "go"}}}]'
@@ -233,7 +233,7 @@ check "the question says it" result 0 "'(read-only), with the workspace read-onl
 check "nothing is written" absent made
 report
 
-# What goes wrong is told in Codex's own words; what is stopped is gone; what is denied never runs.
+# A failure is reported in Codex's own words; a cancelled run leaves nothing; a denied call never runs.
 marker=300.$$$RANDOM
 converse wrong '[{"fail": "no credits left"}]' '[
     {"method": "tools/call", "params": {"name": "codex", "arguments": {"prompt": "go"}}},
@@ -241,22 +241,22 @@ converse wrong '[{"fail": "no credits left"}]' '[
     {"method": "tools/call", "params": {"name": "codex", "arguments": {"prompt": "go", "config": {"model_provider": "x"}}}}
 ]'
 check "a turn that fails is an error in its own words" result 0 "r['isError'] and 'no credits left' in s['content'] == text and $THREAD"
-check "what is declined does not run" result 1 "r['isError'] and 'approval_denied' in text"
+check "a declined call does not run" result 1 "r['isError'] and 'approval_denied' in text"
 check "the model was asked once" [ "$(wc -l <"$at/requests")" = 1 ]
-check "a call says nothing of where credentials go" result 2 "r['isError'] and s['error']['reason'] == 'codex_config' and not heard['questions']"
+check "a call cannot say where credentials go" result 2 "r['isError'] and s['error']['reason'] == 'codex_config' and not heard['questions']"
 report
 converse cancelled '[{"shell": "sleep '"$marker"' & sleep '"$marker"'"}, {"say": "done"}]' '[
     {"method": "tools/call", "cancel": "runs: ", "params": {"name": "codex", "arguments": {"prompt": "go", "sandbox": "workspace-write"}}},
     {"method": "ping"}
 ]'
 check "nothing of it is left" gone "$marker"
-check "it is on record" recorded 'call\.stop +codex +.*cancelled'
-check "the server goes on" result 1 "r == {}"
+check "it is recorded" recorded 'call\.stop +codex +.*cancelled'
+check "the server continues" result 1 "r == {}"
 report
 
 path=/usr/bin:/bin converse missing '[]' '[{"method": "tools/call", "params": {"name": "codex", "arguments": {"prompt": "go"}}}, {"method": "mcp.capabilities"}]'
-check "an absent Codex is told of, and how to get it" result 0 "s['error']['kind'] == 'unavailable' and s['error']['reason'] == 'runtime_missing' and 'npm install -g @openai/codex' in s['error']['hint']"
-check "so do the capabilities" result 1 "[tool['permission']['allow'] for tool in r['tools'] if tool['name'].startswith('codex')] == [False, False]"
+check "the error names a missing Codex and how to install it" result 0 "s['error']['kind'] == 'unavailable' and s['error']['reason'] == 'runtime_missing' and 'npm install -g @openai/codex' in s['error']['hint']"
+check "the capabilities say so too" result 1 "[tool['permission']['allow'] for tool in r['tools'] if tool['name'].startswith('codex')] == [False, False]"
 report
 
 echo "$passed passed, $failed failed"

@@ -4,8 +4,8 @@
 #   conformance/codex.sh [target/debug/ringfence]
 #
 # The model is a script on the loopback (codex_model.py), so nothing leaves the machine; only the first run needs the
-# network, to install Codex beside this file. What is asserted is what counts in the end: what Codex showed the model,
-# what happened in the workspace, and what the audit log says. Needs node, npm and python3 (3.10 or newer).
+# network, to install Codex next to this file. The checks cover end results: what Codex showed the model, what happened
+# in the workspace, and what the audit log says. Needs node, npm and python3 (3.10 or newer).
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -26,9 +26,9 @@ stop() {
 trap 'stop; rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM
 
-# converse NAME MODEL OPTION... <PLAN: one `codex exec` in a home, root and workspace of its own. Afterwards $at is
-# their directory; `shown` there is what the model saw, `audit` what was recorded, `log` what Codex said. With
-# transport=http Codex reaches a server that was there before it. What $prepare says is done in the workspace first.
+# converse NAME MODEL OPTION... <PLAN: runs one `codex exec` with its own home, root and workspace. Afterwards $at is
+# their directory; `shown` in it is what the model saw, `audit` what was recorded, `log` the output of Codex. With
+# transport=http Codex connects to a server that is already running. $prepare is run in the workspace first.
 converse() {
     scenario=$1 at=$scratch/$1
     local model_name=$2
@@ -44,7 +44,7 @@ converse() {
     done
     [ -s "$at/port" ] || { echo "the model did not start:" >&2; cat "$at/model.log" >&2; exit 2; }
 
-    # Without a fence every command has to be allowed by somebody.
+    # Without a sandbox every command needs approval.
     echo "sandbox.profile = \"${profile:-default}\"" >"$at/ringfence.toml"
     printf '%s\n' "${rules:-}" >"$at/house.rules"
     (cd "$at/workspace" && eval "${prepare:-true}")
@@ -84,13 +84,13 @@ $reached
 default_tools_approval_mode = "approve"
 required = true
 END
-    # Whatever Codex would ask of the world beyond the loopback ends at a closed port.
+    # Requests of Codex beyond the loopback end at a closed port.
     (cd "$at/workspace" && env -i PATH="$PATH" HOME="$at/home" CODEX_HOME="$at/home/.codex" \
         HTTP_PROXY=http://127.0.0.1:9 HTTPS_PROXY=http://127.0.0.1:9 NO_PROXY=127.0.0.1 \
         timeout 60 "$codex" exec --skip-git-repo-check "$@" "Follow the plan.") </dev/null >"$at/log" 2>&1
     code=$?
     stop
-    # Codex tells its servers to stop and does not wait for them.
+    # Codex stops its servers and does not wait for them.
     for _ in $(seq 50); do
         "$binary" audit --root "$at/root" >"$at/audit" 2>&1
         grep -q 'server\.stop' "$at/audit" && break
@@ -113,7 +113,7 @@ check() {
         echo "FAIL  $name: $*"
     fi
 }
-# report: after a failure, everything there is to see of the scenario.
+# report: prints all output of the scenario after a failure.
 report() {
     [ "$failed" = "${reported:-0}" ] && return
     reported=$failed
@@ -122,13 +122,13 @@ report() {
 shows() { grep -Eq -- "$1" "$at/shown"; }
 hides() { ! shows "$1"; }
 recorded() { grep -Eq -- "$1" "$at/audit"; }
-# Codex may kill a server that takes a moment to end, so what counts is that none is left.
+# Codex may kill a server that takes a moment to end, so only check that none is left.
 gone() { for _ in $(seq 50); do pgrep -f -- "--root $at/root " >/dev/null || return 0; sleep 0.1; done; return 1; }
 absent() { [ ! -e "$at/workspace/$1" ]; }
 holds() { [ "$(cat "$at/workspace/$1")" = "$2" ]; }
 ended() { [ "$code" = 0 ] && [ "$(tail -n 1 "$at/log")" = "$1" ]; }
 
-# A model Codex has no entry for sees every tool from the start. A command runs in the fence, and nobody is asked.
+# A model that Codex does not know sees every tool from the start. A command runs in the sandbox without approval.
 converse listed scripted --sandbox workspace-write <<'END'
 [
     {"call": "file_write", "arguments": {"path": "notes/today.txt", "content": "one\ntwo\n"}},
@@ -138,7 +138,7 @@ converse listed scripted --sandbox workspace-write <<'END'
     {"say": "the end"}
 ]
 END
-check "Codex ends well" ended "the end"
+check "Codex exits successfully" ended "the end"
 check "file.read is listed with its arguments" shows '^listed file_read (.* )?path( |$)'
 check "file.write is listed with its arguments" shows '^listed file_write (.* )?content (.* )?path( |$)'
 check "shell.exec is listed with its arguments" shows '^listed shell_exec (.* )?command( |$)'
@@ -146,18 +146,18 @@ check "the model sees what file.write did" shows '^result 0 .*"path":"notes/toda
 check "the file is written" holds notes/today.txt $'one\ntwo'
 check "the model sees the text that file.read read" shows '^result 1 .*Output:\\none\\ntwo\\n'
 check "the model sees why a path outside is refused" shows '^result 2 .*"kind":"permission_denied","reason":"outside_workspace".*"hint":"[^"]'
-check "the command runs in the fence" holds ran hello
-check "the model sees what it said" shows '^result 3 .*"stdout":"hello\\n"'
-check "the model sees that it cannot leave" shows '^result 3 .*Read-only file system'
+check "the command runs in the sandbox" holds ran hello
+check "the model sees its output" shows '^result 3 .*"stdout":"hello\\n"'
+check "the model sees that it cannot write outside" shows '^result 3 .*Read-only file system'
 check "the model sees what was refused" shows '^result 3 .*"denials":\[\{"kind":"syscall","name":"unshare","count":1\}\]'
 check "nothing outside was touched" [ ! -e /etc/ringfence-was-here ]
-check "nothing that steers agents was made" absent .codex
-check "the refusal is on record" recorded 'call\.stop +shell\.exec +.*refused unshare'
+check "no file that configures agents was created" absent .codex
+check "the refusal is recorded" recorded 'call\.stop +shell\.exec +.*refused unshare'
 check "the server ends with Codex" gone
-check "the log is whole" "$binary" audit verify --root "$at/root"
+check "the audit log is intact" "$binary" audit verify --root "$at/root"
 report
 
-# Current models have to search for tools. They are told what our instructions say, and must find the right tool by it.
+# Current models have to search for tools. They see our instructions, which must lead them to the right tool.
 converse searched gpt-5.5 --sandbox workspace-write <<'END'
 [
     {"search": "create or write a file in the workspace"},
@@ -167,16 +167,16 @@ converse searched gpt-5.5 --sandbox workspace-write <<'END'
     {"say": "the end"}
 ]
 END
-check "Codex ends well" ended "the end"
+check "Codex exits successfully" ended "the end"
 check "no tool is listed before a search" hides '^listed'
-check "the model is told which tools there are" shows '^source ringfence: .*file\.read.*file\.write.*shell\.exec'
+check "the model sees which tools exist" shows '^source ringfence: .*file\.read.*file\.write.*shell\.exec'
 check "a search finds file.write" shows '^found 0 file_write (.* )?content '
 check "a search finds shell.exec" shows '^found 2 shell_exec (.* )?command '
 check "the file is written" holds a.txt found
-check "the command runs in the fence" holds ran hello
+check "the command runs in the sandbox" holds ran hello
 report
 
-# Codex tells which sandbox its own commands run in, and ours keep to it. Without a word, `codex exec` is read-only.
+# Codex reports which sandbox its own commands run in, and our tools apply it. By default `codex exec` is read-only.
 converse narrowed scripted <<'END'
 [
     {"call": "file_write", "arguments": {"path": "a.txt", "content": "no\n"}},
@@ -184,15 +184,15 @@ converse narrowed scripted <<'END'
     {"say": "the end"}
 ]
 END
-check "Codex ends well" ended "the end"
+check "Codex exits successfully" ended "the end"
 check "the model sees why nothing is written, and what to do" shows '^result 0 .*"reason":"client_read_only".*"hint":"[^"]*`read-only`'
 check "a command writes nothing either" shows '^result 1 .*Read-only file system'
 check "a command has its own /tmp" shows '^result 1 .*"stdout":"hello\\nhello\\n"'
-check "the workspace is as it was" eval 'absent a.txt && absent ran'
+check "the workspace is unchanged" eval 'absent a.txt && absent ran'
 report
 
-# The whole of a day's work, over both of the transports that Codex speaks: files, search, a command, code, a page that
-# the agent serves itself, and what stops it.
+# A full day's work, over both transports that Codex supports: files, search, a command, code, a page that the agent
+# serves itself, and what is refused.
 for way in stdio http; do
     transport=$way prepare='mkdir src; printf "fn main() {\\n    answer(41)\\n}\\n" >src/main.rs; printf "env uname -s\\n" >build.sh' \
         rules='prefix_rule(pattern=["uname"], decision="forbidden", justification="told so")' \
@@ -214,28 +214,28 @@ for way in stdio http; do
     {"say": "the end"}
 ]
 END
-    check "Codex ends well" ended "the end"
-    check "the model sees the files there are" shows '^result 0 .*src/main\.rs'
-    check "the model sees where it says so" shows '^result 1 .*"path":"src/main\.rs".*"line":2'
+    check "Codex exits successfully" ended "the end"
+    check "the model sees the files" shows '^result 0 .*src/main\.rs'
+    check "the model sees where the text was found" shows '^result 1 .*"path":"src/main\.rs".*"line":2'
     check "one word is replaced and nothing else" holds src/main.rs $'fn main() {\n    answer(42)\n}'
     check "the model sees the last value of its code" shows '^result 4 .*"result\\*":\\*"12'
-    check "the model sees which file the code has made" shows '^result 4 .*out\.txt'
+    check "the model sees which file the code created" shows '^result 4 .*out\.txt'
     check "the model reads what the code has written" shows '^result 5 .*12'
-    check "a forbidden program in a script of a script is stopped" shows '^result 6 .*forbidden.*told so|^result 6 .*told so'
-    check "and its name is on record" recorded 'exec +shell\.exec +.*uname'
+    check "a forbidden program started by a script is stopped" shows '^result 6 .*forbidden.*told so|^result 6 .*told so'
+    check "and its name is recorded" recorded 'exec +shell\.exec +.*uname'
     check "the model sees why a path outside is refused" shows '^result 7 .*"reason":"outside_workspace"'
-    check "a server goes on in the background" shows '^result 8 .*"status":"running"'
+    check "a server continues in the background" shows '^result 8 .*"status":"running"'
     check "the browser opens what the agent serves" shows '^result 9 .*"title":"Hello"'
     check "the model sees the picture" shows '^result 10 .*\[input_image\]'
     check "the picture is a file of the workspace" eval 'head -c 4 "$at/workspace/shot.png" | grep -q PNG'
     check "the browser does not open the metadata of a cloud" shows '^result 11 .*"kind":"(permission_denied|approval_denied)"'
-    check "the model sees what goes on" shows '^result 12 .*http\.server'
+    check "the model sees what is running" shows '^result 12 .*http\.server'
     [ $way = http ] || check "the server ends with Codex" gone
-    check "the log is whole" "$binary" audit verify --root "$at/root"
+    check "the audit log is intact" "$binary" audit verify --root "$at/root"
     report
 done
 
-# In place of codex-shell-tool-mcp: one shell, in the form that is known.
+# Replacement for codex-shell-tool-mcp: one shell, with the same interface.
 tools=shell converse shell scripted --sandbox workspace-write <<END
 [
     {"call": "shell", "arguments": {"command": "true", "workdir": "."}},
@@ -243,39 +243,39 @@ tools=shell converse shell scripted --sandbox workspace-write <<END
     {"say": "the end"}
 ]
 END
-check "Codex ends well" ended "the end"
+check "Codex exits successfully" ended "the end"
 check "shell is listed with its arguments" shows '^listed shell command login timeout_ms workdir$'
 check "no other tool of ours is listed" hides '^listed (file_|shell_)'
 check "the model sees that workdir has to be absolute" shows '^result 0 .*"kind":"invalid_arguments".*absolute'
 check "the model sees both streams as one, and the exit code" shows '^result 1 .*"exit_code.*:3.*hello.*there'
-check "the command runs in the fence" holds ran hello
+check "the command runs in the sandbox" holds ran hello
 report
 
-# Without a fence somebody has to be asked. `codex exec` has nobody and declines.
+# Without a sandbox approval is required. `codex exec` has no one to ask and declines.
 profile=none converse denied scripted <<'END'
 [
     {"call": "shell_exec", "arguments": {"command": "echo hello | tee ran"}},
     {"say": "the end"}
 ]
 END
-check "Codex ends well" ended "the end"
+check "Codex exits successfully" ended "the end"
 check "the model sees that shell.exec is denied, with a hint" shows '^result 0 .*"kind":"approval_denied".*"hint":"[^"]'
 check "the denied command does not run" absent ran
-check "the denial is on record" recorded 'approval +shell\.exec +denied'
+check "the denial is recorded" recorded 'approval +shell\.exec +denied'
 check "nothing denied is started" eval '! recorded "call\.start +shell\.exec"'
 report
 
-# With its own sandbox off Codex accepts every question by itself. That is no human's answer.
+# With its own sandbox off Codex accepts every question automatically. That is not a human's answer.
 profile=none converse unseen scripted --dangerously-bypass-approvals-and-sandbox <<'END'
 [
     {"call": "shell_exec", "arguments": {"command": "echo hello | tee ran"}},
     {"say": "the end"}
 ]
 END
-check "Codex ends well" ended "the end"
+check "Codex exits successfully" ended "the end"
 check "an automatic yes runs nothing" absent ran
 check "an automatic yes is not recorded as approval" eval '! recorded "approval +shell\.exec +approved"'
-check "the model sees that nobody was asked" shows '^result 0 .*"kind":"approval_denied","reason":"no_human"'
+check "the model sees that no one was asked" shows '^result 0 .*"kind":"approval_denied","reason":"no_human"'
 report
 
 echo "$passed passed, $failed failed"

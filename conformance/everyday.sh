@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tools that write where the sandbox protects something, on the real ones: create-vite, npm with husky, pre-commit. What
-# they can do they do, and what they cannot fails with a hint. Usage: conformance/everyday.sh BINARY
+# Runs real tools that write to protected paths: create-vite, npm with husky, pre-commit. What is allowed works; what is
+# not fails with a hint. Usage: conformance/everyday.sh BINARY
 set -euo pipefail
 
 binary=$(realpath -- "${1:?usage: conformance/everyday.sh BINARY}")
@@ -20,13 +20,13 @@ if [ "$(cat "$venv/installed" 2>/dev/null)" != "$pre_commit" ]; then
     echo "$pre_commit" >"$venv/installed"
 fi
 
-# A clone of this project may lie below /tmp, where the sandbox sees the workspace and nothing else: so all is in there.
+# A clone of this project may be below /tmp, where the sandbox sees only the workspace: put everything into the workspace.
 stage=$(mktemp -d -p "$(realpath "$here/../.node")" everyday.XXXXXX)
 trap 'rm -rf "$stage"' EXIT
 trap 'exit 130' INT TERM
 tools=$stage/workspace/tools
 mkdir -p "$stage/home" "$tools"
-# A copy: through a second name of the same file the commands in there could write to ours.
+# A copy, not a hard link: through a link, commands in the sandbox could write to the original file.
 cp "$here/node_modules/node/bin/node" "$tools/node"
 cp -r "$here/node_modules/create-vite" "$tools/create-vite"
 cp -r "$venv"/lib/python3*/site-packages "$tools/python"
@@ -56,25 +56,25 @@ check() {
 }
 
 check 'create-vite makes a project' 0 '' -- node tools/create-vite/index.js app --template vue-ts --no-interactive
-check 'with the settings of an editor that it brings' 0 extensions.json -- ls app/.vscode
-check 'what lies beside them in the root is written, too' 0 '' -- sh -c 'echo "{}" > .vscode/launch.json'
+check 'with its editor settings' 0 extensions.json -- ls app/.vscode
+check 'other editor files in the root can be written' 0 '' -- sh -c 'echo "{}" > .vscode/launch.json'
 
-# A project that installs husky's hooks whenever its packages are installed, as husky's own guide has it.
+# A project that installs husky's hooks whenever its packages are installed, as husky's guide recommends.
 mkdir .husky && echo 'npm test' >.husky/pre-commit
 printf '{"name": "project", "version": "1.0.0", "scripts": {"prepare": "husky"}}\n' >package.json
 npm install --silent --offline --ignore-scripts --package-lock-only --save-dev "./tools/$tarball"
 check 'npm ci with husky' 0 'added 1 package' -- npm ci --offline --no-audit --no-fund
 git config core.hooksPath .husky/_
-check 'npm ci with husky, once its hooks are in force' 0 'added 1 package' -- npm ci --offline --no-audit --no-fund
-check 'and what they are is what it was' 0 'npm test' -- cat .husky/pre-commit
+check 'npm ci with husky, with its hooks enabled' 0 'added 1 package' -- npm ci --offline --no-audit --no-fund
+check 'the hooks are unchanged' 0 'npm test' -- cat .husky/pre-commit
 git config --unset core.hooksPath
 
 echo 'repos: []' >.pre-commit-config.yaml
 git add .pre-commit-config.yaml
 check 'pre-commit runs' 0 '' -- pre-commit run --all-files
-check 'pre-commit is not installed into the repository of the workspace' 3 'Read-only file system' -- pre-commit install
-check 'unless the operator leaves the hooks to runs' 0 'installed at' --unprotect .git/hooks -- pre-commit install
-check 'pre-commit is installed into a repository that the run has made' 0 'installed at' -- \
+check 'pre-commit cannot install into the repository of the workspace' 3 'Read-only file system' -- pre-commit install
+check 'unless the operator unprotects the hooks' 0 'installed at' --unprotect .git/hooks -- pre-commit install
+check 'pre-commit can install into a repository that the run created' 0 'installed at' -- \
     sh -c 'git init -q made && cd made && cp ../.pre-commit-config.yaml . && pre-commit install'
 
 echo "everyday: $count checks, exit $code"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Lists and calls tools with the MCP Inspector's command line, over stdio, HTTP and SSE, in each era that the
-# transport has. Usage: conformance/inspector.sh BINARY
+# Lists and calls tools with the MCP Inspector's command line, over stdio, HTTP and SSE, in each protocol era that the
+# transport supports. Usage: conformance/inspector.sh BINARY
 set -euo pipefail
 
 binary=$(realpath "${1:?usage: conformance/inspector.sh BINARY}")
@@ -8,7 +8,7 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 tools=$here/.node/inspector
 inspector=2.12.0
 
-# The Inspector needs a newer Node than distributions ship; npm has that too.
+# The Inspector needs a newer Node than distributions ship; npm provides it.
 if [ "$(cat "$tools/installed" 2>/dev/null)" != "$inspector" ]; then
     echo "inspector: installing @modelcontextprotocol/inspector@$inspector under .node/"
     mkdir -p "$tools"
@@ -49,17 +49,17 @@ check() {
     echo "inspector: ok: $name"
 }
 
-# The same calls on every transport: TARGET... is how the server is reached.
+# scenario NAME TARGET...: makes the same calls on every transport; TARGET... says how to reach the server.
 scenario() {
     local name=$1
     shift
     check "$name: list" '"file.read"' 0 "$@" --method tools/list
     check "$name: write" '"etag"' 0 "$@" --method tools/call --tool-name file.write --tool-arg path=note.txt --tool-arg "content=by $name"
     check "$name: read" "by $name" 0 "$@" --method tools/call --tool-name file.read --tool-arg path=note.txt
-    # 5: the tool's own error, which the Inspector understood as one.
+    # 5: the Inspector recognized the tool's own error.
     check "$name: outside" outside_workspace 5 "$@" --method tools/call --tool-name file.read --tool-arg path=../home
     check "$name: protected" '"protected"' 5 "$@" --method tools/call --tool-name file.write --tool-arg path=.codex/x --tool-arg content=x
-    check "$name: fenced" 'Read-only file system' 0 "$@" --method tools/call --tool-name shell.exec --tool-arg "command=echo hi; touch /etc/x"
+    check "$name: sandboxed" 'Read-only file system' 0 "$@" --method tools/call --tool-name shell.exec --tool-arg "command=echo hi; touch /etc/x"
 }
 
 serve=(serve --root "$stage/root" --workspace "$stage/workspace")

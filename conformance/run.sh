@@ -4,7 +4,7 @@
 #   conformance/run.sh [target/debug/ringfence]
 #
 # First in full, with the fixtures the suite calls by name; then as shipped, where only scenarios that need a
-# fixture may fail (shipped-*.yml). The suite is installed beside this file once and kept.
+# fixture may fail (shipped-*.yml). The suite is installed next to this file once and kept.
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -20,7 +20,7 @@ stop() {
 trap 'stop; rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM
 
-# What is installed is known by the lock file it was installed from.
+# A copy of the lock file identifies the installed version.
 installed=$here/node_modules/.installed
 if ! cmp -s "$here/package-lock.json" "$installed"; then
     npm ci --prefix "$here" --no-audit --no-fund --loglevel=error || { echo "cannot install the suite" >&2; exit 2; }
@@ -28,7 +28,7 @@ if ! cmp -s "$here/package-lock.json" "$installed"; then
 fi
 node=$here/node_modules/node/bin/node
 
-# start FLAG...: a server of our own on a free port, on an empty root and workspace, under no configuration.
+# start FLAG...: starts a server on a free port, with an empty root and workspace and without configuration.
 start() {
     local home=$scratch/$RANDOM$RANDOM
     mkdir -p "$home/root" "$home/workspace"
@@ -48,7 +48,7 @@ start() {
 
 passed=0
 failed=0
-# run NAME WANTED VERSION OPTION...: one suite. WANTED is the total it must print, or - for any.
+# run NAME WANTED VERSION OPTION...: runs one suite. WANTED is the total it must print, or - for any.
 run() {
     local name=$1 wanted=$2 suite=$here/node_modules/conformance-$3/dist/index.js
     shift 3
@@ -61,7 +61,7 @@ run() {
         echo "ok    $name: ${total:-no total} ($((SECONDS - from)) s)"
     else
         failed=$((failed + 1))
-        echo "FAIL  $name: ${total:-no total}, exit code $code; wanted ${wanted/-/no failure that is not listed}"
+        echo "FAIL  $name: ${total:-no total}, exit code $code; wanted ${wanted/-/no unlisted failure}"
         sed -n '/=== SUMMARY ===/,$p' "$log" | grep -v '✓\|^  ~' >&2
         grep -q '=== SUMMARY ===' "$log" || tail -20 "$log" >&2
     fi

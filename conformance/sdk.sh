@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Calls every tool with the official TypeScript and Python SDKs, so that it fails and, where that is cheap, so that it
-# succeeds: their validators must accept every result, and kind, hint and trace id of each error must arrive.
+# Calls every tool with the official TypeScript and Python SDKs, with calls that fail and, where that is cheap, calls
+# that succeed: their validators must accept every result, and kind, hint and trace id of each error must arrive.
 # Usage: conformance/sdk.sh BINARY
 set -uo pipefail
 
@@ -22,7 +22,7 @@ requires_approval = false
 input_schema = { type = "object", properties = { name = { type = "string" } }, required = ["name"], additionalProperties = false }
 END
 
-# check NAME RUNNER...: one client against a server of its own, with nothing of this environment but a PATH without Codex.
+# check NAME RUNNER...: runs one client against its own server, with an empty environment except for a PATH without Codex.
 check() {
     local name=$1 at=$stage/$1
     shift
