@@ -1,4 +1,4 @@
-//! From a tool's argument type to its schema, and from a caller's JSON to that type.
+//! JSON Schemas of the tools' argument types, and parsing of a caller's JSON into those types.
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -8,14 +8,15 @@ use serde_json::{Map, Value, json};
 use crate::base::nearest::nearest;
 use crate::base::{Error, Result};
 
-/// The JSON Schema (2020-12) of `T`: one flat object. Clients reject whole lists over top-level combinators,
-/// type unions and references, so an optional argument is simply not required.
+/// Returns the JSON Schema (2020-12) of `T` as one flat object. Some clients reject the whole tool
+/// list because of top-level combinators, type unions or references, so an optional argument is
+/// simply not required.
 pub fn schema<T: JsonSchema>() -> Map<String, Value> {
     flat_schema::<T>(SchemaSettings::draft2020_12())
 }
 
-/// The schema of a reply, as it is written: a field that may be left out is not required. Clients check results against
-/// it and drop what does not fit.
+/// Returns the schema of a reply as it is serialized: a field that may be omitted is not required.
+/// Clients validate results against it and drop those that do not conform.
 pub fn reply_schema<T: JsonSchema>() -> Map<String, Value> {
     flat_schema::<T>(SchemaSettings::draft2020_12().for_serialize())
 }
@@ -38,7 +39,7 @@ fn flat_schema<T: JsonSchema>(mut settings: SchemaSettings) -> Map<String, Value
 fn simplify(schema: &mut Value) {
     match schema {
         Value::Object(map) => {
-            // Option<T> becomes ["T", "null"]; leaving the argument out says the same.
+            // `Option<T>` becomes ["T", "null"]; omitting the argument means the same.
             if let Some(Value::Array(types)) = map.get_mut("type") {
                 types.retain(|name| name != "null");
                 if let [one] = types.as_slice() {
@@ -62,8 +63,8 @@ fn simplify(schema: &mut Value) {
             if map.get("default").is_some_and(Value::is_null) {
                 map.remove("default");
             }
-            // Rust's integer widths mean nothing to a caller, and that a count is not negative is plain. An argument may
-            // be called `format`, too.
+            // Rust's integer widths mean nothing to a caller, and counts are never negative anyway.
+            // A `format` that is not a string is not the keyword but an argument of that name.
             if map.get("format").is_some_and(Value::is_string) {
                 map.remove("format");
             }
@@ -77,7 +78,7 @@ fn simplify(schema: &mut Value) {
     }
 }
 
-/// Reads arguments into `T`, or says which one is wrong and what would be right.
+/// Parses arguments into `T`, or reports which argument is wrong and what is expected.
 pub fn parse<T: DeserializeOwned>(
     arguments: &Map<String, Value>,
     schema: &Map<String, Value>,
@@ -106,13 +107,13 @@ pub fn parse<T: DeserializeOwned>(
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         let top = path.split(['.', '[']).next().unwrap_or_default().to_owned();
-        // Both may hold a name or a value of the caller's, whole.
+        // Both can contain an argument name or value sent by the caller, at full length.
         let (path, message) = (cut(&path, 128), cut(&error.inner().to_string(), 512));
         let hint = match schema.get("properties").and_then(Value::as_object) {
             Some(properties) if properties.contains_key(&top) => describe(&top, properties),
             _ => "Compare the arguments with the tool's inputSchema.".to_owned(),
         };
-        Error::invalid_arguments(format!("the argument `{path}` does not fit: {message}"))
+        Error::invalid_arguments(format!("the argument `{path}` is invalid: {message}"))
             .hint(hint)
             .with("argument", path)
     })
@@ -139,7 +140,7 @@ fn unknown_argument(name: &str, properties: &Map<String, Value>) -> Error {
     Error::invalid_arguments(format!("there is no argument `{}`", cut(name, 64))).hint(hint)
 }
 
-/// The caller's own text is cut, so that an error stays short whatever was sent.
+/// Truncates text from the caller, so that an error stays short whatever was sent.
 fn cut(text: &str, chars: usize) -> String {
     match text.char_indices().nth(chars) {
         Some((at, _)) => format!("{}…", &text[..at]),
@@ -199,7 +200,7 @@ mod tests {
         let error = read(json!({})).unwrap_err();
         assert_eq!(error.message(), "the argument `path` is missing");
         let error = read(json!({"path": 3})).unwrap_err();
-        assert!(error.message().starts_with("the argument `path` does not fit"), "{error}");
+        assert!(error.message().starts_with("the argument `path` is invalid"), "{error}");
         let error = read(json!({"path": "x", "mode": "medium"})).unwrap_err();
         assert!(error.hint_text().unwrap().contains(r#"one of ["fast","slow"]"#), "{error:?}");
         let sample = read(json!({"path": "x", "limit": 3, "mode": "slow"})).unwrap();

@@ -1,4 +1,4 @@
-//! What the browser tools have in common: finding the page that is meant, and ending in time.
+//! Code shared by the browser tools: finding the page that a call means, and ending in time.
 
 pub mod browser_act;
 pub mod browser_eval;
@@ -28,13 +28,15 @@ use crate::redact::own::Own;
 use crate::sandbox::browser::Terms;
 use crate::sandbox::{Ended, Launcher};
 
+/// Default time that a call gives its page.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Over the time that a call gives its page: to open it, and to answer.
+/// Added to the time that a call gives its page: to open it, and to answer.
 const OVERHEAD: Duration = Duration::from_secs(30);
+/// Maximum bytes of text in a result.
 pub const MAX_BYTES: usize = 256 << 10;
 const MIN_BYTES: usize = 256;
 
-/// What a browser tool says of itself.
+/// Description of a browser tool.
 pub struct About {
     pub name: &'static str,
     pub title: &'static str,
@@ -47,6 +49,7 @@ pub struct About {
     pub image: bool,
 }
 
+/// Builds the spec of a browser tool.
 pub fn spec(config: &Config, about: About) -> Spec {
     let fenced = config.sandbox.profile != Profile::None;
     let mut effects = Vec::new();
@@ -69,24 +72,24 @@ pub fn spec(config: &Config, about: About) -> Spec {
         timeout: DEFAULT_TIMEOUT + OVERHEAD,
         unavailable: match config.sandbox.profile {
             Profile::Contained => Some(
-                "a browser needs namespaces, which the profile `contained` does without".to_owned(),
+                "a browser needs namespaces, which the profile `contained` does not use".to_owned(),
             ),
             _ => find(config).err().map(|error| error.message().to_owned()),
         },
     }
 }
 
-/// Refuses before anybody is asked what cannot work, or must not.
+/// Refuses, before the user is asked, calls that cannot work or must not run.
 pub fn prepare(cx: &PrepareCx<'_>, timeout_ms: Option<u64>) -> Result<Plan> {
     find(cx.config)?;
     if timeout_ms == Some(0) {
-        return Err(
-            Error::invalid_arguments("`timeout_ms` is zero").hint("Leave it out for 30 seconds.")
-        );
+        return Err(Error::invalid_arguments("`timeout_ms` is zero")
+            .hint("Omit it for the default of 30 seconds."));
     }
     let (session, call) = (cx.session.workspace.rights().network, cx.workspace.rights().network);
     if session != Network::Off && call == Network::Off {
-        // A page's way out is as wide as the operator's network, whatever a client leaves of that.
+        // A page's network access is that of the operator's configuration, and cannot be restricted
+        // further for a single client.
         return Err(Error::permission_denied(
             "client_sandbox",
             "the client's sandbox allows no network",
@@ -101,26 +104,29 @@ pub fn prepare(cx: &PrepareCx<'_>, timeout_ms: Option<u64>) -> Result<Plan> {
     })
 }
 
+/// Returns the time that a call gives its page.
 pub fn limit(timeout_ms: Option<u64>) -> Duration {
     timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis)
 }
 
+/// Returns the maximum bytes of text in a result.
 pub fn budget(cx: &RunCx, max_bytes: Option<usize>) -> usize {
-    // Beside the text there are the fields of the result.
+    // The fields of the result come on top of the text.
     max_bytes.unwrap_or(cx.budget.saturating_sub(1000)).clamp(MIN_BYTES, MAX_BYTES)
 }
 
-/// A page in use, and what keeps its browser from being taken for idle.
+/// A page in use. While it is held, its browser is not considered idle.
 pub struct Held {
     pub context: Arc<Context>,
     pub page: Arc<Page>,
-    /// Kept alive where the session does not.
+    /// Kept alive here in case the session does not do so.
     _tabs: Arc<Tabs>,
     _busy: Busy,
 }
 
 impl Held {
-    /// The page that is meant, made where there is none: the named one, the current one, or `new`.
+    /// Returns the page that is meant: the named one, the current one, or a new one for `new` or if
+    /// there is none yet.
     pub async fn open(cx: &RunCx, launcher: &Launcher, page: Option<&str>) -> Result<Held> {
         let tabs = tabs(cx)?;
         if let Some(handle) = page.filter(|page| *page != "new") {
@@ -138,7 +144,7 @@ impl Held {
         Ok(Held { context, page, _tabs: tabs, _busy: busy })
     }
 
-    /// Replaces the page if it hangs: an address can then be opened in its tab.
+    /// Replaces the page if it hangs, so that an address can be opened in its tab.
     pub async fn replace_if_hung(&mut self) -> Result<()> {
         if self.page.is_hung().await {
             let replaced =
@@ -150,7 +156,7 @@ impl Held {
         Ok(())
     }
 
-    /// The page that is meant, which must be there.
+    /// Returns the page that is meant, which must exist.
     pub async fn existing(cx: &RunCx, page: Option<&str>) -> Result<Held> {
         Held::existing_in(cx, tabs(cx)?, page).await
     }
@@ -169,18 +175,19 @@ impl Held {
     }
 }
 
-/// The pages that this call may see.
+/// Returns the pages that this call may see.
 pub fn tabs(cx: &RunCx) -> Result<Arc<Tabs>> {
     Tabs::of(&cx.view, cx.workspace.taken_away())
 }
 
-/// The hosts that the rules close, as they are now.
+/// Returns the hosts that the rules deny now.
 pub async fn denied_hosts(cx: &RunCx) -> Result<Vec<String>> {
     Ok(Policed::of(cx).await?.map(|policed| policed.denied_hosts()).unwrap_or_default())
 }
 
-/// What the processes of a browser are judged by: the rules as they are when it is started. It may outlive the session
-/// that needed it first, so it holds nothing of that.
+/// Returns the terms that the processes of a browser are judged by: the rules at the time it is
+/// started. The browser may outlive the session that needed it first, so the terms must not refer
+/// to that session.
 async fn terms(cx: &RunCx) -> Result<Terms> {
     let policed = Policed::of(cx).await?;
     let execs = policed
@@ -205,15 +212,15 @@ fn no_page(cx: &RunCx, tabs: &Tabs, handle: Option<&str>) -> Error {
     match handle {
         Some(handle) if tabs.knew(handle) => Error::new(Kind::NotFound, format!("the page `{handle}` is gone"))
             .reason("page_closed")
-            .hint("It was closed, or its browser ended: idle browsers do. Open it again with browser.navigate."),
+            .hint("It was closed, or its browser ended (idle browsers are stopped). Open it again with browser.navigate."),
         Some(handle) => Error::new(Kind::NotFound, format!("there is no page `{}`", log::cut(handle, 40)))
             .hint("Leave `page` out for the current one; browser.tabs lists them."),
         None => Error::new(Kind::NotFound, "there is no page yet").hint("Open one with browser.navigate."),
     }
 }
 
-/// Does the work, unless its time is up or the call is cancelled. After the first the browser and the page are
-/// checked, and a page that hangs is replaced, so that the next call works.
+/// Does the work, unless it times out or the call is cancelled. After a timeout the browser and the
+/// page are checked, and a page that hangs is replaced, so that the next call works.
 pub async fn within<T>(
     cx: &RunCx,
     held: &Held,
@@ -238,22 +245,23 @@ pub async fn within<T>(
     }
 }
 
-/// Reasons of errors that a page may cause by hanging.
+/// Reasons of errors that a hanging page may cause.
 const HANGS: [&str; 3] = ["browser_hung", UNRESPONSIVE, NOT_COMMITTED];
 const UNRESPONSIVE: &str = "page_unresponsive";
-/// To close a page that hangs and open an empty one in its place.
+/// Time to close a page that hangs and open an empty one in its place.
 const REPLACE: Duration = Duration::from_secs(10);
 
+/// Returns the error for a page that did not respond in time.
 pub fn overdue(limit: Duration) -> Error {
     Error::new(
         Kind::DeadlineExceeded,
-        format!("the page did not do it within {} ms", limit.as_millis()),
+        format!("the page did not finish within {} ms", limit.as_millis()),
     )
     .reason(UNRESPONSIVE)
-    .hint("Raise `timeout_ms`; browser.logs may say what the page waits for.")
+    .hint("Raise `timeout_ms`; browser.logs may show what the page is waiting for.")
 }
 
-/// Replaces the page if it hangs, and then says so instead of the error.
+/// Replaces the page if it hangs, and returns an error that says so instead of the original one.
 async fn recover(held: &Held, error: Error) -> Error {
     held.context.browser.check();
     if !held.page.is_hung().await {
@@ -262,8 +270,7 @@ async fn recover(held: &Held, error: Error) -> Error {
     match tokio::time::timeout(REPLACE, held.context.replace_page(&held.page)).await {
         Ok(Ok(Some(page))) => {
             let handle = page.handle();
-            let message =
-                format!("the page hangs, so an empty one has taken its place as {handle}");
+            let message = format!("the page hung and was replaced by an empty one, {handle}");
             Error::new(Kind::DeadlineExceeded, message)
                 .reason(UNRESPONSIVE)
                 .hint("Open an address with browser.navigate. What the page had loaded or entered is lost.")
@@ -273,12 +280,12 @@ async fn recover(held: &Held, error: Error) -> Error {
     }
 }
 
-/// Lines up to so many bytes, and how many there are in all.
+/// Joins lines up to a number of bytes, and returns whether any were left out.
 pub fn fit(lines: &[String], most: usize) -> (String, bool) {
     let mut text = String::new();
     for (at, line) in lines.iter().enumerate() {
         if text.len() + line.len() + 1 > most {
-            // Alone it may be longer than all that fits.
+            // A single line may be longer than the limit.
             if text.is_empty() {
                 text.push_str(&log::cut(line, most));
                 text.push('\n');
@@ -296,9 +303,9 @@ pub fn fit(lines: &[String], most: usize) -> (String, bool) {
     (text, false)
 }
 
-/// A reply as a result: its own text, and all of it as data.
+/// Builds a result with its own text, and all of the reply as data.
 pub fn output(text: String, reply: &impl serde::Serialize) -> crate::base::call::Output {
-    // Serialising plain fields cannot fail.
+    // Serializing plain fields cannot fail.
     crate::base::call::Output::of(text, serde_json::to_value(reply).unwrap_or(Value::Null))
 }
 

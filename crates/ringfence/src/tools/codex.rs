@@ -1,5 +1,5 @@
-//! `codex`: begins a Codex session. The tool of the removed `codex mcp-server`, with its own name, arguments and form of
-//! a result, over `codex exec`, and in a fence.
+//! `codex`: starts a Codex session. The tool of the removed `codex mcp-server`, with the same name,
+//! arguments and result format, implemented with `codex exec` in a sandbox.
 
 pub mod codex_reply;
 pub mod events;
@@ -28,11 +28,12 @@ use crate::session::Shape;
 use settings::Settings;
 use turn::{Turn, find};
 
+/// Name of the tool.
 pub const NAME: &str = "codex";
 const TITLE: &str = "Codex";
 const DESCRIPTION: &str =
     "Run a Codex session. Accepts configuration parameters matching the Codex Config struct.";
-/// A session takes as long as its work; the operator's ceiling bounds it.
+/// A session takes as long as its work; the operator's ceiling limits it.
 const TIMEOUT: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Deserialize)]
@@ -40,6 +41,7 @@ struct Arguments {
     prompt: String,
 }
 
+/// The `codex` tool.
 pub struct Codex {
     spec: Spec,
     launcher: Launcher,
@@ -47,6 +49,7 @@ pub struct Codex {
 }
 
 impl Codex {
+    /// Creates the tool.
     pub fn new(config: &Config) -> Self {
         let spec = spec(config, NAME, TITLE, DESCRIPTION, schema());
         Codex { spec, launcher: Launcher::own(), config: Arc::new(config.clone()) }
@@ -54,7 +57,8 @@ impl Codex {
 
     fn read(&self, arguments: &Map<String, Value>, shape: &Shape) -> Result<Turn> {
         let Arguments { prompt } = arguments::parse(arguments, &self.spec.input_schema)?;
-        // Apart, since one type in another would hide which argument does not fit.
+        // Parsed separately, because nesting one type in the other would hide which argument is
+        // wrong.
         let mut settings: Settings = arguments::parse(arguments, &self.spec.input_schema)?;
         let mut env = None;
         shape.fill(&mut settings.cwd, &mut env);
@@ -62,8 +66,8 @@ impl Codex {
     }
 }
 
-/// What the two tools say of themselves. An agent that runs another one is asked about, every time; with the surface off
-/// the call decides, since its transport matters there.
+/// Builds the spec of both tools. An agent that runs another agent requires approval every time.
+/// With the surface off, each call decides, because its transport matters there.
 pub fn spec(
     config: &Config,
     name: &str,
@@ -75,7 +79,7 @@ pub fn spec(
         (false, _) => "",
         (true, Profile::None) => " There is no sandbox but Codex's own.",
         (true, _) => {
-            " It runs in a sandbox that holds everything it starts: workspace and a CODEX_HOME of its own can be written, the network is open."
+            " It runs in a sandbox with everything it starts: the workspace and its own CODEX_HOME are writable, and the network is open."
         }
     };
     Spec {
@@ -97,6 +101,7 @@ pub fn spec(
     }
 }
 
+/// Returns the limits of both tools.
 pub fn limits() -> Vec<Limit> {
     vec![
         Limit::time(TIMEOUT),
@@ -137,7 +142,7 @@ impl Tool for Codex {
     }
 }
 
-/// As the removed server had it, word for word: agents and their prompts are written for it.
+/// Returns the removed server's schema, word for word: agents and their prompts are written for it.
 fn schema() -> Map<String, Value> {
     let schema = json!({
         "type": "object",
@@ -192,7 +197,8 @@ fn schema() -> Map<String, Value> {
     schema.as_object().cloned().unwrap_or_default()
 }
 
-/// The same for both. Without the surface it is that of the removed server, word for word.
+/// Returns the output schema of both tools. With the surface off it is that of the removed server,
+/// word for word.
 fn output_schema(config: &Config) -> Map<String, Value> {
     let mut schema = json!({
         "type": "object",
@@ -203,7 +209,7 @@ fn output_schema(config: &Config) -> Map<String, Value> {
         schema["properties"]["denials"] = json!({
             "type": "array",
             "items": {"type": "object"},
-            "description": "What it was refused, as far as that is known for sure.",
+            "description": "Refusals, as far as they are known for certain.",
         });
         schema["properties"]["warnings"] = json!({"type": "array", "items": {"type": "string"}});
     }

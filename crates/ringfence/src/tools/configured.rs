@@ -1,7 +1,8 @@
-//! An operator's command as a tool: `[mcp.<name>]` of the config.
+//! Tools that run an operator's command: `[mcp.<name>]` in the configuration.
 //!
-//! The arguments of a call are checked against the entry's schema, put into its words, and run in a fence that allows
-//! what the entry declares and nothing else.
+//! The arguments of a call are validated against the entry's schema, inserted into its argument
+//! templates, and the command runs in a sandbox that allows what the entry declares and nothing
+//! else.
 
 mod depth;
 mod filter;
@@ -30,11 +31,12 @@ use crate::sandbox::{Ground, Launcher, Stdin, env};
 use crate::session::{Session, Shape};
 use filter::Filter;
 
-/// Of what does not fit a schema, the first few are enough to correct a call.
+/// Maximum number of schema errors reported; the first few are enough to correct a call.
 const TOLD: usize = 8;
-/// A schema that is larger is not repeated in an error.
+/// A larger schema is not repeated in an error.
 const SCHEMA_BYTES: usize = 16 << 10;
 
+/// A tool that runs an operator's command.
 pub struct Configured {
     spec: Spec,
     entry: Arc<Entry>,
@@ -48,7 +50,7 @@ pub struct Configured {
 }
 
 impl Configured {
-    /// An error is about the entry, which cannot be a tool then.
+    /// Creates the tool. Fails if the entry is invalid and cannot be a tool.
     pub fn new(entry: &Arc<Entry>, config: &Config) -> Result<Configured> {
         let wrong = |what: String| Error::invalid_arguments(what).reason("bad_config");
         let validator = validator(&entry.input_schema).map_err(wrong)?;
@@ -69,7 +71,7 @@ impl Configured {
         })
     }
 
-    /// The arguments with the defaults of the schema.
+    /// Returns the arguments with the defaults of the schema filled in.
     fn complete(&self, given: &Map<String, Value>) -> Map<String, Value> {
         let mut arguments = given.clone();
         if let Some(Value::Object(properties)) = self.entry.input_schema.get("properties") {
@@ -84,11 +86,11 @@ impl Configured {
         arguments
     }
 
-    /// The same, if they fit it.
+    /// Returns the same if they match the schema.
     fn check(&self, given: &Map<String, Value>) -> Result<Map<String, Value>> {
         depth::check(given, self.deepest)?;
         let value = Value::Object(self.complete(given));
-        // Masked: what a caller wrote may be a secret.
+        // Masked, because an argument may be a secret.
         let told = |error: jsonschema::ValidationError<'_>| {
             let place = error.instance_path().to_string();
             let what = error.masked().to_string();
@@ -105,7 +107,7 @@ impl Configured {
                 let faults: Vec<String> =
                     self.validator.iter_errors(&value).take(TOLD).map(told).collect();
                 let message = format!(
-                    "the arguments of `{}` do not fit: {}",
+                    "the arguments of `{}` do not match its schema: {}",
                     self.spec.name,
                     faults.join("; ")
                 );
@@ -115,8 +117,10 @@ impl Configured {
                 Err(match schema.to_string().len() <= SCHEMA_BYTES {
                     true => error
                         .with("schema", schema)
-                        .hint("Correct the call by the schema that comes with this error."),
-                    false => error.hint("Correct the call by the schema in the list of tools."),
+                        .hint("Correct the call according to the schema in this error."),
+                    false => {
+                        error.hint("Correct the call according to the schema in the list of tools.")
+                    }
                 })
             }
         }
@@ -126,7 +130,8 @@ impl Configured {
         words::About { lists: self.lists.clone(), hidden: Some(&self.entry.hidden) }
     }
 
-    /// Where it runs: what the session has chosen, else what the entry says, else the workspace.
+    /// Returns the working directory: the session's override, else that of the entry, else the
+    /// workspace.
     fn cwd(&self, shape: &Shape) -> String {
         match (&shape.cwd, &self.entry.cwd) {
             (Some(chosen), _) => chosen.clone(),
@@ -136,11 +141,11 @@ impl Configured {
     }
 
     async fn execute(&self, cx: &Arc<RunCx>, call: Prepared) -> Result<Output> {
-        // They have been checked, and nobody could change them since.
+        // They have been validated, and nothing could change them since.
         let arguments = self.complete(&call.arguments);
         let program = program::find(&self.entry, &cx.session.workspace)
             .map_err(|error| self.explain(error))?;
-        // What a path leads to may have changed while somebody was asked.
+        // The target of a path may have changed while the call waited for approval.
         self.filter.check(cx.workspace.path(), Path::new(&call.cwd), &arguments)?;
         let secrets = &cx.config.secrets;
         let mut args = Vec::new();
@@ -175,13 +180,14 @@ impl Configured {
         Reply::over(cx, profile, outcome).into_output(facts)
     }
 
-    /// A program that cannot be started is the operator's matter, and where it lies is too.
+    /// Replaces the error of a program that cannot be started. Fixing that is up to the operator,
+    /// and the caller must not learn where the program is.
     fn explain(&self, error: Error) -> Error {
         if error.reason_name() != Some("spawn_failed") {
             return error;
         }
         let said = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-        // Before it is cut: half of a value is not found any more.
+        // Redact before truncating: a truncated secret would not be recognized.
         let said: String = known::redact(&said).chars().take(1024).collect();
         tracing::warn!(
             "the command of `{}` cannot be started: {}",
@@ -203,7 +209,7 @@ impl Configured {
     }
 }
 
-/// The properties that are lists and nothing else.
+/// Returns the properties that are always lists.
 fn lists(schema: &Map<String, Value>) -> BTreeSet<String> {
     let properties = schema.get("properties").and_then(Value::as_object).into_iter().flatten();
     properties
@@ -253,7 +259,7 @@ impl Tool for Configured {
         self.definition.clone()
     }
 
-    /// Looked up each time: a program that is installed later needs no reload.
+    /// Checked each time, so that a program installed later needs no reload.
     fn unavailable(&self) -> Option<String> {
         let told = |fault: ProgramFault| {
             format!("its program `{}` {}", program::name(&self.entry), fault.describe())
@@ -285,9 +291,10 @@ impl Tool for Configured {
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
         let arguments = self.check(arguments)?;
         let cwd = self.cwd(cx.shape);
-        // Opened to fail before anybody is asked; the run opens it again and uses what it opened.
+        // Opened so that the call fails before the user is asked; the run opens it again and uses
+        // the descriptor it opened.
         let (_, below) = cx.workspace.open_dir(&cwd)?;
-        // Without the `.` that stands for the workspace itself.
+        // Drops the `.` that means the workspace itself.
         let cwd: PathBuf = cx.workspace.path().join(below).components().collect();
         self.filter.check(cx.workspace.path(), &cwd, &arguments)?;
         let program = program::find(&self.entry, &cx.session.workspace)
@@ -297,7 +304,7 @@ impl Tool for Configured {
             return Err(self.explain(missing.source(self.entry.command.clone())));
         }
         let words = words::expand(&self.entry.args, &arguments, &self.about())?;
-        // A secret that is not there is told before anybody is asked, too.
+        // A missing secret, too, must fail the call before the user is asked.
         for one in self.entry.refs() {
             cx.config.secrets.get(one)?;
         }

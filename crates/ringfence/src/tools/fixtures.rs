@@ -1,5 +1,6 @@
-//! The tools that the official conformance suite calls by name, and those of our own tests. They are listed with
-//! `--conformance-fixtures` alone, and take the road of every other tool.
+//! Tools that the official conformance suite calls by name, and tools for our own tests. They are
+//! listed only with `--conformance-fixtures`, and their calls take the same path as those of every
+//! other tool.
 
 mod asking;
 mod background;
@@ -16,7 +17,7 @@ use crate::approval::Granted;
 use crate::base::call::{Output, Prepared};
 use crate::base::{Error, Kind, Result};
 
-/// One call of a fixture: what it may use, and what was asked of it.
+/// One call of a fixture: its context and its arguments.
 struct Call {
     cx: Arc<RunCx>,
     prepared: Prepared,
@@ -27,7 +28,7 @@ impl Call {
         self.prepared.arguments.get(argument).and_then(Value::as_str).unwrap_or(otherwise)
     }
 
-    /// Waits, unless the call is cancelled first.
+    /// Waits for `time`, or fails when the call is cancelled first.
     async fn wait(&self, time: Duration) -> Result<()> {
         tokio::select! {
             () = tokio::time::sleep(time) => Ok(()),
@@ -62,7 +63,8 @@ impl Tool for Fixture {
     }
 }
 
-/// `properties` are the arguments; those with `"required": true` must be given.
+/// Builds a fixture. `properties` describes its arguments; those with `"required": true` are
+/// required.
 fn fixture(name: &str, description: &str, properties: Value, body: Body) -> Arc<dyn Tool> {
     let mut properties = properties;
     let mut required = Vec::new();
@@ -106,6 +108,7 @@ fn with_schema(
     Arc::new(Fixture { spec, body })
 }
 
+/// Returns every fixture.
 pub fn all() -> Vec<Arc<dyn Tool>> {
     [plain::tools(), asking::tools(), background::tools()].concat()
 }

@@ -1,9 +1,9 @@
-//! The bounds of the tools, as the documents list them. Each stands in the code beside what it bounds; the table in
-//! `docs/tools.md` is made from these.
+//! The limits of the tools, as the documentation lists them. Each is defined in the code next to
+//! what it limits; the table in `docs/tools.md` is generated from these.
 
 use std::time::Duration;
 
-/// One bound: what it is of, what it is when nobody asks, and the most that can be asked for.
+/// One limit: its subject, its default, and the maximum that a caller can request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limit {
     pub of: &'static str,
@@ -11,13 +11,15 @@ pub struct Limit {
     pub most: String,
 }
 
-/// An amount, in the form that people read.
+/// An amount that can be formatted for people.
 pub trait Amount {
+    /// Formats the amount with its unit.
     fn shown(&self) -> String;
 }
 
-/// Of lines, entries, files and the like.
+/// A number of lines, entries, files and the like.
 pub struct Count(pub u64);
+/// A number of bytes.
 pub struct Bytes(pub u64);
 
 impl Amount for Count {
@@ -46,16 +48,17 @@ impl Amount for Duration {
 }
 
 impl Limit {
-    /// One that nobody can change.
+    /// Returns a limit that cannot be changed.
     pub fn fixed(of: &'static str, amount: impl Amount) -> Limit {
         Limit { of, usual: amount.shown(), most: "the same".to_owned() }
     }
 
+    /// Returns a limit with a default and a maximum.
     pub fn up_to(of: &'static str, usual: impl Amount, most: impl Amount) -> Limit {
         Limit { of, usual: usual.shown(), most: most.shown() }
     }
 
-    /// Text of a result: the client's budget, unless more is asked for.
+    /// Returns the limit on a result's text: the client's budget unless the call asks for more.
     pub fn text(most: usize) -> Limit {
         Limit {
             of: "text of a result",
@@ -64,7 +67,7 @@ impl Limit {
         }
     }
 
-    /// Time, up to what the operator allows.
+    /// Returns the limit on a call's time, up to what the operator allows.
     pub fn time(usual: Duration) -> Limit {
         Limit { of: "time", usual: usual.shown(), most: "`[limits] timeout_ms`".to_owned() }
     }
@@ -121,7 +124,8 @@ mod tests {
         text
     }
 
-    /// The table in the documents is the code's word. `RINGFENCE_BLESS=1` writes it anew.
+    /// Checks that the table in the documentation matches the code. `RINGFENCE_BLESS=1` rewrites
+    /// it.
     #[test]
     fn the_documents_have_the_limits_of_the_code() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/tools.md");

@@ -1,5 +1,8 @@
-//! What a tool is. Adding one is a file beside this one and a line in [`TOOLS`]; the list, the capabilities,
-//! the documents, the risk and the words of a prompt all come from its [`Spec`].
+//! The tool interface, and the list of built-in tools.
+//!
+//! To add a tool, write a module in this folder and a line in [`TOOLS`]. The tool list, the
+//! capabilities, the documentation, the risk and the text of approval prompts are all derived from
+//! its [`Spec`].
 
 pub mod arguments;
 mod browser;
@@ -39,7 +42,7 @@ use crate::sandbox::env::merge;
 use crate::sandbox::{Cell, Ground, Launcher};
 use crate::session::{Session, Shape, View};
 
-/// Where a tool reaches: the words of `permission.scope`.
+/// Scope of a tool's effects; the values of `permission.scope`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
     Workspace,
@@ -48,6 +51,7 @@ pub enum Scope {
 }
 
 impl Scope {
+    /// Returns the name used in `permission.scope`.
     pub fn name(self) -> &'static str {
         match self {
             Scope::Workspace => "workspace",
@@ -57,7 +61,8 @@ impl Scope {
     }
 }
 
-/// What a client may tell its user about a tool. Honest: a write is destructive even inside the fence.
+/// Hints about a tool that a client may show its user. They must be accurate: a write is
+/// destructive even inside the sandbox.
 #[derive(Debug, Clone, Copy)]
 pub struct Hints {
     pub read_only: bool,
@@ -66,33 +71,35 @@ pub struct Hints {
     pub open_world: bool,
 }
 
+/// Static description of a tool: its names, schemas, effects and defaults.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// Dotted; lists for clients that reject dots spell it with underscores.
+    /// Dotted name; lists for clients that reject dots spell it with underscores.
     pub name: String,
     pub title: String,
     pub description: String,
     pub version: String,
     pub scope: Scope,
     pub hints: Hints,
-    /// `filesystem_write`, `network`, `exec`: what it may do to the world.
+    /// Side effects outside the process: `filesystem_write`, `network`, `exec`.
     pub effects: Vec<&'static str>,
     pub profile: &'static str,
     pub input_schema: Map<String, Value>,
     pub output_schema: Option<Map<String, Value>>,
-    /// Whether `tools/list` declares the output schema, which obliges every result to carry `structuredContent`. Clients
-    /// then drop images, and Codex shows the model nothing else, so tools that can return an image, and `shell` with
-    /// its text to the letter, declare none there: their schema is in the capabilities and in `_meta`.
+    /// `tools/list` declares the output schema, which obliges every result to carry
+    /// `structuredContent`. Clients then drop images, and Codex shows the model nothing else. So
+    /// tools that can return an image, and `shell`, whose text must arrive verbatim, do not declare
+    /// one there: their schema is in the capabilities and in `_meta`.
     pub lists_output_schema: bool,
     pub requires_approval: bool,
     pub streaming: bool,
     pub timeout: Duration,
-    /// Why this host cannot run it, when it cannot.
+    /// Why this host cannot run it, if it cannot.
     pub unavailable: Option<String>,
 }
 
 impl Spec {
-    /// Hash of everything that a human who trusts the tool has been told about it.
+    /// Returns a hash of everything a human who trusts the tool has been told about it.
     pub fn definition(&self) -> String {
         digest(&json!({
             "name": self.name, "description": self.description, "version": self.version,
@@ -102,42 +109,43 @@ impl Spec {
     }
 }
 
-/// What `prepare` found out about one call, before anything happens.
+/// Result of preparing one call, before anything runs.
 #[derive(Debug, Default)]
 pub struct Plan {
-    /// Shown in the prompt and the audit record; the workspace when empty.
+    /// Working directory, shown in the prompt and the audit record; the workspace if absent.
     pub cwd: Option<String>,
-    /// What a process would get, for the prompt.
+    /// Environment of the process, shown in the prompt.
     pub env: Vec<(String, String)>,
-    /// The time the caller asked for.
+    /// The timeout that the caller asked for.
     pub timeout: Option<Duration>,
-    /// Why a human must be asked for this call, if one must.
+    /// Why this call needs approval by a human, if it does.
     pub asks: Option<String>,
-    /// What trust in it is good for, where calls of one tool may do more or less.
+    /// Identifies how far trust in this call extends, for tools whose calls differ in what they may
+    /// do. Trust given to one value does not cover another.
     pub extent: Option<String>,
-    /// Arguments that are not shown, by their names.
+    /// Names of arguments that are never shown.
     pub hidden: BTreeSet<String>,
-    /// What would be run, for the prompt.
+    /// The command line to run, shown in the prompt.
     pub command: Option<String>,
-    /// The arguments that `command` shows whole, so that a question does not show them twice.
+    /// The arguments that `command` shows in full, so that the prompt does not repeat them.
     pub command_covers: &'static [&'static str],
 }
 
-/// What a tool may look at while it prepares. Nothing here can change anything.
+/// Context in which a tool prepares a call. Nothing in it can change any state.
 pub struct PrepareCx<'a> {
     pub session: &'a Session,
-    /// As this call may touch it, which may be less than its session may.
+    /// The workspace as this call may access it, which may be less than its session may.
     pub workspace: &'a Workspace,
-    /// What the session has chosen for its commands.
+    /// The overrides that the session has chosen for its commands.
     pub shape: &'a Shape,
     pub config: &'a Config,
 }
 
-/// What a running call has in its hands.
+/// Context of a running call.
 pub struct RunCx {
     pub trace_id: TraceId,
     pub session: Arc<Session>,
-    /// As this call may touch it, which may be less than its session may.
+    /// The workspace as this call may access it, which may be less than its session may.
     pub workspace: Arc<Workspace>,
     pub config: Arc<Config>,
     pub ground: Option<Arc<Ground>>,
@@ -148,14 +156,14 @@ pub struct RunCx {
     pub caller: Caller,
     pub gate: Arc<Gate>,
     pub changes: Changes,
-    /// How much text this client takes before it cuts by itself.
+    /// Bytes of text that this client accepts before it truncates a result.
     pub budget: usize,
     pub view: View,
     pub approvals: Approvals,
     pub patience: Option<Duration>,
-    /// What gives a call like this one more time, for an error that says it took too long.
+    /// How to give a call like this one more time, for errors that report a timeout.
     pub timeout_hint: String,
-    /// Where work goes that may outlive the call; a server that stops waits for it.
+    /// Tracks work that may outlive the call; the server waits for it on shutdown.
     pub tasks: TaskTracker,
 }
 
@@ -165,7 +173,7 @@ impl RunCx {
         Own::new(self.ground.as_ref().map(|ground| ground.short_secrets()).unwrap_or_default())
     }
 
-    /// What its commands run in.
+    /// Returns the sandbox that the commands of this call run in.
     pub fn cell(&self, launcher: &Launcher) -> Result<Arc<Cell>> {
         Cell::of_call(
             &self.session,
@@ -176,12 +184,14 @@ impl RunCx {
         )
     }
 
-    /// Asks a human in mid-run about one step of this call. The clock stands still meanwhile.
+    /// Asks a human, while the call runs, to approve one step of it. The call's deadline is paused
+    /// meanwhile.
     pub async fn confirm<T>(&self, prompt: Prompt, subject: T) -> Result<Granted<T>> {
         self.gate.confirm(&self.ask(), prompt, subject).await
     }
 
-    /// The same, for a question whose answer may be kept for the session under this key.
+    /// Like [`RunCx::confirm`], for a question whose answer may be remembered for the session under
+    /// `key`.
     pub async fn confirm_for_session<T>(
         &self,
         prompt: Prompt,
@@ -204,43 +214,48 @@ impl RunCx {
     }
 }
 
+/// A tool that clients can call.
 pub trait Tool: Send + Sync + 'static {
+    /// Returns the static description.
     fn spec(&self) -> &Spec;
 
-    /// Hash of everything that a human who trusts it relies on.
+    /// Returns a hash of everything a human who trusts the tool relies on.
     fn definition(&self) -> String {
         self.spec().definition()
     }
 
-    /// Where it runs, when it is not where its session's commands do.
+    /// Returns the tool's own sandbox, if it does not run in that of the session.
     fn ground(&self) -> Option<&Arc<Ground>> {
         None
     }
 
-    /// Whether it is there at all for those who work in this directory.
+    /// Returns whether the tool is offered to sessions that work in this directory.
     fn is_shown_in(&self, _workspace: &Path) -> bool {
         true
     }
 
-    /// Where its calls start and with what, for those who look before they call.
+    /// Returns the working directory and environment that calls start with, for clients that
+    /// inspect a tool before they call it.
     fn session_defaults(&self, session: &Session, shape: &Shape) -> Value {
         defaults((session, shape), None, Vec::new())
     }
 
-    /// What bounds it, for the documents.
+    /// Returns the tool's limits, for the documentation.
     fn limits(&self) -> Vec<Limit> {
         Vec::new()
     }
 
-    /// Why this host cannot run it now, when it cannot. Some look again each time.
+    /// Returns why this host cannot run the tool now, if it cannot. Some tools check again on each
+    /// call.
     fn unavailable(&self) -> Option<String> {
         self.spec().unavailable.clone()
     }
 
-    /// Checks the arguments and says what the call would need. Acting comes later, in `run`.
+    /// Validates the arguments and returns what the call needs. Must have no side effects; those
+    /// belong in [`Tool::run`].
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan>;
 
-    /// Runs the call. The grant is consumed, so it can be used once.
+    /// Runs the call. Consumes the grant, so that an approval can be used only once.
     fn run(
         self: Arc<Self>,
         cx: Arc<RunCx>,
@@ -248,7 +263,8 @@ pub trait Tool: Send + Sync + 'static {
     ) -> BoxFuture<'static, Result<Output>>;
 }
 
-/// What a call gets that says nothing itself: the session's choice over the tool's own.
+/// Describes the settings of a call that specifies none itself. The session's overrides take
+/// precedence over the tool's own defaults.
 fn defaults(
     (session, shape): (&Session, &Shape),
     cwd: Option<&Path>,
@@ -264,10 +280,10 @@ fn defaults(
     json!({"cwd": cwd.display().to_string(), "env": env, "overrides": !shape.is_plain()})
 }
 
-/// How a tool is made; what it says of itself depends on the operator's word.
+/// Constructs a tool; its description depends on the configuration.
 pub type Make = fn(&Config) -> Arc<dyn Tool>;
 
-/// Our own tools, in the order of the list.
+/// The built-in tools, in the order of the list.
 pub const TOOLS: &[Make] = &[
     |_| Arc::new(file::file_read::FileRead::new()),
     |_| Arc::new(file::file_write::FileWrite::new()),
@@ -289,8 +305,9 @@ pub const TOOLS: &[Make] = &[
     |config| Arc::new(codex::codex_reply::CodexReply::new(config)),
 ];
 
-/// Not in the default list, though they can be called: `shell` would be a second shell, those of the browser are of use
-/// once a page is open, whose description names them, and an agent has no need of another unless it was told so.
+/// Tools that can be called but are not in the default list. `shell` would be a second shell. The
+/// browser tools are useful only once a page is open, and the description of `browser.navigate`
+/// names them. An agent needs another agent only if its user says so.
 pub const UNLISTED: &[&str] = &[
     shell::NAME,
     "browser.snapshot",
@@ -302,5 +319,5 @@ pub const UNLISTED: &[&str] = &[
     codex::codex_reply::NAME,
 ];
 
-/// All there is when the operator has switched the surface off.
+/// The only tools offered when the operator has turned the surface off.
 pub const LEGACY: &[&str] = &[codex::NAME, codex::codex_reply::NAME];

@@ -1,6 +1,7 @@
-//! `shell`: the tool of codex-shell-tool-mcp, with its own arguments and its own form of a result, on the same engine
-//! as `shell.exec`. Two things are better: standard output and standard error are one stream in their true order, and
-//! a command that runs out of time says what it had said until then.
+//! `shell`: the tool of codex-shell-tool-mcp, with that server's arguments and result format, on
+//! the same engine as `shell.exec`. Two things are better: standard output and standard error are
+//! one stream in their true order, and a command that times out still returns the output it
+//! produced until then.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,15 +22,16 @@ use crate::base::{Error, Kind, Result};
 use crate::config::Config;
 use crate::sandbox::{KeptCommand, Launcher, Outcome, Stdin, Stop, env};
 
+/// Name of the tool.
 pub const NAME: &str = "shell";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 const DESCRIPTION: &str = "Runs a shell command and returns its output. You MUST provide the workdir as an absolute path.";
-/// What `timeout` and its like exit with.
+/// Exit code of `timeout` and similar programs.
 const TIMED_OUT: i32 = 124;
-/// Where shells put the number of a signal.
+/// Shells add the signal number to this for their exit code.
 const SIGNALLED: i32 = 128;
 
-/// What is not known is left alone: agents that knew the other server may send more.
+/// Unknown arguments are ignored: agents written for the other server may send more.
 #[derive(Debug, Deserialize)]
 struct Arguments {
     command: String,
@@ -38,12 +40,14 @@ struct Arguments {
     login: Option<bool>,
 }
 
+/// The `shell` tool.
 pub struct Shell {
     spec: Spec,
     launcher: Launcher,
 }
 
 impl Shell {
+    /// Creates the tool.
     pub fn new(config: &Config) -> Self {
         Self::with(config, Launcher::own())
     }
@@ -79,7 +83,7 @@ impl Shell {
             known.map(|(name, value)| (name.clone(), value.clone())).collect();
         let arguments: Arguments = arguments::parse(&known, &self.spec.input_schema)?;
         if arguments.command.contains('\0') {
-            return Err(Error::invalid_arguments("a command cannot hold a NUL")
+            return Err(Error::invalid_arguments("a command cannot contain a NUL byte")
                 .hint("Pass such bytes through a file."));
         }
         if !Path::new(&arguments.workdir).is_absolute() {
@@ -149,11 +153,13 @@ impl Tool for Shell {
     }
 }
 
-/// Where it would run. Opened to fail before anybody is asked; the run opens it again and uses what it opened.
+/// Returns the directory to run in. Opens it so that the call fails before the user is asked; the
+/// run opens it again and uses the descriptor it opened.
 fn directory(workspace: &Workspace, workdir: &str) -> Result<String> {
     let missing = |error: Error| match error.kind() {
         Kind::NotFound => {
-            let message = format!("`workdir` {} is not a directory that is there", quoted(workdir));
+            let message =
+                format!("`workdir` {} does not exist or is not a directory", quoted(workdir));
             Error::invalid_arguments(message)
                 .hint("Give the absolute path of a directory in the workspace.")
                 .with("argument", "workdir")
@@ -165,7 +171,7 @@ fn directory(workspace: &Workspace, workdir: &str) -> Result<String> {
     Ok(path.display().to_string())
 }
 
-/// As the other server has it, word for word: agents and their prompts are written for it.
+/// Returns the other server's schema, word for word: agents and their prompts are written for it.
 fn schema() -> Map<String, Value> {
     let schema = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -195,12 +201,13 @@ fn schema() -> Map<String, Value> {
     schema.as_object().cloned().unwrap_or_default()
 }
 
-/// What the JSON in the text block of a result holds. The other server declared none; ours is not in the list either.
+/// Describes the JSON in the text block of a result. The other server declared no output schema,
+/// and `tools/list` does not show this one either.
 fn output_schema() -> Map<String, Value> {
     let schema = json!({
         "type": "object",
         "properties": {
-            "exit_code": {"type": "integer", "description": "124 after a timeout, 128 and the signal's number after a signal."},
+            "exit_code": {"type": "integer", "description": "124 after a timeout, 128 plus the signal number after a signal."},
             "output": {"type": "string", "description": "Standard output and standard error in their true order."},
             "duration": {
                 "type": "object",
@@ -214,7 +221,8 @@ fn output_schema() -> Map<String, Value> {
     schema.as_object().cloned().unwrap_or_default()
 }
 
-/// One text block that holds JSON, and nothing structured. A command that fails or runs out of time is a result.
+/// Builds a result of one text block containing JSON, without structured content. A command that
+/// fails or times out is a result, not an error.
 fn output(outcome: Outcome, hint: Option<String>) -> Output {
     let ended = &outcome.ended;
     let facts = command::facts(ended);

@@ -1,4 +1,4 @@
-//! `browser.act`: one thing a user would do on a page.
+//! `browser.act`: performs one user action on a page.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::tools::browser::{self, About, Held};
 use crate::tools::limits::{Amount, Count, Limit};
 use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 
-/// For an element to become ready; a wait has the whole time.
+/// Time for an element to become ready; `wait_for` has the whole time of the call.
 const READY: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -55,7 +55,7 @@ struct Args {
     gone: Option<bool>,
     /// Say yes to confirm and prompt dialogs. Default: no. Alerts are always closed.
     accept_dialogs: Option<bool>,
-    /// What to answer a prompt.
+    /// Answer to a prompt.
     prompt_text: Option<String>,
     /// Afterwards: none (default), interactive, full or text.
     snapshot: Option<Show>,
@@ -70,7 +70,7 @@ struct Reply {
     title: String,
     /// The page shows another document than before.
     navigated: bool,
-    /// Other elements that fit the selector; the first that can be seen was used.
+    /// Other elements that match the selector; the first visible one was used.
     #[serde(skip_serializing_if = "is_zero")]
     other_matches: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -88,17 +88,19 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
+/// The `browser.act` tool.
 pub struct BrowserAct {
     spec: Spec,
 }
 
 impl BrowserAct {
+    /// Creates the tool.
     pub fn new(config: &Config) -> Self {
         let about = About {
             name: "browser.act",
             title: "Act on a page",
             description: "Clicks, types, selects, scrolls, drags, uploads or waits on a page opened with \
-                browser.navigate. Waits until the element can be used, and for what the action starts.",
+                browser.navigate. Waits until the element is ready, and for what the action triggers.",
             scope: Scope::Network,
             hints: Hints {
                 read_only: false,
@@ -192,7 +194,7 @@ async fn act(cx: &Arc<RunCx>, args: &Args, held: &Held) -> Result<Output> {
     Ok(browser::output(reply.text(), &reply))
 }
 
-/// The action itself; how many other elements the selector fits.
+/// Performs the action and returns how many other elements the selector matches.
 async fn carry_out(cx: &Arc<RunCx>, args: &Args, held: &Held, end: Instant) -> Result<u64> {
     let page = &held.page;
     let ready = end.min(Instant::now() + READY);
@@ -249,7 +251,7 @@ impl Reply {
         let mut text = format!("done; {} {moved} {}\n{}", self.page, self.url, self.title);
         if self.other_matches > 0 {
             text.push_str(&format!(
-                "\n{} other elements fit the selector as well",
+                "\n{} other elements match the selector as well",
                 self.other_matches
             ));
         }

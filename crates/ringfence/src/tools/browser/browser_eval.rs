@@ -1,4 +1,4 @@
-//! `browser.eval`: a script in a page.
+//! `browser.eval`: runs a script in a page.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// JavaScript: an expression, statements (the last value counts) or a function. Promises are awaited.
+    /// JavaScript: an expression, statements (last value) or a function. Promises are awaited.
     script: String,
     /// Handle of a page (p1). Default: the current page.
     page: Option<String>,
@@ -26,7 +26,7 @@ struct Args {
     target: Option<String>,
     /// Default 30000.
     timeout_ms: Option<u64>,
-    /// Most bytes of the value, up to 262144.
+    /// Maximum bytes of the value, up to 262144.
     max_bytes: Option<usize>,
 }
 
@@ -41,11 +41,13 @@ struct Reply {
     truncated: bool,
 }
 
+/// The `browser.eval` tool.
 pub struct BrowserEval {
     spec: Spec,
 }
 
 impl BrowserEval {
+    /// Creates the tool.
     pub fn new(config: &Config) -> Self {
         let about = About {
             name: "browser.eval",

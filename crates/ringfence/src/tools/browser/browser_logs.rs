@@ -1,4 +1,4 @@
-//! `browser.logs`: what a page has said and asked for.
+//! `browser.logs`: returns the console messages, errors and requests of a page.
 
 use std::sync::Arc;
 
@@ -25,15 +25,15 @@ struct Args {
     page: Option<String>,
     /// console, error, network, blocked, dialog, download. Default: all of them.
     kinds: Option<Vec<Kind>>,
-    /// Only entries that hold this text, in any case.
+    /// Only entries that contain this text, ignoring case.
     filter: Option<String>,
     /// Only requests that failed, warnings and errors.
     failed: Option<bool>,
     /// Only entries after this number.
     since: Option<u64>,
-    /// The newest so many (100).
+    /// Only the newest N entries (100).
     limit: Option<usize>,
-    /// Most bytes of text, up to 262144.
+    /// Maximum bytes of text, up to 262144.
     max_bytes: Option<usize>,
 }
 
@@ -46,7 +46,7 @@ struct Reply {
     last: u64,
     /// Refused by policy, for the whole session.
     blocked: Vec<Entry>,
-    /// Older ones that fit were left out.
+    /// Older matching entries were left out.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     truncated: bool,
     /// Entries that were too old to be kept.
@@ -58,11 +58,13 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
+/// The `browser.logs` tool.
 pub struct BrowserLogs {
     spec: Spec,
 }
 
 impl BrowserLogs {
+    /// Creates the tool.
     pub fn new(config: &Config) -> Self {
         let about = About {
             name: "browser.logs",
@@ -123,7 +125,7 @@ fn line(entry: &Entry) -> String {
     line
 }
 
-/// The newest that are wanted and fit.
+/// Returns the newest wanted entries that fit, and whether any were left out.
 fn newest<'a>(
     entries: impl DoubleEndedIterator<Item = &'a Entry>,
     limit: usize,
@@ -173,7 +175,7 @@ fn read(cx: &RunCx, args: &Args, held: &Held) -> Output {
         }),
     );
     if lines.is_empty() {
-        lines.push("nothing".to_owned());
+        lines.push("no entries".to_owned());
     }
     if reply.truncated {
         lines.insert(

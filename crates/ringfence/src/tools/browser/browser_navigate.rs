@@ -1,4 +1,4 @@
-//! `browser.navigate`: a page at an address, when it is there.
+//! `browser.navigate`: opens an address in a page and waits until it has loaded.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ struct Args {
     wait_for: Option<String>,
     /// Default 30000.
     timeout_ms: Option<u64>,
-    /// What the page shows, as browser.snapshot. Default: none.
+    /// Snapshot to return, as browser.snapshot. Default: none.
     snapshot: Option<Show>,
 }
 
@@ -51,6 +51,7 @@ pub enum Show {
 }
 
 impl Show {
+    /// Returns the mode of the snapshot, if one is wanted.
     pub fn mode(self) -> Option<Mode> {
         match self {
             Show::None => None,
@@ -71,7 +72,7 @@ struct Reply {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     redirects: Vec<Redirect>,
     load_ms: u64,
-    /// It is there, but not all of it.
+    /// Only partly loaded.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     timed_out: bool,
     console_errors: u64,
@@ -84,17 +85,19 @@ struct Reply {
     snapshot: Option<String>,
 }
 
+/// The `browser.navigate` tool.
 pub struct BrowserNavigate {
     spec: Spec,
     launcher: Launcher,
 }
 
 impl BrowserNavigate {
+    /// Creates the tool.
     pub fn new(config: &Config) -> Self {
         let about = About {
             name: "browser.navigate",
             title: "Open a page",
-            description: "Opens an address in a real browser (Chromium) of this session and waits until it is there. \
+            description: "Opens an address in a real browser (Chromium) of this session and waits until it has loaded. \
                 Look at it with browser.screenshot or browser.snapshot, use it with browser.act.",
             scope: Scope::Network,
             hints: Hints {
@@ -180,7 +183,8 @@ impl BrowserNavigate {
     }
 }
 
-/// The host and port of an address that the sandbox does not allow and a human may. What nobody may is refused.
+/// Returns the host and port of an address that the sandbox does not allow but a human may. Refuses
+/// an address that not even a human may allow.
 fn beyond(config: &Config, denied: &[String], url: &str) -> Result<Option<(String, u16)>> {
     let Some((host, port)) = address::place(url) else { return Ok(None) };
     let allow = policy(config)?.denying(denied)?;
@@ -198,7 +202,8 @@ fn beyond(config: &Config, denied: &[String], url: &str) -> Result<Option<(Strin
     Ok(Some((host, port)))
 }
 
-/// Asks for one host, which then stays open to the session's pages: they need it for more than this call.
+/// Asks for one host, which then stays open to the session's pages: they need it for longer than
+/// this call.
 async fn confirm(
     cx: &RunCx,
     call: &Prepared,
@@ -206,12 +211,12 @@ async fn confirm(
     place: (String, u16),
 ) -> Result<Granted<(String, u16)>> {
     let subject = format!("{}:{}", place.0, place.1);
-    let why = "The sandbox does not allow this host. A yes lets this session's pages reach it until they are closed.";
+    let why = "The sandbox does not allow this host. Approving lets this session's pages reach it until they are closed.";
     let prompt = Prompt::exec(call, subject.clone(), why, json!({"url": url}), &cx.session);
     cx.confirm_for_session(prompt, ("browser host".to_owned(), subject), place).await
 }
 
-/// What a download that has begun is waited for.
+/// How long to wait for a download that has started.
 pub const DOWNLOADS: std::time::Duration = std::time::Duration::from_secs(2);
 
 impl Reply {
@@ -219,7 +224,7 @@ impl Reply {
         let status = self.http_status.map(|status| format!(" (HTTP {status})")).unwrap_or_default();
         let mut text = format!("{}: {}{status}\n{}", self.page, self.url, self.title);
         if self.timed_out {
-            text.push_str("\nnot all of it has come in time");
+            text.push_str("\nthe page did not load completely in time");
         }
         if self.console_errors > 0 || self.requests.failed > 0 || self.requests.blocked > 0 {
             text.push_str(&format!(
@@ -235,7 +240,7 @@ impl Reply {
     }
 }
 
-/// Dialogs and downloads, a line for each.
+/// Formats dialogs and downloads, one line each.
 pub fn happenings(dialogs: &[Dialog], downloads: &[Download]) -> String {
     let mut text = String::new();
     for dialog in dialogs {
@@ -271,7 +276,7 @@ impl Tool for BrowserNavigate {
     fn prepare(&self, arguments: &Map<String, Value>, cx: &PrepareCx<'_>) -> Result<Plan> {
         let args: Args = arguments::parse(arguments, &self.spec.input_schema)?;
         let url = address::check(&args.url)?;
-        // What the rules deny is looked up when it runs.
+        // The rules are checked when the call runs.
         beyond(cx.config, &[], &url)?;
         browser::prepare(cx, args.timeout_ms)
     }

@@ -1,4 +1,4 @@
-//! `browser.screenshot`: what a page looks like, as a picture for the model and, when asked for, as a file.
+//! `browser.screenshot`: captures a page as an image for the model and, if requested, as a file.
 
 use std::sync::Arc;
 
@@ -67,11 +67,13 @@ struct Reply {
     cut: bool,
 }
 
+/// The `browser.screenshot` tool.
 pub struct BrowserScreenshot {
     spec: Spec,
 }
 
 impl BrowserScreenshot {
+    /// Creates the tool.
     pub fn new(config: &Config) -> Self {
         let about = About {
             name: "browser.screenshot",
@@ -111,7 +113,7 @@ async fn take(cx: &Arc<RunCx>, args: &Args, held: &Held) -> Result<Output> {
         args.format.or_else(|| Format::of_name(args.path.as_deref()?)).unwrap_or(Format::Png);
     let inline_format = args.format.unwrap_or(Format::Jpeg);
     let wants_file = args.path.is_some() || !inline;
-    // One picture serves as both where both would be the same.
+    // One image serves as both if they would be the same.
     let one = wants_file && inline && scale >= 1.0 && file_format == inline_format;
     let file = async {
         match wants_file {
@@ -199,11 +201,11 @@ impl Tool for BrowserScreenshot {
         within(args.max_width, "max_width", 4096)?;
         within(args.max_height, "max_height", 4096)?;
         if let Some(path) = &args.path {
-            // To fail before the page is drawn; the write finds its place again.
+            // Fails before the page is rendered; the write resolves the path again.
             cx.workspace.place(path, false)?;
         } else if args.inline == Some(false) {
             return Err(Error::invalid_arguments(
-                "without `path` and without `inline` there is no picture to see",
+                "with `inline` off and no `path` there is no picture to return",
             ));
         }
         browser::prepare(cx, args.timeout_ms)

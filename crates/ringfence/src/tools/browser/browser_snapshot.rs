@@ -1,4 +1,4 @@
-//! `browser.snapshot`: what a page shows and offers, as text with refs.
+//! `browser.snapshot`: describes a page and its controls as text with refs.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ struct Args {
     depth: Option<usize>,
     /// Only what has changed since the last snapshot of the same.
     diff: Option<bool>,
-    /// Most bytes of text, up to 262144.
+    /// Maximum bytes of text, up to 262144.
     max_bytes: Option<usize>,
 }
 
@@ -48,17 +48,19 @@ struct Reply {
     diff: bool,
 }
 
+/// The `browser.snapshot` tool.
 pub struct BrowserSnapshot {
     spec: Spec,
 }
 
 impl BrowserSnapshot {
+    /// Creates the tool.
     pub fn new(config: &Config) -> Self {
         let about = About {
             name: "browser.snapshot",
             title: "Look at a page as text",
-            description: "What a page shows and offers, from its accessibility tree, frames included. Elements have \
-                refs ([e12]) for browser.act; a ref holds until the page changes.",
+            description: "A page and its controls as text, from its accessibility tree, frames included. Elements have \
+                refs ([e12]) for browser.act; a ref is valid until the page changes.",
             scope: Scope::Network,
             hints: Hints {
                 read_only: true,
@@ -96,7 +98,7 @@ async fn look(cx: &RunCx, args: &Args, held: &Held) -> Result<Output> {
         truncated,
         diff,
     };
-    let nothing = if diff { "nothing has changed" } else { "there is nothing to see" };
+    let nothing = if diff { "nothing has changed" } else { "nothing to show" };
     let body = if reply.snapshot.is_empty() { nothing } else { &reply.snapshot };
     let text = format!("{}: {}\n{}\n\n{body}", reply.page, reply.url, reply.title);
     Ok(browser::output(text, &reply))

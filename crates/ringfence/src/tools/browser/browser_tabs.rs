@@ -1,4 +1,4 @@
-//! `browser.tabs`: the pages of a session.
+//! `browser.tabs`: lists, opens, selects and closes the pages of a session.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::tools::{Hints, Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Args {
-    /// list (default), new, select, close, or close_all: every page, and cookies and storage with them.
+    /// list (default), new, select, close, or close_all (also deletes cookies and storage).
     op: Option<Op>,
     /// Handle of the page to select or close.
     page: Option<String>,
@@ -51,16 +51,18 @@ struct Tab {
     page: String,
     url: String,
     title: String,
-    /// Meant where no page is named.
+    /// Used when no page is named.
     current: bool,
 }
 
+/// The `browser.tabs` tool.
 pub struct BrowserTabs {
     spec: Spec,
     launcher: Launcher,
 }
 
 impl BrowserTabs {
+    /// Creates the tool.
     pub fn new(config: &Config) -> Self {
         let about = About {
             name: "browser.tabs",

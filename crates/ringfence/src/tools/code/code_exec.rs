@@ -1,7 +1,8 @@
-//! `code.exec`: code in the session's fence, with its last value, its exception, its figures and its files.
+//! `code.exec`: runs code in the session's sandbox and returns its last value, its exception, its
+//! figures and its files.
 //!
-//! Python, JavaScript and bash have a driver of ours, which takes code over a line of its own, once or for as long as
-//! the session lives. What other interpreters there are run the code as a file.
+//! Python, JavaScript and bash have a driver that receives code over its own socket, either once or
+//! for as long as the session lives. Other interpreters run the code as a file.
 
 mod artifacts;
 mod reply;
@@ -35,8 +36,8 @@ use running::{Running, interpreter};
 use runtimes::Way;
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
-/// What that means stands there.
-const SANDBOXED: &str = "Sandboxed as shell.exec.";
+/// The description of `shell.exec` explains the sandbox.
+const SANDBOXED: &str = "Sandboxed like shell.exec.";
 const DESCRIPTION: &str = "Run code and get its output, the value of its last expression (`result`), an exception with \
     its line (`error`), the files it made (`artifacts`) and open matplotlib figures as images. `session: \"new\"` keeps \
     the interpreter: pass its handle to run more code with the same variables.";
@@ -56,7 +57,7 @@ struct Arguments {
     language: String,
     /// The code. Give this or `file`.
     code: Option<String>,
-    /// A file of the workspace to run.
+    /// A workspace file to run.
     file: Option<String>,
     /// Arguments of the program.
     args: Option<Vec<String>>,
@@ -68,22 +69,24 @@ struct Arguments {
     stdin: Option<String>,
     /// `new`, or the handle of a session (python, javascript, bash).
     session: Option<String>,
-    /// Start the session's interpreter afresh before the code.
+    /// Restart the session's interpreter first.
     reset: Option<bool>,
-    /// Milliseconds until it is interrupted, then ended. Default: 60000.
+    /// Milliseconds until it is interrupted, then killed. Default: 60000.
     timeout_ms: Option<u64>,
-    /// Figures as images (inline, default), saved as figure-N.png in its directory (file), or not at all.
+    /// Figures: as images (inline, default), as figure-N.png in its directory (file), or none.
     figures: Option<Figures>,
-    /// Most bytes of output to return (at most 262144).
+    /// Maximum bytes of output (up to 262144).
     max_bytes: Option<usize>,
 }
 
+/// The `code.exec` tool.
 pub struct CodeExec {
     spec: Spec,
     launcher: Launcher,
 }
 
 impl CodeExec {
+    /// Creates the tool.
     pub fn new(config: &Config) -> Self {
         Self::with(config, Launcher::own())
     }
@@ -153,9 +156,9 @@ impl Tool for CodeExec {
             Limit::time(DEFAULT_TIMEOUT),
             Limit::fixed("figures", Count(report::FIGURES as u64)),
             Limit::fixed("a figure", Bytes(report::FIGURE_BYTES as u64)),
-            Limit::fixed("files looked at for artifacts", Count(artifacts::FILES as u64)),
+            Limit::fixed("files compared for artifacts", Count(artifacts::FILES as u64)),
             Limit::fixed("artifacts named", Count(artifacts::SHOWN as u64)),
-            Limit::fixed("interpreters that live on", Count(running::SESSIONS as u64)),
+            Limit::fixed("interpreters kept alive", Count(running::SESSIONS as u64)),
             Limit::text(command::MAX_BYTES),
         ]
     }
@@ -167,7 +170,8 @@ impl Tool for CodeExec {
         if let Some(session) = arguments.session.as_deref().filter(|session| *session != "new") {
             interpreter(Runs::of(cx.session)?.as_ref(), session, found.runtime.language)?;
         }
-        // Opened to fail before anybody is asked; the run opens them again in its fence.
+        // Opened so that the call fails before the user is asked; the run opens them again in its
+        // sandbox.
         let (_, shown) = cx.workspace.open_dir(arguments.cwd.as_deref().unwrap_or("."))?;
         arguments.file_in(cx.workspace)?;
         let asked = arguments.timeout_ms.map_or(DEFAULT_TIMEOUT, Duration::from_millis);
@@ -195,19 +199,19 @@ impl Tool for CodeExec {
 }
 
 impl Arguments {
-    /// For a question: the interpreter, what it is given, and the code itself.
+    /// Returns the text for an approval prompt: the interpreter, its arguments and the code.
     fn command_line(&self) -> String {
         let words: Vec<String> =
             self.file.iter().chain(self.args.iter().flatten()).cloned().collect();
         let line = visible::command_line(&self.language, &words);
         match &self.code {
             Some(code) => format!("{line}, with this code:\n{code}"),
-            None if self.file.is_none() => format!("{line}, started afresh without code"),
+            None if self.file.is_none() => format!("{line}, restarted without code"),
             None => line,
         }
     }
 
-    /// What the schema alone cannot say.
+    /// Validates what the schema cannot express.
     fn check(&self) -> Result<()> {
         let refused = |what: &str, hint: &str| Err(Error::invalid_arguments(what).hint(hint));
         match (&self.code, &self.file, self.reset) {
@@ -221,27 +225,27 @@ impl Arguments {
         }
         if self.code.iter().chain(self.args.iter().flatten()).any(|text| text.contains('\0')) {
             return refused(
-                "code and arguments cannot hold a NUL",
+                "code and arguments cannot contain a NUL byte",
                 "Write it as an escape (`\\0`).",
             );
         }
         if self.timeout_ms == Some(0) {
-            return refused("`timeout_ms` is zero", "Leave it out for a minute.");
+            return refused("`timeout_ms` is zero", "Omit it for the default of one minute.");
         }
         match self.session.as_deref() {
             None if self.reset == Some(true) => {
-                refused("`reset` is for a session", "Give its handle as `session`.")
+                refused("`reset` needs a session", "Give its handle as `session`.")
             }
             None => Ok(()),
             Some(_) if self.stdin.is_some() => refused(
-                "code in a session has no `stdin`",
+                "code in a session cannot have `stdin`",
                 "Leave out `session`, or put the text into the code.",
             ),
             Some(session) => {
                 let starts = session == "new" || self.reset == Some(true);
                 match (self.cwd.is_some() || self.env.is_some()) && !starts {
                     true => refused(
-                        "`cwd` and `env` are given when a session is started",
+                        "`cwd` and `env` can only be set when a session is started",
                         "Change them in the code, or start another session.",
                     ),
                     false => Ok(()),
@@ -256,7 +260,7 @@ impl Arguments {
                 "there are no sessions for {}",
                 self.language
             ))
-            .hint("python, javascript and bash have them."));
+            .hint("python, javascript and bash support sessions."));
         }
         if self.stdin.is_some() && self.file.is_none() && way == Way::Stdin {
             return Err(Error::invalid_arguments(format!(
@@ -268,7 +272,7 @@ impl Arguments {
         Ok(())
     }
 
-    /// Where the file is, as the run sees it.
+    /// Returns the path of the file as the run sees it.
     fn file_in(&self, workspace: &Workspace) -> Result<Option<String>> {
         let Some(file) = &self.file else { return Ok(None) };
         let opened = workspace.open_read(file)?;
@@ -282,7 +286,7 @@ impl Arguments {
     fn environment(&self, way: Way) -> Result<Vec<(String, String)>> {
         let mut given = self.env.clone().unwrap_or_default();
         if way == Way::Python {
-            // There is no screen.
+            // There is no display.
             given.entry("MPLBACKEND".to_owned()).or_insert_with(|| "Agg".to_owned());
         }
         env::build(&given.into_iter().collect::<Vec<_>>())

@@ -1,4 +1,5 @@
-//! `codex-reply`: goes on with a thread that `codex` began, over `codex exec resume`, with the settings it began with.
+//! `codex-reply`: continues a thread that `codex` started, with `codex exec resume` and the
+//! settings it was started with.
 
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use crate::session::{Session, Shape};
 use crate::tools::limits::Limit;
 use crate::tools::{Plan, PrepareCx, RunCx, Spec, Tool, arguments};
 
+/// Name of the tool.
 pub const NAME: &str = "codex-reply";
 const TITLE: &str = "Codex Reply";
 const DESCRIPTION: &str = "Continue a Codex conversation by providing the thread id and prompt.";
@@ -30,6 +32,7 @@ struct Arguments {
     conversation_id: Option<String>,
 }
 
+/// The `codex-reply` tool.
 pub struct CodexReply {
     spec: Spec,
     launcher: Launcher,
@@ -37,6 +40,7 @@ pub struct CodexReply {
 }
 
 impl CodexReply {
+    /// Creates the tool.
     pub fn new(config: &Config) -> Self {
         let spec = spec(config, NAME, TITLE, DESCRIPTION, schema());
         CodexReply { spec, launcher: Launcher::own(), config: Arc::new(config.clone()) }
@@ -57,7 +61,7 @@ impl CodexReply {
                 .with("argument", "threadId")
         })?;
         let known = Thread::find(config, session, &thread)?;
-        // Where it works is the thread's.
+        // The thread determines its own directory, so the session's override does not apply.
         let (mut cwd, mut env) = (known.settings.cwd.clone(), None);
         shape.fill(&mut cwd, &mut env);
         Ok(Turn {
@@ -99,7 +103,7 @@ impl Tool for CodexReply {
     }
 }
 
-/// As the removed server had it, word for word.
+/// Returns the removed server's schema, word for word.
 fn schema() -> Map<String, Value> {
     let schema = json!({
         "type": "object",

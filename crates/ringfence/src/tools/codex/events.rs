@@ -1,7 +1,8 @@
-//! What `codex exec --json` says: one event per line, turned into lines for people as they come.
+//! Parses the output of `codex exec --json`: one event per line, turned into lines for people as
+//! they arrive.
 //!
-//! It is the word of a program that runs in the fence, and of the model behind it: bounded, and never believed beyond
-//! what it says about itself.
+//! The output comes from a sandboxed program and the model behind it, so it is untrusted: it is
+//! bounded, and only believed about the session itself.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -9,38 +10,39 @@ use tokio::sync::mpsc;
 
 use crate::redact::known;
 
-/// Of one event. A longer one is left out, and told of.
+/// Maximum bytes of one event. A longer one is skipped, and the output says so.
 pub const EVENT: usize = 4 << 20;
-/// Of one event that is passed on as it is, and how many may wait for a client that is slow. What is more is left out.
+/// Maximum bytes of an event that is forwarded unchanged, and how many events may be queued for a
+/// slow client. Anything beyond is dropped.
 const TOLD: usize = 64 << 10;
 const WAITING: usize = 256;
-/// Of the answer, which goes into the result twice.
+/// Maximum bytes of the answer, which is in the result twice.
 pub const ANSWER: usize = 256 << 10;
-/// Characters of a thing in a line of progress.
+/// Maximum characters of an item in a progress line.
 const SHOWN: usize = 300;
-/// Characters of a failure.
+/// Maximum characters of a failure message.
 const FAILURE: usize = 4000;
 
-/// What has been said so far.
+/// State of the parser, and what it has found so far.
 #[derive(Debug, Default)]
 pub struct Events {
     /// The line that is not yet complete.
     line: Vec<u8>,
-    /// It is too long, and its rest is not kept.
+    /// The current line is too long, and the rest of it is discarded.
     is_skipped: bool,
     pub thread: Option<String>,
-    /// A thread was named, be it as it may.
+    /// A thread was named, whether or not its id was valid.
     has_begun: bool,
-    /// The last message of the agent: the answer.
+    /// The last message of the agent, which is the answer.
     pub answer: Option<String>,
     /// Why the turn failed, if it did.
     pub failure: Option<String>,
     pub is_completed: bool,
-    /// Where each event goes as it is, for a client that was written for the removed server.
+    /// Receives each event unchanged, for clients written for the removed server.
     tells: Option<mpsc::Sender<Value>>,
 }
 
-/// What is known of the events; everything else in them is let be.
+/// The known fields of an event; all others are ignored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Event {
@@ -90,19 +92,19 @@ struct Todo {
 }
 
 impl Events {
-    /// The same, with nobody to tell.
+    /// Stops forwarding events.
     pub fn silent(self) -> Events {
         Events { tells: None, ..self }
     }
 
-    /// Where the events come out as they are, from now on.
+    /// Returns a receiver of the events, unchanged, from now on.
     pub fn passed_on(&mut self) -> mpsc::Receiver<Value> {
         let (tells, told) = mpsc::channel(WAITING);
         self.tells = Some(tells);
         told
     }
 
-    /// Takes a piece of output, and gives back what people are shown of it.
+    /// Parses a piece of output and returns the lines to show for it.
     pub fn take(&mut self, mut bytes: &[u8]) -> Vec<u8> {
         let mut shown = String::new();
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
@@ -135,8 +137,8 @@ impl Events {
         if line.trim_ascii().is_empty() {
             return None;
         }
-        // Credentials are looked for in the texts themselves, since JSON has many ways to write one; and in whole ones,
-        // since the half of one is not found any more.
+        // Redact the parsed strings, because JSON can spell a credential in many ways, and redact
+        // them before they are cut, because a truncated credential would not be recognized.
         let read = serde_json::from_slice::<Value>(line).map(|mut event| {
             known::redact_value(&mut event);
             event
@@ -144,17 +146,18 @@ impl Events {
         let Some((told, event)) =
             read.ok().and_then(|told| Some((Event::deserialize(&told).ok()?, told)))
         else {
-            // Not an event: a warning of some library, or of nobody knows whom.
+            // Not an event, but for example a warning of some library.
             return Some(plain(&known::redact(&String::from_utf8_lossy(line)), SHOWN));
         };
         if let Some(tells) = self.tells.as_ref().filter(|_| line.len() <= TOLD) {
-            // A client that does not keep up misses some, and nobody waits for it.
+            // A client that does not keep up misses events; nothing waits for it.
             let _ = tells.try_send(event);
         }
         let event = told;
         match event.kind.as_str() {
             "thread.started" => {
-                // The first word counts: Codex says it before anything runs that could say another.
+                // Only the first one is accepted: Codex sends it before anything else runs that
+                // could forge one.
                 if std::mem::replace(&mut self.has_begun, true) {
                     return None;
                 }
@@ -169,7 +172,7 @@ impl Events {
                 let said = event.error.and_then(|error| error.message).or(event.message);
                 let said = cut(said.as_deref().unwrap_or("it did not say why"), FAILURE);
                 let told = format!("failed: {}", plain(&said, SHOWN));
-                // It tells of its attempts too, and the last of them says what counts.
+                // Codex reports failed attempts as well; the last one is the reason.
                 self.failure = Some(said);
                 Some(told)
             }
@@ -240,8 +243,8 @@ impl Item {
     }
 }
 
-/// Whether this is what Codex names its threads by. Anything else it would take for the name of one, and begin a new
-/// thread where there is none.
+/// Returns whether this has the form of a Codex thread id. Codex would take anything else for a
+/// thread's name, and start a new thread if there is none.
 pub fn is_thread(id: &str) -> bool {
     let is_hex = |part: &str| {
         part.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
@@ -251,7 +254,7 @@ pub fn is_thread(id: &str) -> bool {
         && parts.iter().all(|part| is_hex(part))
 }
 
-/// One line without anything that could redraw a terminal.
+/// Returns one line without control characters that could redraw a terminal.
 fn plain(text: &str, most: usize) -> String {
     let mut line: String =
         text.trim().chars().take(most).map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -261,7 +264,7 @@ fn plain(text: &str, most: usize) -> String {
     line
 }
 
-/// The beginning of it, where it is too long.
+/// Truncates text to a number of bytes.
 fn cut(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();
@@ -391,7 +394,7 @@ mod tests {
             assert_eq!(events.thread, None, "{id}");
         }
         let mut events = Events::default();
-        // Wrong types, broken JSON, bytes that are no text, deep nesting: nothing of it is an event.
+        // Wrong types, broken JSON, bytes that are not text, deep nesting: none of it is an event.
         for line in [
             "{\"type\": 7}\n".to_owned(),
             "{\"type\": \"item.completed\"}\n".to_owned(),

@@ -1,8 +1,8 @@
-//! What must be the same after a run that could make mounts of its own.
+//! Check of protected paths after a run that could create mounts of its own.
 //!
-//! Such a run, if it is hostile, can leave the tree of mounts and then rename what is protected in the workspace. That
-//! cannot be prevented, so it is looked for, and told of loudly. What is hidden inside the workspace could be read that
-//! way, so there no such run is started.
+//! If such a run is hostile, it can leave the tree of mounts and then rename protected paths in the
+//! workspace. That cannot be prevented, so it is detected and reported loudly. Paths hidden inside
+//! the workspace could be read that way, so no such run is started if there are any.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use jail::rights::Rights;
 
 use crate::base::{Error, Result};
 
-/// In a repository: what makes git run programs.
+/// Files in a repository that make git run programs.
 const GIT: &[&str] = &["hooks", "config", "config.worktree", "commondir"];
-/// Names in a warning.
+/// Maximum number of names in a warning.
 const NAMED: usize = 20;
 
-/// Refuses a run that could get at what is hidden.
+/// Refuses a run that could read hidden paths.
 pub fn check(rights: &Rights) -> Result<()> {
     let inside =
         |path: &&PathBuf| path.starts_with(&rights.workspace) && path.symlink_metadata().is_ok();
@@ -24,14 +24,15 @@ pub fn check(rights: &Rights) -> Result<()> {
     match rights.hidden.iter().chain(veiled).find(inside) {
         None => Ok(()),
         Some(_) => Err(Error::permission_denied("sandbox", "something inside the workspace is hidden from its commands")
-            .hint("A run that makes a sandbox of its own could get at it. Give `sandbox: danger-full-access`, where our fence alone holds it, or have the operator move what is hidden out of the workspace.")),
+            .hint("A run that creates its own sandbox could read it. Use `sandbox: danger-full-access`, so that only ringfence's sandbox applies, or have the operator move the hidden files out of the workspace.")),
     }
 }
 
-/// The protected paths as they are before a run.
+/// The protected paths before a run.
 pub struct Guarded(Vec<(PathBuf, Option<(u64, u64)>)>);
 
 impl Guarded {
+    /// Records the protected paths before a run.
     pub fn look(rights: &Rights) -> Result<Guarded> {
         check(rights)?;
         let named = rights.protected.iter().map(|protected| protected.path.clone());
@@ -40,7 +41,7 @@ impl Guarded {
         Ok(Guarded(named.chain(of_git).map(|path| (path.clone(), identity(&path))).collect()))
     }
 
-    /// Those that are not what they were.
+    /// Returns the paths that are not the same as before.
     pub fn moved(&self) -> Vec<String> {
         let is_moved = |(path, before): &&(PathBuf, Option<(u64, u64)>)| match before {
             Some(_) => identity(path) != *before,
@@ -54,25 +55,26 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     path.symlink_metadata().ok().map(|found| (found.dev(), found.ino()))
 }
 
-/// What stood in for a path that did not exist may not have gone yet.
+/// Returns whether this is more than the stand-in for a path that did not exist, which may not have
+/// been removed yet.
 fn is_more_than_a_stand_in(path: &Path) -> bool {
     match path.symlink_metadata() {
         Err(_) => false,
         Ok(found) if found.is_dir() => {
             std::fs::read_dir(path).is_ok_and(|mut all| all.next().is_some())
         }
-        // `commondir` has two bytes then.
+        // The stand-in for `commondir` is two bytes long.
         Ok(found) => !found.is_file() || found.len() > 2,
     }
 }
 
-/// What people are told.
+/// Returns the warning for the user.
 pub fn warning(moved: &[String]) -> Option<String> {
     let shown = moved.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
     (!moved.is_empty()).then(|| {
         format!(
-            "protected paths are not what they were before this run: {shown}. Unless somebody outside has replaced them \
-             meanwhile, the run was hostile: look at them before git or an agent is used here"
+            "protected paths changed during this run: {shown}. Unless someone outside the sandbox changed them, \
+             the run was hostile: check them before you use git or an agent here"
         )
     })
 }

@@ -1,7 +1,8 @@
-//! The home that a Codex works in: one for each thread, under the root, with copies of what the user has configured.
+//! CODEX_HOME of a run: one for each thread, under the root, with copies of the user's
+//! configuration.
 //!
-//! The user's own CODEX_HOME is only read. Between turns nothing of a home is kept but the conversation: whatever else a
-//! run has left there (hooks, variables, programs) would be obeyed by the next one.
+//! The user's own CODEX_HOME is only read. Between turns only the conversation is kept: anything
+//! else that a run has left there (hooks, variables, programs) would take effect in the next turn.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -15,31 +16,32 @@ use crate::base::{Error, Kind, Result};
 use crate::config::Config;
 use crate::session::Session;
 
-/// Threads of a principal that can be continued; then the oldest is forgotten.
+/// Maximum number of threads per principal that can be continued; beyond that the oldest is
+/// removed.
 pub const KEPT: usize = 1000;
-/// What Codex keeps of a conversation.
+/// The directory in which Codex keeps conversations.
 const SESSIONS: &str = "sessions";
 const LOCK: &str = "lock";
-/// Of one that has no thread yet.
+/// Name prefix of the directory of a thread that has no id yet.
 const NEW: &str = "new";
-/// One of those that nobody holds is left over from a server that was killed.
+/// Age after which such a directory that is not locked was left over by a server that was killed.
 const LEFT_OVER: Duration = Duration::from_secs(3600);
 
-/// Where the threads of a principal are.
+/// Returns the directory with the threads of a principal.
 pub fn threads(config: &Config, session: &Session) -> PathBuf {
     config.root.join("codex").join(session.principal.directory()).join("threads")
 }
 
-/// A thread's own place, held for one turn.
+/// A thread's directory, locked for one turn.
 pub struct Home {
     place: PathBuf,
-    /// A thread has it, and it stays.
+    /// The directory belongs to a thread and is not removed.
     is_kept: bool,
     _lock: File,
 }
 
 impl Home {
-    /// For a thread that is yet to begin.
+    /// Creates a directory for a thread that has yet to start.
     pub fn begin(config: &Config, session: &Session) -> Result<Home> {
         let place = threads(config, session).join(short(NEW));
         let made = DirBuilder::new()
@@ -48,11 +50,11 @@ impl Home {
             .create(&place)
             .and_then(|()| lock(&place));
         let lock =
-            made.map_err(|error| Error::internal("a home for Codex cannot be made").source(error))?;
+            made.map_err(|error| Error::internal("cannot create a home for Codex").source(error))?;
         Ok(Home { place, is_kept: false, _lock: lock })
     }
 
-    /// That of a thread which goes on.
+    /// Locks the directory of a thread to continue.
     pub fn again(config: &Config, session: &Session, thread: &str) -> Result<Home> {
         let place = threads(config, session).join(thread);
         let lock = lock(&place).map_err(|error| match error.kind() {
@@ -61,34 +63,31 @@ impl Home {
                     .reason("thread_busy")
                     .hint("Wait until that call has ended.")
             }
-            _ => Error::internal("the home of the thread cannot be opened").source(error),
+            _ => Error::internal("cannot open the home of the thread").source(error),
         })?;
         Ok(Home { place, is_kept: true, _lock: lock })
     }
 
-    /// What CODEX_HOME is.
+    /// Returns the value of CODEX_HOME.
     pub fn path(&self) -> PathBuf {
         self.place.join("home")
     }
 
-    /// Clears it, and puts the user's files into it.
+    /// Clears the home and copies the user's files into it.
     pub fn furnish(&self, users: &Users) -> Result<()> {
         let home = self.path();
         let furnish = || {
             clear(&home)?;
             users.files().try_for_each(|(name, bytes)| write(&home.join(name), bytes))
         };
-        furnish().map_err(|error| {
-            Error::internal("the home of Codex cannot be made ready").source(error)
-        })
+        furnish().map_err(|error| Error::internal("cannot prepare the home of Codex").source(error))
     }
 
-    /// Makes it that thread's, with what is remembered of it. A run can give itself any name, so it never gets one that is
-    /// taken, by whomever.
+    /// Turns this into the directory of `thread` and writes its record. A run can choose any id, so
+    /// an id that any principal already uses is refused.
     pub fn keep_as(&mut self, config: &Config, thread: &str, record: &[u8]) -> Result<()> {
-        let fails = |error: io::Error| {
-            Error::internal("a thread of Codex cannot be remembered").source(error)
-        };
+        let fails =
+            |error: io::Error| Error::internal("cannot record a thread of Codex").source(error);
         replace(&self.place.join(super::thread::RECORD), record).map_err(fails)?;
         if self.is_kept {
             return Ok(());
@@ -100,12 +99,13 @@ impl Home {
         let all = self.place.parent().unwrap_or(&self.place).to_owned();
         let place = all.join(thread);
         if is_taken || std::fs::rename(&self.place, &place).is_err() {
-            return Err(Error::internal("Codex named a thread that there is already")
-                .reason("codex_failed"));
+            return Err(
+                Error::internal("Codex named a thread that already exists").reason("codex_failed")
+            );
         }
         (self.place, self.is_kept) = (place, true);
         if let Err(error) = forget_oldest(&all) {
-            tracing::warn!("old threads of Codex cannot be removed: {error}");
+            tracing::warn!("cannot remove old threads of Codex: {error}");
         }
         Ok(())
     }
@@ -118,7 +118,7 @@ impl Drop for Home {
             false => std::fs::remove_dir_all(&self.place),
         };
         if let Err(error) = left {
-            tracing::warn!("what a Codex has left cannot be removed: {error}");
+            tracing::warn!("cannot remove the files that Codex left behind: {error}");
         }
     }
 }
@@ -134,7 +134,8 @@ fn lock(place: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Leaves the conversation and nothing else. Nothing is followed: a run may have put anything here.
+/// Removes everything except the conversation. Follows no symlinks: a run may have put anything
+/// here.
 fn clear(home: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(home)?;
     for entry in std::fs::read_dir(home)? {
@@ -153,7 +154,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
 }
 
-/// No half of a file is ever there.
+/// Replaces a file atomically.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension(short(NEW));
     write(&fresh, bytes)?;
@@ -173,7 +174,7 @@ fn forget_oldest(threads: &Path) -> io::Result<()> {
     let (oldest, others) = all.split_at(excess);
     let left_over = others.iter().filter(|(then, path)| is_new(path) && is_old(then));
     for (_, path) in oldest.iter().chain(left_over) {
-        // One that is at work is left alone.
+        // Skip threads that are in use.
         if let Ok(_held) = lock(path) {
             std::fs::remove_dir_all(path)?;
         }

@@ -1,7 +1,8 @@
-//! What a caller may set for a Codex session, and how `codex exec` is told of it.
+//! Settings that a caller may give for a Codex session, and the `codex exec` arguments for them.
 //!
-//! Names and meaning are those of the removed `codex mcp-server`: whatever configuration file or prompt was written for
-//! that one fits. What has no flag of its own is an override (`--config key=value`), whose value is TOML.
+//! Names and meaning are those of the removed `codex mcp-server`, so that configuration files and
+//! prompts written for it still work. A setting without its own flag is passed as an override
+//! (`--config key=value`), whose value is TOML.
 
 use std::io::Read;
 use std::path::Path;
@@ -12,11 +13,12 @@ use serde_json::{Map, Value, json};
 use super::users::Users;
 use crate::base::{Error, Kind, Result};
 
-/// Of one word of a command line: the kernel takes 128 KiB.
+/// Maximum bytes of one argument; the kernel's limit is 128 KiB.
 pub const WORD: usize = 120 << 10;
-/// Of all of them together.
+/// Maximum bytes of all arguments together.
 const WORDS: usize = 512 << 10;
 
+/// Settings of a Codex session.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Settings {
@@ -40,7 +42,7 @@ pub struct Settings {
     pub compact_prompt: Option<String>,
 }
 
-/// Taken and without effect: `codex exec` has nobody to ask, so Codex never asks.
+/// Accepted but without effect: `codex exec` has no one to ask, so Codex never asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ApprovalPolicy {
@@ -50,13 +52,14 @@ pub enum ApprovalPolicy {
     Never,
 }
 
-/// The setting of Codex that says the same.
+/// The Codex setting with the same meaning as `sandbox`.
 pub const SANDBOX_MODE: &str = "sandbox_mode";
-/// What a call may set: how the model thinks and talks. Everything else could have Codex run programs outside its own
-/// sandbox, do without one, or send prompts and credentials elsewhere; new settings come with every version.
+/// Settings that a call may change: how the model thinks and talks. Any other setting could make
+/// Codex run programs outside its own sandbox, disable that sandbox, or send prompts and
+/// credentials elsewhere. This is an allow-list because every version adds settings.
 const ALLOWED: &[&str] = &[
     SANDBOX_MODE,
-    // Without effect, since ours is the last word.
+    // Without effect, because our own value comes last.
     "approval_policy",
     "compact_prompt",
     "developer_instructions",
@@ -85,6 +88,7 @@ const ALLOWED: &[&str] = &[
     "web_search",
 ];
 
+/// Mode of Codex's own sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SandboxMode {
@@ -94,11 +98,13 @@ pub enum SandboxMode {
 }
 
 impl SandboxMode {
+    /// Parses the name of a mode.
     pub fn named(name: &str) -> Option<SandboxMode> {
         use SandboxMode::{DangerFullAccess, ReadOnly, WorkspaceWrite};
         [ReadOnly, WorkspaceWrite, DangerFullAccess].into_iter().find(|mode| mode.name() == name)
     }
 
+    /// Returns the name of the mode.
     pub fn name(self) -> &'static str {
         match self {
             SandboxMode::ReadOnly => "read-only",
@@ -109,18 +115,19 @@ impl SandboxMode {
 }
 
 impl Settings {
-    /// What Codex shall hold its commands to: the caller's word, or what the user has configured, or the least. It is
-    /// settled here, since the fence depends on it.
+    /// Returns the mode of Codex's own sandbox: the caller's choice, else the user's configuration,
+    /// else the strictest. Decided here, because our sandbox depends on it.
     pub fn mode(&self, users: &Users) -> SandboxMode {
         let given =
             || self.config.as_ref()?.get(SANDBOX_MODE)?.as_str().and_then(SandboxMode::named);
         self.sandbox.or_else(given).or_else(|| users.mode()).unwrap_or(SandboxMode::ReadOnly)
     }
 
-    /// The words of the command line that say all of it but the prompt. `sandbox` is what Codex itself shall keep to.
+    /// Returns the arguments for everything but the prompt. `sandbox` is the mode of Codex's own
+    /// sandbox.
     pub fn words(&self, sandbox: SandboxMode, cwd: &Path) -> Result<Vec<String>> {
         let mut words = Vec::new();
-        // One word each, so that no value can pass for a flag.
+        // Flag and value are one argument, so that no value can be taken for a flag.
         let mut flag = |name: &str, value: &str| words.push(format!("--{name}={value}"));
         if let Some(model) = &self.model {
             flag("model", model);
@@ -145,16 +152,17 @@ impl Settings {
                 flag("config", &format!("{key}={}", quoted(text)));
             }
         }
-        // The last word: there is nobody to ask.
+        // Comes last and therefore applies: there is no one to ask.
         flag("config", "approval_policy=\"never\"");
-        // And nobody to trust: what lies in the workspace may not start programs outside Codex's sandbox.
+        // Nothing is trusted either: files in the workspace must not start programs outside Codex's
+        // sandbox.
         flag("config", &format!("projects={}", toml(&untrusted(cwd))));
         check_words(&words)?;
         Ok(words)
     }
 }
 
-/// Every directory that Codex could take for the project, marked as nobody's.
+/// Marks every directory that Codex could take for the project as untrusted.
 fn untrusted(cwd: &Path) -> Value {
     let mut places: Vec<String> =
         cwd.ancestors().map(|place| place.display().to_string()).collect();
@@ -168,7 +176,7 @@ fn untrusted(cwd: &Path) -> Value {
         .into()
 }
 
-/// Where the repository of a worktree is, by which Codex knows it.
+/// Returns the main working tree of a worktree, by which Codex identifies it.
 fn main_tree(place: &Path) -> Option<String> {
     let mut text = String::new();
     std::fs::File::open(place.join(".git"))
@@ -183,7 +191,7 @@ fn main_tree(place: &Path) -> Option<String> {
     Some(git.parent()?.display().to_string())
 }
 
-/// Refuses a setting that is not for a call to give, however deep it is put.
+/// Refuses a setting that a call may not give, at any depth.
 pub fn check_allowed(argument: &str, key: &str, value: &Value) -> Result<()> {
     match value {
         Value::Object(map) if !map.is_empty() || key.is_empty() => {
@@ -195,14 +203,15 @@ pub fn check_allowed(argument: &str, key: &str, value: &Value) -> Result<()> {
         _ if ALLOWED.contains(&key) => Ok(()),
         _ => {
             let shown: String = key.chars().take(100).collect();
-            let message = format!("a call may not give `{shown}` of Codex's settings");
+            let message = format!("a call may not set `{shown}` of the Codex settings");
             Err(Error::permission_denied("codex_config", message)
-                .hint("A call may say how the model thinks and talks (`model_reasoning_effort`, `model_verbosity`, `tools.web_search` …). Have the user put the rest into CODEX_HOME/config.toml.")
+                .hint("A call may say how the model thinks and talks (`model_reasoning_effort`, `model_verbosity`, `tools.web_search` …). Have the user put the rest in CODEX_HOME/config.toml.")
                 .with("argument", argument))
         }
     }
 }
 
+/// Checks the name of a profile.
 pub fn check_profile(profile: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     match !profile.is_empty() && profile.chars().all(plain) && !profile.starts_with('.') {
@@ -216,7 +225,7 @@ pub fn check_profile(profile: &str) -> Result<()> {
 fn check_key(key: &str) -> Result<()> {
     match key.is_empty() || key.contains('=') || key.chars().any(|c| c.is_control() || c.is_whitespace()) {
         false => Ok(()),
-        true => Err(Error::invalid_arguments("`config` has a key that names no setting of Codex")
+        true => Err(Error::invalid_arguments("`config` has a key that is not a Codex setting")
             .hint("Keys are dotted paths of CODEX_HOME/config.toml, such as `model_reasoning_effort` or `tools.web_search`.")
             .with("argument", "config")),
     }
@@ -224,7 +233,7 @@ fn check_key(key: &str) -> Result<()> {
 
 fn check_words(words: &[String]) -> Result<()> {
     if words.iter().any(|word| word.contains('\0')) {
-        return Err(Error::invalid_arguments("an argument cannot hold a NUL")
+        return Err(Error::invalid_arguments("an argument cannot contain a NUL byte")
             .hint("Leave the character out."));
     }
     if words.iter().any(|word| word.len() > WORD)
@@ -236,7 +245,8 @@ fn check_words(words: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// A value in TOML, in one line. There is no null in TOML; the removed server made it an empty text.
+/// Formats a value as TOML on one line. TOML has no null; the removed server made it an empty
+/// string.
 fn toml(value: &Value) -> String {
     match value {
         Value::Null => quoted(""),
@@ -256,7 +266,7 @@ fn toml(value: &Value) -> String {
     }
 }
 
-/// JSON's own form of a text is one of TOML's, but for one control character.
+/// Quotes a string. A JSON string is also a TOML string, except for one control character.
 fn quoted(text: &str) -> String {
     json!(text).to_string().replace('\u{7f}', "\\u007f")
 }

@@ -1,7 +1,7 @@
-//! What is kept of a thread between its turns: where it was begun, and with which settings. Codex keeps the conversation
-//! itself, in the thread's own home; a reply has to bring the settings again.
+//! Record of a thread between its turns: its workspace and its settings. Codex keeps the
+//! conversation itself, in the thread's own home; a reply has to pass the settings again.
 //!
-//! A thread is continued only by the principal who began it here.
+//! A thread can be continued only by the principal who started it here.
 
 use std::path::PathBuf;
 
@@ -14,9 +14,10 @@ use crate::base::{Error, Kind, Result};
 use crate::config::Config;
 use crate::session::Session;
 
-/// The file of it, in the thread's place and outside the home.
+/// File name of the record, in the thread's directory and outside the home.
 pub const RECORD: &str = "thread.json";
 
+/// A thread that can be continued.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct Thread {
     pub workspace: PathBuf,
@@ -24,15 +25,15 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// The thread of this id, if this principal began it in this workspace.
+    /// Returns the thread with this id, if this principal started it in this workspace.
     pub fn find(config: &Config, session: &Session, id: &str) -> Result<Thread> {
         let unknown = || {
             Error::new(Kind::NotFound, "there is no such thread")
                 .reason("unknown_thread")
-                .hint("Use the `threadId` of a result of `codex` exactly as it was given, or begin a new one with `codex`.")
+                .hint("Use the `threadId` of a result of `codex` exactly as it was given, or start a new one with `codex`.")
                 .with("argument", "threadId")
         };
-        // Checked before it becomes a part of a path.
+        // Checked before it becomes part of a path.
         if !is_thread(id) {
             return Err(unknown());
         }
@@ -42,15 +43,15 @@ impl Thread {
             serde_json::from_slice(&text).map_err(|error| unknown().source(error))?;
         match thread.workspace == session.workspace.path() {
             true => Ok(thread),
-            false => Err(Error::new(Kind::Conflict, "the thread was begun in another workspace")
+            false => Err(Error::new(Kind::Conflict, "the thread was started in another workspace")
                 .reason("other_workspace")
-                .hint("Serve that workspace, or begin a new thread with `codex`.")),
+                .hint("Serve that workspace, or start a new thread with `codex`.")),
         }
     }
 
-    /// What is written of it.
+    /// Returns the content of the record file.
     pub fn record(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self)
-            .map_err(|error| Error::internal("a thread cannot be written down").source(error))
+            .map_err(|error| Error::internal("a thread cannot be recorded").source(error))
     }
 }

@@ -1,4 +1,5 @@
-//! One turn of a Codex session: `codex exec`, or `codex exec resume`, in its fence, from the prompt to the answer.
+//! One turn of a Codex session: runs `codex exec` or `codex exec resume` in its sandbox, from the
+//! prompt to the answer.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -25,29 +26,30 @@ use crate::tools::code::code_exec::runtimes::{on_path, search_path};
 use crate::tools::run::command::{self, Command, Footing};
 use crate::tools::{Plan, PrepareCx, RunCx};
 
-/// The notification that the removed server sent for each event.
+/// Notification that the removed server sent for each event.
 const EVENT: &str = "codex/event";
 const INSTALL: &str =
-    "Install Codex (`npm install -g @openai/codex`) where the server's PATH finds it.";
-/// Characters of what Codex said on standard error, where it said nothing else.
+    "Install Codex (`npm install -g @openai/codex`) in a directory on the server's PATH.";
+/// Maximum characters of standard error in an error message, if Codex reported nothing else.
 const SAID: usize = 1000;
 
+/// One turn of a thread.
 pub struct Turn {
     pub prompt: String,
     pub settings: Settings,
-    /// What the session has chosen for its commands.
+    /// Environment overrides of the session.
     pub env: BTreeMap<String, String>,
-    /// The thread that goes on; none begins one.
+    /// The thread to continue; absent to start one.
     pub thread: Option<String>,
 }
 
-/// How a turn is held, by Codex and by us.
+/// The restrictions of a turn, by Codex and by our sandbox.
 struct Held {
-    /// What Codex itself shall keep to.
+    /// The mode of Codex's own sandbox.
     mode: SandboxMode,
-    /// Its own sandbox needs namespaces of its own.
+    /// Codex's own sandbox needs namespaces of its own.
     nested: bool,
-    /// The workspace is read-only for everything in the fence, whatever Codex does.
+    /// The workspace is read-only for everything in our sandbox, whatever Codex does.
     read_only: bool,
 }
 
@@ -56,26 +58,29 @@ impl Held {
         let is_bare = mode == SandboxMode::DangerFullAccess;
         match config.sandbox.profile {
             Profile::None => Ok(Held { mode, nested: false, read_only: false }),
-            // Without a sandbox of its own there is nothing to nest, and the fence is as tight as any command's.
+            // Without a sandbox of its own there is nothing to nest, and ours is as strict as for
+            // any command.
             Profile::Default => {
                 Ok(Held { mode, nested: !is_bare, read_only: mode == SandboxMode::ReadOnly })
             }
             Profile::Contained | Profile::Seatbelt if is_bare => {
                 Ok(Held { mode, nested: false, read_only: false })
             }
-            // Ours could keep the workspace, but its commands would have the network that Codex has.
+            // Ours could protect the workspace, but the commands of Codex would have network access
+            // like Codex itself.
             Profile::Contained | Profile::Seatbelt => {
                 let message =
-                    "Codex's own sandbox needs namespaces, which this profile does without";
+                    "Codex's own sandbox needs namespaces, which this profile does not use";
                 Err(Error::permission_denied("sandbox", message).hint(
-                    "Give `sandbox: danger-full-access` to do without it: its commands then have the network and CODEX_HOME. Or have the operator use the profile `default`.",
+                    "Use `sandbox: danger-full-access` to turn it off (its commands can then use the network and CODEX_HOME), or have the operator use the profile `default`.",
                 ))
             }
         }
     }
 }
 
-/// Where Codex is, or how to get it. Nothing inside the workspace is taken: whatever lies there is the agent's.
+/// Finds Codex, or says how to install it. Ignores programs inside the workspace, because the agent
+/// can write there.
 pub fn find(config: &Config, workspace: Option<&Path>) -> Result<PathBuf> {
     let shut =
         || workspace.into_iter().chain(config.workspace.as_deref()).chain([config.root.as_path()]);
@@ -84,13 +89,13 @@ pub fn find(config: &Config, workspace: Option<&Path>) -> Result<PathBuf> {
         !shut().any(|place| file.starts_with(place) || real.starts_with(place))
     };
     on_path("codex", &search_path(), is_ours).ok_or_else(|| {
-        Error::new(Kind::Unavailable, "there is no Codex on this host")
+        Error::new(Kind::Unavailable, "Codex was not found on this host")
             .reason("runtime_missing")
             .hint(INSTALL)
     })
 }
 
-/// Everything that a turn depends on, read once: what is asked about is what runs.
+/// Everything that a turn depends on, read once, so that what is approved is what runs.
 struct Settled {
     users: Users,
     held: Held,
@@ -99,18 +104,19 @@ struct Settled {
 }
 
 impl Settled {
-    /// Who trusts one that only reads has not trusted one that does what it likes, or one that is configured otherwise.
+    /// Returns the scope of trust. Trust in a session that only reads must not extend to one with
+    /// full access, or to one with a different configuration.
     fn extent(&self) -> String {
         let Held { mode, nested, read_only } = &self.held;
         digest(&json!([mode.name(), nested, read_only, self.words, self.users.digest()]))
     }
 }
 
-/// What every turn has to be able to do, before anybody is asked.
+/// Checks everything that a turn needs, before the user is asked.
 pub fn prepare(turn: &Turn, cx: &PrepareCx<'_>) -> Result<Plan> {
     let program = find(cx.config, Some(cx.workspace.path()))?;
     let settled = turn.settle(cx.config, cx.workspace)?;
-    // What is asked about shows no credentials either.
+    // The approval prompt must not show credentials either.
     settled.users.learn();
     if cx.workspace.denies_network() {
         return Err(Error::permission_denied("client_sandbox", "the client's sandbox allows no network")
@@ -133,27 +139,28 @@ pub fn prepare(turn: &Turn, cx: &PrepareCx<'_>) -> Result<Plan> {
     })
 }
 
-/// Whether the call behaves as one of the removed server did, which asked nobody before Codex started. It was spoken to
-/// on standard streams alone, by whoever had started it; over the network anybody with access calls. Without a sandbox
-/// of ours a human decides as for every command.
+/// Returns whether the call starts without approval, as on the removed server, which never asked
+/// before Codex started. That server was only reachable on standard streams, by the client that had
+/// started it; over the network, anyone with access can call. Without our sandbox a human decides,
+/// as for every command.
 fn starts_unasked(cx: &PrepareCx<'_>) -> bool {
     !cx.config.surface.enabled
         && cx.session.transport == "stdio"
         && cx.config.sandbox.profile != Profile::None
 }
 
-/// The first line of the question, which is enough to decide in a hurry.
+/// Returns the first line of the question, which must be enough to decide in a hurry.
 fn why(turn: &Turn, held: &Held, profile: Profile) -> String {
     let writes = match (held.read_only, profile) {
-        (_, Profile::None) => "without a fence of ours",
+        (_, Profile::None) => "without ringfence's sandbox",
         (true, _) => "with the workspace read-only",
         (false, _) => "in the workspace",
     };
     let does = match &turn.thread {
         None => "runs another agent".to_owned(),
-        Some(thread) => format!("goes on with thread {thread} of another agent"),
+        Some(thread) => format!("continues thread {thread} of another agent"),
     };
-    format!("It {does} ({}), {writes} and with the whole network.", held.mode.name())
+    format!("It {does} ({}), {writes} and with full network access.", held.mode.name())
 }
 
 impl Turn {
@@ -166,7 +173,8 @@ impl Turn {
         Ok(Settled { users, held, cwd, words })
     }
 
-    /// For a question. Settings are not among these words: they may hold credentials, and the arguments show them by name.
+    /// Returns the text for an approval prompt. It omits settings, because they may contain
+    /// credentials; the arguments show them by name.
     fn command_line(&self, held: &Held) -> String {
         let thread =
             self.thread.iter().map(|thread| format!(" resume {thread}")).collect::<String>();
@@ -189,11 +197,13 @@ impl Turn {
             ["exec", "--json", "--skip-git-repo-check", "--color=never"].map(Into::into).into();
         words.extend(self.settings.words(held.mode, cwd)?);
         words.extend(self.thread.iter().flat_map(|thread| ["resume".to_owned(), thread.clone()]));
-        // The prompt comes from standard input, where it can be neither a flag nor too long.
+        // The prompt is passed on standard input, where it cannot be a flag and has no length
+        // limit.
         words.push("-".to_owned());
         Ok(words)
     }
 
+    /// Runs the turn and returns the answer.
     pub async fn run(self, cx: &Arc<RunCx>, call: Prepared, launcher: &Launcher) -> Result<Output> {
         let limit = call.limit;
         let Settled { users, held, words, .. } = self.approved(cx, &call)?;
@@ -240,7 +250,7 @@ impl Turn {
         let started = command::start_on(cx, call, launcher, command, deadline, footing).await?;
         let watched = async {
             let seen = started.watch(cx, None, Box::pin(pending())).await;
-            // Nobody tells any more.
+            // Drops the sender, so that forwarding the events ends.
             (
                 seen,
                 std::mem::take(&mut *events.lock().unwrap_or_else(PoisonError::into_inner))
@@ -249,7 +259,7 @@ impl Turn {
         };
         let ((seen, events), ()) = tokio::join!(watched, pass_on(cx, told));
         let Seen::Over(outcome) = seen? else {
-            return Err(Error::internal("Codex was left before its end"));
+            return Err(Error::internal("Codex was abandoned before it finished"));
         };
         let moved = guarded.map(|guarded| guarded.moved()).unwrap_or_default();
         let named = events
@@ -266,14 +276,18 @@ impl Turn {
         self.output(cx, limit, (events, kept.err()), outcome, &moved)
     }
 
-    /// Everything again as it was asked about, or nothing: files may have changed since.
+    /// Reads everything again and fails if it is not what was approved: files may have changed
+    /// since.
     fn approved(&self, cx: &RunCx, call: &Prepared) -> Result<Settled> {
         let settled = self.settle(&cx.config, &cx.workspace)?;
         match call.extent.as_ref() == Some(&settled.extent()) {
             true => Ok(settled),
-            false => Err(Error::new(Kind::Conflict, "Codex is configured otherwise than when this was asked about")
-                .reason("codex_changed")
-                .hint("Files in CODEX_HOME, or what the thread was begun with, have changed meanwhile. Call again.")),
+            false => Err(Error::new(
+                Kind::Conflict,
+                "the Codex configuration has changed since the call was prepared",
+            )
+            .reason("codex_changed")
+            .hint("Files in CODEX_HOME or the settings of the thread have changed. Call again.")),
         }
     }
 
@@ -292,16 +306,16 @@ impl Turn {
         let failed = match ended.stop {
             Some(Stop::Deadline) => {
                 let limit = limit.as_millis();
-                Some(Error::new(Kind::DeadlineExceeded, format!("Codex was not done within {limit} ms")).hint(
-                        "What it has done so far stands; go on with `codex-reply`, or raise `[limits] timeout_ms`.",
+                Some(Error::new(Kind::DeadlineExceeded, format!("Codex did not finish within {limit} ms")).hint(
+                        "Its work so far is kept; continue with `codex-reply`, or raise `[limits] timeout_ms`.",
                     ))
             }
             Some(Stop::Cancelled(_)) => {
-                Some(Error::new(Kind::Cancelled, "Codex was stopped before its end"))
+                Some(Error::new(Kind::Cancelled, "Codex was stopped before it finished"))
             }
             None if unkept.is_some() => unkept,
             None if is_other => {
-                Some(Error::internal("Codex went on with another thread").reason("codex_failed"))
+                Some(Error::internal("Codex continued another thread").reason("codex_failed"))
             }
             None if ended.exit_code == Some(0) && events.is_completed => None,
             None => Some(failure(&events, &outcome)),
@@ -349,7 +363,7 @@ impl Turn {
     }
 }
 
-/// Tells the client of each event, as the removed server did.
+/// Sends each event to the client, as the removed server did.
 async fn pass_on(cx: &RunCx, told: Option<mpsc::Receiver<Value>>) {
     let Some(mut told) = told else { return };
     let (mut thread, mut count) = (Value::Null, 0_u64);
@@ -370,14 +384,14 @@ async fn pass_on(cx: &RunCx, told: Option<mpsc::Receiver<Value>>) {
     }
 }
 
-/// Why Codex failed, in its own words where it has any.
+/// Returns why Codex failed, in its own words if there are any.
 fn failure(events: &Events, outcome: &Outcome) -> Error {
     let said = known::redact(outcome.stderr.text.trim());
     let lacks_thread = events.thread.is_none() && said.contains("no rollout found");
     if lacks_thread {
         return Error::new(Kind::NotFound, "Codex no longer has this thread")
             .reason("unknown_thread")
-            .hint("Begin a new one with `codex`.")
+            .hint("Start a new one with `codex`.")
             .with("argument", "threadId");
     }
     let tail = || {
@@ -387,10 +401,10 @@ fn failure(events: &Events, outcome: &Outcome) -> Error {
     let message = match (&events.failure, outcome.ended.exit_code) {
         (Some(failure), _) => failure.clone(),
         (None, _) if !said.is_empty() => tail(),
-        (None, Some(code)) => format!("Codex ended with exit code {code} and said nothing"),
+        (None, Some(code)) => format!("Codex exited with code {code} and no message"),
         (None, None) => "Codex was killed".to_owned(),
     };
     Error::internal(message).reason("codex_failed").hint(
-        "This is what Codex itself said; its configuration and credentials come from CODEX_HOME.",
+        "This message comes from Codex; its configuration and credentials come from CODEX_HOME.",
     )
 }

@@ -1,4 +1,4 @@
-//! What the user has configured for Codex: read once for a call, and given to the run as copies.
+//! The user's Codex configuration: read once per call, and given to the run as copies.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,16 +14,17 @@ use crate::redact::known;
 use crate::redact::secret::Secret;
 use crate::sandbox::env;
 
-/// Of one file.
+/// Maximum bytes of one file.
 const FILE: u64 = 1 << 20;
 const CONFIG: &str = "config.toml";
 const AUTH: &str = "auth.json";
-/// Taken over as they are.
+/// Files that are copied unchanged.
 const PLAIN: &[&str] =
     &["AGENTS.md", "AGENTS.override.md", "managed_config.toml", "requirements.toml"];
-/// Members of `auth.json` that say how it is used, and no secret.
+/// Members of `auth.json` that describe how it is used and are not secret.
 const ABOUT: &[&str] = &["auth_mode", "last_refresh"];
 
+/// The user's Codex configuration.
 #[derive(Default)]
 pub struct Users {
     config: toml::Table,
@@ -33,13 +34,14 @@ pub struct Users {
 }
 
 impl Users {
-    /// From the user's CODEX_HOME, with one profile at most.
+    /// Reads the user's CODEX_HOME, with at most one profile.
     pub fn read(home: Option<&Path>, profile: Option<&str>) -> Result<Users> {
         let mut users = Users::default();
         let of_home = |name: &str| home.map_or(Ok(None), |home| file(home, name));
         if let Some(bytes) = of_home(CONFIG)? {
             users.config = table(CONFIG, &bytes)?;
-            // Whom the user trusts is about the user's own work, and names are easily worn by others.
+            // The user's trust decisions are about the user's own work, and a hostile directory
+            // could easily appear under a trusted path.
             users.config.remove("projects");
             let text =
                 toml::to_string(&users.config).map_err(|error| unreadable(CONFIG).source(error))?;
@@ -66,25 +68,26 @@ impl Users {
         Ok(users)
     }
 
-    /// What the profile says of the sandbox, else the configuration.
+    /// Returns the sandbox mode of the profile, else that of the configuration.
     pub fn mode(&self) -> Option<SandboxMode> {
         let said = |table: &toml::Table| SandboxMode::named(table.get(SANDBOX_MODE)?.as_str()?);
         said(&self.profile).or_else(|| said(&self.config))
     }
 
+    /// Returns the files to copy, with their names.
     pub fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let files = self.files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
         files.chain(self.auth.as_deref().map(|auth| (AUTH, auth)))
     }
 
-    /// Of everything but the credentials, which are renewed now and then.
+    /// Returns a digest of everything except the credentials, which are renewed from time to time.
     pub fn digest(&self) -> String {
         let texts =
             self.files.iter().map(|(name, bytes)| json!([name, String::from_utf8_lossy(bytes)]));
         digest(&texts.collect())
     }
 
-    /// From now on its credentials are shown nowhere, whoever prints them.
+    /// Registers the credentials as secrets, so that they are redacted everywhere.
     pub fn learn(&self) {
         let keys = env::codex_keys().into_iter().map(|(name, value)| (name, Secret::new(value)));
         let mut secrets: Vec<(String, Secret)> = keys.collect();
@@ -106,9 +109,9 @@ fn gather(value: &Value, secrets: &mut Vec<(String, Secret)>) {
     }
 }
 
-/// A file of the user's, which may be a link to wherever the user keeps it.
+/// Reads one of the user's files, which may be a symlink.
 fn file(home: &Path, name: &str) -> Result<Option<Vec<u8>>> {
-    // Whatever is not a file is not waited for.
+    // Never block on anything that is not a regular file, such as a FIFO.
     let opened =
         open(home.join(name), OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
     let opened = match opened {
@@ -132,7 +135,7 @@ fn file(home: &Path, name: &str) -> Result<Option<Vec<u8>>> {
 
 fn table(name: &str, bytes: &[u8]) -> Result<toml::Table> {
     let text = std::str::from_utf8(bytes).map_err(|error| unreadable(name).source(error))?;
-    // What is in it is not repeated: it may be a key.
+    // The error must not repeat the content: it may be a key.
     toml::from_str(text)
         .map_err(|error: toml::de::Error| unreadable(name).source(error.message().to_owned()))
 }
@@ -140,7 +143,7 @@ fn table(name: &str, bytes: &[u8]) -> Result<toml::Table> {
 fn unreadable(name: &str) -> Error {
     Error::new(Kind::Unavailable, format!("`{name}` in CODEX_HOME cannot be read"))
         .reason("codex_home")
-        .hint("It has to be a file of at most 1 MiB in the form that Codex itself reads.")
+        .hint("It must be a file of at most 1 MiB that Codex can read.")
 }
 
 #[cfg(test)]
@@ -165,7 +168,7 @@ mod tests {
         let text = String::from_utf8(users.files().next().unwrap().1.to_vec()).unwrap();
         assert!(text.contains("model = \"x\"") && !text.contains("projects"), "{text}");
         assert_eq!(users.mode(), Some(SandboxMode::WorkspaceWrite));
-        // What it was approved with is told apart from what it would be now; credentials come and go.
+        // A change to anything but the credentials, which are renewed, changes the digest.
         let before = users.digest();
         scratch.file("codex/auth.json", "{\"a\": 1}");
         assert_eq!(Users::read(Some(&home), None).unwrap().digest(), before);

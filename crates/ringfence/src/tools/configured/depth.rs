@@ -1,5 +1,6 @@
-//! How deep the arguments of an entry may go. A schema that refers to itself through several branches is checked in a time
-//! that doubles with every level, so that a line of text could keep a server busy for ever.
+//! Limit on the nesting depth of a call's arguments. Validating against a schema that refers to
+//! itself through several branches takes time that doubles with every level, so a single line of
+//! text could keep a server busy indefinitely.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +8,12 @@ use serde_json::{Map, Value};
 
 use crate::base::{Error, Kind, Result};
 
-/// Ways through a schema that may be tried for one value.
+/// Maximum number of branch combinations tried for one value.
 const WAYS: f64 = 50_000.0;
-/// Nobody means more, whatever the schema.
+/// No legitimate call nests deeper, whatever the schema.
 const DEEPEST: usize = 64;
 
-/// The deepest arguments that a schema can be checked with in bounded time.
+/// Returns the depth up to which arguments can be validated against a schema in bounded time.
 pub fn deepest(schema: &Map<String, Value>) -> usize {
     let root = Value::Object(schema.clone());
     if !refers_to_itself(&root, &root, &mut Vec::new()) {
@@ -26,9 +27,9 @@ pub fn deepest(schema: &Map<String, Value>) -> usize {
     }
 }
 
-/// Refuses what is deeper.
+/// Refuses deeper arguments.
 pub fn check(arguments: &Map<String, Value>, deepest: usize) -> Result<()> {
-    // A level of the value is an object or a list; the arguments themselves are the first.
+    // Each level is an object or a list; the arguments themselves are the first.
     let mut level: Vec<&Value> = arguments.values().collect();
     for _ in 0..deepest {
         level = level.into_iter().flat_map(inside).collect();
@@ -49,7 +50,8 @@ fn inside(value: &Value) -> Box<dyn Iterator<Item = &Value> + '_> {
     }
 }
 
-/// What is not a pointer into the same schema is taken for one that leads back.
+/// Returns whether a schema leads back to itself. Assumes so for any reference that is not a
+/// pointer into the same schema.
 fn refers_to_itself<'a>(root: &'a Value, schema: &'a Value, on_the_way: &mut Vec<&'a str>) -> bool {
     if let Value::Object(map) = schema {
         for (key, value) in map {
@@ -70,7 +72,7 @@ fn refers_to_itself<'a>(root: &'a Value, schema: &'a Value, on_the_way: &mut Vec
                     }
                     on_the_way.pop();
                 }
-                // Definitions count where they are used.
+                // Definitions are visited where they are used.
                 ("$defs" | "definitions", _) => {}
                 _ => {
                     if refers_to_itself(root, value, on_the_way) {
@@ -87,7 +89,8 @@ fn refers_to_itself<'a>(root: &'a Value, schema: &'a Value, on_the_way: &mut Vec
     }
 }
 
-/// The most ways that any part of a schema offers for one value: each keyword that applies a schema in place counts.
+/// Returns the largest number of branches that any part of a schema offers for one value: every
+/// keyword that applies a subschema in place is one.
 fn branches(schema: &Value) -> usize {
     let own = match schema {
         Value::Object(map) => {

@@ -1,6 +1,7 @@
-//! `[surface] cwd` and `arguments`: where an operator's commands may work, and which paths they may be given.
+//! `[surface] cwd` and `arguments`: where an operator's commands may start, and which paths callers
+//! may pass to them.
 //!
-//! A filter is about what is asked for; what is touched is the fence's matter.
+//! A filter checks arguments only; the sandbox enforces actual access.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -14,22 +15,24 @@ use crate::base::workspace::quoted;
 use crate::base::{Error, Kind, Result, lexical};
 use crate::config::{Entry, Surface};
 
-/// Each is looked for on the disk.
+/// Maximum number of paths in one call, because each is resolved on disk.
 const PATHS: usize = 4096;
-/// As many as the kernel follows.
+/// The kernel's limit on symlinks in one path.
 const LINKS: usize = 40;
 
+/// Filter of one tool.
 pub struct Filter {
     cwd: PathBuf,
     places: Vec<PathBuf>,
     arguments: Vec<PathBuf>,
-    /// Where there is a path in it.
+    /// The schema, if it marks any value as a path.
     schema: Option<Value>,
-    /// All that those paths can be which must be given, where the schema says so.
+    /// The possible values of each required path whose schema lists them.
     only: Vec<Vec<String>>,
 }
 
 impl Filter {
+    /// Creates the filter of a tool.
     pub fn new(entry: &Entry, surface: &Surface) -> Filter {
         let list = entry.input_schema.get("required").and_then(Value::as_array);
         let required: Vec<&str> = list.into_iter().flatten().filter_map(Value::as_str).collect();
@@ -47,7 +50,7 @@ impl Filter {
         }
     }
 
-    /// What can never be called is not shown.
+    /// Returns whether the tool is listed. A tool that could never be called is not.
     pub fn shows(&self, workspace: &Path) -> bool {
         let cwd = lexical::normalize(workspace, &self.cwd);
         let possible =
@@ -57,7 +60,7 @@ impl Filter {
             && self.only.iter().all(possible)
     }
 
-    /// Whether this call may be made: `cwd` is where it would really start.
+    /// Checks whether this call may be made; `cwd` is the resolved directory it would start in.
     pub fn check(
         &self,
         workspace: &Path,
@@ -96,7 +99,7 @@ impl Filter {
         Ok(())
     }
 
-    /// By its name, and by where that leads now.
+    /// Returns whether a path is allowed, both as written and as it resolves now.
     fn takes(&self, workspace: &Path, cwd: &Path, path: &str) -> bool {
         if self.arguments.is_empty() {
             return true;
@@ -118,8 +121,9 @@ fn among(workspace: &Path, places: &[PathBuf], path: &Path) -> bool {
     places.iter().any(|place| path.starts_with(lexical::normalize(workspace, place)))
 }
 
-/// Where the kernel would arrive, name by name: a `..` is the parent of what a link leads to, not of the link. What is
-/// not there ends in plain names; of anything else it cannot be told.
+/// Resolves a path as the kernel would, one component at a time: `..` is the parent of a symlink's
+/// target, not of the symlink. Components after a missing one are kept as they are. Returns `None`
+/// if the result cannot be determined.
 fn follow(path: &Path) -> Option<PathBuf> {
     let mut real = PathBuf::from("/");
     let mut left: VecDeque<Step> = steps(path).collect();

@@ -1,7 +1,7 @@
-//! Where a schema marks a value as a path: schema and value are walked together.
+//! Finds the values that a schema marks as paths, by walking schema and value together.
 //!
-//! Every subschema that could be about a value counts, whether or not another one is what makes it fit: a path that is
-//! overlooked is worse than a text that is looked at in vain.
+//! Every subschema that could apply to a value is considered, whether or not another one is what
+//! makes the value valid: missing a path is worse than checking a string in vain.
 
 use std::collections::{HashMap, HashSet};
 use std::ptr;
@@ -10,13 +10,13 @@ use std::rc::Rc;
 use regex::Regex;
 use serde_json::{Map, Value};
 
-/// A text that is a path, and where it stands in the arguments.
+/// A string that is a path, and its location in the arguments.
 pub struct Marked<'v> {
     pub place: String,
     pub path: &'v str,
 }
 
-/// Whether anything in it is marked at all.
+/// Returns whether a schema marks anything as a path.
 pub fn has_paths(schema: &Value) -> bool {
     match schema {
         Value::Object(map) => is_path(map) || map.values().any(has_paths),
@@ -25,7 +25,7 @@ pub fn has_paths(schema: &Value) -> bool {
     }
 }
 
-/// Every text in `arguments` that the schema marks.
+/// Returns every string in `arguments` that the schema marks as a path.
 pub fn find<'v>(schema: &'v Value, arguments: &'v Value) -> Vec<Marked<'v>> {
     let mut walk = Walk {
         root: schema,
@@ -41,25 +41,26 @@ pub fn find<'v>(schema: &'v Value, arguments: &'v Value) -> Vec<Marked<'v>> {
 
 struct Walk<'v> {
     root: &'v Value,
-    /// What was looked at with what. Each pair once: a schema that leads to itself ends, and no schema takes longer than
-    /// its own length times that of the value.
+    /// Pairs of subschema and value already visited. Each is visited once, so a recursive schema
+    /// terminates, and the time is bounded by the size of the schema times that of the value.
     seen: HashSet<(*const Value, *const u8)>,
-    /// What references name, looked up once.
+    /// Targets of references, resolved once.
     targets: HashMap<&'v str, Vec<&'v Value>>,
-    /// The patterns of a schema for names, made once.
+    /// Compiled property name patterns of a schema.
     patterns: HashMap<*const Map<String, Value>, Patterns<'v>>,
     place: Vec<String>,
     found: Vec<Marked<'v>>,
 }
 
-/// One that cannot be used here fits every name.
+/// Patterns with their subschemas. One that cannot be compiled matches every name.
 type Patterns<'v> = Rc<[(Option<Regex>, &'v Value)]>;
 
 fn is_path(schema: &Map<String, Value>) -> bool {
     schema.get("format").is_some_and(|format| format == "path")
 }
 
-/// Of all that a schema can say, this alone rules it out for a text without looking further.
+/// Returns whether the schema excludes this string outright. No other keyword does so without
+/// looking further.
 fn rules_out(schema: &Map<String, Value>, text: &str) -> bool {
     let other = |only: &Value| only != text;
     schema.get("const").is_some_and(other)
@@ -67,7 +68,7 @@ fn rules_out(schema: &Map<String, Value>, text: &str) -> bool {
 }
 
 impl<'v> Walk<'v> {
-    /// `value`, or the name of a property, which is a text as well.
+    /// Visits `value`, or the name of a property, which is a string as well.
     fn go(&mut self, schema: &'v Value, value: Option<&'v Value>, name: Option<&'v str>) {
         let at: *const u8 = match (value, name) {
             (Some(value), _) => ptr::from_ref(value).cast(),
@@ -93,7 +94,7 @@ impl<'v> Walk<'v> {
                     .entry(wanted)
                     .or_insert_with(|| resolve(self.root, wanted))
                     .clone();
-                // What cannot be looked up here could mark anything.
+                // The target of an unresolved reference could mark anything.
                 if targets.is_empty() {
                     self.mark_all(value, name);
                 }
@@ -176,7 +177,7 @@ impl<'v> Walk<'v> {
     }
 
     fn array(&mut self, schema: &'v Map<String, Value>, items: &'v [Value]) {
-        // An array under `items` is what `prefixItems` was called before.
+        // An array under `items` is the old form of `prefixItems`.
         let first =
             schema.get("prefixItems").or_else(|| schema.get("items")).and_then(Value::as_array);
         let first = first.map(Vec::as_slice).unwrap_or_default();
@@ -196,10 +197,11 @@ impl<'v> Walk<'v> {
     }
 }
 
-/// What a reference names: by its place, or by a name that a subschema gives itself.
+/// Returns the targets of a reference, given by location or by a name that a subschema declares.
 fn resolve<'v>(root: &'v Value, wanted: &str) -> Vec<&'v Value> {
     let (document, fragment) = wanted.split_once('#').unwrap_or((wanted, ""));
-    // What has an id of its own is a document in the document. Relative ids are ends of whole ones.
+    // A subschema with its own id is a document of its own. Relative ids are suffixes of absolute
+    // ones.
     let named = |map: &Map<String, Value>| {
         let id = map.get("$id").or_else(|| map.get("id")).and_then(Value::as_str);
         id.is_some_and(|id| id.trim_end_matches('#').ends_with(document.trim_start_matches("./")))
@@ -227,7 +229,7 @@ fn resolve<'v>(root: &'v Value, wanted: &str) -> Vec<&'v Value> {
     found
 }
 
-/// Every subschema of which this holds.
+/// Returns every subschema that satisfies a condition.
 fn all<'v>(schema: &'v Value, holds: &dyn Fn(&Map<String, Value>) -> bool) -> Vec<&'v Value> {
     let mut found = Vec::new();
     let mut left = vec![schema];
@@ -246,7 +248,7 @@ fn all<'v>(schema: &'v Value, holds: &dyn Fn(&Map<String, Value>) -> bool) -> Ve
     found
 }
 
-/// A fragment of a URI as the pointer that it is.
+/// Percent-decodes a URI fragment into a JSON pointer.
 fn decoded(fragment: &str) -> String {
     let mut bytes = Vec::with_capacity(fragment.len());
     let mut rest = fragment.as_bytes();

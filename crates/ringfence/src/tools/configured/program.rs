@@ -1,4 +1,5 @@
-//! Which program an entry means. Never one that an agent could have put there: a PATH often leads into a project.
+//! Finds the program of an entry. Never accepts one that an agent could have put there, because
+//! PATH often includes project directories.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,16 +10,17 @@ use crate::config::{Config, Entry, Profile, ProgramFault};
 use crate::sandbox::env;
 use crate::tools::code::code_exec::runtimes::{on_path, search_path};
 
-/// The program, by its absolute path.
+/// Returns the absolute path of the program.
 pub fn find(entry: &Entry, workspace: &Workspace) -> Result<PathBuf> {
     let named = Path::new(&entry.command);
     if named.is_absolute() {
-        // The operator has named it, so it may be; but not with anything in its hands that is not the agent's.
+        // The operator named this path, so it may be in the workspace; but then it must not get
+        // secrets or run without a sandbox.
         let is_trusted = entry.profile == Profile::None || entry.refs().next().is_some();
         return match is_trusted && is_writable(named, workspace) {
             false => Ok(named.to_owned()),
-            true => Err(Error::permission_denied("command_in_workspace", "the command of this tool lies where an agent can change it")
-                .hint("Have the operator move it out of the workspace, or take `sandbox_profile = \"none\"` and the secrets away.")),
+            true => Err(Error::permission_denied("command_in_workspace", "the command of this tool is in a place where an agent can change it")
+                .hint("Have the operator move it out of the workspace, or remove `sandbox_profile = \"none\"` and the secrets.")),
         };
     }
     let path = match own_path(entry) {
@@ -35,7 +37,8 @@ pub fn find(entry: &Entry, workspace: &Workspace) -> Result<PathBuf> {
     })
 }
 
-/// Why the entry's program cannot be started on this host, as far as one look tells.
+/// Returns why the entry's program cannot be started on this host, as far as can be told without
+/// starting it.
 pub fn fault(entry: &Entry, config: &Config) -> Option<ProgramFault> {
     let path = own_path(entry).unwrap_or_else(search_path);
     let folders: Vec<PathBuf> =
@@ -43,7 +46,7 @@ pub fn fault(entry: &Entry, config: &Config) -> Option<ProgramFault> {
     config.program_search(entry, &folders).fault(&entry.command)
 }
 
-/// The program's name, which a caller may know; where it lies is the operator's matter.
+/// Returns the program's name, which a caller may know; its location is not disclosed.
 pub fn name(entry: &Entry) -> String {
     let file = Path::new(&entry.command).file_name();
     file.map_or_else(|| entry.command.clone(), |name| name.to_string_lossy().into_owned())
@@ -53,7 +56,8 @@ fn own_path(entry: &Entry) -> Option<String> {
     entry.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.text.clone())
 }
 
-/// What every entry's environment starts from: programs are looked for where no agent can put any.
+/// Returns the environment that every entry starts from. Its PATH contains only directories that no
+/// agent can write to.
 pub fn baseline(workspace: &Workspace) -> Result<Vec<(String, String)>> {
     let mut env = env::build(&[])?;
     for (_, path) in env.iter_mut().filter(|(name, _)| name == "PATH") {
@@ -72,7 +76,8 @@ fn variable(env: &[(String, String)], name: &str) -> String {
     env.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()).unwrap_or_default()
 }
 
-/// Whether some run of this workspace could have changed what lies there, by its name or by where that leads.
+/// Returns whether any run in this workspace could have changed this path, as written or as
+/// resolved.
 fn is_writable(path: &Path, workspace: &Workspace) -> bool {
     let rights = workspace.rights();
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());

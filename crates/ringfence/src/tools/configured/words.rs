@@ -1,4 +1,4 @@
-//! From the words of an entry and the arguments of a call to what a program is given.
+//! Fills the argument templates of an entry with the arguments of a call.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,12 @@ use crate::config::secrets::Ref;
 use crate::config::{Part, Secrets, Template};
 use crate::redact::shown::shown;
 
-/// One word of a command, with what must not be shown still apart.
+/// One argument of a command, with secrets still kept separate.
 pub struct Word(Vec<Piece>);
 
 enum Piece {
     Text(String),
-    /// Of an argument: as the program gets it, and as a human may see it.
+    /// From an argument of the call: as the program gets it, and as a human may see it.
     Argument {
         text: String,
         shown: String,
@@ -23,7 +23,7 @@ enum Piece {
 }
 
 impl Word {
-    /// As the program gets it.
+    /// Returns the text that the program gets.
     pub fn text(&self, reveal: impl Fn(&Ref) -> Result<String>) -> Result<String> {
         let mut text = String::new();
         for piece in &self.0 {
@@ -37,7 +37,7 @@ impl Word {
         Ok(text)
     }
 
-    /// As a human may see it.
+    /// Returns the text that a human may see.
     pub fn shown(&self) -> String {
         let show = |piece: &Piece| match piece {
             Piece::Text(shown) | Piece::Argument { shown, .. } => shown.clone(),
@@ -47,16 +47,16 @@ impl Word {
     }
 }
 
-/// What is known of the arguments of an entry, beside their values.
+/// How the arguments of a call are to be treated, apart from their values.
 #[derive(Default)]
 pub struct About<'a> {
-    /// Those that are lists by their schema.
+    /// Arguments that are lists according to the schema.
     pub lists: BTreeSet<String>,
     pub hidden: Option<&'a BTreeSet<String>>,
 }
 
 impl About<'_> {
-    /// An argument as a human may see it.
+    /// Formats an argument as a human may see it.
     fn show(&self, name: &str, value: &Value) -> String {
         let none = BTreeSet::new();
         let alone = Map::from_iter([(name.to_owned(), value.clone())]);
@@ -64,7 +64,7 @@ impl About<'_> {
     }
 }
 
-/// A value as one word.
+/// Formats a value as one argument.
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -72,15 +72,15 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// Every word of the command. One that speaks of an argument which was not given is left out; a list that stands alone
-/// becomes a word for each item.
+/// Fills all templates. A template with an argument that was not given is left out; a list that
+/// makes up a whole template becomes one argument per item.
 pub fn expand(
     templates: &[Template],
     arguments: &Map<String, Value>,
     about: &About<'_>,
 ) -> Result<Vec<Word>> {
     let mut words = Vec::new();
-    // Behind this word nothing is an option any more.
+    // After `--` nothing is parsed as an option.
     let mut only_operands = false;
     for template in templates {
         only_operands |= template.text == "--";
@@ -119,10 +119,10 @@ fn word<'a>(
                 let text = plain(value);
                 if text.contains('\0') {
                     return Err(Error::invalid_arguments(format!(
-                        "`{name}` holds a NUL, which no program can be given"
+                        "`{name}` contains a NUL byte, which no program can receive"
                     )));
                 }
-                // A program would take it for one of its options, which the operator did not offer.
+                // A program would parse it as an option, which the operator did not offer.
                 if is_empty && !only_operands && text.starts_with('-') && value.is_string() {
                     return Err(Error::invalid_arguments(format!("`{name}` begins with `-` and would be read as an option"))
                         .reason("option")
@@ -138,11 +138,11 @@ fn word<'a>(
     Ok(Word(pieces))
 }
 
-/// What the system takes: one word, and all of them with the environment beside.
+/// The kernel's limits: for one argument, and for all of them together with the environment.
 const WORD_BYTES: usize = (128 << 10) - 1;
 const ALL_BYTES: usize = 1 << 20;
 
-/// Told before anybody is asked, and to whom it may concern: the caller.
+/// Checked before the user is asked, so that the caller gets a clear error.
 fn check_size(words: &[Word]) -> Result<()> {
     let size = |word: &Word| -> usize {
         let bytes = |piece: &Piece| match piece {
@@ -154,13 +154,13 @@ fn check_size(words: &[Word]) -> Result<()> {
     let all: usize = words.iter().map(|word| size(word) + 1).sum();
     if words.iter().any(|word| size(word) > WORD_BYTES) || all > ALL_BYTES {
         return Err(Error::new(Kind::TooLarge, "the arguments are longer than a command line can be").hint(format!(
-            "One argument has at most {WORD_BYTES} bytes, all together {ALL_BYTES}. Pass long text through a file."
+            "One argument may have at most {WORD_BYTES} bytes, all together {ALL_BYTES}. Pass long text through a file."
         )));
     }
     Ok(())
 }
 
-/// The value of a variable.
+/// Returns the value of an environment variable.
 pub fn value(template: &Template, reveal: impl Fn(&Ref) -> Result<String>) -> Result<String> {
     let mut text = String::new();
     for part in &template.parts {
@@ -173,7 +173,7 @@ pub fn value(template: &Template, reveal: impl Fn(&Ref) -> Result<String>) -> Re
     Ok(text)
 }
 
-/// A secret as a program gets it.
+/// Returns a secret as a program gets it.
 pub fn reveal(secrets: &Secrets, one: &Ref) -> Result<String> {
     let secret = secrets.get(one)?;
     let text = std::str::from_utf8(secret.expose()).ok().filter(|text| !text.contains('\0'));

@@ -1,4 +1,4 @@
-//! One command in the session's fence: what everything that runs commands has in common.
+//! Starts and follows one command in a sandbox; shared by every tool that runs commands.
 
 use std::future::pending;
 use std::os::fd::OwnedFd;
@@ -26,40 +26,44 @@ use crate::sandbox::{
 };
 use crate::tools::{Hints, PrepareCx, RunCx};
 
+/// Maximum bytes of output in one result.
 pub const MAX_BYTES: usize = 256 << 10;
-/// Below this a cut says nothing any more.
+/// Shorter output than this is of no use to the reader.
 const MIN_BYTES: usize = 256;
 const FENCED: &str = " It runs in a sandbox: only the workspace, HOME and /tmp can be written, .git/hooks \
     and .codex cannot";
 const UNFENCED: &str = " There is no sandbox, so the user is asked first.";
 
+/// A command to start.
 pub struct Command {
     pub program: String,
     pub args: Vec<String>,
-    /// In the workspace.
+    /// Working directory, in the workspace.
     pub cwd: String,
     pub env: Vec<(String, String)>,
     pub stdin: Stdin,
-    /// A socket of its own beside its standard streams, for a program of ours.
+    /// An additional socket next to its standard streams, for our drivers.
     pub line: Option<OwnedFd>,
-    /// Whoever waits is shown what it says meanwhile.
+    /// Reports its output as progress while a call waits for it.
     pub streaming: bool,
-    /// One stream of both.
+    /// Combines standard output and standard error in one stream.
     pub merged: bool,
-    /// Of output to show; the client's budget when absent.
+    /// Maximum bytes of output to return; the client's budget if absent.
     pub max_bytes: Option<usize>,
 }
 
-/// What a tool that runs commands says of itself under the operator's word.
+/// Parts of a tool's description that depend on the operator's configuration, for tools that run
+/// commands.
 pub struct About {
     pub fenced: bool,
-    /// The last sentences of its description.
+    /// The last sentences of the description.
     pub description: String,
     pub effects: Vec<&'static str>,
     pub hints: Hints,
 }
 
 impl About {
+    /// Describes commands under this configuration.
     pub fn of(config: &Config) -> About {
         let fenced = config.sandbox.profile != Profile::None;
         let network = config.sandbox.network();
@@ -82,7 +86,8 @@ impl About {
     }
 }
 
-/// Why a human must be asked, where there is no fence. Nothing then keeps what a client's own sandbox says either.
+/// Returns why approval is required if there is no sandbox. Without one, the client's own sandbox
+/// settings are not enforced either.
 pub fn asks(cx: &PrepareCx<'_>) -> Option<String> {
     let why = match cx.workspace.is_narrowed() {
         true => "It runs without a sandbox, the client's own included.",
@@ -91,20 +96,21 @@ pub fn asks(cx: &PrepareCx<'_>) -> Option<String> {
     (cx.config.sandbox.profile == Profile::None).then(|| why.to_owned())
 }
 
+/// Returns the shell that runs command lines.
 pub fn shell() -> &'static str {
     if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" }
 }
 
-/// A command that has been started, and may outlive its call.
+/// A command that has been started and may outlive its call.
 pub struct Started {
     pub profile: Profile,
     pub live: Live,
     pub attended: Arc<Attended>,
-    /// What a client's sandbox left it, and the number of the rules that it is judged by: what is used later must not
-    /// exceed what is allowed then.
+    /// Restrictions of the client's sandbox and generation of the rules when it was started. A
+    /// later call may use the run only if that does not exceed what the call is allowed.
     narrowing: Option<Arc<Narrowing>>,
     rules: Option<u64>,
-    /// What the client's sandbox wants and the fence does not keep.
+    /// A restriction of the client's sandbox that our sandbox cannot enforce.
     lacking: Option<String>,
     record: Arc<AfterCall>,
     /// Commands that a rule lets out and that ran inside.
@@ -115,11 +121,14 @@ pub struct Started {
 }
 
 impl Started {
+    /// Returns the bytes of output to return: `max_bytes` within the limits, else the client's
+    /// budget.
     pub fn budget(cx: &RunCx, max_bytes: Option<usize>) -> usize {
         max_bytes.unwrap_or(cx.budget).clamp(MIN_BYTES, MAX_BYTES)
     }
 
-    /// What has come once it is over or `until` is; the call's cancellation ends it.
+    /// Waits until the run has ended or `until` completes, and returns the new output. Cancelling
+    /// the call stops the run.
     pub async fn watch(
         &self,
         cx: &RunCx,
@@ -134,7 +143,8 @@ impl Started {
         Ok(self.tell(seen, left))
     }
 
-    /// The same, where `until` alone decides what a cancellation means.
+    /// Like [`Started::watch`], but cancelling the call does not stop the run; `until` decides how
+    /// long to wait.
     pub async fn look(&self, look: Look) -> Result<Seen> {
         let left = Left(&self.record);
         let seen = self.live.look(look).await?;
@@ -146,7 +156,7 @@ impl Started {
             Seen::Over(outcome) => {
                 outcome.ended.warnings.extend(self.lacking.clone());
                 outcome.ended.kept_inside.extend(self.kept_inside.take());
-                // The call itself tells of the end.
+                // The call itself reports the end.
                 std::mem::forget(left);
             }
             Seen::Running(glance) => {
@@ -158,7 +168,8 @@ impl Started {
     }
 }
 
-/// A call that is over, or was dropped, before its run.
+/// Guard of a waiting call. Dropping it marks the call as over before its run, which happens when
+/// the call returns early or is dropped.
 struct Left<'a>(&'a AfterCall);
 
 impl Drop for Left<'_> {
@@ -167,7 +178,7 @@ impl Drop for Left<'_> {
     }
 }
 
-/// Puts the end of a run on record when its call is over already and cannot tell of it.
+/// Records the end of a run whose call is already over and cannot report it.
 struct AfterCall {
     approvals: Approvals,
     state: Mutex<After>,
@@ -200,7 +211,7 @@ impl AfterCall {
     }
 }
 
-/// How a run ended, as it is put on record.
+/// Returns the audit fields that describe how a run ended.
 fn end(ended: &Ended) -> Map<String, Value> {
     let facts = facts(ended);
     let mut fields = Map::new();
@@ -222,14 +233,14 @@ fn end(ended: &Ended) -> Map<String, Value> {
     fields
 }
 
-/// Puts the end of a run on record that no call answers for.
+/// Records the end of a run that no call reports.
 pub fn record_end(approvals: &Approvals, ended: &Ended) {
     if let Err(error) = approvals.ended(end(ended)) {
         tracing::error!("the end of a run could not be recorded: {}", error.log_line());
     }
 }
 
-/// Runs it to its end, its deadline or its cancellation.
+/// Runs a command until it ends, times out or is cancelled.
 pub async fn run(
     cx: &Arc<RunCx>,
     call: Prepared,
@@ -240,11 +251,12 @@ pub async fn run(
     let started = start(cx, call, launcher, command, Some(Arc::clone(&cx.deadline))).await?;
     match started.watch(cx, max_bytes, Box::pin(pending())).await? {
         Seen::Over(outcome) => Ok((started.profile, outcome)),
-        Seen::Running(_) => Err(Error::internal("the command was left before its end")),
+        Seen::Running(_) => Err(Error::internal("the command was abandoned before it ended")),
     }
 }
 
-/// Starts it with everything that holds it: fence, rules, proxy, record. `deadline` is its own.
+/// Starts a command in the call's sandbox, with rules, proxy and audit records. `deadline` is its
+/// own.
 pub async fn start(
     cx: &Arc<RunCx>,
     call: Prepared,
@@ -258,17 +270,18 @@ pub async fn start(
     start_on(cx, call, launcher, command, deadline, footing).await
 }
 
-/// What a command stands on.
+/// The sandbox that a command runs in, and its rights there.
 pub struct Footing {
     pub cell: Arc<Cell>,
-    /// The run's own, which are no more than its cell's.
+    /// The run's own rights, which never exceed those of its sandbox.
     pub rights: Rights,
-    /// Nothing of it leaves the sandbox, whatever rules allow.
+    /// Nothing may leave the sandbox, whatever the rules allow.
     pub stays_in: bool,
+    /// Processes standard output before it is kept and shown.
     pub reads: Option<Reads>,
 }
 
-/// The same, on another footing than the session's own.
+/// Like [`start`], in a sandbox other than the call's own.
 pub async fn start_on(
     cx: &Arc<RunCx>,
     call: Prepared,
@@ -280,16 +293,15 @@ pub async fn start_on(
     let Footing { cell, rights, stays_in, reads } = footing;
     let (cwd, below) = cx.workspace.open_dir(&command.cwd)?;
     let cwd_path = cx.workspace.path().join(below);
-    // What the operator allows there was looked at when the call was prepared, and a human may have seen the name.
+    // The operator's filters checked this directory when the call was prepared, and a human may
+    // have approved it by name.
     if cx.ground.is_some() && cwd_path.components().ne(Path::new(&call.cwd).components()) {
         return Err(Error::new(
             Kind::Conflict,
-            "the directory of the command has become another one meanwhile",
+            "the working directory was replaced while the call was waiting",
         )
         .reason("cwd_changed")
-        .hint(
-            "Something replaced it while the call waited. Look at the directory and call again.",
-        ));
+        .hint("Check the directory and call again."));
     }
     let lacking = unkept(cx, cell.profile)?;
     let policed =
@@ -301,7 +313,9 @@ pub async fn start_on(
     let execs = match policed {
         Some(policed) => {
             let env = env::merge(command.env.clone(), cell.env.clone());
-            // What this call may not write another of the session could: nothing of that is let out either.
+            // The rights of the whole sandbox, not just of this call: files that this call may not
+            // write could have been written by another call of the session, so they must not be
+            // trusted outside either.
             Some(policed.desk(
                 &attended,
                 Arc::new(call),
@@ -356,7 +370,7 @@ pub async fn start_on(
             })
         }),
         late: Some(Box::new(move |ended| {
-            // What the command has left behind was in it until now.
+            // Processes that the command left behind were using the sandbox until now.
             drop(held);
             sum_execs(&late_list, ended);
             record_end(&approvals, ended);
@@ -390,7 +404,7 @@ fn sum_execs(list: &Mutex<Option<ExecList>>, ended: &mut Ended) {
     ended.summed = list.as_mut().map(|list| list.sum(ended.execs.take()));
 }
 
-/// What git would execute when a run began.
+/// The programs that git would execute when a run started.
 struct GitBefore {
     repositories: Arc<Repositories>,
     cell: Arc<Cell>,
@@ -406,7 +420,7 @@ impl GitBefore {
         Ok(GitBefore { repositories, cell: Arc::clone(cell), home, known })
     }
 
-    /// What git would execute otherwise by now.
+    /// Returns how the programs that git would execute have changed.
     async fn changes(self) -> Vec<String> {
         let Some(before) = self.known else { return Vec::new() };
         match self.repositories.look(&self.cell, self.home.as_deref()).await {
@@ -417,14 +431,14 @@ impl GitBefore {
     }
 }
 
-/// Refuses to use what was started with more rights than a call has now: a client's sandbox may have become narrower
-/// since, and the rules others.
+/// Refuses to use a run that was started with more rights than the call has now: the client's
+/// sandbox may have become stricter since, and the rules may have changed.
 pub async fn check_still_allowed(cx: &RunCx, started: &Started) -> Result<()> {
     let Started { narrowing, rules, .. } = started;
     let again = "Close it with shell.session and start it again.";
     let now = cx.workspace.taken_away();
     if now.is_some() && now != narrowing.as_ref() {
-        let message = "it was started with other rights than this call has";
+        let message = "it was started with different rights than this call has";
         return Err(Error::permission_denied("client_sandbox", message).hint(again));
     }
     let current = Policed::of(cx).await?.map(|policed| policed.book.generation);
@@ -435,8 +449,9 @@ pub async fn check_still_allowed(cx: &RunCx, started: &Started) -> Result<()> {
     Ok(())
 }
 
-/// What a client's sandbox wants and a fence without mounts cannot keep: refused where it is about reading, told where
-/// it is about writing in parts of what may be written.
+/// Checks for restrictions of the client's sandbox that a sandbox without mounts cannot enforce.
+/// Those on reading are refused; those on writing to parts of a writable directory are returned as
+/// a warning.
 fn unkept(cx: &RunCx, profile: Profile) -> Result<Option<String>> {
     if profile != Profile::Contained || !cx.workspace.is_narrowed() {
         return Ok(None);
@@ -451,7 +466,7 @@ fn unkept(cx: &RunCx, profile: Profile) -> Result<Option<String>> {
     Ok((now.protected.len() > before.protected.len()).then(|| told.to_owned()))
 }
 
-/// How it went, in the one word of a result.
+/// Returns the status of a result.
 pub fn status(ended: &Ended) -> &'static str {
     match (ended.stop, ended.exit_code) {
         (Some(Stop::Deadline), _) => "timed_out",
@@ -462,6 +477,7 @@ pub fn status(ended: &Ended) -> &'static str {
     }
 }
 
+/// Returns the facts about a run that go into the audit record.
 pub fn facts(ended: &Ended) -> Facts {
     let status = match (ended.stop, ended.exit_code) {
         (Some(Stop::Deadline), _) => Status::TimedOut,
@@ -483,6 +499,7 @@ pub fn facts(ended: &Ended) -> Facts {
     }
 }
 
+/// Converts a duration to whole milliseconds.
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,9 +1,11 @@
-//! What the rules say about the execs of a run: written down, asked about, let out.
+//! Decisions about the execs of a run: records them, asks about them, and lets commands leave the
+//! sandbox.
 //!
-//! This is the desk at which a run's supervisor asks. A rule that forbids has decided before anything comes here; one
-//! that asks goes through the same gate as every other question; what may leave the sandbox is checked again and run in
-//! the stead of the process that waits. What a rule allows and what cannot leave runs inside, as if no rule named it, and
-//! the record and the result say why.
+//! The run's supervisor sends its questions here. A rule that forbids has already decided by then.
+//! A rule that prompts goes through the same gate as every other approval. A command that may leave
+//! the sandbox is checked again and run on behalf of the waiting process. A command that a rule
+//! allows but that cannot leave runs inside, as if no rule named it, and the record and the result
+//! say why.
 
 mod quiet;
 mod record;
@@ -38,16 +40,16 @@ use record::fields;
 pub use record::{ExecList, audit_network};
 use wider::{Stands, WiderShare};
 
-/// Refusals of one run that are written down one by one; its supervisor tells of no more either.
+/// Refusals of one run that are recorded individually; its supervisor reports no more either.
 const AUDITED: usize = 10_000;
 
-/// Why a command stays that a human was asked about.
+/// Why a command that a human was asked about stays inside.
 const CHOSEN: &str = "the answer to the question was to run it inside";
 
-/// Variables that every shell changes by itself.
+/// Variables that every shell changes on its own.
 const NOISE: [&str; 4] = ["PWD", "OLDPWD", "SHLVL", "_"];
 
-/// The rules for one run, and who answers for it.
+/// The rules for one run, and whether commands may leave its sandbox.
 pub struct Policed {
     pub book: Arc<Rulebook>,
     pub rules: Rules,
@@ -55,21 +57,22 @@ pub struct Policed {
 }
 
 impl Policed {
-    /// The rules as they are now. A run keeps what it started with.
+    /// Takes the current rules. A run keeps those it started with.
     pub async fn of(cx: &RunCx) -> Result<Option<Policed>> {
         if cx.config.sandbox.profile == Profile::None {
             return Ok(None);
         }
         let book = cx.policy.current(cx.workspace.path()).await;
         if !cx.config.policy.intercept || !jail::intercept::exec::SUPPORTED {
-            // Rules that nobody looks after would be worse than none.
+            // Rules that are not enforced would be worse than none.
             return match book.table.prefixes.is_empty() && book.faults.is_empty() {
                 true => Ok(None),
-                false => Err(Error::permission_denied("rules_unwatched", "there are rules, and execs are not watched")
-                    .hint("Set `intercept = true` under [policy], or take the rules away; `ringfence doctor` says what this host can do.")),
+                false => Err(Error::permission_denied("rules_unwatched", "rules are configured but exec interception is off")
+                    .hint("Set `intercept = true` under [policy], or remove the rules; `ringfence doctor` shows what this host supports.")),
             };
         }
-        // Rules may have changed since the call was prepared; what they would have closed then is open in this one.
+        // The rules may have changed since the call was prepared. If they now let git out, the
+        // repository would have to be read-only in this call, and it may not be.
         let is_guarded = !git::is_let_out(&book.table) || git::is_closed(cx.workspace.rights());
         let leaving = match book.leaving(&cx.config, cx.gate.can_ask(cx.caller.abilities())) {
             Leaving::Possible if !is_guarded => {
@@ -83,7 +86,7 @@ impl Policed {
         Ok(Some(Policed { book, rules, leaving }))
     }
 
-    /// The same rules for a run that nothing leaves.
+    /// Returns the same rules for a run that nothing may leave.
     #[must_use]
     pub fn kept_in(self) -> Policed {
         let leaving = match self.leaving {
@@ -95,15 +98,18 @@ impl Policed {
         Policed { rules: Rules { lets_out: false, ..self.rules }, leaving, ..self }
     }
 
-    /// The desk for a run that belongs to no call: nothing leaves it, and nobody is asked about it.
+    /// Returns the decider for a run that belongs to no call: nothing leaves it, and no one is
+    /// asked about it.
     pub fn quiet_desk(self, approvals: Approvals, root: &Path) -> Result<Execs> {
         let rules = Rules { lets_out: false, heuristics: false, ..self.rules };
         let desk = QuietDesk::new(approvals);
         Ok(Execs { rules, desk: Arc::new(desk), log: Some(exec_log(root)?), wider: Arc::default() })
     }
 
-    /// Hosts that a rule denies. Of several rules about one host the last that decides counts, as for Codex. What such
-    /// rules allow is the operator's config to say, and they cannot be asked about.
+    /// Returns the hosts that a rule denies. If several rules name a host, the last one that
+    /// decides applies, as in Codex. An `allow` rule opens no host, because that is up to the
+    /// operator's configuration, and `prompt` rules are skipped, because no one can be asked about
+    /// a host.
     pub fn denied_hosts(&self) -> Vec<String> {
         let mut last = BTreeMap::new();
         for rule in self.book.table.networks.iter().filter(|rule| rule.decision != Decision::Prompt)
@@ -116,8 +122,8 @@ impl Policed {
             .collect()
     }
 
-    /// The desk for one run. `env` is what the run starts with, to tell what a command has changed of it; `kept_inside`
-    /// takes what the result has to say about commands that did not leave.
+    /// Returns the decider for one run. `env` is the run's initial environment, used to show what a
+    /// command has changed; `kept_inside` collects the commands that did not leave, for the result.
     pub fn desk(
         self,
         attended: &Arc<Attended>,
@@ -163,11 +169,11 @@ struct RunDesk {
     stands: Stands,
 }
 
-/// Where a command runs once it may.
+/// Where an approved command runs.
 enum Place {
-    /// Where it is: no rule of the operator's lets it out, for this reason.
+    /// In the sandbox it is in: no rule of the operator lets it out, for this reason.
     Here(&'static str),
-    /// Where it is, for this reason, although a rule lets it out.
+    /// In the sandbox it is in, for this reason, although a rule lets it out.
     Kept(String),
     Outside(Box<Exec>),
 }
@@ -187,7 +193,8 @@ impl Desk for RunDesk {
             fields.insert("why".to_owned(), why.into());
             self.kept_inside.add(&ruled.verdict.prefix, why);
         }
-        // What was held is always written: nothing may leave because there was much to write before.
+        // This limit never applies to execs that were held and then run: a flood of decisions must
+        // not let a command leave the sandbox unrecorded.
         if self.audited.fetch_add(1, Ordering::Relaxed) < AUDITED {
             self.write(fields);
         }
@@ -206,7 +213,8 @@ impl RunDesk {
             None => self.attended.cx().gate.by_rule(waiting),
             Some(reason) => match self.ask(&held, &place, &reason, waiting).await {
                 Ok(granted) => granted,
-                // An `allow` needs no one's yes to run inside: that is what happens without the rule.
+                // An `allow` needs no approval to run inside, because that is what happens without
+                // the rule.
                 Err(error) => {
                     if held.verdict.decision == Decision::Allow
                         && let Some(why) = unanswered(&error)
@@ -243,12 +251,13 @@ impl RunDesk {
             Err(why) if held.verdict.decision == Decision::Allow => {
                 self.run_inside(&held, by, Some(&format!("it could not be started outside: {why}")))
             }
-            // A human was asked about outside, and about nothing else.
+            // The human approved running it outside, and nothing else.
             Err(why) => escalate::refusal(&held.program.path, &why),
         }
     }
 
-    /// Lets it begin where it is; `why` says why it did not leave although a rule lets it.
+    /// Lets it run in the sandbox it is in; `why` says why it did not leave although a rule lets
+    /// it.
     fn run_inside(&self, held: &HeldExec, by: &str, why: Option<&str>) -> Answer {
         let why = why.map(|why| {
             match escalate::is_git(&held.program.path) && self.is_repository_closed() {
@@ -267,18 +276,19 @@ impl RunDesk {
 
     fn is_repository_closed(&self) -> bool {
         let cx = self.attended.cx();
-        // Without mounts nothing inside the workspace can be closed.
+        // Without mounts nothing inside the workspace can be made read-only.
         cx.config.sandbox.profile != Profile::Contained && git::is_closed(cx.workspace.rights())
     }
 
-    /// Where it would run, and why someone is asked first, if anyone is. A rule is enough where it names every word of the
-    /// command, or where the program is harmless with any.
+    /// Returns where it would run and why approval is required first, if it is. A rule alone
+    /// suffices if it names every word of the command, or if the program is harmless with any
+    /// arguments.
     async fn plan(&self, held: &HeldExec) -> (Place, Option<String>) {
         let place = self.place(held).await;
         if held.verdict.decision != Decision::Allow {
             let reason = match &held.verdict.justification {
-                Some(why) => format!("A rule asks for it: {why}"),
-                None => "A rule asks for it.".to_owned(),
+                Some(why) => format!("A rule requires approval: {why}"),
+                None => "A rule requires approval.".to_owned(),
             };
             return (place, Some(reason));
         }
@@ -298,12 +308,12 @@ impl RunDesk {
         }
     }
 
-    /// Where it would run, found out before anybody is asked.
+    /// Determines where it would run, before anyone is asked.
     async fn place(&self, held: &HeldExec) -> Place {
         match &self.leaving {
             Leaving::Off => return Place::Here("nothing leaves the sandbox"),
             _ if !held.itself => {
-                return Place::Here("it is not the program that the rule's name stands for");
+                return Place::Here("it is not the program that the rule names");
             }
             _ if held.verdict.origin.file == ::policy::HEURISTICS => {
                 return Place::Here("no rule lets it out");
@@ -313,7 +323,7 @@ impl RunDesk {
         }
         if self.is_denied_reading() {
             return Place::Kept(
-                "the client's sandbox denies reading, which nothing outside would keep".to_owned(),
+                "the client's sandbox denies reading, which cannot be enforced outside".to_owned(),
             );
         }
         let cx = self.attended.cx();
@@ -332,7 +342,8 @@ impl RunDesk {
         }
     }
 
-    /// By the sandbox that it was started under, or by that of whoever looks now.
+    /// Returns whether reading is denied by the sandbox the run was started under, or by that of
+    /// the call that is attached now.
     fn is_denied_reading(&self) -> bool {
         self.began_denied || denies_reading(&self.attended.cx())
     }
@@ -346,15 +357,17 @@ impl RunDesk {
     ) -> Result<Granted<Waiting>> {
         let verdict = &held.verdict;
         let cx = self.attended.cx();
-        // Long commands are shown whole below.
+        // The subject is cut; the arguments below show the command in full.
         let words = quoted(&self.own.words(&held.argv));
         let is_cut = words.chars().nth(120).is_some();
         let subject: String = words.chars().take(120).chain(is_cut.then_some('…')).collect();
         let prompt =
             Prompt::exec(&self.call, subject, reason, self.shown(held, place), &cx.session);
         let prompt = Prompt { offers_inside: matches!(place, Place::Outside(_)), ..prompt };
-        // Two scripts of one interpreter may have the same words, and the same words mean another thing elsewhere; and
-        // what may run inside may not therefore leave.
+        // The remembered answer is tied to the files as well as the words: two scripts of one
+        // interpreter may have the same words, and the same words mean something else in another
+        // directory. It is also tied to the place, because what may run inside may not therefore
+        // leave.
         let files = [Some(&held.program), held.script.as_ref(), Some(&held.cwd)];
         let files = files.map(|file| file.map(|file| (file.device, file.inode)));
         let kept: Vec<_> = held
@@ -371,7 +384,7 @@ impl RunDesk {
         granted
     }
 
-    /// Everything that decides, for a human.
+    /// Returns everything that matters for the decision, for a human.
     fn shown(&self, held: &HeldExec, place: &Place) -> Value {
         let mut shown = Map::new();
         let mut add = |name: &str, value: String| drop(shown.insert(name.to_owned(), value.into()));
@@ -412,17 +425,17 @@ impl RunDesk {
         Value::Object(shown)
     }
 
-    /// `PATH` as the command gets it outside.
+    /// Returns `PATH` as the command gets it outside.
     fn search_path(&self, exec: &Exec) -> Option<String> {
         escalate::search_path(exec, &self.attended.cx().config)
     }
 
-    /// What a command has changed of the environment that the run began with.
+    /// Lists what a command has changed in the run's initial environment.
     fn changed(&self, env: &[(String, String)]) -> Vec<String> {
         let noise = |name: &str| NOISE.contains(&name);
         let show = |name: &str, value: &str| match is_sensitive(name) {
             true => format!("+{name}=[redacted]"),
-            // A password may also stand in an address.
+            // A URL may also contain a password.
             false => format!("+{}", self.own.words(&[format!("{name}={value}")]).join(" ")),
         };
         let added = env.iter().filter(|pair| !noise(&pair.0) && !self.env.contains(pair));
@@ -434,7 +447,8 @@ impl RunDesk {
         added.chain(taken.map(|(name, _)| format!("-{name}"))).collect()
     }
 
-    /// Written before it happens. False when it cannot be: then it does not.
+    /// Records the decision before it is carried out. Returns false if it cannot be recorded; the
+    /// command must then not run.
     fn record(&self, held: &HeldExec, by: &str, ran: &str, why: Option<&str>) -> bool {
         if ran == "refused" && self.audited.fetch_add(1, Ordering::Relaxed) >= AUDITED {
             return true;
@@ -454,7 +468,7 @@ impl RunDesk {
         let cx = self.attended.cx();
         let mut fields = fields;
         if cx.trace_id != self.call.trace_id {
-            // Another call looks at the run than the one that started it.
+            // Another call than the one that started the run is attached now.
             fields.insert("started_by".to_owned(), self.call.trace_id.as_str().into());
         }
         let written = cx.approvals.exec(fields);
@@ -467,7 +481,8 @@ impl RunDesk {
 
 fn denies_reading(cx: &RunCx) -> bool {
     let (before, now) = (cx.session.workspace.rights(), cx.workspace.rights());
-    // What has become private since is hidden by us, and outside nobody is sent to read it.
+    // Paths that became private later are hidden by us, not by the client, and no command outside
+    // is sent to read them.
     let is_ours = |path| before.hidden.contains(path) || cx.config.private.contains(path);
     !now.hidden.iter().all(is_ours) || !now.veils.is_empty()
 }
@@ -477,7 +492,8 @@ fn unrecorded(held: &HeldExec) -> Answer {
     Answer::Refuse(line, 126)
 }
 
-/// Why no one has answered, where that is what the error means: then no one has said no either.
+/// Returns why no one has answered, if that is what the error means. In that case no one has said
+/// no either.
 fn unanswered(error: &Error) -> Option<&'static str> {
     match (error.kind(), error.reason_name()) {
         (Kind::ApprovalExpired, _) => Some(NO_ONE_ANSWERED),
@@ -492,14 +508,14 @@ fn unanswered(error: &Error) -> Option<&'static str> {
     }
 }
 
-/// For a client, which need not know where the operator keeps rules.
+/// Names the rule without its directory: a client need not know where the operator keeps rules.
 fn origin(verdict: &Verdict) -> String {
     let file = Path::new(&verdict.origin.file);
     let name = file.file_name().unwrap_or(file.as_os_str()).to_string_lossy();
     format!("{name}:{}", verdict.origin.line)
 }
 
-/// As one would type it.
+/// Quotes the words as they would be typed in a shell.
 fn quoted(words: &[String]) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./=:,@%+".contains(c);
     let quote = |word: &String| match !word.is_empty() && word.chars().all(plain) {

@@ -1,8 +1,9 @@
-//! The hint of a failed command whose output points at the sandbox.
+//! Hint for a failed command whose output points at the sandbox.
 //!
-//! "Read-only file system" does not say who made it read-only, and a name that cannot be resolved does not say that the
-//! network is off. The hint names the likely limit and the key that opens it. It is a guess by the words of programs, so
-//! it says "likely" and changes nothing else about the result.
+//! "Read-only file system" does not say who made it read-only, and a name that cannot be resolved
+//! does not say that the network is off. The hint names the likely limit and the setting that lifts
+//! it. It is a guess from the messages of programs, so it says "likely" and changes nothing else
+//! about the result.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -13,16 +14,17 @@ use serde_json::{Map, Value};
 use crate::config::Profile;
 use crate::tools::RunCx;
 
-/// The reason for a failure stands near its end.
+/// The reason for a failure is near the end of the output.
 const TAIL_BYTES: usize = 16 << 10;
-/// Names in one hint.
+/// Maximum number of names in one hint.
 const MAX_NAMES: usize = 5;
 
-/// How programs and runtimes say that a file system cannot be written, or that a protected path cannot be moved.
+/// Messages of programs and runtimes for a file system that cannot be written, or a protected path
+/// that cannot be moved.
 const READ_ONLY: &[&str] = &["read-only file system", "erofs", "device or resource busy", "ebusy"];
-/// How they say that a directory is where they want to write a file.
+/// Messages for a directory in the place of a file to be written.
 const IS_DIRECTORY: &[&str] = &["is a directory", "eisdir"];
-/// How they say that a name was not resolved or a network not reached.
+/// Messages for a name that was not resolved or a network that was not reached.
 const UNREACHED: &[&str] = &[
     "could not resolve",
     "couldn't resolve",
@@ -40,17 +42,17 @@ const UNREACHED: &[&str] = &[
 ];
 const REFUSED: &[&str] = &["connection refused", "econnrefused", "actively refused"];
 
-/// What held a run.
+/// The limits that a run was subject to.
 struct Limits {
-    /// The table of the config with the keys for it.
+    /// The config table with the settings for it.
     section: String,
-    /// Its entry declares no writing, so the workspace is read-only for it.
+    /// Its config entry declares no writes, so the workspace is read-only for it.
     declares_no_writes: bool,
-    /// The client's own sandbox: its mode, and what it takes away.
+    /// The mode of the client's own sandbox; the next two fields say what it takes away.
     client_mode: Option<String>,
     read_only_by_client: bool,
     offline_by_client: bool,
-    /// Directories that the client asked for and did not get.
+    /// Directories that the client requested and did not get.
     refused_roots: Vec<PathBuf>,
     network: Network,
 }
@@ -71,7 +73,7 @@ impl Limits {
     }
 }
 
-/// The hint for a command that failed with this output and these denials.
+/// Returns the hint for a command that failed with this output and these denials.
 pub fn hint(
     cx: &RunCx,
     profile: Profile,
@@ -84,7 +86,7 @@ pub fn hint(
     }
 }
 
-/// The last names of protected files that are not directories.
+/// Returns the file names of protected paths that are not directories.
 fn protected_files() -> Vec<&'static str> {
     let names = jail::steering::names().filter_map(|(name, _)| name.file_name()?.to_str());
     names.filter(|name| name.ends_with(".json") || *name == ".envrc").collect()
@@ -96,7 +98,7 @@ impl Limits {
         let says =
             |words: &[&str]| text.iter().any(|text| words.iter().any(|word| text.contains(word)));
         let wanted = Wanted::of(denials);
-        // A directory stands in for a protected file that is missing.
+        // A directory is the stand-in for a protected file that does not exist.
         let at_stand_in = says(IS_DIRECTORY) && says(&protected_files());
         let writes = (says(READ_ONLY) || at_stand_in).then(|| self.explain_read_only());
         let network = match self.network {
@@ -168,7 +170,7 @@ impl Limits {
     }
 }
 
-/// The hosts that a run wanted and did not reach.
+/// The hosts that a run tried to reach and could not.
 #[derive(Default)]
 struct Wanted {
     names: Vec<String>,
@@ -190,7 +192,8 @@ impl Wanted {
                     true => (&mut wanted.addresses, name.as_str()),
                     false => (&mut wanted.names, host),
                 };
-            // "…" stands for all that were not told apart, and what is no plain name may try to be something else.
+            // "…" collects names that were not listed separately, and anything but a plain name
+            // could be an attempt to inject text.
             let is_plain = |c: char| {
                 c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']')
             };
@@ -208,13 +211,13 @@ impl Wanted {
         self.names.is_empty() && self.addresses.is_empty()
     }
 
-    /// As a part of a sentence.
+    /// Returns the hosts as part of a sentence.
     fn shown(&self) -> String {
         let all = self.names.iter().chain(&self.addresses).cloned();
         if self.is_empty() { String::new() } else { format!(", and this run wanted {}", list(all)) }
     }
 
-    /// The keys that open them.
+    /// Returns the settings that allow them.
     fn keys(&self) -> String {
         let quoted = |names: &[String]| list(names.iter().map(|name| format!("\"{name}\"")));
         let mut keys = Vec::new();
@@ -236,7 +239,7 @@ fn list(items: impl Iterator<Item = String>) -> String {
 
 fn tail(text: &str) -> &str {
     let from = text.len().saturating_sub(TAIL_BYTES);
-    // The next beginning of a character; the end of the text is one.
+    // Move forward to the next character boundary; the end of the text is one.
     let from = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
     &text[from..]
 }

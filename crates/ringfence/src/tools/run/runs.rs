@@ -1,4 +1,4 @@
-//! The runs of a session that go on between its calls: commands in the background, shells, interpreters.
+//! Runs of a session that continue between its calls: background commands, shells, interpreters.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,46 +14,50 @@ use crate::sandbox::{Line, Stop};
 use crate::session::Session;
 use crate::tools::RunCx;
 
-/// Those that go on. Those that have ended and can still be looked at do not count.
+/// Maximum number of runs that may continue at once in a session. Those that have ended but can
+/// still be read are not included.
 pub const RUNNING: usize = 32;
-/// All of them; the oldest that has ended makes room.
+/// Maximum number of runs kept, ended ones included; the oldest that has ended makes room.
 const KEPT: usize = 128;
 
-/// Kept by its session, and gone with it.
+/// The runs of one session. Stored in the session and dropped with it.
 #[derive(Default)]
 pub struct Runs {
     all: Mutex<BTreeMap<String, Arc<Kept>>>,
 }
 
-/// One of them.
+/// A run that continues between calls.
 pub struct Kept {
     pub id: String,
-    /// What it is: `command`, `shell`, or the language of an interpreter.
+    /// Kind of run: `command`, `shell`, or the language of an interpreter.
     pub what: &'static str,
-    /// What was started, as it may be shown.
+    /// The command, shortened and without control characters, for display.
     pub shown: String,
     pub began: SystemTime,
     since: Instant,
     pub started: Started,
-    /// To the driver of a shell or an interpreter. Who holds the lock has the floor: one command at a time.
+    /// Socket to the driver of a shell or an interpreter. Holding the lock is the right to use it,
+    /// so only one command runs at a time.
     pub line: Option<Arc<tokio::sync::Mutex<Line>>>,
-    /// How the last command of a shell goes.
+    /// State of the shell's last command.
     pub turn: Mutex<Option<watch::Receiver<Came>>>,
 }
 
-/// How a command of a shell came to its end.
+/// How a command in a shell ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Came {
-    /// Not yet.
+    /// It has not ended yet.
     Waiting,
     /// It is being interrupted, for this reason.
     Stopping(Stop),
+    /// It ended with this status.
     Exit(i32),
-    /// Its time was up, or its call was cancelled, and it was interrupted.
+    /// It was interrupted because it timed out or its call was cancelled.
     Interrupted(Stop),
 }
 
 impl Kept {
+    /// Creates a run. One with a driver socket is a shell or an interpreter.
     pub fn new(what: &'static str, shown: &str, started: Started, line: Option<Line>) -> Kept {
         let id = short(if line.is_some() { "sh" } else { "x" });
         let is_cut = shown.chars().nth(200).is_some();
@@ -72,16 +76,18 @@ impl Kept {
         }
     }
 
+    /// Returns how long ago it was started.
     pub fn age(&self) -> Duration {
         self.since.elapsed()
     }
 
-    /// How it ended, once it has.
+    /// Returns how it ended, once it has.
     pub fn ended(&self) -> Option<&'static str> {
         self.started.end.get().copied()
     }
 
-    /// Takes it up for this call: its rights must not exceed the call's, and from now on this call is asked.
+    /// Attaches a call to the run, so that from now on this call is asked. Fails if the run has
+    /// rights that the call does not have.
     pub async fn take_up(&self, cx: &Arc<RunCx>, clocks: Vec<Arc<Deadline>>) -> Result<()> {
         command::check_still_allowed(cx, &self.started).await?;
         self.started.attended.take_over(cx, clocks);
@@ -90,34 +96,36 @@ impl Kept {
 }
 
 impl Runs {
+    /// Returns the runs of a session.
     pub fn of(session: &Session) -> Result<Arc<Runs>> {
         session.keep(|| Ok(Runs::default()))
     }
 
-    /// Whether one more may go on.
+    /// Returns whether one more run may continue in the background.
     pub fn has_room(&self) -> bool {
         self.list().iter().filter(|kept| kept.ended().is_none()).count() < RUNNING
     }
 
-    /// Before one is started that will go on.
+    /// Fails if no more runs may continue in the background.
     pub fn check_room(&self) -> Result<()> {
         if self.has_room() {
             return Ok(());
         }
         Err(Error::new(
             Kind::ResourceExhausted,
-            format!("{RUNNING} commands and shells go on in this session already"),
+            format!("{RUNNING} commands and shells are already running in this session"),
         )
         .hint("See them with shell.session and `op: list`; end some with `op: close`."))
     }
 
-    /// The session is over, and so is everything that goes on in it. What is kept here keeps its calls, and they their
-    /// session: somebody has to let go first.
+    /// Drops all runs once the session is over. The runs hold their calls and the calls hold the
+    /// session, so without this the reference cycle would keep all of them alive.
     pub fn clear(&self) {
         let all = std::mem::take(&mut *self.all.lock().unwrap_or_else(PoisonError::into_inner));
         drop(all);
     }
 
+    /// Adds a run.
     pub fn insert(&self, kept: Kept) -> Arc<Kept> {
         let kept = Arc::new(kept);
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,16 +141,17 @@ impl Runs {
         kept
     }
 
+    /// Returns the run with this id.
     pub fn get(&self, id: &str) -> Result<Arc<Kept>> {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(id).cloned().ok_or_else(|| {
             let shown: String = id.chars().take(64).collect();
-            Error::new(Kind::NotFound, format!("nothing called `{shown}` goes on in this session"))
-                .hint("`op: list` of shell.session shows what does; what has ended is forgotten after ten minutes.")
+            Error::new(Kind::NotFound, format!("there is no command or shell `{shown}` in this session"))
+                .hint("List them with `op: list` of shell.session; those that have ended are forgotten after ten minutes.")
         })
     }
 
-    /// Forgets this one, and not another that has taken its name since.
+    /// Removes this run, but not another one that has taken over its id.
     pub fn remove(&self, kept: &Arc<Kept>) {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         if all.get(&kept.id).is_some_and(|known| Arc::ptr_eq(known, kept)) {
@@ -150,7 +159,7 @@ impl Runs {
         }
     }
 
-    /// The oldest first.
+    /// Returns the runs, oldest first.
     pub fn list(&self) -> Vec<Arc<Kept>> {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, kept| !kept.started.live.is_forgotten());

@@ -1,7 +1,8 @@
-//! `shell.exec`: one command, to its end or as long as the caller wants to wait.
+//! `shell.exec`: runs one command to its end, or for as long as the caller wants to wait.
 //!
-//! It runs in the session's fence and asks nobody. Where the operator has taken the fence away, every call is asked
-//! for, and the result says so. What goes on after the call belongs to the MCP session (`shell.session`).
+//! It runs in the session's sandbox and needs no approval. If the operator has disabled the
+//! sandbox, every call requires approval, and the result says so. A command that continues after
+//! the call belongs to the MCP session (`shell.session`).
 
 mod reply;
 mod session;
@@ -31,7 +32,7 @@ pub use reply::Reply;
 pub use session::attend;
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
-/// Clients give up on a call after a minute or so.
+/// Clients give up on a call after about a minute.
 const DEFAULT_YIELD: Duration = Duration::from_secs(60);
 const DESCRIPTION: &str = "Run a command in the workspace. Returns stdout, stderr and the exit code. After `yield_ms` it \
     continues (status `running`, exec_id for shell.session). Output is cut in the middle: the rest is in file.read of \
@@ -52,25 +53,27 @@ struct Arguments {
     stdin: Option<String>,
     /// Keep standard input open for shell.session `write`.
     interactive: Option<bool>,
-    /// Milliseconds until everything it started is ended (120000).
+    /// Milliseconds until all its processes are killed (120000).
     timeout_ms: Option<u64>,
-    /// Milliseconds until the answer `running` (60000); 0: in the background.
+    /// Milliseconds until it answers `running` (60000); 0: in the background.
     yield_ms: Option<u64>,
     /// `new`: a bash that keeps its state; its handle: run `command` in it.
     session: Option<String>,
-    /// Most bytes of output to return (at most 262144).
+    /// Maximum bytes of output (up to 262144).
     max_bytes: Option<usize>,
     /// Why, in a few words, for the user who is asked.
-    #[expect(dead_code, reason = "shown with the other arguments to whoever is asked")]
+    #[expect(dead_code, reason = "shown with the other arguments to the user who is asked")]
     reason: Option<String>,
 }
 
+/// The `shell.exec` tool.
 pub struct ShellExec {
     spec: Spec,
     launcher: Launcher,
 }
 
 impl ShellExec {
+    /// Creates the tool.
     pub fn new(config: &Config) -> Self {
         Self::with(config, Launcher::own())
     }
@@ -116,12 +119,12 @@ impl ShellExec {
         if arguments.yield_ms.is_some() {
             runs.check_room()?;
         }
-        // Where nothing more may go on, this one does not outlive its call.
+        // If no more runs may continue in the background, this one must not outlive its call.
         let may_yield = cx.view.lasting && runs.has_room();
         let shown = arguments.shown();
         let (program, args) = arguments.program()?;
-        // Its own, since it goes on when the call's ends; but no longer than what the caller, the client and the
-        // operator allow.
+        // The run has its own deadline because it continues when the call's ends, but never longer
+        // than the caller, the client and the operator allow.
         let deadline = Arc::new(Deadline::after(call.limit));
         let stdin = arguments.stdin.clone().unwrap_or_default().into_bytes();
         let command = Command {
@@ -139,7 +142,7 @@ impl ShellExec {
             merged: false,
             max_bytes: arguments.max_bytes,
         };
-        // Without a session that lasts there is nothing that the run could go on in.
+        // Without a persistent session there is nothing the run could continue in.
         let deadline = if cx.view.lasting { deadline } else { Arc::clone(&cx.deadline) };
         let started = command::start(cx, call, &self.launcher, command, Some(deadline)).await?;
         let wait = may_yield.then(|| Arc::new(Deadline::after(arguments.wait())));
@@ -158,7 +161,7 @@ impl ShellExec {
     }
 }
 
-/// For ever where nothing can go on without the call.
+/// Waits until the deadline, or indefinitely if the run cannot continue without the call.
 fn patience(wait: Option<Arc<Deadline>>) -> BoxFuture<'static, ()> {
     match wait {
         Some(wait) => Box::pin(async move { wait.passed().await }),
@@ -166,7 +169,7 @@ fn patience(wait: Option<Arc<Deadline>>) -> BoxFuture<'static, ()> {
     }
 }
 
-/// A result about something that goes on.
+/// Builds the result for a command that is still running.
 pub fn running(reply: Reply) -> Result<Output> {
     let facts = Facts {
         status: Some(Status::Running),
@@ -204,8 +207,8 @@ impl Tool for ShellExec {
         if let Some(session) = arguments.session.as_deref().filter(|session| *session != "new") {
             let kept = Runs::of(cx.session)?.get(session)?;
             return Ok(Plan {
-                // Where the shell is by now only the shell knows.
-                cwd: Some(format!("as the shell {} has it now, and its environment too", kept.id)),
+                // Only the shell knows its current directory.
+                cwd: Some(format!("the current directory and environment of shell {}", kept.id)),
                 timeout: Some(arguments.timeout(cx.config)),
                 asks: command::asks(cx),
                 command: Some(arguments.command_line()),
@@ -213,12 +216,13 @@ impl Tool for ShellExec {
                 ..Plan::default()
             });
         }
-        // Opened to fail before anybody is asked; the run opens it again and uses what it opened.
+        // Opened so that the call fails before the user is asked; the run opens it again and uses
+        // the descriptor it opened.
         let workspace = cx.workspace;
         let (_, shown) = workspace.open_dir(arguments.cwd.as_deref().unwrap_or("."))?;
         Ok(Plan {
             env: arguments.environment()?,
-            // Where it leads, not what was written.
+            // The resolved path, not the one the caller wrote.
             cwd: arguments.cwd.as_ref().map(|_| workspace.path().join(shown).display().to_string()),
             timeout: Some(arguments.timeout(cx.config)),
             asks: command::asks(cx),
@@ -238,13 +242,13 @@ impl Tool for ShellExec {
 }
 
 impl Arguments {
-    /// What the schema alone cannot say.
+    /// Validates what the schema cannot express.
     fn check(&self) -> Result<()> {
         self.program()?;
         self.environment()?;
         if self.timeout_ms == Some(0) {
             return Err(Error::invalid_arguments("`timeout_ms` is zero")
-                .hint("Leave it out for two minutes."));
+                .hint("Omit it for the default of two minutes."));
         }
         let Some(session) = &self.session else { return Ok(()) };
         let refused = |what: &str, hint: &str| Err(Error::invalid_arguments(what).hint(hint));
@@ -263,7 +267,7 @@ impl Arguments {
         let settled = self.cwd.is_some() || self.env.is_some() || self.interactive.is_some();
         if session != "new" && settled {
             return refused(
-                "`cwd`, `env` and `interactive` are given when a shell session is started",
+                "`cwd`, `env` and `interactive` can only be set when a shell session is started",
                 "Use `cd` and `export` in `command`.",
             );
         }
@@ -277,7 +281,7 @@ impl Arguments {
             () if self.yield_ms.is_some() => "`yield_ms`",
             () => return Ok(()),
         };
-        Err(Error::invalid_arguments(format!("{needs} needs a session that lasts"))
+        Err(Error::invalid_arguments(format!("{needs} needs a persistent session"))
             .reason("no_session")
             .hint("Send the session handle of an earlier result's `_meta` along with the call."))
     }
@@ -300,7 +304,8 @@ impl Arguments {
         }
     }
 
-    /// For a question, where no two commands may look the same: the words of `argv` are quoted.
+    /// Returns the command line for an approval prompt. The words of `argv` are quoted, because no
+    /// two different commands may look the same there.
     fn command_line(&self) -> String {
         match self.argv.as_deref().and_then(<[String]>::split_first) {
             Some((program, words)) => visible::command_line(program, words),
@@ -308,7 +313,7 @@ impl Arguments {
         }
     }
 
-    /// The program and its arguments, from whichever of the two forms was given.
+    /// Returns the program and its arguments, from either form.
     fn program(&self) -> Result<(String, Vec<String>)> {
         let (program, args) = match (&self.command, &self.argv) {
             (Some(command), None) => {
@@ -327,7 +332,7 @@ impl Arguments {
             }
         };
         if args.iter().chain([&program]).any(|part| part.contains('\0')) {
-            return Err(Error::invalid_arguments("a command cannot hold a NUL")
+            return Err(Error::invalid_arguments("a command cannot contain a NUL byte")
                 .hint("Pass such bytes through a file."));
         }
         Ok((program, args))

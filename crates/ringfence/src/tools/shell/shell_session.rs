@@ -1,4 +1,5 @@
-//! `shell.session`: what goes on after the call that started it, in one tool.
+//! `shell.session`: reads, writes to, signals, closes and lists what continues after the call that
+//! started it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +24,13 @@ use crate::tools::{Plan, PrepareCx, RunCx, Scope, Spec, Tool, arguments};
 
 const DEFAULT_WAIT: Duration = Duration::from_secs(10);
 const LONGEST_WAIT: Duration = Duration::from_secs(55);
-/// What is written may be answered at once.
+/// Input is often answered immediately, so a write waits only briefly.
 const AFTER_WRITE: Duration = Duration::from_millis(300);
-const DESCRIPTION: &str = "Follow up on commands and shells that go on after shell.exec or code.exec: read (output \
-    since the last look; waits until it ends or wait_ms), write to standard input, signal, close (ends it and \
+const DESCRIPTION: &str = "Follow up on commands and shells that continue after shell.exec or code.exec: read (new \
+    output; waits until it ends or for wait_ms), write to standard input, signal, close (ends it and \
     everything it started), list.";
 
-/// The signals that can be sent, by name.
+/// Signals that can be sent, by name.
 const SIGNALS: &[(&str, Signal)] = &[
     ("INT", Signal::INT),
     ("TERM", Signal::TERM),
@@ -66,11 +67,11 @@ struct Arguments {
     signal: Option<String>,
     /// Milliseconds to wait (read 10000, else 300; at most 55000).
     wait_ms: Option<u64>,
-    /// Most bytes of output to return (at most 262144).
+    /// Maximum bytes of output (up to 262144).
     max_bytes: Option<usize>,
 }
 
-/// One that goes on, or has ended a while ago.
+/// A run that continues or has ended.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Row {
     id: String,
@@ -82,21 +83,23 @@ struct Row {
     age_ms: u64,
 }
 
-/// What `shell.exec` says, or a list.
+/// The list of runs; the other operations return what `shell.exec` does.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Listing {
     runs: Vec<Row>,
 }
 
+/// The `shell.session` tool.
 pub struct ShellSession {
     spec: Spec,
 }
 
 impl ShellSession {
+    /// Creates the tool.
     pub fn new(config: &Config) -> Self {
         let about = About::of(config);
         let mut output = arguments::reply_schema::<Reply>();
-        // A result is one of the two, so it has the required fields of neither.
+        // A result is one of the two, so the required fields of neither are required here.
         output.remove("required");
         if let (Some(Value::Object(all)), Some(Value::Object(list))) = (
             output.get_mut("properties"),
@@ -155,7 +158,7 @@ impl ShellSession {
                 look(cx, &runs, &kept, wait, max_bytes).await
             }
             Op::Close => {
-                // Whoever may end it may not therefore see what it said.
+                // Permission to stop a run does not imply permission to see its output.
                 let shown = command::check_still_allowed(cx, &kept.started).await.is_ok();
                 kept.started.live.stop(Stop::Cancelled(Cause::Client));
                 runs.remove(&kept);
@@ -172,17 +175,17 @@ impl ShellSession {
     }
 }
 
-/// Who stops looking stops nothing else.
+/// Awaits the read unless the call is cancelled. Cancelling the call does not stop the run.
 async fn heed(cx: &RunCx, look: impl Future<Output = Result<Seen>>) -> Result<Seen> {
     tokio::select! {
         seen = look => seen,
         cause = cx.cancel.cancelled() => {
-            Err(Error::new(Kind::Cancelled, "the look was cancelled; what was looked at goes on").with("cause", cause.name()))
+            Err(Error::new(Kind::Cancelled, "the read was cancelled; the command continues").with("cause", cause.name()))
         }
     }
 }
 
-/// What has come since the last look, once it has ended or the wait has.
+/// Returns the output since the last read, once the run has ended or `wait` has passed.
 async fn look(
     cx: &Arc<RunCx>,
     runs: &Runs,
@@ -195,7 +198,7 @@ async fn look(
         return tokio::select! {
             seen = attended => seen,
             cause = cx.cancel.cancelled() => {
-                Err(Error::new(Kind::Cancelled, "the look was cancelled; the shell goes on").with("cause", cause.name()))
+                Err(Error::new(Kind::Cancelled, "the read was cancelled; the shell continues").with("cause", cause.name()))
             }
         };
     }
@@ -206,7 +209,7 @@ async fn look(
     show(cx, kept, seen, None)
 }
 
-/// What was seen. Of one that was closed: whether its output may be seen.
+/// Builds the result. For a run that was closed, `closed` says whether its output may be shown.
 fn show(cx: &RunCx, kept: &Kept, seen: Seen, closed: Option<bool>) -> Result<Output> {
     match seen {
         Seen::Over(outcome) => {
@@ -214,11 +217,11 @@ fn show(cx: &RunCx, kept: &Kept, seen: Seen, closed: Option<bool>) -> Result<Out
                 Facts { denials: Vec::new(), execs: None, ..command::facts(&outcome.ended) };
             let mut reply = Reply::over(cx, kept.started.profile, outcome);
             if let Some(shown) = closed {
-                // That it was stopped is what was asked for.
+                // Being stopped is what the caller asked for, not an error.
                 reply.error = None;
                 facts.status = Some(Status::Completed);
                 if !shown {
-                    reply.withhold("it was started with other rights than this call has");
+                    reply.withhold("it was started with different rights than this call has");
                 }
             }
             reply.into_output(facts)
@@ -241,9 +244,10 @@ fn list(runs: &Runs) -> Result<Output> {
         format!("{} {} {} {} s: {}", row.id, row.kind, row.status, row.age_ms / 1000, row.command)
     });
     let text = lines.collect::<Vec<_>>().join("\n");
-    let text = if text.is_empty() { "nothing goes on in this session".to_owned() } else { text };
+    let text =
+        if text.is_empty() { "this session has no commands or shells".to_owned() } else { text };
     let structured = serde_json::to_value(listing)
-        .map_err(|e| Error::internal("the result cannot be written").source(e))?;
+        .map_err(|e| Error::internal("the result cannot be serialized").source(e))?;
     Ok(Output::of(text, structured))
 }
 
@@ -256,7 +260,7 @@ impl Tool for ShellSession {
         vec![
             Limit::up_to("wait of a read", DEFAULT_WAIT, LONGEST_WAIT),
             Limit::up_to("wait after a write or signal", AFTER_WRITE, LONGEST_WAIT),
-            Limit::fixed("what goes on at once", Count(crate::tools::run::runs::RUNNING as u64)),
+            Limit::fixed("concurrent runs", Count(crate::tools::run::runs::RUNNING as u64)),
             Limit::text(command::MAX_BYTES),
         ]
     }
@@ -265,9 +269,9 @@ impl Tool for ShellSession {
         let arguments = self.read(arguments)?;
         let Some(id) = &arguments.id else { return Ok(Plan::default()) };
         let kept = Runs::of(cx.session)?.get(id)?;
-        // What is typed into a process without a fence is asked for as any command is.
+        // Input to an unsandboxed process requires approval just like a command.
         let asks = (arguments.op == Op::Write).then(|| command::asks(cx)).flatten();
-        let asks = asks.map(|why| format!("{why} It is typed into: {}", kept.shown));
+        let asks = asks.map(|why| format!("{why} The input goes to: {}", kept.shown));
         let command = arguments.input.clone().filter(|_| arguments.op == Op::Write);
         Ok(Plan { asks, command, command_covers: &["input"], ..Plan::default() })
     }
@@ -282,7 +286,7 @@ impl Tool for ShellSession {
 }
 
 impl Arguments {
-    /// What the schema alone cannot say.
+    /// Validates what the schema cannot express.
     fn check(&self) -> Result<()> {
         if self.op != Op::List && self.id.is_none() {
             return Err(Error::invalid_arguments("`id` is missing")
@@ -302,8 +306,8 @@ impl Arguments {
         SIGNALS.iter().find(|(known, _)| *known == name).map(|(_, signal)| *signal).ok_or_else(
             || {
                 let names = SIGNALS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-                Error::invalid_arguments("`signal` names no signal that can be sent")
-                    .hint(format!("It is one of {names}."))
+                Error::invalid_arguments("`signal` is not a signal that can be sent")
+                    .hint(format!("Use one of {names}."))
                     .with("argument", "signal")
             },
         )

@@ -71,14 +71,11 @@ fn arguments_are_those_of_the_other_server() {
         (json!({"command": "true"}), "the argument `workdir` is missing"),
         (json!({"workdir": workspace}), "the argument `command` is missing"),
         (json!({"command": "true", "workdir": "."}), "`workdir` `.` is not an absolute path"),
-        (
-            json!({"command": "true", "workdir": format!("{workspace}/gone")}),
-            "is not a directory that is there",
-        ),
-        (json!({"command": "a\0b", "workdir": workspace}), "a command cannot hold a NUL"),
+        (json!({"command": "true", "workdir": format!("{workspace}/gone")}), "does not exist"),
+        (json!({"command": "a\0b", "workdir": workspace}), "a command cannot contain a NUL byte"),
         (
             json!({"command": "true", "workdir": workspace, "timeout_ms": "soon"}),
-            "`timeout_ms` does not fit",
+            "`timeout_ms` is invalid",
         ),
     ] {
         let error = prepare(arguments).unwrap_err();

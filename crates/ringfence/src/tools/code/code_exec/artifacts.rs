@@ -1,4 +1,4 @@
-//! What a run has made of the files of the workspace.
+//! Files of the workspace that a run has created, changed or removed.
 
 use std::io::Read;
 use std::path::Path;
@@ -12,10 +12,11 @@ use crate::base::workspace::snapshot::{Snapshot, changes};
 use crate::base::{Cancel, Result};
 use crate::tools::file::mime;
 
-/// Files that are looked at. Beyond that a run would wait for the look.
+/// Maximum number of files in a snapshot. With more, the snapshot would delay the run.
 pub const FILES: usize = 10_000;
+/// Maximum number of artifacts in a result.
 pub const SHOWN: usize = 40;
-/// What an interpreter puts beside what it runs is no result.
+/// Caches that interpreters write next to the code are not results.
 const CACHES: &[&str] = &["__pycache__"];
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -35,6 +36,7 @@ pub struct Before {
     files: Option<Snapshot>,
 }
 
+/// The files that a run has created, changed or removed.
 #[derive(Default)]
 pub struct Made {
     pub artifacts: Vec<Artifact>,
@@ -42,7 +44,7 @@ pub struct Made {
 }
 
 impl Before {
-    /// A look that fails costs the list and nothing else.
+    /// Takes a snapshot. If that fails, only the list of artifacts is lost.
     pub async fn take(workspace: &Arc<Workspace>, cancel: &Cancel) -> Before {
         let (shared, cancel) = (Arc::clone(workspace), cancel.clone());
         let taken =
@@ -50,17 +52,17 @@ impl Before {
         Before { workspace: Arc::clone(workspace), files: taken.ok().and_then(Result::ok) }
     }
 
-    /// What has changed since, and `saved` with it wherever that is in the workspace.
+    /// Returns what has changed since, plus those files of `saved` that are in the workspace.
     pub async fn compare(self, saved: Vec<String>) -> Made {
         tokio::task::spawn_blocking(move || self.compare_now(&saved)).await.unwrap_or_default()
     }
 
     fn compare_now(self, saved: &[String]) -> Made {
-        let unknown = || Some("which files were made could not be seen".to_owned());
+        let unknown = || Some("cannot determine which files were created or changed".to_owned());
         let Some(before) = &self.files else {
             return Made { artifacts: Vec::new(), warning: unknown() };
         };
-        // It is over, whatever ended it, and what it made is there.
+        // The run is over, however it ended, so a cancelled call still gets its list.
         let Ok(after) = Snapshot::take(&self.workspace, FILES, &Cancel::new()) else {
             return Made { artifacts: Vec::new(), warning: unknown() };
         };
@@ -82,7 +84,8 @@ impl Before {
         };
         let mut artifacts: Vec<Artifact> = all.into_iter().map(describe).collect();
         for path in saved {
-            // What git ignores is in no snapshot. The name is the run's word: it is opened as any caller's.
+            // Snapshots do not include files that git ignores. The run supplied this name, so it is
+            // opened with the same checks as a path from a caller.
             if let Ok(opened) = self.workspace.open_read(path)
                 && !artifacts.iter().any(|artifact| artifact.path == opened.path)
             {
@@ -93,7 +96,7 @@ impl Before {
         }
         let warning = match (found.complete, more) {
             (true, 0) => None,
-            (true, more) => Some(format!("{more} more files were made, changed or removed")),
+            (true, more) => Some(format!("{more} more files were created, changed or removed")),
             (false, _) => Some(format!(
                 "the list of artifacts may be incomplete: the workspace has more than {FILES} files, or some cannot be read"
             )),
@@ -101,7 +104,7 @@ impl Before {
         Made { artifacts, warning }
     }
 
-    /// By its first bytes, else by its name.
+    /// Determines the MIME type by the first bytes, else by the name.
     fn kind(&self, path: &str) -> Option<&'static str> {
         let mut head = [0; 16];
         let count = self

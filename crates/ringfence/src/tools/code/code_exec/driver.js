@@ -1,5 +1,6 @@
-// Runs cells for the one at the other end of the line. A request is a line of sizes, as many parts and a NUL; a reply
-// is fields of key and value, and ends with a NUL. Standard input, output and error are the code's own.
+// Runs cells for the server at the other end of the driver socket. A request is a line of sizes,
+// as many parts and a NUL; a reply is a list of key-value fields and ends with a NUL. Standard
+// input, output and error belong to the code.
 const fs = require("fs");
 const vm = require("vm");
 const path = require("path");
@@ -13,12 +14,12 @@ inspector.connect();
 const print = process.stderr.write.bind(process.stderr);
 const exit = process.exit.bind(process);
 const writeSync = fs.writeSync.bind(fs);
-// Where driver and cell meet, for a moment.
+// Global through which driver and cell exchange a function, for a moment.
 const KEY = Symbol.for("ringfence");
 const CALL = `globalThis[Symbol.for("ringfence")]()`;
 let busy = null;
 
-// Names are looked up from the directory that the code starts in.
+// Modules are resolved from the directory that the code starts in.
 const local = createRequire(path.join(process.cwd(), "cell.js"));
 const load = (name) => {
   const text = String(name);
@@ -29,7 +30,8 @@ for (const [name, value] of [["require", local], ["__import", load]]) {
   Object.defineProperty(globalThis, name, { value, writable: true, configurable: true, enumerable: false });
 }
 
-// A package is imported as what `require` would find, since the loader would look for it beside this driver.
+// Imports what `require` would find, because the loader would search for the package next to this
+// driver.
 function found(name) {
   if (isBuiltin(name)) return name;
   try {
@@ -40,7 +42,8 @@ function found(name) {
   }
 }
 
-// What the inspector evaluates has top-level await, and what a cell declares the next one sees and may declare anew.
+// The inspector supports top-level await and lets a cell use or redeclare what an earlier cell
+// declared.
 function evaluate(code, name) {
   return new Promise((resolve, reject) => {
     const text = `${code}\n//# sourceURL=${name}`;
@@ -58,7 +61,7 @@ function evaluate(code, name) {
     };
     globalThis[KEY] = post;
     try {
-      // An endless loop ends with an interrupt. That holds for what the script itself calls.
+      // Lets an interrupt end an endless loop, but only in code that the script calls itself.
       vm.runInThisContext(CALL, { breakOnSigint: true, filename: "<driver>" });
     } catch (error) {
       reject(error.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED" ? new Thrown(interrupted(), null) : error);
@@ -80,7 +83,7 @@ function interrupted() {
   return error;
 }
 
-// The value itself, where the inspector gives a handle of it.
+// Returns the value itself if the inspector returned only a handle to it.
 function take_out(remote) {
   if (remote.objectId) {
     let found;
@@ -97,8 +100,8 @@ function take_out(remote) {
   return remote.type === "undefined" ? undefined : remote.value;
 }
 
-// What is evaluated knows neither the statement nor the function `import`. Both become what they mean, on the same
-// lines; comments and strings are passed over.
+// Evaluated code supports neither the `import` statement nor the `import` function. Both are
+// replaced by equivalent code on the same lines; comments and strings are skipped.
 const PASSED = String.raw`//.*|/\*[^]*?\*/|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"|` + "`(?:\\\\.|[^`\\\\])*`";
 const STATEMENT = String.raw`^[ \t]*import\s+(?:(?:([\w$]+)\s*,?\s*)?(?:\{([^}]*)\}|\*\s+as\s+([\w$]+))?\s*from\s*)?(['"][^'"\n]+['"])[ \t]*;?`;
 const IMPORTS = new RegExp(String.raw`${STATEMENT}|${PASSED}|(?<![.\w$])(import)(\s*\()`, "gm");
@@ -178,7 +181,7 @@ let send = (pairs) => {
   try {
     for (let at = 0; at < data.length; ) at += writeSync(line, data, at);
   } catch {
-    // The code may have closed what it does not know. Its end still tells how it went.
+    // The code may have closed this descriptor. The end of the process still shows how it went.
   }
 };
 
@@ -192,7 +195,7 @@ process.on("SIGINT", () => busy && busy());
 const first = understand(sizes().split(" ").map((size) => take(Number(size))));
 take(1);
 if (first.once) {
-  // What it left running goes on, as always; a failure ends it.
+  // Pending work continues, as in any script; a failure ends the process.
   process.removeAllListeners("SIGINT");
   process.once("SIGINT", () => (busy ? busy() : exit(130)));
   perform(first).then((failed) => failed && exit(1));

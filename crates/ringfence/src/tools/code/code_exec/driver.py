@@ -1,5 +1,6 @@
-# Runs cells for the one at the other end of the line. A request is a line of sizes, as many parts and a NUL; a reply
-# is fields of key and value, and ends with a NUL. Standard input, output and error are the code's own. Modules are loaded late: most cells need none of them.
+# Runs cells for the server at the other end of the driver socket. A request is a line of sizes, as
+# many parts and a NUL; a reply is a list of key-value fields and ends with a NUL. Standard input,
+# output and error belong to the code. Modules are imported late, because most cells need none.
 import os, signal, sys
 
 WIDEST = 1568
@@ -57,7 +58,7 @@ def drive(line, reader):
         if ended is not None:
             raise ended
         if request["once"]:
-            # As the interpreter does it: threads are waited for, exit handlers run.
+            # As the interpreter itself exits: it waits for threads and runs exit handlers.
             sys.exit(1 if failed is not None else 0)
 
 
@@ -145,7 +146,7 @@ def explain(error, request):
 
 
 class Sources:
-    # So that tracebacks show the lines of cells, the last ones at least.
+    # Sources of the latest cells, so that tracebacks can show their lines.
     kept = {}
 
     @classmethod
@@ -161,7 +162,8 @@ class Sources:
 
 
 class Plots:
-    # Figures are drawn without a screen. `show` keeps what there is, since many a script closes its figures next.
+    # Figures are drawn without a display. `show` saves the open ones, because many scripts close
+    # them next.
     BACKEND = "ringfence_figures"
     kept = []
     dropped = 0
@@ -283,7 +285,7 @@ def send(line, pairs):
         while data:
             data = data[os.write(line, data) :]
     except OSError:
-        # The code may have closed what it does not know. Its end still tells how it went.
+        # The code may have closed this descriptor. The end of the process still shows how it went.
         pass
 
 

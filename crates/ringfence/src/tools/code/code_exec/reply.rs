@@ -1,4 +1,4 @@
-//! What a run of code has to say for itself: what a command has, and its value, its exception and its files.
+//! Result of running code: that of a command, plus its value, its exception and its files.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// In few words: what `shell.exec` has as well is described there.
+    /// Returns a short schema: fields that `shell.exec` also has are described there.
     pub fn schema() -> Map<String, Value> {
         let mut schema = arguments::reply_schema::<Reply>();
         if let Some(Value::Object(fields)) = schema.get_mut("properties") {
@@ -52,16 +52,17 @@ impl Reply {
 
 const OWN: &[&str] = &["result", "artifacts", "figures"];
 
-/// Where it ran, and what lives on.
+/// How and where the code ran.
 pub struct Place<'a> {
     pub profile: Profile,
-    /// How long this turn took.
+    /// How long this code took.
     pub took: Duration,
-    /// The handle of the interpreter, if it is one that stays.
+    /// The handle of the interpreter, if it stays.
     pub session: Option<&'a str>,
     pub language: &'static str,
 }
 
+/// Builds the result.
 pub fn output(
     cx: &RunCx,
     place: &Place<'_>,
@@ -73,7 +74,7 @@ pub fn output(
     let report = report.unwrap_or_default();
     let (mut plain, facts) = match seen {
         Seen::Over(mut outcome) => {
-            // It may have ended by itself after it was interrupted.
+            // It may have exited on its own after the interrupt.
             outcome.ended.stop = outcome.ended.stop.or(stop);
             let facts = command::facts(&outcome.ended);
             let mut plain = Plain::over(cx, place.profile, outcome);
@@ -120,7 +121,7 @@ pub fn output(
     let figures = (!report.figures.is_empty()).then_some(report.figures.len());
     let reply = Reply { plain, result: report.value, artifacts: made.artifacts, figures };
     let json = serde_json::to_string(&reply)
-        .map_err(|e| Error::internal("the result cannot be written").source(e))?;
+        .map_err(|e| Error::internal("the result cannot be serialized").source(e))?;
     let images =
         report.figures.into_iter().map(|data| Block::Image { data, mime: "image/png".to_owned() });
     let content = std::iter::once(Block::Text(json)).chain(images).collect();
@@ -136,7 +137,8 @@ fn status(report: &Report, stop: Option<Stop>) -> Status {
     }
 }
 
-/// An exception is a result. Beside an error of ours it says where the code was.
+/// Adds an exception, which is a result. Together with an error of our own it only says where the
+/// code was.
 fn tell(error: &mut Option<Map<String, Value>>, thrown: Thrown) {
     let ours = error.is_some();
     let error = error.get_or_insert_default();
@@ -155,7 +157,7 @@ fn tell(error: &mut Option<Map<String, Value>>, thrown: Thrown) {
 fn interrupted(cx: &RunCx, stop: Stop, language: &str) -> Option<Map<String, Value>> {
     let error = match stop {
         Stop::Deadline => {
-            Error::new(Kind::DeadlineExceeded, "the code was interrupted: its time was up")
+            Error::new(Kind::DeadlineExceeded, "the code was interrupted because it timed out")
                 .hint(format!("The {language} session keeps its state. {}", cx.timeout_hint))
         }
         Stop::Cancelled(cause) => {
@@ -168,7 +170,7 @@ fn interrupted(cx: &RunCx, stop: Stop, language: &str) -> Option<Map<String, Val
 fn ended(id: &str, language: &str, stop: Option<Stop>) -> String {
     match stop {
         Some(_) => format!(
-            "the {language} session {id} was lost: it did not answer to an interrupt and was ended"
+            "the {language} session {id} was lost: it did not respond to an interrupt and was stopped"
         ),
         None => format!("the {language} session {id} has ended"),
     }

@@ -1,38 +1,42 @@
-//! What is said over the line: the request that a driver gets, and what it reports.
+//! Messages on the driver socket: the request sent to a driver, and its report.
 //!
-//! The driver shares its process with the code, so that a report is the code's word and no more than that: it is cut,
-//! images are looked at, and nothing of it is a path that we open or a size that we believe.
+//! The driver shares its process with the code, so the code can forge a report. Everything in it is
+//! therefore truncated, images are validated, and no path in it is opened and no size in it is
+//! relied on without a check.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::tools::file::mime;
 
-/// The longest report: a few figures and their text.
+/// Maximum length of a report: a few figures and their text.
 pub const LONGEST: usize = 20 << 20;
+/// Maximum number of figures.
 pub const FIGURES: usize = 4;
+/// Maximum bytes of a figure.
 pub const FIGURE_BYTES: usize = 3 << 20;
-/// Wider than that no client shows; a picture of more dots than this is a bomb.
+/// Maximum pixels of a side. Clients show nothing wider, and an image with more pixels is a
+/// decompression bomb.
 const FIGURE_SIDE: u32 = 4096;
 const WARNINGS: usize = 8;
 
-/// What a driver is to run.
+/// A request to a driver.
 pub struct Request<'a> {
-    /// One cell and then the end, as a script.
+    /// Run this code and exit, as a script does.
     pub once: bool,
-    /// What tracebacks call the code.
+    /// Name of the code in tracebacks.
     pub name: &'a str,
     pub code: &'a str,
-    /// Where the code is, when it is in a file.
+    /// Path of the code, if it is in a file.
     pub file: &'a str,
     pub figures: &'a str,
-    /// Of a value, in characters.
+    /// Maximum length of a value, in characters.
     pub limit: usize,
     pub args: &'a [String],
 }
 
 impl Request<'_> {
-    /// After a driver that still has to be loaded, if there is one.
+    /// Encodes the request, preceded by the driver if that still has to be loaded.
     pub fn encode(&self, driver: Option<&str>) -> Vec<u8> {
         let limit = self.limit.to_string();
         let how = if self.once { "once" } else { "cell" };
@@ -48,22 +52,23 @@ impl Request<'_> {
     }
 }
 
-/// How a cell went, as the driver says.
+/// Report of a driver about a piece of code.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Report {
     pub value: Option<String>,
     pub error: Option<Thrown>,
-    /// Of a shell.
+    /// Exit status, of a shell.
     pub status: Option<i32>,
-    /// The interpreter ends now.
+    /// The interpreter exits now.
     pub ended: bool,
-    /// PNG, in base64.
+    /// PNG images, in base64.
     pub figures: Vec<String>,
-    /// Where figures are, as the driver says.
+    /// Paths of saved figures, as the driver reports them.
     pub saved: Vec<String>,
     pub warnings: Vec<String>,
 }
 
+/// An exception that the code raised.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Thrown {
     pub name: String,
@@ -73,6 +78,7 @@ pub struct Thrown {
 }
 
 impl Report {
+    /// Parses a report and truncates its fields.
     pub fn read(bytes: &[u8], limit: usize) -> Report {
         let mut report = Report::default();
         let mut thrown = Thrown::default();
@@ -80,7 +86,7 @@ impl Report {
         for field in text.split('\u{1e}') {
             let Some((key, value)) = field.split_once('\u{1f}') else { continue };
             match key {
-                // Room for the driver's own mark of a cut.
+                // Leaves room for the driver's own truncation mark.
                 "value" => report.value = Some(cut(value, limit + 64)),
                 "name" => thrown.name = cut(value, 100),
                 "message" => thrown.message = cut(value, limit.min(4096)),
@@ -110,12 +116,12 @@ impl Report {
             Ok(image) if is_picture(&image) => self.figures.push(text.to_owned()),
             _ => self
                 .warnings
-                .push("a figure is left out: it is no PNG, or too large to show".to_owned()),
+                .push("a figure was left out: it is not a PNG, or too large to show".to_owned()),
         }
     }
 }
 
-/// A PNG of a size that can be shown: its first chunk says how wide and high it is.
+/// Returns whether this is a PNG of a size that can be shown, according to its header chunk.
 fn is_picture(image: &[u8]) -> bool {
     let side = |at: usize| {
         image
@@ -132,6 +138,7 @@ fn is_picture(image: &[u8]) -> bool {
         && fits(side(20))
 }
 
+/// Truncates text to a number of characters.
 pub fn cut(text: &str, chars: usize) -> String {
     match text.char_indices().nth(chars) {
         Some((at, _)) => format!("{}…", &text[..at]),
@@ -139,7 +146,8 @@ pub fn cut(text: &str, chars: usize) -> String {
     }
 }
 
-/// The beginning and, mostly, the end: that is where a traceback says what happened.
+/// Truncates the middle and keeps mostly the end, because that is where a traceback says what
+/// happened.
 fn cut_middle(text: &str, chars: usize) -> String {
     let count = text.chars().count();
     if count <= chars {

@@ -1,4 +1,4 @@
-//! One call on its way: an interpreter is started or found, and has its turn.
+//! Runs the code of one call: starts or finds an interpreter and sends it the code.
 
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -23,21 +23,21 @@ use crate::tools::RunCx;
 use crate::tools::run::command::{self, Command, Started};
 use crate::tools::run::runs::{Kept, Runs};
 
-/// Interpreters that live on in one session.
+/// Maximum number of interpreters that stay alive in one session.
 pub const SESSIONS: usize = 8;
 
 const PYTHON: [&str; 2] = [include_str!("boot.py"), include_str!("driver.py")];
 const JAVASCRIPT: [&str; 2] = [include_str!("boot.js"), include_str!("driver.js")];
 const BASH: &str = include_str!("driver.sh");
-/// Opens what came as a descriptor under the only name that it has.
+/// Opens code that was passed as a descriptor; this path is the only name it has.
 const BY_DESCRIPTOR: &str =
     r#"line=$RINGFENCE_LINE; unset RINGFENCE_LINE; p=$1; shift; exec "$p" "/dev/fd/$line" "$@""#;
 
-/// Numbers the cells of a session, for their names in tracebacks.
+/// Numbers the code of a session, for names in tracebacks.
 #[derive(Default)]
 struct Cells(AtomicU64);
 
-/// One call on its way.
+/// One call that runs code.
 pub struct Running<'a> {
     pub cx: &'a Arc<RunCx>,
     pub launcher: &'a Launcher,
@@ -46,18 +46,20 @@ pub struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// Code, and then the end of the interpreter.
+    /// Runs the code in an interpreter that exits afterwards.
     pub async fn once(&self, call: Prepared) -> Result<Output> {
         let (file, way) = (self.arguments.file_in(&self.cx.workspace)?, self.found.runtime.way);
         let (line, theirs) = Line::pair(report::LONGEST)?;
-        // Bash tells a script of its own file in many ways that no driver could keep up.
+        // Bash exposes the script's own file in many ways that a driver could not imitate, so it
+        // runs the file directly.
         let (args, reports) = match (way, &file) {
             (Way::Bash, Some(file)) => (vec![file.clone()], false),
             _ => (boot(way, file.as_deref()), way != Way::Bash),
         };
         let direct = way == Way::Bash && file.is_some();
         let args = if direct { [args, self.arguments.words()].concat() } else { args };
-        // The interpreter starts up meanwhile, but runs nothing yet. A script of bash begins at once.
+        // A bash script runs at once, so the snapshot comes first. Other interpreters start up
+        // while it is taken and run nothing yet.
         let early = if direct { Some(self.before().await) } else { None };
         let command = self.command(args, (!direct).then_some(theirs), self.stdin())?;
         let started = command::start(self.cx, call, self.launcher, command, None).await?;
@@ -72,7 +74,8 @@ impl Running<'_> {
         self.turn(&started, alone(line)?, message, false, reports, before, None).await
     }
 
-    /// An interpreter that knows nothing of us: the code is a file without a name, or comes by standard input.
+    /// Runs the code in an interpreter that has no driver: as an unnamed file, or through standard
+    /// input.
     pub async fn plainly(&self, call: Prepared) -> Result<Output> {
         let file = self.arguments.file_in(&self.cx.workspace)?;
         let code = self.arguments.code.clone().unwrap_or_default();
@@ -114,9 +117,10 @@ impl Running<'_> {
         self.turn(&started, alone(line)?, Vec::new(), false, false, before, None).await
     }
 
+    /// Runs the code in an interpreter that stays alive for the session.
     pub async fn in_session(&self, call: Prepared, session: &str) -> Result<Output> {
         if !self.cx.view.lasting {
-            return Err(Error::invalid_arguments("`session` needs a session that lasts")
+            return Err(Error::invalid_arguments("`session` needs a persistent session")
                 .reason("no_session")
                 .hint(
                     "Send the session handle of an earlier result's `_meta` along with the call.",
@@ -138,7 +142,7 @@ impl Running<'_> {
             }
         };
         let Some(line) = kept.line.clone() else {
-            return Err(Error::internal("an interpreter without a line"));
+            return Err(Error::internal("the interpreter has no driver socket"));
         };
         let floor = take_floor(&line)?;
         kept.take_up(self.cx, Vec::new()).await?;
@@ -156,7 +160,7 @@ impl Running<'_> {
         output
     }
 
-    /// Starts an interpreter that lives on, under the handle of one that it replaces.
+    /// Starts an interpreter that stays alive, under the handle of one that it replaces, if any.
     async fn start(&self, call: Prepared, runs: &Runs, id: Option<&str>) -> Result<Arc<Kept>> {
         runs.check_room()?;
         let of_ours =
@@ -166,7 +170,7 @@ impl Running<'_> {
         if living >= SESSIONS {
             return Err(Error::new(
                 Kind::ResourceExhausted,
-                format!("{living} interpreters live in this session already"),
+                format!("{living} interpreters are already running in this session"),
             )
             .hint("Use one of them (shell.session `op: list`), or end some with `op: close`."));
         }
@@ -208,7 +212,7 @@ impl Running<'_> {
     ) -> Result<Output> {
         let (cx, budget) = (self.cx, Started::budget(self.cx, self.arguments.max_bytes));
         let turn = Turn { line, floor, message, lives_on, reports, limit: value_limit(budget) };
-        // A quarter is left for the value, the traceback and the files.
+        // Leaves a quarter for the value, the traceback and the files.
         let begun = Instant::now();
         let (seen, mut heard) = turn.take(cx, started, budget - budget / 4).await?;
         let took = begun.elapsed();
@@ -271,20 +275,21 @@ impl Running<'_> {
     }
 }
 
-/// A line that nobody else knows.
+/// Wraps a socket that no other call uses.
 fn alone(line: Line) -> Result<(SharedLine, OwnedMutexGuard<Line>)> {
     let line = Arc::new(tokio::sync::Mutex::new(line));
     let floor = take_floor(&line)?;
     Ok((line, floor))
 }
 
-/// Of a value, and of a traceback.
+/// Returns the maximum length of a value and of a traceback.
 fn value_limit(budget: usize) -> usize {
     budget / 8
 }
 
-/// What an interpreter is started with. The driver itself follows over the line, but for that of bash, which needs to
-/// stand on the first line for the numbers of the others to be right.
+/// Returns the arguments that an interpreter is started with. The driver itself follows over the
+/// socket, except that of bash, which must be on the first line so that the line numbers of the
+/// code are right.
 fn boot(way: Way, name: Option<&str>) -> Vec<String> {
     let words: &[&str] = match way {
         Way::Python => &["-c", PYTHON[0].trim_ascii_end()],
@@ -303,19 +308,20 @@ fn driver(way: Way) -> Option<&'static str> {
 }
 
 fn nameless(code: &str) -> Result<OwnedFd> {
-    let failed =
-        |error: std::io::Error| Error::internal("the code cannot be handed over").source(error);
+    let failed = |error: std::io::Error| {
+        Error::internal("cannot pass the code to the interpreter").source(error)
+    };
     let file = memfd_create("code", MemfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
     let mut file = File::from(file);
     file.write_all(code.as_bytes()).and_then(|()| file.rewind()).map_err(failed)?;
     Ok(file.into())
 }
 
-/// The interpreter behind a handle, when it is one for this language.
+/// Returns the interpreter with this handle, if it runs this language.
 pub fn interpreter(runs: &Runs, id: &str, language: &str) -> Result<Arc<Kept>> {
     let kept = runs.get(id)?;
     if kept.what != language {
-        let message = format!("`{}` is no {language} session ({})", kept.id, kept.what);
+        let message = format!("`{}` is not a {language} session ({})", kept.id, kept.what);
         return Err(Error::invalid_arguments(message).hint("`session: \"new\"` starts one."));
     }
     Ok(kept)

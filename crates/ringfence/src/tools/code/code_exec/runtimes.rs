@@ -1,4 +1,4 @@
-//! The interpreters there may be, and those there are.
+//! The supported interpreters, and how to find those that are installed.
 
 use std::path::{Path, PathBuf};
 
@@ -8,39 +8,42 @@ use crate::base::nearest::nearest;
 use crate::base::{Error, Kind, Result};
 use crate::sandbox::env;
 
-/// One language, and the programs that run it, the best first.
+/// A language and the programs that run it, best first.
 #[derive(Debug)]
 pub struct Runtime {
     pub language: &'static str,
     pub programs: &'static [Program],
     pub way: Way,
-    /// What brings it.
+    /// How to install it.
     pub install: &'static str,
-    /// Doctor tells when it is missing.
+    /// `ringfence doctor` reports it if it is missing.
     pub is_main: bool,
 }
 
+/// A program that runs a language.
 #[derive(Debug)]
 pub struct Program {
     pub name: &'static str,
-    /// What stands before the file.
+    /// Arguments before the file.
     pub words: &'static [&'static str],
 }
 
-/// How code gets into the interpreter. It never stands on a command line: that has a limit, and everybody sees it.
+/// How the code reaches the interpreter. Never on the command line, which is limited in length and
+/// visible to every user of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     Python,
     JavaScript,
     Bash,
-    /// As a file that has no name.
+    /// As a file without a name.
     File,
-    /// Through standard input, for those that want a name to end in their own way.
+    /// Through standard input, for programs that require a file name with their own extension.
     Stdin,
 }
 
 impl Way {
-    /// A driver of ours takes its code over the line: it can live on, and it has more to tell than an exit code.
+    /// Returns whether we have a driver for it that receives code over a socket: the interpreter
+    /// can then stay alive, and it reports more than an exit code.
     pub fn has_driver(self) -> bool {
         matches!(self, Way::Python | Way::JavaScript | Way::Bash)
     }
@@ -50,6 +53,7 @@ const fn plain(name: &'static str) -> Program {
     Program { name, words: &[] }
 }
 
+/// The supported languages.
 pub const RUNTIMES: &[Runtime] = &[
     Runtime {
         language: "python",
@@ -119,7 +123,7 @@ pub const RUNTIMES: &[Runtime] = &[
     },
 ];
 
-/// A runtime that is there.
+/// A runtime that is installed.
 #[derive(Debug)]
 pub struct Found {
     pub runtime: &'static Runtime,
@@ -128,8 +132,8 @@ pub struct Found {
 }
 
 impl Runtime {
-    /// The first of its programs in the directories that a run looks in, but for what is hidden from it. Nothing is
-    /// started to find out.
+    /// Returns the first of its programs in the directories that a run searches, except those
+    /// hidden from the run. Starts nothing to find out.
     pub fn find(&'static self, hidden: &[PathBuf]) -> Option<Found> {
         self.find_in(&search_path(), hidden)
     }
@@ -144,13 +148,14 @@ impl Runtime {
     }
 }
 
-/// The first program of this name in the absolute directories of a path that may be taken.
+/// Returns the first program of this name in the absolute directories of `path` that `may_be`
+/// accepts.
 pub fn on_path(name: &str, path: &str, may_be: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let folders = std::env::split_paths(path).filter(|folder| folder.is_absolute());
     folders.map(|folder| folder.join(name)).find(|file| is_program(file) && may_be(file))
 }
 
-/// Where a run looks for programs.
+/// Returns the `PATH` of a run.
 pub fn search_path() -> String {
     let built = env::build(&[]).unwrap_or_default();
     let path = built.into_iter().find(|(name, _)| name == "PATH").map(|(_, value)| value);
@@ -161,7 +166,7 @@ fn is_program(file: &Path) -> bool {
     file.is_file() && access(file, Access::EXEC_OK).is_ok()
 }
 
-/// The languages that can be run here, in the order of the table.
+/// Returns the languages that can be run here, in the order of the table.
 pub fn languages() -> Vec<&'static str> {
     RUNTIMES
         .iter()
@@ -170,15 +175,15 @@ pub fn languages() -> Vec<&'static str> {
         .collect()
 }
 
-/// What runs `language`, or why it cannot be run.
+/// Returns the runtime for `language`, or why it cannot be run.
 pub fn find(language: &str, hidden: &[PathBuf]) -> Result<Found> {
     let known: Vec<&str> = RUNTIMES.iter().map(|runtime| runtime.language).collect();
     let Some(runtime) = RUNTIMES.iter().find(|runtime| runtime.language == language) else {
         let hint = match nearest(language, &known) {
             Some(near) => format!("Did you mean `{near}`?"),
-            None => format!("There are {}.", languages().join(", ")),
+            None => format!("Available: {}.", languages().join(", ")),
         };
-        return Err(Error::invalid_arguments("`language` names none that is known")
+        return Err(Error::invalid_arguments("unknown `language`")
             .hint(hint)
             .with("argument", "language"));
     };
@@ -189,7 +194,7 @@ fn missing(runtime: &Runtime) -> Error {
     let names = runtime.programs.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
     Error::new(
         Kind::Unavailable,
-        format!("there is nothing here that runs {} ({names})", runtime.language),
+        format!("no interpreter for {} was found ({names})", runtime.language),
     )
     .reason("runtime_missing")
     .hint(format!("Install {}, or use one of {}.", runtime.install, languages().join(", ")))

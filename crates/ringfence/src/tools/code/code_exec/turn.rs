@@ -1,4 +1,5 @@
-//! One turn of an interpreter: the code goes in, and a report or the end comes out.
+//! Runs one piece of code in an interpreter: sends the code and waits for a report or for the end
+//! of the process.
 
 use std::future::pending;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,9 +14,10 @@ use crate::sandbox::{Line, Live, Look, Seen, Stop};
 use crate::tools::RunCx;
 use crate::tools::run::command::Started;
 
+/// Driver socket that several calls may use in turn.
 pub type SharedLine = Arc<tokio::sync::Mutex<Line>>;
 
-/// The floor of a line, when its interpreter has nothing else to do.
+/// Locks the driver socket if its interpreter is idle.
 pub fn take_floor(line: &SharedLine) -> Result<OwnedMutexGuard<Line>> {
     if let Ok(mut floor) = Arc::clone(line).try_lock_owned()
         && !floor.is_busy()
@@ -27,34 +29,36 @@ pub fn take_floor(line: &SharedLine) -> Result<OwnedMutexGuard<Line>> {
     ))
 }
 
-/// How long an interpreter that was interrupted may take to say so.
+/// How long an interrupted interpreter may take to report.
 const INTERRUPT: Duration = Duration::from_secs(1);
-/// What was said just before the end is in the socket already.
+/// A report sent just before the process ended is already in the socket.
 const LAST_WORD: Duration = Duration::from_millis(200);
 
+/// One piece of code for an interpreter.
 pub struct Turn {
     pub line: SharedLine,
-    /// Who holds it speaks: nobody else can come between.
+    /// Lock on the socket, so that no other call can interleave.
     pub floor: OwnedMutexGuard<Line>,
     pub message: Vec<u8>,
-    /// The interpreter stays when the code has ended.
+    /// The interpreter continues after the code has ended.
     pub lives_on: bool,
-    /// It has something to report. Where it has not, its end says all.
+    /// The driver sends a report. If not, the end of the process is the only result.
     pub reports: bool,
-    /// Of a value, in characters.
+    /// Maximum length of a value, in characters.
     pub limit: usize,
 }
 
+/// Outcome of a piece of code, as far as the driver reported it.
 #[derive(Default)]
 pub struct Heard {
     pub report: Option<Report>,
-    /// Why it was interrupted, if it was.
+    /// Why the code was interrupted, if it was.
     pub stop: Option<Stop>,
 }
 
 impl Turn {
-    /// Until the code has ended. When its time is up or its call is cancelled it is interrupted; an interpreter that
-    /// does not answer to that is ended.
+    /// Runs the code to its end. Interrupts it when it times out or the call is cancelled; an
+    /// interpreter that does not respond to the interrupt is stopped.
     pub async fn take(self, cx: &RunCx, started: &Started, budget: usize) -> Result<(Seen, Heard)> {
         let heard = Arc::new(Mutex::new(Heard::default()));
         let (line, limit, reports) = (Arc::clone(&self.line), self.limit, self.reports);
@@ -70,7 +74,7 @@ impl Turn {
             .await?;
         let mut heard = std::mem::take(&mut *heard.lock().unwrap_or_else(PoisonError::into_inner));
         if reports && heard.report.is_none() && matches!(seen, Seen::Over(_)) {
-            // Whoever waited may not have let go of the line yet.
+            // The task that waited may not have released the socket yet.
             let last = async { line.lock().await.receive().await };
             if let Ok(Ok(Some(said))) = tokio::time::timeout(LAST_WORD, last).await {
                 heard.report = Some(Report::read(&said, limit));
@@ -88,7 +92,8 @@ struct Talk {
 }
 
 impl Talk {
-    /// Ends when the interpreter is ready for more; otherwise the end of the run is waited for.
+    /// Completes when the interpreter is ready for more code. Otherwise it never does, and the end
+    /// of the run is what the call waits for.
     async fn carry(self, turn: Turn) {
         let Turn { floor: mut line, message, lives_on, reports, limit, .. } = turn;
         let mut stop = None;
@@ -114,7 +119,7 @@ impl Talk {
         if ready {
             return;
         }
-        // What was said was its last word: it ends by itself, or with the call.
+        // This was the last report: the interpreter exits on its own, or with the call.
         let stop = match stop {
             Some(stop) => stop,
             None => Stop::by(self.cancel.cancelled().await),
@@ -129,10 +134,11 @@ impl Talk {
     }
 }
 
-/// The report on what was sent. One that has gone is told by the end of its run.
+/// Sends the code and returns the report. Never returns if the interpreter is gone; the end of its
+/// run says so.
 async fn exchange(line: &mut Line, message: &[u8]) -> Vec<u8> {
     if let Err(error) = line.send(message).await {
-        tracing::debug!("an interpreter does not take its code: {error}");
+        tracing::debug!("cannot send code to an interpreter: {error}");
     }
     hear(line).await
 }

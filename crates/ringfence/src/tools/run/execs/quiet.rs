@@ -1,4 +1,5 @@
-//! Execs of a run that belongs to no call: nothing leaves it, and no one is asked about it.
+//! Decisions about the execs of a run that belongs to no call: nothing leaves it, and no one is
+//! asked about it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,13 +14,14 @@ use crate::audit::Approvals;
 use crate::redact::own::Own;
 use crate::sandbox::{Desk, Waiting};
 
-/// The desk of a run that belongs to no call.
+/// Decider for a run that belongs to no call.
 pub struct QuietDesk {
     approvals: Approvals,
     audited: AtomicUsize,
 }
 
 impl QuietDesk {
+    /// Creates a decider that records in `approvals`.
     pub fn new(approvals: Approvals) -> QuietDesk {
         QuietDesk { approvals, audited: AtomicUsize::new(0) }
     }
@@ -49,7 +51,10 @@ impl Desk for QuietDesk {
         let answer = match allowed {
             true => Answer::Run,
             false => Answer::Refuse(
-                format!("ringfence: {}: a rule asks, and nobody can be asked\n", held.program.path),
+                format!(
+                    "ringfence: {}: a rule requires approval, but no one can be asked\n",
+                    held.program.path
+                ),
                 1,
             ),
         };

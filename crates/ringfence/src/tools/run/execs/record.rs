@@ -1,4 +1,4 @@
-//! What the audit log holds about the execs of a run, and about the decisions of its proxy.
+//! Audit records about the execs of a run and about the decisions of its proxy.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -15,10 +15,10 @@ use crate::base::call::digest;
 use crate::redact::own::Own;
 use crate::sandbox::{Decided, network_fields};
 
-/// Bytes of a command's words in one record; of what does not fit there is a hash of all.
+/// Maximum bytes of a command's words in one record; a longer command is cut and its hash added.
 const COMMAND: usize = 4096;
 
-/// Everything that a record says about a decision, but for who made it and where the command ran.
+/// Returns all fields of a record about a decision, except who made it and where the command ran.
 pub fn fields(
     pid: i32,
     path: &str,
@@ -50,29 +50,30 @@ pub fn fields(
     fields
 }
 
-/// The execs of a run that no rule named, as its supervisors write them down. What is put on record is their number, and
-/// a digest of the list, so that a list kept elsewhere can be checked against it. The list itself goes into the log
-/// where the operator wants that.
+/// The execs of a run that no rule named, as its supervisors log them. Their number and a digest of
+/// the list are recorded, so that a list kept elsewhere can be checked against the record. The list
+/// itself is recorded only if the operator wants it.
 pub struct ExecList {
     approvals: Approvals,
-    /// Where the operator wants the list.
+    /// Redacts the list; absent unless the operator wants the list recorded.
     own: Option<Own>,
     log: File,
-    /// How far it was read, and what was in there.
+    /// Read position in the log, and the hash of everything before it.
     at: u64,
     hash: blake3::Hasher,
     listed: u64,
 }
 
 impl ExecList {
+    /// Creates the list for a run's log. `own` is given if each exec is to be recorded.
     pub fn new(approvals: Approvals, own: Option<Own>, log: File) -> ExecList {
         ExecList { approvals, own, log, at: 0, hash: blake3::Hasher::new(), listed: 0 }
     }
 
-    /// Puts on record what is new in the list, and sums up all of it. `count` is how many there were, where that was
-    /// reported.
+    /// Records the new entries of the list and returns a summary of all of it. `count` is the
+    /// number of execs, if a supervisor reported it.
     pub fn sum(&mut self, count: Option<u64>) -> Value {
-        // Read by position: the descriptor is shared with those who write, and so is the place where it stands.
+        // Read by position: the descriptor is shared with the writers, and so is its file offset.
         let mut lines = BufReader::new(ReadFrom { file: &self.log, at: self.at });
         let mut line = Vec::new();
         while matches!(lines.read_until(b'\n', &mut line), Ok(1..)) && line.ends_with(b"\n") {
@@ -87,10 +88,10 @@ impl ExecList {
         let digest = format!("blake3:{}", self.hash.finalize().to_hex());
         let mut sum = json!({"count": count.unwrap_or(self.listed), "digest": digest});
         match count {
-            // The disk was full, or there were more than anybody reads.
+            // The disk was full, or the log had reached its size limit.
             Some(count) if self.listed < count => sum["unlisted"] = (count - self.listed).into(),
             Some(_) => {}
-            // No one has reported how many there were: these are the least.
+            // The number was not reported, so this is a lower bound.
             None => sum["partial"] = true.into(),
         }
         sum
@@ -109,7 +110,7 @@ fn write_down(approvals: &Approvals, own: &Own, seen: Seen) {
     }
 }
 
-/// Reads a file from a position of its own.
+/// Reads a file from its own position.
 struct ReadFrom<'a> {
     file: &'a File,
     at: u64,
@@ -123,21 +124,22 @@ impl Read for ReadFrom<'_> {
     }
 }
 
-/// One exec that no rule names.
+/// An exec that no rule names.
 #[derive(Deserialize)]
 struct Seen {
     pid: i32,
     path: String,
     argv: Vec<String>,
-    /// Where, if not in the sandbox itself.
+    /// Where it ran, if not in the sandbox itself.
     #[serde(default)]
     ran: Option<String>,
 }
 
-/// Decisions of one run's proxy that are written down one by one.
+/// Decisions of one run's proxy that are recorded individually.
 const DECISIONS: usize = 10_000;
 
-/// Puts every decision of a run's proxy on record, up to a point: a run can cause as many as it likes.
+/// Returns a callback that records every decision of a run's proxy, up to a limit: a run can cause
+/// as many as it likes.
 pub fn audit_network(approvals: &Approvals) -> Decided {
     let (approvals, count) = (approvals.clone(), AtomicUsize::new(0));
     Arc::new(move |decision| {

@@ -1,5 +1,5 @@
-//! What a rule lets into the wider sandbox: an ordinary run with another profile, judged and recorded as the run that
-//! causes it.
+//! Commands that a rule lets into the wider sandbox. Each is an ordinary run with another profile,
+//! judged and recorded like the run that causes it.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::sandbox::escalate::{Where, WiderPlace};
 use crate::sandbox::{Execs, WiderRuns, WiderTerms};
 use crate::tools::RunCx;
 
-/// What a run shares with those that it causes in the wider sandbox: they are on its record.
+/// State that a run shares with the runs it causes in the wider sandbox; they are recorded with it.
 pub(super) struct WiderShare {
-    /// Of the call that started the run.
+    /// Records for the call that started the run.
     approvals: Approvals,
     denied_hosts: Vec<String>,
     heuristics: bool,
@@ -43,14 +43,14 @@ fn share(log: &File) -> Result<File> {
         .map_err(|error| Error::internal("the list of execs cannot be shared").source(error))
 }
 
-/// Which sandbox the processes of a desk are in.
+/// The sandbox that the processes of a run are in.
 pub(super) enum Stands {
     Inside(WiderShare),
     Wider,
 }
 
 impl Stands {
-    /// Where a command ran that stayed where it was, in a record.
+    /// Returns the name used in records for where a command ran that did not leave.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Stands::Inside(_) => "inside",
@@ -60,7 +60,7 @@ impl Stands {
 }
 
 impl RunDesk {
-    /// Where what leaves the sandbox runs.
+    /// Returns where commands that leave the sandbox run.
     pub(super) fn somewhere<'a>(&'a self, cx: &'a RunCx) -> Result<Where<'a>> {
         let (config, launcher) = (&cx.config, &self.launcher);
         match (config.policy.escalate, &config.policy.wider, &self.stands) {
@@ -77,7 +77,8 @@ impl RunDesk {
         }
     }
 
-    /// A run in the wider sandbox is judged by the same rules, at a desk like this one, and is on the same record.
+    /// Returns the terms of a run in the wider sandbox. It is judged by the same rules, by a
+    /// decider like this one, and is in the same record.
     fn wider_terms(&self, shared: &WiderShare) -> Result<WiderTerms> {
         let desk = RunDesk {
             attended: Arc::clone(&self.attended),
@@ -87,14 +88,14 @@ impl RunDesk {
             rights: self.rights.clone(),
             env: self.env.clone(),
             book: Arc::clone(&self.book),
-            // Nothing leads further out.
+            // Nothing may leave the wider sandbox.
             leaving: Leaving::Off,
             kept_inside: Arc::clone(&self.kept_inside),
             audited: AtomicUsize::new(0),
             own: self.attended.cx().own(),
             stands: Stands::Wider,
         };
-        // The program itself has been judged; what it starts has not.
+        // The program itself has been judged; the programs it starts have not.
         let (table, heuristics) = (self.book.table.clone(), shared.heuristics);
         let rules = Rules { table, heuristics, granted: true, ..Rules::default() };
         let log = Some(share(&shared.log)?);

@@ -1,8 +1,8 @@
-# A shell that lives on between calls. Each message on the line is a name and a command; the answer is the name and the
-# command's status. It is given where the loop begins again, since a command may say `continue` or `break`.
+# A shell that stays alive between calls. A message is a name and a command; the answer is the name
+# and the status, sent where the loop restarts, since a command may contain `continue` or `break`.
 eval "exec 9<&$RINGFENCE_LINE $RINGFENCE_LINE>&-"
 unset RINGFENCE_LINE
-# What interrupts a command does not end the shell.
+# An interrupt of a command must not end the shell.
 trap ':' INT
 while :; do
     while __rf_status=$?

@@ -1,4 +1,4 @@
-//! What a command has to say for itself, in the form that `shell.exec` and `shell.session` share.
+//! Result of a command, in the format that `shell.exec` and `shell.session` share.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -14,7 +14,7 @@ use crate::tools::run::likely_limit;
 
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Reply {
-    /// completed (exit code 0), failed (another), killed (by a signal), running, timed_out or cancelled.
+    /// completed (exit code 0), failed, killed (by a signal), running, timed_out or cancelled.
     pub status: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
@@ -22,7 +22,7 @@ pub struct Reply {
     pub signal: Option<i32>,
     pub stdout: String,
     pub stderr: String,
-    /// Of what came since the last look, shown or not.
+    /// Bytes since the last read, returned or not.
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
     pub truncated: bool,
@@ -30,25 +30,25 @@ pub struct Reply {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
     pub duration_ms: u64,
-    /// What goes on, for shell.session.
+    /// Handle for shell.session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exec_id: Option<String>,
-    /// The shell that lives on.
+    /// Handle of the shell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Sandbox>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    // Commands that a rule lets out of the sandbox and that ran inside. Its names explain themselves: every byte of a
-    // schema is in every list of tools.
+    // Commands that a rule lets out of the sandbox and that ran inside. Undocumented on purpose:
+    // every byte of a schema is in every list of tools, and the names explain themselves.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<Map<String, Value>>")]
     pub kept_inside: Vec<KeptCommand>,
-    // What git on the host would execute otherwise than before.
+    // Changes to what git on the host would execute, compared to before the run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub git_changed: Vec<String>,
-    // The likely reason of a failure, and what to do.
+    // The likely reason for a failure, and what to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     pub trace_id: String,
@@ -59,16 +59,16 @@ pub struct Reply {
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Sandbox {
     pub profile: &'static str,
-    /// off (but for localhost), proxied or all.
+    /// off (except localhost), proxied or all.
     pub network: &'static str,
     /// cgroup2, cgroup1 or rlimits.
     pub limits: String,
-    /// What it was refused, as far as that is known for sure.
+    /// Refusals, as far as they are known for certain.
     pub denials: Vec<Map<String, Value>>,
 }
 
 impl Reply {
-    /// One that is over.
+    /// Builds the reply for a command that has ended.
     pub fn over(cx: &RunCx, profile: Profile, outcome: Outcome) -> Reply {
         let ended = outcome.ended;
         let error = stopped(cx, &ended);
@@ -103,7 +103,7 @@ impl Reply {
         reply
     }
 
-    /// One that goes on.
+    /// Builds the reply for a command that is still running.
     pub fn running(cx: &RunCx, glance: Glance, id: &str) -> Reply {
         Reply {
             status: Status::Running.name(),
@@ -128,14 +128,14 @@ impl Reply {
         }
     }
 
-    /// Adds the likely reason of a failure. `thrown` is what was reported elsewhere than on the standard streams. While
-    /// a run continues, its denials are not known yet.
+    /// Adds the likely reason for a failure. `thrown` is an error that was reported other than on
+    /// the standard streams. While a run continues, its denials are not known yet.
     pub fn explain_failure(&mut self, cx: &RunCx, profile: Profile, thrown: &str) {
         let denials = self.sandbox.as_ref().map_or(&[][..], |sandbox| &sandbox.denials);
         self.hint = likely_limit::hint(cx, profile, &[&self.stdout, &self.stderr, thrown], denials);
     }
 
-    /// Leaves out what was said, for this reason.
+    /// Withholds the output and says why.
     pub fn withhold(&mut self, why: &str) {
         (self.stdout, self.stderr, self.output, self.hint) =
             (String::new(), String::new(), None, None);
@@ -143,14 +143,15 @@ impl Reply {
         self.warnings.push(format!("its output is not shown: {why}"));
     }
 
+    /// Builds the result of the call.
     pub fn into_output(self, facts: Facts) -> Result<Output> {
         let (text, is_error) = (self.text(), self.error.is_some());
         let structured = serde_json::to_value(self)
-            .map_err(|e| Error::internal("the result cannot be written").source(e))?;
+            .map_err(|e| Error::internal("the result cannot be serialized").source(e))?;
         Ok(Output { is_error, facts, ..Output::of(text, structured) })
     }
 
-    /// Standard output, then standard error, then how it went in one line.
+    /// Formats standard output, then standard error, then one line about how the command ended.
     fn text(&self) -> String {
         let mut text = self.stdout.clone();
         let fresh_line = |text: &mut String| {
@@ -195,12 +196,12 @@ impl Reply {
     }
 }
 
-/// What a command that did not end by itself is told about.
+/// Returns the error for a command that was stopped before it ended on its own.
 fn stopped(cx: &RunCx, ended: &Ended) -> Option<Error> {
     match ended.stop? {
         Stop::Deadline => {
-            let message = format!("the command was ended after {} ms", millis(ended.duration));
-            let hint = format!("What it said until then is here. {}", cx.timeout_hint);
+            let message = format!("the command was stopped after {} ms", millis(ended.duration));
+            let hint = format!("Its output until then is included. {}", cx.timeout_hint);
             Some(Error::new(Kind::DeadlineExceeded, message).hint(hint))
         }
         Stop::Cancelled(cause) => Some(

@@ -1,7 +1,7 @@
-//! A command in a bash that lives on between calls.
+//! Runs a command in a bash that stays alive between calls.
 //!
-//! Each command has a task of its own that talks with the shell's driver, so that its time is kept whoever looks at the
-//! shell, and when nobody does.
+//! Each command has its own task that talks to the shell's driver, so that its timeout is enforced
+//! no matter which call is waiting for the shell, or none.
 
 use std::future::pending;
 use std::sync::{Arc, PoisonError};
@@ -22,9 +22,10 @@ use crate::tools::run::command::{self, Command, Started, millis};
 use crate::tools::run::runs::{Came, Kept, Runs};
 
 const DRIVER: &str = include_str!("driver.sh");
-/// A name and a status are all that the driver says.
+/// The driver's messages contain only a name and a status.
 const SAID: usize = 64;
 
+/// Runs a command in a shell session, starting the shell if the call asks for a new one.
 pub async fn execute(
     cx: &Arc<RunCx>,
     call: Prepared,
@@ -58,10 +59,10 @@ pub async fn execute(
     attend(cx, &runs, &kept, wait, arguments.max_bytes, false).await
 }
 
-/// The line of a shell that has nothing else to do.
+/// Returns the driver socket of a shell that is idle.
 fn floor(kept: &Kept) -> Result<OwnedMutexGuard<Line>> {
     let Some(line) = kept.line.as_ref().filter(|_| kept.what == "shell") else {
-        let message = format!("`{}` is no shell ({})", kept.id, kept.what);
+        let message = format!("`{}` is not a shell ({})", kept.id, kept.what);
         return Err(Error::invalid_arguments(message).hint("`session: \"new\"` starts a shell."));
     };
     Arc::clone(line).try_lock_owned().map_err(|_| {
@@ -98,11 +99,11 @@ async fn start(
     Ok(runs.insert(Kept::new("shell", "bash", started, Some(line))))
 }
 
-/// One command and the shell's word about it.
+/// One command being run by a shell's driver.
 struct Talk {
     live: Live,
     hard: Arc<Deadline>,
-    /// The call's: it interrupts the command as the end of its time does.
+    /// The call's cancellation; it interrupts the command just as the timeout does.
     cancel: Cancel,
     session: Cancel,
     grace: Duration,
@@ -115,7 +116,8 @@ impl Talk {
         command: String,
         tell: watch::Sender<Came>,
     ) {
-        // Under a name that the command does not know: what it writes to the line itself is not taken for the answer.
+        // The command does not know this name, so anything it writes to the driver socket itself
+        // cannot pass for the answer.
         let name = hex(&random::<8>());
         let message = format!("{name} {command}");
         let stop = tokio::select! {
@@ -125,7 +127,7 @@ impl Talk {
             () = self.hard.passed() => Stop::Deadline,
             code = exchange(&mut line, &name, Some(&message)) => {
                 drop(line);
-                // Nobody may want to know.
+                // The call may have ended; ignore the error.
                 let _ = tell.send(Came::Exit(code));
                 return;
             }
@@ -139,17 +141,18 @@ impl Talk {
             let _ = tell.send(Came::Interrupted(stop));
             return;
         }
-        // It does not answer, so it is ended; that is seen by whoever looks.
+        // The shell does not answer, so it is stopped; the next call that reads it sees that.
         self.live.stop(stop);
     }
 }
 
-/// Until the shell answers under this name. One that has gone, or talks nonsense, never does.
+/// Waits until the shell answers under this name. Never returns if the shell has exited or sends
+/// garbage.
 async fn exchange(line: &mut Line, name: &str, message: Option<&str>) -> i32 {
     if let Some(message) = message
         && let Err(error) = line.send(message.as_bytes()).await
     {
-        tracing::debug!("a shell does not take its command: {error}");
+        tracing::debug!("cannot send a command to a shell: {error}");
     }
     loop {
         let Ok(Some(said)) = line.receive().await else { return pending().await };
@@ -160,7 +163,7 @@ async fn exchange(line: &mut Line, name: &str, message: Option<&str>) -> i32 {
     }
 }
 
-/// Looks at a shell until its command has ended or the wait has.
+/// Waits for a shell until its command has ended or `wait` has passed, and returns the result.
 pub async fn attend(
     cx: &RunCx,
     runs: &Runs,
@@ -181,7 +184,7 @@ pub async fn attend(
                     .is_ok(),
                 None => false,
             };
-            // Without an answer the end of the shell is waited for.
+            // Without an answer, wait for the shell itself to exit.
             if !heard {
                 pending::<()>().await;
             }
@@ -209,11 +212,11 @@ fn answer(
     took: Duration,
 ) -> Result<Output> {
     match (seen, came) {
-        // The shell itself has ended: by `exit`, by a signal, or because it did not answer.
+        // The shell itself has exited: by `exit`, by a signal, or because it did not answer.
         (Seen::Over(mut outcome), came) => {
             runs.remove(kept);
             if let Came::Stopping(stop) = came {
-                // What the interrupt ended was not the shell any more, but what it had become.
+                // The shell had replaced itself with the program that the interrupt ended.
                 outcome.ended.stop.get_or_insert(stop);
             }
             let facts = command::facts(&outcome.ended);
@@ -233,7 +236,7 @@ fn answer(
     }
 }
 
-/// A command has ended and the shell has not.
+/// Builds the result for a command that has ended in a shell that has not.
 fn ended(
     cx: &RunCx,
     kept: &Kept,
@@ -250,8 +253,10 @@ fn ended(
     let (status, error) = match (code, stop) {
         (Some(0), _) => (Status::Completed, None),
         (_, Some(Stop::Deadline)) => {
-            let error =
-                Error::new(Kind::DeadlineExceeded, "the command was interrupted: its time was up");
+            let error = Error::new(
+                Kind::DeadlineExceeded,
+                "the command was interrupted because it timed out",
+            );
             (
                 Status::TimedOut,
                 Some(error.hint(format!("The shell keeps its state. {}", cx.timeout_hint))),
